@@ -1,0 +1,193 @@
+"""A delta: a sparse increment to a sketch, from one client, for one window; its packed bytes (WIRE: ids, encodings).
+
+Packed: format version (1 byte), plan id (32), stream (8, big-endian), sequence and window (varints, the window zigzag),
+number of runs (varint), and for each run, in the order of its class: class, records, rows, buckets (varints), encoding
+(1 byte), length of the packed rows (varint), the packed rows.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from hushsum.errors import DeltaError, Reason
+from hushsum.families import Increments
+from hushsum.labels import DELTA_DIGEST
+from hushsum.packing import pack_rows, unpack_rows
+from hushsum.plan import Plan
+from hushsum.varint import Reader, varint, zigzag
+
+DELTA_FORMAT: Final = 1
+SEQUENCE_MAX: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, order=True)
+class DeltaId:
+    """(stream, sequence number): unique for ever, and bound to one delta's bytes before the first send.
+
+    Attributes:
+        stream: 0 to 2⁶⁴ − 1, drawn at random once a spool.
+        sequence: 0 to 2⁶³ − 1, consecutive in a stream.
+    """
+
+    stream: int
+    sequence: int
+
+
+@dataclass(frozen=True)
+class DeltaHeader:
+    """What can be read of a packed delta without its plan."""
+
+    plan_id: bytes
+    window: int
+    id: DeltaId
+
+
+@dataclass(frozen=True)
+class Run:
+    """The part of a delta that belongs to one class: its declared number of records, and their increments."""
+
+    class_index: int
+    records: int
+    increments: Increments
+
+
+@dataclass(frozen=True)
+class Delta:
+    """A sparse increment to a sketch of the plan with this id."""
+
+    plan_id: bytes
+    window: int
+    id: DeltaId
+    runs: tuple[Run, ...]
+
+    @property
+    def records(self) -> int:
+        """The declared number of records, over all classes."""
+        return sum(run.records for run in self.runs)
+
+    def pack(self, plan: Plan) -> bytes:
+        """The bytes that travel."""
+        rows, width = plan.family.shape
+        parts = [_pack_header(self), varint(len(self.runs))]
+        for run in self.runs:
+            encoding, packed = pack_rows(run.increments.indices, run.increments.values, rows, width, run.records)
+            parts += [varint(run.class_index), varint(run.records), varint(rows), varint(width)]
+            parts += [bytes([encoding]), varint(len(packed)), packed]
+        return b"".join(parts)
+
+    @classmethod
+    def unpack(cls, data: bytes, plan: Plan) -> "Delta":
+        """The delta of packed bytes, with every check that needs only the plan (PRIVACY: range checks).
+
+        Raises:
+            DeltaError: With its reason; nothing is allocated before its size was checked.
+        """
+        if len(data) > plan.delta_bytes_max:
+            raise DeltaError(Reason.TOO_LARGE, f"{len(data)} bytes, expected at most {plan.delta_bytes_max}")
+        reader, header = _read_header(data)
+        if header.plan_id != plan.id:
+            came, expected = header.plan_id.hex()[:12], plan.hex_id[:12]
+            raise DeltaError(Reason.WRONG_PLAN, f"plan {came}, expected {expected}")
+        runs = reader.varint()
+        if runs == 0:
+            raise DeltaError(Reason.EMPTY, "a delta without records")
+        if runs > plan.counters_shape[0]:
+            raise DeltaError(Reason.MALFORMED, f"{runs} runs for {plan.counters_shape[0]} classes")
+        delta = cls(header.plan_id, header.window, header.id, tuple(_unpack_run(reader, plan) for _ in range(runs)))
+        reader.finish()
+        if delta.records > plan.delta_records_max:
+            raise _too_many(delta.records, plan)
+        return delta
+
+
+def encode(plan: Plan, records: npt.ArrayLike, *, window: int, id: DeltaId) -> tuple[Delta | None, int]:
+    """The delta of (n, d) records, on the device.
+
+    Returns:
+        The delta (None where no usable record is left), and the number of records that were dropped for a NaN or an
+        infinity.
+
+    Raises:
+        RecordError: The array cannot be used at all.
+        DeltaError: More records than one delta may hold: split the batch.
+    """
+    accepted, kept = plan.family.accept(records)
+    if len(accepted) > plan.delta_records_max:
+        raise _too_many(len(accepted), plan)
+    dropped = int(len(kept) - len(accepted))
+    if len(accepted) == 0:
+        return None, dropped
+    run = Run(0, len(accepted), plan.family.encode(accepted))
+    return Delta(plan.id, window, id, (run,)), dropped
+
+
+def read_header(data: bytes) -> DeltaHeader:
+    """Plan, window and id of a packed delta, cheaply.
+
+    Raises:
+        DeltaError: ``malformed`` or ``newer_format``.
+    """
+    return _read_header(data)[1]
+
+
+def digest(data: bytes) -> bytes:
+    """8 bytes that tell one packed delta from another with the same id."""
+    return hashlib.sha256(DELTA_DIGEST + data).digest()[:8]
+
+
+def apply(delta: Delta, counters: npt.NDArray[np.int64], counts: npt.NDArray[np.int64], count_scale: int) -> None:
+    """Adds an unpacked delta to counters (classes, shape...) and count counters (classes,), in place.
+
+    The count counter is set here from the declared records, and never taken from the delta (PRIVACY: range checks).
+    """
+    for run in delta.runs:
+        flat = counters[run.class_index].reshape(-1)
+        flat[run.increments.indices] += run.increments.values
+        counts[run.class_index] += run.records * count_scale
+
+
+def _pack_header(delta: Delta) -> bytes:
+    id = delta.id
+    stream = id.stream.to_bytes(8, "big")
+    return bytes([DELTA_FORMAT]) + delta.plan_id + stream + varint(id.sequence) + varint(zigzag(delta.window))
+
+
+def _read_header(data: bytes) -> tuple[Reader, DeltaHeader]:
+    reader = Reader(data)
+    version = reader.byte()
+    if version > DELTA_FORMAT:
+        raise DeltaError(Reason.NEWER_FORMAT, f"delta format {version}, expected at most {DELTA_FORMAT}")
+    if version != DELTA_FORMAT:
+        raise DeltaError(Reason.MALFORMED, f"delta format {version}, expected {DELTA_FORMAT}")
+    plan_id = reader.take(32)
+    id = DeltaId(int.from_bytes(reader.take(8), "big"), reader.varint())
+    if id.sequence > SEQUENCE_MAX:
+        raise DeltaError(Reason.MALFORMED, f"sequence number {id.sequence}, expected at most 2^63 - 1")
+    return reader, DeltaHeader(plan_id, reader.signed(), id)
+
+
+def _unpack_run(reader: Reader, plan: Plan) -> Run:
+    class_index, records = reader.varint(), reader.varint()
+    shape = (reader.varint(), reader.varint())
+    encoding = reader.byte()
+    packed = reader.take(reader.varint())
+    if class_index >= plan.counters_shape[0]:
+        raise DeltaError(Reason.MALFORMED, f"class {class_index}, expected 0 to {plan.counters_shape[0] - 1}")
+    if shape != plan.family.shape:
+        raise DeltaError(Reason.WRONG_SHAPE, f"counters of shape {shape}, expected {plan.family.shape}")
+    if records == 0:
+        raise DeltaError(Reason.EMPTY, "a run without records")
+    if records > plan.delta_records_max:
+        raise _too_many(records, plan)
+    indices, values = unpack_rows(encoding, packed, *shape, records)
+    increments = Increments(indices, values)
+    plan.family.check(increments, records)
+    return Run(class_index, records, increments)
+
+
+def _too_many(records: int, plan: Plan) -> DeltaError:
+    expected = f"at most {plan.delta_records_max} in one delta"
+    return DeltaError(Reason.TOO_MANY_RECORDS, f"{records} records, expected {expected}")

@@ -1,0 +1,112 @@
+"""Every error of the core.
+
+HushsumError
+├── the caller's
+│   ├── PlanError                a key of a plan: what came, what was expected
+│   │   └── NotBuiltError        a known value that this version does not offer yet
+│   ├── RecordError              an array of records or queries that cannot be used at all
+│   ├── ContributionError        more records of one client than its plan allows
+│   ├── MergeError               two sketches that share a part
+│   │   └── PlanMismatchError    two sketches of different plans
+│   └── GuaranteeError           a mechanism that does not support what is claimed of it
+├── the peer's
+│   ├── CanonicalError           bytes that are not in the canonical encoding
+│   ├── DeltaError               bytes of a delta that the plan does not allow, with a Reason
+│   └── ReleaseError             a release file that is truncated, altered, or newer than this version
+└── nobody's
+    └── BudgetError              a spend that a ledger's limits do not allow
+"""
+
+import enum
+
+
+class HushsumError(Exception):
+    """The root of every error that Hushsum raises on purpose."""
+
+
+class PlanError(HushsumError):
+    """A key of a plan is missing, unknown, or holds what it must not.
+
+    Args:
+        key: The key's full name, such as ``sketch.rows``.
+        came: What stood there, as the author wrote it.
+        expected: What may stand there.
+    """
+
+    def __init__(self, key: str, came: object, expected: str) -> None:
+        super().__init__(f"{key}: got {came!r}, expected {expected}")
+        self.key = key
+        self.came = came
+        self.expected = expected
+
+
+class NotBuiltError(PlanError):
+    """A value that the design knows and this version does not offer yet."""
+
+    def __init__(self, key: str, came: object, built: str) -> None:
+        super().__init__(key, came, f"{built} (known to the design, not built yet in this version)")
+
+
+class RecordError(HushsumError):
+    """An array that cannot be read as records or queries of the plan: its type or its dimension."""
+
+
+class ContributionError(HushsumError):
+    """A client would contribute more records to a window than ``privacy.records_per_client`` allows."""
+
+
+class MergeError(HushsumError):
+    """Two sketches that must not be added."""
+
+
+class PlanMismatchError(MergeError):
+    """Two sketches of different plans."""
+
+
+class GuaranteeError(HushsumError):
+    """A mechanism's parameters do not support the guarantee that is claimed."""
+
+
+class CanonicalError(HushsumError):
+    """A value that has no canonical encoding, or bytes that are not one."""
+
+
+class ReleaseError(HushsumError):
+    """A release that cannot be trusted: truncated, altered, or of a newer format."""
+
+
+class BudgetError(HushsumError):
+    """A spend that would pass a limit of the population's ledger."""
+
+
+class Reason(enum.StrEnum):
+    """Why a delta is refused: stable names, used on the wire, in verdicts and in metrics."""
+
+    MALFORMED = "malformed"
+    NEWER_FORMAT = "newer_format"
+    WRONG_PLAN = "wrong_plan"
+    WRONG_SHAPE = "wrong_shape"
+    EMPTY = "empty"
+    BUCKET_OUT_OF_RANGE = "bucket_out_of_range"
+    IMPOSSIBLE_COUNTS = "impossible_counts"
+    TOO_MANY_RECORDS = "too_many_records"
+    TOO_LARGE = "too_large"
+    ID_REUSED = "id_reused"
+    ID_OF_ANOTHER_WINDOW = "id_of_another_window"
+    WINDOW_IN_PAST = "window_in_past"
+    WINDOW_IN_FUTURE = "window_in_future"
+    WRONG_PARTITION = "wrong_partition"
+
+
+class DeltaError(HushsumError):
+    """The bytes of a delta are not what its plan allows.
+
+    Args:
+        reason: The stable code that its sender gets.
+        detail: One sentence with what came and what was expected.
+    """
+
+    def __init__(self, reason: Reason, detail: str) -> None:
+        super().__init__(f"{reason.value}: {detail}")
+        self.reason = reason
+        self.detail = detail

@@ -1,0 +1,13 @@
+"""Every context string of a hash, key derivation, PRF or signature, once each, and none a prefix of another.
+
+A label ends in a zero byte, which no label holds elsewhere: that makes the set prefix-free, whatever is added.
+"""
+
+from typing import Final
+
+PUBLIC_DRAWS: Final = b"hushsum/v1/public-draws\0"
+DELTA_DIGEST: Final = b"hushsum/v1/delta-digest\0"
+RELEASE_DIGEST: Final = b"hushsum/v1/release-digest\0"
+REPLAYABLE_ENTROPY: Final = b"hushsum/v1/replayable-entropy\0"
+
+ALL: Final = (PUBLIC_DRAWS, DELTA_DIGEST, RELEASE_DIGEST, REPLAYABLE_ENTROPY)

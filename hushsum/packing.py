@@ -1,0 +1,200 @@
+"""Bits of a delta: rows of bucket numbers packed as tightly as one rule allows.
+
+A family whose every row sums to the number of records (hashed, paired) is a list of n sorted buckets a row. Three
+encodings of it, of which the smallest is written (the first on a tie):
+
+* ``LIST``: each bucket in ⌈log2 W⌉ bits;
+* ``ELIAS_FANO``: the low l = ⌊log2(W/n)⌋ bits of each, then the high parts as one bitmap of n + ⌈W/2^l⌉ bits a row
+  (Elias 1974; Fano 1971), which comes within half a bit a bucket of the entropy of a sorted list;
+* ``DENSE``: all W counts of a row, each in as many bits as the largest needs.
+
+Buckets are sorted within a row, so that a delta of several records does not tell which of its buckets belong together.
+"""
+
+import enum
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from hushsum.errors import DeltaError, Reason
+
+Integers = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+_LANES: Final = 8  # values packed together: 8 values of b bits are b whole bytes
+
+
+class Encoding(enum.IntEnum):
+    """How the rows of a run are written; numbers are never reused."""
+
+    LIST = 1
+    ELIAS_FANO = 2
+    DENSE = 3
+
+
+def pack_rows(indices: Integers, values: Integers, rows: int, width: int, total: int) -> tuple[Encoding, bytes]:
+    """Packs counters of which every row sums to ``total``.
+
+    Args:
+        indices: (k,) flat indices into (rows, width), strictly increasing.
+        values: (k,) counts, at least 1.
+        rows: R.
+        width: W, buckets a row.
+        total: n, what every row sums to.
+
+    Returns:
+        The smallest encoding and its bytes.
+    """
+    largest = int(values.max())
+    sizes = _sizes(rows, width, total, largest)
+    encoding = min(sizes, key=lambda choice: (sizes[choice], choice))
+    if encoding is Encoding.DENSE:
+        counts = np.zeros(rows * width, np.int64)
+        counts[indices] = values
+        bits = largest.bit_length()
+        return encoding, bytes([bits]) + pack_bits(counts, bits)
+    flat = np.repeat(indices, values)
+    codes = flat - np.repeat(np.arange(rows, dtype=np.int64) * width, total)
+    if encoding is Encoding.LIST:
+        return encoding, pack_bits(codes, _code_bits(width))
+    return encoding, _pack_elias_fano(codes.reshape(rows, total), width)
+
+
+def unpack_rows(encoding: int, data: bytes, rows: int, width: int, total: int) -> tuple[Integers, Integers]:
+    """The (indices, values) that :func:`pack_rows` was given.
+
+    Sizes are checked before anything is allocated. That a DENSE row sums to ``total`` is its family's to check.
+
+    Raises:
+        DeltaError: ``malformed``, ``bucket_out_of_range`` or ``impossible_counts``.
+    """
+    if encoding == Encoding.LIST:
+        bits = _code_bits(width)
+        _check_size(data, packed_size(rows * total, bits))
+        return _counted(unpack_bits(data, rows * total, bits).reshape(rows, total), width)
+    if encoding == Encoding.ELIAS_FANO:
+        return _counted(_unpack_elias_fano(data, rows, width, total), width)
+    if encoding == Encoding.DENSE:
+        return _unpack_dense(data, rows, width, total)
+    raise DeltaError(Reason.MALFORMED, f"encoding {encoding}, expected one of {[int(known) for known in Encoding]}")
+
+
+def size_max(rows: int, width: int, total: int) -> int:
+    """The most bytes that :func:`pack_rows` can give for any counters of this shape and total."""
+    return min(_sizes(rows, width, total, total).values())
+
+
+def packed_size(count: int, bits: int) -> int:
+    """Bytes of ``count`` values of ``bits`` bits."""
+    return (count * bits + 7) // 8
+
+
+def pack_bits(values: Integers, bits: int) -> bytes:
+    """Writes (n,) values below 2^bits one after another, most significant bit first; the last byte is zero-filled."""
+    if bits == 0:
+        return b""
+    padded = np.zeros(-(-len(values) // _LANES) * _LANES, np.int64)
+    padded[: len(values)] = values
+    lanes = np.ascontiguousarray(padded.reshape(-1, _LANES).T)
+    octets = np.zeros((lanes.shape[1], bits), np.uint8)
+    for byte in range(bits):
+        merged = np.zeros(lanes.shape[1], np.int64)
+        for lane in range(8 * byte // bits, (8 * byte + 7) // bits + 1):
+            shift = (lane + 1) * bits - 8 * (byte + 1)
+            merged |= lanes[lane] >> shift if shift >= 0 else lanes[lane] << -shift
+        octets[:, byte] = merged & 0xFF
+    return octets.tobytes()[: packed_size(len(values), bits)]
+
+
+def unpack_bits(data: bytes, count: int, bits: int) -> Integers:
+    """The (count,) values that :func:`pack_bits` wrote.
+
+    Raises:
+        DeltaError: ``malformed`` where the bits after the last value are not zero.
+    """
+    if bits == 0 or count == 0:
+        return np.zeros(count, np.int64)
+    groups = -(-count // _LANES)
+    padded = np.zeros(groups * bits, np.uint8)
+    padded[: len(data)] = np.frombuffer(data, np.uint8)
+    octets = np.ascontiguousarray(padded.reshape(groups, bits).T).astype(np.int64)
+    values = np.empty((groups, _LANES), np.int64)
+    for lane in range(_LANES):
+        merged = np.zeros(groups, np.int64)
+        for byte in range(lane * bits // 8, ((lane + 1) * bits - 1) // 8 + 1):
+            shift = (lane + 1) * bits - 8 * (byte + 1)
+            merged |= octets[byte] << shift if shift >= 0 else octets[byte] >> -shift
+        values[:, lane] = merged & ((1 << bits) - 1)
+    flat = values.reshape(-1)
+    spare = packed_size(count, bits) * 8 - count * bits
+    if flat[count:].any() or (data and data[-1] & ((1 << spare) - 1)):
+        raise DeltaError(Reason.MALFORMED, "bits after the last value are not zero")
+    return flat[:count]
+
+
+def _sizes(rows: int, width: int, total: int, largest: int) -> dict[Encoding, int]:
+    low, high_bits = _elias_fano_split(width, total)
+    return {
+        Encoding.LIST: packed_size(rows * total, _code_bits(width)),
+        Encoding.ELIAS_FANO: packed_size(rows * total, low) + packed_size(rows * high_bits, 1),
+        Encoding.DENSE: 1 + packed_size(rows * width, largest.bit_length()),
+    }
+
+
+def _code_bits(width: int) -> int:
+    return (width - 1).bit_length()
+
+
+def _elias_fano_split(width: int, total: int) -> tuple[int, int]:
+    """l, and the bits of a row's bitmap."""
+    low = max(0, (width // total).bit_length() - 1)
+    return low, total + ((width - 1) >> low) + 1
+
+
+def _pack_elias_fano(codes: Integers, width: int) -> bytes:
+    rows, total = codes.shape
+    low, high_bits = _elias_fano_split(width, total)
+    bitmap = np.zeros((rows, high_bits), np.uint8)
+    np.put_along_axis(bitmap, (codes >> low) + np.arange(total), 1, axis=1)
+    lows = pack_bits(codes.reshape(-1) & ((1 << low) - 1), low)
+    return lows + np.packbits(bitmap.reshape(-1)).tobytes()
+
+
+def _unpack_elias_fano(data: bytes, rows: int, width: int, total: int) -> Integers:
+    low, high_bits = _elias_fano_split(width, total)
+    split = packed_size(rows * total, low)
+    _check_size(data, split + packed_size(rows * high_bits, 1))
+    bitmap = np.unpackbits(np.frombuffer(data, np.uint8, offset=split))
+    if bitmap[rows * high_bits :].any():
+        raise DeltaError(Reason.MALFORMED, "bits after the last bitmap are not zero")
+    grid = bitmap[: rows * high_bits].reshape(rows, high_bits)
+    if (grid.sum(axis=1, dtype=np.int64) != total).any():
+        raise DeltaError(Reason.IMPOSSIBLE_COUNTS, f"a row does not hold {total} buckets, one for each record")
+    high = np.nonzero(grid)[1].reshape(rows, total) - np.arange(total)
+    return (high << low) | unpack_bits(data[:split], rows * total, low).reshape(rows, total)
+
+
+def _unpack_dense(data: bytes, rows: int, width: int, total: int) -> tuple[Integers, Integers]:
+    bits = data[0] if data else 0
+    if not 1 <= bits <= total.bit_length():
+        raise DeltaError(Reason.MALFORMED, f"counts of {bits} bits, expected 1 to {total.bit_length()}")
+    _check_size(data, 1 + packed_size(rows * width, bits))
+    counts = unpack_bits(data[1:], rows * width, bits)
+    indices = np.flatnonzero(counts)
+    return indices, counts[indices]
+
+
+def _counted(codes: Integers, width: int) -> tuple[Integers, Integers]:
+    """Sorted buckets of each row, as distinct flat indices and their counts."""
+    if codes.size and int(codes.max()) >= width:
+        raise DeltaError(Reason.BUCKET_OUT_OF_RANGE, f"bucket {int(codes.max())}, expected 0 to {width - 1}")
+    if (np.diff(codes, axis=1) < 0).any():
+        raise DeltaError(Reason.MALFORMED, "the buckets of a row are not sorted")
+    flat = (codes + np.arange(len(codes), dtype=np.int64)[:, None] * width).reshape(-1)
+    starts = np.flatnonzero(np.diff(flat, prepend=-1))
+    return flat[starts], np.diff(starts, append=len(flat))
+
+
+def _check_size(data: bytes, expected: int) -> None:
+    if len(data) != expected:
+        raise DeltaError(Reason.MALFORMED, f"{len(data)} bytes of buckets, expected {expected}")

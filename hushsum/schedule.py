@@ -1,0 +1,99 @@
+"""The windows of a plan: half-open intervals of UTC time with consecutive indices from the plan's epoch."""
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from hushsum.errors import PlanError
+from hushsum.schema import Table
+
+_UNITS_MS: Final = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
+_DURATION: Final = re.compile(r"([0-9]{1,15})(d|h|m|s|ms)")
+_EPOCH_FORM: Final = "%Y-%m-%dT%H:%M:%SZ"
+_LONGEST_MS: Final = 3_660 * _UNITS_MS["d"]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """When windows begin and end, and how long they wait (``[window]``).
+
+    Attributes:
+        length_ms: Length of a window, in milliseconds.
+        epoch_ms: Start of window 0, in milliseconds since 1970-01-01T00:00:00Z.
+        lateness_ms: How long after a window's end its deltas are still taken, before it is sealed.
+    """
+
+    length_ms: int
+    epoch_ms: int
+    lateness_ms: int
+
+    @classmethod
+    def from_table(cls, table: Table) -> "Schedule":
+        """Reads ``[window]``.
+
+        Raises:
+            PlanError: With the key, what came and what was expected.
+        """
+        length = _duration(table, "length", "1h", low_ms=1)
+        epoch = _epoch(table)
+        lateness = _duration(table, "lateness", "5m", low_ms=0)
+        table.only_default("time", "event", "'event'")
+        table.only_default("release", "tumbling", "'tumbling'")
+        table.only_default("min_clients", 0, "0")
+        table.finish()
+        return cls(length, epoch, lateness)
+
+    def to_fields(self) -> dict[str, object]:
+        """Every key of ``[window]``, canonical."""
+        epoch = datetime.fromtimestamp(self.epoch_ms // 1000, UTC)
+        return {
+            "length": _duration_text(self.length_ms),
+            "epoch": epoch.strftime(_EPOCH_FORM),
+            "lateness": _duration_text(self.lateness_ms),
+            "time": "event",
+            "release": "tumbling",
+            "min_clients": 0,
+        }
+
+    def index_at(self, time_ms: int) -> int:
+        """The index of the window that holds a time, in ms since 1970 UTC; negative before the epoch."""
+        return (time_ms - self.epoch_ms) // self.length_ms
+
+    def start_ms(self, index: int) -> int:
+        """The first millisecond of a window."""
+        return self.epoch_ms + index * self.length_ms
+
+    def end_ms(self, index: int) -> int:
+        """The first millisecond after a window."""
+        return self.start_ms(index + 1)
+
+
+def _duration(table: Table, key: str, default: str, *, low_ms: int) -> int:
+    text = table.text(key, default)
+    match = _DURATION.fullmatch(text)
+    milliseconds = int(match[1]) * _UNITS_MS[match[2]] if match else -1
+    if not low_ms <= milliseconds <= _LONGEST_MS:
+        expected = f"a duration such as '90s', '5m', '1h' or '7d', from {low_ms} ms to ten years"
+        raise PlanError(table.name(key), text, expected)
+    return milliseconds
+
+
+def _duration_text(milliseconds: int) -> str:
+    """In the largest unit that divides it: one text for one duration."""
+    if milliseconds == 0:
+        return "0s"
+    unit = next(unit for unit, size in _UNITS_MS.items() if milliseconds % size == 0)
+    return f"{milliseconds // _UNITS_MS[unit]}{unit}"
+
+
+def _epoch(table: Table) -> int:
+    text = table.text("epoch", "1970-01-01T00:00:00Z")
+    try:
+        moment = datetime.strptime(text, _EPOCH_FORM).replace(tzinfo=UTC)
+    except ValueError as error:
+        raise PlanError(table.name("epoch"), text, "a UTC time in whole seconds, as 1970-01-01T00:00:00Z") from error
+    milliseconds = int(moment.timestamp()) * 1000
+    if moment.strftime(_EPOCH_FORM) != text or milliseconds < 0:
+        raise PlanError(table.name("epoch"), text, "a UTC time from 1970 on, as 1970-01-01T00:00:00Z")
+    return milliseconds

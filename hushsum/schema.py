@@ -1,0 +1,144 @@
+"""Reads the keys of a plan one by one: each is typed, bounded, and refused by name when it is wrong.
+
+A :class:`Table` wraps one table of a plan (``[record]``, ``[sketch]``, …). Whoever owns the table reads every key that
+it knows and then calls :meth:`Table.finish`, which refuses what nobody asked for.
+"""
+
+import unicodedata
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from fractions import Fraction
+from typing import Final
+
+from hushsum.canonical import INTEGER_LIMIT, real
+from hushsum.errors import CanonicalError, NotBuiltError, PlanError
+
+_MISSING: Final = object()
+
+
+class Table:
+    """One table of a plan while it is read.
+
+    Args:
+        values: What came: keys to values, as TOML, JSON or Python gave them.
+        path: The table's full name, such as ``sketch``; empty for the top of a plan.
+    """
+
+    def __init__(self, values: object, path: str = "") -> None:
+        if not isinstance(values, Mapping):
+            raise PlanError(path or "plan", values, "a table of keys")
+        self._values: dict[object, object] = dict(values)
+        self._path = path
+        self._asked: set[str] = set()
+
+    def name(self, key: str) -> str:
+        """The key's full name, for errors."""
+        return f"{self._path}.{key}" if self._path else key
+
+    def has(self, key: str) -> bool:
+        """Whether the key was written."""
+        return key in self._values
+
+    def value(self, key: str) -> object:
+        """Whatever stands under a key that must be there."""
+        return self._take(key, _MISSING)
+
+    def table(self, key: str) -> "Table":
+        """The table under a key that must be there."""
+        return Table(self.value(key), self.name(key))
+
+    def optional_table(self, key: str) -> "Table | None":
+        """The table under a key, or None where it is left out."""
+        return self.table(key) if self.has(key) else None
+
+    def text(self, key: str, default: str | None = None) -> str:
+        """A string in Unicode normal form C without control characters."""
+        value = self._take(key, _or_required(default))
+        if not isinstance(value, str):
+            raise PlanError(self.name(key), value, "a string")
+        return self._clean(key, value)
+
+    def integer(self, key: str, *, low: int, high: int = INTEGER_LIMIT, default: int | None = None) -> int:
+        """An integer within [low, high]."""
+        value = self._take(key, _or_required(default))
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise PlanError(self.name(key), value, f"an integer from {low} to {high}")
+        return value
+
+    def real(self, key: str, *, expected: str, above: int | None = None, default: str | None = None) -> Fraction:
+        """A real number, exactly as written; strictly ``above`` a bound where there is one."""
+        came = self._take(key, _or_required(default))
+        value = self._exact(key, came, expected)
+        if above is not None and value <= above:
+            raise PlanError(self.name(key), came, expected)
+        return value
+
+    def reals(self, key: str, *, length: int) -> tuple[Fraction, ...]:
+        """A list of ``length`` real numbers."""
+        expected = f"a list of {length} numbers"
+        value = self._take(key, _MISSING)
+        if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != length:
+            raise PlanError(self.name(key), value, expected)
+        return tuple(self._exact(key, item, expected) for item in value)
+
+    def texts(self, key: str, *, lengths: tuple[int, ...]) -> tuple[str, ...]:
+        """A list of different strings, empty by default, of one of the given lengths."""
+        value = self._take(key, ())
+        expected = f"a list of {' or '.join(map(str, lengths))} strings"
+        if isinstance(value, str) or not isinstance(value, Sequence) or len(value) not in lengths:
+            raise PlanError(self.name(key), value, expected)
+        if not all(isinstance(item, str) for item in value) or len(set(value)) != len(value):
+            raise PlanError(self.name(key), value, expected + ", all different")
+        return tuple(self._clean(key, item) for item in value)
+
+    def choice(self, key: str, *, built: Sequence[str], known: Sequence[str] = (), default: str | None = None) -> str:
+        """One of the values that are built; one that the design knows beside them is refused by name."""
+        value = self._take(key, _or_required(default))
+        if value in known and value not in built:
+            raise NotBuiltError(self.name(key), value, " or ".join(map(repr, built)))
+        if value not in built:
+            raise PlanError(self.name(key), value, "one of " + ", ".join(map(repr, built)))
+        return str(value)
+
+    def only_default(self, key: str, default: object, built: str) -> None:
+        """Accepts a key at its default alone: its other values are known to the design and not built yet."""
+        value = self._take(key, default)
+        if value != default or isinstance(value, bool):
+            raise NotBuiltError(self.name(key), value, built)
+
+    def finish(self) -> None:
+        """Refuses the first key that nobody asked for.
+
+        Raises:
+            PlanError: With the nearest known key where there is one.
+        """
+        for key in self._values:
+            if key not in self._asked:
+                near = get_close_matches(str(key), sorted(self._asked), n=1)
+                hint = f" (did you mean {near[0]!r}?)" if near else ""
+                known = ", ".join(sorted(self._asked))
+                raise PlanError(self.name(str(key)), self._values[key], f"no such key here{hint}; known are {known}")
+
+    def _take(self, key: str, default: object) -> object:
+        self._asked.add(key)
+        value = self._values.get(key, default)
+        if value is _MISSING:
+            raise PlanError(self.name(key), None, "a value: this key is required")
+        return value
+
+    def _exact(self, key: str, value: object, expected: str) -> Fraction:
+        try:
+            return real(value)
+        except CanonicalError as error:
+            raise PlanError(self.name(key), value, f"{expected} ({error})") from error
+
+    def _clean(self, key: str, value: str) -> str:
+        if unicodedata.normalize("NFC", value) != value:
+            raise PlanError(self.name(key), value, "a string in Unicode normal form C")
+        if any(unicodedata.category(char) in {"Cc", "Cs"} for char in value):
+            raise PlanError(self.name(key), value, "a string without control characters")
+        return value
+
+
+def _or_required(default: object) -> object:
+    return _MISSING if default is None else default

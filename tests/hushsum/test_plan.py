@@ -1,0 +1,208 @@
+"""A plan is validated key by key, has one encoding, and its id names all of it."""
+
+import hashlib
+import json
+from fractions import Fraction
+
+import pytest
+
+from hushsum import NotBuiltError, Plan, PlanError
+from tests.plans import client_plan, small_plan, tables
+
+TOML = """
+name = "pixel-colours"
+[record]
+dim = 3
+lower = [0, 0, 0]
+upper = [255, 255, 255]
+[sketch]
+family = "hashed"
+kernel = "euclidean"
+bandwidth = 5.0
+rows = 1000
+buckets = 1024
+seed = 7
+[privacy]
+epsilon = 1.0
+total_epsilon = 30.0
+"""
+
+
+def test_a_plan_file_gives_the_parameters_of_its_mechanism() -> None:
+    plan = Plan.from_toml(TOML)
+    assert plan.privacy.mechanism.scale == Fraction(1053)
+    assert plan.privacy.mechanism.count_scale == 53
+    assert plan.guarantee.epsilon == 1
+    assert plan.counters_shape == (1, 1000, 1024)
+
+
+def test_the_id_is_the_hash_of_the_canonical_bytes() -> None:
+    plan = Plan.from_toml(TOML)
+    assert plan.id == hashlib.sha256(plan.to_bytes()).digest()
+
+
+def test_made_bytes_load_to_the_same_plan() -> None:
+    plan = Plan.from_toml(TOML)
+    assert Plan.from_bytes(plan.to_bytes()) == plan
+    assert Plan.from_bytes(plan.to_bytes()).id == plan.id
+
+
+def test_all_keys_of_the_family_are_written_defaults_too() -> None:
+    fields = json.loads(Plan.from_toml(TOML).to_bytes())
+    assert fields["sketch"] == {
+        "family": "hashed", "kernel": "euclidean", "bandwidth": "5", "power": 1, "rows": 1000, "buckets": 1024,
+        "draws": "independent", "seed": 7,
+    }  # fmt: skip
+    assert fields["window"] == {
+        "length": "1h", "epoch": "1970-01-01T00:00:00Z", "lateness": "5m", "time": "event", "release": "tumbling",
+        "min_clients": 0,
+    }  # fmt: skip
+    assert fields["privacy"]["mechanism"] == {"name": "discrete-laplace", "scale": "1053", "count_scale": 53}
+
+
+@pytest.mark.parametrize("spelling", ["5", "5.0", "5.00", "5e0"])
+def test_the_spelling_of_a_number_does_not_change_the_id(spelling: str) -> None:
+    assert Plan.from_toml(TOML.replace("bandwidth = 5.0", f"bandwidth = {spelling}")).id == Plan.from_toml(TOML).id
+
+
+def test_the_spelling_of_a_duration_does_not_change_the_id() -> None:
+    spelled = small_plan(window={"length": "3600s", "lateness": "300000ms"})
+    assert spelled.id == small_plan().id
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "value"),
+    [
+        ("sketch", "bandwidth", 2.6), ("sketch", "seed", 4), ("sketch", "rows", 21), ("sketch", "power", 2),
+        ("privacy", "epsilon", 0.5), ("privacy", "total_epsilon", 99), ("privacy", "population", "p"),
+        ("window", "length", "2h"), ("window", "lateness", "6m"), ("window", "epoch", "1970-01-02T00:00:00Z"),
+        ("record", "names", ["a", "b"]), ("record", "units", ["m", "s"]), ("record", "upper", [10, 11]),
+    ],
+)  # fmt: skip
+def test_every_key_changes_the_id(table: str, key: str, value: object) -> None:
+    assert small_plan(**{table: {key: value}}).id != small_plan().id
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "value", "expected"),
+    [
+        ("record", "dim", 0, "an integer from 1"),
+        ("record", "dim", 2.0, "an integer from 1"),
+        ("record", "dim", True, "an integer from 1"),
+        ("record", "lower", [0], "a list of 2 numbers"),
+        ("record", "lower", [0, float("nan")], "not finite"),
+        ("record", "upper", [10, 0], "above record.lower[1] = 0"),
+        ("record", "universe", 10, "no such key here"),
+        ("record", "names", ["a"], "a list of 0 or 2 strings"),
+        ("record", "names", ["a", "a"], "all different"),
+        ("sketch", "family", "hash", "one of 'hashed'"),
+        ("sketch", "bandwidth", 0, "above 0"),
+        ("sketch", "bandwidth", -0.0, "negative zero"),
+        ("sketch", "bandwidth", "five", "not a real number"),
+        ("sketch", "bandwith", 5, "did you mean 'bandwidth'?"),
+        ("sketch", "rows", 0, "an integer from 1"),
+        ("sketch", "order", 8, "no such key here"),
+        ("sketch", "seed", -1, "an integer from 0"),
+        ("privacy", "epsilon", 0, "a number above 0"),
+        ("privacy", "epsilon", ..., "required"),
+        ("privacy", "total_epsilon", ..., "required"),
+        ("privacy", "total_epsilon", 0.5, "at least epsilon (1)"),
+        ("privacy", "total_delta", 1, "from 0 to below 1"),
+        ("privacy", "unit", "device", "one of 'record', 'client'"),
+        ("privacy", "records_per_client", 3, "unit 'client' alone"),
+        ("privacy", "min_clients_share", 0.05, "no such key here"),
+        ("window", "length", "0s", "a duration"),
+        ("window", "length", "1 hour", "a duration"),
+        ("window", "epoch", "1970-01-01T00:00:00+01:00", "a UTC time"),
+        ("window", "epoch", "1969-12-31T00:00:00Z", "from 1970 on"),
+        ("window", "horizon", 10, "no such key here"),
+    ],
+)  # fmt: skip
+def test_a_wrong_value_is_refused_with_its_key_and_what_was_expected(
+    table: str, key: str, value: object, expected: str
+) -> None:
+    with pytest.raises(PlanError) as caught:
+        small_plan(**{table: {key: value}})
+    assert caught.value.key.startswith(f"{table}.{key}")
+    assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "value"),
+    [
+        ("record", "kind", "set"), ("record", "classes", ["a", "b"]),
+        ("sketch", "family", "fourier"), ("sketch", "kernel", "jaccard"), ("sketch", "draws", "sobol"),
+        ("privacy", "mode", "local"), ("privacy", "mode", "secure"), ("privacy", "participation", "public"),
+        ("privacy", "delta", 1e-6), ("window", "time", "arrival"), ("window", "release", "cumulative"),
+        ("window", "min_clients", 5),
+    ],
+)  # fmt: skip
+def test_what_is_not_built_yet_is_refused_by_name(table: str, key: str, value: object) -> None:
+    with pytest.raises(NotBuiltError, match="not built yet") as caught:
+        small_plan(**{table: {key: value}})
+    assert caught.value.key == f"{table}.{key}"
+
+
+def test_an_unknown_table_is_refused() -> None:
+    with pytest.raises(PlanError, match="no such key here"):
+        Plan.from_fields({**tables(), "privvacy": {}})
+
+
+def test_unit_client_needs_its_bound_and_multiplies_the_noise() -> None:
+    with pytest.raises(PlanError, match="required"):
+        small_plan(privacy={"unit": "client"})
+    assert client_plan(3).privacy.mechanism.scale == 3 * small_plan().privacy.mechanism.scale
+
+
+def test_a_written_mechanism_is_verified_instead_of_computed() -> None:
+    enough = {"name": "discrete-laplace", "scale": "1000", "count_scale": 2}
+    assert small_plan(privacy={"mechanism": enough}).privacy.mechanism.scale == 1000
+    for scale in ("21.9999", "10"):
+        with pytest.raises(PlanError, match="supports the claim"):
+            small_plan(privacy={"mechanism": {**enough, "scale": scale}})
+    assert small_plan(privacy={"mechanism": {**enough, "scale": "22"}}).privacy.mechanism.count_scale == 2
+
+
+def test_bytes_that_claim_more_privacy_than_their_mechanism_gives_are_refused() -> None:
+    honest = small_plan().to_bytes()
+    lying = honest.replace(b'"epsilon":"1"', b'"epsilon":"0.5"')
+    assert lying != honest
+    with pytest.raises(PlanError, match="supports the claim"):
+        Plan.from_bytes(lying)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda data: data.replace(b'"format":1', b'"format":2'),
+        lambda data: data.replace(b'"power":1,', b""),
+        lambda data: data.replace(b'"bandwidth":"2.5"', b'"bandwidth":"2.50"'),
+        lambda data: data.replace(b'"length":"1h"', b'"length":"60m"'),
+        lambda data: data + b" ",
+        lambda data: data[:-1],
+        lambda data: b"[]",
+    ],
+)
+def test_bytes_that_are_not_the_canonical_ones_are_refused(change: object) -> None:
+    data = small_plan().to_bytes()
+    altered = change(data)  # type: ignore[operator]  # a parameter of the test
+    assert altered != data
+    with pytest.raises(PlanError):
+        Plan.from_bytes(altered)
+
+
+def test_a_plan_cannot_be_changed() -> None:
+    with pytest.raises(AttributeError):
+        small_plan().name = "other"  # type: ignore[misc]  # that is the point
+
+
+def test_windows_are_half_open_and_consecutive() -> None:
+    window = small_plan(window={"epoch": "1970-01-01T01:00:00Z"}).window
+    assert [window.index_at(time) for time in (0, 3_600_000 - 1, 3_600_000, 7_200_000 - 1, 7_200_000)] == [
+        -1,
+        -1,
+        0,
+        0,
+        1,
+    ]
+    assert window.start_ms(1) == window.end_ms(0) == 7_200_000

@@ -1,0 +1,93 @@
+"""Sketches count exactly, merge only what may be merged, and enforce the contribution bound."""
+
+import numpy as np
+import pytest
+
+from hushsum import ContributionError, MergeError, PlanMismatchError, RecordError, Sketch
+from tests.plans import client_plan, small_plan
+
+RECORDS = np.random.default_rng(0).uniform(0, 10, (200, 2))
+
+
+def test_a_merge_is_the_sketch_of_all_records() -> None:
+    plan = small_plan()
+    whole, left, right = Sketch(plan), Sketch(plan), Sketch(plan)
+    whole.add(RECORDS)
+    left.add(RECORDS[:50])
+    right.add(RECORDS[50:])
+    merged = left + right
+    assert np.array_equal(merged.counters, whole.counters)
+    assert merged.records == whole.records == 200
+
+
+def test_a_part_that_was_merged_in_can_be_taken_out_again() -> None:
+    plan = small_plan()
+    left, right = Sketch(plan), Sketch(plan)
+    left.add(RECORDS[:50])
+    right.add(RECORDS[50:])
+    rest = (left + right) - right
+    assert np.array_equal(rest.counters, left.counters)
+    right.add(RECORDS[:1])
+    with pytest.raises(MergeError, match="added to since"):
+        _ = (left + Sketch(plan)) - right
+
+
+def test_a_part_in_common_is_refused() -> None:
+    plan = small_plan()
+    left, right = Sketch(plan), Sketch(plan)
+    left.add(RECORDS[:50])
+    right.add(RECORDS[50:])
+    for first, second in [(left, left), (left + right, left), (left + right, right + Sketch(plan))]:
+        with pytest.raises(MergeError, match="in common"):
+            _ = first + second
+
+
+def test_sketches_of_other_plans_are_refused() -> None:
+    with pytest.raises(PlanMismatchError):
+        _ = Sketch(small_plan()) + Sketch(small_plan(sketch={"seed": 4}))
+
+
+def test_unusable_records_are_dropped_alone_and_counted() -> None:
+    sketch = Sketch(small_plan())
+    assert sketch.add([[1.0, 1.0], [np.nan, 0.0], [np.inf, 0.0]]) == 2
+    assert sketch.records == 1
+    assert (sketch.counters.sum(axis=2) == 1).all()
+
+
+@pytest.mark.parametrize("records", [np.zeros((3, 3)), np.zeros((1, 2, 2)), [["a", "b"]], np.zeros((2, 2), complex)])
+def test_an_array_that_cannot_be_used_changes_nothing(records: object) -> None:
+    sketch = Sketch(small_plan())
+    with pytest.raises(RecordError):
+        sketch.add(records)  # type: ignore[arg-type]  # that is the point
+    assert not sketch.counters.any()
+
+
+def test_a_client_beyond_its_bound_is_refused_and_changes_nothing() -> None:
+    sketch = Sketch(client_plan(3))
+    sketch.add(RECORDS[:4], clients=["a", "a", "b", "a"])
+    before = sketch.counters.copy()
+    with pytest.raises(ContributionError, match="'a' would contribute 4"):
+        sketch.add(RECORDS[:2], clients=["b", "a"])
+    assert np.array_equal(sketch.counters, before)
+    sketch.add(RECORDS[:2], clients=["b", "b"])
+
+
+def test_the_bound_holds_over_merges() -> None:
+    plan = client_plan(3)
+    left, right = Sketch(plan), Sketch(plan)
+    left.add(RECORDS[:2], clients=["a", "a"])
+    right.add(RECORDS[:2], clients=["a", "a"])
+    with pytest.raises(ContributionError):
+        _ = left + right
+
+
+def test_unit_client_needs_an_id_for_each_record() -> None:
+    for clients in (None, ["a"]):
+        with pytest.raises(RecordError, match="clients"):
+            Sketch(client_plan()).add(RECORDS[:2], clients=clients)
+
+
+def test_a_repr_shows_no_counts() -> None:
+    sketch = Sketch(small_plan())
+    sketch.add(RECORDS)
+    assert "200" not in repr(sketch)

@@ -1,0 +1,32 @@
+"""Plans for tests: small ones of each unit, and the tables that they are made of."""
+
+from copy import deepcopy
+
+from hushsum import Plan
+
+TABLES: dict[str, dict[str, object]] = {
+    "record": {"kind": "vector", "dim": 2, "lower": [0, 0], "upper": [10, 10]},
+    "sketch": {"family": "hashed", "kernel": "euclidean", "bandwidth": 2.5, "rows": 20, "buckets": 64, "seed": 3},
+    "privacy": {"epsilon": 1.0, "total_epsilon": 100},
+    "window": {"length": "1h", "lateness": "5m"},
+}
+
+
+def tables(**changes: dict[str, object]) -> dict[str, object]:
+    """The tables of a small plan; ``sketch={"rows": 5}`` changes a key, a value of ``...`` removes it."""
+    result: dict[str, object] = {"name": "test", **deepcopy(TABLES)}
+    for name, keys in changes.items():
+        table = dict(result.get(name, {}))  # type: ignore[call-overload]  # tables are dicts, names are strings
+        table.update(keys)
+        result[name] = {key: value for key, value in table.items() if value is not ...}
+    return result
+
+
+def small_plan(**changes: dict[str, object]) -> Plan:
+    """A small plan of unit record."""
+    return Plan.from_fields(tables(**changes))
+
+
+def client_plan(records_per_client: int = 3) -> Plan:
+    """A small plan of unit client."""
+    return small_plan(privacy={"unit": "client", "records_per_client": records_per_client})
