@@ -167,11 +167,12 @@ def _unpack_elias_fano(data: bytes, rows: int, width: int, total: int) -> Intege
     bitmap = np.unpackbits(np.frombuffer(data, np.uint8, offset=split))
     if bitmap[rows * high_bits :].any():
         raise DeltaError(Reason.MALFORMED, "bits after the last bitmap are not zero")
-    grid = bitmap[: rows * high_bits].reshape(rows, high_bits)
-    if (grid.sum(axis=1, dtype=np.int64) != total).any():
+    ones = np.flatnonzero(bitmap[: rows * high_bits].view(np.bool_))
+    starts = np.arange(rows, dtype=np.int64)[:, None] * high_bits
+    high = ones.reshape(rows, total) - starts if len(ones) == rows * total else None
+    if high is None or int(high.min()) < 0 or int(high.max()) >= high_bits:
         raise DeltaError(Reason.IMPOSSIBLE_COUNTS, f"a row does not hold {total} buckets, one for each record")
-    high = np.nonzero(grid)[1].reshape(rows, total) - np.arange(total)
-    return (high << low) | unpack_bits(data[:split], rows * total, low).reshape(rows, total)
+    return ((high - np.arange(total)) << low) | unpack_bits(data[:split], rows * total, low).reshape(rows, total)
 
 
 def _unpack_dense(data: bytes, rows: int, width: int, total: int) -> tuple[Integers, Integers]:
@@ -188,11 +189,12 @@ def _counted(codes: Integers, width: int) -> tuple[Integers, Integers]:
     """Sorted buckets of each row, as distinct flat indices and their counts."""
     if codes.size and int(codes.max()) >= width:
         raise DeltaError(Reason.BUCKET_OUT_OF_RANGE, f"bucket {int(codes.max())}, expected 0 to {width - 1}")
-    if (np.diff(codes, axis=1) < 0).any():
-        raise DeltaError(Reason.MALFORMED, "the buckets of a row are not sorted")
     flat = (codes + np.arange(len(codes), dtype=np.int64)[:, None] * width).reshape(-1)
-    starts = np.flatnonzero(np.diff(flat, prepend=-1))
-    return flat[starts], np.diff(starts, append=len(flat))
+    steps = flat[1:] - flat[:-1]
+    if (steps < 0).any():  # within a row: from one row to the next it always rises
+        raise DeltaError(Reason.MALFORMED, "the buckets of a row are not sorted")
+    starts = np.concatenate([[0], np.flatnonzero(steps != 0) + 1])
+    return flat[starts], np.concatenate([starts[1:] - starts[:-1], [len(flat) - starts[-1]]])
 
 
 def _check_size(data: bytes, expected: int) -> None:

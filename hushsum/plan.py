@@ -10,7 +10,6 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from fractions import Fraction
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
@@ -19,14 +18,12 @@ from typing import Any, Final
 
 from hushsum import canonical
 from hushsum.canonical import real_text
-from hushsum.errors import CanonicalError, GuaranteeError, NotBuiltError, PlanError
+from hushsum.errors import CanonicalError, PlanError
 from hushsum.families import FAMILIES, NOT_BUILT, Family, VectorRecords
 from hushsum.packing import size_max
 from hushsum.privacy.account import Limits
-from hushsum.privacy.calibration import calibrate
 from hushsum.privacy.guarantee import Guarantee
-from hushsum.privacy.mechanism import Mechanism
-from hushsum.privacy.verifier import verify
+from hushsum.privacy.spec import PrivacySpec
 from hushsum.schedule import Schedule
 from hushsum.schema import Table
 
@@ -44,75 +41,6 @@ class RecordNames:
 
     names: tuple[str, ...]
     units: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class PrivacySpec:
-    """What is promised (``[privacy]``) and the mechanism that keeps it.
-
-    Attributes:
-        epsilon: ε for each window and unit, as declared.
-        delta: δ; 0 is pure differential privacy.
-        unit: ``record`` or ``client``: whose data the promise protects.
-        records_per_client: m, the contribution bound a window; None for unit ``record``.
-        total_epsilon: The limit of the population's ledger.
-        total_delta: Its limit on δ.
-        population: Whose data it is; empty for the aggregator's single one.
-        mechanism: The noise, with exact parameters.
-    """
-
-    epsilon: Fraction
-    delta: Fraction
-    unit: str
-    records_per_client: int | None
-    total_epsilon: Fraction
-    total_delta: Fraction
-    population: str
-    mechanism: Mechanism
-
-    @classmethod
-    def from_table(cls, table: Table, family: Family) -> "PrivacySpec":
-        """Reads ``[privacy]``; calibrates the mechanism where it is not written, verifies it where it is."""
-        table.choice("mode", built=["central"], known=["local", "secure"], default="central")
-        epsilon = table.real("epsilon", expected="a number above 0", above=0)
-        table.only_default("participation", "protected", "'protected'")
-        delta = table.real("delta", expected="a number from 0 to below 1", default="0")
-        if delta:
-            raise NotBuiltError(table.name("delta"), str(delta), "0 (pure ε)")
-        unit = table.choice("unit", built=["record", "client"], default="record")
-        records = _records_per_client(table, unit)
-        total_epsilon = table.real("total_epsilon", expected="a number above 0", above=0)
-        if total_epsilon < epsilon:
-            expected = f"at least epsilon ({real_text(epsilon)}): the first release would pass the limit"
-            raise PlanError(table.name("total_epsilon"), real_text(total_epsilon), expected)
-        total_delta = table.real("total_delta", expected="a number from 0 to below 1", above=-1, default="0")
-        if not 0 <= total_delta < 1:
-            raise PlanError(table.name("total_delta"), real_text(total_delta), "a number from 0 to below 1")
-        population = table.text("population", "")
-        mechanism = _mechanism(table, family, epsilon=epsilon, unit=unit, records=records)
-        table.finish()
-        return cls(epsilon, delta, unit, records, total_epsilon, total_delta, population, mechanism)
-
-    def to_fields(self) -> dict[str, object]:
-        """Every key of ``[privacy]``, canonical."""
-        fields: dict[str, object] = {
-            "mode": "central",
-            "epsilon": real_text(self.epsilon),
-            "delta": real_text(self.delta),
-            "unit": self.unit,
-            "total_epsilon": real_text(self.total_epsilon),
-            "total_delta": real_text(self.total_delta),
-            "population": self.population,
-            "participation": "protected",
-            "mechanism": {
-                "name": self.mechanism.name,
-                "scale": real_text(self.mechanism.scale),
-                "count_scale": self.mechanism.count_scale,
-            },
-        }
-        if self.records_per_client is not None:
-            fields["records_per_client"] = self.records_per_client
-        return fields
 
 
 @dataclass(frozen=True, init=False)
@@ -151,7 +79,7 @@ class Plan:
             raise PlanError("name", name, f"1 to {_NAME_MAX} characters")
         schema, columns = _record(top.table("record"))
         family = _family(top.table("sketch"), schema)
-        promise = PrivacySpec.from_table(top.table("privacy"), family)
+        promise = PrivacySpec.from_table(top.table("privacy"), family.sensitivity)
         schedule = Schedule.from_table(top.table("window"))
         fields = {"name": name, "record": schema, "columns": columns, "family": family, "privacy": promise}
         for field, value in {**fields, "window": schedule}.items():
@@ -308,29 +236,3 @@ def _record(table: Table) -> tuple[VectorRecords, RecordNames]:
 def _family(table: Table, record: VectorRecords) -> Family:
     name = table.choice("family", built=list(FAMILIES), known=NOT_BUILT)
     return FAMILIES[name].from_table(table, record)
-
-
-def _records_per_client(table: Table, unit: str) -> int | None:
-    if unit == "client":
-        return table.integer("records_per_client", low=1, high=2**31)
-    if table.has("records_per_client"):
-        raise PlanError(table.name("records_per_client"), "a value", "nothing: it belongs to unit 'client' alone")
-    return None
-
-
-def _mechanism(table: Table, family: Family, *, epsilon: Fraction, unit: str, records: int | None) -> Mechanism:
-    written = table.optional_table("mechanism")
-    if written is None:
-        return calibrate(family.sensitivity, epsilon=epsilon, delta=Fraction(0), unit=unit, records_per_client=records)
-    mechanism = Mechanism(
-        name=written.choice("name", built=["discrete-laplace"], known=["discrete-gaussian"]),
-        scale=written.real("scale", expected="an exact number above 0, as a string", above=0),
-        count_scale=written.integer("count_scale", low=1),
-    )
-    written.finish()
-    try:
-        verify(mechanism, family.sensitivity, epsilon=epsilon, delta=Fraction(0), unit=unit, records_per_client=records)
-    except GuaranteeError as error:
-        came = real_text(mechanism.scale)
-        raise PlanError(written.name("scale"), came, f"a mechanism that supports the claim ({error})") from error
-    return mechanism

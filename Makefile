@@ -1,0 +1,65 @@
+# Everything that is done with this project, by name: `make` alone lists it.
+# PYTHON=python3.12 chooses the interpreter; ARGS='...' goes on to what a target runs.
+
+PYTHON ?=
+ARGS ?=
+VENV := .venv
+PY := $(VENV)/bin/python
+UV_VERSION := 0.13.9
+
+# mypy refuses a folder without any Python.
+SOURCES := hushsum hushsum_cli edge_client aggregator simulator proto/hushsum_proto benchmarks examples build_tools tests
+TYPED := $(foreach folder,$(SOURCES),$(if $(wildcard $(folder)/*.py $(folder)/*/*.py),$(folder)))
+
+export MPLBACKEND := Agg
+export PYTHONUNBUFFERED := 1
+# The environment's packages and these sources are all that counts, whatever the caller's shell has on its path.
+unexport PYTHONPATH PYTHONHOME
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help setup demo test check stubs bench lock clean
+
+help: ## list these targets
+	@echo "Hushsum: hash at the edge, add in the middle, noise once, query for ever."
+	@echo
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@echo
+	@echo "PYTHON=python3.12 chooses the interpreter (3.11 to 3.13); ARGS='...' is passed on (demo, test, bench, lock)."
+
+setup: ## make the environment in .venv; does nothing when it is up to date
+	@sh build_tools/setup.sh "$(PYTHON)"
+
+demo: setup ## the main job: a fleet sends real records, the aggregator is killed, one private release answers
+	@$(VENV)/bin/hushsum simulate $(ARGS)
+
+test: setup ## the whole test suite (ARGS="-k name" runs a part)
+	@$(PY) -m pytest --durations=20 $(ARGS)
+
+check: setup ## ruff, strict mypy, the import contracts, generated stubs up to date
+	@$(PY) -m ruff check --output-format=concise .
+	@$(PY) -m ruff format --check .
+	@$(PY) -m mypy $(TYPED)
+	@$(VENV)/bin/lint-imports --no-logo --no-cache
+	@$(PY) build_tools/make_stubs.py --check
+
+stubs: setup ## generate the Python stubs of proto/
+	@$(PY) build_tools/make_stubs.py
+
+bench: setup ## measure speed side by side, as a table and as JSON
+	@$(PY) -m benchmarks $(ARGS)
+
+# uv stands apart from the environment, which holds what the lock names and nothing else.
+lock: setup ## pin the dependencies again (ARGS=--upgrade takes the newest)
+	@$(PY) -m pip install --quiet --upgrade --target $(VENV)/lock_tool uv==$(UV_VERSION)
+	@cp requirements.lock $(VENV)/new.lock 2>/dev/null || true
+	@$(VENV)/lock_tool/bin/uv pip compile pyproject.toml --all-extras --universal --fork-strategy fewest \
+	    --python $(PY) --python-version 3.11 --generate-hashes --no-header --no-annotate --quiet \
+	    --output-file $(VENV)/new.lock $(ARGS)
+	@{ echo "# The exact packages and the hashes of their files for every platform. Made by: make lock"; \
+	   grep -v '^#' $(VENV)/new.lock; } >requirements.lock
+	@echo "lock: $$(grep -c '^[a-z]' requirements.lock) packages; run make setup to install them"
+
+clean: ## delete caches and what was built (the environment stays: rm -r .venv deletes it)
+	@rm -rf build dist out .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	@find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +
