@@ -79,6 +79,10 @@ class BudgetError(HushsumError):
     """A spend that would pass a limit of the population's ledger."""
 
 
+class LedgerError(HushsumError):
+    """A ledger file that cannot be opened, is no ledger, is of a newer version, or lies where it would not be durable."""
+
+
 class Reason(enum.StrEnum):
     """Why a delta is refused: stable names, used on the wire, in verdicts and in metrics."""
 

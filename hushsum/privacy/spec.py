@@ -70,11 +70,7 @@ class PrivacySpec:
             "total_delta": real_text(self.total_delta),
             "population": self.population,
             "participation": "protected",
-            "mechanism": {
-                "name": self.mechanism.name,
-                "scale": real_text(self.mechanism.scale),
-                "count_scale": self.mechanism.count_scale,
-            },
+            "mechanism": self.mechanism.to_fields(),
         }
         if self.records_per_client is not None:
             fields["records_per_client"] = self.records_per_client
@@ -95,12 +91,7 @@ def _mechanism(
     written = table.optional_table("mechanism")
     if written is None:
         return calibrate(sensitivity, epsilon=epsilon, delta=Fraction(0), unit=unit, records_per_client=records)
-    mechanism = Mechanism(
-        name=written.choice("name", built=["discrete-laplace"], known=["discrete-gaussian"]),
-        scale=written.real("scale", expected="an exact number above 0, as a string", above=0),
-        count_scale=written.integer("count_scale", low=1),
-    )
-    written.finish()
+    mechanism = Mechanism.from_table(written)
     try:
         verify(mechanism, sensitivity, epsilon=epsilon, delta=Fraction(0), unit=unit, records_per_client=records)
     except GuaranteeError as error:

@@ -1,0 +1,53 @@
+"""Exact samplers of integer noise. Nothing outside this package draws private noise.
+
+A sampler is a frozen value that one exact rational decides; what it draws depends on that and on the entropy alone.
+``SAMPLERS`` names them all: the conformance suite in ``tests/checks`` takes them from there.
+"""
+
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from types import MappingProxyType
+from typing import Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from hushsum.entropy import Entropy
+from hushsum.noise.discrete_laplace import DiscreteLaplace
+
+__all__ = ["SAMPLERS", "DiscreteLaplace", "Sampler"]
+
+
+class Sampler(Protocol):
+    """Symmetric integer noise of an exactly stated distribution."""
+
+    @property
+    def scale(self) -> Fraction:
+        """The exact parameter, above 0."""
+        ...
+
+    @property
+    def variance(self) -> float:
+        """Of one draw."""
+        ...
+
+    @property
+    def std(self) -> float:
+        """The standard deviation of one draw."""
+        ...
+
+    @property
+    def block_draws(self) -> int:
+        """How many draws are made at once: speed alone, it never changes what is drawn."""
+        ...
+
+    def log_probability(self, k: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        """The natural logarithm of P(k) of each element, in float64; for tests and error bars, never for drawing."""
+        ...
+
+    def sample(self, size: int, entropy: Entropy) -> npt.NDArray[np.int64]:
+        """(size,) int64, independent draws."""
+        ...
+
+
+SAMPLERS: Final[Mapping[str, Callable[[Fraction], Sampler]]] = MappingProxyType({"discrete-laplace": DiscreteLaplace})

@@ -1,0 +1,133 @@
+"""What a release promises to one unit: (ε, δ), whose, between which neighbours, by which mechanism."""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final, Self
+
+from hushsum.canonical import real_text
+from hushsum.errors import PlanError
+from hushsum.privacy.mechanism import Mechanism
+from hushsum.privacy.relation import ADD_REMOVE, CLIENT, RELATIONS, REPLACE, UNITS, ZERO_OUT, is_delta, is_positive
+from hushsum.schema import Table
+
+CENTRAL: Final = "central"
+MODES: Final = (CENTRAL,)
+
+_NEIGHBOURS: Final = {
+    ADD_REMOVE: "adding or removing",
+    ZERO_OUT: "emptying (though not hiding the presence of)",
+    REPLACE: "replacing by others",
+}
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """A differential privacy guarantee of one release.
+
+    Args:
+        epsilon: Above 0.
+        delta: From 0 to below 1.
+        unit: ``record`` or ``client``: who is protected.
+        relation: ``add/remove``, ``zero-out`` or ``replace``: which data sets are neighbours.
+        mode: ``central``: the aggregator is trusted and adds the noise.
+        mechanism: What was drawn.
+        records_per_client: m, the most records of one client in a window; None for unit ``record``.
+
+    Raises:
+        PlanError: A field is out of range; it names the field under ``guarantee``.
+    """
+
+    epsilon: Fraction
+    delta: Fraction
+    unit: str
+    relation: str
+    mode: str
+    mechanism: Mechanism
+    records_per_client: int | None
+
+    def __post_init__(self) -> None:
+        if not is_positive(self.epsilon):
+            raise PlanError("guarantee.epsilon", self.epsilon, "an exact number above 0")
+        if not is_delta(self.delta):
+            raise PlanError("guarantee.delta", self.delta, "an exact number from 0 to below 1")
+        for field, value, known in (
+            ("unit", self.unit, UNITS),
+            ("relation", self.relation, RELATIONS),
+            ("mode", self.mode, MODES),
+        ):
+            if value not in known:
+                raise PlanError(f"guarantee.{field}", value, " or ".join(map(repr, known)))
+        m = self.records_per_client
+        if (m is not None) != (self.unit == CLIENT) or (m is not None and (type(m) is not int or m < 1)):
+            raise PlanError("guarantee.records_per_client", m, "an integer of at least 1 with unit 'client', else None")
+
+    def statement(self, *, accounted: bool) -> str:
+        """The guarantee in plain words.
+
+        Args:
+            accounted: Whether a ledger was charged for this release.
+        """
+        return " ".join((self._promise(), self._means(), _accounting(accounted=accounted)))
+
+    def _promise(self) -> str:
+        whose = "one record"
+        if self.records_per_client is not None:
+            whose = f"all records of one client (at most {self.records_per_client} in a window)"
+        but = f", but for a probability of {real_text(self.delta)}" if self.delta else ""
+        return (
+            f"Epsilon {real_text(self.epsilon)}, delta {real_text(self.delta)}, unit {self.unit}, {self.relation}: "
+            f"{_NEIGHBOURS[self.relation]} {whose} changes the probability of anything that this release can show by a "
+            f"factor of at most {_factor(self.epsilon)}{but}."
+        )
+
+    def _means(self) -> str:
+        return (
+            "The aggregator is trusted with the exact counters and adds the noise once "
+            f"({self.mechanism.name} of scale {real_text(self.mechanism.scale)} on every counter)."
+        )
+
+    def to_fields(self) -> dict[str, object]:
+        """Nested strings and integers for the canonical encoding; ``records_per_client`` only where it is set."""
+        fields: dict[str, object] = {
+            "epsilon": real_text(self.epsilon),
+            "delta": real_text(self.delta),
+            "unit": self.unit,
+            "relation": self.relation,
+            "mode": self.mode,
+            "mechanism": self.mechanism.to_fields(),
+        }
+        if self.records_per_client is not None:
+            fields["records_per_client"] = self.records_per_client
+        return fields
+
+    @classmethod
+    def from_fields(cls, fields: object) -> Self:
+        """Reads what :meth:`to_fields` wrote.
+
+        Raises:
+            PlanError: A field is missing, unknown or out of range.
+        """
+        table = Table(fields, "guarantee")
+        guarantee = cls(
+            epsilon=table.real("epsilon", expected="an exact number above 0", above=0),
+            delta=table.real("delta", expected="an exact number from 0 to below 1"),
+            unit=table.choice("unit", built=UNITS),
+            relation=table.choice("relation", built=RELATIONS),
+            mode=table.choice("mode", built=MODES),
+            mechanism=Mechanism.from_table(table.table("mechanism")),
+            records_per_client=table.integer("records_per_client", low=1) if table.has("records_per_client") else None,
+        )
+        table.finish()
+        return guarantee
+
+
+def _factor(epsilon: Fraction) -> str:
+    factor = f"e^{real_text(epsilon)}"
+    return f"{factor} = {math.exp(epsilon):.3g}" if epsilon <= 20 else factor
+
+
+def _accounting(*, accounted: bool) -> str:
+    if accounted:
+        return "It was charged to the ledger of its population."
+    return "It is unaccounted: no ledger was charged, so nothing limits what other releases of the same data add to it."

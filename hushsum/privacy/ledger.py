@@ -1,0 +1,241 @@
+"""``hs.Ledger``: an analyst's ledger of one population, in an SQLite file.
+
+The one module of the core that opens a database: whoever releases in process has no service that keeps the account.
+"""
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from types import TracebackType
+from typing import Final, Self
+
+from hushsum.canonical import decode, encode, real, real_text
+from hushsum.errors import LedgerError
+from hushsum.privacy.account import Account, Limits
+from hushsum.privacy.event import Spend
+from hushsum.privacy.relation import FREE, Cost
+
+FORMAT_VERSION: Final = 1
+_APPLICATION_ID: Final = 0x48754C67  # "HuLg", in the file's header
+_BUSY_SECONDS: Final = 30.0
+_SYNCHRONOUS_FULL: Final = 2
+_SWITCH_ATTEMPTS: Final = 100
+
+_SCHEMA: Final = (
+    """CREATE TABLE population (
+        only INTEGER PRIMARY KEY CHECK (only = 1),
+        name TEXT NOT NULL, unit TEXT NOT NULL, relation TEXT NOT NULL,
+        epsilon TEXT NOT NULL, delta TEXT NOT NULL)""",
+    # The fields are canonical bytes; the columns beside them only keep a window from being charged twice.
+    """CREATE TABLE spend (
+        number INTEGER PRIMARY KEY AUTOINCREMENT,
+        plan_id TEXT NOT NULL, kind TEXT NOT NULL, window_index INTEGER,
+        fields BLOB NOT NULL,
+        UNIQUE (plan_id, kind, window_index))""",
+)
+
+
+class Ledger:
+    """The spends of one population, durable and shared by any number of processes.
+
+    The first registration, or the first charge, fixes whose ledger it is, its unit, its relation and its limits; a
+    later one may lower the limits. A charge is one transaction, on disk before it returns. It is a context manager, for
+    one thread.
+
+    Args:
+        path: The file; made where it is not there.
+
+    Raises:
+        LedgerError: The file is no ledger, is of a newer version, or lies where SQLite cannot keep it durable.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = os.fspath(path)
+        self._account: Account | None = None
+        self._newest_number = 0
+        self._db = sqlite3.connect(self._path, timeout=_BUSY_SECONDS, isolation_level=None)
+        try:
+            self._open()
+        except sqlite3.DatabaseError as error:
+            self._db.close()
+            raise LedgerError(f"{self._path} cannot be opened as a ledger: {error}") from error
+        except BaseException:
+            self._db.close()
+            raise
+
+    def close(self) -> None:
+        """Closes the file. What was charged is on disk already."""
+        self._db.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"Ledger({self._path!r})"
+
+    def register(self, limits: Limits) -> None:
+        """Opens the population's account, or lowers its limits.
+
+        Raises:
+            BudgetError: Another population, a higher limit, or a unit and relation that imply nothing for the total.
+        """
+        with self._writing():
+            self._account = self._registered(limits)
+
+    def charge(self, spend: Spend, limits: Limits) -> None:
+        """Registers ``limits`` and charges ``spend``, both or neither.
+
+        Raises:
+            BudgetError: It would pass a limit (the message says what is asked and what is left), its window was charged
+                before, or :meth:`register` refuses the limits. Nothing is written.
+        """
+        with self._writing():
+            account = self._registered(limits).charge(spend)
+            cursor = self._db.execute(
+                "INSERT INTO spend (plan_id, kind, window_index, fields) VALUES (?, ?, ?, ?)",
+                (spend.plan_id, spend.kind, spend.window, encode(spend.to_fields())),
+            )
+            number = cursor.lastrowid
+        assert number is not None  # an INSERT has one
+        self._account, self._newest_number = account, number
+
+    @property
+    def spent(self) -> Cost:
+        """The total (ε, δ) so far, in the unit and relation of the limits."""
+        account = self._current()
+        return account.spent if account else FREE
+
+    @property
+    def left(self) -> Cost | None:
+        """The (ε, δ) that the limits still allow; None before any limits are registered."""
+        account = self._current()
+        return account.left if account else None
+
+    @property
+    def limits(self) -> Limits | None:
+        """The population's limits; None before any are registered."""
+        account = self._current()
+        return account.limits if account else None
+
+    def total(self, unit: str, relation: str) -> Cost | None:
+        """The total in another unit and relation; None ("none") where the spends imply nothing for it."""
+        account = self._current()
+        return account.total(unit, relation) if account else FREE
+
+    def events(self) -> tuple[Spend, ...]:
+        """All spends, oldest first."""
+        account = self._current()
+        return account.spends if account else ()
+
+    def statement(self) -> str:
+        """What is spent and what is left, in plain words."""
+        account = self._current()
+        if account is None:
+            return "Nothing was ever charged to this ledger, and no limits are fixed."
+        limits, spent, left = account.limits, account.spent, account.left
+        whose = f"population {limits.population!r}" if limits.population else "the ledger's only population"
+        releases = "1 release" if len(account.spends) == 1 else f"{len(account.spends)} releases"
+        return (
+            f"Of {whose}, {releases} together spent "
+            f"epsilon {real_text(spent.epsilon)} of {real_text(limits.epsilon)} and "
+            f"delta {real_text(spent.delta)} of {real_text(limits.delta)}, "
+            f"for unit {limits.unit} under {limits.relation}. "
+            f"Left are epsilon {real_text(left.epsilon)} and delta {real_text(left.delta)}. "
+            "Releases that were not charged here are not counted."
+        )
+
+    def _open(self) -> None:
+        self._switch_to_wal()
+        self._db.execute("PRAGMA synchronous = FULL")
+        for pragma, expected in (("journal_mode", "wal"), ("synchronous", _SYNCHRONOUS_FULL)):
+            found = self._pragma(pragma)
+            if found != expected:
+                raise LedgerError(f"{self._path}: {pragma} is {found!r}, and a ledger needs {expected!r}")
+        with self._transaction():
+            version, application = self._pragma("user_version"), self._pragma("application_id")
+            fresh = not self._db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+            if fresh and version == 0:
+                for statement in _SCHEMA:
+                    self._db.execute(statement)
+                self._db.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+                self._db.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
+            elif application != _APPLICATION_ID:
+                raise LedgerError(f"{self._path} is an SQLite file, but no ledger")
+            elif version != FORMAT_VERSION:
+                raise LedgerError(
+                    f"{self._path} is a ledger of version {version}; this version of Hushsum reads {FORMAT_VERSION}"
+                )
+
+    def _switch_to_wal(self) -> None:
+        # Only the switch of a new file does not wait for another process that switches it too: a transaction does.
+        for _ in range(_SWITCH_ATTEMPTS):
+            try:
+                self._db.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
+                    raise
+                with self._transaction():
+                    pass
+
+    def _pragma(self, name: str) -> object:
+        row: tuple[object] = self._db.execute(f"PRAGMA {name}").fetchone()
+        return row[0]
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        # IMMEDIATE takes the write lock first: two processes cannot both read the same total and both pass the limit.
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._db.execute("COMMIT")
+        except BaseException:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """A transaction that starts from what every process has charged so far."""
+        with self._transaction():
+            self._read()
+            yield
+
+    def _current(self) -> Account | None:
+        self._db.execute("BEGIN")
+        try:
+            self._read()
+        finally:
+            self._db.execute("ROLLBACK")
+        return self._account
+
+    def _read(self) -> None:
+        """Brings the account up to what is in the file, reading only what is new."""
+        row = self._db.execute("SELECT name, unit, relation, epsilon, delta FROM population").fetchone()
+        if row is None:
+            self._account = None
+            return
+        name, unit, relation, epsilon, delta = row
+        limits = Limits(name, unit, relation, real(epsilon), real(delta))
+        account = replace(self._account, limits=limits) if self._account else Account(limits)
+        query = "SELECT number, fields FROM spend WHERE number > ? ORDER BY number"
+        rows = self._db.execute(query, (self._newest_number,)).fetchall()
+        for _, fields in rows:
+            account = account.recorded(Spend.from_fields(decode(fields)))
+        self._account = account
+        self._newest_number = rows[-1][0] if rows else self._newest_number
+
+    def _registered(self, limits: Limits) -> Account:
+        """The account under these limits, written down inside the open transaction."""
+        account = self._account.register(limits) if self._account else Account(limits)
+        now = account.limits
+        values = (now.population, now.unit, now.relation, real_text(now.epsilon), real_text(now.delta))
+        self._db.execute("INSERT OR REPLACE INTO population VALUES (1, ?, ?, ?, ?, ?)", values)
+        return account

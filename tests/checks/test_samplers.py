@@ -1,0 +1,107 @@
+"""What every sampler of noise must do. It finds them in ``SAMPLERS``: a new one needs no new test file."""
+
+import os
+import subprocess
+import sys
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from hushsum.draws import PublicSeed
+from hushsum.entropy import OsEntropy, ReplayableEntropy
+from hushsum.noise import SAMPLERS, Sampler
+from tests.hushsum.noise.goodness import FALSE_ALARM, p_value
+
+SCALES = (Fraction(1, 2), Fraction(22, 7), Fraction(1000))
+DRAWS = 100_000
+
+
+@pytest.fixture(params=[(name, scale) for name in SAMPLERS for scale in SCALES], ids=lambda p: f"{p[0]}-{p[1]}")
+def sampler(request: pytest.FixtureRequest) -> Sampler:
+    name, scale = request.param
+    return SAMPLERS[name](scale)
+
+
+@pytest.fixture
+def key(seed: int) -> bytes:
+    return seed.to_bytes(8, "big")
+
+
+@pytest.mark.statistical
+def test_draws_have_the_stated_distribution(sampler: Sampler, key: bytes) -> None:
+    """χ² against the stated probabilities, false alarm 1e-6."""
+    assert p_value(sampler, sampler.sample(DRAWS, ReplayableEntropy(key))) > FALSE_ALARM
+
+
+@pytest.mark.statistical
+def test_draws_have_mean_zero_and_the_stated_variance(sampler: Sampler, key: bytes) -> None:
+    """Mean and variance within 5.5 and 6 of their own standard errors: false alarm below 1e-6."""
+    draws = sampler.sample(DRAWS, ReplayableEntropy(key)).astype(np.float64)
+    assert abs(draws.mean()) < 5.5 * sampler.std / np.sqrt(DRAWS)
+    error = np.std(draws**2) / np.sqrt(DRAWS)
+    assert abs((draws**2).mean() - sampler.variance) < 6 * error
+
+
+def test_the_stated_distribution_is_symmetric_and_sums_to_one(sampler: Sampler) -> None:
+    k = np.arange(int(50 * sampler.std) + 50)
+    right, left = sampler.log_probability(k), sampler.log_probability(-k)
+    assert np.array_equal(right, left)
+    assert 2 * np.exp(right).sum() - np.exp(right[0]) == pytest.approx(1, abs=1e-9)
+
+
+@pytest.mark.parametrize("size", (0, 1, 17))
+def test_draws_are_int64_of_the_size_asked_for(sampler: Sampler, size: int, key: bytes) -> None:
+    draws = sampler.sample(size, ReplayableEntropy(key))
+    assert draws.dtype == np.int64
+    assert draws.shape == (size,)
+
+
+def test_the_same_entropy_gives_the_same_draws_and_another_gives_others(sampler: Sampler, key: bytes) -> None:
+    draws = sampler.sample(500, ReplayableEntropy(key))
+    assert np.array_equal(draws, sampler.sample(500, ReplayableEntropy(key)))
+    assert not np.array_equal(draws, sampler.sample(500, ReplayableEntropy(key + b"x")))
+
+
+def test_what_was_drawn_before_leaves_no_trace(sampler: Sampler, key: bytes) -> None:
+    draws = sampler.sample(500, ReplayableEntropy(key))
+    sampler.sample(4321, OsEntropy())
+    assert np.array_equal(draws, sampler.sample(500, ReplayableEntropy(key)))
+
+
+@pytest.mark.parametrize("block", (1, 7, 1000, 10**6))
+def test_draws_do_not_depend_on_the_size_of_a_block(
+    sampler: Sampler, block: int, key: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = 5 * sampler.block_draws + 3  # several blocks and a part of one, with many ties
+    usual = sampler.sample(size, ReplayableEntropy(key))
+    monkeypatch.setattr(type(sampler), "block_draws", block)
+    assert np.array_equal(usual, sampler.sample(size, ReplayableEntropy(key)))
+
+
+def test_a_public_seed_is_no_source_of_noise(sampler: Sampler) -> None:
+    with pytest.raises(TypeError, match="Entropy"):
+        sampler.sample(1, PublicSeed(7))  # type: ignore[arg-type]  # of the wrong type on purpose
+
+
+FORK = """
+import os, sys
+from fractions import Fraction
+from hushsum.entropy import OsEntropy
+from hushsum.noise import SAMPLERS
+sampler, entropy = SAMPLERS[sys.argv[1]](Fraction(10**6)), OsEntropy()
+sampler.sample(100, entropy)  # whatever it keeps is there before the fork
+child = os.fork()
+print(sampler.sample(100, entropy).tolist(), flush=True)
+if child:
+    assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_two_sides_of_a_fork_draw_different_noise(name: str) -> None:
+    run = subprocess.run([sys.executable, "-c", FORK, name], capture_output=True, text=True, timeout=60, check=True)
+    draws = run.stdout.splitlines()
+    assert len(draws) == 2
+    assert draws[0] != draws[1]

@@ -1,0 +1,91 @@
+"""A guarantee says in plain words what it promises, and survives its encoding."""
+
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+from hushsum.canonical import decode, encode
+from hushsum.errors import PlanError
+from hushsum.privacy.guarantee import Guarantee
+from hushsum.privacy.mechanism import Mechanism
+
+RECORD = Guarantee(
+    epsilon=Fraction(1),
+    delta=Fraction(0),
+    unit="record",
+    relation="add/remove",
+    mode="central",
+    mechanism=Mechanism("discrete-laplace", Fraction(1053), 53),
+    records_per_client=None,
+)
+CLIENT = replace(RECORD, epsilon=Fraction(1, 3), unit="client", records_per_client=5)
+
+
+@pytest.mark.parametrize("guarantee", (RECORD, CLIENT), ids=lambda g: g.unit)
+def test_it_survives_the_canonical_encoding(guarantee: Guarantee) -> None:
+    assert Guarantee.from_fields(decode(encode(guarantee.to_fields()))) == guarantee
+
+
+def test_records_per_client_is_written_only_where_it_means_something() -> None:
+    assert "records_per_client" not in RECORD.to_fields()
+    assert CLIENT.to_fields()["records_per_client"] == 5
+
+
+def test_the_statement_for_records_in_plain_words() -> None:
+    assert RECORD.statement(accounted=True) == (
+        "Epsilon 1, delta 0, unit record, add/remove: adding or removing one record changes the probability of "
+        "anything that this release can show by a factor of at most e^1 = 2.72. The aggregator is trusted with the "
+        "exact counters and adds the noise once (discrete-laplace of scale 1053 on every counter). It was charged to "
+        "the ledger of its population."
+    )
+
+
+def test_the_statement_for_clients_names_the_bound() -> None:
+    assert "all records of one client (at most 5 in a window)" in CLIENT.statement(accounted=True)
+
+
+def test_a_release_without_a_ledger_says_that_it_is_unaccounted() -> None:
+    assert "unaccounted" in RECORD.statement(accounted=False)
+    assert "unaccounted" not in RECORD.statement(accounted=True)
+
+
+def test_each_relation_is_told_apart() -> None:
+    words = {replace(RECORD, relation=relation)._promise() for relation in ("add/remove", "zero-out", "replace")}
+    assert len(words) == 3
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    (
+        ("epsilon", Fraction(0)),
+        ("epsilon", 1.0),
+        ("delta", Fraction(1)),
+        ("delta", Fraction(-1, 2)),
+        ("unit", "household"),
+        ("relation", "edit"),
+        ("mode", "local"),
+        ("records_per_client", 5),
+    ),
+    ids=str,
+)
+def test_a_field_out_of_range_is_refused_by_its_name(field: str, value: object) -> None:
+    with pytest.raises(PlanError) as refusal:
+        replace(RECORD, **{field: value})  # type: ignore[arg-type]  # of the wrong type on purpose
+    assert refusal.value.key == f"guarantee.{field}"
+
+
+@pytest.mark.parametrize("value", (None, 0, True))
+def test_a_client_guarantee_needs_its_bound(value: object) -> None:
+    with pytest.raises(PlanError, match="records_per_client"):
+        replace(CLIENT, records_per_client=value)  # type: ignore[arg-type]  # of the wrong type on purpose
+
+
+@pytest.mark.parametrize("field", ("epsilon", "delta", "unit", "relation", "mode", "mechanism"))
+def test_a_missing_or_unknown_field_is_refused_by_its_name(field: str) -> None:
+    fields = RECORD.to_fields()
+    value = fields.pop(field)
+    with pytest.raises(PlanError, match=rf"guarantee\.{field}"):
+        Guarantee.from_fields(fields)
+    with pytest.raises(PlanError, match=rf"guarantee\.{field}s"):
+        Guarantee.from_fields({**fields, field: value, f"{field}s": value})

@@ -1,0 +1,247 @@
+"""The analysts' ledger: durable, exact over restarts, and one limit for all processes."""
+
+import sqlite3
+import subprocess
+import sys
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from hushsum.errors import BudgetError, LedgerError
+from hushsum.privacy.account import Account, Limits
+from hushsum.privacy.event import Spend
+from hushsum.privacy.ledger import Ledger
+from hushsum.privacy.relation import FREE, Cost
+
+LIMITS = Limits(
+    population="patients", unit="record", relation="add/remove", epsilon=Fraction(3), delta=Fraction(1, 1000)
+)
+SPEND = Spend(
+    population="patients",
+    plan_id="ab" * 32,
+    kind="in-process",
+    window=None,
+    unit="record",
+    relation="add/remove",
+    mode="central",
+    mechanism="discrete-laplace",
+    epsilon=Fraction(1, 3),
+    delta=Fraction(0),
+)
+
+
+def windowed(window: int) -> Spend:
+    return replace(SPEND, kind="tumbling", window=window)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "ledger.db"
+
+
+def test_a_new_ledger_has_spent_nothing_and_has_no_limits(path: Path) -> None:
+    with Ledger(path) as ledger:
+        assert ledger.spent == FREE
+        assert ledger.left is None
+        assert ledger.limits is None
+        assert ledger.events() == ()
+        assert "Nothing was ever charged" in ledger.statement()
+
+
+def test_what_was_charged_is_there_after_a_restart_exactly(path: Path) -> None:
+    with Ledger(path) as ledger:
+        for _ in range(3):
+            ledger.charge(SPEND, LIMITS)
+    with Ledger(str(path)) as ledger:
+        assert ledger.spent == Cost(Fraction(1), Fraction(0))
+        assert ledger.left == Cost(Fraction(2), Fraction(1, 1000))
+        assert ledger.limits == LIMITS
+        assert ledger.events() == (SPEND,) * 3
+        assert ledger.total("record", "replace") == Cost(Fraction(2), Fraction(0))
+        assert ledger.total("client", "add/remove") is None
+
+
+def test_a_refused_charge_writes_nothing_not_even_limits(path: Path) -> None:
+    with Ledger(path) as ledger:
+        with pytest.raises(BudgetError):
+            ledger.charge(replace(SPEND, epsilon=Fraction(4)), LIMITS)
+        assert ledger.left is None
+        ledger.charge(SPEND, LIMITS)
+        with pytest.raises(BudgetError):
+            ledger.charge(SPEND, replace(LIMITS, epsilon=Fraction(1, 2)))
+        assert ledger.limits == LIMITS
+    with Ledger(path) as ledger:
+        assert ledger.events() == (SPEND,)
+        assert ledger.limits == LIMITS
+
+
+def test_a_ledger_may_be_charged_up_to_its_limit_and_not_beyond(path: Path) -> None:
+    with Ledger(path) as ledger:
+        for _ in range(9):
+            ledger.charge(SPEND, LIMITS)
+        assert ledger.left == Cost(Fraction(0), Fraction(1, 1000))
+        with pytest.raises(BudgetError, match="there is left epsilon 0,"):
+            ledger.charge(replace(SPEND, epsilon=Fraction(1, 10**12)), LIMITS)
+
+
+def test_no_window_is_charged_twice_not_even_after_a_restart(path: Path) -> None:
+    with Ledger(path) as ledger:
+        ledger.charge(windowed(3), LIMITS)
+        ledger.charge(windowed(1), LIMITS)
+        assert ledger.spent.epsilon == Fraction(1, 3)
+    with Ledger(path) as ledger, pytest.raises(BudgetError, match="charged before"):
+        ledger.charge(windowed(3), LIMITS)
+
+
+def test_the_file_itself_refuses_a_window_that_was_charged(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Account, "_holds_window", lambda self, spend: False)
+    with Ledger(path) as ledger:
+        ledger.charge(windowed(3), LIMITS)
+        with pytest.raises(sqlite3.IntegrityError):
+            ledger.charge(windowed(3), LIMITS)
+        ledger.charge(windowed(4), LIMITS)
+        assert [spend.window for spend in ledger.events()] == [3, 4]
+
+
+def test_a_registration_lowers_the_limits_and_never_raises_them(path: Path) -> None:
+    lower = replace(LIMITS, epsilon=Fraction(2))
+    with Ledger(path) as ledger, Ledger(path) as other:
+        ledger.register(LIMITS)
+        assert other.limits == LIMITS
+        other.register(lower)
+        assert ledger.limits == lower
+        with pytest.raises(BudgetError, match="never raise"):
+            ledger.register(LIMITS)
+        with pytest.raises(BudgetError, match="never raise"):
+            ledger.charge(SPEND, LIMITS)
+
+
+def test_a_ledger_belongs_to_one_population(path: Path) -> None:
+    with Ledger(path) as ledger:
+        ledger.register(LIMITS)
+        with pytest.raises(BudgetError, match="not of population 'staff'"):
+            ledger.charge(replace(SPEND, population="staff"), replace(LIMITS, population="staff"))
+
+
+def test_two_connections_see_each_others_charges(path: Path) -> None:
+    with Ledger(path) as one, Ledger(path) as two:
+        for _ in range(4):
+            one.charge(SPEND, LIMITS)
+            two.charge(SPEND, LIMITS)
+        assert one.spent == two.spent == Cost(Fraction(8, 3), Fraction(0))
+        one.charge(SPEND, LIMITS)
+        with pytest.raises(BudgetError):
+            two.charge(SPEND, LIMITS)
+
+
+RACE = """
+import sys
+from dataclasses import replace
+from fractions import Fraction
+from hushsum.errors import BudgetError
+from hushsum.privacy.ledger import Ledger
+from tests.hushsum.privacy.test_ledger import LIMITS, SPEND
+print("ready", flush=True)
+sys.stdin.readline()  # until all are
+passed = 0
+for _ in range(20):
+    with Ledger(sys.argv[1]) as ledger:
+        try:
+            ledger.charge(SPEND, LIMITS)
+            passed += 1
+        except BudgetError:
+            pass
+print(passed)
+"""
+
+
+def test_processes_that_race_on_a_new_file_never_pass_the_limit_together(path: Path) -> None:
+    def start() -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", RACE, str(path)]
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    racers = [start() for _ in range(3)]
+    for racer in racers:
+        assert racer.stdout is not None
+        assert racer.stdout.readline() == "ready\n"
+    for racer in racers:
+        assert racer.stdin is not None
+        racer.stdin.write("go\n")
+        racer.stdin.flush()
+    passed = [int(racer.communicate(timeout=60)[0]) for racer in racers]
+    assert [racer.returncode for racer in racers] == [0, 0, 0]
+    assert sum(passed) == 9, passed
+    with Ledger(path) as ledger:
+        assert ledger.spent == Cost(Fraction(3), Fraction(0))
+
+
+def test_every_connection_is_wal_and_syncs_in_full(path: Path) -> None:
+    with Ledger(path) as ledger:
+        assert ledger._pragma("journal_mode") == "wal"
+        assert ledger._pragma("synchronous") == 2
+
+
+@pytest.mark.parametrize("name", ("synchronous", "journal_mode"))
+def test_a_connection_that_would_not_survive_power_loss_is_refused(
+    path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    true = Ledger._pragma
+    planted = {"synchronous": 1, "journal_mode": "delete"}
+    monkeypatch.setattr(Ledger, "_pragma", lambda self, asked: planted[asked] if asked == name else true(self, asked))
+    with pytest.raises(LedgerError, match=name):
+        Ledger(path)
+
+
+def test_a_ledger_in_memory_is_refused() -> None:
+    with pytest.raises(LedgerError, match="journal_mode is 'memory'"):
+        Ledger(":memory:")
+
+
+def test_a_newer_version_is_refused(path: Path) -> None:
+    Ledger(path).close()
+    with sqlite3.connect(path) as db:
+        db.execute("PRAGMA user_version = 2")
+    db.close()
+    with pytest.raises(LedgerError, match="ledger of version 2; this version of Hushsum reads 1"):
+        Ledger(path)
+
+
+def test_another_sqlite_file_is_refused_and_left_alone(path: Path) -> None:
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE mine (x)")
+    db.close()
+    with pytest.raises(LedgerError, match="no ledger"):
+        Ledger(path)
+    with sqlite3.connect(path) as db:
+        assert db.execute("SELECT name FROM sqlite_schema").fetchall() == [("mine",)]
+    db.close()
+
+
+def test_a_file_that_is_no_database_is_refused(path: Path) -> None:
+    path.write_text("not a database, and long enough not to look like an empty one" * 20)
+    with pytest.raises(LedgerError, match="cannot be opened as a ledger"):
+        Ledger(path)
+
+
+def test_a_ledger_written_by_the_first_version_is_read(path: Path) -> None:
+    with sqlite3.connect(path) as db:
+        db.executescript((Path(__file__).parent / "ledger_v1.sql").read_text())
+    db.close()
+    with Ledger(path) as ledger:
+        assert ledger.limits == LIMITS
+        assert ledger.events() == (SPEND, windowed(7))
+        assert ledger.spent == Cost(Fraction(2, 3), Fraction(0))
+
+
+def test_the_statement_tells_what_is_spent_and_left_in_plain_words(path: Path) -> None:
+    with Ledger(path) as ledger:
+        ledger.charge(replace(SPEND, epsilon=Fraction(1, 2)), LIMITS)
+        assert ledger.statement() == (
+            "Of population 'patients', 1 release together spent epsilon 0.5 of 3 and delta 0 of 0.001, for unit "
+            "record under add/remove. Left are epsilon 2.5 and delta 0.001. Releases that were not charged here are "
+            "not counted."
+        )
+        ledger.charge(SPEND, LIMITS)
+        assert "2 releases together" in ledger.statement()
