@@ -1,0 +1,286 @@
+"""The one translator between the wire's messages and plain values: nothing else of the project knows both.
+
+``*_to_wire`` makes a message, ``*_from_wire`` reads one and raises :class:`MalformedMessageError` for what no peer of
+this version writes. Entries of the log go all the way to bytes and back.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from hushsum.delta import DeltaId
+from hushsum_proto.answers import Answer, AnyReason, Fault, Refusal, Status
+from hushsum_proto.convert_numbers import FAULTS, FAULTS_READ, REASONS, REASONS_READ, STATUSES, STATUSES_READ
+from hushsum_proto.entries import ENTRY_FORMAT, DeltaEntry, LogEntry, SealEntry
+from hushsum_proto.errors import MalformedEntryError, MalformedMessageError, NewerEntryError
+from hushsum_proto.messages import Hello, Released, ReleaseInfo, ServiceStatus, Welcome
+from hushsum_proto.v1 import wire_pb2 as pb
+
+PLAN_ID_BYTES: Final = 32
+SEQUENCE_END: Final = 1 << 63
+
+
+def reason_to_wire(reason: AnyReason) -> pb.Reason.ValueType:
+    """The stable number of a reason."""
+    return REASONS[reason]
+
+
+def reason_from_wire(number: int) -> AnyReason | None:
+    """The reason of a number; None for one that only a newer service knows."""
+    return REASONS_READ.get(pb.Reason.ValueType(number))
+
+
+# ----------------------------------------------------------------------------------------------------- log entries
+
+
+def entry_to_bytes(entry: LogEntry) -> bytes:
+    """The bytes of a log entry."""
+    message = pb.Entry(format_version=ENTRY_FORMAT, arrived_ms=entry.arrived_ms)
+    if isinstance(entry, DeltaEntry):
+        message.delta.client_id = entry.client_id
+        message.delta.delta = entry.delta
+    else:
+        message.seal.plan_id = entry.plan_id
+        message.seal.window = entry.window
+    return message.SerializeToString()
+
+
+def entry_from_bytes(data: bytes) -> LogEntry:
+    """Reads a log entry.
+
+    Raises:
+        NewerEntryError: Its format version is above this version's.
+        MalformedEntryError: It is no entry, or an empty one.
+    """
+    try:
+        message = pb.Entry.FromString(data)
+    except DecodeError as error:
+        raise MalformedEntryError("log entry: expected the message Entry, got other bytes") from error
+    if message.format_version > ENTRY_FORMAT:
+        raise NewerEntryError(message.format_version, ENTRY_FORMAT)
+    if message.format_version == 0:
+        raise MalformedEntryError("log entry: expected a format version, got none")
+    body = message.WhichOneof("body")
+    if body == "delta":
+        if not message.delta.client_id:
+            raise MalformedEntryError("log entry: expected a client id with the delta, got none")
+        return DeltaEntry(message.delta.client_id, message.delta.delta, message.arrived_ms)
+    if body == "seal":
+        if len(message.seal.plan_id) != PLAN_ID_BYTES:
+            raise MalformedEntryError(
+                f"log entry: expected a plan id of {PLAN_ID_BYTES} bytes in the seal, got {len(message.seal.plan_id)}"
+            )
+        return SealEntry(message.seal.plan_id, message.seal.window, message.arrived_ms)
+    raise MalformedEntryError("log entry: expected a delta or a seal, got neither")
+
+
+# ---------------------------------------------------------------------------------------------- deltas and answers
+
+
+def id_to_wire(delta_id: DeltaId) -> pb.DeltaId:
+    """A delta's id."""
+    return pb.DeltaId(stream=delta_id.stream, sequence=delta_id.sequence)
+
+
+def id_from_wire(message: pb.DeltaId) -> DeltaId:
+    """A delta's id.
+
+    Raises:
+        MalformedMessageError: A sequence number of 2^63 or more.
+    """
+    if message.sequence >= SEQUENCE_END:
+        raise MalformedMessageError(f"delta id: expected a sequence number below 2^63, got {message.sequence}")
+    return DeltaId(message.stream, message.sequence)
+
+
+def submission_to_wire(plan_id: bytes, delta: bytes) -> pb.SubmitRequest:
+    """A packed delta, on its way to the service."""
+    return pb.SubmitRequest(plan_id=plan_id, delta=delta)
+
+
+def refusal_to_wire(refusal: Refusal) -> pb.Refusal:
+    """A refusal; one whose reason is not known here has none on the wire either."""
+    return pb.Refusal(
+        reason=pb.REASON_UNSPECIFIED if refusal.reason is None else REASONS[refusal.reason],
+        detail=refusal.detail,
+        fault=FAULTS[refusal.fault],
+        retry=refusal.retry,
+        retry_after_ms=refusal.retry_after_ms,
+    )
+
+
+def refusal_from_wire(message: pb.Refusal) -> Refusal:
+    """A refusal. Whose fault it is, where a newer service names somebody unknown: the service's."""
+    return Refusal(
+        reason=reason_from_wire(message.reason),
+        detail=message.detail,
+        fault=FAULTS_READ.get(message.fault, Fault.SERVICE),
+        retry=message.retry,
+        retry_after_ms=message.retry_after_ms,
+    )
+
+
+def answer_to_wire(answer: Answer) -> pb.SubmitReply:
+    """An answer to one delta."""
+    return pb.SubmitReply(
+        id=None if answer.id is None else id_to_wire(answer.id),
+        status=STATUSES[answer.status],
+        refusal=None if answer.refusal is None else refusal_to_wire(answer.refusal),
+    )
+
+
+def answer_from_wire(message: pb.SubmitReply) -> Answer:
+    """An answer to one delta.
+
+    Raises:
+        MalformedMessageError: A status that this version does not know, or an answer that names no delta although it
+            was not refused.
+    """
+    status = STATUSES_READ.get(message.status)
+    if status is None:
+        raise MalformedMessageError(f"answer: got status {message.status}, which this version does not know")
+    delta_id = id_from_wire(message.id) if message.HasField("id") else None
+    if status is not Status.REFUSED:
+        if delta_id is None:
+            raise MalformedMessageError(f"answer: expected a delta's id with {status.value}, got none")
+        return Answer(delta_id, status)
+    return Answer(delta_id, status, refusal_from_wire(message.refusal))
+
+
+def verdicts_request_to_wire(plan_id: bytes, ids: Iterable[DeltaId]) -> pb.VerdictsRequest:
+    """The question for what became of ids of the caller's own."""
+    return pb.VerdictsRequest(plan_id=plan_id, ids=[id_to_wire(delta_id) for delta_id in ids])
+
+
+def verdicts_to_wire(answers: Iterable[Answer]) -> pb.VerdictsReply:
+    """One answer for each id that was asked for."""
+    return pb.VerdictsReply(verdicts=[answer_to_wire(answer) for answer in answers])
+
+
+def verdicts_from_wire(message: pb.VerdictsReply) -> list[Answer]:
+    """One answer for each id that was asked for.
+
+    Raises:
+        MalformedMessageError: As :func:`answer_from_wire`.
+    """
+    return [answer_from_wire(verdict) for verdict in message.verdicts]
+
+
+# --------------------------------------------------------------------------------------------------------- sessions
+
+
+def hello_to_wire(hello: Hello) -> pb.HelloRequest:
+    """What a client opens with."""
+    return pb.HelloRequest(
+        protocol_versions=hello.protocol_versions,
+        features=hello.features,
+        plan_id=hello.plan_id,
+        software=hello.software,
+    )
+
+
+def hello_from_wire(message: pb.HelloRequest) -> Hello:
+    """What a client opens with.
+
+    Raises:
+        MalformedMessageError: A plan id that is neither absent nor 32 bytes.
+    """
+    if len(message.plan_id) not in (0, PLAN_ID_BYTES):
+        raise MalformedMessageError(f"plan id: expected {PLAN_ID_BYTES} bytes or none, got {len(message.plan_id)}")
+    return Hello(tuple(message.protocol_versions), message.plan_id, message.software, tuple(message.features))
+
+
+def welcome_to_wire(welcome: Welcome) -> pb.HelloReply:
+    """What the service replies."""
+    return pb.HelloReply(
+        protocol_version=welcome.protocol_version,
+        features=welcome.features,
+        plan_id=welcome.plan_id,
+        window=welcome.window,
+        now_ms=welcome.now_ms,
+        oldest_window=welcome.oldest_window,
+        newest_window=welcome.newest_window,
+        in_flight_max=welcome.in_flight_max,
+        delta_bytes_max=welcome.delta_bytes_max,
+    )
+
+
+def welcome_from_wire(message: pb.HelloReply) -> Welcome:
+    """What the service replies.
+
+    Raises:
+        MalformedMessageError: A plan id that is not 32 bytes, or a limit of 0.
+    """
+    if len(message.plan_id) != PLAN_ID_BYTES:
+        raise MalformedMessageError(f"plan id: expected {PLAN_ID_BYTES} bytes, got {len(message.plan_id)}")
+    if not message.in_flight_max or not message.delta_bytes_max:
+        raise MalformedMessageError("hello: expected limits above 0, got none")
+    return Welcome(
+        protocol_version=message.protocol_version,
+        plan_id=message.plan_id,
+        window=message.window,
+        now_ms=message.now_ms,
+        oldest_window=message.oldest_window,
+        newest_window=message.newest_window,
+        in_flight_max=message.in_flight_max,
+        delta_bytes_max=message.delta_bytes_max,
+        features=tuple(message.features),
+    )
+
+
+# ----------------------------------------------------------------------------------- releases and administration
+
+
+def release_info_to_wire(info: ReleaseInfo) -> pb.ReleaseInfo:
+    """What is told of a published release."""
+    return pb.ReleaseInfo(
+        plan_id=info.plan_id, kind=info.kind, window=info.window, size_bytes=info.size_bytes, sha256=info.sha256
+    )
+
+
+def release_info_from_wire(message: pb.ReleaseInfo) -> ReleaseInfo:
+    """What is told of a published release."""
+    return ReleaseInfo(message.plan_id, message.kind, message.window, message.size_bytes, message.sha256)
+
+
+def status_to_wire(status: ServiceStatus) -> pb.StatusReply:
+    """What the administration shows of a service."""
+    return pb.StatusReply(
+        plan_id=status.plan_id,
+        plan_name=status.plan_name,
+        partitions=status.partitions,
+        windows=[pb.WindowStatus(window=window, state=state) for window, state in status.windows],
+        epsilon_total=status.epsilon_total,
+        epsilon_spent=status.epsilon_spent,
+        epsilon_left=status.epsilon_left,
+        releasing_stopped=status.releasing_stopped,
+    )
+
+
+def status_from_wire(message: pb.StatusReply) -> ServiceStatus:
+    """What the administration shows of a service."""
+    return ServiceStatus(
+        plan_id=message.plan_id,
+        plan_name=message.plan_name,
+        partitions=message.partitions,
+        windows=tuple((window.window, window.state) for window in message.windows),
+        epsilon_total=message.epsilon_total,
+        epsilon_spent=message.epsilon_spent,
+        epsilon_left=message.epsilon_left,
+        releasing_stopped=message.releasing_stopped,
+    )
+
+
+def released_to_wire(released: Released) -> pb.ReleaseWindowReply:
+    """A release that was just drawn."""
+    return pb.ReleaseWindowReply(
+        release=release_info_to_wire(released.release),
+        epsilon_spent=released.epsilon_spent,
+        epsilon_left=released.epsilon_left,
+    )
+
+
+def released_from_wire(message: pb.ReleaseWindowReply) -> Released:
+    """A release that was just drawn."""
+    return Released(release_info_from_wire(message.release), message.epsilon_spent, message.epsilon_left)

@@ -1,0 +1,82 @@
+"""The messages of a session, of the catalogue and of the administration, as plain values (wire.proto says more)."""
+
+from dataclasses import dataclass
+from typing import Final
+
+PROTOCOL_VERSIONS: Final = (1,)
+
+
+@dataclass(frozen=True)
+class Hello:
+    """What a client opens with."""
+
+    protocol_versions: tuple[int, ...]
+    plan_id: bytes = b""
+    software: str = ""
+    features: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Welcome:
+    """What the service replies.
+
+    Attributes:
+        protocol_version: The one to speak.
+        plan_id: Of the plan that is collected here.
+        window: The one that is open by the service's clock.
+        now_ms: The service's clock, ms since 1970 UTC.
+        oldest_window: The oldest that still accepts deltas.
+        newest_window: The newest that does: now plus the stated skew.
+        in_flight_max: Unanswered deltas that a session may have.
+        delta_bytes_max: Of one packed delta.
+    """
+
+    protocol_version: int
+    plan_id: bytes
+    window: int
+    now_ms: int
+    oldest_window: int
+    newest_window: int
+    in_flight_max: int
+    delta_bytes_max: int
+    features: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class ReleaseInfo:
+    """A published release: its key, the size of its bytes, their SHA-256."""
+
+    plan_id: bytes
+    kind: str
+    window: int
+    size_bytes: int
+    sha256: bytes
+
+
+@dataclass(frozen=True)
+class ServiceStatus:
+    """What the administration shows of a service.
+
+    Attributes:
+        windows: (window, state) of the newest ones, in order.
+        epsilon_total: Of the population's ledger, exact text, as are the two that follow.
+        releasing_stopped: Why the releaser is stopped; empty when it is not.
+    """
+
+    plan_id: bytes
+    plan_name: str
+    partitions: int
+    windows: tuple[tuple[int, str], ...]
+    epsilon_total: str
+    epsilon_spent: str
+    epsilon_left: str
+    releasing_stopped: str = ""
+
+
+@dataclass(frozen=True)
+class Released:
+    """A release that was just drawn, with what the population's ledger says after it."""
+
+    release: ReleaseInfo
+    epsilon_spent: str
+    epsilon_left: str

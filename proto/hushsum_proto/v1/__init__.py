@@ -1,0 +1,1 @@
+"""Version 1 of the wire: the protocol, and the stubs that are generated from it."""

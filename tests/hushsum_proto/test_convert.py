@@ -1,0 +1,171 @@
+"""The one translator: everything goes there and back, and what no peer writes is refused."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hushsum.delta import DeltaId
+from hushsum.errors import Reason
+from hushsum_proto import convert, convert_numbers
+from hushsum_proto.answers import Answer, Fault, Refusal, ServiceReason, Status
+from hushsum_proto.entries import DeltaEntry, SealEntry
+from hushsum_proto.errors import MalformedEntryError, MalformedMessageError, NewerEntryError
+from hushsum_proto.messages import Hello, Released, ReleaseInfo, ServiceStatus, Welcome
+from hushsum_proto.metadata import client_id_from_metadata, client_id_to_metadata
+from hushsum_proto.v1 import wire_pb2 as pb
+
+ids = st.builds(DeltaId, st.integers(0, 2**64 - 1), st.integers(0, 2**63 - 1))
+times = st.integers(-(2**63), 2**63 - 1)
+windows = st.integers(-(2**63), 2**63 - 1)
+
+
+@pytest.mark.parametrize("reason", [*Reason, *ServiceReason])
+def test_every_reason_maps_both_ways(reason: Reason | ServiceReason) -> None:
+    number = convert.reason_to_wire(reason)
+
+    assert pb.Reason.Name(number) == "REASON_" + reason.name
+    assert convert.reason_from_wire(number) is reason
+
+
+def test_every_number_of_a_reason_status_and_fault_is_translated() -> None:
+    assert sorted(convert_numbers.REASONS.values()) == [number for number in pb.Reason.values() if number]
+    assert sorted(convert_numbers.STATUSES.values()) == [number for number in pb.Status.values() if number]
+    assert sorted(convert_numbers.FAULTS.values()) == [number for number in pb.Fault.values() if number]
+    assert set(convert_numbers.STATUSES) == set(Status)
+    assert set(convert_numbers.FAULTS) == set(Fault)
+
+
+def test_the_names_of_reasons_are_told_apart() -> None:
+    assert not {reason.value for reason in Reason} & {reason.value for reason in ServiceReason}
+
+
+def test_a_reason_of_a_newer_service_is_read_as_not_known() -> None:
+    message = pb.SubmitReply(status=pb.STATUS_REFUSED)
+    message.refusal.MergeFromString(b"\x08\xe7\x07")  # reason = 999
+
+    refusal = convert.answer_from_wire(message).refusal
+
+    assert refusal is not None
+    assert refusal.reason is None
+    assert refusal.fault is Fault.SERVICE
+
+
+@given(st.text(min_size=1, max_size=128), st.binary(max_size=300), times)
+def test_a_delta_entry_comes_back_from_its_bytes(client_id: str, delta: bytes, arrived_ms: int) -> None:
+    entry = DeltaEntry(client_id, delta, arrived_ms)
+
+    assert convert.entry_from_bytes(convert.entry_to_bytes(entry)) == entry
+
+
+@given(st.binary(min_size=32, max_size=32), windows, times)
+def test_a_seal_comes_back_from_its_bytes(plan_id: bytes, window: int, arrived_ms: int) -> None:
+    entry = SealEntry(plan_id, window, arrived_ms)
+
+    assert convert.entry_from_bytes(convert.entry_to_bytes(entry)) == entry
+
+
+@pytest.mark.parametrize(
+    "data",
+    (
+        b"\xff\xff\xff",
+        b"",
+        pb.Entry(format_version=1).SerializeToString(),
+        pb.Entry(delta=pb.DeltaEntry(client_id="a", delta=b"x")).SerializeToString(),
+        pb.Entry(format_version=1, delta=pb.DeltaEntry(delta=b"x")).SerializeToString(),
+        pb.Entry(format_version=1, seal=pb.SealEntry(plan_id=b"short")).SerializeToString(),
+    ),
+)
+def test_bytes_that_are_no_entry_are_malformed(data: bytes) -> None:
+    with pytest.raises(MalformedEntryError):
+        convert.entry_from_bytes(data)
+
+
+def test_an_entry_of_a_newer_format_is_told_apart_from_a_malformed_one() -> None:
+    with pytest.raises(NewerEntryError) as caught:
+        convert.entry_from_bytes(pb.Entry(format_version=2).SerializeToString())
+
+    assert (caught.value.came, caught.value.known) == (2, 1)
+
+
+@given(ids, st.sampled_from([status for status in Status if status is not Status.REFUSED]))
+def test_an_answer_comes_back_from_the_wire(delta_id: DeltaId, status: Status) -> None:
+    answer = Answer(delta_id, status)
+
+    assert convert.answer_from_wire(convert.answer_to_wire(answer)) == answer
+
+
+@given(st.none() | ids, st.sampled_from([*Reason, *ServiceReason]), st.text(max_size=50), st.integers(0, 2**32 - 1))
+def test_a_refusal_comes_back_from_the_wire(
+    delta_id: DeltaId | None, reason: Reason | ServiceReason, detail: str, retry_after_ms: int
+) -> None:
+    answer = Answer(delta_id, Status.REFUSED, Refusal.of(reason, detail, retry_after_ms))
+
+    assert convert.answer_from_wire(convert.answer_to_wire(answer)) == answer
+
+
+@pytest.mark.parametrize(
+    "message",
+    (
+        pb.SubmitReply(id=pb.DeltaId(stream=1)),
+        pb.SubmitReply(status=pb.STATUS_ACKNOWLEDGED),
+        pb.SubmitReply(id=pb.DeltaId(sequence=2**63), status=pb.STATUS_ACKNOWLEDGED),
+    ),
+)
+def test_an_answer_without_a_status_or_an_id_is_malformed(message: pb.SubmitReply) -> None:
+    with pytest.raises(MalformedMessageError):
+        convert.answer_from_wire(message)
+
+
+@pytest.mark.parametrize("reason", [*Reason, *ServiceReason])
+def test_only_what_is_nobodys_fault_but_the_services_is_worth_a_retry(reason: Reason | ServiceReason) -> None:
+    refusal = Refusal.of(reason, "")
+
+    assert refusal.retry == (
+        reason in {ServiceReason.OVERLOADED, ServiceReason.SHUTTING_DOWN, ServiceReason.UNAVAILABLE}
+    )
+    assert not (refusal.retry and refusal.fault is Fault.SENDER)
+    assert not (isinstance(reason, Reason) and refusal.fault is Fault.SERVICE)
+
+
+def test_sessions_come_back_from_the_wire() -> None:
+    hello = Hello((1, 2), b"p" * 32, "test/1", ("x",))
+    welcome = Welcome(1, b"p" * 32, -3, 1_700_000_000_000, -4, -2, 64, 4096, ("y",))
+
+    assert convert.hello_from_wire(convert.hello_to_wire(hello)) == hello
+    assert convert.welcome_from_wire(convert.welcome_to_wire(welcome)) == welcome
+
+
+def test_a_plan_id_of_another_length_is_malformed() -> None:
+    with pytest.raises(MalformedMessageError, match="plan id"):
+        convert.hello_from_wire(pb.HelloRequest(plan_id=b"short"))
+    with pytest.raises(MalformedMessageError, match="plan id"):
+        convert.welcome_from_wire(pb.HelloReply(plan_id=b"short", in_flight_max=1, delta_bytes_max=1))
+
+
+def test_releases_and_status_come_back_from_the_wire() -> None:
+    info = ReleaseInfo(b"p" * 32, "tumbling", -7, 12345, b"s" * 32)
+    released = Released(info, "1", "29")
+    status = ServiceStatus(b"p" * 32, "pixels", 4, ((-1, "sealed"), (0, "open")), "30", "1", "29", "why")
+
+    assert convert.release_info_from_wire(convert.release_info_to_wire(info)) == info
+    assert convert.released_from_wire(convert.released_to_wire(released)) == released
+    assert convert.status_from_wire(convert.status_to_wire(status)) == status
+
+
+@given(st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=128))
+def test_a_client_id_survives_metadata_which_are_ascii(client_id: str) -> None:
+    value = client_id_to_metadata(client_id)
+
+    assert value.isascii()
+    assert value.isprintable()
+    assert " " not in value
+    assert client_id_from_metadata(value) == client_id
+
+
+def test_a_common_client_id_is_readable_in_metadata() -> None:
+    assert client_id_to_metadata("till-17/north@example.org") == "till-17/north@example.org"
+
+
+def test_bytes_that_are_no_utf8_are_no_client_id() -> None:
+    with pytest.raises(MalformedMessageError):
+        client_id_from_metadata("%ff")
