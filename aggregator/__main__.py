@@ -1,0 +1,40 @@
+"""`python -m aggregator`: the service alone, without the rest of the command line."""
+
+import argparse
+import asyncio
+import sys
+from pathlib import Path
+
+from aggregator.config import Config
+from aggregator.journal import write_journal
+from aggregator.service import serve
+from hushsum.errors import HushsumError
+
+
+def main() -> int:
+    """Runs the service; returns what the process exits with."""
+    parser = argparse.ArgumentParser(prog="python -m aggregator", description="Serves one plan from one data folder.")
+    parser.add_argument("--config", type=Path, help="a TOML file with the settings; each may also be given here")
+    for name, field in Config.model_fields.items():
+        option = "--" + name.replace("_", "-")
+        if field.annotation is bool:
+            parser.add_argument(option, action="store_true", default=None)
+        else:
+            parser.add_argument(option, type=_value_of(field.annotation))
+    given = vars(parser.parse_args())
+    try:
+        config = Config.load(given.pop("config"), given)
+        write_journal(config.log_level, config.log_format)
+        asyncio.run(serve(config))
+    except HushsumError as error:
+        sys.stderr.write(f"aggregator: {error}\n")
+        return 1
+    return 0
+
+
+def _value_of(annotation: object) -> type:
+    return annotation if annotation in {int, float} else str
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,60 @@
+"""What the operator of a service may see and do: its windows, its ledger, seals and releases by hand."""
+
+from typing import Final
+
+from aggregator.openings import Openings
+from aggregator.ports import Store
+from aggregator.releaser import Releaser
+from hushsum.canonical import real_text
+from hushsum.plan import Plan
+from hushsum_proto.messages import Released, ReleaseInfo, ServiceStatus
+
+WINDOWS_SHOWN: Final = 100
+
+
+class Administration:
+    """The operator's view of one plan."""
+
+    def __init__(self, plan: Plan, partitions: int, *, store: Store, releaser: Releaser, openings: Openings) -> None:
+        self._plan = plan
+        self._partitions = partitions
+        self._store = store
+        self._releaser = releaser
+        self._openings = openings
+
+    async def status(self) -> ServiceStatus:
+        """Everything at a glance."""
+        states = await self._store.windows(self._plan.id)
+        account = await self._store.account(self._plan.privacy.population)
+        return ServiceStatus(
+            plan_id=self._plan.id,
+            plan_name=self._plan.name,
+            partitions=self._partitions,
+            windows=tuple(sorted(states.items())[-WINDOWS_SHOWN:]),
+            epsilon_total=real_text(account.limits.epsilon),
+            epsilon_spent=real_text(account.spent.epsilon),
+            epsilon_left=real_text(account.left.epsilon),
+            releasing_stopped=self._releaser.stopped,
+        )
+
+    async def seal(self, window: int | None) -> int:
+        """Closes a window (None: the oldest that is open) and returns it, once no counter of it can change.
+
+        Raises:
+            WindowOrderError: It was not open, or an older one comes first.
+        """
+        sealed = await self._releaser.seal(window)
+        await self._openings.refresh()
+        return sealed
+
+    async def release(self, window: int | None) -> Released:
+        """Draws the outcome of a sealed window (None: the oldest), or gives back the one that is stored.
+
+        Raises:
+            WindowOrderError: It is not sealed, or an older one comes first.
+            ReleasingStoppedError: The budget is spent, or the receipts do not belong to the store.
+        """
+        stored = await self._releaser.release(window)
+        account = await self._store.account(self._plan.privacy.population)
+        info = ReleaseInfo(stored.plan_id, stored.kind, stored.window, len(stored.data), stored.sha256)
+        return Released(info, real_text(account.spent.epsilon), real_text(account.left.epsilon))

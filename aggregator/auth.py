@@ -1,0 +1,66 @@
+"""Who is at the other end of a call: here a declared name, believed only of a peer on this machine."""
+
+import ipaddress
+import unicodedata
+import urllib.parse
+from collections.abc import Mapping
+from typing import Final
+
+from aggregator.errors import UnauthenticatedError
+from hushsum_proto.errors import MalformedMessageError
+from hushsum_proto.metadata import CLIENT_ID, client_id_from_metadata
+
+CLIENT_ID_CHARACTERS_MAX: Final = 128
+
+
+def is_loopback_peer(peer: str) -> bool:
+    """Whether gRPC's name of a peer says that it is on this machine: ``ipv4:127.…``, ``ipv6:[::1]:…``, ``unix:``."""
+    kind, _, rest = urllib.parse.unquote(peer).partition(":")
+    if kind == "unix":
+        return True
+    host = rest.rpartition(":")[0]
+    if kind == "ipv6":
+        host = host.removeprefix("[").removesuffix("]")
+    elif kind != "ipv4":
+        return False
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class DeclaredName:
+    """Believes the name that a caller declares, if it calls from this machine.
+
+    Tokens and certificates, which prove a name, are not built yet; until then nobody else is believed.
+    """
+
+    def client_id(self, peer: str, metadata: Mapping[str, str]) -> str:
+        """The declared id: 1 to 128 printable characters in NFC.
+
+        Raises:
+            UnauthenticatedError: A peer that is not on this machine, or no such name.
+        """
+        if not is_loopback_peer(peer):
+            raise UnauthenticatedError("a declared name is accepted from this machine alone")
+        value = metadata.get(CLIENT_ID)
+        if value is None:
+            raise UnauthenticatedError(f"expected a client id in the metadata {CLIENT_ID}, got none")
+        try:
+            client_id = client_id_from_metadata(value)
+        except MalformedMessageError as error:
+            raise UnauthenticatedError(str(error)) from error
+        return _checked(client_id)
+
+
+def _checked(client_id: str) -> str:
+    if not 1 <= len(client_id) <= CLIENT_ID_CHARACTERS_MAX:
+        came = f"{len(client_id)} characters"
+    elif not client_id.isprintable():
+        came = "one that is not printable"
+    elif not unicodedata.is_normalized("NFC", client_id):
+        came = "one that is not in NFC"
+    else:
+        return client_id
+    expected = f"a client id of 1 to {CLIENT_ID_CHARACTERS_MAX} printable characters in NFC"
+    raise UnauthenticatedError(f"expected {expected}, got {came}")

@@ -1,0 +1,85 @@
+"""Every error of the service.
+
+HushsumError
+└── AggregatorError
+    ├── the operator's
+    │   ├── ConfigError               a setting: its key, what came, what was expected
+    │   └── ReleasingStoppedError     no outcome is taken until an operator has put something right
+    ├── the caller's
+    │   ├── UnauthenticatedError      nobody that this service accepts
+    │   └── WindowOrderError          a window that cannot be sealed or released now
+    └── nobody's, or ours
+        ├── LogError                  the log: its file, its version, its entries
+        │   └── LogGapError           positions that are gone, although a fold still needs them
+        ├── StoreError                the store: its file, its version, what does not belong together in it
+        │   ├── StaleCheckpointError  a checkpoint from before the one that is stored
+        │   └── OutcomeExistsError    another draw was stored first
+        ├── ReceiptsError             receipts that are damaged, or of a newer format
+        └── PartitionStoppedError     a partition's fold has stopped and passes nothing more
+"""
+
+from hushsum.errors import HushsumError
+
+
+class AggregatorError(HushsumError):
+    """The root of the service's errors."""
+
+
+class ConfigError(AggregatorError):
+    """A setting that is unknown, or holds what it must not."""
+
+
+class ReleasingStoppedError(AggregatorError):
+    """Releasing has stopped: the text says why, and what an operator can do. Nothing is drawn again."""
+
+
+class UnauthenticatedError(AggregatorError):
+    """A call from nobody that this service accepts."""
+
+
+class WindowOrderError(AggregatorError):
+    """A window that cannot be sealed or released now: the text names the window that comes first."""
+
+
+class LogError(AggregatorError):
+    """The log cannot be used: not our file, a newer format, or an entry that must not be skipped."""
+
+
+class LogGapError(LogError):
+    """The log does not hold a position that a fold needs next.
+
+    Args:
+        partition: Whose entries.
+        position: The one that is needed.
+        found: The next one that the log holds, or the end where it holds none.
+    """
+
+    def __init__(self, partition: int, position: int, found: int) -> None:
+        if found > position:
+            what = f"entries {position} to {found - 1} are gone, although they are not folded yet"
+        else:
+            what = f"the log ends at {found}, although the fold has passed {position - 1}: an older copy of the log?"
+        super().__init__(f"partition {partition}: {what}; restore the log, nothing is skipped")
+        self.partition = partition
+        self.position = position
+        self.found = found
+
+
+class StoreError(AggregatorError):
+    """The store cannot be used: not our file, a newer format, or contents that do not belong together."""
+
+
+class StaleCheckpointError(StoreError):
+    """A checkpoint from before the one that is stored: another worker owns this partition."""
+
+
+class OutcomeExistsError(StoreError):
+    """A window has its outcome already; this draw must be dropped unseen."""
+
+
+class ReceiptsError(AggregatorError):
+    """The receipts cannot be trusted: damaged in the middle, or of a newer format."""
+
+
+class PartitionStoppedError(AggregatorError):
+    """A partition's fold has stopped; the error that stopped it is its cause."""

@@ -1,0 +1,46 @@
+"""The service's own log lines: structured, for people or for machines.
+
+What they may hold: the service's states, addresses, windows, durations, errors. Never a client's data, a counter, a
+client id with what it sent, or a secret.
+"""
+
+import logging
+import sys
+from typing import Final, TextIO
+
+import structlog
+from structlog.typing import FilteringBoundLogger, Processor
+
+_LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+
+
+def journal(part: str) -> FilteringBoundLogger:
+    """The journal of one part of the service."""
+    bound: FilteringBoundLogger = structlog.get_logger(part=part)
+    return bound
+
+
+def write_journal(level: str, form: str, stream: TextIO | None = None) -> None:
+    """Says where every journal goes from now on.
+
+    Args:
+        level: The least level that is written: debug, info, warning or error.
+        form: ``console`` or ``json``.
+        stream: Standard error where none is given: standard output belongs to a command's result.
+    """
+    out = sys.stderr if stream is None else stream
+    render: list[Processor] = (
+        [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+        if form == "json"
+        else [structlog.dev.ConsoleRenderer(colors=out.isatty())]
+    )
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            *render,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
+        logger_factory=structlog.PrintLoggerFactory(out),
+        cache_logger_on_first_use=False,
+    )

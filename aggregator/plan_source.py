@@ -1,0 +1,75 @@
+"""Which plan a service collects: a made one from its bytes, or one that is made once, into the store."""
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from pathlib import Path
+
+from aggregator.errors import ConfigError
+from aggregator.ports import Store
+from hushsum.errors import PlanError
+from hushsum.plan import Plan
+
+
+async def plan_of(path: Path, store: Store) -> Plan:
+    """The plan of a file: ``plan.json`` as it is; ``plan.toml`` as it was made at the first start with this store.
+
+    Raises:
+        ConfigError: The file cannot be read, or declares other fields than the stored plan of its name.
+        PlanError: It is no plan.
+    """
+    data = _read(path)
+    if data.lstrip().startswith(b"{"):
+        return Plan.from_bytes(data)
+    declared = _declared(path, data)
+    name = declared.get("name")
+    stored = await store.plan_named(name) if isinstance(name, str) else None
+    if stored is None:
+        return Plan.from_fields(declared)
+    different = list(differences(declared, stored))
+    if different:
+        raise ConfigError(
+            f"plan: {path} is no longer the plan {name!r} that was made from it here: {'; '.join(different)}. "
+            "A plan never changes: undo this, or give the new one another name"
+        )
+    return stored
+
+
+def differences(declared: Mapping[str, object], stored: Plan) -> Iterator[str]:
+    """What a plan file declares otherwise than a stored plan: each key, what is stored, what is declared.
+
+    The mechanism is compared only where the file writes it out: a stored plan is never calibrated again.
+    """
+    fields = Plan.from_fields(declared).to_fields()
+    privacy = declared.get("privacy")
+    written = isinstance(privacy, Mapping) and "mechanism" in privacy
+    old, new = dict(_flat(stored.to_fields())), dict(_flat(fields))
+    for key in sorted(old.keys() | new.keys()):
+        if old.get(key) != new.get(key) and (written or not key.startswith("privacy.mechanism.")):
+            yield f"{key} is {_shown(old, key)}, the file says {_shown(new, key)}"
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"plan: {path} cannot be read: {error.strerror}") from error
+
+
+def _declared(path: Path, data: bytes) -> dict[str, object]:
+    try:
+        return tomllib.loads(data.decode("utf-8"), parse_float=Decimal)
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise PlanError("plan", str(path), f"TOML, or the canonical bytes of a made plan ({error})") from error
+
+
+def _flat(fields: Mapping[str, object], prefix: str = "") -> Iterator[tuple[str, object]]:
+    for key, value in fields.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _shown(fields: Mapping[str, object], key: str) -> str:
+    return repr(fields[key]) if key in fields else "not there"

@@ -1,0 +1,85 @@
+"""Opening a session, and the questions that a client may ask about itself."""
+
+from typing import Final
+
+from aggregator.fold import VerdictKind
+from aggregator.openings import Openings
+from aggregator.ports import FoldView, Runtime
+from aggregator.refusals import RefusedError, check_plan, of_fold, refused
+from hushsum.delta import DeltaId
+from hushsum.errors import Reason
+from hushsum.plan import Plan
+from hushsum_proto.answers import Answer, Refusal, ServiceReason, Status
+from hushsum_proto.entries import partition_of
+from hushsum_proto.messages import PROTOCOL_VERSIONS, Hello, Welcome
+
+VERDICTS_MAX: Final = 1024
+
+
+class Reception:
+    """Greets clients of one plan.
+
+    Args:
+        plan: What is collected.
+        partitions: P of its log.
+        openings: Which windows take deltas.
+        folds: What is remembered of a client's ids.
+        runtime: The clock.
+        in_flight_max: Unanswered deltas that a session may have.
+    """
+
+    def __init__(
+        self, plan: Plan, partitions: int, *, openings: Openings, folds: FoldView, runtime: Runtime, in_flight_max: int
+    ) -> None:
+        self.plan = plan
+        self.in_flight_max = in_flight_max
+        self._partitions = partitions
+        self._openings = openings
+        self._folds = folds
+        self._runtime = runtime
+
+    async def welcome(self, hello: Hello) -> Welcome:
+        """Opens a session.
+
+        Raises:
+            RefusedError: No protocol version in common, or another plan.
+        """
+        spoken = set(hello.protocol_versions) & set(PROTOCOL_VERSIONS)
+        if not spoken:
+            came, known = list(hello.protocol_versions)[:8], list(PROTOCOL_VERSIONS)
+            detail = f"protocol versions {came}, expected one of {known}"
+            raise RefusedError(Refusal.of(ServiceReason.PROTOCOL_VERSION, detail))
+        check_plan(hello.plan_id, self.plan)
+        oldest, newest = await self._openings.span()
+        now_ms = self._runtime.now_ms()
+        return Welcome(
+            protocol_version=max(spoken),
+            plan_id=self.plan.id,
+            window=self.plan.window.index_at(now_ms),
+            now_ms=now_ms,
+            oldest_window=oldest,
+            newest_window=newest,
+            in_flight_max=self.in_flight_max,
+            delta_bytes_max=self.plan.delta_bytes_max,
+        )
+
+    def verdicts(self, client_id: str, plan_id: bytes, ids: list[DeltaId]) -> list[Answer]:
+        """What the fold remembers of a client's own ids.
+
+        Raises:
+            RefusedError: Another plan, or too many ids.
+        """
+        check_plan(plan_id, self.plan)
+        if len(ids) > VERDICTS_MAX:
+            detail = f"{len(ids)} ids in one question, expected at most {VERDICTS_MAX}"
+            raise RefusedError(Refusal.of(Reason.TOO_LARGE, detail))
+        return [self._verdict(client_id, delta_id) for delta_id in ids]
+
+    def _verdict(self, client_id: str, delta_id: DeltaId) -> Answer:
+        remembered = self._folds.remembered(partition_of(client_id, self._partitions), client_id, delta_id)
+        if remembered is None:
+            return Answer(delta_id, Status.UNKNOWN)
+        if remembered.kind is VerdictKind.COUNTED:
+            return Answer(delta_id, Status.COUNTED)
+        assert remembered.reason is not None
+        return refused(delta_id, of_fold(remembered.reason, delta_id, self.plan))

@@ -1,0 +1,69 @@
+"""What a refusal says, where its text is not the core's: one sentence with what came and what was expected."""
+
+from typing import Final
+
+from aggregator.errors import AggregatorError
+from hushsum.delta import DeltaId
+from hushsum.errors import Reason
+from hushsum.plan import Plan
+from hushsum_proto.answers import Answer, Refusal, ServiceReason, Status
+
+RETRY_AFTER_MS: Final = 200
+
+
+class RefusedError(AggregatorError):
+    """A delta, or a whole call, is refused.
+
+    Args:
+        refusal: Why.
+        counted: Whether the metrics hold it already.
+    """
+
+    def __init__(self, refusal: Refusal, *, counted: bool = False) -> None:
+        super().__init__(refusal.detail)
+        self.refusal = refusal
+        self.counted = counted
+
+
+def refused(delta_id: DeltaId | None, refusal: Refusal) -> Answer:
+    """The answer that refuses a delta."""
+    return Answer(delta_id, Status.REFUSED, refusal)
+
+
+def wrong_plan(came: bytes, plan: Plan) -> Refusal:
+    """Another plan than the one that is collected here."""
+    named = came.hex()[:12] if came else "none"
+    return Refusal.of(Reason.WRONG_PLAN, f"plan {named}, expected {plan.hex_id[:12]}")
+
+
+def check_plan(plan_id: bytes, plan: Plan) -> None:
+    """Refuses a question about another plan; an empty id means the one that is collected here.
+
+    Raises:
+        RefusedError: Another plan.
+    """
+    if plan_id and plan_id != plan.id:
+        raise RefusedError(wrong_plan(plan_id, plan))
+
+
+def shutting_down() -> Refusal:
+    """This process is stopping."""
+    return Refusal.of(ServiceReason.SHUTTING_DOWN, "this process is stopping; nothing was done", RETRY_AFTER_MS)
+
+
+def used_before(reason: Reason, delta_id: DeltaId) -> Refusal:
+    """An id that is bound to other bytes, or to another window."""
+    how = "in another window" if reason is Reason.ID_OF_ANOTHER_WINDOW else "with other bytes"
+    return Refusal.of(
+        reason, f"id {delta_id.stream:016x}/{delta_id.sequence} was used before {how}, expected a new one"
+    )
+
+
+def of_fold(reason: Reason, delta_id: DeltaId, plan: Plan) -> Refusal:
+    """What only the fold can see: an id's history, and a client's contribution to a window."""
+    if reason in {Reason.ID_REUSED, Reason.ID_OF_ANOTHER_WINDOW}:
+        return used_before(reason, delta_id)
+    if reason is Reason.TOO_MANY_RECORDS:
+        bound = plan.privacy.records_per_client
+        return Refusal.of(reason, f"more records of this client in this window than the plan's bound of {bound}")
+    return Refusal.of(reason, "refused when it was folded")

@@ -1,0 +1,211 @@
+"""Closes windows and draws their outcomes, in order: seal, noise, commit, receipt, publication, forgetting.
+
+Each step can be repeated after a crash between any two: a seal that stands already counts for nothing, an outcome is
+stored once, a receipt is written once. Only the draw is never repeated once it is stored, and never shown before.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+from aggregator.errors import OutcomeExistsError, ReleasingStoppedError, StoreError, WindowOrderError
+from aggregator.ports import Appended, Folds, Log, Observer, Receipts, Runtime, Store, StoredRelease
+from aggregator.reconciliation import reconcile
+from aggregator.windows import WindowBook, WindowState, due_ms
+from hushsum.entropy import Entropy
+from hushsum.errors import BudgetError
+from hushsum.plan import Plan
+from hushsum.privacy.event import TUMBLING
+from hushsum.releases import draw, spend_of
+from hushsum.sketch import Sketch
+from hushsum_proto.convert import entry_to_bytes
+from hushsum_proto.entries import SealEntry
+
+_LOOK_S: Final = 1.0  # between two looks at the windows, at most: gateways open new ones
+
+
+@dataclass(frozen=True)
+class ReleaserPorts:
+    """All that the releaser reaches the world by."""
+
+    log: Log
+    store: Store
+    receipts: Receipts
+    folds: Folds
+    entropy: Entropy
+    runtime: Runtime
+    observer: Observer
+
+
+class Releaser:
+    """The one releaser of a plan.
+
+    Args:
+        plan: What is collected; registered in the store.
+        ports: The world.
+
+    Attributes:
+        stopped: Why no outcome is taken until an operator has put something right; empty while all is well.
+    """
+
+    def __init__(self, plan: Plan, ports: ReleaserPorts) -> None:
+        self.stopped = ""
+        self._plan, self._ports = plan, ports
+        self._store, self._runtime = ports.store, ports.runtime
+        self._one_at_a_time = asyncio.Lock()
+
+    async def start(self) -> None:
+        """Compares store and receipts, and finishes what a crash left half done. The folds run already."""
+        async with self._one_at_a_time:
+            await self._reconcile()
+            if not self.stopped:
+                await self._publish_committed()
+                await self._forget_released()
+            closing = [window for window, state in (await self._book()).states.items() if state is WindowState.CLOSING]
+            for window in sorted(closing):
+                await self._seal(window)
+
+    async def run(self) -> None:
+        """Seals and releases every window when its time has come, for ever."""
+        while True:
+            await self.take_due()
+            await self._runtime.sleep(await self._pause_s())
+
+    async def take_due(self) -> None:
+        """Seals the windows whose time has come, and releases what is sealed, as long as releasing is not stopped."""
+        schedule = self._plan.window
+        while (window := (await self._book()).due_to_seal(schedule, self._runtime.now_ms())) is not None:
+            await self.seal(window)
+        while not self.stopped and (window := (await self._book()).next_outcome()) is not None:
+            try:
+                await self.release(window)
+            except ReleasingStoppedError:
+                return  # `stopped` says it; windows are still sealed in time
+
+    async def seal(self, window: int | None = None) -> int:
+        """Closes a window in every partition; returns once its counters are stored and cannot change any more.
+
+        Args:
+            window: Which; None: the oldest that is not sealed.
+
+        Returns:
+            The window.
+
+        Raises:
+            WindowOrderError: No gateway had it open, or an older one comes first.
+            PartitionStoppedError: A fold has stopped; the window stays closing, and asking again goes on.
+        """
+        async with self._one_at_a_time:
+            book = await self._book(window)
+            if window is None:
+                window = book.next_to_seal()
+                if window is None:
+                    raise WindowOrderError("no window is open")
+            book.check_seal(window)
+            if book.states[window] in (WindowState.OPEN, WindowState.CLOSING):
+                await self._seal(window)
+            return window
+
+    async def release(self, window: int | None = None) -> StoredRelease:
+        """Draws, stores and publishes the outcome of a sealed window, then forgets the window.
+
+        Args:
+            window: Which; None: the oldest sealed one. One that is released already is given back as it is stored.
+
+        Raises:
+            WindowOrderError: It is not sealed, or an older one comes first.
+            ReleasingStoppedError: The budget is spent, or the receipts do not belong to the store.
+        """
+        async with self._one_at_a_time:
+            self._refuse_stopped()
+            book = await self._book(window)
+            if window is None:
+                window = book.next_outcome()
+                if window is None:
+                    raise WindowOrderError("no window is sealed and next for its outcome")
+            book.check_outcome(window)
+            if book.states[window] is WindowState.SEALED:
+                await self._draw(window)
+            await self._publish_committed()
+            await self._forget_released()
+            release = await self._store.release(self._plan.id, TUMBLING, window)
+            assert release is not None, "it was published above"
+            return release
+
+    async def _seal(self, window: int) -> None:
+        """Repeated after a crash, it appends seals that count for nothing where the first ones stand."""
+        await self._store.mark_closing(self._plan.id, window)
+        log = self._ports.log
+        data = entry_to_bytes(SealEntry(self._plan.id, window, self._runtime.now_ms()))
+        await log.append([Appended(partition, window, data) for partition in range(log.partitions)])
+        for partition in range(log.partitions):
+            await self._ports.folds.closed(partition, window)
+
+    async def _draw(self, window: int) -> None:
+        """Draws outside any transaction, and stores the draw with its charge; a losing draw is dropped unseen."""
+        sketch = await self._store.sealed_sketch(self._plan, window)
+        if sketch is None:
+            raise StoreError(f"window {window} is sealed, but not in every partition: the store is damaged")
+        spend = spend_of(self._plan, kind=TUMBLING, window=window)
+        try:
+            # Asked before anything is drawn; what decides is the charge in the outcome's transaction.
+            (await self._store.account(spend.population)).charge(spend)
+            data = await self._runtime.blocking(self._noised, sketch, window)
+            await self._store.commit_outcome(self._plan, TUMBLING, window, data, spend)
+        except OutcomeExistsError:
+            return  # another draw was stored first: that one is the outcome
+        except BudgetError as error:
+            if any(outcome.window == window for outcome in await self._store.outcomes(self._plan.id)):
+                return  # another releaser has charged and stored it meanwhile
+            self._stop(f"window {window} stays sealed: {error}")
+            raise ReleasingStoppedError(self.stopped) from error
+
+    def _noised(self, sketch: Sketch, window: int) -> bytes:
+        release = draw(sketch, kind=TUMBLING, window=window, entropy=self._ports.entropy, accounted=True)
+        return release.to_bytes()
+
+    async def _publish_committed(self) -> None:
+        """Nobody sees a release before its receipt is durable."""
+        for release in await self._store.unpublished(self._plan.id):
+            spend = spend_of(self._plan, kind=release.kind, window=release.window)
+            await self._ports.receipts.write(release, spend)
+            await self._store.publish(self._plan.id, release.kind, release.window)
+            self._ports.observer.released(release)
+
+    async def _forget_released(self) -> None:
+        """Forgets every window up to the last one released. The folds first: what they have stored needs no replay."""
+        published = [outcome.window for outcome in await self._store.outcomes(self._plan.id) if outcome.published]
+        if not published:
+            return
+        await self._ports.folds.forget(max(published))
+        await self._ports.log.forget(max(published), await self._store.positions(self._plan.id))
+        await self._store.forget(self._plan, max(published))
+
+    async def _reconcile(self) -> None:
+        found = reconcile(self._plan.id, await self._store.outcomes(self._plan.id), await self._ports.receipts.read())
+        for spend in found.spends:
+            await self._store.count_spend(spend)
+        if found.problem:
+            self._stop(found.problem)
+
+    async def _book(self, window: int | None = None) -> WindowBook:
+        """The windows that are not finished, and the one that is asked about, if it is."""
+        states = await self._store.unfinished(self._plan.id)
+        if window is not None:
+            states |= await self._store.states(self._plan.id, window, window)
+        return WindowBook({index: WindowState(state) for index, state in states.items()})
+
+    async def _pause_s(self) -> float:
+        window = (await self._book()).next_to_seal()
+        if window is None:
+            return _LOOK_S
+        left_ms = due_ms(self._plan.window, window) - self._runtime.now_ms()
+        return min(max(left_ms / 1000, 0.0), _LOOK_S)
+
+    def _refuse_stopped(self) -> None:
+        if self.stopped:
+            raise ReleasingStoppedError(self.stopped)
+
+    def _stop(self, why: str) -> None:
+        self.stopped = why
+        self._ports.observer.releasing_stopped(why)

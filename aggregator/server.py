@@ -1,0 +1,112 @@
+"""The gRPC server: the three services, health and reflection on one port, with limits computed from the plan."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # it ships no types
+from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]  # it ships no types
+
+from aggregator.errors import ConfigError
+from aggregator.metrics import Metrics
+from aggregator.ports import Authenticator
+from aggregator.server_administration import AdministrationService
+from aggregator.server_calls import Handler, Methods
+from aggregator.server_catalogue import CatalogueService
+from aggregator.server_collection import Collection
+from hushsum.plan import Plan
+from hushsum_proto.v1 import wire_pb2 as pb
+
+_SPARE_BYTES: Final = 1 << 20
+_OTHER_CALLS_MAX: Final = 1024
+_PING_S_MIN: Final = 10
+_SILENT_S_MAX: Final = 60
+_PING_ANSWER_S_MAX: Final = 20
+
+
+@dataclass(frozen=True)
+class Services:
+    """What one port serves."""
+
+    collection: Collection
+    catalogue: CatalogueService
+    administration: AdministrationService
+
+
+class Server:
+    """One port. A constructor binds nothing; :meth:`start` does.
+
+    Args:
+        plan: Its sizes decide how large a message may be.
+        services: What is served.
+        authenticator: Who calls.
+        metrics: Counts refused calls.
+        sessions_max: Streams that may be open; calls of other methods come on top.
+    """
+
+    def __init__(
+        self, plan: Plan, services: Services, *, authenticator: Authenticator, metrics: Metrics, sessions_max: int
+    ) -> None:
+        self._services = services
+        self._authenticator = authenticator
+        self._metrics = metrics
+        self._health = health.aio.HealthServicer()
+        self._server = grpc.aio.server(options=_options(plan), maximum_concurrent_rpcs=sessions_max + _OTHER_CALLS_MAX)
+
+    async def start(self, listen: str) -> str:
+        """Serves at ``host:port``; returns the same with the port that was taken.
+
+        Raises:
+            ConfigError: The address cannot be used.
+        """
+        names = self._add_services()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        for name in (health.OVERALL_HEALTH, *names):
+            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        health_name = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+        reflection.enable_server_reflection([*names, health_name, reflection.SERVICE_NAME], self._server)
+        try:
+            port = self._server.add_insecure_port(listen)
+        except RuntimeError as error:
+            raise ConfigError(f"listen: {listen} cannot be used: is another process listening there?") from error
+        await self._server.start()
+        return f"{listen.rpartition(':')[0]}:{port}"
+
+    async def drain(self) -> None:
+        """Tells health checks and open streams that this process stops; what was read is still answered."""
+        await self._health.enter_graceful_shutdown()
+        self._services.collection.stop_sessions()
+
+    async def stop(self, grace_s: float) -> None:
+        """Takes no more calls, and gives those under way so many seconds."""
+        await self._server.stop(grace_s)
+
+    def _add_services(self) -> list[str]:
+        parts: dict[str, Callable[[Methods], Handler]] = {
+            "Collection": self._services.collection.add_to,
+            "Catalogue": self._services.catalogue.add_to,
+            "Administration": self._services.administration.add_to,
+        }
+        names = {name: service.full_name for name, service in pb.DESCRIPTOR.services_by_name.items()}
+        assert names.keys() == parts.keys(), "every service of the protocol is served"
+        for name, add_to in parts.items():
+            methods = Methods(names[name], self._authenticator, self._metrics)
+            self._server.add_generic_rpc_handlers((add_to(methods),))
+        return list(names.values())
+
+
+def _options(plan: Plan) -> list[tuple[str, int]]:
+    return [
+        # Above what the plan allows, so that an honest client's mistake gets our refusal, with its reason, and not the
+        # transport's; what is larger still, gRPC refuses before it is in memory.
+        ("grpc.max_receive_message_length", 2 * plan.delta_bytes_max + _SPARE_BYTES),
+        ("grpc.max_send_message_length", -1),
+        # Two processes on one port would share its connections at random.
+        ("grpc.so_reuseport", 0),
+        # A client may ask whether we are there; we ask those that are silent, and let go of those that are gone.
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", _PING_S_MIN * 1000),
+        ("grpc.keepalive_time_ms", _SILENT_S_MAX * 1000),
+        ("grpc.keepalive_timeout_ms", _PING_ANSWER_S_MAX * 1000),
+    ]

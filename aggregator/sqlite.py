@@ -1,0 +1,222 @@
+"""Opens SQLite files so that what is committed survives power loss and what is deleted is gone.
+
+Write-ahead log, ``synchronous=FULL`` (every commit waits for fsync), ``secure_delete=ON`` (freed bytes are wiped).
+SQLite ignores a setting that it cannot keep, so every writing connection reads them back before it is used.
+"""
+
+import os
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, TypeVar
+
+from aggregator.errors import AggregatorError
+from aggregator.ports import Runtime
+
+T = TypeVar("T")
+
+SETTINGS: Final = (
+    ("journal_mode", "WAL"),
+    ("synchronous", "FULL"),
+    ("secure_delete", "ON"),
+    ("fullfsync", "ON"),  # macOS: fsync alone does not reach the disk there
+    ("checkpoint_fullfsync", "ON"),
+)
+#: What must be read back: written apart from what is set, so that a slip in one of the two is found.
+_EXPECTED: Final[tuple[tuple[str, object], ...]] = (("journal_mode", "wal"), ("synchronous", 2), ("secure_delete", 1))
+_BUSY_MS: Final = 10_000
+_TRUNCATE_BUSY_MS: Final = 50
+_TRUNCATE_PAUSE_S: Final = 0.05
+_TRUNCATE_TRIES: Final = 200
+
+
+class DatabaseKind:
+    """A kind of database file: its mark, its format, its tables, and the error that speaks of it.
+
+    Args:
+        what: Its name in errors.
+        application_id: Its mark in SQLite's header.
+        version: The format that this version writes; a newer one is refused.
+        schema: Statements that make its tables.
+        error: What is raised.
+    """
+
+    def __init__(
+        self, what: str, application_id: int, version: int, schema: Sequence[str], error: type[AggregatorError]
+    ) -> None:
+        self.what = what
+        self.application_id = application_id
+        self.version = version
+        self.schema = tuple(schema)
+        self.error = error
+
+    def open_writing(self, path: Path) -> sqlite3.Connection:
+        """A connection that may write; makes the file where it is not there.
+
+        Raises:
+            AggregatorError: The file's own error: not such a file, a newer format, or no durability here.
+        """
+        try:
+            connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        except sqlite3.Error as error:
+            raise self.error(f"{self.what} {path} cannot be opened: {error}") from error
+        try:
+            connection.execute(f"PRAGMA busy_timeout={_BUSY_MS}")
+            self._check(path, connection, empty=True)
+            for name, value in SETTINGS:
+                connection.execute(f"PRAGMA {name}={value}")
+            self.assert_durable(path, connection)
+            self._make(connection)
+            # The folder's entry of a new file must last as well as the file.
+            _sync_folder(path.parent)
+            return connection
+        except sqlite3.Error as error:
+            connection.close()
+            raise self.error(f"{self.what} {path} cannot be opened: {error}") from error
+        except BaseException:
+            connection.close()
+            raise
+
+    def open_reading(self, path: Path) -> sqlite3.Connection:
+        """A connection that cannot write, to a file that is there; a service may be using it.
+
+        Raises:
+            AggregatorError: The file's own error: it is not there, not such a file, or of a newer format.
+        """
+        try:
+            connection = sqlite3.connect(
+                f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None, check_same_thread=False
+            )
+        except sqlite3.Error as error:
+            raise self.error(f"{self.what} {path} cannot be opened: {error}") from error
+        try:
+            connection.execute(f"PRAGMA busy_timeout={_BUSY_MS}")
+            self._check(path, connection, empty=False)
+            return connection
+        except sqlite3.Error as error:
+            connection.close()
+            raise self.error(f"{self.what} {path} cannot be opened: {error}") from error
+        except BaseException:
+            connection.close()
+            raise
+
+    def assert_durable(self, path: Path, connection: sqlite3.Connection) -> None:
+        """Reads the settings back.
+
+        Raises:
+            AggregatorError: The file's own error, with the setting that did not hold.
+        """
+        for name, expected in _EXPECTED:
+            came = _pragma(connection, name)
+            if came != expected:
+                raise self.error(
+                    f"{self.what} {path}: {name} reads {came!r} after it was set, expected {expected!r}: "
+                    "what is acknowledged here would not survive power loss"
+                )
+
+    def _check(self, path: Path, connection: sqlite3.Connection, *, empty: bool) -> None:
+        """Refuses what is no such file, before anything is changed in it."""
+        came, version = _pragma(connection, "application_id"), _pragma(connection, "user_version")
+        tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        if empty and (came, version, tables) == (0, 0, 0):
+            return
+        if came != self.application_id or not isinstance(version, int):
+            raise self.error(f"{self.what} {path} is another kind of file")
+        if version > self.version:
+            raise self.error(
+                f"{self.what} {path} has format {version}; this version reads up to {self.version}: update the service"
+            )
+
+    def _make(self, connection: sqlite3.Connection) -> None:
+        connection.execute("BEGIN IMMEDIATE")
+        if _pragma(connection, "user_version") == 0:
+            for statement in self.schema:
+                connection.execute(statement)
+            connection.execute(f"PRAGMA application_id={self.application_id}")
+            connection.execute(f"PRAGMA user_version={self.version}")
+        connection.execute("COMMIT")
+
+
+class Database:
+    """A connection that is used off the event loop, by one call at a time.
+
+    A call that is cancelled goes on to its end in its thread: a transaction is never left half done, and its caller
+    cannot know whether it was committed.
+    """
+
+    def __init__(self, kind: DatabaseKind, connection: sqlite3.Connection, runtime: Runtime) -> None:
+        self._kind, self._connection, self._runtime = kind, connection, runtime
+        self._guard = threading.Lock()
+
+    async def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Runs ``work`` in one transaction that writes: durable when it returns, undone when it raises."""
+        return await self._runtime.blocking(self._transaction, "BEGIN IMMEDIATE", work)
+
+    async def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Runs ``work`` in one transaction that reads: it sees one moment, the last one committed."""
+        return await self._runtime.blocking(self._transaction, "BEGIN", work)
+
+    async def truncate(self) -> None:
+        """Empties the write-ahead log into the file, so that nothing deleted is left in it.
+
+        Raises:
+            AggregatorError: The file's own error: somebody keeps an old reading transaction open.
+        """
+        for _ in range(_TRUNCATE_TRIES):
+            if await self._runtime.blocking(self._truncate):
+                return
+            await self._runtime.sleep(_TRUNCATE_PAUSE_S)
+        raise self._kind.error(f"{self._kind.what}: a reader keeps deleted bytes from being erased; close it")
+
+    async def close(self) -> None:
+        """Closes it, after the call that is under way."""
+        await self._runtime.blocking(self._close)
+
+    def _transaction(self, begin: str, work: Callable[[sqlite3.Connection], T]) -> T:
+        with self._guard:
+            try:
+                self._connection.execute(begin)
+                try:
+                    result = work(self._connection)
+                    self._connection.execute("COMMIT")
+                    return result
+                except BaseException:
+                    # A failed COMMIT (a full disk) may have rolled back by itself.
+                    if self._connection.in_transaction:
+                        self._connection.execute("ROLLBACK")
+                    raise
+            except sqlite3.Error as error:
+                raise self._kind.error(f"{self._kind.what}: {error}") from error
+
+    def _truncate(self) -> bool:
+        with self._guard:
+            try:
+                # Short, for writers wait behind this; the caller tries again.
+                self._connection.execute(f"PRAGMA busy_timeout={_TRUNCATE_BUSY_MS}")
+                try:
+                    busy: int = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
+                finally:
+                    self._connection.execute(f"PRAGMA busy_timeout={_BUSY_MS}")
+            except sqlite3.OperationalError:
+                return False
+            except sqlite3.Error as error:
+                raise self._kind.error(f"{self._kind.what}: {error}") from error
+            return busy == 0
+
+    def _close(self) -> None:
+        with self._guard:
+            self._connection.close()
+
+
+def _pragma(connection: sqlite3.Connection, name: str) -> object:
+    value: object = connection.execute(f"PRAGMA {name}").fetchone()[0]
+    return value
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

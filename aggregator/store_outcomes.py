@@ -1,0 +1,128 @@
+"""The releaser's part of the store: plans, populations with their ledger, outcomes. Functions on a connection."""
+
+import hashlib
+import sqlite3
+from fractions import Fraction
+from typing import Final
+
+from aggregator.errors import OutcomeExistsError, StoreError
+from aggregator.fold_state import NOTHING_CLOSED
+from aggregator.ports import Outcome, StoredRelease
+from aggregator.store_windows import check_next_outcome, move, plan_number
+from aggregator.windows import WindowState
+from hushsum import canonical
+from hushsum.plan import Plan
+from hushsum.privacy.account import Account, Limits
+from hushsum.privacy.event import Spend
+
+_INSERT_SPEND: Final = "INSERT INTO spends (population, plan_id, kind, window, fields) VALUES (?, ?, ?, ?, ?)"
+
+
+def register(db: sqlite3.Connection, plan: Plan, partitions: int, first_window: int) -> None:
+    """Adds a plan with its partitions, and opens its population's account or lowers its limits."""
+    row = db.execute("SELECT partitions FROM plans WHERE id = ?", (plan.id,)).fetchone()
+    if row is not None:
+        if row[0] != partitions:
+            raise StoreError(f"store: this plan has {row[0]} partitions, not {partitions}; it stays as it began")
+        return
+    if db.execute("SELECT 1 FROM plans WHERE name = ?", (plan.name,)).fetchone() is not None:
+        raise StoreError(f"store: another plan named {plan.name!r} is registered here; a changed plan takes a new name")
+    limits = plan.limits
+    if db.execute("SELECT 1 FROM populations WHERE name = ?", (limits.population,)).fetchone() is not None:
+        limits = account(db, limits.population).register(limits).limits
+    db.execute(
+        "INSERT OR REPLACE INTO populations VALUES (?, ?, ?, ?, ?)",
+        (
+            limits.population,
+            limits.unit,
+            limits.relation,
+            canonical.real_text(limits.epsilon),
+            canonical.real_text(limits.delta),
+        ),
+    )
+    number = db.execute(
+        "INSERT INTO plans (id, name, bytes, partitions, first_window) VALUES (?, ?, ?, ?, ?)",
+        (plan.id, plan.name, plan.to_bytes(), partitions, first_window),
+    ).lastrowid
+    # Everything before the first window is closed from the start.
+    db.executemany(
+        "INSERT INTO partitions VALUES (?, ?, 0, ?, ?)",
+        [(number, partition, first_window - 1, NOTHING_CLOSED) for partition in range(partitions)],
+    )
+
+
+def account(db: sqlite3.Connection, population: str) -> Account:
+    """A population's limits and spends."""
+    row = db.execute("SELECT unit, relation, epsilon, delta FROM populations WHERE name = ?", (population,)).fetchone()
+    if row is None:
+        raise StoreError(f"store: no plan of population {population!r} is registered here")
+    unit, relation, epsilon, delta = row
+    result = Account(Limits(population, unit, relation, Fraction(epsilon), Fraction(delta)))
+    rows = db.execute("SELECT fields FROM spends WHERE population = ? ORDER BY number", (population,))
+    for (fields,) in rows:
+        result = result.recorded(Spend.from_fields(canonical.decode(fields)))
+    return result
+
+
+def count_spend(db: sqlite3.Connection, spend: Spend) -> None:
+    """Adds a spend that was made, unless it is there."""
+    known = db.execute(
+        "SELECT 1 FROM spends WHERE plan_id = ? AND kind = ? AND window = ?", (spend.plan_id, spend.kind, spend.window)
+    ).fetchone()
+    if known is None:
+        db.execute(_INSERT_SPEND, _spend_row(spend))
+
+
+def commit_outcome(db: sqlite3.Connection, plan: Plan, kind: str, window: int, data: bytes, spend: Spend) -> None:
+    """Charges and stores an outcome."""
+    number = plan_number(db, plan.id)
+    stored = db.execute(
+        "SELECT 1 FROM outcomes WHERE plan = ? AND kind = ? AND window = ?", (number, kind, window)
+    ).fetchone()
+    if stored is not None:
+        raise OutcomeExistsError(f"window {window} has its outcome already; this draw is dropped unseen")
+    check_next_outcome(db, number, window)
+    account(db, spend.population).charge(spend)
+    db.execute(_INSERT_SPEND, _spend_row(spend))
+    db.execute(
+        "INSERT INTO outcomes (plan, kind, window, published, sha256, data) VALUES (?, ?, ?, 0, ?, ?)",
+        (number, kind, window, hashlib.sha256(data).digest(), data),
+    )
+    move(db, number, window, WindowState.RELEASED)
+
+
+def publish(db: sqlite3.Connection, plan_id: bytes, kind: str, window: int) -> None:
+    """Lets everybody see an outcome."""
+    changed = db.execute(
+        "UPDATE outcomes SET published = 1 WHERE plan = ? AND kind = ? AND window = ?",
+        (plan_number(db, plan_id), kind, window),
+    ).rowcount
+    if changed != 1:
+        raise StoreError(f"store: window {window} has no outcome to publish")
+
+
+def outcomes(db: sqlite3.Connection, plan_id: bytes) -> list[Outcome]:
+    """All outcomes of a plan, in the order of their windows, without their bytes."""
+    rows = db.execute(
+        "SELECT kind, window, length(data), sha256, published FROM outcomes WHERE plan = ? ORDER BY window, kind",
+        (plan_number(db, plan_id),),
+    )
+    return [
+        Outcome(plan_id, kind, window, size, digest, bool(published)) for kind, window, size, digest, published in rows
+    ]
+
+
+def releases(
+    db: sqlite3.Connection, plan_id: bytes, *, published: bool, window: int | None = None
+) -> list[StoredRelease]:
+    """Outcomes with their bytes, in the order of their windows: the published or the others, of one window or all."""
+    rows = db.execute(
+        "SELECT kind, window, data, sha256 FROM outcomes WHERE plan = ? AND published = ? "
+        "AND (window = ? OR ? IS NULL) ORDER BY window, kind",
+        (plan_number(db, plan_id), int(published), window, window),
+    )
+    return [StoredRelease(plan_id, kind, at, data, digest) for kind, at, data, digest in rows]
+
+
+def _spend_row(spend: Spend) -> tuple[str, str, str, int | None, bytes]:
+    return spend.population, spend.plan_id, spend.kind, spend.window, canonical.encode(spend.to_fields())

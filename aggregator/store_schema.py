@@ -1,0 +1,83 @@
+"""The tables of the store's file, and how numbers are packed into them."""
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from aggregator.errors import StoreError
+from aggregator.sqlite import DatabaseKind
+
+STORE_FORMAT: Final = 1
+_ITEM_BYTES: Final = (1, 2, 4, 8)
+
+STORE_FILE: Final = DatabaseKind(
+    what="store",
+    application_id=0x48755374,  # "HuSt"
+    version=STORE_FORMAT,
+    schema=(
+        """CREATE TABLE populations (
+            name TEXT PRIMARY KEY, unit TEXT NOT NULL, relation TEXT NOT NULL,
+            epsilon TEXT NOT NULL, delta TEXT NOT NULL) WITHOUT ROWID""",
+        """CREATE TABLE plans (
+            number INTEGER PRIMARY KEY, id BLOB NOT NULL UNIQUE, name TEXT NOT NULL UNIQUE, bytes BLOB NOT NULL,
+            partitions INTEGER NOT NULL, first_window INTEGER NOT NULL)""",
+        """CREATE TABLE windows (
+            plan INTEGER NOT NULL, window INTEGER NOT NULL, state TEXT NOT NULL,
+            PRIMARY KEY (plan, window)) WITHOUT ROWID""",
+        "CREATE INDEX unfinished ON windows (plan, window) WHERE state IN ('open', 'closing', 'sealed')",
+        """CREATE TABLE partitions (
+            plan INTEGER NOT NULL, partition INTEGER NOT NULL, position INTEGER NOT NULL,
+            closed_through INTEGER NOT NULL, forgotten_through INTEGER NOT NULL,
+            PRIMARY KEY (plan, partition)) WITHOUT ROWID""",
+        # `data`: see `pack`. Those of a window up to its partition's `closed_through` are sealed: never written again.
+        """CREATE TABLE blocks (
+            plan INTEGER NOT NULL, window INTEGER NOT NULL, partition INTEGER NOT NULL,
+            class INTEGER NOT NULL, block INTEGER NOT NULL, data BLOB NOT NULL,
+            PRIMARY KEY (plan, window, partition, class, block))""",
+        """CREATE TABLE counts (
+            plan INTEGER NOT NULL, window INTEGER NOT NULL, partition INTEGER NOT NULL, data BLOB NOT NULL,
+            PRIMARY KEY (plan, window, partition))""",
+        # `stream` is unsigned, 8 bytes big-endian.
+        """CREATE TABLE streams (
+            plan INTEGER NOT NULL, partition INTEGER NOT NULL, client_id TEXT NOT NULL, stream BLOB NOT NULL,
+            last_window INTEGER NOT NULL, data BLOB NOT NULL,
+            PRIMARY KEY (plan, partition, client_id, stream))""",
+        """CREATE TABLE contributions (
+            plan INTEGER NOT NULL, partition INTEGER NOT NULL, window INTEGER NOT NULL, client_id TEXT NOT NULL,
+            records INTEGER NOT NULL,
+            PRIMARY KEY (plan, partition, window, client_id)) WITHOUT ROWID""",
+        # One a delta, where the operator has them retained.
+        """CREATE TABLE verdicts (
+            plan INTEGER NOT NULL, partition INTEGER NOT NULL, position INTEGER NOT NULL,
+            kind TEXT NOT NULL, reason TEXT, client_id TEXT, stream BLOB, sequence INTEGER, window INTEGER,
+            PRIMARY KEY (plan, partition, position)) WITHOUT ROWID""",
+        # The fields are canonical bytes; the columns beside them keep an outcome from being charged twice.
+        """CREATE TABLE spends (
+            number INTEGER PRIMARY KEY, population TEXT NOT NULL, plan_id TEXT NOT NULL, kind TEXT NOT NULL,
+            window INTEGER, fields BLOB NOT NULL, UNIQUE (plan_id, kind, window))""",
+        """CREATE TABLE outcomes (
+            plan INTEGER NOT NULL, kind TEXT NOT NULL, window INTEGER NOT NULL, published INTEGER NOT NULL,
+            sha256 BLOB NOT NULL, data BLOB NOT NULL,
+            PRIMARY KEY (plan, kind, window))""",
+    ),
+    error=StoreError,
+)
+
+
+def pack(values: npt.NDArray[np.int64]) -> bytes:
+    """Counters in as few bytes as hold them all: the bytes of an item (1, 2, 4 or 8), then the items, little-endian."""
+    low, high = int(values.min()), int(values.max())
+    size = next(size for size in _ITEM_BYTES if -(1 << (8 * size - 1)) <= low and high < 1 << (8 * size - 1))
+    return bytes([size]) + values.astype(f"<i{size}").tobytes()
+
+
+def unpack(data: bytes) -> npt.NDArray[np.int64]:
+    """The counters that :func:`pack` was given; an array that may be written.
+
+    Raises:
+        StoreError: They are no such bytes.
+    """
+    if not data or data[0] not in _ITEM_BYTES or (len(data) - 1) % data[0]:
+        raise StoreError("store: a block of counters that is damaged")
+    return np.frombuffer(data, f"<i{data[0]}", offset=1).astype(np.int64)

@@ -1,0 +1,116 @@
+"""Which windows a service has open, and which comes next for its seal and for its outcome: pure (WIRE: windows, seals).
+
+    open ──▶ closing ──▶ sealed ──▶ released
+    (never opened) ──▶ skipped
+
+A window is *open* once a gateway has recorded it, whether or not anything came: a fact about the service and its clock,
+never about data. *closing* is marked before the first seal is appended, *sealed* holds once every partition has stored
+its sealed counters, *released* once the outcome is stored. Seals and outcomes are taken in the order of the windows; a
+window that no gateway had open is skipped, at the latest when a later one closes.
+"""
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from aggregator.errors import WindowOrderError
+from hushsum.schedule import Schedule
+
+
+class WindowState(enum.StrEnum):
+    """How far a window has come; stored under these names."""
+
+    OPEN = "open"
+    CLOSING = "closing"
+    SEALED = "sealed"
+    RELEASED = "released"
+    SKIPPED = "skipped"
+
+
+#: What each state may become; whatever is not here never happens.
+MOVES: Final[Mapping[WindowState | None, frozenset[WindowState]]] = {
+    None: frozenset({WindowState.OPEN, WindowState.SKIPPED}),
+    WindowState.OPEN: frozenset({WindowState.CLOSING}),
+    WindowState.CLOSING: frozenset({WindowState.SEALED}),
+    WindowState.SEALED: frozenset({WindowState.RELEASED}),
+    WindowState.RELEASED: frozenset(),
+    WindowState.SKIPPED: frozenset(),
+}
+_UNSEALED: Final = frozenset({WindowState.OPEN, WindowState.CLOSING})
+_FINISHED: Final = frozenset({WindowState.RELEASED, WindowState.SKIPPED})
+
+
+def accepted_windows(schedule: Schedule, now_ms: int, *, skew_ms: int, first_window: int) -> range:
+    """The windows that a gateway has open: from the one that held now − lateness to the one that holds now + skew.
+
+    Args:
+        schedule: The plan's windows.
+        now_ms: The gateway's clock.
+        skew_ms: How far a device's clock may run ahead.
+        first_window: The plan's first window in this store; nothing before it is accepted.
+    """
+    oldest = schedule.index_at(now_ms - schedule.lateness_ms)
+    newest = schedule.index_at(now_ms + skew_ms)
+    return range(max(oldest, first_window), max(newest, first_window - 1) + 1)
+
+
+def due_ms(schedule: Schedule, window: int) -> int:
+    """When to ask for a window's seal: from then on no gateway accepts for it by its own clock."""
+    return schedule.end_ms(window) + schedule.lateness_ms
+
+
+@dataclass(frozen=True)
+class WindowBook:
+    """The windows that are not finished, and what may be done with them now.
+
+    Attributes:
+        states: State by window. Finished windows may be left out; windows that no gateway opened are.
+    """
+
+    states: Mapping[int, WindowState]
+
+    def next_to_seal(self) -> int | None:
+        """The oldest window that is not sealed yet."""
+        return min((window for window, state in self.states.items() if state in _UNSEALED), default=None)
+
+    def due_to_seal(self, schedule: Schedule, now_ms: int) -> int | None:
+        """The oldest window that is not sealed yet, where its time has come or its seal was begun."""
+        window = self.next_to_seal()
+        if window is None:
+            return None
+        begun = self.states[window] is WindowState.CLOSING
+        return window if begun or now_ms >= due_ms(schedule, window) else None
+
+    def next_outcome(self) -> int | None:
+        """The sealed window that is next for its outcome; None while an older one waits for its seal."""
+        oldest = min((window for window, state in self.states.items() if state not in _FINISHED), default=None)
+        return oldest if oldest is not None and self.states[oldest] is WindowState.SEALED else None
+
+    def check_seal(self, window: int) -> None:
+        """Allows the seal of a window that is sealed already, or the next to be.
+
+        Raises:
+            WindowOrderError: No gateway had it open, or an older one comes first.
+        """
+        state = self.states.get(window)
+        if state is None or state is WindowState.SKIPPED:
+            raise WindowOrderError(f"window {window} cannot be sealed: no gateway has had it open")
+        first = self.next_to_seal()
+        if state in _UNSEALED and first is not None and first < window:
+            raise WindowOrderError(f"window {window} cannot be sealed yet: window {first} is {self.states[first]}")
+
+    def check_outcome(self, window: int) -> None:
+        """Allows the outcome of a window that has it already, or is the next for it.
+
+        Raises:
+            WindowOrderError: It is not sealed, or an older one comes first.
+        """
+        state = self.states.get(window)
+        if state is WindowState.RELEASED:
+            return
+        if state is not WindowState.SEALED:
+            raise WindowOrderError(f"window {window} cannot be released: it is {state or 'unknown here'}, not sealed")
+        oldest = min(w for w, s in self.states.items() if s not in _FINISHED)
+        if oldest < window:
+            raise WindowOrderError(f"window {window} cannot be released yet: window {oldest} is {self.states[oldest]}")

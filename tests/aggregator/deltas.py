@@ -1,0 +1,47 @@
+"""Deltas whose every one is told apart in the sum: number i adds 1 to counter i, and nothing else.
+
+So a loss shows as 0 and a double count as 2.
+"""
+
+from functools import cache
+
+import numpy as np
+
+from hushsum import Plan
+from hushsum.delta import Delta, DeltaId, Run
+from hushsum.families import Increments
+from hushsum_proto.entries import DeltaEntry, partition_of
+from tests.plans import small_plan
+
+COUNTERS = 10_000  # three blocks, the last one not full
+
+
+def tally_plan(*, records_per_client: int | None = None, counters: int = COUNTERS, total_epsilon: object = 100) -> Plan:
+    """A plan of one row, so that a delta of one record is one counter."""
+    privacy: dict[str, object] = {"total_epsilon": total_epsilon}
+    if records_per_client is not None:
+        privacy |= {"unit": "client", "records_per_client": records_per_client}
+    return small_plan(sketch={"rows": 1, "buckets": counters}, privacy=privacy)
+
+
+def tally(plan: Plan, number: int, window: int, stream: int, sequence: int, records: int = 1) -> bytes:
+    """The packed delta that adds ``records`` to counter ``number``."""
+    increments = Increments(np.array([number]), np.array([records]))
+    run = Run(0, records, increments)
+    return Delta(plan.id, window, DeltaId(stream, sequence), (run,)).pack(plan)
+
+
+def entry(client_id: str, delta: bytes) -> DeltaEntry:
+    return DeltaEntry(client_id, delta, 0)
+
+
+@cache
+def clients_of(partition: int, partitions: int) -> tuple[str, ...]:
+    """Client ids that belong to a partition."""
+    names = (f"client-{index}" for index in range(10_000))
+    return tuple(name for name in names if partition_of(name, partitions) == partition)
+
+
+def client_of(partition: int, partitions: int, number: int = 0) -> str:
+    """The ``number``-th client id that belongs to a partition."""
+    return clients_of(partition, partitions)[number]

@@ -1,0 +1,135 @@
+"""The inner half of a service on real files: log, store, receipts, folds and releaser, opened and killed at will."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Self
+
+from aggregator.inspect_sqlite import read_verdicts
+from aggregator.log_sqlite import SqliteLog
+from aggregator.ports import Appended, Runtime
+from aggregator.receipts_file import ReceiptsFile
+from aggregator.releaser import Releaser, ReleaserPorts
+from aggregator.store_sqlite import SqliteStore
+from aggregator.verdicts import VerdictKind
+from aggregator.worker import Workers, WorkerSettings
+from hushsum.entropy import Entropy, ReplayableEntropy
+from hushsum.plan import Plan
+from hushsum_proto.convert import entry_to_bytes
+from hushsum_proto.entries import partition_of
+from tests.aggregator.deltas import client_of, entry, tally
+from tests.doubles import ManualRuntime, RecordingObserver, Steps
+
+PARTITIONS = 2
+SETTINGS = WorkerSettings(checkpoint_entries=20, retain_verdicts=True)
+LOG_STEPS = ("append", "forget")
+STORE_STEPS = ("mark_closing", "checkpoint", "commit_outcome", "publish", "forget")
+RECEIPTS_STEPS = ("write",)
+
+
+class DiskSite:
+    """Made by :meth:`open`; after :meth:`die` another one can be opened on the same folder.
+
+    Attributes:
+        window: The one that the runtime's clock stands in when the folder is new.
+    """
+
+    def __init__(
+        self, folder: Path, plan: Plan, runtime: Runtime, log: SqliteLog, store: SqliteStore, receipts: ReceiptsFile
+    ) -> None:
+        self.folder, self.plan, self.runtime = folder, plan, runtime
+        self.log, self.store, self.receipts = log, store, receipts
+        self.observer = RecordingObserver()
+        self.workers: Workers
+        self.releaser: Releaser
+        self.window = 0
+
+    @classmethod
+    async def open(
+        cls,
+        folder: Path,
+        plan: Plan,
+        runtime: Runtime,
+        *,
+        steps: Steps | None = None,
+        entropy: Entropy | None = None,
+    ) -> Self:
+        """Opens everything that a service opens, in its order; calls that change something go through ``steps``."""
+        steps = steps or Steps()
+        store = await SqliteStore.open(folder / "store.db", runtime)
+        await store.register(plan, PARTITIONS, plan.window.index_at(runtime.now_ms()))
+        log = await SqliteLog.open(folder / "log.db", plan.id, PARTITIONS, runtime)
+        receipts = await ReceiptsFile.open(folder / "receipts.jsonl", runtime)
+        site = cls(folder, plan, runtime, log, store, receipts)
+        site.window = await store.first_window(plan.id)
+        counted_log, counted_store = steps.around(log, *LOG_STEPS), steps.around(store, *STORE_STEPS)
+        site.workers = Workers(plan, counted_log, counted_store, runtime, site.observer, SETTINGS)
+        ports = ReleaserPorts(
+            log=counted_log,
+            store=counted_store,
+            receipts=steps.around(receipts, *RECEIPTS_STEPS),
+            folds=site.workers,
+            entropy=entropy or ReplayableEntropy(b"test"),
+            runtime=runtime,
+            observer=site.observer,
+        )
+        site.releaser = Releaser(plan, ports)
+        return site
+
+    async def start(self) -> None:
+        """As a service starts."""
+        await self.workers.start()
+        await self.releaser.start()
+
+    async def die(self) -> None:
+        """Every task ends where it stands; nothing is saved."""
+        tasks = self.workers._tasks
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.log.close()
+        await self.store.close()
+
+    async def send(self, number: int, *, window: int | None = None, records: int = 1) -> bytes:
+        """Appends delta ``number``, of a client of its own, as a gateway would."""
+        at = self.window if window is None else window
+        client = client_for(number)
+        delta = tally(self.plan, number, at, stream=1, sequence=0, records=records)
+        partition = partition_of(client, PARTITIONS)
+        await self.log.append([Appended(partition, at, entry_to_bytes(entry(client, delta)))])
+        return delta
+
+    def counted(self) -> Counter[str]:
+        """How often each client was counted, by the retained verdicts that are stored."""
+        verdicts = read_verdicts(self.folder / "store.db", self.plan)
+        return Counter(str(verdict.client_id) for _, verdict in verdicts if verdict.kind is VerdictKind.COUNTED)
+
+    def files(self) -> bytes:
+        """All bytes of log and store."""
+        return b"".join(path.read_bytes() for path in self.folder.iterdir() if ".db" in path.name)
+
+
+def client_for(number: int) -> str:
+    """A client for each delta, of one partition after the other."""
+    return client_of(number % PARTITIONS, PARTITIONS, number // PARTITIONS)
+
+
+@asynccontextmanager
+async def disk_site(
+    folder: Path,
+    plan: Plan,
+    runtime: Runtime | None = None,
+    *,
+    entropy: Entropy | None = None,
+    open_windows: int = 1,
+) -> AsyncIterator[DiskSite]:
+    """A running site, with some windows open from its first on."""
+    site = await DiskSite.open(folder, plan, runtime or ManualRuntime(), entropy=entropy)
+    await site.store.open_windows(plan.id, site.window, site.window + open_windows - 1)
+    await site.start()
+    try:
+        yield site
+    finally:
+        await site.die()

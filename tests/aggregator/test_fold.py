@@ -1,0 +1,367 @@
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from aggregator.fold import Fold, FoldState, MalformedEntry, RememberedKind, Verdict, VerdictKind
+from aggregator.fold_state import BLOCK
+from hushsum.delta import DeltaId, digest
+from hushsum.errors import Reason
+from hushsum.plan import Plan
+from hushsum_proto.entries import LogEntry, SealEntry
+from tests.aggregator.deltas import COUNTERS, client_of, entry, tally, tally_plan
+from tests.doubles import StoredFold, described
+
+W = 100
+ALICE, BOB = "alice", "bob"
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    return tally_plan()
+
+
+@pytest.fixture(scope="module")
+def bounded() -> Plan:
+    return tally_plan(records_per_client=3)
+
+
+class Bench:
+    """A fold of one partition, its entries numbered as they come, and what a store would hold of it."""
+
+    def __init__(self, plan: Plan, **options: bool) -> None:
+        self.plan, self.options = plan, options
+        state = FoldState(closed_through=W - 1)
+        self.fold = Fold(plan, 0, 1, state, **options)
+        self.stored = StoredFold(state, COUNTERS)
+
+    def apply(self, *entries: LogEntry | MalformedEntry) -> list[Verdict]:
+        return self.fold.apply([*enumerate(entries, self.fold.position)])
+
+    def kinds(self, *entries: LogEntry | MalformedEntry) -> list[VerdictKind | Reason]:
+        return [verdict.reason or verdict.kind for verdict in self.apply(*entries)]
+
+    def save(self) -> None:
+        self.stored.add(self.fold.checkpoint())
+
+    def crash(self) -> None:
+        self.fold = Fold(self.plan, 0, 1, self.stored.load(self.plan.counters_shape), **self.options)
+
+    def counts(self, window: int = W) -> dict[int, int]:
+        """What is stored, by counter, where it is not 0."""
+        flat = self.stored.sums[window].counters[0]
+        return {int(index): int(flat[index]) for index in np.flatnonzero(flat)}
+
+
+def seal(plan: Plan, window: int = W) -> SealEntry:
+    return SealEntry(plan.id, window, 0)
+
+
+def recalled(bench: Bench, delta: bytes, sequence: int, window: int = W, client: str = ALICE) -> tuple[object, object]:
+    return bench.fold.recall(client, DeltaId(1, sequence), digest(delta), window)
+
+
+def test_a_delta_is_counted_once_whatever_is_resent(plan: Plan) -> None:
+    bench = Bench(plan)
+    sent = entry(ALICE, tally(plan, 7, W, stream=1, sequence=0))
+    assert bench.kinds(sent, sent, sent) == ["counted", "duplicate", "duplicate"]
+    bench.save()
+    assert bench.counts() == {7: 1}
+
+
+def test_the_count_counter_is_set_from_the_declared_records(plan: Plan) -> None:
+    bench = Bench(plan)
+    bench.apply(entry(ALICE, tally(plan, 7, W, 1, 0, records=5)), entry(BOB, tally(plan, 8, W, 1, 0)))
+    bench.save()
+    assert bench.stored.sums[W].counts.tolist() == [6 * plan.privacy.mechanism.count_scale]
+
+
+def test_two_clients_may_use_the_same_stream_and_number(plan: Plan) -> None:
+    bench = Bench(plan)
+    assert bench.kinds(*(entry(client, tally(plan, 7, W, 1, 0)) for client in (ALICE, BOB))) == ["counted", "counted"]
+
+
+def test_the_same_id_with_other_bytes_is_refused_and_changes_nothing(plan: Plan) -> None:
+    bench = Bench(plan)
+    first, other = tally(plan, 7, W, 1, 0), tally(plan, 8, W, 1, 0)
+    assert bench.kinds(entry(ALICE, first), entry(ALICE, other), entry(ALICE, first)) == [
+        "counted",
+        Reason.ID_REUSED,
+        "duplicate",
+    ]
+    bench.save()
+    assert bench.counts() == {7: 1}
+
+
+def test_an_id_that_was_used_in_another_window_is_told_apart(plan: Plan) -> None:
+    bench = Bench(plan)
+    assert bench.kinds(entry(ALICE, tally(plan, 7, W, 1, 0)), entry(ALICE, tally(plan, 7, W + 1, 1, 0))) == [
+        "counted",
+        Reason.ID_OF_ANOTHER_WINDOW,
+    ]
+
+
+def test_what_stands_before_the_seal_is_in_and_what_stands_after_is_late(plan: Plan) -> None:
+    bench = Bench(plan)
+    before, after = (entry(ALICE, tally(plan, number, W, 1, number)) for number in (0, 1))
+    assert bench.kinds(before, seal(plan), after, seal(plan), after) == ["counted", "late", "late"]
+    bench.save()
+    assert bench.counts() == {0: 1}
+
+
+def test_a_resend_of_a_counted_delta_after_the_seal_is_remembered_as_counted(plan: Plan) -> None:
+    bench = Bench(plan)
+    counted, late = tally(plan, 0, W, 1, 0), tally(plan, 1, W, 1, 1)
+    assert bench.kinds(entry(ALICE, counted), seal(plan), entry(ALICE, counted), entry(ALICE, late)) == [
+        "counted",
+        "duplicate",
+        "late",
+    ]
+    assert recalled(bench, counted, 0) == (RememberedKind.COUNTED, None)
+    assert recalled(bench, late, 1) == (RememberedKind.LATE, None)
+    bench.save()
+    bench.crash()
+    assert recalled(bench, counted, 0) == (RememberedKind.COUNTED, None)
+    assert recalled(bench, late, 1) == (RememberedKind.LATE, None)
+
+
+def test_after_forgetting_nothing_is_called_late_for_it_may_have_been_counted(plan: Plan) -> None:
+    bench = Bench(plan)
+    counted = tally(plan, 0, W, 1, 0)
+    bench.apply(entry(ALICE, counted), seal(plan))
+    bench.fold.forget(W)
+    assert recalled(bench, counted, 0) == (RememberedKind.UNKNOWN, None)
+    assert recalled(bench, tally(plan, 1, W, 1, 1), 1) == (RememberedKind.UNKNOWN, None)
+    assert bench.kinds(entry(ALICE, counted)) == ["late"]
+
+
+def test_an_id_below_reach_is_unknown_when_it_is_asked_for(plan: Plan) -> None:
+    bench = Bench(plan)
+    bench.apply(*(entry(ALICE, tally(plan, number, W, 1, number)) for number in range(70)), seal(plan))
+    assert recalled(bench, tally(plan, 3, W, 1, 3), 3) == (RememberedKind.UNKNOWN, None)
+    assert bench.kinds(entry(ALICE, tally(plan, 3, W, 1, 3))) == ["duplicate"]
+
+
+def test_other_bytes_are_recalled_as_refused(plan: Plan) -> None:
+    bench = Bench(plan)
+    bench.apply(entry(ALICE, tally(plan, 0, W, 1, 0)), seal(plan))
+    assert recalled(bench, tally(plan, 1, W, 1, 0), 0) == (RememberedKind.REFUSED, Reason.ID_REUSED)
+    other = recalled(bench, tally(plan, 0, W + 1, 1, 0), 0, window=W + 1)
+    assert other == (RememberedKind.REFUSED, Reason.ID_OF_ANOTHER_WINDOW)
+
+
+def test_what_the_fold_has_never_seen_in_an_open_window_is_not_called_late(plan: Plan) -> None:
+    assert recalled(Bench(plan), tally(plan, 0, W, 1, 0), 0) == (RememberedKind.UNKNOWN, None)
+
+
+def test_a_seal_closes_older_windows_too(plan: Plan) -> None:
+    bench = Bench(plan)
+    assert bench.kinds(seal(plan, W + 3), *(entry(ALICE, tally(plan, n, W + n, 1, n)) for n in (0, 2, 3, 4))) == [
+        "late",
+        "late",
+        "late",
+        "counted",
+    ]
+
+
+def test_nothing_is_counted_before_the_first_window(plan: Plan) -> None:
+    assert Bench(plan).kinds(entry(ALICE, tally(plan, 0, W - 1, 1, 0))) == ["late"]
+
+
+def test_a_seal_of_another_plan_closes_nothing(plan: Plan, bounded: Plan) -> None:
+    bench = Bench(plan)
+    assert bench.kinds(seal(bounded), entry(ALICE, tally(plan, 0, W, 1, 0))) == ["counted"]
+
+
+def test_a_sealed_window_cannot_be_written_any_more(plan: Plan) -> None:
+    bench = Bench(plan)
+    bench.apply(entry(ALICE, tally(plan, 0, W, 1, 0)))
+    counters = bench.fold._windows[W].counters
+    bench.apply(seal(plan))
+    with pytest.raises(ValueError, match="read-only"):
+        counters[0, 0, 0] = 5
+
+
+def test_malformed_entries_are_refused_counted_and_passed(plan: Plan) -> None:
+    bench = Bench(plan)
+    verdicts = bench.apply(MalformedEntry("no entry"), entry(ALICE, b"\x01no delta"), entry(ALICE, b""))
+    assert [(verdict.kind, verdict.reason, verdict.id) for verdict in verdicts] == [
+        (VerdictKind.REFUSED, Reason.MALFORMED, None)
+    ] * 3
+    assert [verdict.client_id for verdict in verdicts] == [None, ALICE, ALICE]
+    assert [verdict.position for verdict in verdicts] == [0, 1, 2]
+    assert bench.kinds(entry(ALICE, tally(plan, 0, W, 1, 0))) == ["counted"]
+
+
+def planted(plan: Plan, bounded: Plan) -> Iterator[tuple[bytes, Reason]]:
+    good = tally(plan, 5, W, 1, 0)
+    yield tally(bounded, 5, W, 1, 0), Reason.WRONG_PLAN
+    yield b"\x09" + good[1:], Reason.NEWER_FORMAT
+    yield good + b"\x00", Reason.MALFORMED
+    yield tally(plan, COUNTERS + 1, W, 1, 0), Reason.BUCKET_OUT_OF_RANGE
+    yield good + bytes(plan.delta_bytes_max), Reason.TOO_LARGE
+
+
+def test_what_the_plan_does_not_allow_is_refused_again_here_and_changes_nothing(plan: Plan, bounded: Plan) -> None:
+    for data, reason in planted(plan, bounded):
+        bench = Bench(plan)
+        assert bench.kinds(entry(ALICE, data)) == [reason]
+        change = bench.fold.checkpoint()
+        assert (change.blocks, change.streams, change.position) == ((), {}, 1)
+
+
+def test_a_refused_delta_does_not_use_up_its_id(plan: Plan) -> None:
+    bench = Bench(plan)
+    bad, good = tally(plan, COUNTERS + 1, W, 1, 0), tally(plan, 5, W, 1, 0)
+    assert bench.kinds(entry(ALICE, bad), entry(ALICE, good)) == [Reason.BUCKET_OUT_OF_RANGE, "counted"]
+
+
+def test_a_client_of_another_partition_is_refused(plan: Plan) -> None:
+    fold = Fold(plan, 2, 4)
+    own, foreign = client_of(2, 4), client_of(3, 4)
+    verdicts = fold.apply([(0, entry(foreign, tally(plan, 0, W, 1, 0))), (1, entry(own, tally(plan, 0, W, 1, 0)))])
+    assert [verdict.reason or verdict.kind for verdict in verdicts] == [Reason.WRONG_PARTITION, "counted"]
+
+
+def test_the_contribution_bound_covers_all_streams_and_refuses_whole_deltas(bounded: Plan) -> None:
+    bench = Bench(bounded)
+    sent = [
+        entry(ALICE, tally(bounded, 0, W, stream=1, sequence=0, records=2)),
+        entry(ALICE, tally(bounded, 1, W, stream=2, sequence=0, records=2)),  # 4 of 3
+        entry(ALICE, tally(bounded, 2, W, stream=3, sequence=0, records=1)),  # 3 of 3: the refused one took nothing
+        entry(ALICE, tally(bounded, 3, W, stream=1, sequence=1, records=1)),
+        entry(BOB, tally(bounded, 4, W, stream=1, sequence=0, records=3)),
+        entry(ALICE, tally(bounded, 5, W + 1, stream=1, sequence=2, records=3)),
+    ]
+    beyond = Reason.TOO_MANY_RECORDS
+    assert bench.kinds(*sent) == ["counted", beyond, "counted", beyond, "counted", "counted"]
+    bench.save()
+    assert bench.counts() == {0: 2, 2: 1, 4: 3}
+
+
+def test_a_delta_beyond_the_bound_is_remembered_as_refused(bounded: Plan) -> None:
+    bench = Bench(bounded)
+    first, beyond = tally(bounded, 0, W, 1, 0, records=3), tally(bounded, 1, W, 1, 1)
+    assert bench.kinds(*(entry(ALICE, each) for each in (first, beyond, beyond))) == [
+        "counted",
+        Reason.TOO_MANY_RECORDS,
+        "duplicate",
+    ]
+    bench.save()
+    bench.crash()
+    assert recalled(bench, beyond, 1) == (RememberedKind.REFUSED, Reason.TOO_MANY_RECORDS)
+    found = bench.fold.remembered(ALICE, DeltaId(1, 1))
+    assert found is not None
+    assert (found.kind, found.reason, found.window) == (VerdictKind.REFUSED, Reason.TOO_MANY_RECORDS, W)
+
+
+def test_the_bound_survives_a_crash(bounded: Plan) -> None:
+    bench = Bench(bounded)
+    bench.apply(entry(ALICE, tally(bounded, 0, W, 1, 0, records=3)))
+    bench.save()
+    bench.crash()
+    assert bench.kinds(entry(ALICE, tally(bounded, 1, W, 2, 0))) == [Reason.TOO_MANY_RECORDS]
+
+
+def test_remembered_says_what_an_id_was_used_for(plan: Plan) -> None:
+    bench, delta = Bench(plan), tally(plan, 0, W, 1, 4)
+    assert bench.fold.remembered(ALICE, DeltaId(1, 4)) is None
+    bench.apply(entry(ALICE, delta))
+    assert bench.fold.remembered(ALICE, DeltaId(1, 4)) == (VerdictKind.COUNTED, digest(delta), W, None)
+    assert bench.fold.remembered(BOB, DeltaId(1, 4)) is None
+
+
+def test_a_stream_is_forgotten_with_the_last_window_that_it_touched(plan: Plan) -> None:
+    bench = Bench(plan)
+    both = [tally(plan, 0, W, 1, 0), tally(plan, 1, W + 1, 1, 1)]
+    bench.apply(*(entry(ALICE, each) for each in both), entry(BOB, tally(plan, 2, W, 1, 0)), seal(plan))
+    bench.fold.forget(W)
+    bench.save()
+    assert [key.client_id for key in bench.stored.state.streams] == [ALICE]
+    bench.apply(seal(plan, W + 1))
+    bench.fold.forget(W + 1)
+    bench.save()
+    assert bench.stored.state.streams == {}
+    assert bench.kinds(*(entry(ALICE, each) for each in both)) == ["late", "late"]
+
+
+def test_a_contribution_is_forgotten_with_its_window(bounded: Plan) -> None:
+    bench = Bench(bounded)
+    bench.apply(*(entry(ALICE, tally(bounded, n, W + n, 1, n)) for n in (0, 1)), seal(bounded))
+    bench.fold.forget(W)
+    bench.save()
+    assert [key.window for key in bench.stored.state.contributions] == [W + 1]
+
+
+def test_a_checkpoint_holds_what_changed_and_nothing_else(plan: Plan) -> None:
+    bench = Bench(plan)
+    bench.apply(entry(ALICE, tally(plan, 1, W, 1, 0)), entry(BOB, tally(plan, BLOCK, W, 1, 0)))
+    first = bench.fold.checkpoint()
+    assert [block.number for block in first.blocks] == [0, 1]
+    assert len(first.streams) == 2
+    bench.apply(entry(BOB, tally(plan, COUNTERS - 1, W, 1, 1)))
+    second = bench.fold.checkpoint()
+    assert [(block.number, len(block.values)) for block in second.blocks] == [(2, COUNTERS - 2 * BLOCK)]
+    assert [key.client_id for key in second.streams] == [BOB]
+    assert bench.fold.changed is False
+    assert bench.fold.checkpoint().blocks == ()
+
+
+def test_a_checkpoint_is_a_copy(plan: Plan) -> None:
+    bench = Bench(plan)
+    bench.apply(entry(ALICE, tally(plan, 1, W, 1, 0)))
+    change = bench.fold.checkpoint()
+    bench.apply(entry(ALICE, tally(plan, 1, W, 1, 1)))
+    assert change.blocks[0].values[1] == 1
+    assert change.counts[W].tolist() == [plan.privacy.mechanism.count_scale]
+
+
+def test_a_seal_or_forgetting_makes_a_checkpoint_due(plan: Plan) -> None:
+    bench = Bench(plan)
+    bench.apply(entry(ALICE, tally(plan, 1, W, 1, 0)))
+    assert (bench.fold.changed, bench.fold.must_checkpoint) == (True, False)
+    bench.apply(seal(plan))
+    assert bench.fold.must_checkpoint
+    bench.save()
+    assert not bench.fold.changed
+    bench.fold.forget(W)
+    assert bench.fold.must_checkpoint
+
+
+def test_sealed_counters_leave_the_fold_with_the_checkpoint_that_stores_them(plan: Plan) -> None:
+    bench = Bench(plan)
+    bench.apply(entry(ALICE, tally(plan, 1, W, 1, 0)), seal(plan))
+    assert bench.fold._closed
+    bench.save()
+    assert not bench.fold._closed
+    assert not bench.fold._windows
+
+
+def test_verdicts_are_retained_only_when_told(plan: Plan) -> None:
+    for retained in (False, True):
+        bench = Bench(plan, retain_verdicts=retained)
+        sent = entry(ALICE, tally(plan, 1, W, 1, 0))
+        verdicts = bench.apply(sent, sent, seal(plan))
+        bench.save()
+        bench.save()
+        assert bench.stored.verdicts == (verdicts if retained else [])
+
+
+def test_positions_must_follow_one_another(plan: Plan) -> None:
+    with pytest.raises(AssertionError, match="entry 1 where 0 comes next"):
+        Fold(plan, 0, 1).apply([(1, MalformedEntry(""))])
+
+
+def test_only_a_closed_window_can_be_forgotten(plan: Plan) -> None:
+    with pytest.raises(AssertionError, match="closed"):
+        Bench(plan).fold.forget(W)
+
+
+def test_a_fold_that_was_loaded_is_the_fold_that_was_stored(bounded: Plan) -> None:
+    bench = Bench(bounded)
+    bench.apply(*(entry(ALICE, tally(bounded, n, W + n % 2, n, 0)) for n in range(4)))
+    bench.save()
+    before = described(bench.stored.load(bounded.counters_shape))
+    bench.crash()
+    bench.save()
+    assert described(bench.stored.load(bounded.counters_shape)) == before

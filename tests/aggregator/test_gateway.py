@@ -1,0 +1,208 @@
+"""Acknowledged means durable: a gateway over a log that loses power forgets nothing that it has acknowledged."""
+
+import asyncio
+import random
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from aggregator.commits import CommitLimits, Commits
+from aggregator.gateway import Gateway
+from aggregator.metrics import Metrics
+from aggregator.openings import Openings
+from aggregator.ports import Appended
+from aggregator.worker import Workers, WorkerSettings
+from hushsum.delta import DeltaId, read_header
+from hushsum_proto.answers import Answer, ServiceReason, Status
+from hushsum_proto.convert import entry_from_bytes
+from hushsum_proto.entries import DeltaEntry
+from tests.doubles import ManualRuntime, MemoryStore, PowerLossLog, RecordingObserver
+from tests.plans import small_plan
+from tests.services import NOW_MS, Contributor
+
+PLAN = small_plan(sketch={"rows": 2, "buckets": 8})
+PARTITIONS = 3
+
+
+class HastyLog(PowerLossLog):
+    """The planted fault: it returns before the sync does."""
+
+    async def append(self, entries: Sequence[Appended]) -> list[int]:
+        positions = [await self.end(entry.partition) for entry in entries]
+        self._unsynced += entries
+        return positions
+
+
+class CountingStore(MemoryStore):
+    """Counts the reads that acknowledgements are made by."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads = 0
+
+    async def states(self, plan_id: bytes, first: int, last: int) -> dict[int, str]:
+        self.reads += 1
+        return await super().states(plan_id, first, last)
+
+
+class World:
+    """A gateway and its folds over doubles."""
+
+    def __init__(self, log: PowerLossLog, **limits: int) -> None:
+        self.runtime = ManualRuntime(NOW_MS)
+        self.log = log
+        self.store = CountingStore()
+        self.metrics = Metrics()
+        window = PLAN.window.index_at(NOW_MS)
+        self.openings = Openings(PLAN, self.store, self.runtime, skew_ms=0, first_window=window)
+        sizes = {
+            "pending_entries_max": 1000,
+            "pending_bytes_max": 10**6,
+            "group_entries_max": 16,
+            "group_bytes_max": 10**5,
+        }
+        self.commits = Commits(log, self.openings, self.runtime, CommitLimits(**{**sizes, **limits}), self.metrics)
+        self.workers = Workers(PLAN, log, self.store, self.runtime, RecordingObserver(), WorkerSettings())
+        self.gateway = Gateway(
+            PLAN,
+            openings=self.openings,
+            commits=self.commits,
+            folds=self.workers,
+            runtime=self.runtime,
+            metrics=self.metrics,
+            pending_entries_max=1000,
+        )
+
+    async def start(self) -> "World":
+        await self.store.register(PLAN, self.log.partitions, self.openings.first_window)
+        await self.openings.load()
+        await self.openings.open_accepted()
+        await self.workers.start()
+        self.commits.start()
+        return self
+
+    async def stop(self) -> None:
+        self.log.let_go()
+        self.gateway.stop_accepting()
+        await self.workers.stop()  # first: over a faulty log, the folds never pass what the gateway waits for
+        await self.gateway.finish()
+
+
+async def durable_ids(log: PowerLossLog) -> set[tuple[str, DeltaId]]:
+    """What is found after power came back."""
+    after = log.lose_power()
+    found = set()
+    for partition in range(after.partitions):
+        for _, data in await after.read(partition, 0, 10**6, 0.0):
+            entry = entry_from_bytes(data)
+            assert isinstance(entry, DeltaEntry)
+            found.add((entry.client_id, read_header(entry.delta).id))
+    return found
+
+
+async def acknowledged_and_lost(log: PowerLossLog, seed: int) -> set[tuple[str, DeltaId]]:
+    """Sends deltas while syncs stall and go on at random, then cuts the power at a random moment."""
+    choice = random.Random(seed)
+    world = await World(log).start()
+    contributors = {f"client-{n}": Contributor(PLAN, n) for n in range(5)}
+    answers: dict[tuple[str, DeltaId], asyncio.Future[Answer] | Answer] = {}
+    for _ in range(choice.randrange(1, 60)):
+        log.held = choice.random() < 0.3
+        if not log.held:
+            log.let_go()
+        client_id = choice.choice(list(contributors))
+        delta_id, data = contributors[client_id].delta()
+        answers[client_id, delta_id] = world.gateway.begin(client_id, PLAN.id, data)
+        for _ in range(choice.choice([0, 0, 1, 3, 20])):
+            await asyncio.sleep(0)
+    acknowledged = {
+        key
+        for key, answer in answers.items()
+        if not isinstance(answer, Answer) and answer.done() and answer.result().status is Status.ACKNOWLEDGED
+    }
+    durable = await durable_ids(log)
+    await world.stop()
+    return acknowledged - durable
+
+
+async def test_what_was_acknowledged_is_there_after_power_is_lost(seed: int) -> None:
+    for schedule in range(25):
+        assert not await acknowledged_and_lost(PowerLossLog(PARTITIONS), seed + schedule), f"schedule {schedule}"
+
+
+async def test_a_log_that_returns_before_its_sync_is_found_out(seed: int) -> None:
+    assert await acknowledged_and_lost(HastyLog(PARTITIONS), seed)
+
+
+async def test_one_read_of_the_store_serves_a_group_and_begins_after_its_append(seed: int) -> None:
+    log = PowerLossLog(PARTITIONS)
+    world = await World(log).start()
+    contributor = Contributor(PLAN, 1)
+    log.held = True
+    first = world.gateway.begin("alice", PLAN.id, contributor.delta()[1])
+    await world.runtime.settle()
+    others = [world.gateway.begin("alice", PLAN.id, contributor.delta()[1]) for _ in range(10)]
+    reads = world.store.reads
+    await world.runtime.settle()
+    assert world.store.reads == reads, "nothing is read while the append is not durable"
+
+    log.let_go()
+    await world.runtime.settle()
+
+    assert log.syncs == 2
+    assert world.store.reads == reads + 2
+    for answer in (first, *others):
+        assert isinstance(answer, asyncio.Future)
+        assert answer.result().status is Status.ACKNOWLEDGED
+    await world.stop()
+
+
+@pytest.mark.parametrize(
+    ("limits", "groups"),
+    (({"group_entries_max": 4}, [1, 4, 4, 2]), ({"group_bytes_max": 1}, [1] * 11)),
+)
+async def test_groups_are_bounded_in_entries_and_in_bytes(limits: Mapping[str, int], groups: list[int]) -> None:
+    log = PowerLossLog(PARTITIONS)
+    world = await World(log, **limits).start()
+    contributor = Contributor(PLAN, 1)
+    log.held = True
+    world.gateway.begin("alice", PLAN.id, contributor.delta()[1])
+    await world.runtime.settle()
+    for _ in range(10):
+        world.gateway.begin("alice", PLAN.id, contributor.delta()[1])
+    log.let_go()
+    await world.runtime.settle()
+
+    assert log.syncs == len(groups)
+    assert world.metrics.registry.get_sample_value("hushsum_group_entries_sum") == sum(groups)
+    await world.stop()
+
+
+async def test_a_gateway_forgets_a_delta_once_the_fold_has_passed_it() -> None:
+    world = await World(PowerLossLog(PARTITIONS)).start()
+    contributor = Contributor(PLAN, 1)
+    for n in range(60):
+        world.gateway.begin(f"client-{n % 7}", PLAN.id, contributor.delta()[1])
+    await world.runtime.settle()
+
+    assert world.gateway.waiting == 0
+    assert world.metrics.registry.get_sample_value("hushsum_deltas_total", {"status": "acknowledged"}) == 60
+    await world.stop()
+
+
+async def test_what_a_stopped_fold_cannot_say_is_unavailable() -> None:
+    log = PowerLossLog(PARTITIONS)
+    world = await World(log).start()
+    log.held = True
+    answer = world.gateway.begin("alice", PLAN.id, Contributor(PLAN, 1).delta()[1])
+    await world.runtime.settle()
+    await world.store.mark_closing(PLAN.id, world.openings.first_window)
+    await world.workers.stop()
+    log.let_go()
+    await world.runtime.settle()
+
+    assert isinstance(answer, asyncio.Future)
+    refusal = answer.result().refusal
+    assert refusal is not None
+    assert (refusal.reason, refusal.retry) == (ServiceReason.UNAVAILABLE, True)
+    await world.gateway.finish()

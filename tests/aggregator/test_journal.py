@@ -1,0 +1,59 @@
+"""The journal: one JSON object a line for machines, and nothing of what clients sent."""
+
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import structlog
+
+from aggregator.journal import journal, write_journal
+from tests.plans import small_plan
+from tests.services import Contributor, RawClient, config_of, service_of
+
+PLAN = small_plan()
+
+
+@pytest.fixture
+def lines() -> Iterator[io.StringIO]:
+    stream = io.StringIO()
+    yield stream
+    structlog.reset_defaults()
+
+
+def test_a_line_is_a_json_object_with_its_time_level_and_part(lines: io.StringIO) -> None:
+    write_journal("info", "json", lines)
+
+    journal("gateway").info("listening", port=7443)
+    journal("gateway").debug("not this")
+
+    (line,) = lines.getvalue().splitlines()
+    said = json.loads(line)
+    assert said.pop("timestamp").endswith("Z")
+    assert said == {"event": "listening", "level": "info", "part": "gateway", "port": 7443}
+
+
+def test_people_get_plain_lines(lines: io.StringIO) -> None:
+    write_journal("warning", "console", lines)
+
+    journal("gateway").warning("slow", seconds=2)
+
+    assert "slow" in lines.getvalue()
+    assert "seconds=2" in lines.getvalue()
+    assert "\x1b" not in lines.getvalue(), "no colours where nobody sees them"
+
+
+async def test_no_line_names_a_client_or_what_it_sent(lines: io.StringIO, tmp_path: Path) -> None:
+    write_journal("debug", "json", lines)
+    async with service_of(config_of(tmp_path, PLAN)) as service, RawClient(service.grpc, "carol") as client:
+        _, delta = Contributor(PLAN, 0xABCDEF).delta()
+        await client.submit(PLAN.id, [delta, delta[:-1]])
+        await client.seal()
+        await client.release()
+
+    events = [json.loads(line)["event"] for line in lines.getvalue().splitlines()]
+    assert events[0] == "listening"
+    assert {"released", "stopping", "stopped"} <= set(events)
+    for secret in ("carol", "abcdef", str(0xABCDEF)):
+        assert secret not in lines.getvalue()

@@ -1,0 +1,59 @@
+"""Real processes, really killed in the middle of what they do; the files they leave are opened again."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from tests.aggregator.disk_site import DiskSite, client_for
+from tests.aggregator.victim import PLAN
+from tests.doubles import ManualRuntime
+
+ROOT = Path(__file__).resolve().parents[2]
+LIVES = 4
+
+
+def killed(folder: Path, first_number: int, lines: int) -> list[list[str]]:
+    """What a victim promised before it was killed, some lines after its start."""
+    path = os.pathsep.join([str(ROOT), str(ROOT / "proto")])
+    command = [sys.executable, "-m", "tests.aggregator.victim", str(folder), str(first_number)]
+    with subprocess.Popen(
+        command, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE, text=True
+    ) as victim:
+        assert victim.stdout is not None
+        promises = [victim.stdout.readline().split() for _ in range(lines)]
+        victim.kill()
+        promises += [line.split() for line in victim.stdout.read().splitlines(keepends=True) if line.endswith("\n")]
+    assert all(promises), "the victim died by itself"
+    return promises
+
+
+async def test_whatever_is_killed_every_promise_is_kept(tmp_path: Path, rng: np.random.Generator, seed: int) -> None:
+    promises = []
+    for life in range(LIVES):
+        promises += killed(tmp_path, 700 * life, lines=int(rng.integers(3, 40)))
+    acknowledged = [int(words[1]) for words in promises if words[0] == "acknowledged"]
+    released = {int(words[1]): words[2] for words in promises if words[0] == "released"}
+
+    site = await DiskSite.open(tmp_path, PLAN, ManualRuntime())
+    await site.start()
+    for window in await site.store.unfinished(PLAN.id):
+        await site.releaser.seal(window)
+        await site.releaser.release(window)
+    await site.workers.stop()
+
+    counted = site.counted()
+    assert {client_for(number) for number in acknowledged} <= counted.keys(), f"lost; seed {seed}"
+    assert set(counted.values()) == {1}, f"counted twice; seed {seed}"
+    outcomes = await site.store.outcomes(PLAN.id)
+    stored = {outcome.window: outcome.sha256.hex() for outcome in outcomes}
+    assert all(outcome.published for outcome in outcomes)
+    assert released.items() <= stored.items()
+    receipts = {window: digest.hex() for _, _, window, digest, _ in await site.receipts.read()}
+    assert receipts == stored
+    spends = [spend.window for spend in (await site.store.account("")).spends]
+    assert spends == sorted(stored)
+    assert len(acknowledged) > 10
+    await site.die()

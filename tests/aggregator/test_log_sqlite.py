@@ -1,0 +1,166 @@
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from aggregator.errors import LogError, LogGapError
+from aggregator.inspect_sqlite import log_size
+from aggregator.log_sqlite import SqliteLog
+from aggregator.ports import Appended, SystemRuntime
+from tests.doubles import ManualRuntime
+
+PLAN_ID = bytes(range(32))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "log.db"
+
+
+@pytest.fixture
+def runtime() -> ManualRuntime:
+    return ManualRuntime()
+
+
+@pytest.fixture
+async def log(path: Path, runtime: ManualRuntime) -> AsyncIterator[SqliteLog]:
+    opened = await SqliteLog.open(path, PLAN_ID, 2, runtime)
+    yield opened
+    await opened.close()
+
+
+def items(partition: int, window: int, *texts: str) -> list[Appended]:
+    return [Appended(partition, window, text.encode()) for text in texts]
+
+
+async def everything(log: SqliteLog, partition: int, position: int = 0) -> list[tuple[int, bytes]]:
+    return await log.read(partition, position, 1000, 0)
+
+
+async def test_positions_are_consecutive_in_each_partition(log: SqliteLog) -> None:
+    mixed = [*items(0, 5, "a"), *items(1, 5, "b"), *items(0, 5, "c")]
+    assert await log.append(mixed) == [0, 0, 1]
+    assert await log.append(items(1, 5, "d")) == [1]
+    assert await everything(log, 0) == [(0, b"a"), (1, b"c")]
+    assert await everything(log, 1, 1) == [(1, b"d")]
+    assert [await log.end(0), await log.end(1)] == [2, 2]
+
+
+async def test_reading_is_limited_and_goes_on_where_it_stopped(log: SqliteLog) -> None:
+    await log.append(items(0, 5, *"abcde"))
+    assert await log.read(0, 1, 2, 0) == [(1, b"b"), (2, b"c")]
+    assert await log.read(0, 5, 2, 0) == []
+
+
+async def test_everything_is_there_after_reopening(path: Path, runtime: ManualRuntime) -> None:
+    log = await SqliteLog.open(path, PLAN_ID, 2, runtime)
+    await log.append(items(1, 5, "a", "b"))
+    await log.close()
+    again = await SqliteLog.open(path, PLAN_ID, 2, runtime)
+    assert await everything(again, 1) == [(0, b"a"), (1, b"b")]
+    assert await again.append(items(1, 5, "c")) == [2]
+    await again.close()
+
+
+async def test_a_reader_that_waits_is_woken_by_an_append(log: SqliteLog, runtime: ManualRuntime) -> None:
+    waiting = asyncio.create_task(log.read(0, 0, 10, 60.0))
+    await runtime.settle()
+    await log.append(items(1, 5, "elsewhere"))
+    await runtime.settle()
+    assert not waiting.done()
+    await log.append(items(0, 5, "here"))
+    assert await waiting == [(0, b"here")]
+
+
+async def test_a_reader_that_waits_in_vain_gets_nothing(log: SqliteLog, runtime: ManualRuntime) -> None:
+    waiting = asyncio.create_task(log.read(0, 0, 10, 2.0))
+    await runtime.advance(1.9)
+    assert not waiting.done()
+    await runtime.advance(0.2)
+    assert await waiting == []
+
+
+async def test_forgetting_erases_old_windows_below_the_given_positions_alone(log: SqliteLog) -> None:
+    await log.append([*items(0, 5, "a"), *items(0, 6, "b"), *items(0, 5, "c"), *items(0, 5, "d"), *items(1, 5, "e")])
+    await log.forget(5, {0: 3, 1: 0})
+    with pytest.raises(LogGapError):
+        await everything(log, 0)
+    assert await everything(log, 0, 1) == [(1, b"b")]
+    assert await everything(log, 0, 3) == [(3, b"d")]
+    assert await everything(log, 1) == [(0, b"e")]
+
+
+async def test_a_position_that_is_gone_names_the_gap(log: SqliteLog) -> None:
+    await log.append([*items(0, 5, "a", "b"), *items(0, 6, "c")])
+    await log.forget(5, {0: 2})
+    with pytest.raises(LogGapError, match="partition 0: entries 0 to 1 are gone") as caught:
+        await everything(log, 0)
+    assert (caught.value.partition, caught.value.position, caught.value.found) == (0, 0, 2)
+
+
+async def test_a_log_that_ends_before_the_fold_names_the_gap(log: SqliteLog) -> None:
+    await log.append(items(0, 5, "a"))
+    with pytest.raises(LogGapError, match="the log ends at 1, although the fold has passed 4"):
+        await everything(log, 0, 5)
+
+
+async def test_a_position_is_never_given_twice(path: Path, log: SqliteLog, runtime: ManualRuntime) -> None:
+    await log.append(items(0, 5, "a", "b"))
+    await log.forget(5, {0: 2})
+    assert await log.append(items(0, 6, "c")) == [2]
+    await log.forget(6, {0: 3})
+    await log.close()
+    again = await SqliteLog.open(path, PLAN_ID, 2, runtime)
+    assert await again.append(items(0, 7, "d")) == [3]
+    await again.close()
+
+
+async def test_many_entries_are_forgotten_in_steps(log: SqliteLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("aggregator.log_sqlite._FORGET_STEP", 7)
+    await log.append([Appended(0, 5 + number % 2, b"%d" % number) for number in range(50)])
+    await log.forget(5, {0: 41})
+    kept = [position for position in range(50) if position % 2 == 1 or position >= 41]
+    assert [row[0] for start in kept for row in await log.read(0, start, 1, 0)] == kept
+
+
+async def test_no_byte_of_a_forgotten_entry_is_left_in_the_files(path: Path, log: SqliteLog) -> None:
+    secret, kept = b"SECRET-of-a-client " * 400, b"KEPT-for-the-next-window " * 400  # several pages each
+    await log.append([Appended(0, 5, secret), Appended(0, 6, kept), Appended(0, 5, b"SECRET-short")])
+    assert b"SECRET" in files(path)
+    await log.forget(5, {0: 3})
+    assert b"SECRET" not in files(path)
+    assert b"KEPT" in files(path)
+
+
+def files(path: Path) -> bytes:
+    return b"".join(each.read_bytes() for each in path.parent.glob(path.name + "*"))
+
+
+async def test_another_number_of_partitions_is_refused(path: Path, log: SqliteLog, runtime: ManualRuntime) -> None:
+    with pytest.raises(LogError, match="in 2 partitions, not 3"):
+        await SqliteLog.open(path, PLAN_ID, 3, runtime)
+
+
+async def test_two_plans_in_one_file_do_not_meet(path: Path, log: SqliteLog, runtime: ManualRuntime) -> None:
+    other = await SqliteLog.open(path, bytes(32), 1, runtime)
+    await log.append(items(0, 5, "a"))
+    assert await other.append(items(0, 5, "b")) == [0]
+    assert await everything(other, 0) == [(0, b"b")]
+    await other.close()
+
+
+async def test_the_size_counts_all_that_was_ever_appended_while_the_log_is_open(path: Path, log: SqliteLog) -> None:
+    assert log_size(path) == 0
+    await log.append([*items(0, 5, "a", "b"), *items(1, 5, "c")])
+    await log.forget(5, {0: 2, 1: 1})
+    assert log_size(path) == 3
+
+
+async def test_appends_from_many_tasks_in_real_threads_get_positions_of_their_own(path: Path) -> None:
+    log = await SqliteLog.open(path, PLAN_ID, 1, SystemRuntime())
+    given = await asyncio.gather(*(log.append(items(0, 5, str(number))) for number in range(20)))
+    assert sorted(position for (position,) in given) == list(range(20))
+    read = dict(await log.read(0, 0, 100, 0))
+    assert all(read[position] == str(number).encode() for number, (position,) in enumerate(given))
+    await log.close()

@@ -1,0 +1,166 @@
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from aggregator.errors import ReceiptsError
+from aggregator.ports import StoredRelease
+from aggregator.receipts_file import ReceiptsFile
+from hushsum.privacy.event import Spend
+from hushsum.releases import TUMBLING, spend_of
+from tests.doubles import ManualRuntime
+from tests.plans import small_plan
+
+PLAN = small_plan()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "receipts.jsonl"
+
+
+async def opened(path: Path) -> ReceiptsFile:
+    return await ReceiptsFile.open(path, ManualRuntime())
+
+
+def content(path: Path) -> bytes:
+    return path.read_bytes()
+
+
+def plant(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+
+
+def release(window: int, mark: int = 0) -> StoredRelease:
+    return StoredRelease(PLAN.id, TUMBLING, window, b"", bytes([window, mark]) * 16)
+
+
+def spend(window: int) -> Spend:
+    return spend_of(PLAN, kind=TUMBLING, window=window)
+
+
+async def written(path: Path, *windows: int) -> ReceiptsFile:
+    receipts = await opened(path)
+    for window in windows:
+        await receipts.write(release(window), spend(window))
+    return receipts
+
+
+def rows(*windows: int) -> list[tuple[bytes, str, int, bytes, Spend]]:
+    return [(PLAN.id, TUMBLING, window, release(window).sha256, spend(window)) for window in windows]
+
+
+async def test_what_is_written_is_read_back_after_reopening(path: Path) -> None:
+    assert await (await written(path, 1, 2, 3)).read() == rows(1, 2, 3)
+    assert await (await opened(path)).read() == rows(1, 2, 3)
+
+
+async def test_writing_the_same_outcome_again_changes_nothing(path: Path) -> None:
+    receipts = await written(path, 1, 2)
+    before = content(path)
+    await receipts.write(release(1), spend(1))
+    await (await opened(path)).write(release(2), spend(2))
+    assert content(path) == before
+
+
+async def test_a_receipt_for_another_release_of_the_same_window_is_refused(path: Path) -> None:
+    receipts = await written(path, 1)
+    with pytest.raises(ReceiptsError, match="window 1 has a receipt for another release"):
+        await receipts.write(release(1, mark=9), spend(1))
+
+
+async def test_wherever_the_last_write_was_torn_the_lines_before_it_stand_and_it_can_be_repeated(path: Path) -> None:
+    await written(path, 1, 2)
+    whole = content(path)
+    await written(path, 3)
+    full = content(path)
+    for size in range(len(whole), len(full)):
+        plant(path, full[:size])
+        receipts = await opened(path)
+        known = [1, 2, 3] if size == len(full) - 1 else [1, 2]  # only the line break was missing
+        assert await receipts.read() == rows(*known)
+        await receipts.write(release(3), spend(3))
+        assert content(path) == full
+
+
+async def test_a_last_line_of_garbage_with_its_break_is_torn_too(path: Path) -> None:
+    await written(path, 1)
+    whole = content(path)
+    plant(path, whole + bytes(200) + b"\n")
+    assert await (await opened(path)).read() == rows(1)
+    assert content(path) == whole
+
+
+async def test_damage_before_the_last_line_is_refused_and_left_alone(path: Path) -> None:
+    await written(path, 1, 2, 3)
+    full = content(path)
+    first = full.index(b"\n")
+    for at in range(0, first, 7):
+        damaged = full[:at] + bytes([full[at] ^ 1]) + full[at + 1 :]
+        plant(path, damaged)
+        with pytest.raises(ReceiptsError, match=r"line [12]: .* until it is restored"):
+            await opened(path)
+        assert content(path) == damaged
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+async def test_a_line_that_is_missing_before_the_last_is_found(path: Path, lost: int) -> None:
+    await written(path, 1, 2, 3, 4)
+    lines = content(path).splitlines(keepends=True)
+    plant(path, b"".join(lines[:lost] + lines[lost + 1 :]))
+    with pytest.raises(ReceiptsError, match="the checksum does not match"):
+        await opened(path)
+
+
+async def test_a_newer_format_is_refused_and_not_taken_for_a_torn_line(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aggregator.receipts_file.RECEIPTS_FORMAT", 2)
+    await written(path, 1)
+    before = content(path)
+    monkeypatch.undo()
+    with pytest.raises(ReceiptsError, match="format 2; this version reads up to 1"):
+        await opened(path)
+    assert content(path) == before
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc to see which file is synced")
+async def test_every_write_and_the_folder_reach_the_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[Path] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    receipts = await opened(path)
+    assert synced == [path.parent]
+    await receipts.write(release(1), spend(1))
+    assert synced == [path.parent, path]
+
+
+async def test_a_write_that_failed_leaves_nothing_that_a_later_one_trips_over(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receipts = await written(path, 1)
+
+    def full_disk(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full_disk)
+    with pytest.raises(ReceiptsError, match="No space left"):
+        await receipts.write(release(2), spend(2))
+    monkeypatch.undo()
+    assert await receipts.read() == rows(1)
+    await receipts.write(release(3), spend(3))
+    assert await (await opened(path)).read() == rows(1, 3)
+
+
+async def test_lines_are_canonical_json_that_others_can_read(path: Path) -> None:
+    await written(path, 1)
+    fields = json.loads(content(path))
+    assert fields["plan_id"] == PLAN.hex_id
+    assert fields["spend"]["epsilon"] == "1"
+    assert sorted(fields) == ["checksum", "format", "kind", "plan_id", "sha256", "spend", "window"]

@@ -1,0 +1,110 @@
+"""Who calls, and what every error becomes: the edge between gRPC and the service."""
+
+import grpc.aio
+import pytest
+
+from aggregator.auth import DeclaredName
+from aggregator.catalogue import NotFoundError
+from aggregator.errors import ReleasingStoppedError, StoreError, UnauthenticatedError, WindowOrderError
+from aggregator.metrics import Metrics
+from aggregator.refusals import RefusedError
+from aggregator.server_administration import AdministrationService
+from aggregator.server_calls import Call, Malformed, Methods, reader
+from hushsum.errors import BudgetError, Reason
+from hushsum_proto.answers import Refusal, ServiceReason
+from hushsum_proto.errors import MalformedMessageError
+from hushsum_proto.v1 import wire_pb2 as pb
+from tests.services import trailing
+
+ELSEWHERE = "ipv4:192.0.2.7:50123"
+
+
+class Context:
+    """What a call knows of its peer."""
+
+    def __init__(self, peer: str) -> None:
+        self._peer = peer
+
+    def peer(self) -> str:
+        return self._peer
+
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        return (("hushsum-client-id", "alice"),)
+
+
+def call_from(peer: str) -> Call:
+    return Call(Context(peer), DeclaredName())  # type: ignore[arg-type]  # it has all that a call asks of it
+
+
+async def test_the_administration_answers_nobody_from_elsewhere() -> None:
+    # Made without an administration: a call that went on to it would fail otherwise.
+    service = AdministrationService(None)  # type: ignore[arg-type]  # nothing may reach it here
+    call = call_from(ELSEWHERE)
+
+    for refused in (
+        service.get_status(call, pb.StatusRequest()),
+        service.seal_window(call, pb.SealWindowRequest(oldest=True)),
+        service.release_window(call, pb.ReleaseWindowRequest(oldest=True)),
+    ):
+        with pytest.raises(UnauthenticatedError, match="this machine"):
+            await refused
+
+
+def test_a_declared_name_from_elsewhere_is_nobody() -> None:
+    assert call_from("unix:").client_id() == "alice"
+    with pytest.raises(UnauthenticatedError, match="this machine"):
+        call_from(ELSEWHERE).client_id()
+
+
+def test_bytes_that_are_no_message_are_told_apart_without_raising() -> None:
+    read = reader(pb.SubmitRequest)
+
+    assert read(b"\xff\xff") is Malformed.MESSAGE
+    assert read(pb.SubmitRequest(delta=b"x").SerializeToString()) == pb.SubmitRequest(delta=b"x")
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "reason"),
+    (
+        (RefusedError(Refusal.of(ServiceReason.OVERLOADED, "x", 70)), grpc.StatusCode.RESOURCE_EXHAUSTED, "overloaded"),
+        (RefusedError(Refusal.of(ServiceReason.SHUTTING_DOWN, "x")), grpc.StatusCode.UNAVAILABLE, "shutting_down"),
+        (RefusedError(Refusal.of(Reason.WRONG_PLAN, "x")), grpc.StatusCode.FAILED_PRECONDITION, "wrong_plan"),
+        (UnauthenticatedError("x"), grpc.StatusCode.UNAUTHENTICATED, "unauthenticated"),
+        (MalformedMessageError("x"), grpc.StatusCode.INVALID_ARGUMENT, "malformed"),
+        (NotFoundError("x"), grpc.StatusCode.NOT_FOUND, "not_found"),
+        (WindowOrderError("x"), grpc.StatusCode.FAILED_PRECONDITION, "window_order"),
+        (ReleasingStoppedError("x"), grpc.StatusCode.FAILED_PRECONDITION, "releasing_stopped"),
+        (BudgetError("x"), grpc.StatusCode.FAILED_PRECONDITION, "budget"),
+        (StoreError("x"), grpc.StatusCode.UNAVAILABLE, "unavailable"),
+        (ZeroDivisionError("a secret"), grpc.StatusCode.INTERNAL, "internal"),
+    ),
+)
+async def test_an_error_becomes_its_status_with_its_reason(
+    error: Exception, code: grpc.StatusCode, reason: str
+) -> None:
+    async def fail(_: Call, __: pb.StatusRequest) -> pb.StatusReply:
+        raise error
+
+    methods = Methods("test.Service", DeclaredName(), Metrics())
+    methods.unary("Fail", pb.StatusRequest, fail)
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((methods.handler(["Fail"]),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        method = channel.unary_unary("/test.Service/Fail", bytes, bytes)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await method(b"")
+    await server.stop(None)
+
+    assert (caught.value.code(), trailing(caught.value)["hushsum-reason"]) == (code, reason)
+    assert "secret" not in str(caught.value.details())
+    if reason == "overloaded":
+        assert trailing(caught.value)["hushsum-retry-after-ms"] == "70"
+
+
+def test_a_service_that_lacks_a_method_of_the_protocol_does_not_start() -> None:
+    methods = Methods("hushsum.v1.Administration", DeclaredName(), Metrics())
+
+    with pytest.raises(AssertionError, match="GetStatus"):
+        methods.handler(["GetStatus"])

@@ -1,0 +1,431 @@
+"""What a store promises, asked of the real one and of the double that stands in for it."""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from aggregator.errors import OutcomeExistsError, StaleCheckpointError, StoreError, WindowOrderError
+from aggregator.fold import Checkpoint, Fold, FoldState
+from aggregator.inspect_sqlite import read_sealed, read_verdicts
+from aggregator.ports import Store
+from aggregator.store_sqlite import SqliteStore
+from hushsum.errors import BudgetError
+from hushsum.plan import Plan
+from hushsum.privacy.event import Spend
+from hushsum.releases import TUMBLING, spend_of
+from hushsum_proto.entries import LogEntry, SealEntry
+from tests.aggregator.deltas import client_of, entry, tally, tally_plan
+from tests.aggregator.histories import FIRST, History, Partition
+from tests.doubles import ManualRuntime, MemoryStore, described
+
+W = FIRST
+PARTITIONS = 2
+PLAN = tally_plan(records_per_client=3, total_epsilon=2)  # enough for two windows
+
+
+async def real_store(folder: Path) -> SqliteStore:
+    return await SqliteStore.open(folder / "store.db", ManualRuntime())
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
+    opened: Store = MemoryStore() if request.param == "memory" else await real_store(tmp_path)
+    await opened.register(PLAN, PARTITIONS, W)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def sqlite_store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
+    opened = await real_store(tmp_path)
+    await opened.register(PLAN, PARTITIONS, W)
+    yield opened
+    await opened.close()
+
+
+def spend(window: int, plan: Plan = PLAN) -> Spend:
+    return spend_of(plan, kind=TUMBLING, window=window)
+
+
+class Folding:
+    """A fold that works on a store."""
+
+    def __init__(self, store: Store, partition: int, fold: Fold) -> None:
+        self.store, self.partition, self.fold = store, partition, fold
+
+    @classmethod
+    async def of(cls, store: Store, partition: int, *, retain_verdicts: bool = False) -> "Folding":
+        state = await store.load_fold(PLAN, partition)
+        return cls(store, partition, Fold(PLAN, partition, PARTITIONS, state, retain_verdicts=retain_verdicts))
+
+    async def apply(self, *entries: LogEntry) -> Checkpoint:
+        self.fold.apply([*enumerate(entries, self.fold.position)])
+        change = self.fold.checkpoint()
+        await self.store.checkpoint(PLAN, self.partition, change)
+        return change
+
+    def delta(self, number: int, window: int = W, sequence: int = 0, records: int = 1) -> LogEntry:
+        client = client_of(self.partition, PARTITIONS)
+        return entry(client, tally(PLAN, number, window, 2**63 + 5, sequence, records))
+
+
+def seal(window: int = W) -> SealEntry:
+    return SealEntry(PLAN.id, window, 0)
+
+
+async def sealed(store: Store, windows: Sequence[int] = (W,)) -> None:
+    """Opens, closes and seals windows in every partition."""
+    await store.open_windows(PLAN.id, windows[0], windows[-1])
+    folds = [await Folding.of(store, partition) for partition in range(PARTITIONS)]
+    for folding in folds:
+        await folding.apply(folding.delta(7 + folding.partition, windows[0]))
+    for window in windows:
+        await store.mark_closing(PLAN.id, window)
+        for folding in folds:
+            await folding.apply(seal(window))
+
+
+# ----------------------------------------------------------------------------------------------------------- plans
+
+
+async def test_a_plan_is_found_by_its_id_and_its_name(store: Store) -> None:
+    for found in (await store.load_plan(PLAN.id), await store.plan_named(PLAN.name)):
+        assert found is not None
+        assert found.to_bytes() == PLAN.to_bytes()
+    assert await store.load_plan(bytes(32)) is None
+    assert await store.plan_named("another") is None
+
+
+async def test_registering_again_changes_nothing(store: Store) -> None:
+    await store.register(PLAN, PARTITIONS, W + 50)
+    assert await store.first_window(PLAN.id) == W
+
+
+async def test_another_number_of_partitions_is_refused(store: Store) -> None:
+    with pytest.raises(StoreError, match="partitions"):
+        await store.register(PLAN, PARTITIONS + 1, W)
+
+
+async def test_a_changed_plan_of_the_same_name_is_refused(sqlite_store: SqliteStore) -> None:
+    with pytest.raises(StoreError, match="another plan named 'test'"):
+        await sqlite_store.register(tally_plan(), 1, W)
+
+
+def named(name: str, plan: Plan) -> Plan:
+    fields = {key: value for key, value in plan.to_fields().items() if key != "format"}
+    return Plan.from_fields({**fields, "name": name})
+
+
+async def test_a_second_plan_of_the_population_may_lower_its_limits_and_never_raise_them(
+    sqlite_store: SqliteStore,
+) -> None:
+    with pytest.raises(BudgetError, match="never raise"):
+        await sqlite_store.register(named("raises", tally_plan(records_per_client=3, total_epsilon=3)), 1, W)
+    assert await sqlite_store.plan_named("raises") is None
+    await sqlite_store.register(named("lowers", tally_plan(records_per_client=3, total_epsilon="1.5")), 1, W)
+    assert (await sqlite_store.account("")).limits.epsilon == 1.5
+
+
+async def test_a_plan_whose_spends_would_imply_nothing_for_the_population_is_refused(sqlite_store: SqliteStore) -> None:
+    with pytest.raises(BudgetError, match="none"):
+        await sqlite_store.register(named("records", tally_plan(total_epsilon=2)), 1, W)
+
+
+# --------------------------------------------------------------------------------------------------------- windows
+
+
+async def test_windows_that_are_there_stay_as_they_are_when_they_are_opened(store: Store) -> None:
+    await store.open_windows(PLAN.id, W, W + 1)
+    await store.mark_closing(PLAN.id, W)
+    await store.open_windows(PLAN.id, W, W + 2)
+    assert await store.windows(PLAN.id) == {W: "closing", W + 1: "open", W + 2: "open"}
+    assert await store.states(PLAN.id, W + 1, W + 1) == {W + 1: "open"}
+
+
+async def test_nothing_opens_before_the_first_window(store: Store) -> None:
+    await store.open_windows(PLAN.id, W - 3, W)
+    assert await store.windows(PLAN.id) == {W: "open"}
+
+
+async def test_closing_a_window_skips_what_nobody_had_open_before_it(store: Store) -> None:
+    await store.open_windows(PLAN.id, W + 2, W + 2)
+    await store.mark_closing(PLAN.id, W + 2)
+    await store.open_windows(PLAN.id, W, W + 2)
+    assert await store.windows(PLAN.id) == {W: "skipped", W + 1: "skipped", W + 2: "closing"}
+    assert await store.unfinished(PLAN.id) == {W + 2: "closing"}
+
+
+async def test_windows_close_in_order(store: Store) -> None:
+    await store.open_windows(PLAN.id, W, W + 1)
+    for window in (W + 1, W + 2):
+        with pytest.raises(WindowOrderError):
+            await store.mark_closing(PLAN.id, window)
+    assert await store.windows(PLAN.id) == {W: "open", W + 1: "open"}
+    await store.mark_closing(PLAN.id, W)
+    await store.mark_closing(PLAN.id, W)
+
+
+async def test_a_window_is_sealed_when_the_last_partition_has_stored_it(store: Store) -> None:
+    await store.open_windows(PLAN.id, W, W)
+    await store.mark_closing(PLAN.id, W)
+    for partition in range(PARTITIONS):
+        assert await store.sealed_sketch(PLAN, W) is None
+        assert await store.windows(PLAN.id) == {W: "closing"}
+        folding = await Folding.of(store, partition)
+        await folding.apply(folding.delta(7), seal())
+    assert await store.windows(PLAN.id) == {W: "sealed"}
+
+
+# ----------------------------------------------------------------------------------------------------------- folds
+
+
+async def test_a_fold_goes_on_where_it_was_stored(store: Store) -> None:
+    folding = await Folding.of(store, 1)
+    await folding.apply(folding.delta(3, records=2), folding.delta(4, W + 1, sequence=1))
+    again = await Folding.of(store, 1)
+    assert again.fold.position == 2
+    verdicts = again.fold.apply(
+        [*enumerate([again.delta(3, records=2), again.delta(5, sequence=2, records=2), again.delta(6, sequence=2)], 2)]
+    )
+    assert [verdict.reason or verdict.kind for verdict in verdicts] == ["duplicate", "too_many_records", "id_reused"]
+    assert await store.positions(PLAN.id) == {0: 0, 1: 2}
+
+
+async def test_a_new_partition_has_everything_before_the_first_window_closed(store: Store) -> None:
+    state = await store.load_fold(PLAN, 0)
+    assert state is not None
+    assert (state.position, state.closed_through) == (0, W - 1)
+    assert await store.load_fold(PLAN, PARTITIONS) is None
+
+
+async def test_a_checkpoint_from_before_the_stored_one_is_stale(store: Store) -> None:
+    slow, fast = await Folding.of(store, 0), await Folding.of(store, 0)
+    await fast.apply(fast.delta(1), fast.delta(2, sequence=1))
+    with pytest.raises(StaleCheckpointError):
+        await slow.apply(slow.delta(1))
+    state = await store.load_fold(PLAN, 0)
+    assert state is not None
+    assert state.position == 2
+    assert state.windows[W].counters[0, 0, :4].tolist() == [0, 1, 1, 0]
+
+
+async def test_the_sealed_sum_is_that_of_all_partitions(store: Store) -> None:
+    await sealed(store)
+    sketch = await store.sealed_sketch(PLAN, W)
+    assert sketch is not None
+    assert np.flatnonzero(sketch.counters[0, 0]).tolist() == [7, 8]
+    assert sketch.records == 2
+
+
+async def test_an_empty_window_has_a_sum_like_any_other(store: Store) -> None:
+    await sealed(store, (W, W + 1))
+    sketch = await store.sealed_sketch(PLAN, W + 1)
+    assert sketch is not None
+    assert not sketch.counters.any()
+    assert sketch.records == 0
+
+
+async def test_sealed_counters_never_change_again(store: Store) -> None:
+    folding = await Folding.of(store, 0)
+    await folding.apply(folding.delta(1), seal())
+    late = Fold(PLAN, 0, PARTITIONS, FoldState(position=2))  # a fold that has not heard of the seal
+    late.apply([(2, folding.delta(2, sequence=1)), (3, seal())])
+    with pytest.raises(AssertionError):
+        await store.checkpoint(PLAN, 0, late.checkpoint())
+
+
+def noting(changes: list[tuple[int, Checkpoint]], part: Partition) -> Callable[[Checkpoint], None]:
+    add = part.stored.add
+
+    def noted(change: Checkpoint) -> None:
+        changes.append((part.partition, change))
+        add(change)
+
+    return noted
+
+
+async def test_the_real_store_gives_back_what_the_double_gives_back(
+    sqlite_store: SqliteStore, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole random histories: every checkpoint goes to both."""
+    history = History(PLAN, PARTITIONS, seed)
+    double = MemoryStore()
+    await double.register(PLAN, PARTITIONS, W)
+    changes: list[tuple[int, Checkpoint]] = []
+    for part in history.parts:
+        monkeypatch.setattr(part.stored, "add", noting(changes, part))
+    history.run(400)
+    for number, (partition, change) in enumerate(changes):
+        for target in (sqlite_store, double):
+            await target.checkpoint(PLAN, partition, change)
+        if number % 10 == 0 or number == len(changes) - 1:
+            real, model = [await target.load_fold(PLAN, partition) for target in (sqlite_store, double)]
+            assert real is not None
+            assert model is not None
+            assert described(real) == described(model), f"seed {seed}, checkpoint {number}"
+
+
+# -------------------------------------------------------------------------------------------------------- outcomes
+
+
+async def test_an_outcome_is_stored_with_its_charge_and_shown_when_it_is_published(store: Store) -> None:
+    await sealed(store)
+    await store.commit_outcome(PLAN, TUMBLING, W, b"the draw", spend(W))
+    assert await store.windows(PLAN.id) == {W: "released"}
+    assert (await store.account("")).spends == (spend(W),)
+    assert [release.data for release in await store.unpublished(PLAN.id)] == [b"the draw"]
+    assert await store.release(PLAN.id, TUMBLING, W) is None
+    await store.publish(PLAN.id, TUMBLING, W)
+    shown = await store.release(PLAN.id, TUMBLING, W)
+    assert shown is not None
+    assert shown.data == b"the draw"
+    (outcome,) = await store.outcomes(PLAN.id)
+    assert (outcome.sha256, outcome.size_bytes, outcome.published) == (shown.sha256, 8, True)
+    assert await store.unpublished(PLAN.id) == []
+
+
+async def test_a_second_draw_is_refused_and_not_charged(store: Store) -> None:
+    await sealed(store)
+    await store.commit_outcome(PLAN, TUMBLING, W, b"first", spend(W))
+    with pytest.raises(OutcomeExistsError):
+        await store.commit_outcome(PLAN, TUMBLING, W, b"second", spend(W))
+    assert [release.data for release in await store.unpublished(PLAN.id)] == [b"first"]
+    assert len((await store.account("")).spends) == 1
+
+
+async def test_an_exhausted_budget_stores_nothing(store: Store) -> None:
+    windows = (W, W + 1, W + 2)
+    await sealed(store, windows)
+    for window in windows[:2]:
+        await store.commit_outcome(PLAN, TUMBLING, window, b"draw", spend(window))
+    with pytest.raises(BudgetError):
+        await store.commit_outcome(PLAN, TUMBLING, W + 2, b"draw", spend(W + 2))
+    assert await store.unfinished(PLAN.id) == {W + 2: "sealed"}
+    assert len(await store.outcomes(PLAN.id)) == 2
+    assert (await store.account("")).left.epsilon == 0
+
+
+async def test_an_outcome_out_of_order_is_refused(sqlite_store: SqliteStore) -> None:
+    await sealed(sqlite_store, (W, W + 1))
+    await sqlite_store.open_windows(PLAN.id, W + 2, W + 2)
+    for window in (W + 1, W + 2, W + 3):
+        with pytest.raises(WindowOrderError, match=f"window {W} is next"):
+            await sqlite_store.commit_outcome(PLAN, TUMBLING, window, b"draw", spend(window))
+    assert (await sqlite_store.account("")).spends == ()
+
+
+async def test_a_spend_that_a_receipt_proves_is_counted_once_whatever_the_limits(store: Store) -> None:
+    for window in (W, W, W + 1, W + 2):
+        await store.count_spend(spend(window))
+    account = await store.account("")
+    assert account.spends == (spend(W), spend(W + 1), spend(W + 2))
+    assert account.spent.epsilon == 3
+    assert account.left.epsilon == 0
+
+
+# ------------------------------------------------------------------------------------------------------ forgetting
+
+
+async def test_only_what_has_its_published_outcome_is_forgotten(sqlite_store: SqliteStore) -> None:
+    await sealed(sqlite_store)
+    for step in (
+        sqlite_store.commit_outcome(PLAN, TUMBLING, W, b"draw", spend(W)),
+        sqlite_store.publish(PLAN.id, TUMBLING, W),
+    ):
+        with pytest.raises(StoreError, match=f"window {W} cannot be forgotten"):
+            await sqlite_store.forget(PLAN, W)
+        await step
+    await sqlite_store.forget(PLAN, W)
+
+
+async def test_no_byte_of_forgotten_counters_streams_and_clients_is_left_in_the_file(
+    sqlite_store: SqliteStore, tmp_path: Path
+) -> None:
+    await sqlite_store.open_windows(PLAN.id, W, W)
+    await sqlite_store.mark_closing(PLAN.id, W)
+    folds = [await Folding.of(sqlite_store, partition) for partition in range(PARTITIONS)]
+    names = [client_of(partition, PARTITIONS).encode() for partition in range(PARTITIONS)]
+    marked = [2, 3, 2, 3, 2, 1] * 2  # twelve counters in a row: bytes that stand nowhere else
+    for folding in folds:
+        client = client_of(folding.partition, PARTITIONS)
+        for at, records in enumerate(marked):
+            delta = tally(tally_plan(), 100, W, 0, 0)  # not counted: another plan
+            await folding.apply(entry(client, delta), *many(folding, at, records))
+        await folding.apply(seal())
+    pattern = bytes(marked)
+    assert pattern in files(tmp_path)
+    assert all(name in files(tmp_path) for name in names)
+    await sqlite_store.commit_outcome(PLAN, TUMBLING, W, b"THE DRAW", spend(W))
+    await sqlite_store.publish(PLAN.id, TUMBLING, W)
+    for folding in folds:
+        folding.fold.forget(W)
+        await folding.apply()
+    await sqlite_store.forget(PLAN, W)
+    left = files(tmp_path)
+    assert pattern not in left
+    assert not any(name in left for name in names)
+    assert b"THE DRAW" in left
+
+
+def many(folding: Folding, at: int, records: int) -> list[LogEntry]:
+    """One delta each of clients of their own, for each has a bound of 3."""
+    return [
+        entry(client_of(folding.partition, PARTITIONS, 3 * at + turn), tally(PLAN, 500 + at, W, 1, at))
+        for turn in range(records)
+    ]
+
+
+def files(folder: Path) -> bytes:
+    return b"".join(each.read_bytes() for each in folder.glob("store.db*"))
+
+
+async def test_the_counters_of_a_forgotten_window_are_not_taken_for_an_empty_sum(store: Store) -> None:
+    await sealed(store)
+    await store.commit_outcome(PLAN, TUMBLING, W, b"draw", spend(W))
+    await store.publish(PLAN.id, TUMBLING, W)
+    for partition in range(PARTITIONS):
+        folding = await Folding.of(store, partition)
+        folding.fold.forget(W)
+        await folding.apply()
+    await store.forget(PLAN, W)
+    with pytest.raises(StoreError, match="forgotten"):
+        await store.sealed_sketch(PLAN, W)
+
+
+# --------------------------------------------------------------------------------------------------- looking inside
+
+
+async def test_another_process_can_read_sealed_counters_and_verdicts_while_the_store_is_open(
+    sqlite_store: SqliteStore, tmp_path: Path
+) -> None:
+    path = tmp_path / "store.db"
+    await sqlite_store.open_windows(PLAN.id, W, W)
+    await sqlite_store.mark_closing(PLAN.id, W)
+    assert read_sealed(path, PLAN, W) is None
+    expected = []
+    for partition in range(PARTITIONS):
+        folding = await Folding.of(sqlite_store, partition, retain_verdicts=True)
+        change = await folding.apply(folding.delta(7), folding.delta(7), folding.delta(8), seal())
+        expected += [(partition, verdict) for verdict in change.verdicts]
+    sketch = read_sealed(path, PLAN, W)
+    assert sketch is not None
+    assert sketch.counters[0, 0, 7] == PARTITIONS
+    assert read_verdicts(path, PLAN) == expected
+    assert [verdict.kind for _, verdict in expected] == ["counted", "duplicate", "refused"] * PARTITIONS
+    with pytest.raises(StoreError, match="not registered"):
+        read_sealed(path, tally_plan(), W)
+
+
+async def test_everything_is_there_after_reopening(tmp_path: Path) -> None:
+    first = await real_store(tmp_path)
+    await first.register(PLAN, PARTITIONS, W)
+    await sealed(first)
+    await first.commit_outcome(PLAN, TUMBLING, W, b"draw", spend(W))
+    await first.close()
+    again = await real_store(tmp_path)
+    assert await again.windows(PLAN.id) == {W: "released"}
+    assert [release.data for release in await again.unpublished(PLAN.id)] == [b"draw"]
+    assert (await again.account("")).spends == (spend(W),)
+    await again.close()

@@ -1,0 +1,448 @@
+"""Stand-ins for the service's ports: a runtime without a clock, a log that loses power, a store in memory, faults."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+
+from aggregator.errors import (
+    LogGapError,
+    OutcomeExistsError,
+    ReceiptsError,
+    StaleCheckpointError,
+    StoreError,
+    WindowOrderError,
+)
+from aggregator.fold import Checkpoint, FoldState, Verdict
+from aggregator.fold_state import BLOCK, Contribution, Counters, StreamKey, WindowSum
+from aggregator.milestone import Milestone
+from aggregator.ports import Appended, Outcome, Runtime, StoredRelease
+from aggregator.windows import WindowState
+from hushsum.plan import Plan
+from hushsum.privacy.account import Account
+from hushsum.privacy.event import Spend
+from hushsum.sketch import Sketch
+
+T = TypeVar("T")
+
+
+class ManualRuntime:
+    """Time that moves when a test says so; blocking calls run on the spot, after giving others a turn."""
+
+    def __init__(self, now_ms: int = 1_000_000_000_000) -> None:
+        self._now_ms = now_ms
+        self._elapsed = Milestone(0)  # milliseconds
+
+    def now_ms(self) -> int:
+        return self._now_ms + self._elapsed.value
+
+    def monotonic(self) -> float:
+        return self._elapsed.value / 1000
+
+    async def sleep(self, seconds: float) -> None:
+        if seconds <= 0:
+            await asyncio.sleep(0)
+            return
+        # At least a millisecond, so that a loop of sleeps cannot hold time still.
+        await self._elapsed.reached(self._elapsed.value + max(round(seconds * 1000), 1))
+
+    def spawn(self, work: Coroutine[object, object, None], name: str) -> "asyncio.Task[None]":
+        return asyncio.create_task(work, name=name)
+
+    async def blocking(self, function: Callable[..., T], *arguments: object) -> T:
+        await asyncio.sleep(0)
+        return function(*arguments)
+
+    async def advance(self, seconds: float) -> None:
+        """Lets everything come to rest, moves time on, and lets everything that this wakes come to rest."""
+        await self.settle()
+        self._elapsed.reach(self._elapsed.value + round(seconds * 1000))
+        await self.settle()
+
+    async def settle(self, turns: int = 200) -> None:
+        """Lets every task run until it waits for time, or for another that does."""
+        for _ in range(turns):
+            await asyncio.sleep(0)
+
+
+class PowerLossLog:
+    """A log of which only what was synced outlasts :meth:`lose_power`.
+
+    Attributes:
+        syncs: How often entries were made durable.
+        held: While set, no sync comes to its end: set it, look who answers too early, and :meth:`let_go`.
+    """
+
+    def __init__(self, partitions: int = 1, runtime: Runtime | None = None) -> None:
+        self.syncs = 0
+        self.held = False
+        self._runtime = runtime or ManualRuntime()
+        self._durable: list[dict[int, Appended]] = [{} for _ in range(partitions)]
+        self._unsynced: list[Appended] = []
+        self._ends = [Milestone(0) for _ in range(partitions)]
+        self._released = asyncio.Event()
+
+    @property
+    def partitions(self) -> int:
+        return len(self._ends)
+
+    @property
+    def unsynced(self) -> tuple[Appended, ...]:
+        """What was appended and would be lost."""
+        return tuple(self._unsynced)
+
+    async def append(self, entries: Sequence[Appended]) -> list[int]:
+        self._unsynced += entries
+        while self.held:
+            self._released.clear()
+            await self._released.wait()
+        await asyncio.sleep(0)
+        return self._sync(entries)
+
+    def _sync(self, entries: Sequence[Appended]) -> list[int]:
+        self.syncs += 1
+        positions = []
+        for entry in entries:
+            self._unsynced.remove(entry)
+            position = self._ends[entry.partition].value
+            self._durable[entry.partition][position] = entry
+            positions.append(position)
+            self._ends[entry.partition].reach(position + 1)
+        return positions
+
+    def let_go(self) -> None:
+        self.held = False
+        self._released.set()
+
+    def lose_power(self) -> "PowerLossLog":
+        """The log as it is found after power came back."""
+        after = PowerLossLog(self.partitions, self._runtime)
+        after._durable = [dict(entries) for entries in self._durable]
+        after._ends = [Milestone(end.value) for end in self._ends]
+        return after
+
+    async def read(self, partition: int, position: int, limit: int, wait_s: float) -> list[tuple[int, bytes]]:
+        end, entries = self._ends[partition], self._durable[partition]
+        if position > end.value:
+            raise LogGapError(partition, position, end.value)
+        if not await end.reached_within(position + 1, self._runtime, wait_s):
+            return []
+        if position not in entries:
+            raise LogGapError(partition, position, min((p for p in entries if p > position), default=end.value))
+        read: list[tuple[int, bytes]] = []
+        while position in entries and len(read) < limit:
+            read.append((position, entries[position].data))
+            position += 1
+        return read
+
+    async def end(self, partition: int) -> int:
+        return self._ends[partition].value
+
+    async def forget(self, window: int, below: Mapping[int, int]) -> None:
+        for partition, stop in below.items():
+            for position, entry in list(self._durable[partition].items()):
+                if position < stop and entry.window <= window:
+                    del self._durable[partition][position]
+
+    async def close(self) -> None:
+        return
+
+    @property
+    def held_windows(self) -> set[int]:
+        """Windows of the entries that are not forgotten."""
+        return {entry.window for entries in self._durable for entry in entries.values()}
+
+
+@dataclass
+class StoredFold:
+    """What a store holds of one fold: checkpoints added up."""
+
+    state: FoldState
+    size: int  # counters of a class
+    verdicts: list[Verdict] = field(default_factory=list)
+    sums: dict[int, WindowSum] = field(default_factory=dict)
+
+    def add(self, change: Checkpoint) -> None:
+        """One transaction."""
+        old = self.state
+        if change.position < old.position or change.closed_through < old.closed_through:
+            raise StaleCheckpointError(f"position {change.position}, stored is {old.position}")
+        for block in change.blocks:
+            assert block.window > old.closed_through, "a sealed window has changed"
+        for window, counts in change.counts.items():
+            known = self.sums.get(window)
+            shape = (len(counts), self.size)
+            counters = np.zeros(shape, np.int64) if known is None else known.counters
+            self.sums[window] = WindowSum(counters, counts)
+        for block in change.blocks:
+            row = self.sums[block.window].counters[block.class_index]
+            row[block.number * BLOCK : (block.number + 1) * BLOCK] = block.values
+        streams = {**old.streams, **{key: data for key, (_, data) in change.streams.items()}}
+        self._last_windows.update({key: last for key, (last, _) in change.streams.items()})
+        contributions = {**old.contributions, **change.contributions}
+        forgotten = change.forgotten_through
+        self.state = FoldState(
+            position=change.position,
+            closed_through=change.closed_through,
+            forgotten_through=forgotten,
+            streams={key: data for key, data in streams.items() if self._last_windows[key] > forgotten},
+            contributions={key: n for key, n in contributions.items() if key.window > forgotten},
+        )
+        self.verdicts += change.verdicts
+
+    _last_windows: dict[StreamKey, int] = field(default_factory=dict)
+
+    def load(self, shape: tuple[int, ...]) -> FoldState:
+        """What a fold goes on from: its own copy."""
+        state = self.state
+        windows = {
+            window: WindowSum(sums.counters.reshape(shape).copy(), sums.counts.copy())
+            for window, sums in self.sums.items()
+            if window > state.closed_through
+        }
+        return FoldState(
+            state.position,
+            state.closed_through,
+            state.forgotten_through,
+            windows,
+            dict(state.streams),
+            dict(state.contributions),
+        )
+
+
+def described(state: FoldState) -> tuple[object, ...]:
+    """A fold's state as a value that can be compared."""
+
+    def listed(counters: Counters) -> list[int]:
+        return [int(value) for value in counters.reshape(-1)]
+
+    windows = {
+        window: (listed(sums.counters), listed(sums.counts))
+        for window, sums in state.windows.items()
+        if sums.counts.any()
+    }
+    contributions: dict[Contribution, int] = dict(state.contributions)
+    return (
+        state.position,
+        state.closed_through,
+        state.forgotten_through,
+        windows,
+        dict(state.streams),
+        contributions,
+    )
+
+
+class MemoryStore:
+    """A store of one plan that forgets everything with its process; it keeps to the port, and to nothing else."""
+
+    def __init__(self) -> None:
+        self.plan: Plan | None = None
+        self.first = 0
+        self.states_by_window: dict[int, WindowState] = {}
+        self.folds: list[StoredFold] = []
+        self.results: dict[tuple[str, int], tuple[bytes, bool]] = {}
+        self.ledger: Account | None = None
+        self.checkpoints = 0
+
+    async def register(self, plan: Plan, partitions: int, first_window: int) -> None:
+        if self.plan is not None:
+            if len(self.folds) != partitions:
+                raise StoreError("another number of partitions")
+            return
+        self.plan, self.first, self.ledger = plan, first_window, Account(plan.limits)
+        size = int(np.prod(plan.counters_shape[1:]))
+        self.folds = [StoredFold(FoldState(closed_through=first_window - 1), size) for _ in range(partitions)]
+
+    async def load_plan(self, plan_id: bytes) -> Plan | None:
+        return self.plan if self.plan is not None and self.plan.id == plan_id else None
+
+    async def plan_named(self, name: str) -> Plan | None:
+        return self.plan if self.plan is not None and self.plan.name == name else None
+
+    async def open_windows(self, plan_id: bytes, first: int, last: int) -> None:
+        for window in range(max(first, self.first), last + 1):
+            self.states_by_window.setdefault(window, WindowState.OPEN)
+
+    async def windows(self, plan_id: bytes) -> dict[int, str]:
+        return dict(sorted(self.states_by_window.items()))
+
+    async def states(self, plan_id: bytes, first: int, last: int) -> dict[int, str]:
+        return {window: state for window, state in sorted(self.states_by_window.items()) if first <= window <= last}
+
+    async def unfinished(self, plan_id: bytes) -> dict[int, str]:
+        finished = (WindowState.RELEASED, WindowState.SKIPPED)
+        return {window: state for window, state in sorted(self.states_by_window.items()) if state not in finished}
+
+    async def positions(self, plan_id: bytes) -> dict[int, int]:
+        return {partition: fold.state.position for partition, fold in enumerate(self.folds)}
+
+    async def first_window(self, plan_id: bytes) -> int:
+        return self.first
+
+    async def mark_closing(self, plan_id: bytes, window: int) -> None:
+        state = self.states_by_window.get(window)
+        if state is None or state is WindowState.SKIPPED:
+            raise WindowOrderError(f"window {window} was never open")
+        if state is not WindowState.OPEN:
+            return
+        for older in range(self.first, window):
+            if self.states_by_window.setdefault(older, WindowState.SKIPPED) in (WindowState.OPEN, WindowState.CLOSING):
+                raise WindowOrderError(f"window {older} comes first")
+        self.states_by_window[window] = WindowState.CLOSING
+
+    async def load_fold(self, plan: Plan, partition: int) -> FoldState | None:
+        return self.folds[partition].load(plan.counters_shape) if partition < len(self.folds) else None
+
+    async def checkpoint(self, plan: Plan, partition: int, change: Checkpoint) -> None:
+        self.checkpoints += 1
+        self.folds[partition].add(change)
+        closed = min(fold.state.closed_through for fold in self.folds)
+        for window, state in self.states_by_window.items():
+            if state is WindowState.CLOSING and window <= closed:
+                self.states_by_window[window] = WindowState.SEALED
+
+    async def sealed_sketch(self, plan: Plan, window: int) -> Sketch | None:
+        if any(window <= fold.state.forgotten_through for fold in self.folds):
+            raise StoreError(f"window {window} is forgotten")
+        if any(window > fold.state.closed_through for fold in self.folds):
+            return None
+        shape = plan.counters_shape
+        parts = [fold.sums[window] for fold in self.folds if window in fold.sums]
+        counters = sum((part.counters.reshape(shape) for part in parts), np.zeros(shape, np.int64))
+        counts = sum((part.counts for part in parts), np.zeros(shape[:1], np.int64))
+        return Sketch.of_counters(plan, counters, counts)
+
+    async def commit_outcome(self, plan: Plan, kind: str, window: int, data: bytes, spend: Spend) -> None:
+        if (kind, window) in self.results:
+            raise OutcomeExistsError(f"window {window}")
+        if self.states_by_window.get(window) is not WindowState.SEALED:
+            raise WindowOrderError(f"window {window} is not sealed")
+        assert self.ledger is not None
+        self.ledger = self.ledger.charge(spend)
+        self.results[kind, window] = (data, False)
+        self.states_by_window[window] = WindowState.RELEASED
+
+    def _stored(self, kind: str, window: int) -> StoredRelease:
+        import hashlib
+
+        assert self.plan is not None
+        data = self.results[kind, window][0]
+        return StoredRelease(self.plan.id, kind, window, data, hashlib.sha256(data).digest())
+
+    async def unpublished(self, plan_id: bytes) -> list[StoredRelease]:
+        return [self._stored(*key) for key, (_, published) in sorted(self.results.items()) if not published]
+
+    async def publish(self, plan_id: bytes, kind: str, window: int) -> None:
+        self.results[kind, window] = (self.results[kind, window][0], True)
+
+    async def outcomes(self, plan_id: bytes) -> list[Outcome]:
+        stored = [(self._stored(*key), published) for key, (_, published) in sorted(self.results.items())]
+        return [
+            Outcome(plan_id, each.kind, each.window, len(each.data), each.sha256, published)
+            for each, published in stored
+        ]
+
+    async def release(self, plan_id: bytes, kind: str, window: int) -> StoredRelease | None:
+        published = self.results.get((kind, window), (b"", False))[1]
+        return self._stored(kind, window) if published else None
+
+    async def forget(self, plan: Plan, window: int) -> None:
+        for fold in self.folds:
+            fold.sums = {index: sums for index, sums in fold.sums.items() if index > window}
+
+    async def account(self, population: str) -> Account:
+        assert self.ledger is not None
+        return self.ledger
+
+    async def count_spend(self, spend: Spend) -> None:
+        assert self.ledger is not None
+        if spend not in self.ledger.spends:
+            self.ledger = self.ledger.recorded(spend)
+
+    async def close(self) -> None:
+        return
+
+
+class MemoryReceipts:
+    """Receipts of this process alone."""
+
+    def __init__(self) -> None:
+        self.written: dict[tuple[bytes, str, int], tuple[bytes, Spend]] = {}
+
+    async def write(self, release: StoredRelease, spend: Spend) -> None:
+        key = (release.plan_id, release.kind, release.window)
+        if self.written.setdefault(key, (release.sha256, spend))[0] != release.sha256:
+            raise ReceiptsError("a receipt for another release")
+
+    async def read(self) -> list[tuple[bytes, str, int, bytes, Spend]]:
+        return [(*key, digest, spend) for key, (digest, spend) in self.written.items()]
+
+
+class RecordingObserver:
+    """Remembers all that it is told."""
+
+    def __init__(self) -> None:
+        self.verdicts: list[tuple[int, Verdict]] = []
+        self.checkpoints: list[tuple[int, int]] = []
+        self.releases: list[StoredRelease] = []
+        self.stops: list[str] = []
+
+    def folded(self, partition: int, position: int, verdicts: Sequence[Verdict]) -> None:
+        self.verdicts += [(partition, verdict) for verdict in verdicts]
+
+    def checkpointed(self, partition: int, position: int, seconds: float) -> None:
+        self.checkpoints.append((partition, position))
+
+    def released(self, release: StoredRelease) -> None:
+        self.releases.append(release)
+
+    def releasing_stopped(self, why: str) -> None:
+        self.stops.append(why)
+
+
+class CrashError(BaseException):
+    """The process dies here. No ``except Exception`` survives it."""
+
+
+class Steps:
+    """Counts the calls that go through :meth:`around`, and dies at one of them.
+
+    Args:
+        fatal: Which call; None: none.
+        after: Whether it dies when the call has taken effect (its reply is lost) or before.
+    """
+
+    def __init__(self, fatal: int | None = None, *, after: bool = False) -> None:
+        self.count = 0
+        self.names: list[str] = []
+        self._fatal, self._after = fatal, after
+
+    def around(self, port: T, *methods: str) -> T:
+        """The port, with these methods counted; everything else goes straight through."""
+        steps = self
+
+        class Counted:
+            def __getattr__(self, name: str) -> object:
+                found = getattr(port, name)
+                if name not in methods:
+                    return found
+
+                async def call(*arguments: object) -> object:
+                    fatal = steps._next(f"{type(port).__name__}.{name}")
+                    if fatal and not steps._after:
+                        raise CrashError(name)
+                    result = await found(*arguments)
+                    if fatal:
+                        raise CrashError(name)
+                    return result
+
+                return call
+
+        return Counted()  # type: ignore[return-value]  # it has all that the port has
+
+    def _next(self, name: str) -> bool:
+        self.names.append(name)
+        self.count += 1
+        return self.count == self._fatal
