@@ -1,0 +1,58 @@
+"""The device SDK of Hushsum: hashes records where they are, and sends what is safe to add up.
+
+>>> from edge_client import EdgeClient, Policy
+>>> async with EdgeClient("localhost:7443", spool="spool.db", policy=Policy(max_epsilon=1.0)) as client:
+...     await client.add(records)
+...     await client.flush()
+"""
+
+from edge_client.client import EdgeClient
+from edge_client.config import Config
+from edge_client.errors import (
+    ClientStateError,
+    ClockWarning,
+    DroppedRecordsWarning,
+    EdgeError,
+    EdgeWarning,
+    EventTimeError,
+    FlushTimeoutError,
+    PlanChangedError,
+    PolicyError,
+    RefusalWarning,
+    RefusedError,
+    SessionRefusedError,
+    SettingsError,
+    SpoolError,
+    SpoolFullError,
+    SpoolInUseError,
+    UnreachableError,
+)
+from edge_client.policy import Policy
+from edge_client.ports import Runtime, SystemRuntime
+from edge_client.tallies import Tallies
+
+__all__ = [
+    "ClientStateError",
+    "ClockWarning",
+    "Config",
+    "DroppedRecordsWarning",
+    "EdgeClient",
+    "EdgeError",
+    "EdgeWarning",
+    "EventTimeError",
+    "FlushTimeoutError",
+    "PlanChangedError",
+    "Policy",
+    "PolicyError",
+    "RefusalWarning",
+    "RefusedError",
+    "Runtime",
+    "SessionRefusedError",
+    "SettingsError",
+    "SpoolError",
+    "SpoolFullError",
+    "SpoolInUseError",
+    "SystemRuntime",
+    "Tallies",
+    "UnreachableError",
+]

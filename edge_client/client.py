@@ -1,0 +1,301 @@
+"""The facade: three lines to contribute a record."""
+
+import asyncio
+import os
+import warnings
+from collections import Counter
+from collections.abc import Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from edge_client.batches import split, time_in_ms
+from edge_client.config import Config
+from edge_client.draft import Bound
+from edge_client.errors import ClientStateError, DroppedRecordsWarning, FlushTimeoutError, RefusalWarning, RefusedError
+from edge_client.first_contact import fetch_plan, stored_plan
+from edge_client.policy import Policy
+from edge_client.ports import Runtime, SystemRuntime
+from edge_client.session import Session
+from edge_client.spool import Spool
+from edge_client.spool_writer import SpoolWriter
+from edge_client.tallies import Sends, Tallies, reason_name
+from edge_client.transport_grpc import GrpcTransport, require_private
+from edge_client.uplink import Uplink, Wiring
+from hushsum.entropy import Entropy, OsEntropy
+from hushsum.errors import NotBuiltError
+from hushsum.plan import Plan
+from hushsum_proto.answers import Answer, Status
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What a running client is made of."""
+
+    plan: Plan
+    writer: SpoolWriter
+    uplink: Uplink
+
+
+class EdgeClient:
+    """Contributes records to a collection: hashes them here, keeps the deltas in a spool, and sends them on.
+
+    ``async with`` starts and ends it. Entering opens the spool and, the first time, fetches the plan; later starts work
+    offline. Leaving waits up to ``config.close_flush_s`` for answers (not while an error is on its way out); what is
+    unsent then stays in the spool for the next start. A client is entered once.
+
+    Args:
+        target: ``host:port`` of the service.
+        spool: The spool's file: one for each client and plan, never used by two at a time, never copied.
+        client_id: Who contributes, 1 to 128 printable characters. None: the one in the spool, at its first use a random
+            one.
+        policy: What this device allows. None allows every plan whose mechanism supports its claim.
+        config: Limits and waits.
+        runtime: Time, tasks and threads; many clients of one process share one. None makes one with two threads.
+        entropy: Of the stream number, a random client id, and the back-off's jitter. None is the operating system's.
+
+    Raises:
+        SettingsError: Plaintext to another machine without ``insecure``.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        *,
+        spool: str | os.PathLike[str],
+        client_id: str | None = None,
+        policy: Policy | None = None,
+        config: Config | None = None,
+        runtime: Runtime | None = None,
+        entropy: Entropy | None = None,
+    ) -> None:
+        self._target = target
+        self._path = spool
+        self._client_id = client_id
+        self._policy = policy or Policy()
+        self._config = config or Config()
+        require_private(target, self._config)
+        self._own_runtime = SystemRuntime() if runtime is None else None
+        self._runtime: Runtime = runtime or self._own_runtime or SystemRuntime()
+        self._entropy = entropy or OsEntropy()
+        self._entered = False
+        self._running = False
+        self._spool: Spool | None = None
+        self._parts: _Parts | None = None
+        self._untold: Counter[str] = Counter()  # refusals by reason that no flush has raised yet
+        self._details: dict[str, str] = {}
+
+    async def __aenter__(self) -> Self:
+        """Starts the client.
+
+        Raises:
+            PolicyError: The policy does not allow the plan.
+            UnreachableError: The spool holds no plan yet, and no service answered within ``first_contact_s``.
+            SessionRefusedError: The service wants no session with this client.
+            SpoolError: The spool cannot be used, or belongs to another client.
+            PlanError: This version cannot read the service's plan.
+        """
+        if self._entered:
+            raise ClientStateError("a client can be entered once: make another one with the same spool")
+        self._entered = True
+        try:
+            await self._to_the_end(self._open_spool())
+            self._parts = await self._start()
+        except BaseException:
+            await self._to_the_end(self._stop())
+            raise
+        self._running = True
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Ends the client; nothing that is unsent is lost, and no task is left behind.
+
+        Raises:
+            EdgeError: What had stopped the client, where nobody was told yet.
+        """
+        uplink = self._started().uplink
+        try:
+            if error is None and uplink.failure is None and self._config.close_flush_s > 0:
+                with suppress(FlushTimeoutError):  # the rest is sent at the next start
+                    await uplink.answered(self._config.close_flush_s)
+        finally:
+            self._running = False
+            await self._to_the_end(self._stop())
+        if error is None:
+            uplink.raise_untold()
+            self._warn_untold()
+
+    @property
+    def client_id(self) -> str:
+        """Who contributes."""
+        self._started()
+        assert self._spool is not None
+        return self._spool.client_id
+
+    @property
+    def stream(self) -> int:
+        """The stream number of all its deltas; with the sequence numbers from 0 on, these are their ids."""
+        self._started()
+        assert self._spool is not None
+        return self._spool.stream
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that this client contributes to."""
+        return self._started().plan
+
+    @property
+    def tallies(self) -> Tallies:
+        """What became of everything that was added; readable after the end, too."""
+        kept = {} if self._spool is None else self._spool.tallies
+        return Tallies.of(kept, Sends() if self._parts is None else self._parts.uplink.sends)
+
+    @property
+    def unanswered(self) -> int:
+        """Deltas in the spool that have no definitive answer yet."""
+        return self._started().uplink.unanswered
+
+    async def add(self, records: npt.ArrayLike, time: int | datetime | None = None, labels: object = None) -> None:
+        """Contributes records. Returns once they are hashed, bound to their ids and durable in the spool.
+
+        It never waits for the network: deltas are sent, sent again and answered in the background, now or at a later
+        start. A crash after it has returned loses nothing. One that was cancelled may have been taken. All of a batch
+        is taken, or nothing.
+
+        Args:
+            records: (n, d), or (d,) for one; floats or integers. One with NaN or infinity is left out alone, with a
+                :class:`DroppedRecordsWarning`.
+            time: Event time of the whole batch: ms since 1970 UTC, or an aware datetime. None is this device's clock.
+            labels: Not built yet; None.
+
+        Raises:
+            RecordError: The array cannot be used at all.
+            ContributionError: Unit ``client``: more records than are left to this client in the window.
+            EventTimeError: The time is neither whole milliseconds nor an aware datetime.
+            SpoolError: The spool cannot be written, or is full.
+            SessionRefusedError: The service has ended the session for good.
+        """
+        parts = self._working()
+        if labels is not None:
+            raise NotBuiltError("labels", labels, "None (a plan has no classes)")
+        now_ms = self._runtime.now_ms() if time is None else time_in_ms(time)
+        mine = records.copy() if isinstance(records, np.ndarray) else records  # the caller may reuse its array
+        batch = await self._runtime.blocking(split, parts.plan, mine, parts.plan.window.index_at(now_ms))
+        if batch.dropped:
+            what = f"{batch.dropped} records with NaN or infinity were left out, {batch.addition.records} were added"
+            warnings.warn(what, DroppedRecordsWarning, stacklevel=2)
+        if not (batch.dropped or batch.addition.deltas):
+            return
+        self._working()  # it may have ended in the meantime
+        bound = parts.writer.put(batch.addition)
+        bound.add_done_callback(lambda done: _hand_over(done, parts.uplink))
+        await asyncio.shield(bound)
+
+    async def flush(self, timeout_s: float | None = None) -> None:
+        """Returns once everything that was added before has a definitive answer; None waits for ever.
+
+        Raises:
+            RefusedError: Deltas were refused for good since the last flush that said so; it has the reasons.
+            FlushTimeoutError: Not within the time; nothing is given up.
+            SessionRefusedError: The service has ended the session for good.
+        """
+        uplink = self._started().uplink
+        if not self._running:
+            raise _not_running()
+        await uplink.answered(timeout_s)
+        if self._untold:
+            refused, self._untold = self._untold, Counter()
+            raise RefusedError(refused, self._details)
+
+    async def _open_spool(self) -> None:
+        config = self._config
+        self._spool = await self._runtime.blocking(
+            lambda: Spool(
+                self._path, client_id=self._client_id, entropy=self._entropy, bytes_max=config.spool_bytes_max
+            )
+        )
+
+    async def _start(self) -> _Parts:
+        spool, runtime, config = self._spool, self._runtime, self._config
+        assert spool is not None
+        transport = GrpcTransport(self._target, spool.client_id, config)
+        stored = await runtime.blocking(stored_plan, spool)
+        plan = stored or await fetch_plan(transport, runtime, config, self._entropy)
+        self._policy.check(plan)
+        if stored is None:
+            await runtime.blocking(spool.keep_plan, plan.to_bytes())
+        session = Session(
+            config=config,
+            plan_id=plan.id,
+            stream=spool.stream,
+            lateness_ms=plan.window.lateness_ms,
+            unanswered=await runtime.blocking(spool.unanswered),
+            entropy=self._entropy,
+        )
+        writer = SpoolWriter(spool, runtime, config.commits_max)
+        uplink = Uplink(session, Wiring(spool, writer, transport, runtime, plan.id, self._note))
+        if stored is not None:  # else the service was met a moment ago
+            uplink.begin()
+        return _Parts(plan, writer, uplink)
+
+    async def _stop(self) -> None:
+        if self._parts is not None:
+            await self._parts.uplink.close()
+            await self._parts.writer.close()
+        if self._spool is not None:
+            await self._runtime.blocking(self._spool.close)
+        if self._own_runtime is not None:
+            self._own_runtime.close()
+
+    async def _to_the_end(self, work: Coroutine[object, object, None]) -> None:
+        """Runs work that must not be left half done: a cancellation is kept until it is over."""
+        task = self._runtime.spawn(work, "hushsum-edge-whole")
+        cancelled: asyncio.CancelledError | None = None
+        while not task.done():
+            try:
+                await asyncio.wait([task])
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is not None:
+            raise cancelled
+        await task
+
+    def _started(self) -> _Parts:
+        if self._parts is None:
+            raise _not_running()
+        return self._parts
+
+    def _working(self) -> _Parts:
+        parts = self._started()
+        if not self._running:
+            raise _not_running()
+        parts.uplink.raise_failure()
+        return parts
+
+    def _note(self, answer: Answer) -> None:
+        if answer.status is Status.REFUSED and answer.refusal is not None:
+            name = reason_name(answer.refusal.reason)
+            self._untold[name] += 1
+            self._details.setdefault(name, answer.refusal.detail)
+
+    def _warn_untold(self) -> None:
+        if self._untold:
+            message = str(RefusedError(self._untold, self._details))
+            warnings.warn(message, RefusalWarning, stacklevel=3)
+
+
+def _hand_over(done: "asyncio.Future[tuple[Bound, ...]]", uplink: Uplink) -> None:
+    """New deltas go to the uplink whether or not anybody still waits in ``add``."""
+    if not done.cancelled() and done.exception() is None:
+        uplink.spooled(done.result())
+
+
+def _not_running() -> ClientStateError:
+    return ClientStateError("this client is not running: use it inside `async with EdgeClient(...) as client:`")

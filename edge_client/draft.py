@@ -1,0 +1,161 @@
+"""Changes to a spool, and how those of one transaction are put together before it begins."""
+
+import sqlite3
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from edge_client.errors import SpoolFullError
+from edge_client.tallies import DELTAS, RECORDS, RECORDS_DROPPED
+from hushsum.delta import DeltaId
+from hushsum.errors import ContributionError, HushsumError
+
+
+@dataclass(frozen=True)
+class Unbound:
+    """A delta that has no id yet: its number of records, and its bytes once it has one."""
+
+    records: int
+    pack: Callable[[DeltaId], bytes]
+
+
+@dataclass(frozen=True)
+class Add:
+    """A change: new deltas of one window.
+
+    Attributes:
+        window: Its index.
+        deltas: In the order in which they get their ids.
+        dropped: Records that were left out, to be counted.
+        records_max: The most records that this client may add to one window; None without such a bound.
+    """
+
+    window: int
+    deltas: tuple[Unbound, ...]
+    dropped: int
+    records_max: int | None
+
+    @property
+    def records(self) -> int:
+        """Usable records of all deltas."""
+        return sum(delta.records for delta in self.deltas)
+
+
+@dataclass(frozen=True)
+class Remove:
+    """A change: a delta has its definitive answer, counted under this name."""
+
+    sequence: int
+    answer: str
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A delta's bytes under its sequence number, for ever."""
+
+    sequence: int
+    data: bytes
+
+
+Change = Add | Remove
+Result = tuple[Bound, ...] | HushsumError
+
+
+@dataclass(frozen=True)
+class Level:
+    """Where a spool stands between two transactions.
+
+    Attributes:
+        stream: Its stream number.
+        next_sequence: The number that the next delta gets.
+        bytes: Of the deltas that it holds.
+        bytes_max: That it may hold.
+    """
+
+    stream: int
+    next_sequence: int
+    bytes: int
+    bytes_max: int
+
+
+class Draft:
+    """The changes of one transaction while they are put together: the file changes in :meth:`write` alone.
+
+    Args:
+        level: Where the spool stands.
+        number: The number that a query finds in the file, 0 where it finds none.
+    """
+
+    def __init__(self, level: Level, number: Callable[..., int]) -> None:
+        self._level = level
+        self._number = number
+        self._rows: list[tuple[int, bytes]] = []
+        self._removed: list[tuple[int]] = []
+        self._windows: dict[int, int] = {}
+        self._next = level.next_sequence
+        self._bytes = level.bytes
+        self.counts: Counter[str] = Counter()
+
+    @property
+    def level(self) -> Level:
+        """Where the spool stands once this is written."""
+        return Level(self._level.stream, self._next, self._bytes, self._level.bytes_max)
+
+    def take(self, change: Change) -> Result:
+        """Notes a change and says what it bound, or why it is refused; a refused one leaves no trace."""
+        if isinstance(change, Remove):
+            self._removed.append((change.sequence,))
+            self._bytes -= self._number("SELECT length(bytes) FROM deltas WHERE sequence = ?", change.sequence)
+            self.counts[change.answer] += 1
+            return ()
+        try:
+            return self._add(change)
+        except HushsumError as error:
+            return error
+
+    def _add(self, change: Add) -> tuple[Bound, ...]:
+        contributed = self._contributed(change)
+        ids = (DeltaId(self._level.stream, self._next + offset) for offset in range(len(change.deltas)))
+        bound = tuple(Bound(id.sequence, delta.pack(id)) for id, delta in zip(ids, change.deltas, strict=True))
+        size = sum(len(delta.data) for delta in bound)
+        if self._bytes + size > self._level.bytes_max:
+            held = f"{self._bytes} unanswered bytes are in it, {size} came, {self._level.bytes_max} is the limit"
+            raise SpoolFullError(f"spool: {held} (spool_bytes_max); nothing of this batch was taken")
+        self._rows += [(delta.sequence, delta.data) for delta in bound]
+        self._bytes += size
+        self._next += len(bound)
+        if contributed is not None:
+            self._windows[change.window] = contributed
+        self.counts.update({RECORDS: change.records, RECORDS_DROPPED: change.dropped, DELTAS: len(bound)})
+        return bound
+
+    def _contributed(self, change: Add) -> int | None:
+        """This client's records of the window after the change; None without a bound."""
+        if change.records_max is None:
+            return None
+        before = self._windows.get(change.window)
+        if before is None:
+            before = self._number("SELECT records FROM contributions WHERE window = ?", change.window)
+        if before + change.records > change.records_max:
+            left, limit = change.records_max - before, change.records_max
+            raise ContributionError(
+                f"window {change.window}: got {change.records} records, expected at most {left}: the plan allows "
+                f"{limit} a client, {before} were added before; nothing of this batch was taken"
+            )
+        return before + change.records
+
+    def write(self, database: sqlite3.Connection) -> None:
+        """Writes what was noted; the caller holds a transaction."""
+        database.executemany("INSERT INTO deltas (sequence, bytes) VALUES (?, ?)", self._rows)
+        database.executemany("DELETE FROM deltas WHERE sequence = ?", self._removed)
+        database.executemany(
+            "INSERT INTO contributions (window, records) VALUES (?, ?)"
+            " ON CONFLICT (window) DO UPDATE SET records = excluded.records",
+            self._windows.items(),
+        )
+        database.executemany(
+            "INSERT INTO tallies (name, count) VALUES (?, ?)"
+            " ON CONFLICT (name) DO UPDATE SET count = count + excluded.count",
+            self.counts.items(),
+        )
+        database.execute("UPDATE next SET sequence = ?", (self._next,))

@@ -1,0 +1,122 @@
+"""Every error and warning of the device SDK.
+
+HushsumError
+└── EdgeError
+    ├── the caller's
+    │   ├── SettingsError            a setting, or a target that plaintext must not reach
+    │   ├── ClientStateError         a client that is not running
+    │   ├── EventTimeError           an event time that is no time
+    │   └── PolicyError              the plan asks for more than this device's policy allows
+    ├── the device's
+    │   └── SpoolError               the spool cannot be read or written, or belongs to somebody else
+    │       ├── SpoolInUseError      another process, or another client of this one, holds it
+    │       └── SpoolFullError       the limit on unanswered bytes is reached
+    ├── the network's
+    │   └── UnreachableError         no service answered in the stated time
+    │       └── FlushTimeoutError    some deltas have no answer yet; they stay in the spool
+    └── the service's
+        ├── RefusedError             deltas that were refused for good, with the reasons
+        └── SessionRefusedError      the service wants no session with this client
+            └── PlanChangedError     another plan is collected there
+
+UserWarning
+└── EdgeWarning
+    ├── DroppedRecordsWarning        records with NaN or infinity were left out
+    ├── ClockWarning                 this device's clock and the service's are far apart
+    └── RefusalWarning               a client was closed while refusals had been told to nobody
+"""
+
+from collections.abc import Mapping
+
+from hushsum.errors import HushsumError
+
+
+class EdgeError(HushsumError):
+    """The root of what the device SDK raises on purpose."""
+
+
+class SettingsError(EdgeError):
+    """A setting that cannot be used: what came, what was expected."""
+
+
+class ClientStateError(EdgeError):
+    """A client that was used before ``async with`` or after it."""
+
+
+class EventTimeError(EdgeError):
+    """An event time that is neither whole milliseconds nor an aware datetime."""
+
+
+class PolicyError(EdgeError):
+    """A plan that this device's policy does not allow.
+
+    Args:
+        rule: The rule's name, such as ``max_epsilon``.
+        asked: What the plan asks for.
+        allowed: What the policy allows.
+    """
+
+    def __init__(self, rule: str, asked: str, allowed: str) -> None:
+        super().__init__(f"policy: rule {rule} allows {allowed}, the plan asks for {asked}; nothing was contributed")
+        self.rule = rule
+        self.asked = asked
+        self.allowed = allowed
+
+
+class SpoolError(EdgeError):
+    """The spool cannot be used: it is damaged, newer, another client's, or its disk refuses."""
+
+
+class SpoolInUseError(SpoolError):
+    """Another process, or another client of this process, has the spool open."""
+
+
+class SpoolFullError(SpoolError):
+    """The spool holds as many unanswered bytes as its limit allows; nothing of the batch was taken."""
+
+
+class UnreachableError(EdgeError):
+    """No service answered in the stated time."""
+
+
+class FlushTimeoutError(UnreachableError, TimeoutError):
+    """Some deltas had no definitive answer in the stated time. They stay in the spool and are sent on."""
+
+
+class RefusedError(EdgeError):
+    """Deltas were refused for good: their records are not counted, and sending them again cannot help.
+
+    Args:
+        refused: Number of deltas by the reason's name, at least one.
+        details: One of the service's sentences for each reason.
+    """
+
+    def __init__(self, refused: Mapping[str, int], details: Mapping[str, str]) -> None:
+        each = "; ".join(f"{count} for {reason} ({details.get(reason, '')})" for reason, count in refused.items())
+        super().__init__(f"the service refused {sum(refused.values())} deltas: {each}")
+        self.refused = dict(refused)
+        self.details = dict(details)
+
+
+class SessionRefusedError(EdgeError):
+    """The service wants no session with this client; what is unsent stays in the spool."""
+
+
+class PlanChangedError(SessionRefusedError):
+    """Another plan is collected at the target than the one that this spool belongs to."""
+
+
+class EdgeWarning(UserWarning):
+    """The root of the SDK's warnings."""
+
+
+class DroppedRecordsWarning(EdgeWarning):
+    """Records with NaN or infinity were left out, each alone."""
+
+
+class ClockWarning(EdgeWarning):
+    """This device's clock and the service's differ by more than a window's lateness."""
+
+
+class RefusalWarning(EdgeWarning):
+    """A client was closed while some refusals had been told to nobody: call ``flush`` to have them raised."""

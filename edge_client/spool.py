@@ -1,0 +1,139 @@
+"""The spool: an SQLite file in which every delta is bound to its id before it is sent, and kept until it is answered.
+
+What a commit returned survives power loss (WAL with ``synchronous=FULL``, read back before each transaction). One
+client at a time has the file, under a lock that the operating system takes back when the process ends, however it ends.
+A copy of the file must never be used beside it, or after it: it would give the same ids to other bytes.
+"""
+
+import os
+import sqlite3
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from edge_client import spool_file
+from edge_client.draft import Bound, Change, Draft, Level, Result
+from edge_client.errors import SpoolError
+from hushsum.entropy import Entropy
+
+
+class Spool:
+    """An open spool. Its methods block; they may be called from any thread.
+
+    Args:
+        path: The file; it is made at its first use.
+        client_id: Whose deltas these are. None: the one that the file names; at its first use, a random one.
+        entropy: Of the stream number and of a random client id.
+        bytes_max: Unanswered bytes that the spool may hold.
+
+    Attributes:
+        client_id: Whose deltas these are.
+
+    Raises:
+        SpoolInUseError: Somebody else has it open.
+        SpoolError: It is damaged, newer, or belongs to another client.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, client_id: str | None, entropy: Entropy, bytes_max: int
+    ) -> None:
+        self._path = Path(path)
+        self._lock = threading.Lock()
+        self._database = spool_file.open_locked(self._path)
+        try:
+            with self._using(), self._transaction():
+                stream, self.client_id, next_sequence = spool_file.identify(self._database, client_id, entropy)
+                held = self._number("SELECT coalesce(sum(length(bytes)), 0) FROM deltas")
+                self._tallies = Counter(dict(self._database.execute("SELECT name, count FROM tallies")))
+        except BaseException:
+            self._database.close()
+            raise
+        self._level = Level(stream, next_sequence, held, bytes_max)
+
+    @property
+    def stream(self) -> int:
+        """The stream number of all its deltas, 0 to 2⁶⁴ − 1, drawn once."""
+        return self._level.stream
+
+    @property
+    def tallies(self) -> Mapping[str, int]:
+        """Counts by name over the spool's whole life; a new mapping after each change."""
+        return self._tallies
+
+    @property
+    def plan(self) -> bytes | None:
+        """The canonical bytes of the plan that the spool belongs to."""
+        with self._using():
+            row = self._database.execute("SELECT bytes FROM plan").fetchone()
+        return None if row is None else bytes(row[0])
+
+    def keep_plan(self, plan: bytes) -> None:
+        """Binds the spool to a plan, once and for ever."""
+        with self._using(), self._transaction():
+            self._database.execute("INSERT INTO plan (only, bytes) VALUES (1, ?)", (plan,))
+
+    def unanswered(self) -> tuple[int, ...]:
+        """The sequence numbers of all deltas in the spool, ascending."""
+        with self._using():
+            rows = self._database.execute("SELECT sequence FROM deltas ORDER BY sequence").fetchall()
+        return tuple(int(sequence) for (sequence,) in rows)
+
+    def load(self, first: int, limit: int) -> tuple[Bound, ...]:
+        """At most so many deltas from a sequence number on, ascending."""
+        query = "SELECT sequence, bytes FROM deltas WHERE sequence >= ? ORDER BY sequence LIMIT ?"
+        with self._using():
+            rows = self._database.execute(query, (first, limit)).fetchall()
+        return tuple(Bound(sequence, bytes(data)) for sequence, data in rows)
+
+    def commit(self, changes: Sequence[Change]) -> list[Result]:
+        """Makes all changes in one transaction; durable when it returns.
+
+        Returns:
+            For each change what was bound, or the error that refused it alone: it has then changed nothing.
+
+        Raises:
+            SpoolError: The file cannot be written; nothing was changed.
+        """
+        with self._using():
+            draft = Draft(self._level, self._number)
+            results = [draft.take(change) for change in changes]
+            with self._transaction():
+                draft.write(self._database)
+            self._level = draft.level
+            self._tallies = self._tallies + draft.counts
+        return results
+
+    def close(self) -> None:
+        """Folds the write-ahead log into the file, erases it, and gives the file back."""
+        with self._lock:
+            # A full disk: the log then stays beside the file, and the next opening reads it.
+            with suppress(sqlite3.Error):
+                self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            self._database.close()
+
+    def _number(self, query: str, *values: object) -> int:
+        row = self._database.execute(query, values).fetchone()
+        return 0 if row is None else int(row[0])
+
+    @contextmanager
+    def _using(self) -> Iterator[None]:
+        """One caller at a time; SQLite's errors are told as the spool's."""
+        with self._lock:
+            try:
+                yield
+            except sqlite3.Error as error:
+                raise SpoolError(f"spool {self._path}: {error}") from error
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        spool_file.require_durable(self._database, self._path)
+        self._database.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._database.execute("COMMIT")
+        except BaseException:
+            if self._database.in_transaction:
+                self._database.execute("ROLLBACK")
+            raise

@@ -1,0 +1,123 @@
+"""The file of a spool: how it is opened, locked, made durable, and whose it is."""
+
+import os
+import sqlite3
+import unicodedata
+from pathlib import Path
+from typing import Final
+
+from edge_client.errors import SettingsError, SpoolError, SpoolInUseError
+from hushsum.entropy import Entropy
+
+SPOOL_FORMAT: Final = 1
+_APPLICATION_ID: Final = 0x48555348  # "HUSH"
+_CLIENT_ID_CHARACTERS_MAX: Final = 128
+_FULL: Final = 2  # SQLite's number for synchronous=FULL
+_LOCKED: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+# EXCLUSIVE before the first access: the lock is then kept until the file is closed or the process is gone.
+_PRAGMAS: Final = ("locking_mode = EXCLUSIVE", "journal_mode = WAL", "synchronous = FULL", "secure_delete = ON")
+_TABLES: Final = (
+    "CREATE TABLE identity (only INTEGER PRIMARY KEY CHECK (only = 1), stream BLOB NOT NULL, client_id TEXT NOT NULL)",
+    "CREATE TABLE next (only INTEGER PRIMARY KEY CHECK (only = 1), sequence INTEGER NOT NULL)",
+    "CREATE TABLE plan (only INTEGER PRIMARY KEY CHECK (only = 1), bytes BLOB NOT NULL)",
+    "CREATE TABLE deltas (sequence INTEGER PRIMARY KEY, bytes BLOB NOT NULL)",
+    "CREATE TABLE contributions (window INTEGER PRIMARY KEY, records INTEGER NOT NULL)",
+    "CREATE TABLE tallies (name TEXT PRIMARY KEY, count INTEGER NOT NULL)",
+)
+
+
+def open_locked(path: Path) -> sqlite3.Connection:
+    """A connection that holds the file alone and whose commits are durable.
+
+    Raises:
+        SpoolInUseError: Somebody else has it open.
+        SpoolError: It cannot be opened, is no spool, or is newer than this version.
+    """
+    try:
+        # Readable by its owner alone: until they are added up, deltas tell what is in the records.
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        database = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+    except (OSError, sqlite3.Error) as error:
+        raise SpoolError(f"spool {path}: cannot be opened: {error}") from error
+    try:
+        for pragma in _PRAGMAS:
+            database.execute(f"PRAGMA {pragma}")
+        require_durable(database, path)
+        _check_format(database, path)
+        return database
+    except sqlite3.Error as error:
+        database.close()
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF in _LOCKED:  # the primary code of an extended one
+            raise SpoolInUseError(f"spool {path}: another process or client has it open; each needs its own") from error
+        raise SpoolError(f"spool {path}: {error}") from error
+    except BaseException:
+        database.close()
+        raise
+
+
+def require_durable(database: sqlite3.Connection, path: Path) -> None:
+    """Reads back what a commit's durability, and the erasure of what is deleted, rest on.
+
+    Raises:
+        SpoolError: A setting is not what it must be.
+    """
+    expected = {"journal_mode": "wal", "synchronous": _FULL, "secure_delete": 1}
+    for name, value in expected.items():
+        came = database.execute(f"PRAGMA {name}").fetchone()[0]
+        if came != value:
+            raise SpoolError(f"spool {path}: {name} is {came!r}, expected {value!r}; nothing is written like this")
+
+
+def identify(database: sqlite3.Connection, client_id: str | None, entropy: Entropy) -> tuple[int, str, int]:
+    """(stream, client id, next sequence number) of the file, drawn at its first use; the caller holds a transaction.
+
+    Raises:
+        SettingsError: A client id that no service accepts.
+        SpoolError: The file belongs to another client.
+    """
+    if client_id is not None:
+        _check_client_id(client_id)
+    row = database.execute("SELECT stream, client_id, sequence FROM identity JOIN next USING (only)").fetchone()
+    if row is None:
+        row = (entropy.read(8), client_id or f"device-{entropy.read(16).hex()}", 0)
+        database.execute("INSERT INTO identity (only, stream, client_id) VALUES (1, ?, ?)", row[:2])
+        database.execute("INSERT INTO next (only, sequence) VALUES (1, ?)", row[2:])
+    stream, owner, next_sequence = row
+    if client_id not in (None, owner):
+        # A delta that was sent under one id and is sent again under another would count twice.
+        raise SpoolError(f"spool: it belongs to client {owner!r}, got client_id={client_id!r}; each needs its own")
+    return int.from_bytes(stream, "big"), str(owner), int(next_sequence)
+
+
+def _check_format(database: sqlite3.Connection, path: Path) -> None:
+    version = database.execute("PRAGMA user_version").fetchone()[0]
+    application = database.execute("PRAGMA application_id").fetchone()[0]
+    tables = database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if not (version or application or tables):
+        database.execute("BEGIN EXCLUSIVE")
+        for table in _TABLES:
+            database.execute(table)
+        database.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+        database.execute(f"PRAGMA user_version = {SPOOL_FORMAT}")
+        database.execute("COMMIT")
+        return
+    if application != _APPLICATION_ID:
+        raise SpoolError(f"spool {path}: this is another program's database")
+    if version > SPOOL_FORMAT:
+        known = f"this version knows up to {SPOOL_FORMAT}"
+        raise SpoolError(f"spool {path}: it has format {version}, {known}: update this software")
+    # A lock for good also where nothing is written: EXCLUSIVE keeps whatever lock was taken once.
+    database.execute("BEGIN EXCLUSIVE")
+    database.execute("COMMIT")
+
+
+def _check_client_id(client_id: str) -> None:
+    if not 1 <= len(client_id) <= _CLIENT_ID_CHARACTERS_MAX:
+        came = f"{len(client_id)} characters"
+    elif not client_id.isprintable() or not unicodedata.is_normalized("NFC", client_id):
+        came = repr(client_id)
+    else:
+        return
+    expected = f"1 to {_CLIENT_ID_CHARACTERS_MAX} printable characters in Unicode normal form C"
+    raise SettingsError(f"client_id: got {came}, expected {expected}")

@@ -1,0 +1,91 @@
+"""What became of everything that a client was given: no record and no delta leaves it without a number here."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final, Self
+
+from hushsum_proto.answers import AnyReason, Status
+
+RECORDS: Final = "records"
+RECORDS_DROPPED: Final = "records_dropped"
+DELTAS: Final = "deltas"
+_REFUSED: Final = "refused:"
+_OTHER: Final = "other"  # a reason that only a newer service knows
+
+
+@dataclass(frozen=True)
+class Sends:
+    """What a client has written to its connections since it started.
+
+    Attributes:
+        first: Deltas that were sent at least once.
+        again: Sends of a delta that had been sent before.
+        bytes: Of packed deltas, resends too.
+    """
+
+    first: int = 0
+    again: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Tallies:
+    """Everything that was given, and what became of it.
+
+    What was added and answered is kept in the spool and counts its whole life; what was sent counts since this client
+    started.
+
+    Attributes:
+        records: Usable records that were added.
+        records_dropped: Records that were left out for a NaN or an infinity.
+        deltas: Deltas that the records became.
+        deltas_sent: Deltas that were sent at least once since this client started.
+        deltas_resent: Further sends of those.
+        bytes_sent: Of packed deltas, resends too.
+        acknowledged: Deltas that are durable and will be counted exactly once.
+        counted: Deltas of a closed window that the service had counted.
+        late: Deltas that came after their window's seal and count nowhere.
+        unknown: Deltas whose window is over and forgotten: treated as spent.
+        refused: Deltas that were refused for good, by the reason's name.
+    """
+
+    records: int = 0
+    records_dropped: int = 0
+    deltas: int = 0
+    deltas_sent: int = 0
+    deltas_resent: int = 0
+    bytes_sent: int = 0
+    acknowledged: int = 0
+    counted: int = 0
+    late: int = 0
+    unknown: int = 0
+    refused: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+
+    @classmethod
+    def of(cls, kept: Mapping[str, int], sends: Sends) -> Self:
+        """From what the spool keeps, and what was sent since the start."""
+        refused = {name.removeprefix(_REFUSED): count for name, count in kept.items() if name.startswith(_REFUSED)}
+        return cls(
+            records=kept.get(RECORDS, 0),
+            records_dropped=kept.get(RECORDS_DROPPED, 0),
+            deltas=kept.get(DELTAS, 0),
+            deltas_sent=sends.first,
+            deltas_resent=sends.again,
+            bytes_sent=sends.bytes,
+            acknowledged=kept.get(Status.ACKNOWLEDGED.value, 0),
+            counted=kept.get(Status.COUNTED.value, 0),
+            late=kept.get(Status.LATE.value, 0),
+            unknown=kept.get(Status.UNKNOWN.value, 0),
+            refused=MappingProxyType(refused),
+        )
+
+
+def reason_name(reason: AnyReason | None) -> str:
+    """The name under which refusals for a reason are counted."""
+    return _OTHER if reason is None else reason.value
+
+
+def answer_name(status: Status, reason: AnyReason | None) -> str:
+    """The name under which the spool counts an answer."""
+    return _REFUSED + reason_name(reason) if status is Status.REFUSED else status.value

@@ -1,0 +1,189 @@
+"""Connections over gRPC: one channel each, a stream of deltas and answers, or a call for each delta."""
+
+import asyncio
+import ipaddress
+import re
+from collections.abc import AsyncGenerator, Iterable
+from typing import Final
+
+import grpc
+
+from edge_client.config import Config
+from edge_client.errors import SettingsError
+from edge_client.ports import ConnectionLostError
+from edge_client.session_events import Loss
+from hushsum.errors import Reason
+from hushsum_proto.answers import Answer, AnyReason, Refusal, ServiceReason
+from hushsum_proto.convert import answer_from_wire, hello_to_wire, submission_to_wire, welcome_from_wire
+from hushsum_proto.errors import MalformedMessageError
+from hushsum_proto.messages import PROTOCOL_VERSIONS, Hello, Welcome
+from hushsum_proto.metadata import CLIENT_ID, REASON, RETRY_AFTER_MS, client_id_to_metadata
+from hushsum_proto.v1 import wire_pb2 as pb
+from hushsum_proto.v1 import wire_pb2_grpc as stubs
+
+SOFTWARE: Final = "hushsum-python"
+_PLAN_BYTES_MAX: Final = 16 * 2**20 + 2**10  # the largest plan, and its envelope; all other replies are small
+_HOST: Final = re.compile(
+    r"(?:(?:dns|ipv4|ipv6):(?://[^/]*/)?)?(?:\[(?P<literal>[^\]]+)\]|(?P<name>[^\[\]:/]+))(?::\d+)?"
+)
+_REASONS: Final[dict[str, AnyReason]] = {
+    **{reason.value: reason for reason in Reason},
+    **{reason.value: reason for reason in ServiceReason},
+}
+
+_Stream = grpc.aio.StreamStreamCall[pb.SubmitRequest, pb.SubmitReply]
+
+
+class GrpcTransport:
+    """Connections to one service.
+
+    Args:
+        target: ``host:port``, or another name that gRPC resolves.
+        client_id: Declared with each call.
+        config: ``own_connection``, keepalive and time-outs.
+    """
+
+    def __init__(self, target: str, client_id: str, config: Config) -> None:
+        self._target = target
+        self._metadata = ((CLIENT_ID, client_id_to_metadata(client_id)),)
+        self._timeout_s = config.call_timeout_s
+        keepalive_ms = int(config.keepalive_s * 1000)
+        self._options = (
+            ("grpc.use_local_subchannel_pool", int(config.own_connection)),
+            ("grpc.keepalive_time_ms", keepalive_ms),
+            ("grpc.keepalive_timeout_ms", min(keepalive_ms, 20_000)),
+            ("grpc.http2.max_pings_without_data", 0),  # the stream may be silent for long
+            ("grpc.max_receive_message_length", _PLAN_BYTES_MAX),
+            ("grpc.enable_retries", 0),  # the session decides what is sent again, and when
+            ("grpc.enable_http_proxy", int(not is_loopback(target))),
+            # A channel that is shared must not wait longer than the session does before it connects anew.
+            ("grpc.initial_reconnect_backoff_ms", 100),
+            ("grpc.max_reconnect_backoff_ms", 1_000),
+        )
+
+    def connect(self) -> "GrpcConnection":
+        """A new channel; it connects at its first call."""
+        channel = grpc.aio.insecure_channel(self._target, options=self._options)
+        return GrpcConnection(channel, self._metadata, self._timeout_s)
+
+
+class GrpcConnection:
+    """One channel to a service."""
+
+    def __init__(self, channel: grpc.aio.Channel, metadata: tuple[tuple[str, str], ...], timeout_s: float) -> None:
+        self._channel = channel
+        self._collection = stubs.CollectionStub(channel)
+        self._metadata = metadata
+        self._plan_id = b""
+        self._timeout_s = timeout_s
+        self._stream: _Stream | None = None
+        self._replies: asyncio.Queue[Answer | Loss] = asyncio.Queue()  # of calls for each delta
+
+    async def greet(self, plan_id: bytes) -> Welcome:
+        """Says hello; the plan id is empty where none is known yet."""
+        self._plan_id = plan_id
+        request = hello_to_wire(Hello(PROTOCOL_VERSIONS, plan_id, SOFTWARE))
+        try:
+            reply = await self._collection.Hello(request, metadata=self._metadata, timeout=self._timeout_s)
+            return welcome_from_wire(reply)
+        except (grpc.aio.AioRpcError, MalformedMessageError) as error:
+            raise ConnectionLostError(_loss(error)) from error
+
+    async def fetch_plan(self, plan_id: bytes) -> bytes:
+        """The canonical bytes of a plan; whoever asks checks that they hash to its id."""
+        request = pb.GetPlanRequest(plan_id=plan_id)
+        try:
+            catalogue = stubs.CatalogueStub(self._channel)
+            reply = await catalogue.GetPlan(request, metadata=self._metadata, timeout=self._timeout_s)
+        except grpc.aio.AioRpcError as error:
+            raise ConnectionLostError(_loss(error)) from error
+        return reply.plan
+
+    def open(self, *, unary: bool) -> None:
+        """Makes ready to send: one stream, or a call for each delta."""
+        if not unary:
+            self._stream = self._collection.Submit(metadata=self._metadata)
+
+    async def send(self, delta: bytes) -> None:
+        """Writes a packed delta; its answer comes in :meth:`answers`."""
+        request = submission_to_wire(self._plan_id, delta)
+        if self._stream is None:
+            await self._send_alone(request)
+            return
+        try:
+            await self._stream.write(request)
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
+            raise ConnectionLostError(_loss(error)) from error
+
+    async def _send_alone(self, request: pb.SubmitRequest) -> None:
+        try:
+            reply = await self._collection.SubmitOne(request, metadata=self._metadata, timeout=self._timeout_s)
+            self._replies.put_nowait(answer_from_wire(reply))
+        except (grpc.aio.AioRpcError, MalformedMessageError) as error:
+            loss = _loss(error)
+            self._replies.put_nowait(loss)
+            raise ConnectionLostError(loss) from error
+
+    async def answers(self) -> AsyncGenerator[Answer, None]:
+        """Answers as they come, in any order; ends when the service ends the stream."""
+        if self._stream is None:
+            while isinstance(reply := await self._replies.get(), Answer):
+                yield reply
+            raise ConnectionLostError(reply)
+        try:
+            while isinstance(message := await self._stream.read(), pb.SubmitReply):
+                yield answer_from_wire(message)
+        except (grpc.aio.AioRpcError, MalformedMessageError) as error:
+            raise ConnectionLostError(_loss(error, stream=True)) from error
+
+    async def close(self) -> None:
+        """Ends everything at once; never raises."""
+        if self._stream is not None:
+            self._stream.cancel()
+        await self._channel.close()
+
+
+def require_private(target: str, config: Config) -> None:
+    """Refuses plaintext that would leave this machine.
+
+    Raises:
+        SettingsError: The target is not on this machine for certain, and ``insecure`` is not set.
+    """
+    if not (config.insecure or is_loopback(target)):
+        raise SettingsError(
+            f"target: got {target!r}, expected one on this machine: TLS is not built yet, and plaintext to another "
+            "machine shows every delta to the network; Config(insecure=True) allows it"
+        )
+
+
+def is_loopback(target: str) -> bool:
+    """Whether a gRPC target names this machine for certain: ``localhost``, an address of loopback, or ``unix:``."""
+    if target.startswith(("unix:", "unix-abstract:")):
+        return True
+    match = _HOST.fullmatch(target)
+    host = (match["literal"] or match["name"]) if match else ""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _loss(error: Exception, *, stream: bool = False) -> Loss:
+    if not isinstance(error, grpc.aio.AioRpcError):
+        return Loss(f"{type(error).__name__}: {error}")
+    code = error.code()
+    detail = f"{code.name}: {error.details()}"
+    reason, retry_after_ms = _pushed_back(error.trailing_metadata() or ())
+    if reason is None and code is grpc.StatusCode.UNAUTHENTICATED:
+        reason = ServiceReason.UNAUTHENTICATED
+    refusal = None if reason is None else Refusal.of(reason, error.details() or "", retry_after_ms)
+    return Loss(detail, refusal, no_stream=stream and code is grpc.StatusCode.UNIMPLEMENTED)
+
+
+def _pushed_back(metadata: Iterable[tuple[str, str | bytes]]) -> tuple[AnyReason | None, int]:
+    """The reason that a service gives with a status, and how long to wait."""
+    values = {key: value for key, value in metadata if isinstance(value, str)}
+    after = values.get(RETRY_AFTER_MS, "")
+    return _REASONS.get(values.get(REASON, "")), int(after) if after.isascii() and after.isdigit() else 0

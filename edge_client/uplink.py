@@ -1,0 +1,241 @@
+"""Carries out what the session machine asks for: connections, sends, timers, durable answers. All of it on one loop."""
+
+import asyncio
+import logging
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from edge_client.cargo import Cargo
+from edge_client.draft import Bound, Remove
+from edge_client.errors import ClockWarning, FlushTimeoutError
+from edge_client.link import Link
+from edge_client.ports import Runtime, Transport
+from edge_client.session import Session
+from edge_client.session_events import (
+    Begun,
+    Close,
+    Effect,
+    Event,
+    Greet,
+    Open,
+    Send,
+    Settle,
+    Settled,
+    Spooled,
+    Stop,
+    Wake,
+    WarnOfClock,
+    Woke,
+)
+from edge_client.spool import Spool
+from edge_client.spool_writer import SpoolWriter
+from edge_client.tallies import Sends, answer_name
+from edge_client.tasks import Tasks
+from hushsum_proto.answers import Answer
+
+_LOG: Final = logging.getLogger("edge_client")
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """What an uplink works with.
+
+    Attributes:
+        spool: Where deltas wait.
+        writer: Through which alone the spool is changed.
+        transport: Where connections come from.
+        runtime: Time, tasks and threads.
+        plan_id: What Hello names.
+        on_answer: Called with each definitive answer once it is durable.
+    """
+
+    spool: Spool
+    writer: SpoolWriter
+    transport: Transport
+    runtime: Runtime
+    plan_id: bytes
+    on_answer: Callable[[Answer], None]
+
+
+class Uplink:
+    """Runs a session on real connections.
+
+    Attributes:
+        failure: What has ended the session for good; None while it runs.
+    """
+
+    def __init__(self, session: Session, wiring: Wiring) -> None:
+        self.failure: Exception | None = None
+        self._session = session
+        self._wiring = wiring
+        self._runtime = wiring.runtime
+        self._tasks = Tasks(wiring.runtime, self._fail)
+        self._cargo = Cargo(wiring.spool, wiring.runtime, lambda: session.outstanding.lowest)
+        self._link: Link | None = None
+        self._timer: asyncio.Task[None] | None = None
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._closed = False
+        self._told = False  # somebody got the failure raised
+
+    @property
+    def sends(self) -> Sends:
+        """What was written to connections so far."""
+        return self._cargo.sends
+
+    @property
+    def unanswered(self) -> int:
+        """Deltas without a durable definitive answer."""
+        return len(self._session.outstanding)
+
+    def begin(self) -> None:
+        """Connects at once, if only to hear early that another plan is collected there."""
+        self._tell(Begun(self._runtime.monotonic()))
+
+    def spooled(self, bound: tuple[Bound, ...]) -> None:
+        """Takes new deltas that are durable."""
+        if bound and not self._closed:
+            self._cargo.keep(bound)
+            self._tell(Spooled(self._runtime.monotonic(), tuple(delta.sequence for delta in bound)))
+
+    async def answered(self, timeout_s: float | None) -> None:
+        """Returns once everything that is spooled now has a durable definitive answer.
+
+        Raises:
+            FlushTimeoutError: Not within the time; nothing is given up.
+            Exception: What has ended the session, where something is unanswered.
+        """
+        mark = self._session.outstanding.end
+        if self._is_answered(mark):
+            return
+        self.raise_failure()
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append((mark, waiter))
+        timer = None if timeout_s is None else self._tasks.spawn(self._expire(waiter, timeout_s), "flush-timer")
+        try:
+            await waiter
+        finally:
+            if timer is not None:
+                timer.cancel()
+            self._waiters.remove((mark, waiter))
+
+    def raise_failure(self) -> None:
+        """Raises what has ended the session, if anything has."""
+        if self.failure is not None:
+            self._told = True
+            raise self.failure
+
+    def raise_untold(self) -> None:
+        """Raises what has ended the session, if nobody was told yet."""
+        if not self._told:
+            self.raise_failure()
+
+    async def close(self) -> None:
+        """Ends the connection and every task; what is unanswered stays in the spool."""
+        self._closed = True
+        await self._tasks.close()
+
+    # ------------------------------------------------------------------------------------------- events and effects
+
+    def _tell(self, event: Event) -> None:
+        if self._closed or self.failure is not None:
+            return
+        for effect in self._session.handle(event):
+            self._carry_out(effect)
+        if isinstance(event, Settled):
+            self._release_waiters()
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Greet() | Open() | Send() | Close():
+                self._carry_out_on_link(effect)
+            case Settle():
+                self._settle(effect)
+            case Wake():
+                if self._timer is not None:
+                    self._timer.cancel()
+                self._timer = self._tasks.spawn(self._wake_at(effect.at), "timer")
+            case WarnOfClock():
+                _warn_of_clock(effect.ahead_ms)
+            case Stop():
+                self._fail(effect.error)
+
+    def _carry_out_on_link(self, effect: Greet | Open | Send | Close) -> None:
+        if isinstance(effect, Greet):
+            self._link = Link(
+                effect.connection,
+                plan_id=self._wiring.plan_id,
+                runtime=self._runtime,
+                tasks=self._tasks,
+                cargo=self._cargo,
+                tell=self._tell,
+            )
+            self._link.begin(self._wiring.transport)
+            return
+        assert self._link is not None
+        if isinstance(effect, Open):
+            self._link.open(unary=effect.unary)
+        elif isinstance(effect, Send):
+            self._link.send(effect.sequences)
+        else:
+            self._link.close()
+
+    def _settle(self, effect: Settle) -> None:
+        answer = effect.answer
+        reason = None if answer.refusal is None else answer.refusal.reason
+        removed = self._wiring.writer.put(Remove(effect.sequence, answer_name(answer.status, reason)))
+        removed.add_done_callback(lambda done: self._settled(effect, done))
+
+    def _settled(self, effect: Settle, done: "asyncio.Future[tuple[Bound, ...]]") -> None:
+        error = None if done.cancelled() else done.exception()
+        if isinstance(error, Exception):
+            self._fail(error)
+        elif not done.cancelled():
+            self._cargo.drop(effect.sequence)
+            self._wiring.on_answer(effect.answer)
+            self._tell(Settled(self._runtime.monotonic(), effect.sequence))
+
+    async def _wake_at(self, at: float) -> None:
+        await self._runtime.sleep(max(0.0, at - self._runtime.monotonic()))
+        self._timer = None
+        self._tell(Woke(self._runtime.monotonic()))
+
+    # ------------------------------------------------------------------------------------------- whoever waits
+
+    async def _expire(self, waiter: "asyncio.Future[None]", timeout_s: float) -> None:
+        await self._runtime.sleep(timeout_s)
+        if not waiter.done():
+            loss = self._session.last_loss
+            last = "" if loss is None else f"; the last connection ended with: {loss.detail}"
+            what = f"{self.unanswered} deltas have no answer after {timeout_s:g} s; they stay in the spool"
+            waiter.set_exception(FlushTimeoutError(f"{what} and are sent on{last}"))
+
+    def _is_answered(self, mark: int) -> bool:
+        lowest = self._session.outstanding.lowest
+        return lowest is None or lowest >= mark
+
+    def _release_waiters(self) -> None:
+        for mark, waiter in self._waiters:
+            if not waiter.done() and self._is_answered(mark):
+                waiter.set_result(None)
+
+    def _fail(self, error: Exception) -> None:
+        """The session is over; whoever waits, adds or flushes from now on is told why."""
+        if self.failure is None:
+            self.failure = error
+            _LOG.error("the client has stopped: %s", error)
+        for _, waiter in self._waiters:
+            if not waiter.done():
+                self._told = True
+                waiter.set_exception(self.failure)
+        self._tasks.cancel()
+
+
+def _warn_of_clock(ahead_ms: int) -> None:
+    way = "ahead of" if ahead_ms > 0 else "behind"
+    message = (
+        f"this device's clock is {abs(ahead_ms) / 1000:.0f} s {way} the service's, more than the plan's lateness: "
+        "records that are dated by it may fall into a window that is closed, or not open yet"
+    )
+    warnings.warn(message, ClockWarning, stacklevel=2)

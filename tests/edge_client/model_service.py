@@ -1,0 +1,153 @@
+"""A service for the tests of the client: real gRPC on a free port of loopback, and answers that a test decides."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+from typing_extensions import override
+
+from hushsum import Plan, Sketch
+from hushsum.delta import Delta, DeltaId
+from hushsum_proto import convert
+from hushsum_proto.answers import Answer, Refusal, ServiceReason, Status
+from hushsum_proto.messages import Welcome
+from hushsum_proto.metadata import CLIENT_ID, REASON, RETRY_AFTER_MS, client_id_from_metadata
+from hushsum_proto.v1 import wire_pb2 as pb
+from hushsum_proto.v1 import wire_pb2_grpc as stubs
+
+Context = grpc.aio.ServicerContext[Any, Any]  # Any: the types of messages are those of each method
+
+
+@dataclass
+class Fold:
+    """What a service knows, which outlives its process: each id once, and the counters."""
+
+    plan: Plan
+    bytes_of: dict[tuple[str, DeltaId], bytes] = field(default_factory=dict)
+    received: Counter[DeltaId] = field(default_factory=Counter)
+    windows: Counter[int] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.sketch = Sketch(self.plan)
+
+    def take(self, client_id: str, data: bytes) -> Answer:
+        delta = Delta.unpack(data, self.plan)
+        self.received[delta.id] += 1
+        known = self.bytes_of.setdefault((client_id, delta.id), data)
+        assert known == data, f"{delta.id} came with other bytes"
+        if self.received[delta.id] == 1:
+            flat = self.sketch.counters[0].reshape(-1)
+            flat[delta.runs[0].increments.indices] += delta.runs[0].increments.values
+            self.windows[delta.window] += delta.records
+        return Answer(delta.id, Status.ACKNOWLEDGED)
+
+
+class ModelService(stubs.CollectionServicer, stubs.CatalogueServicer):
+    """Acknowledges everything, unless told otherwise.
+
+    Attributes:
+        decide: Answers a delta in place of the fold; None where it is the fold's to answer.
+        answers: Clear: replies are held back.
+        streams: False: there is no stream to be had.
+        refusal: Of every Hello.
+        plan_bytes: What is sent as the plan.
+        clock_ms: What the service's clock says.
+    """
+
+    def __init__(self, plan: Plan, fold: Fold | None = None) -> None:
+        self.plan = plan
+        self.fold = fold or Fold(plan)
+        self.decide: Callable[[DeltaId], Answer | None] = lambda _: None
+        self.answers = asyncio.Event()
+        self.answers.set()
+        self.taken = asyncio.Event()
+        self.streams = True
+        self.refusal: Refusal | None = None
+        self.plan_bytes = plan.to_bytes()
+        self.clock_ms: Callable[[], int] = lambda: 0
+        self.in_flight_max = 64
+        self.greeted = asyncio.Event()
+        self.unary_calls = 0
+        self.busy_calls = 0  # calls that are refused for the moment before one is not
+        self.port = 0
+        self._server: grpc.aio.Server | None = None
+
+    @property
+    def target(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    async def start(self, port: int = 0) -> None:
+        self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+        stubs.add_CollectionServicer_to_server(self, self._server)
+        stubs.add_CatalogueServicer_to_server(self, self._server)
+        self.port = self._server.add_insecure_port(f"127.0.0.1:{port}")
+        await self._server.start()
+
+    async def stop(self) -> None:
+        """At once, as a crash would: nothing that is under way is finished."""
+        if self._server is not None:
+            await self._server.stop(None)
+            self._server = None
+
+    @override
+    async def Hello(self, request: pb.HelloRequest, context: Context) -> pb.HelloReply:
+        self.greeted.set()
+        if self.refusal is not None:
+            reason = self.refusal.reason
+            assert reason is not None
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, self.refusal.detail, ((REASON, reason.value),))
+        window = self.plan.window.index_at(self.clock_ms())
+        limits = (self.in_flight_max, self.plan.delta_bytes_max)
+        return convert.welcome_to_wire(
+            Welcome(1, self.plan.id, window, self.clock_ms(), window - 1, window + 1, *limits)
+        )
+
+    @override
+    async def GetPlan(self, request: pb.GetPlanRequest, context: Context) -> pb.SignedPlan:
+        return pb.SignedPlan(plan=self.plan_bytes)
+
+    @override
+    async def Submit(
+        self, request_iterator: AsyncIterator[pb.SubmitRequest], context: Context
+    ) -> AsyncIterator[pb.SubmitReply]:
+        if not self.streams:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "no streams here")
+        async for request in request_iterator:
+            yield await self._answer(request, context)
+
+    @override
+    async def SubmitOne(self, request: pb.SubmitRequest, context: Context) -> pb.SubmitReply:
+        self.unary_calls += 1
+        if self.busy_calls:
+            self.busy_calls -= 1
+            trailing = ((REASON, ServiceReason.OVERLOADED.value), (RETRY_AFTER_MS, "1"))
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "not now", trailing)
+        return await self._answer(request, context)
+
+    async def _answer(self, request: pb.SubmitRequest, context: Context) -> pb.SubmitReply:
+        client_id = client_id_from_metadata(str(dict(context.invocation_metadata() or ())[CLIENT_ID]))
+        assert request.plan_id == self.plan.id
+        id = Delta.unpack(request.delta, self.plan).id
+        answer = self.decide(id) or self.fold.take(client_id, request.delta)
+        self.taken.set()
+        await self.answers.wait()
+        return convert.answer_to_wire(answer)
+
+    @override
+    async def GetVerdicts(self, request: pb.VerdictsRequest, context: Context) -> pb.VerdictsReply:
+        raise NotImplementedError
+
+    @override
+    async def ListReleases(self, request: pb.ListReleasesRequest, context: Context) -> pb.ListReleasesReply:
+        raise NotImplementedError
+
+    @override
+    def GetRelease(self, request: pb.GetReleaseRequest, context: Context) -> AsyncIterator[pb.ReleaseChunk]:
+        raise NotImplementedError
+
+    @override
+    def WatchReleases(self, request: pb.ListReleasesRequest, context: Context) -> AsyncIterator[pb.ReleaseInfo]:
+        raise NotImplementedError

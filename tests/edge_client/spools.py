@@ -1,0 +1,24 @@
+"""Spools for tests: opened with replayable entropy, filled with deltas of chosen bytes."""
+
+from functools import partial
+from pathlib import Path
+
+from edge_client.draft import Add, Unbound
+from edge_client.spool import Spool
+from hushsum.delta import DeltaId
+from hushsum.entropy import OsEntropy
+
+
+def opened(path: Path, client_id: str | None = None, bytes_max: int = 2**30) -> Spool:
+    return Spool(path, client_id=client_id, entropy=OsEntropy(), bytes_max=bytes_max)
+
+
+def bytes_of(id: DeltaId, text: str = "") -> bytes:
+    """What the test deltas hold: their own id, and a text."""
+    return f"{id.stream:016x}/{id.sequence}/{text}".encode()
+
+
+def addition(*texts: str, window: int = 0, records_max: int | None = None, dropped: int = 0) -> Add:
+    """Deltas of one record each."""
+    deltas = tuple(Unbound(1, partial(bytes_of, text=text)) for text in texts)
+    return Add(window, deltas, dropped, records_max)

@@ -1,0 +1,514 @@
+"""What a client is given arrives exactly once, or the caller hears why not; offline, over crashes, by the hundred."""
+
+import asyncio
+import warnings
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typing_extensions import override
+
+from edge_client import (
+    ClientStateError,
+    ClockWarning,
+    Config,
+    DroppedRecordsWarning,
+    EdgeClient,
+    EventTimeError,
+    FlushTimeoutError,
+    PlanChangedError,
+    Policy,
+    PolicyError,
+    RefusalWarning,
+    RefusedError,
+    SessionRefusedError,
+    SettingsError,
+    SpoolInUseError,
+    SystemRuntime,
+    UnreachableError,
+)
+from hushsum import Sketch
+from hushsum.delta import DeltaId
+from hushsum.errors import ContributionError, NotBuiltError, Reason, RecordError
+from hushsum_proto.answers import Answer, Refusal, ServiceReason, Status
+from tests.edge_client.model_service import Fold, ModelService
+from tests.plans import client_plan, small_plan
+
+QUICK = Config(backoff_first_s=0.01, backoff_longest_s=0.05, first_contact_s=5.0, call_timeout_s=5.0)
+AT_ONCE = Config(backoff_first_s=0.01, backoff_longest_s=0.05, first_contact_s=5.0, close_flush_s=0.0)
+TIME = 1_750_000_000_000
+
+
+class FixedClock(SystemRuntime):
+    """A device whose clock stands still; counts what it sleeps."""
+
+    def __init__(self, now_ms: int = TIME) -> None:
+        super().__init__(2)
+        self.at_ms = now_ms
+        self.sleeps = 0
+
+    @override
+    def now_ms(self) -> int:
+        return self.at_ms
+
+    @override
+    async def sleep(self, seconds: float) -> None:
+        self.sleeps += 1
+        await super().sleep(seconds)
+
+
+@pytest.fixture
+async def runtime(service: ModelService) -> AsyncIterator[FixedClock]:
+    clock = FixedClock()
+    service.clock_ms = clock.now_ms
+    yield clock
+    clock.close()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "spool.db"
+
+
+def client_of(service: ModelService, path: Path, runtime: FixedClock, config: Config = QUICK) -> EdgeClient:
+    return EdgeClient(service.target, spool=path, config=config, runtime=runtime)
+
+
+def values(rng: np.random.Generator, count: int) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+    return rng.uniform(0, 10, (count, 2))
+
+
+def sketch_of(*records: object) -> Sketch:
+    sketch = Sketch(small_plan())
+    for part in records:
+        sketch.add(np.atleast_2d(np.asarray(part)))
+    return sketch
+
+
+def holds(fold: Fold, *records: object) -> bool:
+    """Whether the service has counted exactly these records, each once."""
+    return np.array_equal(fold.sketch.counters, sketch_of(*records).counters)
+
+
+async def test_records_arrive_once_however_they_are_given(
+    service: ModelService, path: Path, runtime: FixedClock, rng: np.random.Generator
+) -> None:
+    batch, one, listed = values(rng, 50), values(rng, 1)[0], values(rng, 3)
+    async with client_of(service, path, runtime) as client:
+        await client.add(batch)
+        await client.add(one)
+        await client.add(listed.tolist())
+        await client.add(np.empty((0, 2)))
+        await client.flush()
+        assert client.unanswered == 0
+    assert holds(service.fold, batch, one, listed)
+    tallies = client.tallies
+    assert {id.stream for id in service.fold.received} == {client.stream}
+    assert (tallies.records, tallies.deltas, tallies.deltas_sent, tallies.acknowledged) == (54, 3, 3, 3)
+    assert tallies.deltas_resent == 0
+    assert tallies.bytes_sent == sum(map(len, service.fold.bytes_of.values()))
+
+
+async def test_a_batch_beyond_the_plans_limit_becomes_several_deltas(
+    service: ModelService, path: Path, runtime: FixedClock, rng: np.random.Generator
+) -> None:
+    batch = values(rng, 2 * service.plan.delta_records_max + 1)
+    async with client_of(service, path, runtime) as client:
+        await client.add(batch)
+        await client.flush()
+    assert client.tallies.deltas == 3
+    assert holds(service.fold, batch)
+
+
+async def test_a_caller_may_use_its_array_again_before_add_returns(
+    service: ModelService, path: Path, runtime: FixedClock, rng: np.random.Generator
+) -> None:
+    batch = values(rng, 100)
+    buffer = batch.copy()
+    async with client_of(service, path, runtime) as client:
+        adding = asyncio.ensure_future(client.add(buffer))
+        await asyncio.wait([adding], timeout=0)
+        buffer[:] = 0
+        await adding
+        await client.flush()
+    assert holds(service.fold, batch)
+
+
+async def test_a_record_with_nan_or_infinity_is_left_out_alone_with_a_warning(
+    service: ModelService, path: Path, runtime: FixedClock, rng: np.random.Generator
+) -> None:
+    batch = values(rng, 10)
+    batch[3, 1], batch[7, 0] = np.nan, np.inf
+    async with client_of(service, path, runtime) as client:
+        with pytest.warns(DroppedRecordsWarning, match="2 records with NaN or infinity were left out, 8 were added"):
+            await client.add(batch)
+        with pytest.warns(DroppedRecordsWarning, match="1 records"):
+            await client.add([np.nan, 1.0])
+        await client.flush()
+    assert holds(service.fold, np.delete(batch, [3, 7], axis=0))
+    assert (client.tallies.records, client.tallies.records_dropped, client.tallies.deltas) == (8, 3, 1)
+
+
+async def test_the_window_is_that_of_the_event_time_or_else_of_the_devices_clock(
+    service: ModelService, path: Path, runtime: FixedClock
+) -> None:
+    hour = 3_600_000
+    moment = datetime.fromtimestamp((TIME + 2 * hour) / 1000, UTC)
+    async with client_of(service, path, runtime) as client:
+        await client.add([1.0, 2.0])
+        await client.add([1.0, 2.0], time=TIME + hour)
+        await client.add([[1.0, 2.0], [3.0, 4.0]], time=moment)
+        await client.flush()
+    now = TIME // hour
+    assert service.fold.windows == {now: 1, now + 1: 1, now + 2: 2}
+
+
+@pytest.mark.parametrize("time", [datetime(2026, 1, 1), 1.5, "now", True, 2**53])  # noqa: DTZ001  naive on purpose
+async def test_a_time_that_is_none_is_refused(
+    service: ModelService, path: Path, runtime: FixedClock, time: int
+) -> None:
+    async with client_of(service, path, runtime) as client:
+        with pytest.raises(EventTimeError, match="time: got"):
+            await client.add([1.0, 2.0], time=time)
+
+
+async def test_what_cannot_be_used_at_all_is_refused_and_nothing_is_taken(
+    service: ModelService, path: Path, runtime: FixedClock
+) -> None:
+    async with client_of(service, path, runtime) as client:
+        for wrong in ([1.0, 2.0, 3.0], [["a", "b"]], np.zeros((2, 2, 2)), 1.0):
+            with pytest.raises(RecordError):
+                await client.add(wrong)
+        with pytest.raises(NotBuiltError, match="labels"):
+            await client.add([1.0, 2.0], labels=[1])
+        assert client.tallies.deltas == 0
+
+
+async def test_unit_client_adds_no_more_than_its_bound_and_a_refused_batch_leaves_no_trace(
+    path: Path, runtime: FixedClock
+) -> None:
+    service = ModelService(client_plan(records_per_client=3))
+    service.clock_ms = runtime.now_ms
+    await service.start()
+    for left in (1, 0):  # across a restart, too
+        async with client_of(service, path, runtime) as client:
+            if left:
+                await client.add([[1.0, 2.0], [3.0, 4.0]])
+            with pytest.raises(ContributionError, match=f"expected at most {left}"):
+                await client.add([[1.0, 2.0], [3.0, 4.0]])
+            if left:
+                await client.add([5.0, 6.0])
+            await client.flush()
+        assert client.tallies.records == 3
+    assert sum(service.fold.windows.values()) == 3
+    await service.stop()
+
+
+async def test_a_plan_that_the_policy_does_not_allow_is_refused_before_anything_is_kept(
+    service: ModelService, path: Path, runtime: FixedClock
+) -> None:
+    strict = Policy(max_epsilon=0.5)
+    for _ in range(2):
+        client = EdgeClient(service.target, spool=path, policy=strict, config=QUICK, runtime=runtime)
+        with pytest.raises(PolicyError, match=r"max_epsilon allows at most 0\.5, the plan asks for epsilon 1 per"):
+            await client.__aenter__()
+    async with client_of(service, path, runtime) as client:
+        await client.add([1.0, 2.0])
+        await client.flush()
+    client = EdgeClient(service.target, spool=path, policy=strict, config=QUICK, runtime=runtime)
+    with pytest.raises(PolicyError):  # also for the plan in the spool
+        await client.__aenter__()
+
+
+async def test_without_a_plan_and_a_service_the_first_start_fails_in_the_stated_time(
+    path: Path, runtime: FixedClock, service: ModelService
+) -> None:
+    await service.stop()
+    config = Config(first_contact_s=0.3, backoff_first_s=0.01, backoff_longest_s=0.05)
+    began = runtime.monotonic()
+    with pytest.raises(UnreachableError, match=r"no service answered within 0\.3 s"):
+        await client_of(service, path, runtime, config).__aenter__()
+    assert runtime.monotonic() - began < 5.0
+    assert runtime.sleeps > 0  # it was tried again
+
+
+async def test_a_service_that_comes_up_in_the_meantime_is_found(
+    path: Path, runtime: FixedClock, service: ModelService
+) -> None:
+    await service.stop()
+    client = client_of(service, path, runtime)
+    entering = asyncio.ensure_future(client.__aenter__())
+    while not runtime.sleeps:
+        await asyncio.wait([entering], timeout=0.01)
+    await service.start(service.port)
+    await entering
+    await client.__aexit__(None, None, None)
+
+
+async def test_a_plan_that_does_not_hash_to_its_id_is_refused(
+    service: ModelService, path: Path, runtime: FixedClock
+) -> None:
+    service.plan_bytes = small_plan(sketch={"seed": 4}).to_bytes()
+    with pytest.raises(SessionRefusedError, match="and sent plan"):
+        await client_of(service, path, runtime).__aenter__()
+
+
+async def test_what_is_added_offline_arrives_at_a_later_start(
+    service: ModelService, path: Path, runtime: FixedClock, rng: np.random.Generator
+) -> None:
+    before, offline = values(rng, 20), values(rng, 200)
+    async with client_of(service, path, runtime) as client:
+        await client.add(before)
+        await client.flush()
+    await service.stop()
+    async with client_of(service, path, runtime, AT_ONCE) as client:
+        for part in np.array_split(offline, 100):  # more than the window of 64
+            await client.add(part)
+        assert client.unanswered == 100
+    await service.start(service.port)
+    async with client_of(service, path, runtime) as client:
+        await client.flush()
+    assert holds(service.fold, before, offline)
+    assert client.tallies.acknowledged == 101
+    assert set(service.fold.received.values()) == {1}
+
+
+async def test_what_was_not_answered_when_the_service_died_is_sent_again_and_counted_once(
+    service: ModelService, path: Path, runtime: FixedClock, rng: np.random.Generator
+) -> None:
+    batch = values(rng, 100)
+    async with client_of(service, path, runtime) as client:
+        await client.add(batch[:50])
+        await client.flush()
+        service.answers.clear()
+        for part in np.array_split(batch[50:], 10):
+            await client.add(part)
+        await service.taken.wait()
+        await service.stop()
+        reborn = ModelService(service.plan, service.fold)
+        reborn.clock_ms = runtime.now_ms
+        await reborn.start(service.port)
+        await client.flush()
+    await reborn.stop()
+    assert holds(service.fold, batch)
+    assert client.tallies.deltas_resent > 0
+    assert max(service.fold.received.values()) > 1
+    assert client.tallies.acknowledged == 11
+
+
+async def test_a_spool_of_another_plan_stops_with_a_clear_error_and_mixes_nothing(
+    service: ModelService, path: Path, runtime: FixedClock
+) -> None:
+    async with client_of(service, path, runtime):
+        pass
+    await service.stop()
+    async with client_of(service, path, runtime, AT_ONCE) as client:
+        await client.add([1.0, 2.0])
+    other = ModelService(small_plan(sketch={"seed": 4}))
+    await other.start(service.port)
+    client = await client_of(other, path, runtime).__aenter__()
+    with pytest.raises(PlanChangedError, match="use another spool"):
+        await client.flush()
+    with pytest.raises(PlanChangedError):
+        await client.add([1.0, 2.0])
+    await client.__aexit__(None, None, None)
+    other.greeted.clear()
+    with pytest.raises(PlanChangedError):  # who never asks is told at the end
+        async with client_of(other, path, runtime):
+            await other.greeted.wait()
+    await other.stop()
+    assert other.fold.received == {}
+    await service.start(service.port)
+    async with client_of(service, path, runtime) as client:
+        await client.flush()
+    assert service.fold.windows.total() == 1
+
+
+async def test_refusals_are_raised_by_flush_with_their_reasons_and_once(
+    service: ModelService, path: Path, runtime: FixedClock
+) -> None:
+    def decide(id: DeltaId) -> Answer | None:
+        if id.sequence < 2:
+            return Answer(id, Status.REFUSED, Refusal.of(Reason.WINDOW_IN_PAST, "a window long gone"))
+        return Answer(id, Status.LATE) if id.sequence == 2 else None
+
+    service.decide = decide
+    async with client_of(service, path, runtime) as client:
+        for _ in range(4):
+            await client.add([1.0, 2.0])
+        with pytest.raises(RefusedError, match=r"2 deltas: 2 for window_in_past \(a window long gone\)") as caught:
+            await client.flush()
+        await client.flush()
+    assert caught.value.refused == {"window_in_past": 2}
+    assert (client.tallies.refused, client.tallies.late, client.tallies.acknowledged) == ({"window_in_past": 2}, 1, 1)
+
+
+async def test_refusals_that_nobody_asked_about_are_a_warning_at_the_end(
+    service: ModelService, path: Path, runtime: FixedClock
+) -> None:
+    service.decide = lambda id: Answer(id, Status.REFUSED, Refusal.of(Reason.TOO_MANY_RECORDS, "too many"))
+    with pytest.warns(RefusalWarning, match="refused 1 deltas: 1 for too_many_records"):
+        async with client_of(service, path, runtime) as client:
+            await client.add([1.0, 2.0])
+    assert client.tallies.refused == {"too_many_records": 1}
+
+
+async def test_a_refusal_for_the_moment_is_no_refusal(service: ModelService, path: Path, runtime: FixedClock) -> None:
+    busy = Refusal.of(ServiceReason.OVERLOADED, "not now", 1)
+    seen: set[DeltaId] = set()
+
+    def decide(id: DeltaId) -> Answer | None:
+        if id in seen:
+            return None
+        seen.add(id)
+        return Answer(id, Status.REFUSED, busy)
+
+    service.decide = decide
+    async with client_of(service, path, runtime) as client:
+        await client.add([1.0, 2.0])
+        await client.flush()
+    assert (client.tallies.acknowledged, client.tallies.refused, client.tallies.deltas_resent) == (1, {}, 1)
+
+
+async def test_a_flush_that_takes_too_long_says_what_is_left_and_gives_nothing_up(
+    service: ModelService, path: Path, runtime: FixedClock
+) -> None:
+    service.answers.clear()
+    async with client_of(service, path, runtime) as client:
+        await client.add([1.0, 2.0])
+        with pytest.raises(FlushTimeoutError, match=r"1 deltas have no answer after 0.05 s; they stay in the spool"):
+            await client.flush(timeout_s=0.05)
+        service.answers.set()
+        await client.flush()
+    assert client.tallies.acknowledged == 1
+
+
+async def test_a_network_without_streams_gets_calls_of_their_own(
+    service: ModelService, path: Path, runtime: FixedClock, rng: np.random.Generator
+) -> None:
+    service.streams = False
+    service.busy_calls = 2
+    batch = values(rng, 30)
+    async with client_of(service, path, runtime) as client:
+        for part in np.array_split(batch, 10):
+            await client.add(part)
+        await client.flush()
+    assert service.unary_calls == 12
+    assert holds(service.fold, batch)
+    assert client.tallies.acknowledged == 10
+
+
+async def test_a_service_that_wants_no_session_says_why(service: ModelService, path: Path, runtime: FixedClock) -> None:
+    service.refusal = Refusal.of(ServiceReason.UNAUTHENTICATED, "who are you?")
+    with pytest.raises(SessionRefusedError, match="who are you"):
+        await client_of(service, path, runtime).__aenter__()
+
+
+async def test_clocks_that_are_far_apart_are_a_warning(service: ModelService, path: Path, runtime: FixedClock) -> None:
+    async with client_of(service, path, runtime):
+        pass
+    service.clock_ms = lambda: TIME - 600_000
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        async with client_of(service, path, runtime) as client:
+            await client.add([1.0, 2.0])
+            await client.flush()
+    assert [warning.category for warning in caught] == [ClockWarning]
+    assert "600 s ahead of the service's" in str(caught[0].message)
+
+
+async def test_a_client_id_of_any_script_reaches_the_service(
+    service: ModelService, path: Path, runtime: FixedClock
+) -> None:
+    client = EdgeClient(service.target, spool=path, client_id="sonde-é %7", config=QUICK, runtime=runtime)
+    async with client:
+        await client.add([1.0, 2.0])
+        await client.flush()
+        assert client.client_id == "sonde-é %7"
+    assert {client_id for client_id, _ in service.fold.bytes_of} == {"sonde-é %7"}
+
+
+def test_plaintext_to_another_machine_is_refused(path: Path) -> None:
+    for target in ("sensors.example:7443", "10.0.0.7:7443", "localhost.example:7443", "dns:///example:80", "0.0.0.0:1"):
+        with pytest.raises(SettingsError, match="insecure"):
+            EdgeClient(target, spool=path)
+        EdgeClient(target, spool=path, config=Config(insecure=True))
+    for target in ("localhost:7443", "127.0.0.1:7443", "[::1]:7443", "ipv4:127.0.0.2:1", "unix:/tmp/socket"):
+        EdgeClient(target, spool=path)
+    assert not path.exists()  # a constructor starts nothing
+
+
+async def test_a_client_works_inside_its_block_alone_and_once(
+    service: ModelService, path: Path, runtime: FixedClock
+) -> None:
+    client = client_of(service, path, runtime)
+    with pytest.raises(ClientStateError):
+        await client.add([1.0, 2.0])
+    async with client:
+        with pytest.raises(SpoolInUseError):
+            await client_of(service, path, runtime).__aenter__()
+    for use in (client.add([1.0, 2.0]), client.flush(), client.__aenter__()):
+        with pytest.raises(ClientStateError):
+            await use
+
+
+async def test_an_add_that_was_cancelled_is_sent_all_the_same_if_it_was_taken(
+    service: ModelService, path: Path, runtime: FixedClock
+) -> None:
+    async with client_of(service, path, runtime) as client:
+        for _ in range(20):
+            adding = asyncio.ensure_future(client.add([1.0, 2.0]))
+            while not client.tallies.deltas and not adding.done():
+                await asyncio.wait([adding], timeout=0)
+            adding.cancel()
+            await asyncio.wait([adding])
+        await client.add([1.0, 2.0])
+        await client.flush()
+        assert client.unanswered == 0
+    assert client.tallies.acknowledged == client.tallies.deltas == len(service.fold.received)
+
+
+async def test_leaving_leaves_no_task_behind_whatever_it_is_doing(
+    service: ModelService, path: Path, runtime: FixedClock
+) -> None:
+    service.answers.clear()
+    for ending in ("error", "cancelled"):
+        client = await client_of(service, path, runtime, Config(close_flush_s=60.0)).__aenter__()
+        await client.add([1.0, 2.0])
+        await service.taken.wait()
+        if ending == "error":
+            await client.__aexit__(ValueError, ValueError(), None)
+        else:
+            leaving = asyncio.ensure_future(client.__aexit__(None, None, None))
+            await asyncio.wait([leaving], timeout=0.05)
+            leaving.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await leaving
+        names = [task.get_name() for task in asyncio.all_tasks()]
+        assert not [name for name in names if name.startswith("hushsum-edge")]
+    service.answers.set()
+    async with client_of(service, path, runtime) as client:  # the spool was given back, with everything in it
+        await client.flush()
+    assert client.tallies.acknowledged == 2
+
+
+async def test_many_clients_share_a_loop_and_a_runtime_and_an_idle_one_does_nothing(
+    service: ModelService, tmp_path: Path, runtime: FixedClock, rng: np.random.Generator
+) -> None:
+    batches = values(rng, 40 * 6).reshape(40, 6, 2)
+    clients = [client_of(service, tmp_path / f"{number}.db", runtime) for number in range(len(batches))]
+    await asyncio.gather(*(client.__aenter__() for client in clients))
+
+    async def contribute(client: EdgeClient, batch: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> None:
+        await asyncio.gather(*(client.add(part) for part in np.array_split(batch, 3)))
+        await client.flush()
+
+    await asyncio.gather(*(contribute(client, batch) for client, batch in zip(clients, batches, strict=True)))
+    assert holds(service.fold, batches.reshape(-1, 2))
+    slept = runtime.sleeps
+    await asyncio.wait([asyncio.ensure_future(service.taken.wait())], timeout=0.2)
+    assert runtime.sleeps == slept  # no polling
+    await asyncio.gather(*(client.__aexit__(None, None, None) for client in clients))
+    assert sum(client.tallies.acknowledged for client in clients) == 120
