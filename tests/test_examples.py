@@ -1,0 +1,60 @@
+"""What the README and the examples show is run as it stands."""
+
+import re
+import runpy
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from aggregator.ports import SystemRuntime
+from aggregator.service import running
+from edge_client import EdgeClient
+from hushsum import Plan
+from tests.services import config_of
+
+ROOT = Path(__file__).parents[1]
+BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+EXAMPLE_PLAN = Plan.from_toml(ROOT / "examples" / "plan.toml")
+
+
+def test_the_readme_shows_an_analyst_and_a_device() -> None:
+    assert len(BLOCKS) == 2
+
+
+def test_the_readmes_minute_of_code_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(compile(BLOCKS[0], "README.md", "exec"), {})
+    assert (tmp_path / "today.hush").stat().st_size > 1000
+    assert "charged to the ledger" in capsys.readouterr().out
+
+
+async def test_the_readmes_device_contributes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with running(config_of(tmp_path, EXAMPLE_PLAN), SystemRuntime()) as service:
+        code = BLOCKS[1].replace("localhost:7443", service.grpc)
+        imports, body = code.split("\n\n", 1)
+        source = (
+            f"{imports}\nasync def contribute(record_or_batch):\n{textwrap.indent(body, '    ')}    return client\n"
+        )
+        names: dict[str, object] = {}
+        exec(compile(source, "README.md", "exec"), names)
+        client = await names["contribute"](np.ones((5, 2)))  # type: ignore[operator]  # defined just above
+    assert isinstance(client, EdgeClient)
+    assert client.tallies.records == 5
+
+
+def test_the_analyst_example_runs_and_its_intervals_are_near(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(ROOT / "examples" / "analyst.py"))
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("at ")]
+    assert len(lines) == 3
+
+
+async def test_the_device_example_contributes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    example = runpy.run_path(str(ROOT / "examples" / "device.py"))
+    async with running(config_of(tmp_path, EXAMPLE_PLAN), SystemRuntime()) as service:
+        await example["contribute"](service.grpc, str(tmp_path / "spool.db"))
+    assert "1000" in capsys.readouterr().out
