@@ -82,7 +82,9 @@ class SqliteLog:
             raise LogGapError(partition, position, end.value)
         if not await end.reached_within(position + 1, self._runtime, wait_s):
             return []
-        return await self._reader.read(lambda db: _read(db, self._plan, partition, position, limit))
+        # The file may be ahead of the end that is known here: an append is committed before its task goes on.
+        known = min(limit, end.value - position)
+        return await self._reader.read(lambda db: _read(db, self._plan, partition, position, known))
 
     async def end(self, partition: int) -> int:
         """The position that the next entry will get."""

@@ -37,6 +37,7 @@ from hushsum_proto.answers import Answer, Status
 class _Parts:
     """What a running client is made of."""
 
+    spool: Spool
     plan: Plan
     writer: SpoolWriter
     uplink: Uplink
@@ -135,16 +136,12 @@ class EdgeClient:
     @property
     def client_id(self) -> str:
         """Who contributes."""
-        self._started()
-        assert self._spool is not None
-        return self._spool.client_id
+        return self._started().spool.client_id
 
     @property
     def stream(self) -> int:
         """The stream number of all its deltas; with the sequence numbers from 0 on, these are their ids."""
-        self._started()
-        assert self._spool is not None
-        return self._spool.stream
+        return self._started().spool.stream
 
     @property
     def plan(self) -> Plan:
@@ -243,7 +240,7 @@ class EdgeClient:
         uplink = Uplink(session, Wiring(spool, writer, transport, runtime, plan.id, self._note))
         if stored is not None:  # else the service was met a moment ago
             uplink.begin()
-        return _Parts(plan, writer, uplink)
+        return _Parts(spool, plan, writer, uplink)
 
     async def _stop(self) -> None:
         if self._parts is not None:

@@ -80,12 +80,17 @@ class Spool:
             rows = self._database.execute("SELECT sequence FROM deltas ORDER BY sequence").fetchall()
         return tuple(int(sequence) for (sequence,) in rows)
 
-    def load(self, first: int, limit: int) -> tuple[Bound, ...]:
-        """At most so many deltas from a sequence number on, ascending."""
+    def load(self, first: int, limit: int, bytes_max: int) -> tuple[Bound, ...]:
+        """At most so many deltas from a sequence number on, ascending; no more once they have so many bytes."""
         query = "SELECT sequence, bytes FROM deltas WHERE sequence >= ? ORDER BY sequence LIMIT ?"
+        loaded: list[Bound] = []
         with self._using():
-            rows = self._database.execute(query, (first, limit)).fetchall()
-        return tuple(Bound(sequence, bytes(data)) for sequence, data in rows)
+            for sequence, data in self._database.execute(query, (first, limit)):
+                loaded.append(Bound(sequence, bytes(data)))
+                bytes_max -= len(data)
+                if bytes_max <= 0:
+                    break
+        return tuple(loaded)
 
     def commit(self, changes: Sequence[Change]) -> list[Result]:
         """Makes all changes in one transaction; durable when it returns.

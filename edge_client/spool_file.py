@@ -16,7 +16,13 @@ _FULL: Final = 2  # SQLite's number for synchronous=FULL
 _LOCKED: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 # EXCLUSIVE before the first access: the lock is then kept until the file is closed or the process is gone.
-_PRAGMAS: Final = ("locking_mode = EXCLUSIVE", "journal_mode = WAL", "synchronous = FULL", "secure_delete = ON")
+_PRAGMAS: Final = (
+    "locking_mode = EXCLUSIVE",
+    "journal_mode = WAL",
+    "synchronous = FULL",
+    "secure_delete = ON",
+    "cache_size = -256",  # KiB: a fleet in one process has hundreds of these, and each delta is read once at most
+)
 _TABLES: Final = (
     "CREATE TABLE identity (only INTEGER PRIMARY KEY CHECK (only = 1), stream BLOB NOT NULL, client_id TEXT NOT NULL)",
     "CREATE TABLE next (only INTEGER PRIMARY KEY CHECK (only = 1), sequence INTEGER NOT NULL)",

@@ -72,7 +72,7 @@ class Uplink:
         self._wiring = wiring
         self._runtime = wiring.runtime
         self._tasks = Tasks(wiring.runtime, self._fail)
-        self._cargo = Cargo(wiring.spool, wiring.runtime, lambda: session.outstanding.lowest)
+        self._cargo = Cargo(wiring.spool, wiring.runtime)
         self._link: Link | None = None
         self._timer: asyncio.Task[None] | None = None
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []

@@ -55,7 +55,7 @@ class Sketch:
         """Adds records.
 
         Args:
-            records: (n, d), or (d,) for one; float64, float32 or integers. Clipped to the plan's bounds.
+            records: (n, d); float64, float32, integers or booleans. Clipped to the plan's bounds.
             clients: For unit ``client``: n client ids, one a record; the contribution bound holds over all additions.
             labels: Not built yet: a plan has no classes.
 

@@ -12,7 +12,7 @@ from tests.aggregator.deltas import COUNTERS, tally_plan
 from tests.aggregator.histories import FIRST, REACH, History
 from tests.doubles import StoredFold, described
 
-HISTORIES = 15
+HISTORIES = 10
 STEPS = 500
 
 

@@ -63,6 +63,19 @@ async def test_everything_is_there_after_reopening(path: Path, runtime: ManualRu
     await again.close()
 
 
+async def test_nothing_is_read_beyond_the_end_that_is_known_while_an_append_is_on_its_way_back(
+    log: SqliteLog, path: Path, runtime: ManualRuntime
+) -> None:
+    await log.append(items(0, 5, "a"))
+    ahead = await SqliteLog.open(path, PLAN_ID, 2, runtime)  # its commits are in the file before the first one knows
+    await ahead.append(items(0, 5, "b", "c"))
+    await ahead.close()
+    assert await everything(log, 0) == [(0, b"a")]
+    assert await log.read(0, 1, 10, 0) == []
+    await log.append(items(0, 5, "d"))
+    assert await everything(log, 0) == [(0, b"a"), (1, b"b"), (2, b"c"), (3, b"d")]
+
+
 async def test_a_reader_that_waits_is_woken_by_an_append(log: SqliteLog, runtime: ManualRuntime) -> None:
     waiting = asyncio.create_task(log.read(0, 0, 10, 60.0))
     await runtime.settle()

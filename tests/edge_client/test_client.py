@@ -483,7 +483,9 @@ async def test_leaving_leaves_no_task_behind_whatever_it_is_doing(
         else:
             leaving = asyncio.ensure_future(client.__aexit__(None, None, None))
             await asyncio.wait([leaving], timeout=0.05)
-            leaving.cancel()
+            while not leaving.done():  # somebody who is very impatient
+                leaving.cancel()
+                await asyncio.wait([leaving], timeout=0)
             with pytest.raises(asyncio.CancelledError):
                 await leaving
         names = [task.get_name() for task in asyncio.all_tasks()]

@@ -59,7 +59,7 @@ def test_every_add_that_returned_is_there_after_a_kill_with_the_same_bytes_and_n
         assert device.returncode == -signal.SIGKILL
         returned |= {int(line) for line in lines if line.endswith("\n")}  # the last one may be cut short
         spool = opened(path)
-        now = {bound.sequence: bound.data for bound in spool.load(0, 10**6)}
+        now = {bound.sequence: bound.data for bound in spool.load(0, 10**6, 2**30)}
         assert spool.stream == stream
         spool.close()
         assert now.items() >= held.items()
@@ -86,7 +86,7 @@ def test_a_spool_opened_again_goes_on_where_it_was(path: Path) -> None:
     spool.close()
     again = opened(path)
     assert (again.stream, again.client_id, again.plan, again.unanswered()) == (stream, owner, b"the plan", (0, 2))
-    assert again.load(0, 10) == tuple(
+    assert again.load(0, 10, 1000) == tuple(
         Bound(sequence, bytes_of(DeltaId(stream, sequence), text)) for sequence, text in ((0, "a"), (2, "c"))
     )
     assert Tallies.of(again.tallies, Sends()) == Tallies(records=3, records_dropped=2, deltas=3, acknowledged=1)
@@ -239,4 +239,15 @@ def test_a_transaction_that_fails_changes_nothing(path: Path) -> None:
     assert spool.unanswered() == (0,)
     assert Tallies.of(spool.tallies, Sends()) == Tallies(records=1, deltas=1)
     assert spool.commit([addition("c")]) == [(Bound(1, bytes_of(DeltaId(spool.stream, 1), "c")),)]
+    spool.close()
+
+
+def test_as_many_deltas_are_read_at_once_as_fit_and_one_at_least(path: Path) -> None:
+    spool = opened(path)
+    spool.commit([addition(*"abcdef")])
+    size = len(bytes_of(DeltaId(spool.stream, 0), "a"))
+    assert [bound.sequence for bound in spool.load(1, 10, 3 * size)] == [1, 2, 3]
+    assert [bound.sequence for bound in spool.load(1, 2, 100 * size)] == [1, 2]
+    assert [bound.sequence for bound in spool.load(5, 10, 1)] == [5]
+    assert spool.load(6, 10, 1) == ()
     spool.close()
