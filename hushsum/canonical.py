@@ -6,7 +6,6 @@ decimal without exponent or trailing zeros where there is one, else ``p/q`` in l
 """
 
 import json
-import math
 import re
 import unicodedata
 from decimal import Decimal
@@ -18,8 +17,14 @@ import numpy as np
 from hushsum.errors import CanonicalError
 
 INTEGER_LIMIT: Final = 2**53 - 1
+#: Characters of a string, of a key, of a real: checked before any work that grows faster than they do.
+STRING_MAX: Final = 1024
+REAL_MAX: Final = 64
+_DEPTH_MAX: Final = 16
+_SHOWN_MAX: Final = 80  # characters of a value in an error
 _REAL: Final = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?|-?[1-9][0-9]*/[1-9][0-9]*")
-_DIGITS_MAX: Final = 400  # of a real: more than any float64 needs, and little enough to parse at once
+_TEN_MAX: Final = 10**REAL_MAX
+_UNICODE: Final = unicodedata.ucd_3_2_0  # the version that every Python has: normal forms never change with another
 
 
 def encode(value: object) -> bytes:
@@ -27,9 +32,10 @@ def encode(value: object) -> bytes:
 
     Raises:
         CanonicalError: A float (real-valued fields enter as strings, see :func:`real_text`), an integer beyond
-            ±(2⁵³ − 1), a string that is not in NFC, or any other type.
+            ±(2⁵³ − 1), a string that is too long, not in NFC or holds a character that Unicode 3.2 does not have (so
+            that every Python agrees on its normal form), nesting deeper than 16, or any other type.
     """
-    _check(value, "value")
+    _check(value, _DEPTH_MAX)
     text = json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return text.encode("utf-8")
 
@@ -42,18 +48,25 @@ def decode(data: bytes) -> object:
     """
     try:
         value = json.loads(data.decode("utf-8"))
-    except (UnicodeDecodeError, ValueError, RecursionError) as error:
-        raise CanonicalError(f"not canonical: {error}") from error
-    if encode(value) != data:
+        again = encode(value)
+    except (ValueError, RecursionError) as error:
+        raise CanonicalError(f"not canonical: {shown(error)}") from error
+    if again != data:
         raise CanonicalError("not canonical: the same value has other canonical bytes (key order, spaces or escapes)")
     return value
+
+
+def shown(value: object) -> str:
+    """A value as it may stand in an error: never long, whatever a peer sent."""
+    text = value if isinstance(value, str) else str(value) if isinstance(value, Exception) else repr(value)
+    return text if len(text) <= _SHOWN_MAX else f"{text[: _SHOWN_MAX - 1]}…"
 
 
 def real(value: object) -> Fraction:
     """The exact value of a real-valued field, as its author wrote it.
 
     A float64 means its shortest representation (so 0.1 is 1/10); a float32 is refused, for its shortest representation
-    would be a surprise; so are −0, infinities and NaN.
+    would be a surprise; so are −0, infinities, NaN, and what takes more than 64 characters to write.
 
     Args:
         value: An int, float, Decimal, Fraction, or a string in the canonical form of a real.
@@ -61,29 +74,34 @@ def real(value: object) -> Fraction:
     Raises:
         CanonicalError: Any other type or value.
     """
+    fraction = _exact(value)
+    if max(abs(fraction.numerator), fraction.denominator) >= _TEN_MAX or len(real_text(fraction)) > REAL_MAX:
+        raise CanonicalError(f"a real number that takes more than {REAL_MAX} characters to write")
+    return fraction
+
+
+def _exact(value: object) -> Fraction:
     if isinstance(value, Fraction):
         return value
     if isinstance(value, bool) or (isinstance(value, np.floating) and not isinstance(value, np.float64)):
-        raise CanonicalError(
-            f"{value!r} of type {type(value).__name__} is no exact number; pass a float64 or a Decimal"
-        )
+        kind = type(value).__name__
+        raise CanonicalError(f"{shown(value)} of type {kind} is no exact number; pass a float64 or a Decimal")
     if isinstance(value, int | np.integer):
         return Fraction(int(value))
-    if isinstance(value, float):
-        _refuse_special(
-            finite=math.isfinite(value), zero=value == 0, negative=math.copysign(1.0, value) < 0, value=value
-        )
-        return Fraction(repr(float(value)))
-    if isinstance(value, Decimal):
-        _refuse_special(finite=value.is_finite(), zero=value == 0, negative=value.is_signed(), value=value)
-        if abs(value.adjusted()) > _DIGITS_MAX or len(value.as_tuple().digits) > _DIGITS_MAX:
-            raise CanonicalError(f"a real number of more than {_DIGITS_MAX} digits")
-        return Fraction(value)
-    if isinstance(value, str) and len(value) <= 2 * _DIGITS_MAX and _REAL.fullmatch(value):
+    if isinstance(value, float | Decimal):
+        decimal = value if isinstance(value, Decimal) else Decimal(repr(float(value)))
+        if not decimal.is_finite():
+            raise CanonicalError(f"{shown(value)} is not finite")
+        if decimal.is_zero() and decimal.is_signed():
+            raise CanonicalError("negative zero has no canonical form; write 0")
+        if abs(decimal.adjusted()) > REAL_MAX or len(decimal.as_tuple().digits) > REAL_MAX:
+            raise CanonicalError(f"a real number that takes more than {REAL_MAX} characters to write")
+        return Fraction(decimal)
+    if isinstance(value, str) and len(value) <= REAL_MAX and _REAL.fullmatch(value):
         fraction = Fraction(value)
         if real_text(fraction) == value:
             return fraction
-    raise CanonicalError(f"{value!r} is not a real number in canonical form")
+    raise CanonicalError(f"{shown(value)} is not a real number in canonical form")
 
 
 def real_text(value: Fraction) -> str:
@@ -107,33 +125,36 @@ def _strip(number: int, prime: int) -> tuple[int, int]:
     return power, number
 
 
-def _refuse_special(*, finite: bool, zero: bool, negative: bool, value: object) -> None:
-    if not finite:
-        raise CanonicalError(f"{value!r} is not finite")
-    if zero and negative:
-        raise CanonicalError("negative zero has no canonical form; write 0")
+def check_text(value: str) -> None:
+    """Refuses a string that has no canonical form, or not the same one in every Python.
+
+    Raises:
+        CanonicalError: It is too long, not in NFC, or holds a character that Unicode 3.2 does not have.
+    """
+    if len(value) > STRING_MAX:
+        raise CanonicalError(f"a string of {len(value)} characters, expected at most {STRING_MAX}")
+    for char in value:
+        if _UNICODE.category(char) in {"Cn", "Cs"}:
+            raise CanonicalError(f"{shown(repr(value))} holds U+{ord(char):04X}, which Unicode 3.2 does not have")
+    if _UNICODE.normalize("NFC", value) != value:
+        raise CanonicalError(f"{shown(repr(value))} is not in Unicode normal form C")
 
 
-def _check(value: object, where: str) -> None:
+def _check(value: object, depth: int) -> None:
+    if depth == 0:
+        raise CanonicalError(f"nested deeper than {_DEPTH_MAX}")
     if isinstance(value, dict):
         for key, item in value.items():
             if not isinstance(key, str):
-                raise CanonicalError(f"{where}: a key is {key!r}, expected a string")
-            _check(key, where)
-            _check(item, f"{where}.{key}")
+                raise CanonicalError(f"a key is {shown(key)}, expected a string")
+            check_text(key)
+            _check(item, depth - 1)
     elif isinstance(value, list | tuple):
-        for index, item in enumerate(value):
-            _check(item, f"{where}[{index}]")
+        for item in value:
+            _check(item, depth - 1)
     elif isinstance(value, str):
-        _check_text(value, where)
+        check_text(value)
     elif isinstance(value, bool) or not isinstance(value, int):
-        raise CanonicalError(f"{where}: {value!r} of type {type(value).__name__} has no canonical encoding")
+        raise CanonicalError(f"{shown(value)} of type {type(value).__name__} has no canonical encoding")
     elif abs(value) > INTEGER_LIMIT:
-        raise CanonicalError(f"{where}: {value} is beyond ±(2^53 - 1); larger integers are written as strings")
-
-
-def _check_text(value: str, where: str) -> None:
-    if unicodedata.normalize("NFC", value) != value:
-        raise CanonicalError(f"{where}: {value!r} is not in Unicode normal form C")
-    if any("\ud800" <= char <= "\udfff" for char in value):
-        raise CanonicalError(f"{where}: a lone surrogate has no UTF-8")
+        raise CanonicalError("an integer beyond ±(2^53 - 1); larger integers are written as strings")

@@ -6,7 +6,7 @@ number of runs (varint), and for each run, in the order of its class: class, rec
 """
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -35,6 +35,10 @@ class DeltaId:
     stream: int
     sequence: int
 
+    def __post_init__(self) -> None:
+        if not 0 <= self.stream < 2**64 or not 0 <= self.sequence <= SEQUENCE_MAX:
+            raise ValueError(f"({self.stream}, {self.sequence}) is no id of a delta: (below 2^64, below 2^63)")
+
 
 @dataclass(frozen=True)
 class DeltaHeader:
@@ -45,18 +49,18 @@ class DeltaHeader:
     id: DeltaId
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Run:
     """The part of a delta that belongs to one class: its declared number of records, and their increments."""
 
     class_index: int
     records: int
-    increments: Increments
+    increments: Increments = field(repr=False)  # a client's own buckets
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Delta:
-    """A sparse increment to a sketch of the plan with this id."""
+    """A sparse increment to a sketch of the plan with this id. Two are compared by their packed bytes."""
 
     plan_id: bytes
     window: int
@@ -143,6 +147,7 @@ def apply(delta: Delta, counters: npt.NDArray[np.int64], counts: npt.NDArray[np.
 
     The count counter is set here from the declared records, and never taken from the delta (PRIVACY: range checks).
     """
+    assert counters.flags.c_contiguous, "a copy would be counted instead"
     for run in delta.runs:
         flat = counters[run.class_index].reshape(-1)
         flat[run.increments.indices] += run.increments.values
@@ -163,10 +168,10 @@ def _read_header(data: bytes) -> tuple[Reader, DeltaHeader]:
     if version != DELTA_FORMAT:
         raise DeltaError(Reason.MALFORMED, f"delta format {version}, expected {DELTA_FORMAT}")
     plan_id = reader.take(32)
-    id = DeltaId(int.from_bytes(reader.take(8), "big"), reader.varint())
-    if id.sequence > SEQUENCE_MAX:
-        raise DeltaError(Reason.MALFORMED, f"sequence number {id.sequence}, expected at most 2^63 - 1")
-    return reader, DeltaHeader(plan_id, reader.signed(), id)
+    stream, sequence = int.from_bytes(reader.take(8), "big"), reader.varint()
+    if sequence > SEQUENCE_MAX:
+        raise DeltaError(Reason.MALFORMED, f"sequence number {sequence}, expected at most 2^63 - 1")
+    return reader, DeltaHeader(plan_id, reader.signed(), DeltaId(stream, sequence))
 
 
 def _unpack_run(reader: Reader, plan: Plan) -> Run:

@@ -34,7 +34,8 @@ class PlanError(HushsumError):
     """
 
     def __init__(self, key: str, came: object, expected: str) -> None:
-        super().__init__(f"{key}: got {came!r}, expected {expected}")
+        text = repr(came)
+        super().__init__(f"{key}: got {text if len(text) <= 100 else text[:99] + '…'}, expected {expected}")
         self.key = key
         self.came = came
         self.expected = expected
@@ -80,7 +81,7 @@ class BudgetError(HushsumError):
 
 
 class LedgerError(HushsumError):
-    """A ledger file that cannot be opened, is no ledger, is of a newer version, or lies where it would not be durable."""
+    """A ledger file that cannot be opened, is none, is of a newer version, or lies where it would not be durable."""
 
 
 class Reason(enum.StrEnum):

@@ -4,8 +4,8 @@ A family whose every row sums to the number of records (hashed, paired) is a lis
 encodings of it, of which the smallest is written (the first on a tie):
 
 * ``LIST``: each bucket in ⌈log2 W⌉ bits;
-* ``ELIAS_FANO``: the low l = ⌊log2(W/n)⌋ bits of each, then the high parts as one bitmap of n + ⌈W/2^l⌉ bits a row
-  (Elias 1974; Fano 1971), which comes within half a bit a bucket of the entropy of a sorted list;
+* ``ELIAS_FANO``: the low l = ⌊log2(W/n)⌋ bits of each, then the high parts as one bitmap of n + ⌊(W − 1)/2^l⌋ bits a
+  row (Elias 1974; Fano 1971), which comes within half a bit a bucket of the entropy of a sorted list;
 * ``DENSE``: all W counts of a row, each in as many bits as the largest needs.
 
 Buckets are sorted within a row, so that a delta of several records does not tell which of its buckets belong together.
@@ -148,7 +148,7 @@ def _code_bits(width: int) -> int:
 def _elias_fano_split(width: int, total: int) -> tuple[int, int]:
     """l, and the bits of a row's bitmap."""
     low = max(0, (width // total).bit_length() - 1)
-    return low, total + ((width - 1) >> low) + 1
+    return low, total + ((width - 1) >> low)
 
 
 def _pack_elias_fano(codes: Integers, width: int) -> bytes:

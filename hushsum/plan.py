@@ -17,8 +17,8 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from hushsum import canonical
-from hushsum.canonical import real_text
-from hushsum.errors import CanonicalError, PlanError
+from hushsum.canonical import real_text, shown
+from hushsum.errors import CanonicalError, NotBuiltError, PlanError
 from hushsum.families import FAMILIES, NOT_BUILT, Family, VectorRecords
 from hushsum.packing import size_max
 from hushsum.privacy.account import Limits
@@ -28,8 +28,7 @@ from hushsum.schedule import Schedule
 from hushsum.schema import Table
 
 PLAN_FORMAT: Final = 1
-_PLAN_BYTES_MAX: Final = 16 * 2**20
-_NAME_MAX: Final = 128
+_PLAN_BYTES_MAX: Final = 4 * 2**20
 _DELTA_RECORDS_MAX: Final = 4096
 _DELTA_HEADER_BYTES: Final = 96
 _EMPTY: Final[Mapping[str, object]] = MappingProxyType({})
@@ -75,8 +74,8 @@ class Plan:
         window: Mapping[str, object] = _EMPTY,
     ) -> None:
         top = Table({"name": name, "record": record, "sketch": sketch, "privacy": privacy, "window": window})
-        if not 1 <= len(top.text("name")) <= _NAME_MAX:
-            raise PlanError("name", name, f"1 to {_NAME_MAX} characters")
+        if not top.text("name"):
+            raise PlanError("name", name, "1 to 128 characters")
         schema, columns = _record(top.table("record"))
         family = _family(top.table("sketch"), schema)
         promise = PrivacySpec.from_table(top.table("privacy"), family.sensitivity)
@@ -101,11 +100,12 @@ class Plan:
         Raises:
             PlanError: With the key, what came and what was expected.
         """
-        text = source if isinstance(source, str) and "\n" in source else Path(source).read_text(encoding="utf-8")
         try:
-            return cls.from_fields(tomllib.loads(text, parse_float=Decimal))
-        except tomllib.TOMLDecodeError as error:
-            raise PlanError("plan", str(source)[:80], f"TOML ({error})") from error
+            text = source if isinstance(source, str) and "\n" in source else Path(source).read_text(encoding="utf-8")
+            fields = tomllib.loads(text, parse_float=Decimal)
+        except (ValueError, ArithmeticError, RecursionError) as error:
+            raise PlanError("plan", str(source), f"TOML ({shown(error)})") from error
+        return cls.from_fields(fields)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Plan":
@@ -227,7 +227,8 @@ def _record(table: Table) -> tuple[VectorRecords, RecordNames]:
         if low >= high:
             expected = f"above record.lower[{column}] = {real_text(low)}"
             raise PlanError(table.name(f"upper[{column}]"), real_text(high), expected)
-    table.only_default("classes", [], "[] (no classes)")
+    if classes := table.texts("classes"):
+        raise NotBuiltError(table.name("classes"), list(classes), "[] (no classes)")
     columns = RecordNames(table.texts("names", lengths=(0, dim)), table.texts("units", lengths=(0, dim)))
     table.finish()
     return VectorRecords(dim, lower, upper), columns

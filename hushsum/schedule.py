@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from hushsum.errors import PlanError
+from hushsum.errors import NotBuiltError, PlanError
 from hushsum.schema import Table
 
 _UNITS_MS: Final = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
@@ -38,9 +38,10 @@ class Schedule:
         length = _duration(table, "length", "1h", low_ms=1)
         epoch = _epoch(table)
         lateness = _duration(table, "lateness", "5m", low_ms=0)
-        table.only_default("time", "event", "'event'")
-        table.only_default("release", "tumbling", "'tumbling'")
-        table.only_default("min_clients", 0, "0")
+        table.choice("time", built=["event"], known=["arrival"], default="event")
+        table.choice("release", built=["tumbling"], known=["cumulative"], default="tumbling")
+        if min_clients := table.integer("min_clients", low=0, default=0):
+            raise NotBuiltError(table.name("min_clients"), min_clients, "0")
         table.finish()
         return cls(length, epoch, lateness)
 

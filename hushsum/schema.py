@@ -10,10 +10,15 @@ from difflib import get_close_matches
 from fractions import Fraction
 from typing import Final
 
-from hushsum.canonical import INTEGER_LIMIT, real
+import numpy as np
+
+from hushsum.canonical import INTEGER_LIMIT, check_text, real
 from hushsum.errors import CanonicalError, NotBuiltError, PlanError
 
 _MISSING: Final = object()
+_TEXT_MAX: Final = 128
+# Controls, formats, private use, breaks, spaces but the plain one: two different names would look the same.
+_HIDDEN: Final = {"Cc", "Cf", "Co", "Zl", "Zp", "Zs"}
 
 
 class Table:
@@ -52,7 +57,7 @@ class Table:
         return self.table(key) if self.has(key) else None
 
     def text(self, key: str, default: str | None = None) -> str:
-        """A string in Unicode normal form C without control characters."""
+        """A string of at most 128 visible characters, in Unicode normal form C; spaces only between others."""
         value = self._take(key, _or_required(default))
         if not isinstance(value, str):
             raise PlanError(self.name(key), value, "a string")
@@ -61,9 +66,9 @@ class Table:
     def integer(self, key: str, *, low: int, high: int = INTEGER_LIMIT, default: int | None = None) -> int:
         """An integer within [low, high]."""
         value = self._take(key, _or_required(default))
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or not low <= value <= high:
             raise PlanError(self.name(key), value, f"an integer from {low} to {high}")
-        return value
+        return int(value)
 
     def real(self, key: str, *, expected: str, above: int | None = None, default: str | None = None) -> Fraction:
         """A real number, exactly as written; strictly ``above`` a bound where there is one."""
@@ -79,13 +84,13 @@ class Table:
         value = self._take(key, _MISSING)
         if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != length:
             raise PlanError(self.name(key), value, expected)
-        return tuple(self._exact(key, item, expected) for item in value)
+        return tuple(self._exact(f"{key}[{index}]", item, "a number") for index, item in enumerate(value))
 
-    def texts(self, key: str, *, lengths: tuple[int, ...]) -> tuple[str, ...]:
-        """A list of different strings, empty by default, of one of the given lengths."""
+    def texts(self, key: str, *, lengths: tuple[int, ...] | None = None) -> tuple[str, ...]:
+        """A list of different strings, empty by default, of one of the given lengths where they are given."""
         value = self._take(key, ())
-        expected = f"a list of {' or '.join(map(str, lengths))} strings"
-        if isinstance(value, str) or not isinstance(value, Sequence) or len(value) not in lengths:
+        expected = f"a list of {' or '.join(map(str, lengths))} strings" if lengths else "a list of strings"
+        if isinstance(value, str) or not isinstance(value, Sequence) or (lengths and len(value) not in lengths):
             raise PlanError(self.name(key), value, expected)
         if not all(isinstance(item, str) for item in value) or len(set(value)) != len(value):
             raise PlanError(self.name(key), value, expected + ", all different")
@@ -94,17 +99,11 @@ class Table:
     def choice(self, key: str, *, built: Sequence[str], known: Sequence[str] = (), default: str | None = None) -> str:
         """One of the values that are built; one that the design knows beside them is refused by name."""
         value = self._take(key, _or_required(default))
-        if value in known and value not in built:
+        if isinstance(value, str) and value in known:
             raise NotBuiltError(self.name(key), value, " or ".join(map(repr, built)))
-        if value not in built:
+        if not isinstance(value, str) or value not in built:
             raise PlanError(self.name(key), value, "one of " + ", ".join(map(repr, built)))
         return str(value)
-
-    def only_default(self, key: str, default: object, built: str) -> None:
-        """Accepts a key at its default alone: its other values are known to the design and not built yet."""
-        value = self._take(key, default)
-        if value != default or isinstance(value, bool):
-            raise NotBuiltError(self.name(key), value, built)
 
     def finish(self) -> None:
         """Refuses the first key that nobody asked for.
@@ -133,10 +132,14 @@ class Table:
             raise PlanError(self.name(key), value, f"{expected} ({error})") from error
 
     def _clean(self, key: str, value: str) -> str:
-        if unicodedata.normalize("NFC", value) != value:
-            raise PlanError(self.name(key), value, "a string in Unicode normal form C")
-        if any(unicodedata.category(char) in {"Cc", "Cs"} for char in value):
-            raise PlanError(self.name(key), value, "a string without control characters")
+        try:
+            check_text(value)
+        except CanonicalError as error:
+            raise PlanError(self.name(key), value, f"a string in canonical form ({error})") from error
+        hidden = any(unicodedata.ucd_3_2_0.category(char) in _HIDDEN for char in value.replace(" ", ""))
+        if hidden or len(value) > _TEXT_MAX or value != value.strip():
+            expected = f"at most {_TEXT_MAX} visible characters, with spaces only between others"
+            raise PlanError(self.name(key), value, expected)
         return value
 
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ from hushsum.errors import ContributionError, MergeError, PlanMismatchError, Rec
 from hushsum.plan import Plan
 
 Counters = npt.NDArray[np.int64]
-_BLOCK_RECORDS = 1 << 16
+ClientId = str | bytes | int
 
 
 class Sketch:
@@ -31,7 +31,7 @@ class Sketch:
         self.plan = plan
         self.counters: Counters = np.zeros(plan.counters_shape, np.int64)
         self.counts: Counters = np.zeros(plan.counters_shape[0], np.int64)
-        self._contributions: Counter[object] = Counter()
+        self._contributions: Counter[ClientId] = Counter()
         # Which additions are in here: a random name for each sketch that was ever added to, and how often it was.
         self._parts: dict[bytes, int] = {}
         self._own = OsEntropy().read(16)
@@ -41,6 +41,8 @@ class Sketch:
         """A sketch of counters that were folded elsewhere; the arrays are kept, not copied."""
         if counters.shape != plan.counters_shape or counts.shape != counters.shape[:1]:
             raise MergeError(f"counters of shape {counters.shape}, expected {plan.counters_shape}")
+        if counters.dtype != np.int64 or counts.dtype != np.int64:
+            raise MergeError(f"counters of type {counters.dtype} and {counts.dtype}, expected int64")
         sketch = cls(plan)
         sketch.counters, sketch.counts = counters, counts
         sketch._parts = {sketch._own: 1}
@@ -51,12 +53,17 @@ class Sketch:
         """The exact number of records."""
         return int(self.counts.sum()) // self.plan.privacy.mechanism.count_scale
 
-    def add(self, records: npt.ArrayLike, clients: Iterable[object] | None = None, labels: None = None) -> int:
-        """Adds records.
+    def add(self, records: npt.ArrayLike, clients: Iterable[ClientId] | None = None, labels: None = None) -> int:
+        """Adds records: all usable ones of the array, or none.
+
+        A batch with more records of one client than the bound is refused whole. Who goes on without it lets one client
+        decide about the others of that batch, which no guarantee covers: cut batches by client, or drop what exceeds
+        the bound, before they come here.
 
         Args:
             records: (n, d); float64, float32, integers or booleans. Clipped to the plan's bounds.
-            clients: For unit ``client``: n client ids, one a record; the contribution bound holds over all additions.
+            clients: For unit ``client``: n client ids, one a record, all strings, all bytes or all integers; the
+                contribution bound holds over all additions.
             labels: Not built yet: a plan has no classes.
 
         Returns:
@@ -70,11 +77,13 @@ class Sketch:
             raise RecordError("labels: this plan has no classes (not built yet in this version)")
         accepted, kept = self.plan.family.accept(records)
         contributions = self._bounded(clients, kept)
-        for start in range(0, len(accepted), _BLOCK_RECORDS):
-            self.plan.family.add(self.counters[0], accepted[start : start + _BLOCK_RECORDS])
-        self.counts[0] += len(accepted) * self.plan.privacy.mechanism.count_scale
+        added = np.zeros_like(self.counters[0])
+        self.plan.family.add(added, accepted)
+        # In this order an interruption between two lines may cost the client some of its bound, and never passes it.
         self._contributions += contributions
         self._parts[self._own] = self._parts.get(self._own, 0) + 1
+        self.counters[0] += added
+        self.counts[0] += len(accepted) * self.plan.privacy.mechanism.count_scale
         return int(len(kept) - len(accepted))
 
     def __add__(self, other: "Sketch") -> "Sketch":
@@ -124,19 +133,30 @@ class Sketch:
         if self.plan.id != other.plan.id:
             raise PlanMismatchError(f"plan {self.plan.hex_id[:12]} and plan {other.plan.hex_id[:12]} cannot be merged")
 
-    def _bounded(self, clients: Iterable[object] | None, kept: npt.NDArray[np.bool_]) -> Counter[object]:
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copy has the same parts, and a name of its own for what is added to it from here on."""
+        self.__dict__.update(state)
+        self._parts = dict(self._parts)
+        self._own = OsEntropy().read(16)
+
+    def _bounded(self, clients: Iterable[ClientId] | None, kept: npt.NDArray[np.bool_]) -> Counter[ClientId]:
         if self.plan.privacy.unit == "record":
             return Counter()
         if clients is None:
             raise RecordError("clients: this plan's unit is 'client', so each record needs its client's id")
-        names = [*clients]
-        if len(names) != len(kept):
-            raise RecordError(f"clients: {len(names)} ids for {len(kept)} records")
-        new = Counter(name for name, usable in zip(names, kept, strict=True) if usable)
-        self._check_bound(Counter({name: count + self._contributions[name] for name, count in new.items()}))
+        if isinstance(clients, str | bytes):
+            raise RecordError(f"clients: got the one id {clients!r}, expected a list of ids, one a record")
+        ids = [_client_id(client) for client in clients]
+        if len(ids) != len(kept):
+            raise RecordError(f"clients: {len(ids)} ids for {len(kept)} records")
+        kinds = {type(client).__name__ for client in (*ids, *list(self._contributions)[:1])}
+        if len(kinds) > 1:
+            raise RecordError(f"clients: ids of types {' and '.join(sorted(kinds))}, expected one type in a sketch")
+        new = Counter(client for client, usable in zip(ids, kept, strict=True) if usable)
+        self._check_bound(Counter({client: count + self._contributions[client] for client, count in new.items()}))
         return new
 
-    def _check_bound(self, contributions: Counter[object]) -> None:
+    def _check_bound(self, contributions: Counter[ClientId]) -> None:
         bound = self.plan.privacy.records_per_client
         if bound is None:
             return
@@ -144,3 +164,14 @@ class Sketch:
             if count > bound:
                 expected = f"at most privacy.records_per_client = {bound}"
                 raise ContributionError(f"client {client!r} would contribute {count} records, {expected}")
+
+
+def _client_id(value: object) -> ClientId:
+    """An id that is equal to itself alone: a missing one (None, NaN) would be another client in each record."""
+    if isinstance(value, str | bytes):
+        return str(value) if isinstance(value, str) else bytes(value)
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        return int(value)
+    raise RecordError(
+        f"clients: got the id {value!r} of type {type(value).__name__}, expected a string, bytes or an int"
+    )

@@ -29,7 +29,7 @@ class VectorRecords:
     upper: tuple[Fraction, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Increments:
     """A sparse change of the counters of one class.
 
@@ -42,7 +42,7 @@ class Increments:
     values: npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Answer:
     """Estimates of a kernel sum at m queries.
 

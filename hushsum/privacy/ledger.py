@@ -55,10 +55,13 @@ class Ledger:
         self._path = os.fspath(path)
         self._account: Account | None = None
         self._newest_number = 0
-        self._db = sqlite3.connect(self._path, timeout=_BUSY_SECONDS, isolation_level=None)
+        try:
+            self._db = sqlite3.connect(self._path, timeout=_BUSY_SECONDS, isolation_level=None)
+        except sqlite3.Error as error:
+            raise LedgerError(f"{self._path} cannot be opened as a ledger: {error}") from error
         try:
             self._open()
-        except sqlite3.DatabaseError as error:
+        except sqlite3.Error as error:
             self._db.close()
             raise LedgerError(f"{self._path} cannot be opened as a ledger: {error}") from error
         except BaseException:
@@ -90,14 +93,16 @@ class Ledger:
             self._account = self._registered(limits)
 
     def charge(self, spend: Spend, limits: Limits) -> None:
-        """Registers ``limits`` and charges ``spend``, both or neither.
+        """Registers ``limits`` with a plan's first charge, and charges ``spend``, both or neither.
+
+        A plan that was charged here before goes on under limits that another plan has lowered since.
 
         Raises:
             BudgetError: It would pass a limit (the message says what is asked and what is left), its window was charged
                 before, or :meth:`register` refuses the limits. Nothing is written.
         """
         with self._writing():
-            account = self._registered(limits).charge(spend)
+            account = self._registered(self._lowered(spend, limits)).charge(spend)
             cursor = self._db.execute(
                 "INSERT INTO spend (plan_id, kind, window_index, fields) VALUES (?, ?, ?, ?)",
                 (spend.plan_id, spend.kind, spend.window, encode(spend.to_fields())),
@@ -152,6 +157,8 @@ class Ledger:
         )
 
     def _open(self) -> None:
+        if self._pragma("application_id") != _APPLICATION_ID and self._holds_something():
+            raise LedgerError(f"{self._path} is an SQLite file, but no ledger")  # found before anything of it changes
         self._switch_to_wal()
         self._db.execute("PRAGMA synchronous = FULL")
         for pragma, expected in (("journal_mode", "wal"), ("synchronous", _SYNCHRONOUS_FULL)):
@@ -160,8 +167,7 @@ class Ledger:
                 raise LedgerError(f"{self._path}: {pragma} is {found!r}, and a ledger needs {expected!r}")
         with self._transaction():
             version, application = self._pragma("user_version"), self._pragma("application_id")
-            fresh = not self._db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
-            if fresh and version == 0:
+            if version == 0 and not self._holds_something():
                 for statement in _SCHEMA:
                     self._db.execute(statement)
                 self._db.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
@@ -172,6 +178,9 @@ class Ledger:
                 raise LedgerError(
                     f"{self._path} is a ledger of version {version}; this version of Hushsum reads {FORMAT_VERSION}"
                 )
+
+    def _holds_something(self) -> bool:
+        return bool(self._db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0])
 
     def _switch_to_wal(self) -> None:
         # Only the switch of a new file does not wait for another process that switches it too: a transaction does.
@@ -231,6 +240,14 @@ class Ledger:
             account = account.recorded(Spend.from_fields(decode(fields)))
         self._account = account
         self._newest_number = rows[-1][0] if rows else self._newest_number
+
+    def _lowered(self, spend: Spend, limits: Limits) -> Limits:
+        """Of a plan that was charged here before: its limits, or what another plan has lowered them to since."""
+        known = self._db.execute("SELECT 1 FROM spend WHERE plan_id = ?", (spend.plan_id,)).fetchone()
+        if not known or self._account is None:
+            return limits
+        now = self._account.limits
+        return replace(limits, epsilon=min(limits.epsilon, now.epsilon), delta=min(limits.delta, now.delta))
 
     def _registered(self, limits: Limits) -> Account:
         """The account under these limits, written down inside the open transaction."""

@@ -41,8 +41,10 @@ class PrivacySpec:
         """Reads ``[privacy]``; calibrates the mechanism where it is not written, verifies it where it is."""
         table.choice("mode", built=["central"], known=["local", "secure"], default="central")
         epsilon = table.real("epsilon", expected="a number above 0", above=0)
-        table.only_default("participation", "protected", "'protected'")
+        table.choice("participation", built=["protected"], known=["public"], default="protected")
         delta = table.real("delta", expected="a number from 0 to below 1", default="0")
+        if not 0 <= delta < 1:
+            raise PlanError(table.name("delta"), real_text(delta), "a number from 0 to below 1")
         if delta:
             raise NotBuiltError(table.name("delta"), str(delta), "0 (pure ε)")
         unit = table.choice("unit", built=["record", "client"], default="record")
@@ -51,7 +53,7 @@ class PrivacySpec:
         if total_epsilon < epsilon:
             expected = f"at least epsilon ({real_text(epsilon)}): the first release would pass the limit"
             raise PlanError(table.name("total_epsilon"), real_text(total_epsilon), expected)
-        total_delta = table.real("total_delta", expected="a number from 0 to below 1", above=-1, default="0")
+        total_delta = table.real("total_delta", expected="a number from 0 to below 1", default="0")
         if not 0 <= total_delta < 1:
             raise PlanError(table.name("total_delta"), real_text(total_delta), "a number from 0 to below 1")
         population = table.text("population", "")
@@ -81,7 +83,8 @@ def _records_per_client(table: Table, unit: str) -> int | None:
     if unit == "client":
         return table.integer("records_per_client", low=1, high=2**31)
     if table.has("records_per_client"):
-        raise PlanError(table.name("records_per_client"), "a value", "nothing: it belongs to unit 'client' alone")
+        expected = "nothing: it belongs to unit 'client' alone"
+        raise PlanError(table.name("records_per_client"), table.value("records_per_client"), expected)
     return None
 
 

@@ -1,5 +1,6 @@
 """One value has one encoding, and one real has one text."""
 
+import time
 from decimal import Decimal
 from fractions import Fraction
 
@@ -51,6 +52,56 @@ def test_a_real_has_one_text(value: Fraction, text: str) -> None:
 @given(st.fractions())
 def test_the_text_of_a_real_names_it_exactly(value: Fraction) -> None:
     assert real(real_text(value)) == value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        10**64,
+        Fraction(1, 3**140),
+        Fraction(10**70 + 1, 3),
+        Decimal(1).scaleb(-64),
+        1e-70,
+        1e300,
+        "1" * 65,
+        "0." + "1" * 63,
+    ],
+)
+def test_a_real_that_takes_more_than_64_characters_is_refused_whatever_its_type(value: object) -> None:
+    with pytest.raises(CanonicalError, match=r"64 characters|canonical form"):
+        real(value)
+
+
+def test_every_real_that_is_accepted_is_accepted_again_as_its_own_text() -> None:
+    for value in (10**63, Decimal("1." + "3" * 61), Fraction(1, 2**40), Fraction(10**31, 3), 1e-60, -(10**62)):
+        assert real(real_text(real(value))) == real(value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a" * 1025, "a\u0315\U00010efd", "\U0001f600", "e\u0301"],
+)
+def test_a_string_that_another_python_might_read_otherwise_is_refused(text: str) -> None:
+    with pytest.raises(CanonicalError):
+        encode(text)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"[" * 500_000,
+        b"[" * 994 + b"]" * 994,
+        b'"' + ("a" + "\u0315\u0300" * 64_000).encode() + b'"',
+        b"[" + b'"x",' * 200_000 + b'"x" ]',
+        b'{"' + b"k" * 100_000 + b'":[' + b"1," * 100_000 + b"1]}",
+    ],
+)
+def test_bytes_of_a_hostile_peer_are_refused_at_once(data: bytes) -> None:
+    began = time.process_time()
+    with pytest.raises(CanonicalError) as caught:
+        decode(data)
+    assert time.process_time() - began < 5  # the attacks that this repels took from 20 s to hours
+    assert len(str(caught.value)) < 400
 
 
 def test_a_float64_means_its_shortest_representation() -> None:

@@ -148,6 +148,32 @@ def test_counts_that_no_records_make_are_refused() -> None:
     assert reason_of(forged, plan) is Reason.IMPOSSIBLE_COUNTS
 
 
+def test_a_number_beyond_its_range_is_malformed() -> None:
+    plan = small_plan()
+    good = delta_of(plan, 1).pack(plan)
+    for sequence in (varint(2**63), varint(2**64), b"\xff" * 11, b"\x80\x00"):
+        assert reason_of(good[:41] + sequence + good[43:], plan) is Reason.MALFORMED
+
+
+def test_ids_are_within_their_ranges() -> None:
+    assert DeltaId(2**64 - 1, 2**63 - 1).sequence == 2**63 - 1
+    for stream, sequence in ((2**64, 0), (-1, 0), (0, 2**63), (0, -1)):
+        with pytest.raises(ValueError, match="no id of a delta"):
+            DeltaId(stream, sequence)
+
+
+def test_a_delta_of_exactly_the_largest_size_is_not_too_large_and_one_byte_more_is() -> None:
+    plan = small_plan()
+    header = delta_of(plan, 1).pack(plan)[:HEADER]
+    for size, reason in ((plan.delta_bytes_max, Reason.MALFORMED), (plan.delta_bytes_max + 1, Reason.TOO_LARGE)):
+        assert reason_of(header + bytes([200]) * (size - len(header)), plan) is reason
+
+
+def test_a_repr_shows_none_of_the_buckets() -> None:
+    delta = delta_of(small_plan(), 3)
+    assert "array" not in repr(delta)
+
+
 def test_unpacking_random_bytes_raises_nothing_but_a_delta_error() -> None:
     plan = small_plan()
     good = delta_of(plan, 40).pack(plan)

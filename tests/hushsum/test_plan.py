@@ -2,8 +2,11 @@
 
 import hashlib
 import json
+from decimal import Decimal
 from fractions import Fraction
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from hushsum import NotBuiltError, Plan, PlanError
@@ -141,6 +144,49 @@ def test_what_is_not_built_yet_is_refused_by_name(table: str, key: str, value: o
     with pytest.raises(NotBuiltError, match="not built yet") as caught:
         small_plan(**{table: {key: value}})
     assert caught.value.key == f"{table}.{key}"
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "value", "expected"),
+    [
+        ("window", "time", "banana", "one of 'event'"), ("window", "release", 7, "one of 'tumbling'"),
+        ("window", "min_clients", -5, "an integer from 0"), ("window", "min_clients", 0.0, "an integer from 0"),
+        ("privacy", "delta", -1, "from 0 to below 1"), ("record", "lower", [0, "x"], "record.lower[1]"),
+        ("record", "classes", "ab", "a list of strings"), ("privacy", "population", " ", "visible characters"),
+        ("privacy", "population", "staff\u200b", "visible characters"), ("sketch", "family", ["hashed"], "one of"),
+        ("privacy", "population", "p" * 129, "visible characters"), ("privacy", "epsilon", 10**900, "64 characters"),
+        ("sketch", "bandwidth", Decimal("sNaN"), "not finite"), ("record", "names", ["a\n", "b"], "visible characters"),
+    ],
+)  # fmt: skip
+def test_nonsense_is_not_called_unbuilt(table: str, key: str, value: object, expected: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        small_plan(**{table: {key: value}})
+    assert not isinstance(caught.value, NotBuiltError)
+    assert expected in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+def test_numpys_integers_are_integers() -> None:
+    assert small_plan(sketch={"rows": np.int64(20)}).id == small_plan().id
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x = 1e1000000000000000000\n", f"x = {'9' * 5000}\n", f"x = 0x{'f' * 20_000}\n",
+        f"x = {'[' * 3000}\n", "x =\n", "\n",
+    ],
+    ids=["exponent", "digits", "hex", "nesting", "syntax", "empty"],
+)  # fmt: skip
+def test_toml_of_any_kind_gives_a_plan_or_a_plan_error(text: str) -> None:
+    with pytest.raises(PlanError):
+        Plan.from_toml(text)
+
+
+def test_a_file_that_is_no_utf8_is_a_plan_error(tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_bytes(b'name = "\xff"\n')
+    with pytest.raises(PlanError):
+        Plan.from_toml(tmp_path / "plan.toml")
 
 
 def test_an_unknown_table_is_refused() -> None:

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import zstandard
 
 import hushsum as hs
-from hushsum.entropy import ReplayableEntropy
+from hushsum.entropy import OsEntropy, ReplayableEntropy
+from hushsum.query import count_std_error
 from hushsum.releases import draw
 from tests.plans import client_plan, small_plan
 
@@ -33,11 +35,28 @@ def test_a_saved_release_loads_to_the_same_answers(tmp_path: Path) -> None:
     assert np.array_equal(loaded.kernel_sum(QUERIES).value, release.kernel_sum(QUERIES).value)
 
 
-@pytest.mark.parametrize("magnitude", [10, 10**6, 10**12])
-def test_counters_of_any_size_survive_the_file(magnitude: int) -> None:
+@pytest.mark.parametrize(
+    "value", [sign * 2**bits + off for bits in (15, 31, 62) for sign in (-1, 1) for off in (-1, 0, 1)]
+)
+def test_counters_of_any_size_survive_the_file(value: int) -> None:
     release = released()
-    grown = replace(release, counters=release.counters * magnitude)
+    grown = replace(release, counters=np.full_like(release.counters, value))
     assert np.array_equal(hs.Release.from_bytes(grown.to_bytes()).counters, grown.counters)
+
+
+def test_a_save_that_fails_leaves_the_file_that_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.hush"
+    released().save(path)
+    before = path.read_bytes()
+
+    def full(handle: int) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="no space"):
+        released().save(path)
+    assert path.read_bytes() == before
+    assert [each.name for each in tmp_path.iterdir()] == ["a.hush"]
 
 
 def test_every_truncation_is_refused() -> None:
@@ -74,11 +93,58 @@ def test_a_file_that_promises_a_huge_array_allocates_nothing() -> None:
         hs.Release.from_bytes(resealed(data.replace(shape, b'"shape":[9,99,99]')))
 
 
+def test_more_counters_than_allowed_are_refused_before_they_are_unpacked() -> None:
+    data = released().to_bytes()
+    with pytest.raises(hs.ReleaseError, match="1280 counters, expected at most counters_max = 1279"):
+        hs.Release.from_bytes(data, counters_max=1279)
+    assert hs.Release.from_bytes(data, counters_max=1280).counters.size == 1280
+
+
+def reframed(data: bytes, frame: bytes) -> bytes:
+    """The file with another frame of counters."""
+    at = data.rindex(b"\x28\xb5\x2f\xfd") - 8
+    return resealed(data[:at] + len(frame).to_bytes(8, "big") + frame + bytes(32))
+
+
+def test_a_frame_of_another_size_or_with_something_after_it_is_refused() -> None:
+    data = released().to_bytes()
+    compress = zstandard.ZstdCompressor().compress
+    small = np.arange(1281, dtype="<i2").tobytes()
+    assert hs.Release.from_bytes(reframed(data, compress(small))).counts.tolist() == [1280]
+    for frame in (compress(small[:-2]), compress(small + b"\0\0"), compress(small) + b"\0", compress(small) * 2, b""):
+        with pytest.raises(hs.ReleaseError):
+            hs.Release.from_bytes(reframed(data, frame))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"kind":"tumbling"', b'"kind":"tumbleing"'),
+        (b'"kind":"tumbling"', b'"kind":5'),
+        (b'"kind":"tumbling"', b'"kind":"in-process"'),
+        (b'"window":3', b'"window":"x"'),
+        (b',"window":3', b""),
+        (b'"window":3', b'"window":3,"x":1'),
+        (b'"item_bytes":2', b'"item_bytes":3'),
+        (b'"item_bytes":2', b'"item_bytes":4'),
+        (b'"accounting":"ledger"', b'"accounting":"paid"'),
+    ],
+)
+def test_a_header_that_says_something_else_is_refused(old: bytes, new: bytes) -> None:
+    data = released().to_bytes()
+    size = int.from_bytes(data[6:10], "big")
+    header = data[10 : 10 + size]
+    assert old in header
+    changed = header.replace(old, new)
+    with pytest.raises(hs.ReleaseError):
+        hs.Release.from_bytes(resealed(data[:6] + len(changed).to_bytes(4, "big") + changed + data[10 + size :]))
+
+
 def test_a_guarantee_that_its_plan_does_not_give_is_refused() -> None:
-    release = released()
-    lying = replace(release, guarantee=replace(release.guarantee, epsilon=release.guarantee.epsilon / 2))
+    data = released().to_bytes()
+    at = data.rindex(b'"epsilon":"1"')  # the guarantee stands after the plan
     with pytest.raises(hs.ReleaseError, match="guarantee"):
-        hs.Release.from_bytes(lying.to_bytes())
+        hs.Release.from_bytes(resealed(data[:at] + b'"epsilon":"2"' + data[at + 13 :]))
 
 
 def test_a_release_without_a_ledger_says_so(tmp_path: Path) -> None:
@@ -91,18 +157,37 @@ def test_a_release_without_a_ledger_says_so(tmp_path: Path) -> None:
     assert not hs.load(tmp_path / "a.hush").accounted
 
 
-def test_a_ledger_is_charged_before_anything_is_drawn(tmp_path: Path) -> None:
-    class Untouched:
-        def read(self, size: int) -> bytes:
-            raise AssertionError("noise was drawn")
+def test_a_ledger_is_charged_before_anything_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def untouched(self: OsEntropy, size: int) -> bytes:
+        raise AssertionError("noise was drawn")
 
-    plan = small_plan(privacy={"epsilon": 1, "total_epsilon": 2})
-    sketch = hs.Sketch(plan)
+    sketch = hs.Sketch(small_plan(privacy={"epsilon": 1, "total_epsilon": 2}))
     with hs.Ledger(tmp_path / "ledger.db") as ledger:
         for _ in range(2):
             assert hs.release(sketch, ledger=ledger).accounted
+        monkeypatch.setattr(OsEntropy, "read", untouched)
         with pytest.raises(hs.BudgetError):
-            hs.release(sketch, ledger=ledger, entropy=Untouched())
+            hs.release(sketch, ledger=ledger)
+        with pytest.raises(AssertionError, match="noise was drawn"):  # and from nowhere else but the system
+            hs.release(sketch)
+
+
+def test_noise_is_drawn_once_for_every_counter_and_count_counter_and_added_as_it_is() -> None:
+    sketch = hs.Sketch(small_plan())
+    sketch.add(RECORDS)
+    release = draw(sketch, kind="tumbling", window=3, entropy=ReplayableEntropy(b"noise"), accounted=True)
+    added = np.append((release.counters - sketch.counters).reshape(-1), release.counts - sketch.counts)
+    law = sketch.plan.privacy.mechanism.noise()
+    assert np.array_equal(added, law.sample(20 * 64 + 1, ReplayableEntropy(b"noise")))
+
+
+def test_a_plan_goes_on_under_limits_that_another_has_lowered(tmp_path: Path) -> None:
+    first, second = (hs.Sketch(small_plan(privacy={"total_epsilon": total})) for total in (30, 2))
+    with hs.Ledger(tmp_path / "ledger.db") as ledger:
+        hs.release(first, ledger=ledger)
+        hs.release(second, ledger=ledger)
+        with pytest.raises(hs.BudgetError, match="there is left"):
+            hs.release(first, ledger=ledger)
 
 
 def test_another_epsilon_is_another_plan_with_its_own_noise() -> None:
@@ -118,6 +203,22 @@ def test_an_override_cannot_raise_the_limits_of_a_ledger(tmp_path: Path) -> None
     sketch = hs.Sketch(small_plan(privacy={"epsilon": 1, "total_epsilon": 2}))
     with hs.Ledger(tmp_path / "ledger.db") as ledger, pytest.raises(hs.BudgetError):
         hs.release(sketch, ledger=ledger, epsilon=5.0)
+
+
+@pytest.mark.parametrize("epsilon", ["abc", True, float("nan"), np.float32(0.5), 0, -1.0])
+def test_another_epsilon_that_is_none_is_refused_by_its_key(epsilon: object) -> None:
+    with pytest.raises(hs.PlanError) as caught:
+        hs.release(hs.Sketch(small_plan()), epsilon=epsilon)
+    assert caught.value.key == "privacy.epsilon"
+
+
+def test_another_epsilon_keeps_the_count_right_whatever_the_count_scale_becomes() -> None:
+    written = {"name": "discrete-laplace", "scale": "100", "count_scale": 7}
+    sketch = hs.Sketch(small_plan(privacy={"mechanism": written}))
+    sketch.add(RECORDS)
+    release = hs.release(sketch, epsilon=50)
+    assert release.plan.privacy.mechanism.count_scale == 2
+    assert abs(release.count - 500) < 20  # the noise has scale 22/50 and is divided by 2: beyond this is below 1e-39
 
 
 def test_delta_above_zero_is_not_built_yet() -> None:
@@ -136,7 +237,29 @@ def test_density_is_the_kernel_sum_over_the_noisy_count() -> None:
     release = released(small_plan(privacy={"epsilon": 50}))
     density, total = release.density(QUERIES), release.kernel_sum(QUERIES)
     assert np.allclose(density.value, total.value / release.count)
-    assert (density.std_error >= total.std_error / release.count).all()
+    assert (density.std_error > total.std_error / release.count).all()
+
+
+def test_the_errors_of_count_and_density_are_those_of_their_formulas() -> None:
+    plan = small_plan(privacy={"epsilon": 50, "total_epsilon": 50})
+    release = released(plan)
+    law = plan.privacy.mechanism.noise()
+    assert count_std_error(plan) == pytest.approx(law.std / plan.privacy.mechanism.count_scale)
+    density, total = release.density(QUERIES), release.kernel_sum(QUERIES)
+    by_hand = np.hypot(total.std_error, density.value * count_std_error(plan)) / release.count
+    assert np.allclose(density.std_error, by_hand)
+
+
+def test_a_noisy_count_below_one_is_taken_as_one_by_densities() -> None:
+    release = released()
+    empty = replace(release, counts=-abs(release.counts))
+    assert np.array_equal(empty.density(QUERIES).value, empty.kernel_sum(QUERIES).value)
+
+
+def test_limits_and_guarantee_are_the_plans() -> None:
+    plan = small_plan(privacy={"unit": "client", "records_per_client": 4, "population": "staff", "total_delta": 0.001})
+    assert (plan.limits.population, float(plan.limits.epsilon), float(plan.limits.delta)) == ("staff", 100.0, 0.001)
+    assert (plan.limits.unit, plan.guarantee.records_per_client) == ("client", 4)
 
 
 def test_an_interval_holds_its_value_and_widens_with_confidence() -> None:

@@ -1,9 +1,14 @@
 """Sketches count exactly, merge only what may be merged, and enforce the contribution bound."""
 
+import copy
+import pickle
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
 from hushsum import ContributionError, MergeError, PlanMismatchError, RecordError, Sketch
+from hushsum.families import Hashed
 from tests.plans import client_plan, small_plan
 
 RECORDS = np.random.default_rng(0).uniform(0, 10, (200, 2))
@@ -87,7 +92,92 @@ def test_unit_client_needs_an_id_for_each_record() -> None:
             Sketch(client_plan()).add(RECORDS[:2], clients=clients)
 
 
-def test_a_repr_shows_no_counts() -> None:
+def test_a_repr_shows_the_plan_and_nothing_else() -> None:
     sketch = Sketch(small_plan())
     sketch.add(RECORDS)
-    assert "200" not in repr(sketch)
+    assert repr(sketch) == f"Sketch(plan='test', id={sketch.plan.hex_id[:12]})"
+
+
+def test_a_merge_remembers_what_each_client_has_contributed() -> None:
+    plan = client_plan(3)
+    left, right = Sketch(plan), Sketch(plan)
+    left.add(RECORDS[:2], clients=["a", "a"])
+    right.add(RECORDS[:2], clients=["b", "b"])
+    merged = left + right
+    for client in ("a", "b"):
+        with pytest.raises(ContributionError):
+            merged.add(RECORDS[:2], clients=[client, client])
+    rest = merged - right
+    assert rest.records == 2
+    rest.add(RECORDS[:2], clients=["b", "b"])
+    with pytest.raises(ContributionError):
+        rest.add(RECORDS[:2], clients=["a", "a"])
+
+
+def test_what_is_left_may_be_merged_with_what_was_taken_out() -> None:
+    plan = small_plan()
+    left, right = Sketch(plan), Sketch(plan)
+    left.add(RECORDS[:50])
+    right.add(RECORDS[50:])
+    both = left + right
+    assert np.array_equal(((both - right) + right).counters, both.counters)
+    with pytest.raises(MergeError):
+        _ = (both - right) + left
+
+
+def test_dropped_records_cost_their_client_nothing() -> None:
+    sketch = Sketch(client_plan(3))
+    assert sketch.add([[np.nan, 0.0]] * 5, clients=["a"] * 5) == 5
+    sketch.add(RECORDS[:3], clients=["a"] * 3)
+
+
+@pytest.mark.parametrize(
+    "clients",
+    [[np.nan] * 2, [None] * 2, [1.5] * 2, [["a"]] * 2, [True] * 2, "ab", b"ab", ["7", 7]],
+)
+def test_ids_that_could_hide_one_client_behind_several_are_refused(clients: object) -> None:
+    sketch = Sketch(client_plan(3))
+    with pytest.raises(RecordError, match="clients"):
+        sketch.add(RECORDS[:2], clients=clients)  # type: ignore[arg-type]  # wrong on purpose
+    assert not sketch.counters.any()
+
+
+def test_one_sketch_has_ids_of_one_type() -> None:
+    sketch = Sketch(client_plan(3))
+    sketch.add(RECORDS[:2], clients=np.array([7, 7]))
+    with pytest.raises(RecordError, match="one type"):
+        sketch.add(RECORDS[:2], clients=["7", "7"])
+    with pytest.raises(ContributionError):
+        sketch.add(RECORDS[:2], clients=[7, 7])
+
+
+def test_an_interrupted_addition_never_passes_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = client_plan(3)
+    sketch = Sketch(plan)
+
+    def interrupted(self: Hashed, counters: np.ndarray, records: np.ndarray) -> None:
+        counters += 1
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Hashed, "add", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            sketch.add(RECORDS[:3], clients=["a"] * 3)
+    assert not sketch.counters.any()
+    assert sketch.records == 0
+    sketch.add(RECORDS[:3], clients=["a"] * 3)
+    assert (sketch.counters.sum(axis=2) == 3).all()
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda sketch: pickle.loads(pickle.dumps(sketch))])
+def test_a_copy_shares_its_past_and_not_its_future(copied: Callable[[Sketch], Sketch]) -> None:
+    original, other = Sketch(small_plan()), Sketch(small_plan())
+    original.add(RECORDS[:10])
+    other.add(RECORDS[10:20])
+    twin = copied(original)
+    with pytest.raises(MergeError):
+        _ = original + twin
+    original.add(RECORDS[20:30])
+    twin.add(RECORDS[30:40])
+    with pytest.raises(MergeError):
+        _ = (original + other) - twin

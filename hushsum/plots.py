@@ -1,0 +1,263 @@
+"""Figures of a release: its density over a plane, and along a line with its error band (extra ``plots``).
+
+Nothing here costs privacy: every figure is drawn from the release alone, unless its caller hands in exact values too.
+matplotlib is imported by the functions that draw, never by ``import hushsum``.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from hushsum.canonical import real_text
+from hushsum.plan import Plan
+from hushsum.releases import Release
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.colors import PowerNorm
+    from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
+
+Floats = npt.NDArray[np.float64]
+#: Densities at (m, d) points: (m,).
+Density = Callable[[Floats], Floats]
+
+_PLANE_POINTS: Final = 52  # along each side; in a cube of 255 they stand 5 apart
+_LINE_POINTS: Final = 256
+_STARTS: Final = 512
+_SEARCH_ROUNDS: Final = 3
+_CONFIDENCE: Final = 0.95
+_MAP: Final = "viridis"  # readable without colour vision, and in grey
+_EXACT: Final = "#000000"
+_RELEASED: Final = "#d55e00"  # Okabe and Ito's vermilion: told from black without colour vision
+
+
+@dataclass(frozen=True)
+class View:
+    """Where a figure cuts through the space of records.
+
+    Attributes:
+        columns: The one or two columns that vary, the line's first.
+        held: d coordinates: where the columns that do not vary are held, and where the line crosses the plane.
+    """
+
+    columns: tuple[int, ...]
+    held: tuple[float, ...]
+
+
+def densest_view(release: Release, columns: Sequence[int] = (0, 1)) -> View:
+    """A view through the place where the released density is highest, found column by column.
+
+    Args:
+        release: To be shown.
+        columns: One or two different columns; a plan of one column has one.
+
+    Raises:
+        ValueError: Columns that the plan does not have.
+    """
+    dim = release.plan.record.dim
+    chosen = tuple(columns)[:dim]
+    if not 1 <= len(chosen) <= 2 or len(set(chosen)) != len(chosen) or not all(0 <= c < dim for c in chosen):
+        raise ValueError(f"columns: got {tuple(columns)}, expected one or two different ones from 0 to {dim - 1}")
+    lower, upper = _bounds(release.plan)
+    # Any points will do to start from, if they are the same each time: the additive recurrence of the golden mean in d
+    # dimensions (Roberts 2018), whose points spread evenly.
+    steps = np.modf(_golden_mean(dim) ** -np.arange(1.0, dim + 1))[0]
+    starts = lower + np.modf(0.5 + np.arange(_STARTS)[:, None] * steps)[0] * (upper - lower)
+    place = starts[int(np.argmax(release.kernel_sum(starts).value))]
+    for _ in range(_SEARCH_ROUNDS):
+        for column in range(dim):
+            at = np.repeat(place[None, :], _PLANE_POINTS, axis=0)
+            at[:, column] = np.linspace(lower[column], upper[column], _PLANE_POINTS)
+            place = at[int(np.argmax(release.kernel_sum(at).value))]
+    return View(chosen, tuple(place.tolist()))
+
+
+def density_figure(
+    release: Release, *, exact: Density | None = None, view: View | None = None, title: str | None = None
+) -> "Figure":
+    """The released density over a plane of two columns as a heat map, and along a line with its 95 % band below.
+
+    With ``exact``, the exact density stands beside it on the same colour scale, and in the line's panel; without, the
+    half width of the 95 % interval stands there.
+
+    Args:
+        release: To be drawn.
+        exact: Exact densities at (m, d) points. They are not private: for those who hold the records.
+        view: Where to cut; by default columns 0 and 1, through the densest place.
+        title: Instead of the plan's name and its promise.
+
+    Returns:
+        A matplotlib figure; ``figure.savefig(path)`` writes it.
+    """
+    from matplotlib.figure import Figure
+
+    view = view or densest_view(release)
+    plane = len(view.columns) == 2
+    figure = Figure(figsize=(11.0, 9.0 if plane else 5.0), dpi=120, layout="constrained")
+    figure.suptitle(title or _title(release), fontsize=13)
+    if not plane:
+        _draw_line(figure.add_subplot(), release, exact, view)
+        return figure
+    grid = figure.add_gridspec(2, 2, height_ratios=(1.25, 1.0))
+    left, right = figure.add_subplot(grid[0, 0]), figure.add_subplot(grid[0, 1])
+    _draw_planes(figure, (left, right), release, exact, view)
+    _draw_line(figure.add_subplot(grid[1, :]), release, exact, view)
+    return figure
+
+
+def points_drawn(view: View) -> int:
+    """At how many points a figure evaluates the density, and the exact one where it is given."""
+    return _LINE_POINTS + (_PLANE_POINTS**2 if len(view.columns) == 2 else 0)
+
+
+def _draw_planes(
+    figure: "Figure", axes: "tuple[Axes, Axes]", release: Release, exact: Density | None, view: View
+) -> None:
+    points = _plane(release.plan, view)
+    answer = release.density(points)
+    label = f"density: mean kernel ({_kernel(release.plan)})"
+    held = _held_text(release.plan, view, without=view.columns)
+    where = f"  ({held})" if held else ""
+    if exact is None:
+        released = _heat_map(axes[0], answer.value, release.plan, view, "released density" + where)
+        released.set_norm(_scale(answer.value.min(), answer.value.max()))
+        figure.colorbar(released, ax=axes[0], label=label)
+        margin = np.ptp(answer.interval(_CONFIDENCE), axis=1) / 2
+        doubt = _heat_map(axes[1], margin, release.plan, view, "half width of its 95 % interval" + where)
+        figure.colorbar(doubt, ax=axes[1], label="the same unit")
+        return
+    truth = exact(points)
+    scale = _scale(min(truth.min(), answer.value.min()), max(truth.max(), answer.value.max()))
+    first = _heat_map(axes[0], truth, release.plan, view, f"exact, computed from every record{where}")
+    second = _heat_map(axes[1], answer.value, release.plan, view, f"released, all that anybody sees{where}")
+    first.set_norm(scale)
+    second.set_norm(scale)
+    figure.colorbar(second, ax=list(axes), label=label)
+
+
+def _heat_map(axis: "Axes", values: Floats, plan: Plan, view: View, what: str) -> "AxesImage":
+    lower, upper = _bounds(plan)
+    x, y = view.columns
+    step = (upper - lower) / (_PLANE_POINTS - 1) / 2  # a pixel is centred on its point
+    extent = (lower[x] - step[x], upper[x] + step[x], lower[y] - step[y], upper[y] + step[y])
+    image = axis.imshow(
+        values.reshape(_PLANE_POINTS, _PLANE_POINTS),
+        origin="lower",
+        extent=extent,
+        aspect="auto",
+        cmap=_MAP,
+        interpolation="bilinear",
+    )
+    axis.axhline(view.held[y], color="white", linewidth=1.0, linestyle=(0, (4, 3)))
+    axis.locator_params(axis="x", nbins=6)
+    axis.set_title(what, fontsize=11)
+    axis.set_xlabel(_axis_label(plan, x))
+    axis.set_ylabel(_axis_label(plan, y))
+    return image
+
+
+def _scale(least: float, most: float) -> "PowerNorm":
+    """Equal steps of colour for equal steps of the square root: the slopes show beside the peaks."""
+    from matplotlib.colors import PowerNorm
+
+    return PowerNorm(0.5, least, most)
+
+
+def _draw_line(axis: "Axes", release: Release, exact: Density | None, view: View) -> None:
+    column = view.columns[0]
+    points = _line(release.plan, view)
+    along = points[:, column]
+    answer = release.density(points)
+    band = answer.interval(_CONFIDENCE)
+    axis.fill_between(along, band[:, 0], band[:, 1], color=_RELEASED, alpha=0.25, linewidth=0, label="95 % interval")
+    axis.plot(along, answer.value, color=_RELEASED, linewidth=1.6, label=f"released ({_promise(release)})")
+    if exact is not None:
+        axis.plot(along, exact(points), color=_EXACT, linewidth=1.4, linestyle=(0, (5, 2)), label="exact")
+    axis.axhline(0.0, color="0.8", linewidth=0.8, zorder=0)
+    axis.set_xlim(along[0], along[-1])
+    axis.set_xlabel(_axis_label(release.plan, column))
+    axis.set_ylabel("density")
+    held = _held_text(release.plan, view, without=(column,))
+    axis.set_title("along the dashed line: " + held if held else "density along the column", fontsize=11)
+    axis.legend(loc="best", frameon=False)
+
+
+def _plane(plan: Plan, view: View) -> Floats:
+    lower, upper = _bounds(plan)
+    x, y = view.columns
+    points = np.tile(np.array(view.held), (_PLANE_POINTS * _PLANE_POINTS, 1))
+    points[:, x] = np.tile(np.linspace(lower[x], upper[x], _PLANE_POINTS), _PLANE_POINTS)
+    points[:, y] = np.repeat(np.linspace(lower[y], upper[y], _PLANE_POINTS), _PLANE_POINTS)
+    return points
+
+
+def _line(plan: Plan, view: View) -> Floats:
+    lower, upper = _bounds(plan)
+    column = view.columns[0]
+    points = np.tile(np.array(view.held), (_LINE_POINTS, 1))
+    points[:, column] = np.linspace(lower[column], upper[column], _LINE_POINTS)
+    return points
+
+
+def _golden_mean(dim: int) -> float:
+    """The positive root of x^(dim + 1) = x + 1, by fixed-point iteration."""
+    root = 2.0
+    for _ in range(64):
+        root = (1.0 + root) ** (1.0 / (dim + 1))
+    return root
+
+
+def _bounds(plan: Plan) -> tuple[Floats, Floats]:
+    return (
+        np.array([float(bound) for bound in plan.record.lower]),
+        np.array([float(bound) for bound in plan.record.upper]),
+    )
+
+
+def _name(plan: Plan, column: int) -> str:
+    return plan.columns.names[column] if plan.columns.names else f"column {column}"
+
+
+def _axis_label(plan: Plan, column: int) -> str:
+    unit = plan.columns.units[column] if plan.columns.units else ""
+    return f"{_name(plan, column)} ({unit})" if unit else _name(plan, column)
+
+
+def _held_text(plan: Plan, view: View, *, without: Sequence[int]) -> str:
+    held = [
+        f"{_name(plan, column)} = {view.held[column]:.4g}" for column in range(plan.record.dim) if column not in without
+    ]
+    return ", ".join(held[:4]) + (f" and {len(held) - 4} more held" if len(held) > 4 else "")
+
+
+def _kernel(plan: Plan) -> str:
+    fields = plan.family.to_fields()
+    return f"{fields['kernel']}, bandwidth {fields['bandwidth']}" if "bandwidth" in fields else str(fields["kernel"])
+
+
+def _promise(release: Release) -> str:
+    return f"ε = {real_text(release.guarantee.epsilon)}"
+
+
+def _title(release: Release) -> str:
+    promise = f"{_promise(release)} per {release.guarantee.unit}"
+    rounded = float(f"{max(release.count, 0.0):.3g}")
+    parts = [f"about {rounded:,.0f} records", promise, _window(release)]
+    return f"Density of {release.plan.name}\n" + "  ·  ".join(part for part in parts if part)
+
+
+def _window(release: Release) -> str:
+    if release.window is None:
+        return ""
+    schedule = release.plan.window
+    start, end = (
+        datetime.fromtimestamp(moment / 1000, UTC)
+        for moment in (schedule.start_ms(release.window), schedule.end_ms(release.window))
+    )
+    day = "%Y-%m-%d "
+    return f"window {start:{day}%H:%M} to {end:{'' if start.date() == end.date() else day}%H:%M} UTC"

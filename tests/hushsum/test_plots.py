@@ -1,0 +1,107 @@
+"""Figures of a release: what is drawn is what the release answers."""
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import hushsum as hs
+from hushsum import plots
+from tests.plans import small_plan
+
+Floats = npt.NDArray[np.float64]
+
+
+@pytest.fixture
+def release() -> hs.Release:
+    """Records at (2, 8), of a plan of named columns."""
+    sketch = hs.Sketch(small_plan(record={"names": ["width", "depth"], "units": ["mm", "m"]}, sketch={"rows": 200}))
+    sketch.add(np.tile([2.0, 8.0], (2000, 1)))
+    return hs.release(sketch)
+
+
+def truth(points: Floats) -> Floats:
+    """A stand-in for exact densities, up to 3."""
+    return np.asarray(points[:, 0] * 0.3, np.float64)
+
+
+def test_the_densest_view_goes_through_the_densest_place(release: hs.Release) -> None:
+    view = plots.densest_view(release)
+    assert view.columns == (0, 1)
+    assert np.abs(np.array(view.held) - [2, 8]).max() < 1.5  # a bandwidth is 2.5
+
+
+@pytest.mark.parametrize("columns", ((0, 0), (2,), (-1, 0), ()))
+def test_columns_that_are_not_there_are_refused(release: hs.Release, columns: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="columns"):
+        plots.densest_view(release, columns)
+
+
+def test_the_heat_maps_share_their_scale_and_show_exact_and_released(release: hs.Release) -> None:
+    view = plots.View((0, 1), (2.0, 8.0))
+    figure = plots.density_figure(release, exact=truth, view=view)
+    (left, right), line = figure.axes[:2], figure.axes[-1]
+    exact, released = left.images[0], right.images[0]
+    assert exact.get_clim() == released.get_clim()
+    values = np.asarray(released.get_array())
+    low, high = released.get_clim()
+    assert low <= values.min() < values.max() <= 3 == high
+    side = len(values)
+    corner = release.density(np.array([[0.0, 10.0]])).value[0]  # the upper left one: the least x, the greatest y
+    assert values[side - 1, 0] == corner
+    np.testing.assert_allclose(np.asarray(exact.get_array())[0], np.linspace(0, 3, side))
+    assert {exact.origin, released.origin} == {"lower"}  # as on any map, y grows upwards
+    assert left.get_xlabel() == "width (mm)"
+    assert right.get_ylabel() == "depth (m)"
+    legend = line.get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == ["95 % interval", "released (ε = 1)", "exact"]
+
+
+def test_the_line_shows_the_release_and_its_band(release: hs.Release) -> None:
+    figure = plots.density_figure(release, exact=truth, view=plots.View((1, 0), (2.0, 8.0)))
+    axis = figure.axes[-1]
+    along, drawn = (np.asarray(part) for part in axis.lines[0].get_data())
+    points = np.column_stack([np.full(len(along), 2.0), along])
+    answer = release.density(points)
+    assert drawn.tolist() == answer.value.tolist()
+    band = np.asarray(axis.collections[0].get_paths()[0].vertices)
+    assert band[:, 1].min() == answer.interval(0.95).min()
+    assert band[:, 1].max() == answer.interval(0.95).max()
+    assert axis.get_title() == "along the dashed line: width = 2"
+
+
+def test_the_exact_density_is_asked_at_as_many_points_as_is_said(release: hs.Release) -> None:
+    asked: list[int] = []
+
+    def count(points: Floats) -> Floats:
+        asked.append(len(points))
+        return truth(points)
+
+    view = plots.View((0, 1), (2.0, 8.0))
+    plots.density_figure(release, exact=count, view=view)
+    assert sum(asked) == plots.points_drawn(view)
+
+
+def test_a_plan_of_one_column_has_a_line_alone(tmp_path: Path) -> None:
+    sketch = hs.Sketch(small_plan(record={"dim": 1, "lower": [0], "upper": [10]}))
+    sketch.add(np.full((100, 1), 4.0))
+    figure = plots.density_figure(hs.release(sketch))
+    assert len(figure.axes) == 1
+    assert figure.axes[0].get_xlabel() == "column 0"
+    figure.savefig(tmp_path / "line.png")
+    assert (tmp_path / "line.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_title_says_what_is_promised_and_for_when() -> None:
+    from hushsum.entropy import OsEntropy
+    from hushsum.releases import draw
+
+    sketch = hs.Sketch(small_plan())
+    window = 498_691
+    release = draw(sketch, kind="tumbling", window=window, entropy=OsEntropy(), accounted=True)
+    title = plots.density_figure(release).get_suptitle()
+    assert "test" in title
+    assert "ε = 1 per record" in title
+    assert "window 2026-11-21 19:00 to 20:00 UTC" in title
