@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from math import prod
 from os import PathLike
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 
 import numpy as np
 import numpy.typing as npt
@@ -71,16 +70,16 @@ class Release:
     def save(self, path: str | PathLike[str]) -> None:
         """Writes a ``.hush`` file: after a crash there is the whole of it, or what was there before."""
         target = Path(path)
-        with NamedTemporaryFile(dir=target.absolute().parent, prefix=f".{target.name}.", delete=False) as file:
-            new = Path(file.name)
-            try:
+        new = target.with_name(f".{target.name}.{OsEntropy().read(8).hex()}")
+        try:
+            with new.open("xb") as file:
                 file.write(self.to_bytes())
                 file.flush()
                 os.fsync(file.fileno())
-            except BaseException:
-                new.unlink()
-                raise
-        new.replace(target)
+            new.replace(target)
+        except BaseException:
+            new.unlink(missing_ok=True)
+            raise
         _sync_folder(target.absolute().parent)
 
     def to_bytes(self) -> bytes:
