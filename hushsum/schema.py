@@ -86,13 +86,15 @@ class Table:
             raise PlanError(self.name(key), value, expected)
         return tuple(self._exact(f"{key}[{index}]", item, "a number") for index, item in enumerate(value))
 
-    def texts(self, key: str, *, lengths: tuple[int, ...] | None = None) -> tuple[str, ...]:
-        """A list of different strings, empty by default, of one of the given lengths where they are given."""
+    def texts(self, key: str, *, lengths: tuple[int, ...] | None = None, distinct: bool = True) -> tuple[str, ...]:
+        """A list of strings, empty by default, of one of the given lengths where they are given."""
         value = self._take(key, ())
         expected = f"a list of {' or '.join(map(str, lengths))} strings" if lengths else "a list of strings"
         if isinstance(value, str) or not isinstance(value, Sequence) or (lengths and len(value) not in lengths):
             raise PlanError(self.name(key), value, expected)
-        if not all(isinstance(item, str) for item in value) or len(set(value)) != len(value):
+        if not all(isinstance(item, str) for item in value):
+            raise PlanError(self.name(key), value, expected)
+        if distinct and len(set(value)) != len(value):
             raise PlanError(self.name(key), value, expected + ", all different")
         return tuple(self._clean(key, item) for item in value)
 

@@ -117,7 +117,13 @@ STRAY_NAMES = {"util", "utils", "helper", "helpers", "common", "manager", "manag
 SHELLS = {"aggregator", "edge_client"}
 PRODUCT = {"hushsum", "hushsum_proto", "hushsum_cli", "edge_client", "aggregator", "simulator"}
 # The translator, and the edges that speak gRPC; a module of that name with a suffix (gateway_streams) is one of them.
-STUB_USERS = ("hushsum_proto.convert", "aggregator.gateway", "aggregator.server", "edge_client.transport_grpc")
+STUB_USERS = (
+    "hushsum_proto.convert",
+    "aggregator.gateway",
+    "aggregator.server",
+    "edge_client.transport_grpc",
+    "simulator.console",
+)
 
 
 def the_core_reads_no_clock(source: Source) -> Iterator[Finding]:

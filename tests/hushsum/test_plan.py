@@ -166,6 +166,10 @@ def test_nonsense_is_not_called_unbuilt(table: str, key: str, value: object, exp
     assert len(str(caught.value)) < 400
 
 
+def test_two_columns_may_be_measured_in_the_same_unit() -> None:
+    assert small_plan(record={"units": ["m", "m"]}).columns.units == ("m", "m")
+
+
 def test_numpys_integers_are_integers() -> None:
     assert small_plan(sketch={"rows": np.int64(20)}).id == small_plan().id
 

@@ -1,0 +1,85 @@
+"""`hushsum`: the group of all subcommands, and the one place where errors become a line and an exit status."""
+
+import sys
+from typing import NoReturn
+
+import click
+
+from hushsum_cli.admin import admin
+from hushsum_cli.output import examples
+from hushsum_cli.plan import plan
+from hushsum_cli.plot import plot
+from hushsum_cli.query import query
+from hushsum_cli.release import release
+from hushsum_cli.send import send
+from hushsum_cli.serve import serve
+from hushsum_cli.simulate import simulate
+
+_INTERRUPTED = 130
+
+
+def _show_version(context: click.Context, _: click.Parameter, wanted: object) -> None:
+    if wanted:
+        import hushsum
+
+        click.echo(f"hushsum {hushsum.__version__}")
+        context.exit()
+
+
+@click.group(
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=examples(
+        "See it all work, on this machine:   hushsum simulate",
+        "Collect for real:                   hushsum serve --plan plan.toml --data DIR",
+    ),
+)
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_show_version, help="Show the version."
+)
+def cli() -> None:
+    """Answers about data that never leaves the devices that hold it.
+
+    Hash at the edge, add in the middle, noise once, query for ever.
+    """
+
+
+for command in (simulate, serve, send, plan, release, query, plot, admin):
+    cli.add_command(command)
+
+
+def main() -> NoReturn:
+    """Runs the command line; exits with 0, 1 for what went wrong, or 2 for how it was called."""
+    try:
+        status = cli.main(prog_name="hushsum", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        _end("interrupted", _INTERRUPTED)
+    except BrokenPipeError:  # the reader of our output has gone: nothing is left to say
+        sys.stderr.close()
+        sys.exit(1)
+    except Exception as error:
+        sentence = _expected(error)
+        if sentence is None:
+            raise
+        _end(sentence, 1)
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _expected(error: Exception) -> str | None:
+    """One line for an error that is no bug of ours; None for one that is."""
+    from hushsum.errors import HushsumError
+
+    if isinstance(error, HushsumError):
+        return " ".join(str(error).split())
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    if isinstance(error, ModuleNotFoundError):
+        return f"this command needs the package {error.name}, which is not installed: pip install 'hushsum[all]'"
+    return None
+
+
+def _end(sentence: str, status: int) -> NoReturn:
+    click.echo(f"hushsum: {sentence}", err=True)
+    sys.exit(status)

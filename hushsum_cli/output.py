@@ -1,0 +1,64 @@
+"""How subcommands print: tables for people, JSON for machines."""
+
+import json
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+
+import click
+
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
+
+
+class ExactNumber(click.ParamType):  # type: ignore[type-arg]  # older versions of click take no argument
+    """A number above 0, kept exactly as it was written."""
+
+    name = "number"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Fraction:
+        """The value of text such as ``0.5`` or ``1/3``."""
+        try:
+            number = Fraction(str(value))
+        except (ValueError, ZeroDivisionError):
+            number = Fraction(0)
+        if number <= 0:
+            self.fail(f"{value!r}, expected a number above 0, such as 0.5 or 1/3", param, ctx)
+        return number
+
+
+def examples(*lines: str) -> str:
+    """The end of a help text: examples that stay as they are."""
+    title = "Example:" if len(lines) == 1 else "Examples:"
+    return "\n  ".join(("\b\n" + title, *lines))
+
+
+def print_json(value: object) -> None:
+    """One JSON document on standard output."""
+    click.echo(json.dumps(value, indent=2, allow_nan=False))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, title: str | None = None) -> None:
+    """A table on standard output; numbers, which all columns but the first hold, stand right."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, box=box.SIMPLE, title_justify="left", title_style="bold")
+    for index, name in enumerate(columns):
+        table.add_column(name, justify="right" if index else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    Console(highlight=False, markup=False).print(table)
+
+
+def print_pairs(pairs: Iterable[tuple[str, str]], *, title: str | None = None) -> None:
+    """Names and values, one pair a line, on standard output."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 2))
+    for name, value in pairs:
+        table.add_row(name, value)
+    console = Console(highlight=False, markup=False)
+    if title:
+        console.print(title, style="bold")
+    console.print(table)

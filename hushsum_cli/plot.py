@@ -1,0 +1,62 @@
+"""`hushsum plot`: a figure of a release."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hushsum_cli.output import examples
+
+if TYPE_CHECKING:
+    from hushsum.plan import Plan
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.command(
+    short_help="Draw the density of a release.",
+    epilog=examples("hushsum plot today.hush --columns red,green --hold blue=230 -o today.png"),
+)
+@click.argument("release_file", metavar="FILE.hush", type=_FILE)
+@click.option("-o", "--out", type=click.Path(dir_okay=False, path_type=Path), help="Default: FILE.png here.")
+@click.option("--columns", metavar="X,Y", help="Names or numbers of the columns to draw.  [default: the first two]")
+@click.option("--hold", "held", multiple=True, metavar="COLUMN=VALUE", help="Where to hold a column.")
+def plot(*, release_file: Path, out: Path | None, columns: str | None, held: tuple[str, ...]) -> None:
+    """Draw the released density over the plane of two columns, and along a line with its 95 % band.
+
+    The other columns are held where the released density is highest, or where --hold says. The ending of --out chooses
+    the format: .png, .svg, .pdf.
+    """
+    from hushsum import plots
+    from hushsum.releases import load
+
+    release = load(release_file)
+    plan = release.plan
+    chosen = [_column(plan, text, "--columns") for text in columns.split(",")] if columns else [0, 1][: plan.record.dim]
+    try:
+        view = plots.densest_view(release, chosen)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--columns") from error
+    place = list(view.held)
+    for text in held:
+        name, _, value = text.partition("=")
+        try:
+            place[_column(plan, name, "--hold")] = float(value)
+        except ValueError as error:
+            raise click.BadParameter(f"{text!r}, expected COLUMN=NUMBER", param_hint="--hold") from error
+    target = out or Path(release_file.with_suffix(".png").name)
+    figure = plots.density_figure(release, view=plots.View(view.columns, tuple(place)))
+    try:
+        figure.savefig(target)
+    except ValueError as error:  # an ending that is no format
+        raise click.BadParameter(str(error).splitlines()[0], param_hint="--out") from error
+    click.echo(str(target))
+
+
+def _column(plan: "Plan", text: str, option: str) -> int:
+    if text in plan.columns.names:
+        return plan.columns.names.index(text)
+    if text.isdecimal() and int(text) < plan.record.dim:
+        return int(text)
+    known = ", ".join(plan.columns.names) or f"0 to {plan.record.dim - 1}"
+    raise click.BadParameter(f"no column {text!r}; the release has {known}", param_hint=option)

@@ -1,0 +1,101 @@
+"""`hushsum query`: answers from a release."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hushsum_cli.output import as_json as as_json_option
+from hushsum_cli.output import examples, print_json, print_table
+
+if TYPE_CHECKING:
+    from hushsum.releases import Release
+    from simulator.records import Floats
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.command(
+    short_help="Ask a release for kernel sums or densities.",
+    epilog=examples(
+        "hushsum query today.hush --at 210,225,240 --at 30,30,30",
+        "hushsum query today.hush --queries points.csv --density --json",
+    ),
+)
+@click.argument("release_file", metavar="FILE.hush", type=_FILE)
+@click.option("--at", "points", multiple=True, metavar="X,Y,…", help="A point to ask at; may be given many times.")
+@click.option("--queries", type=_FILE, help="A file of points: .parquet, .csv or .npy.")
+@click.option("--columns", help="Names of the columns of --queries to take, with commas.")
+@click.option("--density", is_flag=True, help="Mean kernels, instead of kernel sums in records.")
+@click.option(
+    "--confidence",
+    type=click.FloatRange(0, 1, min_open=True, max_open=True),
+    default=0.95,
+    show_default=True,
+    help="Of the intervals.",
+)
+@as_json_option
+def query(
+    *,
+    release_file: Path,
+    points: tuple[str, ...],
+    queries: Path | None,
+    columns: str | None,
+    density: bool,
+    confidence: float,
+    as_json: bool,
+) -> None:
+    """Ask a release for kernel sums (about how many records are near a point), with error bars.
+
+    Asking costs no privacy: ask as often as you like.
+    """
+    if bool(points) == (queries is not None):
+        raise click.UsageError("give points with --at, or a file of them with --queries")
+    from hushsum.releases import load
+
+    release = load(release_file)
+    asked = _from_file(queries, columns, release) if queries else _from_texts(points, release)
+    answer = release.density(asked) if density else release.kernel_sum(asked)
+    interval = answer.interval(confidence)
+    what = "density" if density else "kernel sum"
+    if as_json:
+        rows = zip(asked.tolist(), answer.value.tolist(), answer.std_error.tolist(), interval.tolist(), strict=True)
+        answers = [{"at": at, "value": value, "std_error": error, "interval": ends} for at, value, error, ends in rows]
+        print_json({"what": what, "confidence": confidence, "statement": release.statement(), "answers": answers})
+        return
+    form = "{:.4g}" if density else "{:,.1f}"
+    table = [
+        [", ".join(f"{x:g}" for x in at), *(form.format(number) for number in (value, error, low, high))]
+        for at, value, error, (low, high) in zip(asked, answer.value, answer.std_error, interval, strict=True)
+    ]
+    share = f"{100 * confidence:g} %"
+    print_table(["at", what, "± std error", f"{share} from", "to"], table, title=repr(release))
+    click.echo(release.statement())
+
+
+def _from_texts(points: tuple[str, ...], release: "Release") -> "Floats":
+    import numpy as np
+
+    dim = release.plan.record.dim
+    try:
+        asked = [[float(number) for number in point.split(",")] for point in points]
+    except ValueError as error:
+        raise click.BadParameter(f"{error}; expected {dim} numbers with commas", param_hint="--at") from error
+    for point, numbers in zip(points, asked, strict=True):
+        if len(numbers) != dim:
+            raise click.BadParameter(f"{point!r} has {len(numbers)} numbers, expected {dim}", param_hint="--at")
+    return np.array(asked, np.float64)
+
+
+def _from_file(path: Path, columns: str | None, release: "Release") -> "Floats":
+    from simulator.errors import RecordsError
+    from simulator.records import load
+
+    wanted = tuple(columns.split(",")) if columns else ()
+    asked = load(path, wanted)
+    if asked.values.shape[1] != release.plan.record.dim:
+        raise RecordsError(
+            f"{path}: {asked.values.shape[1]} columns ({', '.join(asked.names)}), "
+            f"the release expects {release.plan.record.dim}; name them with --columns"
+        )
+    return asked.values

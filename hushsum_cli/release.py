@@ -1,0 +1,107 @@
+"""`hushsum release`: lists what a service has published, and fetches it."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hushsum_cli.output import as_json as as_json_option
+from hushsum_cli.output import examples, print_json, print_table
+
+if TYPE_CHECKING:
+    from hushsum.plan import Plan
+    from hushsum.releases import Release
+    from hushsum_proto.messages import ReleaseInfo
+
+_service = click.option(
+    "--from",
+    "service",
+    metavar="HOST:PORT",
+    default="127.0.0.1:7443",
+    show_default=True,
+    help="The service to ask.",
+)
+_insecure = click.option("--insecure", is_flag=True, help="Allow plaintext to another machine.")
+
+
+@click.group(short_help="List published releases, or fetch one.")
+def release() -> None:
+    """List the releases that a service has published, or fetch one as a .hush file."""
+
+
+@release.command(
+    "list", short_help="List published releases.", epilog=examples("hushsum release list --from 127.0.0.1:7443")
+)
+@_service
+@_insecure
+@as_json_option
+def list_(*, service: str, insecure: bool, as_json: bool) -> None:
+    """List the releases that a service has published, in the order of their windows."""
+    import asyncio
+
+    from simulator.console import Console
+
+    async def ask() -> "tuple[Plan, list[ReleaseInfo]]":
+        async with Console(service, insecure=insecure) as console:
+            return await console.plan(), await console.releases()
+
+    plan, infos = asyncio.run(ask())
+    if as_json:
+        print_json(
+            [
+                {
+                    "window": info.window,
+                    "start_ms": plan.window.start_ms(info.window),
+                    "end_ms": plan.window.end_ms(info.window),
+                    "kind": info.kind,
+                    "bytes": info.size_bytes,
+                    "sha256": info.sha256.hex(),
+                }
+                for info in infos
+            ]
+        )
+        return
+    rows = [[str(info.window), info.kind, _start(plan, info.window), f"{info.size_bytes:,}"] for info in infos]
+    print_table(["window", "kind", "from (UTC)", "bytes"], rows, title=f"{plan.name}: {len(infos)} published")
+
+
+@release.command(
+    short_help="Fetch a release as a .hush file.", epilog=examples("hushsum release get --window 498691 -o today.hush")
+)
+@_service
+@_insecure
+@click.option("--window", type=int, help="Default: the newest one.")
+@click.option("-o", "--out", type=click.Path(dir_okay=False, path_type=Path), help="Default: NAME-WINDOW.hush here.")
+@as_json_option
+def get(*, service: str, insecure: bool, window: int | None, out: Path | None, as_json: bool) -> None:
+    """Fetch a published release as a .hush file, which answers any number of queries without the service."""
+    import asyncio
+
+    from simulator.console import Console
+    from simulator.errors import ServiceError
+
+    async def ask() -> "Release":
+        async with Console(service, insecure=insecure) as console:
+            infos = [info for info in await console.releases() if window in (None, info.window)]
+            if not infos:
+                which = "nothing" if window is None else f"no release of window {window}"
+                raise ServiceError(f"{service}: {which} is published here")
+            return await console.fetch(infos[-1])
+
+    fetched = asyncio.run(ask())
+    target = out or Path(f"{_file_name(fetched.plan.name)}-{fetched.window}.hush")
+    fetched.save(target)
+    if as_json:
+        print_json({"file": str(target), "window": fetched.window, "statement": fetched.statement()})
+    else:
+        click.echo(f"{target}: {fetched.statement()}")
+
+
+def _start(plan: "Plan", window: int) -> str:
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(plan.window.start_ms(window) / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _file_name(name: str) -> str:
+    return "".join(char if char.isalnum() or char in "-_." else "_" for char in name).lstrip(".") or "release"

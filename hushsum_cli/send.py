@@ -1,0 +1,122 @@
+"""`hushsum send`: contributes a file's records, as a device does."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hushsum_cli.output import ExactNumber, examples, print_json, print_pairs
+from hushsum_cli.output import as_json as as_json_option
+
+if TYPE_CHECKING:
+    from edge_client import EdgeClient, Tallies
+    from simulator.progress import Progress
+    from simulator.records import Records
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_BATCH = 1000
+
+
+@click.command(
+    short_help="Contribute a file's records, as a device does.",
+    epilog=examples("hushsum send --data records.parquet --to 127.0.0.1:7443 --spool spool.db --client-id till-3"),
+)
+@click.option("--data", type=_FILE, required=True, help="The records: .parquet, .csv or .npy.")
+@click.option("--columns", help="Names of the columns of --data to take, with commas. Default: all.")
+@click.option("--to", "target", metavar="HOST:PORT", default="127.0.0.1:7443", show_default=True, help="The service.")
+@click.option(
+    "--spool",
+    type=click.Path(dir_okay=False, path_type=Path),
+    required=True,
+    help="This client's spool: a file of its own, kept between runs, never copied.",
+)
+@click.option("--client-id", help="Who contributes. Default: the one in the spool, at first a random one.")
+@click.option("--max-epsilon", type=ExactNumber(), help="Refuse a plan with a larger ε.")
+@click.option("--timeout", "timeout_s", type=click.FloatRange(0, min_open=True), help="Seconds to wait for answers.")
+@click.option("--insecure", is_flag=True, help="Allow plaintext to another machine.")
+@as_json_option
+def send(  # noqa: PLR0913  one argument an option
+    *,
+    data: Path,
+    columns: str | None,
+    target: str,
+    spool: Path,
+    client_id: str | None,
+    max_epsilon: Fraction | None,
+    timeout_s: float | None,
+    insecure: bool,
+    as_json: bool,
+) -> int:
+    """Contribute a file's records: they are hashed here, and only sums of hashes leave this machine.
+
+    Returns when everything is answered. What has no answer in time stays in the spool, and a later run sends it first.
+    A second run with the same file contributes its records a second time.
+    """
+    import asyncio
+    import sys
+
+    from edge_client import Config, EdgeClient, Policy
+    from simulator import records
+    from simulator.progress import Bars, Quiet
+
+    loaded = records.load(data, tuple(columns.split(",")) if columns else ())
+    client = EdgeClient(
+        target,
+        spool=spool,
+        client_id=client_id,
+        policy=Policy(max_epsilon=max_epsilon),
+        config=Config(insecure=insecure, close_flush_s=0.0),
+    )
+    with _told_warnings():
+        if sys.stderr.isatty():
+            with Bars() as bars:
+                tallies = asyncio.run(_contribute(client, loaded, timeout_s, bars))
+        else:
+            tallies = asyncio.run(_contribute(client, loaded, timeout_s, Quiet()))
+    numbers = {name: getattr(tallies, name) for name in tallies.__dataclass_fields__ if name != "refused"}
+    if as_json:
+        print_json({**numbers, "refused": dict(tallies.refused)})
+    else:
+        print_pairs([(name.replace("_", " "), f"{count:,}") for name, count in numbers.items()])
+    return 0
+
+
+@contextmanager
+def _told_warnings() -> Iterator[None]:
+    """What the client warns of becomes a line on standard error, as its errors do."""
+    import warnings
+
+    from edge_client import DroppedRecordsWarning, EdgeWarning
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", EdgeWarning)
+        warnings.simplefilter("ignore", DroppedRecordsWarning)  # their number is shown at the end
+        try:
+            yield
+        finally:
+            for warning in caught:
+                click.echo(f"hushsum: {warning.message}", err=True)
+
+
+async def _contribute(
+    client: "EdgeClient", loaded: "Records", timeout_s: float | None, progress: "Progress"
+) -> "Tallies":
+    from simulator.errors import RecordsError
+
+    async with client:
+        if loaded.values.shape[1] != client.plan.record.dim:
+            raise RecordsError(
+                f"{loaded.source}: {loaded.values.shape[1]} columns ({', '.join(loaded.names)}), "
+                f"the plan expects {client.plan.record.dim}; name them with --columns"
+            )
+        added = progress.bar("records hashed", len(loaded.values))
+        for start in range(0, len(loaded.values), _BATCH):
+            await client.add(loaded.values[start : start + _BATCH])
+            added(min(start + _BATCH, len(loaded.values)))
+        answered = progress.bar("waiting for answers", None)
+        await client.flush(timeout_s)
+        answered(1)
+    return client.tallies

@@ -1,0 +1,137 @@
+"""What operators and analysts ask of a service: the open window, seal, release, status, plan, releases."""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Final, Self
+
+import grpc
+import grpc.aio
+
+from edge_client.transport_grpc import is_loopback
+from hushsum.errors import PlanError
+from hushsum.plan import Plan
+from hushsum.releases import Release
+from hushsum_proto import convert
+from hushsum_proto.errors import WireError
+from hushsum_proto.messages import PROTOCOL_VERSIONS, Hello, Released, ReleaseInfo, ServiceStatus, Welcome
+from hushsum_proto.metadata import CLIENT_ID
+from hushsum_proto.v1 import wire_pb2 as pb
+from hushsum_proto.v1 import wire_pb2_grpc as stubs
+from simulator.errors import ServiceError
+
+_NAME: Final = ((CLIENT_ID, "console"),)
+_QUICK_S: Final = 15.0
+_LONG_S: Final = 300.0  # a seal waits for every fold, a release draws its noise
+_PLAN_BYTES_MAX: Final = 17 * 2**20
+_OPTIONS: Final = (("grpc.max_receive_message_length", _PLAN_BYTES_MAX), ("grpc.enable_http_proxy", 0))
+
+
+class Console:
+    """A connection to one service; the administration answers on loopback alone.
+
+    Args:
+        target: ``host:port``.
+        insecure: Allow plaintext to another machine.
+
+    Raises:
+        ServiceError: Another machine without it.
+    """
+
+    def __init__(self, target: str, *, insecure: bool = False) -> None:
+        if not (insecure or is_loopback(target)):
+            raise ServiceError(
+                f"{target}: expected a service on this machine: TLS is not built yet, and whoever is between could "
+                "read and change what plaintext says"
+            )
+        self._target = target
+        self._channel: grpc.aio.Channel | None = None
+
+    async def __aenter__(self) -> Self:
+        self._channel = grpc.aio.insecure_channel(self._target, options=_OPTIONS)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._open.close(None)
+
+    async def welcome(self) -> Welcome:
+        """The windows that are open, by the service's clock."""
+        with self._asking():
+            request = convert.hello_to_wire(Hello(PROTOCOL_VERSIONS))
+            reply = await stubs.CollectionStub(self._open).Hello(request, metadata=_NAME, timeout=_QUICK_S)
+            return convert.welcome_from_wire(reply)
+
+    async def plan(self) -> Plan:
+        """The plan that is collected here."""
+        with self._asking():
+            stub = stubs.CatalogueStub(self._open)
+            reply = await stub.GetPlan(pb.GetPlanRequest(), metadata=_NAME, timeout=_QUICK_S)
+            return Plan.from_bytes(reply.plan)
+
+    async def status(self) -> ServiceStatus:
+        """Windows, partitions and budget; for its operator."""
+        with self._asking():
+            stub = stubs.AdministrationStub(self._open)
+            reply = await stub.GetStatus(pb.StatusRequest(), metadata=_NAME, timeout=_QUICK_S)
+            return convert.status_from_wire(reply)
+
+    async def seal(self, window: int | None = None) -> int:
+        """Closes a window, the oldest open one where none is named, and returns once every fold has passed its seal."""
+        with self._asking():
+            stub = stubs.AdministrationStub(self._open)
+            request = pb.SealWindowRequest(window=window or 0, oldest=window is None)
+            return (await stub.SealWindow(request, metadata=_NAME, timeout=_LONG_S)).window
+
+    async def release(self, window: int | None = None) -> Released:
+        """Draws the outcome of a sealed window, the oldest without one where none is named."""
+        with self._asking():
+            stub = stubs.AdministrationStub(self._open)
+            request = pb.ReleaseWindowRequest(window=window or 0, oldest=window is None)
+            return convert.released_from_wire(await stub.ReleaseWindow(request, metadata=_NAME, timeout=_LONG_S))
+
+    async def releases(self) -> list[ReleaseInfo]:
+        """Every published release, in the order of their windows."""
+        with self._asking():
+            stub = stubs.CatalogueStub(self._open)
+            reply = await stub.ListReleases(pb.ListReleasesRequest(), metadata=_NAME, timeout=_QUICK_S)
+            return [convert.release_info_from_wire(info) for info in reply.releases]
+
+    async def fetch(self, info: ReleaseInfo) -> Release:
+        """A published release, checked against its sum.
+
+        Raises:
+            ServiceError: It cannot be had.
+            ReleaseError: Its bytes are not what they should be.
+        """
+        data = bytearray()
+        with self._asking():
+            request = pb.GetReleaseRequest(plan_id=info.plan_id, kind=info.kind, window=info.window)
+            stub = stubs.CatalogueStub(self._open)
+            async for chunk in stub.GetRelease(request, metadata=_NAME, timeout=_LONG_S):
+                if chunk.offset != len(data) or len(data) + len(chunk.data) > info.size_bytes:
+                    raise ServiceError(f"release of window {info.window}: a chunk that does not follow")
+                data += chunk.data
+        if hashlib.sha256(data).digest() != info.sha256:
+            raise ServiceError(f"release of window {info.window}: its bytes are not those that were listed; ask again")
+        return Release.from_bytes(bytes(data))
+
+    @property
+    def _open(self) -> grpc.aio.Channel:
+        assert self._channel is not None, "entered first"
+        return self._channel
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        """Turns what gRPC raises into one line in the service's own words."""
+        try:
+            yield
+        except grpc.aio.AioRpcError as error:
+            code, details = error.code(), error.details() or "no reason given"
+            if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+                raise ServiceError(f"{self._target}: no service answers here ({details.splitlines()[0]})") from error
+            raise ServiceError(f"{self._target}: {details}") from error
+        except (WireError, PlanError) as error:
+            raise ServiceError(f"{self._target}: an answer that this version cannot read: {error}") from error

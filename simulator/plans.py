@@ -1,0 +1,96 @@
+"""The plan of a run: the user's, or one that fits the records."""
+
+from collections.abc import Mapping
+from decimal import ROUND_UP, Context, Decimal
+from fractions import Fraction
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from hushsum.errors import PlanError
+from hushsum.plan import Plan
+from simulator.errors import RecordsError
+from simulator.records import Floats, Records
+
+# R = 1000 rows of W = 1024 buckets are the published settings (RACE, section 6), and 1 MB of counters. The error of an
+# answer is then the hash's alone at any useful ε: noise adds √(2R)/ε = 45 records to kernel sums of thousands.
+_ROWS: Final = 1000
+_BUCKETS: Final = 1024
+# Bandwidth 5 of a cube of 255: RACE's for skin colours in RGB. For other records the same share of the box's diagonal.
+_COLOUR_BANDWIDTH: Final = 5
+_DIAGONALS: Final = 441.673 / _COLOUR_BANDWIDTH
+_TOTAL: Final = 10  # the population's limit, in releases of this ε that add up
+
+
+def load(path: Path) -> Plan:
+    """A made ``plan.json``, or a ``plan.toml`` that is made now.
+
+    Raises:
+        PlanError: It is not a plan.
+        OSError: It cannot be read.
+    """
+    data = path.read_bytes()
+    if data.lstrip().startswith(b"{"):
+        return Plan.from_bytes(data)
+    try:
+        return Plan.from_toml(data.decode("utf-8") + "\n")
+    except UnicodeDecodeError as error:
+        raise PlanError("plan", str(path), "TOML in UTF-8, or the canonical bytes of a made plan") from error
+
+
+def of_photograph(privacy: Mapping[str, object], seed: int) -> Plan:
+    """The plan of 8-bit colours: its bounds are those of every picture."""
+    record = {"lower": [0, 0, 0], "upper": [255, 255, 255], "names": ["red", "green", "blue"]}
+    return _plan("pixel-colours", record, _COLOUR_BANDWIDTH, privacy, seed)
+
+
+def of_file(records: Records, privacy: Mapping[str, object], seed: int) -> Plan:
+    """A plan whose bounds are the file's own extremes: good enough to try things out, and not private.
+
+    Raises:
+        RecordsError: No usable record.
+        PlanError: Bounds that no plan can have.
+    """
+    lower, upper = _extremes(records.values)
+    diagonal = float(np.sqrt(np.sum((upper - lower) ** 2)))
+    bandwidth = Context(prec=2, rounding=ROUND_UP).create_decimal(Decimal(diagonal / _DIAGONALS))
+    record: dict[str, object] = {"lower": lower.tolist(), "upper": upper.tolist()}
+    if len(set(records.names)) == len(records.names):
+        record["names"] = list(records.names)
+    return _plan(Path(records.source).stem or "records", record, bandwidth, privacy, seed)
+
+
+def privacy_table(epsilon: Fraction, unit: str, records_per_client: int | None) -> dict[str, object]:
+    """``[privacy]`` of a run's own plan, with room for ten such releases in the population's ledger."""
+    table: dict[str, object] = {"epsilon": epsilon, "total_epsilon": _TOTAL * epsilon, "unit": unit}
+    if records_per_client is not None:
+        table["records_per_client"] = records_per_client
+    return table
+
+
+def _plan(
+    name: str, record: Mapping[str, object], bandwidth: int | Decimal, privacy: Mapping[str, object], seed: int
+) -> Plan:
+    lower = record["lower"]
+    assert isinstance(lower, list), "both callers write a list"
+    sketch = {
+        "family": "hashed",
+        "kernel": "euclidean",
+        "bandwidth": bandwidth,
+        "rows": _ROWS,
+        "buckets": _BUCKETS,
+        "seed": seed,
+    }
+    return Plan(name=name, record={"kind": "vector", "dim": len(lower), **record}, sketch=sketch, privacy=privacy)
+
+
+def _extremes(values: Floats) -> tuple[Floats, Floats]:
+    usable = values[np.isfinite(values).all(axis=1)]
+    if not len(usable):
+        raise RecordsError("expected at least one record without missing values, got none")
+    lower, upper = usable.min(axis=0), usable.max(axis=0)
+    lower = lower + 0.0  # a minimum of -0.0 is 0
+    flat = upper <= lower
+    upper[flat] = lower[flat] + np.maximum(1.0, np.abs(lower[flat]) * 1e-3)
+    return lower, upper

@@ -1,0 +1,118 @@
+"""The aggregator as a process of its own, on loopback, that is killed and started again."""
+
+import asyncio
+import json
+import signal
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from simulator.errors import ServerError
+
+_START_S: Final = 60.0
+_STOP_S: Final = 30.0
+_LOOK_S: Final = 0.02
+
+
+class Server:
+    """``python -m aggregator`` with a data folder of its own; nothing is sealed or released but by an operator.
+
+    Args:
+        folder: An existing folder for its settings, its data and what it writes to its standard output and error.
+        plan: A made plan.
+        partitions: P of its log.
+    """
+
+    def __init__(self, folder: Path, plan: Path, partitions: int) -> None:
+        self.data = folder / "data"
+        self.starts = 0
+        self._settings = folder / "aggregator.toml"
+        self._output = folder / "aggregator.log"
+        self._process: asyncio.subprocess.Process | None = None
+        self._address: str | None = None
+        texts = {"plan": str(plan), "data": str(self.data), "listen": "127.0.0.1:0", "metrics_listen": "127.0.0.1:0"}
+        lines = [f"{key} = {json.dumps(text)}" for key, text in texts.items()]
+        lines += [f"partitions = {partitions}", "manual = true", "retain_verdicts = true"]
+        self._settings.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    @property
+    def address(self) -> str:
+        """``host:port`` of the running process; another after each start."""
+        assert self._address is not None, "started first"
+        return self._address
+
+    async def start(self) -> None:
+        """Starts the process and waits until it listens.
+
+        Raises:
+            ServerError: It ends instead, or does not listen in a minute.
+        """
+        with self._output.open("ab") as output:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *("-m", "aggregator", "--config", str(self._settings)),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
+        self.starts += 1
+        deadline = time.monotonic() + _START_S
+        while (address := self._listening()) is None:
+            self.check_running()
+            if time.monotonic() > deadline:
+                raise ServerError(f"the aggregator does not listen after {_START_S:.0f} s: {self._last_line()}")
+            await asyncio.sleep(_LOOK_S)
+        self._address = address
+
+    def check_running(self) -> None:
+        """Makes sure that the process has not ended by itself.
+
+        Raises:
+            ServerError: It has; the error holds the last line that it wrote.
+        """
+        assert self._process is not None, "started first"
+        if self._process.returncode is not None:
+            raise ServerError(f"the aggregator ended with status {self._process.returncode}: {self._last_line()}")
+
+    async def kill(self) -> None:
+        """SIGKILL: the process has no say in it."""
+        assert self._process is not None, "started first"
+        self.check_running()
+        self._process.kill()
+        await self._process.wait()
+
+    async def stop(self) -> None:
+        """SIGTERM, and SIGKILL where that does not end it in time."""
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        process.send_signal(signal.SIGTERM)
+        try:
+            await asyncio.wait_for(process.wait(), _STOP_S)
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+    def _listening(self) -> str | None:
+        """Where this very process listens, once it does: a killed one leaves its file behind."""
+        assert self._process is not None, "started first"
+        try:
+            said = json.loads((self.data / "listening.json").read_text(encoding="utf-8"))
+        except (FileNotFoundError, json.JSONDecodeError):
+            return None
+        return str(said["grpc"]) if said.get("pid") == self._process.pid else None
+
+    def _last_line(self) -> str:
+        lines = self._output.read_text(encoding="utf-8", errors="replace").split("\n")
+        return next((line for line in reversed(lines) if line.strip()), "it wrote nothing")

@@ -1,0 +1,106 @@
+"""Help, exit statuses, and errors that are one line."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+import hushsum as package
+from hushsum_cli.main import cli
+from tests.hushsum_cli.calling import Hushsum
+
+
+def commands(group: click.Group, *names: str) -> list[tuple[str, ...]]:
+    found: list[tuple[str, ...]] = []
+    for name, command in group.commands.items():
+        found.append((*names, name))
+        if isinstance(command, click.Group):
+            found += commands(command, *names, name)
+    return found
+
+
+ALL = commands(cli)
+
+
+def test_the_commands_are_those_that_were_promised() -> None:
+    promised = {"simulate", "serve", "send", "plan", "release", "query", "plot", "admin"}
+    assert {names[0] for names in ALL} == promised
+    assert {names[1:] for names in ALL if names[0] == "admin"} == {(), ("seal",), ("release",), ("status",)}
+
+
+@pytest.mark.parametrize("names", ALL, ids=" ".join)
+def test_every_command_explains_itself(hushsum: Hushsum, names: tuple[str, ...]) -> None:
+    ended = hushsum(*names, "--help")
+    assert ended.status == 0
+    assert "Usage: hushsum " + " ".join(names) in ended.out
+    is_group = names in {("plan",), ("release",), ("admin",)}
+    assert is_group or f"\n  Example:\n    hushsum {' '.join(names)}" in ended.out.replace("Examples:", "Example:")
+
+
+def test_help_and_version_need_no_heavy_package() -> None:
+    code = (
+        "import sys\nfrom hushsum_cli.main import main\nsys.argv = ['hushsum', '--help']\n"
+        "try:\n    main()\nexcept SystemExit:\n    print(sorted({'numpy', 'grpc', 'rich', 'sklearn'} & {*sys.modules}))"
+    )
+    root = Path(__file__).resolve().parent.parent.parent
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "proto")])}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.endswith("[]\n")
+
+
+def test_the_version_is_the_packages(hushsum: Hushsum) -> None:
+    assert hushsum("--version").out == f"hushsum {package.__version__}\n"
+
+
+def test_a_wrong_call_ends_with_2(hushsum: Hushsum) -> None:
+    assert hushsum("query").status == 2
+    assert hushsum("nonsense").status == 2
+    assert hushsum("simulate", "--epsilon", "much").status == 2
+    assert hushsum("simulate", "--unit", "client").status == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    (
+        (("admin", "seal", "--at", "127.0.0.1:1"), "127.0.0.1:1: no service answers here"),
+        (("admin", "status", "--at", "192.0.2.1:7443"), "expected a service on this machine"),
+        (("release", "list", "--from", "127.0.0.1:1"), "no service answers here"),
+        (("serve", "--plan", "plan.json"), "data: required"),
+        (
+            ("serve", "--plan", "nowhere.toml", "--data", "data", "--listen", "127.0.0.1:0"),
+            "nowhere.toml cannot be read",
+        ),
+        (("plan", "show", "broken.toml"), "plan: got"),
+        (("query", "broken.toml", "--at", "1,2"), "not a .hush file"),
+        (("simulate", "--data", "broken.toml"), "expected a file that ends in .parquet, .csv, .npy"),
+        (("simulate", "--data", "words.csv"), "column 'a' holds string"),
+        (("send", "--data", "one.csv", "--spool", "spool", "--to", "192.0.2.1:1"), "TLS is not built yet"),
+    ),
+    ids=lambda value: " ".join(value[:2]) if isinstance(value, tuple) else "",
+)
+def test_what_goes_wrong_is_one_line_and_ends_with_1(
+    hushsum: Hushsum, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("broken.toml").write_text("name = \n")
+    Path("words.csv").write_text("a\nword\n")
+    Path("one.csv").write_text("a\n1\n")
+    ended = hushsum(*arguments)
+    assert ended.status == 1
+    assert ended.err.startswith("hushsum: ")
+    assert message in ended.err
+    assert ended.err.count("\n") == 1
+    assert ended.out == ""
+
+
+def test_a_bug_of_ours_shows_its_trace(hushsum: Hushsum, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("hushsum.releases.load", broken)
+    (tmp_path / "x").touch()
+    with pytest.raises(ZeroDivisionError):
+        hushsum("query", str(tmp_path / "x"), "--at", "1,2")

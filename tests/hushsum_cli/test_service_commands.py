@@ -1,0 +1,86 @@
+"""`serve`, `send`, `admin` and `release` against each other: a collection by hand, from a shell."""
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hushsum as hs
+from tests.hushsum_cli.calling import Hushsum
+from tests.plans import small_plan
+
+pytestmark = pytest.mark.usefixtures("sources_on_path")
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[str]:
+    """`hushsum serve` in a process; gives the address that it says it listens at."""
+    (folder / "plan.json").write_bytes(small_plan().to_bytes())
+    arguments = ("--plan", "plan.json", "--data", "data", "--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0")
+    command = [sys.executable, "-m", "hushsum_cli", "serve", *arguments, "--manual", "--log-format", "json"]
+    process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert process.stdout is not None
+    try:
+        for line in process.stdout:
+            said = json.loads(line)
+            if said["event"] == "listening":
+                yield said["grpc"]
+                break
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def test_a_collection_by_hand(hushsum: Hushsum, tmp_path: Path, rng: np.random.Generator) -> None:
+    records = rng.uniform(0, 10, (2500, 2))
+    records[7, 1] = np.nan
+    np.save(tmp_path / "records.npy", records)
+    with serving(tmp_path) as address:
+        asked = ("--data", str(tmp_path / "records.npy"), "--to", address, "--spool", str(tmp_path / "spool.db"))
+        sent = json.loads(hushsum("send", *asked, "--client-id", "till-3", "--json").out)
+        assert (sent["records"], sent["records_dropped"]) == (2499, 1)
+        assert sent["acknowledged"] == sent["deltas"] == sent["deltas_sent"] == 3
+
+        status = json.loads(hushsum("admin", "status", "--at", address, "--json").out)
+        window = status["windows"][0]["window"]
+        assert status["plan_id"] == small_plan().hex_id
+        assert hushsum("admin", "release", "--at", address).status == 1  # not sealed yet
+        assert json.loads(hushsum("admin", "seal", "--at", address, "--json").out) == {"window": window}
+        released = json.loads(hushsum("admin", "release", "--at", address, "--window", str(window), "--json").out)
+        assert (released["epsilon_spent"], released["epsilon_left"]) == ("1", "99")
+        assert f"window {window}" in hushsum("admin", "status", "--at", address).out
+
+        (listed,) = json.loads(hushsum("release", "list", "--from", address, "--json").out)
+        assert listed["window"] == window
+        assert str(window) in hushsum("release", "list", "--from", address).out
+        out = tmp_path / "today.hush"
+        assert hushsum("release", "get", "--from", address, "-o", str(out)).status == 0
+        missing = hushsum("release", "get", "--from", address, "--window", str(window + 1))
+        assert missing.status == 1
+        assert f"no release of window {window + 1}" in missing.err
+    release = hs.load(out)
+    assert release.window == window
+    # Discrete Laplace of scale 21 on a count of scale 2: 200 is farther than one in 10^8 releases go.
+    assert abs(release.count - 2499) < 200
+
+
+def test_records_that_do_not_fit_the_plan_are_not_sent(hushsum: Hushsum, tmp_path: Path) -> None:
+    (tmp_path / "records.csv").write_text("a,b,c\n1,2,3\n")
+    with serving(tmp_path) as address:
+        asked = ("--data", str(tmp_path / "records.csv"), "--to", address, "--spool", str(tmp_path / "spool.db"))
+        ended = hushsum("send", *asked)
+        assert ended.status == 1
+        assert "3 columns (a, b, c), the plan expects 2; name them with --columns" in ended.err
+        refused = hushsum("send", *asked, "--columns", "a,b", "--max-epsilon", "0.5")
+        assert refused.status == 1
+        assert "max_epsilon" in refused.err
+        assert hushsum("send", *asked, "--columns", "a,b", "--max-epsilon", "1").status == 0

@@ -1,0 +1,53 @@
+"""What `hushsum simulate` makes of a run's summary. Whole runs are in tests/simulator."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from aggregator.fold import Verdict, VerdictKind
+from hushsum.delta import DeltaId
+from simulator import Settings, Summary
+from simulator.reconciliation import Sent, reconcile
+from tests.hushsum_cli.calling import Hushsum
+from tests.simulator.summaries import GOOD, doctored
+
+
+def planted(monkeypatch: pytest.MonkeyPatch, summary: Summary) -> list[Settings]:
+    """Lets every run come to this summary; the settings of each are noted."""
+    asked: list[Settings] = []
+
+    def run(settings: Settings, _: object) -> Summary:
+        asked.append(settings)
+        return summary
+
+    monkeypatch.setattr("simulator.simulate", run)
+    return asked
+
+
+def test_a_good_run_ends_with_0(hushsum: Hushsum, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = planted(monkeypatch, GOOD)
+    ended = hushsum("simulate", "--seed", "5", "--epsilon", "1/3", "--columns", "a,b", "--out", "there")
+    assert (ended.status, ended.err) == (0, "")
+    assert "Nothing was lost" in ended.out
+    (settings,) = asked
+    assert (settings.seed, settings.columns, settings.out) == (5, ("a", "b"), Path("there"))
+    assert settings.epsilon is not None
+    assert settings.epsilon * 3 == 1
+
+
+def test_a_lost_and_a_doubled_delta_end_with_1_and_a_line_each(
+    hushsum: Hushsum, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = {Sent("a", DeltaId(1, sequence)) for sequence in range(3)}
+    counted = [DeltaId(1, 0), DeltaId(1, 1), DeltaId(1, 1)]  # 2 is missing, 1 is there twice
+    verdicts = [Verdict(VerdictKind.COUNTED, None, id, "a", 5, at) for at, id in enumerate(counted)]
+    result = reconcile(sent, verdicts)
+    planted(monkeypatch, doctored(deltas_lost=result.lost, deltas_double_counted=result.double_counted))
+    ended = hushsum("simulate", "--json")
+    assert ended.status == 1
+    assert ended.err.splitlines() == [
+        "hushsum: 1 deltas were lost: sent, and not counted",
+        "hushsum: 1 deltas were counted twice, or never sent",
+    ]
+    assert json.loads(ended.out)["deltas_lost"] == 1

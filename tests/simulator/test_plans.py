@@ -1,0 +1,57 @@
+"""The plan of a run."""
+
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hushsum.errors import PlanError
+from simulator.errors import RecordsError
+from simulator.plans import load, of_file, of_photograph, privacy_table
+from simulator.records import Records
+from tests.plans import small_plan
+
+
+def test_the_photographs_plan_has_the_bounds_of_every_picture() -> None:
+    plan = of_photograph(privacy_table(Fraction("0.5"), "record", None), seed=9)
+    assert [int(bound) for bound in plan.record.upper] == [255, 255, 255]
+    assert plan.family.shape == (1000, 1024)
+    assert plan.privacy.epsilon * 2 == 1
+    assert plan.privacy.total_epsilon == 5
+    assert plan.columns.names == ("red", "green", "blue")
+
+
+def test_unit_client_carries_its_bound() -> None:
+    plan = of_photograph(privacy_table(Fraction("1"), "client", 5), seed=9)
+    assert plan.privacy.unit == "client"
+    assert plan.privacy.records_per_client == 5
+
+
+def test_a_files_plan_has_its_extremes_and_room_where_a_column_is_constant() -> None:
+    values = np.array([[1.5, 7.0], [-2.0, 7.0], [np.nan, 9.0]])
+    plan = of_file(Records(values, ("a", "b"), "trips.csv"), privacy_table(Fraction("1"), "record", None), seed=0)
+    assert plan.name == "trips"
+    assert [float(bound) for bound in plan.record.lower] == [-2.0, 7.0]
+    assert [float(bound) for bound in plan.record.upper] == [1.5, 8.0]
+
+
+def test_a_file_without_a_usable_record_has_no_plan() -> None:
+    with pytest.raises(RecordsError, match="without missing values"):
+        of_file(Records(np.array([[np.nan]]), ("a",), "x.csv"), privacy_table(Fraction("1"), "record", None), seed=0)
+
+
+def test_made_and_declared_plans_are_read_whatever_the_file_is_called(tmp_path: Path) -> None:
+    plan = small_plan()
+    made, declared, neither = tmp_path / "a", tmp_path / "b", tmp_path / "c"
+    made.write_bytes(plan.to_bytes())
+    declared.write_text(
+        'name = "test"\n[record]\nkind = "vector"\ndim = 2\nlower = [0, 0]\nupper = [10, 10]\n'
+        '[sketch]\nfamily = "hashed"\nkernel = "euclidean"\nbandwidth = 2.5\nrows = 20\nbuckets = 64\nseed = 3\n'
+        "[privacy]\nepsilon = 1.0\ntotal_epsilon = 100\n"
+    )
+    neither.write_bytes(b"\xff")
+    assert load(made).id == plan.id
+    assert load(declared).id == plan.id
+    with pytest.raises(PlanError, match="TOML in UTF-8"):
+        load(neither)

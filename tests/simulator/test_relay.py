@@ -1,0 +1,167 @@
+"""The relay, on real sockets: what flows, what is held back, what is lost when it must be."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from simulator.relay import Relay
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class Far:
+    """A server that keeps its connections for the test to speak through."""
+
+    def __init__(self) -> None:
+        self.accepted: asyncio.Queue[Streams] = asyncio.Queue()
+        self.writers: list[asyncio.StreamWriter] = []
+        self.address = ""
+
+    async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.writers.append(writer)
+        self.accepted.put_nowait((reader, writer))
+
+
+@asynccontextmanager
+async def far_server() -> AsyncIterator[Far]:
+    far = Far()
+    server = await asyncio.start_server(far.accept, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()[:2]
+    far.address = f"{host}:{port}"
+    try:
+        yield far
+    finally:
+        server.close()
+        for writer in far.writers:
+            await close(writer)
+
+
+@asynccontextmanager
+async def connected(relay: Relay) -> AsyncIterator[Streams]:
+    host, _, port = relay.address.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        yield reader, writer
+    finally:
+        await close(writer)
+
+
+async def rest(reader: asyncio.StreamReader) -> bytes:
+    """What comes before the end, whichever way a connection ends."""
+    with suppress(ConnectionError):
+        return await reader.read()
+    return b""
+
+
+async def close(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with suppress(ConnectionError):
+        await writer.wait_closed()
+
+
+async def many_turns() -> None:
+    """Everything that is ready in this event loop happens; nothing here waits for a clock."""
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+
+async def test_bytes_flow_both_ways() -> None:
+    async with far_server() as far, Relay() as relay:
+        relay.aim(far.address)
+        async with connected(relay) as (reader, writer):
+            writer.write(b"question")
+            far_reader, far_writer = await far.accepted.get()
+            assert await far_reader.readexactly(8) == b"question"
+            far_writer.write(b"answer")
+            assert await reader.readexactly(6) == b"answer"
+        assert await far_reader.read() == b""
+
+
+async def test_replies_are_held_while_requests_flow_and_come_in_order_afterwards() -> None:
+    async with far_server() as far, Relay() as relay:
+        relay.aim(far.address)
+        async with connected(relay) as (reader, writer):
+            writer.write(b"1")
+            far_reader, far_writer = await far.accepted.get()
+            await far_reader.readexactly(1)
+
+            relay.hold_replies()
+            far_writer.write(b"first ")
+            writer.write(b"2")
+            assert await far_reader.readexactly(1) == b"2"
+            waiting = asyncio.ensure_future(reader.readexactly(6))
+            await many_turns()
+            assert not waiting.done()
+
+            far_writer.write(b"second")
+            relay.release_replies()
+            assert await waiting + await reader.readexactly(6) == b"first second"
+
+
+async def test_what_is_held_when_it_is_cut_is_never_delivered() -> None:
+    async with far_server() as far, Relay() as relay:
+        relay.aim(far.address)
+        async with connected(relay) as (reader, writer):
+            writer.write(b"1")
+            far_reader, far_writer = await far.accepted.get()
+            await far_reader.readexactly(1)
+            relay.hold_replies()
+            far_writer.write(b"acknowledged")
+            await far_writer.drain()
+            await many_turns()
+            relay.cut()
+            relay.release_replies()
+            assert await rest(reader) == b""
+
+
+async def test_replies_of_a_connection_that_comes_while_they_are_held_are_held_too() -> None:
+    async with far_server() as far, Relay() as relay:
+        relay.aim(far.address)
+        relay.hold_replies()
+        async with connected(relay) as (reader, _writer):
+            _, far_writer = await far.accepted.get()
+            far_writer.write(b"x")
+            await far_writer.drain()
+            waiting = asyncio.ensure_future(reader.readexactly(1))
+            await many_turns()
+            assert not waiting.done()
+            relay.release_replies()
+            assert await waiting == b"x"
+
+
+async def test_a_connection_to_nowhere_is_closed_and_the_next_one_finds_the_new_server() -> None:
+    async with Relay() as relay:
+        async with connected(relay) as (reader, _writer):
+            assert await rest(reader) == b""
+        relay.aim("127.0.0.1:1")  # nobody listens there
+        async with connected(relay) as (reader, _writer):
+            assert await rest(reader) == b""
+        async with far_server() as far:
+            relay.aim(far.address)
+            async with connected(relay) as (reader, _writer):
+                _, far_writer = await far.accepted.get()
+                far_writer.write(b"!")
+                assert await reader.readexactly(1) == b"!"
+
+
+async def test_the_end_of_the_server_is_the_end_of_the_connection_after_its_last_byte() -> None:
+    async with far_server() as far, Relay() as relay:
+        relay.aim(far.address)
+        async with connected(relay) as (reader, _writer):
+            _, far_writer = await far.accepted.get()
+            far_writer.write(b"last")
+            far_writer.close()
+            assert await rest(reader) == b"last"
+
+
+async def test_eight_megabytes_pass_unchanged_to_a_slow_reader() -> None:
+    data = bytes(range(256)) * 32_768
+    async with far_server() as far, Relay() as relay:
+        relay.aim(far.address)
+        async with connected(relay) as (reader, writer):
+            far_reader, far_writer = await far.accepted.get()
+            far_writer.write(data)
+            writer.write(data)
+            await many_turns()  # the buffers on the way are full now, and nobody reads
+            assert await reader.readexactly(len(data)) == data
+            assert await far_reader.readexactly(len(data)) == data
