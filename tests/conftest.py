@@ -6,6 +6,7 @@ from collections.abc import Generator
 
 import numpy as np
 import pytest
+import structlog
 from hypothesis import settings
 
 # A slow machine is no failure, CI runs the same examples each time, and what fails is printed to be replayed.
@@ -31,6 +32,13 @@ def seed(request: pytest.FixtureRequest) -> int:
 def rng(seed: int) -> np.random.Generator:
     """A generator of made-up data (never of private noise), from this test's seed."""
     return np.random.default_rng(seed)
+
+
+@pytest.fixture(autouse=True)
+def _own_journal() -> Generator[None, None, None]:
+    """A command that ran inside a test leaves no journal behind that writes where that test was captured."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -79,8 +79,8 @@ def run_of(*, records: int = 1, shape: tuple[int, int] = (20, 60), packed: bytes
 
 
 def impossible_counts() -> bytes:
-    """Eight records whose rows hold no bucket at all: Elias–Fano with an empty bitmap of 23 bits a row."""
-    packed = bytes(20 * 8 * 2 // 8 + -(-20 * 23 // 8))
+    """Eight records whose rows hold no bucket at all: Elias–Fano with an empty bitmap of 22 bits a row."""
+    packed = bytes(20 * 8 * 2 // 8 + -(-20 * 22 // 8))
     return with_run(b"".join(map(varint, (0, 8, 20, 60))) + b"\x02" + varint(len(packed)) + packed)
 
 

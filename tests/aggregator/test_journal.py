@@ -2,11 +2,9 @@
 
 import io
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import structlog
 
 from aggregator.journal import journal, write_journal
 from tests.plans import small_plan
@@ -16,10 +14,8 @@ PLAN = small_plan()
 
 
 @pytest.fixture
-def lines() -> Iterator[io.StringIO]:
-    stream = io.StringIO()
-    yield stream
-    structlog.reset_defaults()
+def lines() -> io.StringIO:
+    return io.StringIO()
 
 
 def test_a_line_is_a_json_object_with_its_time_level_and_part(lines: io.StringIO) -> None:

@@ -7,8 +7,8 @@ import pytest
 from aggregator.errors import ReceiptsError
 from aggregator.ports import StoredRelease
 from aggregator.receipts_file import ReceiptsFile
-from hushsum.privacy.event import Spend
-from hushsum.releases import TUMBLING, spend_of
+from hushsum.privacy.event import TUMBLING, Spend
+from hushsum.releases import spend_of
 from tests.doubles import ManualRuntime
 from tests.plans import small_plan
 

@@ -12,7 +12,8 @@ from aggregator.errors import PartitionStoppedError, ReleasingStoppedError, Wind
 from aggregator.ports import StoredRelease
 from aggregator.receipts_file import ReceiptsFile
 from hushsum.entropy import ReplayableEntropy
-from hushsum.releases import TUMBLING, Release, draw
+from hushsum.privacy.event import TUMBLING
+from hushsum.releases import Release, draw
 from hushsum.sketch import Sketch
 from tests.aggregator.deltas import tally_plan
 from tests.aggregator.disk_site import PARTITIONS, DiskSite, client_for, disk_site

@@ -13,8 +13,8 @@ from aggregator.ports import Store
 from aggregator.store_sqlite import SqliteStore
 from hushsum.errors import BudgetError
 from hushsum.plan import Plan
-from hushsum.privacy.event import Spend
-from hushsum.releases import TUMBLING, spend_of
+from hushsum.privacy.event import TUMBLING, Spend
+from hushsum.releases import spend_of
 from hushsum_proto.entries import LogEntry, SealEntry
 from tests.aggregator.deltas import client_of, entry, tally, tally_plan
 from tests.aggregator.histories import FIRST, History, Partition
