@@ -229,7 +229,8 @@ def _record(table: Table) -> tuple[VectorRecords, RecordNames]:
             raise PlanError(table.name(f"upper[{column}]"), real_text(high), expected)
     if classes := table.texts("classes"):
         raise NotBuiltError(table.name("classes"), list(classes), "[] (no classes)")
-    columns = RecordNames(table.texts("names", lengths=(0, dim)), table.texts("units", lengths=(0, dim), distinct=False))
+    names = table.texts("names", lengths=(0, dim))
+    columns = RecordNames(names, table.texts("units", lengths=(0, dim), distinct=False))
     table.finish()
     return VectorRecords(dim, lower, upper), columns
 
