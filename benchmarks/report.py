@@ -1,0 +1,32 @@
+"""Figures as a table and as JSON: numbers alone, no names of machines or folders."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+Row = dict[str, str | int | float | bool]
+
+
+def print_table(title: str, rows: Sequence[Row]) -> None:
+    """One line a row, columns in the order of their first appearance; a missing figure is left empty."""
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    cells = [[_text(row.get(column, "")) for column in columns] for row in rows]
+    widths = [max(map(len, [column, *(line[i] for line in cells)])) for i, column in enumerate(columns)]
+    print(f"\n{title}")
+    for line in [columns, *cells]:
+        print("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)))
+
+
+def write_json(path: Path, title: str, rows: Sequence[Row]) -> None:
+    """Writes the rows, rounded to four digits."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rounded = [{key: _rounded(value) for key, value in row.items()} for row in rows]
+    path.write_text(json.dumps({"title": title, "rows": rounded}, indent=1, ensure_ascii=False) + "\n", "utf-8")
+
+
+def _text(value: str | float) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def _rounded(value: str | float) -> str | float:
+    return float(f"{value:.4g}") if isinstance(value, float) else value

@@ -1,0 +1,136 @@
+"""What the engines are measured against: the floor of the work, the best vectorised NumPy, and the authors' way."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from hushsum.families import Hashed
+from hushsum.families.lsh.fast import Engine
+from hushsum.families.lsh.rows import Rows
+
+Float32 = npt.NDArray[np.float32]
+Int64 = npt.NDArray[np.int64]
+UInt32 = npt.NDArray[np.uint32]
+
+
+@dataclass(frozen=True, eq=False)
+class Parameters:
+    """The hash parameters of a family in the form that rivals like best.
+
+    Attributes:
+        directions: (R, d).
+        offsets: (R,).
+        buckets: W.
+    """
+
+    directions: Float32
+    offsets: Float32
+    buckets: int
+
+    @classmethod
+    def of(cls, family: Hashed) -> "Parameters":
+        """Of a family with ``power`` 1."""
+        projection = rows_of(family).projection
+        return cls(projection.directions, projection.offsets.astype(np.float32), family.buckets)
+
+
+def rows_of(family: Hashed) -> Rows:
+    """The tables of a family."""
+    return family._tables  # noqa: SLF001  rivals start from the same parameters, which nobody else needs
+
+
+def ready_buckets(family: Hashed, records: Float32) -> UInt32:
+    """(R, n): the buckets of records, made beforehand."""
+    engine = Engine(rows_of(family))
+    parts = [buckets.copy() for _, buckets in engine.all_rows(engine.block(records))]
+    return np.concatenate(parts).view(np.uint32)
+
+
+def recomputed_share(family: Hashed, records: Float32) -> float:
+    """The share of codes that the filter flagged."""
+    engine = Engine(rows_of(family))
+    engine.add(slice(0, family.rows), np.zeros(family.shape, np.int64), records)
+    return engine.flagged / engine.codes
+
+
+@numba.njit(nogil=True, error_model="numpy", cache=True)
+def increment(buckets: UInt32, counters: Int64) -> None:
+    """The bare loop that increments ready-made buckets."""
+    for r in range(buckets.shape[0]):
+        row = counters[r]
+        for i in range(buckets.shape[1]):
+            row[buckets[r, i]] += 1
+
+
+@numba.njit(nogil=True, error_model="numpy", cache=True)
+def read(buckets: UInt32, counters: Int64, sums: Int64) -> None:
+    """The bare loop that adds up what ready-made buckets hold."""
+    for r in range(buckets.shape[0]):
+        row = counters[r]
+        for i in range(buckets.shape[1]):
+            sums[i] += row[buckets[r, i]]
+
+
+def products(parameters: Parameters, records: Float32) -> dict[str, Callable[[], None]]:
+    """SGEMM in the shapes that are fastest, into memory that is used again: the least of them is the floor's."""
+    directions, transposed = parameters.directions, np.ascontiguousarray(parameters.directions.T)
+
+    def rows_first(chunk: int, block: int) -> None:
+        out = np.empty(chunk * block, np.float32)
+        for row in range(0, len(directions), chunk):
+            some = directions[row : row + chunk]
+            for start in range(0, len(records), block):
+                batch = records[start : start + block]
+                np.dot(some, batch.T, out=out[: len(some) * len(batch)].reshape(len(some), len(batch)))
+
+    def records_first(block: int) -> None:
+        out = np.empty(len(directions) * block, np.float32)
+        for start in range(0, len(records), block):
+            batch = records[start : start + block]
+            np.dot(batch, transposed, out=out[: len(directions) * len(batch)].reshape(len(batch), -1))
+
+    return {
+        "sgemm 128x1024": lambda: rows_first(128, 1024),
+        "sgemm 250x512": lambda: rows_first(250, 512),
+        "sgemm all x256": lambda: records_first(256),
+        "sgemm all x1024": lambda: records_first(1024),
+    }
+
+
+def vectorised(parameters: Parameters, records: Float32, batch: int, chunk: int) -> Int64:
+    """NumPy's floor, ``%`` and bincount, a batch of records and a chunk of rows at a time."""
+    rows, width = len(parameters.directions), parameters.buckets
+    counters = np.zeros((rows, width), np.int64)
+    for start in range(0, len(records), batch):
+        some = records[start : start + batch].T
+        for row in range(0, rows, chunk):
+            t = parameters.directions[row : row + chunk] @ some
+            t += parameters.offsets[row : row + chunk, None]
+            codes = np.floor(t, out=t).astype(np.int64)
+            codes %= width
+            codes += np.arange(len(codes))[:, None] * width
+            counted = np.bincount(codes.reshape(-1), minlength=len(codes) * width)
+            counters[row : row + chunk] += counted.reshape(-1, width)
+    return counters
+
+
+def add_one_by_one(parameters: Parameters, records: Float32) -> Int64:
+    """The authors' way: one record at a time, one Python step a row."""
+    counters = np.zeros((len(parameters.directions), parameters.buckets), np.int64)
+    for record in records:
+        codes = np.floor(parameters.directions @ record + parameters.offsets).astype(np.int64) % parameters.buckets
+        for row, bucket in enumerate(codes):
+            counters[row, bucket] += 1
+    return counters
+
+
+def answer_one_by_one(parameters: Parameters, counters: Int64, queries: Float32) -> list[float]:
+    """The authors' way: one query at a time, one Python step a row."""
+    answers = []
+    for query in queries:
+        codes = np.floor(parameters.directions @ query + parameters.offsets).astype(np.int64) % parameters.buckets
+        answers.append(float(np.mean([counters[row, bucket] for row, bucket in enumerate(codes)])))
+    return answers

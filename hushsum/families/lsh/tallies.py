@@ -1,0 +1,86 @@
+"""Compiled loops from buckets to counters and back; :mod:`hushsum.families.lsh.fast` alone calls them.
+
+Nothing here is checked: indices are trusted.
+"""
+
+from typing import Final
+
+import numpy as np
+
+from hushsum.acceleration import compiled
+from hushsum.families.lsh.loops import Int32
+from hushsum.families.lsh.placement import OUTSIDE
+from hushsum.families.lsh.projection import Float64, Int64
+
+#: Rows whose counters are incremented side by side.
+ABREAST: Final = 4
+
+
+@compiled
+def scatter(buckets: Int32, counters: Int64) -> None:
+    """Adds one to counters (k, W) at each of buckets (k, n), four rows at a time.
+
+    Neighbouring records often share a bucket, and increments of one counter wait for each other; those of four rows do
+    not.
+    """
+    whole = len(buckets) // ABREAST * ABREAST
+    for k in range(0, whole, ABREAST):
+        c0, c1, c2, c3 = counters[k], counters[k + 1], counters[k + 2], counters[k + 3]
+        b0, b1, b2, b3 = buckets[k], buckets[k + 1], buckets[k + 2], buckets[k + 3]
+        for i in range(buckets.shape[1]):
+            c0[np.uint32(b0[i])] += 1
+            c1[np.uint32(b1[i])] += 1
+            c2[np.uint32(b2[i])] += 1
+            c3[np.uint32(b3[i])] += 1
+    for k in range(whole, len(buckets)):
+        row = counters[k]
+        for i in range(buckets.shape[1]):
+            row[np.uint32(buckets[k, i])] += 1
+
+
+@compiled
+def runs(buckets: Int32, first_index: int, width: int, indices: Int64, values: Int64) -> int:
+    """Flat indices and counts of buckets (k, n) that are sorted within each row, into zeroed values; how many."""
+    count = 0
+    for k in range(len(buckets)):
+        base, before = first_index + k * width, np.int32(-1)
+        for i in range(buckets.shape[1]):
+            bucket = buckets[k, i]
+            count += bucket != before  # no branch: no processor could foretell it
+            before = bucket
+            indices[np.uint64(count - 1)] = base + bucket
+            values[np.uint64(count - 1)] += 1
+    return count
+
+
+@compiled
+def gather(
+    buckets: Int32, counters: Int64, less: Float64, first: Float64, line: Int64, total: Float64, squares: Float64
+) -> None:
+    """Adds what rows (k, W) read at buckets (k, n), as :func:`hushsum.families.lsh.plain.sums` says, row after row.
+
+    ``line`` (n,) is scratch: reads from here and there first, then arithmetic in vectors.
+    """
+    for k in range(len(buckets)):
+        row, taken, chosen = counters[k], less[k], buckets[k]
+        for i in range(len(line)):
+            bucket = chosen[i]
+            if bucket == OUTSIDE:
+                line[i] = 0
+            else:
+                line[i] = row[np.uint32(bucket)]
+        for i in range(len(first)):
+            y = (np.float64(line[i]) - taken) - first[i]
+            total[i] += y
+            squares[i] += y * y
+
+
+@compiled
+def compact(counters: Int64, first_index: int, indices: Int64, values: Int64) -> int:
+    """Flat indices and values of the counters (k, W) that are not 0, which become 0; how many they are."""
+    flat, count = counters.reshape(-1), 0
+    for i in range(len(flat)):
+        indices[count], values[count] = first_index + i, flat[i]
+        count += flat[i] != 0
+        flat[i] = 0
+    return count
