@@ -2,7 +2,7 @@
 
 from benchmarks import rivals
 from benchmarks.report import Row
-from benchmarks.stopwatch import Case, medians
+from benchmarks.stopwatch import Case, Rounds
 from benchmarks.workloads import Floats, workloads
 from hushsum.families import Hashed, warm_up
 from hushsum.families.lsh import fast, plain
@@ -27,13 +27,13 @@ def _measure(name: str, family: Hashed, values: Floats, *, quick: bool) -> Row:
         "fast": lambda: fast.encode(tables, records),
         "plain": lambda: plain.encode(tables, records),
     }
-    seconds = medians(cases, repeats=1 if quick else 9)
+    rounds = Rounds(cases, repeats=1 if quick else 15)
     return {
         "data": name,
         "d": family.record.dim,
         "n": len(records),
         "rehash": family.rehashed,
-        "fast": 1e6 * seconds["fast"],
-        "plain": 1e6 * seconds["plain"],
-        "fast, ns an increment": 1e9 * seconds["fast"] / (len(records) * family.rows),
+        "fast": 1e6 * rounds.seconds("fast"),
+        "plain": 1e6 * rounds.seconds("plain"),
+        "fast, ns an increment": 1e9 * rounds.seconds("fast") / (len(records) * family.rows),
     }

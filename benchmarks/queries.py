@@ -6,7 +6,7 @@ import numpy as np
 
 from benchmarks import rivals
 from benchmarks.report import Row
-from benchmarks.stopwatch import medians
+from benchmarks.stopwatch import Case, Rounds
 from benchmarks.workloads import Workload, workloads
 from hushsum.acceleration import VARIABLE
 from hushsum.families import warm_up
@@ -15,6 +15,7 @@ TITLE = (
     "Queries, µs each in batches of 2,000 on one core, R = 1000, W = 1024 (floor: bare SGEMM + a bare gathering loop)"
 )
 BATCH = 2000
+ONE_BY_ONE = 10  # queries the authors' way
 
 
 def measure(*, quick: bool) -> list[Row]:
@@ -38,29 +39,26 @@ def _measure(workload: Workload, *, quick: bool) -> Row:
         os.environ[VARIABLE] = "fast"
 
     os.environ[VARIABLE] = "fast"
-    seconds = medians(
-        {
-            **rivals.products(parameters, centred),
-            "reads": lambda: rivals.read(buckets, counters, sums),
-            "fast": lambda: family.answer(counters, queries),
-            "plain": plain,
-            "authors": lambda: rivals.answer_one_by_one(parameters, counters, centred[:20]),
-            "alone": lambda: family.answer(counters, queries[:1]),
-        },
-        repeats=1 if quick else 9,
-    )
-    sgemm = min(value for name, value in seconds.items() if name.startswith("sgemm"))
-    floor, authors = sgemm + seconds["reads"], seconds["authors"] / 20
+    cases: dict[str, Case] = {
+        **rivals.products(parameters, centred),
+        "reads": lambda: rivals.read(buckets, counters, sums),
+        "fast": lambda: family.answer(counters, queries),
+        "plain": plain,
+        "authors": lambda: rivals.answer_one_by_one(parameters, counters, centred[:ONE_BY_ONE]),
+        "alone": lambda: family.answer(counters, queries[:1]),
+    }
+    rounds = Rounds(cases, repeats=1 if quick else 25)
+    sgemm = rounds.best(name for name in cases if name.startswith("sgemm"))
     return {
         "data": workload.name,
         "d": family.record.dim,
         "w": workload.bandwidth,
         "rehash": family.rehashed,
-        "floor": 1e6 * floor / BATCH,
-        "fast": 1e6 * seconds["fast"] / BATCH,
-        "plain": 1e6 * seconds["plain"] / BATCH,
-        "authors": 1e6 * authors,
-        "one alone": 1e6 * seconds["alone"],
-        "fast/floor": seconds["fast"] / floor,
-        "authors/fast": authors * BATCH / seconds["fast"],
+        "floor": 1e6 * rounds.seconds(sgemm, "reads") / BATCH,
+        "fast": 1e6 * rounds.seconds("fast") / BATCH,
+        "plain": 1e6 * rounds.seconds("plain") / BATCH,
+        "authors": 1e6 * rounds.seconds("authors") / ONE_BY_ONE,
+        "one alone": 1e6 * rounds.seconds("alone"),
+        "fast/floor": rounds.ratio(["fast"], [sgemm, "reads"]),
+        "authors/fast": rounds.ratio(["authors"], ["fast"]) * BATCH / ONE_BY_ONE,
     }

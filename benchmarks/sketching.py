@@ -1,12 +1,10 @@
 """Nanoseconds an increment: fast and plain, beside the floor, the best vectorised NumPy and the authors' way."""
 
-from collections.abc import Callable
-
 import numpy as np
 
 from benchmarks import rivals
 from benchmarks.report import Row
-from benchmarks.stopwatch import medians
+from benchmarks.stopwatch import Case, Rounds
 from benchmarks.workloads import Workload, workloads
 from hushsum.families import Hashed, warm_up
 from hushsum.families.lsh import fast, plain
@@ -14,7 +12,9 @@ from hushsum.families.lsh import fast, plain
 TITLE = (
     "Sketching, ns an increment on one core, R = 1000, W = 1024 (floor: bare SGEMM + a bare loop over ready buckets)"
 )
+RECORDS = 8192
 BATCHES = ((64, 1000), (256, 1000), (1024, 64), (1024, 1000), (4096, 16), (4096, 64), (4096, 1000))
+ONE_BY_ONE = 5  # records the authors' way
 
 
 def measure(*, quick: bool) -> list[Row]:
@@ -24,42 +24,37 @@ def measure(*, quick: bool) -> list[Row]:
 
 
 def _measure(workload: Workload, *, quick: bool) -> Row:
-    family, repeats = workload.family, 1 if quick else 7
-    records, _ = family.accept(workload.values)
-    few = records[: 2048 if quick else 16_384]
-    ours = medians(_engines(family, few), repeats=repeats)
-    others = medians(_numpy(family, few[:4096]), repeats=1 if quick else 3)
-    increments = len(few) * family.rows
-    one_by_one = medians({"": lambda: rivals.add_one_by_one(rivals.Parameters.of(family), few[:20])}, repeats=repeats)
-    sgemm = min(seconds for name, seconds in ours.items() if name.startswith("sgemm"))
-    floor = (sgemm + ours["increments"]) / increments
-    best = min(others, key=lambda name: others[name])
-    numpy = others[best] / (len(few[:4096]) * family.rows)
-    authors = one_by_one[""] / (20 * family.rows)
-    row: Row = {
+    family = workload.family
+    records = family.accept(workload.values[:RECORDS])[0]
+    candidates = _vectorised(family, records)
+    numpy = Rounds(candidates, repeats=1 if quick else 3).best(candidates)
+    cases = {**_engines(family, records), "numpy": candidates[numpy], "authors": _authors(family, records)}
+    rounds = Rounds(cases, repeats=1 if quick else 15)
+    sgemm = rounds.best(name for name in cases if name.startswith("sgemm"))
+    unit = 1e9 / (len(records) * family.rows)
+    authors = rounds.seconds("authors") * len(records) / ONE_BY_ONE
+    return {
         "data": workload.name,
         "d": family.record.dim,
         "w": workload.bandwidth,
         "rehash": family.rehashed,
-        "sgemm": 1e9 * sgemm / increments,
-        "floor": 1e9 * floor,
-        "fast": 1e9 * ours["fast"] / increments,
-        "plain": 1e9 * ours["plain"] / increments,
-        "numpy": 1e9 * numpy,
-        "numpy batch": best,
-        "authors": 1e9 * authors,
-        "fast/floor": ours["fast"] / increments / floor,
-        "numpy/fast": numpy * increments / ours["fast"],
-        "plain/numpy": ours["plain"] / increments / numpy,
-        "authors/fast": authors * increments / ours["fast"],
-        "recomputed %": 100 * rivals.recomputed_share(family, few),
+        "sgemm": rounds.seconds(sgemm) * unit,
+        "floor": rounds.seconds(sgemm, "increments") * unit,
+        "fast": rounds.seconds("fast") * unit,
+        "plain": rounds.seconds("plain") * unit,
+        "numpy": rounds.seconds("numpy") * unit,
+        "numpy batch": numpy,
+        "authors": authors * unit,
+        "fast/floor": rounds.ratio(["fast"], [sgemm, "increments"]),
+        "numpy/fast": rounds.ratio(["numpy"], ["fast"]),
+        "plain/numpy": rounds.ratio(["plain"], ["numpy"]),
+        "authors/fast": rounds.ratio(["authors"], ["fast"]) * len(records) / ONE_BY_ONE,
+        "recomputed %": 100 * rivals.recomputed_share(family, records),
+        **(_whole(family, workload, authors / len(records)) if workload.name == "skin" and not quick else {}),
     }
-    if workload.name == "skin" and not quick:
-        row |= _whole(family, workload, authors)
-    return row
 
 
-def _engines(family: Hashed, records: rivals.Float32) -> dict[str, Callable[[], object]]:
+def _engines(family: Hashed, records: rivals.Float32) -> dict[str, Case]:
     rows, parameters = rivals.rows_of(family), rivals.Parameters.of(family)
     buckets, counters = rivals.ready_buckets(family, records), np.zeros(family.shape, np.int64)
     return {
@@ -70,21 +65,26 @@ def _engines(family: Hashed, records: rivals.Float32) -> dict[str, Callable[[], 
     }
 
 
-def _numpy(family: Hashed, records: rivals.Float32) -> dict[str, Callable[[], object]]:
+def _vectorised(family: Hashed, records: rivals.Float32) -> dict[str, Case]:
     parameters = rivals.Parameters.of(family)
 
-    def case(batch: int, chunk: int) -> Callable[[], object]:
+    def case(batch: int, chunk: int) -> Case:
         return lambda: rivals.vectorised(parameters, records, batch, chunk)
 
     return {f"{batch}x{chunk}": case(batch, chunk) for batch, chunk in BATCHES}
 
 
+def _authors(family: Hashed, records: rivals.Float32) -> Case:
+    parameters = rivals.Parameters.of(family)
+    return lambda: rivals.add_one_by_one(parameters, records[:ONE_BY_ONE])
+
+
 def _whole(family: Hashed, workload: Workload, authors: float) -> Row:
-    """Seconds for the whole set, from the caller's float64 array to counters."""
+    """Seconds for the whole set, from the caller's float64 array to counters; the authors' way at its rate."""
 
     def sketch() -> None:
         counters = np.zeros(family.shape, np.int64)
         family.add(counters, family.accept(workload.values)[0])
 
-    seconds = medians({"": sketch}, repeats=5)[""]
-    return {"whole set s": seconds, "authors s": authors * len(workload.values) * family.rows}
+    seconds = Rounds({"whole": sketch}, repeats=7).seconds("whole")
+    return {"whole set s": seconds, "authors s": authors * len(workload.values)}

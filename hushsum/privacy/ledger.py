@@ -157,7 +157,8 @@ class Ledger:
         )
 
     def _open(self) -> None:
-        if self._pragma("application_id") != _APPLICATION_ID and self._holds_something():
+        # In this order, for another process that makes the file now writes both in one transaction.
+        if self._holds_something() and self._pragma("application_id") != _APPLICATION_ID:
             raise LedgerError(f"{self._path} is an SQLite file, but no ledger")  # found before anything of it changes
         self._switch_to_wal()
         self._db.execute("PRAGMA synchronous = FULL")
