@@ -6,7 +6,7 @@ The one module of the core that opens a database: whoever releases in process ha
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from types import TracebackType
 from typing import Final, Self
@@ -71,6 +71,11 @@ class Ledger:
     def close(self) -> None:
         """Closes the file. What was charged is on disk already."""
         self._db.close()
+
+    def __del__(self) -> None:
+        # One that was handed on without a name, as in release(sketch, ledger=Ledger(path)), closes with its last use.
+        with suppress(AttributeError, sqlite3.Error):
+            self._db.close()
 
     def __enter__(self) -> Self:
         return self

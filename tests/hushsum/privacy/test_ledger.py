@@ -1,8 +1,10 @@
 """The analysts' ledger: durable, exact over restarts, and one limit for all processes."""
 
+import gc
 import sqlite3
 import subprocess
 import sys
+import warnings
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -138,6 +140,7 @@ def test_two_connections_see_each_others_charges(path: Path) -> None:
 
 RACE = """
 import sys
+import warnings
 from dataclasses import replace
 from fractions import Fraction
 from hushsum.errors import BudgetError
@@ -245,3 +248,12 @@ def test_the_statement_tells_what_is_spent_and_left_in_plain_words(path: Path) -
         )
         ledger.charge(SPEND, LIMITS)
         assert "2 releases together" in ledger.statement()
+
+
+def test_a_ledger_that_nobody_holds_any_more_is_closed(path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Ledger(path).charge(SPEND, LIMITS)
+        gc.collect()
+    with Ledger(path) as ledger:
+        assert ledger.events() == (SPEND,)
