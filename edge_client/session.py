@@ -46,6 +46,7 @@ from hushsum_proto.messages import PROTOCOL_VERSIONS
 # These say that no delta of this client is welcome: none of them is given up for it.
 _ENDS_SESSION: Final = frozenset({Reason.WRONG_PLAN, ServiceReason.UNAUTHENTICATED, ServiceReason.PROTOCOL_VERSION})
 _FRUITLESS_MAX: Final = 3  # streams without a single answer, before deltas are sent as calls of their own
+_ASKED_WAIT_MAX_MS: Final = 3_600_000  # no service holds a client for longer than an hour at a time
 _CLOCK_SLACK_MS: Final = 1_000  # what a slow network may add to Hello
 
 
@@ -162,7 +163,7 @@ class Session:
         self._progress_at = event.now
         if answer.status is Status.REFUSED and refusal is not None and refusal.retry:
             jitter_s = self._backoff.jitter_s(self.outstanding.refusals(sequence))
-            self.outstanding.hold(sequence, event.now + refusal.retry_after_ms / 1000 + jitter_s)
+            self.outstanding.hold(sequence, event.now + _asked_wait_s(refusal) + jitter_s)
             return []
         self._fruitless = 0
         self._backoff.reset()
@@ -178,7 +179,7 @@ class Session:
         self.outstanding.lose_connection()
         self.state = State.WAITING
         self._unmet = False
-        least_s = refusal.retry_after_ms / 1000 if refusal else 0.0
+        least_s = _asked_wait_s(refusal) if refusal else 0.0
         self._resume_at = now + least_s + self._backoff.next_s()
         return []
 
@@ -235,6 +236,11 @@ class Session:
             return []
         self._wake_at = min(times)
         return [Wake(self._wake_at)]
+
+
+def _asked_wait_s(refusal: Refusal) -> float:
+    """How long the service asks to wait, within reason."""
+    return min(max(refusal.retry_after_ms, 0), _ASKED_WAIT_MAX_MS) / 1000
 
 
 def _refused(refusal: Refusal, plan_id: bytes) -> SessionRefusedError:

@@ -69,6 +69,11 @@ class Spool:
             row = self._database.execute("SELECT bytes FROM plan").fetchone()
         return None if row is None else bytes(row[0])
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether every delta has its answer."""
+        return self._level.bytes == 0
+
     def keep_plan(self, plan: bytes) -> None:
         """Binds the spool to a plan, once and for ever."""
         with self._using(), self._transaction():
@@ -110,13 +115,26 @@ class Spool:
             self._tallies = self._tallies + draft.counts
         return results
 
+    def erase_answered(self) -> bool:
+        """Folds the write-ahead log, where answered deltas still are, into the file, and empties it.
+
+        Returns:
+            Whether that was done; it fails on a full disk, and may be tried again.
+        """
+        with self._lock:
+            return self._fold_log()
+
     def close(self) -> None:
         """Folds the write-ahead log into the file, erases it, and gives the file back."""
         with self._lock:
-            # A full disk: the log then stays beside the file, and the next opening reads it.
-            with suppress(sqlite3.Error):
-                self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            self._fold_log()  # a full disk: the log then stays beside the file, and the next opening reads it
             self._database.close()
+
+    def _fold_log(self) -> bool:
+        with suppress(sqlite3.Error):
+            busy, _, _ = self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            return not busy
+        return False
 
     def _number(self, query: str, *values: object) -> int:
         row = self._database.execute(query, values).fetchone()

@@ -43,7 +43,9 @@ class Tallies:
         deltas_sent: Deltas that were sent at least once since this client started.
         deltas_resent: Further sends of those.
         bytes_sent: Of packed deltas, resends too.
-        acknowledged: Deltas that are durable and will be counted exactly once.
+        acknowledged: Deltas that were durable at the service before their window's seal. Each is counted exactly once,
+            unless the fold's verdict tells otherwise: this client's other spools had used up the window's bound of
+            records, or the id had come before with other bytes.
         counted: Deltas of a closed window that the service had counted.
         late: Deltas that came after their window's seal and count nowhere.
         unknown: Deltas whose window is over and forgotten: treated as spent.

@@ -23,6 +23,7 @@ from hushsum_proto.v1 import wire_pb2_grpc as stubs
 
 SOFTWARE: Final = "hushsum-python"
 _PLAN_BYTES_MAX: Final = 16 * 2**20 + 2**10  # the largest plan, and its envelope; all other replies are small
+_MILLISECONDS: Final = re.compile(r"[0-9]{1,10}")  # what is longer is no wait in uint32
 _HOST: Final = re.compile(
     r"(?:(?:dns|ipv4|ipv6):(?://[^/]*/)?)?(?:\[(?P<literal>[^\]]+)\]|(?P<name>[^\[\]:/]+))(?::\d+)?"
 )
@@ -186,4 +187,4 @@ def _pushed_back(metadata: Iterable[tuple[str, str | bytes]]) -> tuple[AnyReason
     """The reason that a service gives with a status, and how long to wait."""
     values = {key: value for key, value in metadata if isinstance(value, str)}
     after = values.get(RETRY_AFTER_MS, "")
-    return _REASONS.get(values.get(REASON, "")), int(after) if after.isascii() and after.isdigit() else 0
+    return _REASONS.get(values.get(REASON, "")), int(after) if _MILLISECONDS.fullmatch(after) else 0

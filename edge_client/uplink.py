@@ -188,10 +188,7 @@ class Uplink:
         removed.add_done_callback(lambda done: self._settled(effect, done))
 
     def _settled(self, effect: Settle, done: "asyncio.Future[tuple[Bound, ...]]") -> None:
-        error = None if done.cancelled() else done.exception()
-        if isinstance(error, Exception):
-            self._fail(error)
-        elif not done.cancelled():
+        if not done.cancelled():  # else it could not be kept before the end: the delta is sent again at the next start
             self._cargo.drop(effect.sequence)
             self._wiring.on_answer(effect.answer)
             self._tell(Settled(self._runtime.monotonic(), effect.sequence))

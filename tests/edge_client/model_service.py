@@ -72,6 +72,7 @@ class ModelService(stubs.CollectionServicer, stubs.CatalogueServicer):
         self.greeted = asyncio.Event()
         self.unary_calls = 0
         self.busy_calls = 0  # calls that are refused for the moment before one is not
+        self.retry_after = "1"  # what those are told
         self.port = 0
         self._server: grpc.aio.Server | None = None
 
@@ -123,7 +124,7 @@ class ModelService(stubs.CollectionServicer, stubs.CatalogueServicer):
         self.unary_calls += 1
         if self.busy_calls:
             self.busy_calls -= 1
-            trailing = ((REASON, ServiceReason.OVERLOADED.value), (RETRY_AFTER_MS, "1"))
+            trailing = ((REASON, ServiceReason.OVERLOADED.value), (RETRY_AFTER_MS, self.retry_after))
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "not now", trailing)
         return await self._answer(request, context)
 

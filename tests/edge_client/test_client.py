@@ -25,14 +25,17 @@ from edge_client import (
     RefusedError,
     SessionRefusedError,
     SettingsError,
+    SpoolError,
     SpoolInUseError,
     SystemRuntime,
     UnreachableError,
 )
+from edge_client.transport_grpc import _pushed_back
 from hushsum import Sketch
 from hushsum.delta import DeltaId
 from hushsum.errors import ContributionError, NotBuiltError, Reason, RecordError
 from hushsum_proto.answers import Answer, Refusal, ServiceReason, Status
+from hushsum_proto.metadata import REASON, RETRY_AFTER_MS
 from tests.edge_client.model_service import Fold, ModelService
 from tests.plans import client_plan, small_plan
 
@@ -398,6 +401,65 @@ async def test_a_network_without_streams_gets_calls_of_their_own(
     assert service.unary_calls == 12
     assert holds(service.fold, batch)
     assert client.tallies.acknowledged == 10
+
+
+@pytest.mark.parametrize("after", ["9" * 5000, "9" * 11, "-1", "1.5", "soon", "\u0663", ""])
+async def test_a_wait_that_is_no_number_of_milliseconds_stops_and_holds_nobody(
+    service: ModelService, path: Path, runtime: FixedClock, after: str
+) -> None:
+    service.streams = False
+    service.busy_calls = 2
+    service.retry_after = after if after.isascii() else "1" * 2000
+    assert _pushed_back(((REASON, "overloaded"), (RETRY_AFTER_MS, after))) == (ServiceReason.OVERLOADED, 0)
+    async with client_of(service, path, runtime) as client:
+        await client.add([1.0, 2.0])
+        await client.flush(20.0)
+    assert client.tallies.acknowledged == 1
+
+
+async def test_a_disk_that_fails_for_a_while_ends_nothing_and_the_window_waits_for_durable_answers(
+    service: ModelService, path: Path, runtime: FixedClock
+) -> None:
+    service.answers.clear()
+    async with client_of(service, path, runtime) as client:
+        for _ in range(100):
+            await client.add([1.0, 2.0])
+        spool = client._spool
+        assert spool is not None
+        with spool._lock:
+            spool._database.execute("PRAGMA query_only = ON")
+        service.answers.set()
+        with pytest.raises(FlushTimeoutError):
+            await client.flush(0.5)
+        assert {id.sequence for id in service.fold.received} == set(range(64))
+        with pytest.raises(SpoolError, match="readonly"):
+            await client.add([1.0, 2.0])
+        assert (client.unanswered, len(spool.unanswered()), client.tallies.acknowledged) == (100, 100, 0)
+        with spool._lock:
+            spool._database.execute("PRAGMA query_only = OFF")
+        await client.add([1.0, 2.0])
+        await client.flush(20.0)
+        assert client.tallies.acknowledged == 101
+    assert set(service.fold.received.values()) == {1}
+    assert len(service.fold.received) == 101
+
+
+async def test_what_was_answered_is_soon_gone_from_the_log_while_the_client_runs(
+    service: ModelService, path: Path, runtime: FixedClock
+) -> None:
+    log = path.with_name("spool.db-wal")
+    service.answers.clear()
+    async with client_of(service, path, runtime) as client:
+        await client.add([1.0, 2.0])
+        await service.taken.wait()
+        (delta,) = service.fold.bytes_of.values()
+        assert delta in await runtime.blocking(log.read_bytes)
+        service.answers.set()
+        await client.flush()
+        async with asyncio.timeout(10.0):
+            while delta in await runtime.blocking(log.read_bytes):
+                pass
+        assert delta not in await runtime.blocking(path.read_bytes)
 
 
 async def test_a_service_that_wants_no_session_says_why(service: ModelService, path: Path, runtime: FixedClock) -> None:

@@ -91,6 +91,25 @@ def test_a_delta_refused_for_the_moment_waits_as_long_as_the_service_says_and_th
     assert world.in_flight == {0}
 
 
+def test_no_service_holds_a_delta_or_a_client_for_longer_than_an_hour(rng: np.random.Generator) -> None:
+    for asked_ms in (3_600_001, 2**32 - 1, 10**400):
+        world = opened_world(rng)
+        world.spool_some(1)
+        wire = world.wire
+        assert wire is not None
+        world.in_flight.clear()
+        busy = Refusal.of(ServiceReason.OVERLOADED, "not now", asked_ms)
+        world.tell(Answered(world.now, wire.number, answer(0, Status.REFUSED, busy)))
+        world.pass_time(3599.99)
+        assert world.in_flight == set()
+        world.pass_time(0.02 + world.config.backoff_first_s)
+        assert world.in_flight == {0}
+        began = world.now
+        world.lose(Loss("not now", busy))
+        world.until_connected()
+        assert 3600 <= world.now - began <= 3600 + world.config.backoff_longest_s
+
+
 @pytest.mark.parametrize("status", [Status.ACKNOWLEDGED, Status.COUNTED, Status.LATE, Status.UNKNOWN, Status.REFUSED])
 def test_each_definitive_answer_settles_its_delta_once(rng: np.random.Generator, status: Status) -> None:
     world = opened_world(rng)

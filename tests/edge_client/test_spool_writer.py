@@ -1,15 +1,17 @@
 """Group commit: what arrives while one transaction reaches the disk shares the next one; each hears its own result."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from typing_extensions import override
 
-from edge_client.draft import Bound
+from edge_client.draft import Bound, Remove
 from edge_client.errors import SpoolError
 from edge_client.ports import SystemRuntime, T
+from edge_client.spool import Spool
 from edge_client.spool_writer import SpoolWriter
 from hushsum.errors import ContributionError
 from tests.edge_client.spools import addition, opened
@@ -28,6 +30,48 @@ class GatedRuntime(SystemRuntime):
         self.calls += 1
         await self.gate.acquire()
         return await super().blocking(function, *arguments)
+
+
+class SteppedRuntime(SystemRuntime):
+    """A clock that moves when somebody sleeps, and then at once; at a chosen sleep something happens."""
+
+    def __init__(self, at_sleep: int = 0, happens: Callable[[], None] = lambda: None) -> None:
+        super().__init__(1)
+        self.now = 0.0
+        self.slept: list[float] = []
+        self.at_sleep = at_sleep
+        self.happens = happens
+
+    @override
+    def monotonic(self) -> float:
+        return self.now
+
+    @override
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(round(seconds, 6))
+        if len(self.slept) == self.at_sleep:
+            self.happens()
+        await super().sleep(0)
+        self.now += seconds
+
+
+@contextmanager
+def writing(spool: Spool, runtime: SystemRuntime) -> Iterator[SpoolWriter]:
+    yield SpoolWriter(spool, runtime, commits_max=100)
+    spool.close()
+    runtime.close()
+
+
+async def until_idle(writer: SpoolWriter) -> None:
+    """Whatever the writer does by itself is over."""
+    while tasks := [task for task in (writer._task, writer._timer) if task is not None and not task.done()]:
+        await asyncio.wait(tasks)
+
+
+def set_read_only(spool: Spool, value: str) -> None:
+    """A disk that refuses every write for a while: commits raise sqlite3.OperationalError."""
+    with spool._lock:
+        spool._database.execute(f"PRAGMA query_only = {value}")
 
 
 async def test_adds_that_arrive_during_a_commit_share_the_next_one(tmp_path: Path) -> None:
@@ -87,3 +131,114 @@ async def test_a_change_is_made_even_if_nobody_waits_for_it_any_more(tmp_path: P
     assert spool.unanswered() == (0, 1)
     spool.close()
     runtime.close()
+
+
+async def test_an_add_that_meets_a_full_disk_is_refused_alone_and_the_removal_beside_it_makes_room(
+    tmp_path: Path,
+) -> None:
+    spool = opened(tmp_path / "spool.db")
+    with writing(spool, SystemRuntime(1)) as writer:
+        await writer.put(addition("a" * 100_000))
+        pages = spool._database.execute("PRAGMA page_count").fetchone()[0]
+        spool._database.execute(f"PRAGMA max_page_count = {pages}")
+        removed, added = writer.put(Remove(0, "acknowledged")), writer.put(addition("b" * 300_000))
+        with pytest.raises(SpoolError, match="full"):
+            await added
+        assert await removed == ()
+        assert spool.unanswered() == ()
+        (bound,) = await writer.put(addition("c" * 90_000))
+        assert spool.unanswered() == (bound.sequence,) == (1,)
+        await writer.close()
+
+
+async def test_a_removal_that_fails_is_tried_again_ever_less_often_until_it_is_durable(tmp_path: Path) -> None:
+    spool = opened(tmp_path / "spool.db")
+    runtime = SteppedRuntime(9, lambda: set_read_only(spool, "OFF"))
+    with writing(spool, runtime) as writer:
+        await writer.put(addition("a"))
+        await writer.put(addition("b"))
+        set_read_only(spool, "ON")
+        removed, added = writer.put(Remove(0, "acknowledged")), writer.put(addition("c"))
+        with pytest.raises(SpoolError, match="readonly"):
+            await added
+        assert not removed.done()
+        assert spool.unanswered() == (0, 1)
+        assert await removed == ()
+        assert spool.unanswered() == (1,)
+        assert spool.tallies["acknowledged"] == 1
+        assert runtime.slept == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0, 5.0]
+        assert len(await writer.put(addition("d"))) == 1
+        set_read_only(spool, "ON")
+        runtime.at_sleep = 11
+        assert await writer.put(Remove(1, "acknowledged")) == ()
+        assert runtime.slept[9:] == [0.1, 0.2]  # the next trouble begins anew
+        await writer.close()
+
+
+async def test_adds_go_on_while_a_removal_waits_and_hear_their_own_errors_alone(tmp_path: Path) -> None:
+    spool = opened(tmp_path / "spool.db")
+    with writing(spool, SystemRuntime(1)) as writer:
+        await writer.put(addition("a"))
+        spool._database.execute("CREATE TEMP TRIGGER t BEFORE DELETE ON deltas BEGIN SELECT raise(ABORT, 'torn'); END")
+        removed = writer.put(Remove(0, "acknowledged"))
+        for text in "bcdef":
+            assert len(await writer.put(addition(text))) == 1
+        assert not removed.done()
+        with spool._lock:
+            spool._database.execute("DROP TRIGGER t")
+        assert await removed == ()
+        await writer.close()
+
+
+async def test_closing_on_a_broken_disk_tries_removals_once_more_and_leaves_them_to_the_next_start(
+    tmp_path: Path,
+) -> None:
+    for healed in (False, True):
+        spool = opened(tmp_path / f"{healed}.db")
+        with writing(spool, GatedRuntime()) as writer:
+            runtime = writer._runtime
+            assert isinstance(runtime, GatedRuntime)
+            runtime.gate = asyncio.Semaphore(100)
+            await writer.put(addition("a"))
+            set_read_only(spool, "ON")
+            removed = writer.put(Remove(0, "acknowledged"))
+            while writer._timer is None:
+                await asyncio.wait([removed], timeout=0)
+            if healed:
+                set_read_only(spool, "OFF")
+            await writer.close()
+            assert removed.cancelled() is not healed
+            assert spool.unanswered() == (() if healed else (0,))
+            assert runtime.calls == 3
+            set_read_only(spool, "OFF")
+
+
+async def test_what_was_answered_is_erased_from_the_log_once_the_spool_is_empty_at_most_every_five_seconds(
+    tmp_path: Path,
+) -> None:
+    spool, runtime = opened(tmp_path / "spool.db"), SteppedRuntime()
+    log = tmp_path / "spool.db-wal"
+    with writing(spool, runtime) as writer:
+        for turn in range(3):
+            first, second = await writer.put(addition("secret-colour", "secret-taste"))
+            await writer.put(Remove(first.sequence, "acknowledged"))
+            await until_idle(writer)
+            assert b"secret-taste" in log.read_bytes()  # one is unanswered: the log is not touched
+            await writer.put(Remove(second.sequence, "acknowledged"))
+            await until_idle(writer)
+            assert log.stat().st_size == 0
+            assert b"secret" not in (tmp_path / "spool.db").read_bytes()
+            assert runtime.slept == [5.0] * turn
+        await writer.close()
+
+
+async def test_an_erasure_that_fails_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spool, runtime = opened(tmp_path / "spool.db"), SteppedRuntime(2, monkeypatch.undo)
+    with writing(spool, runtime) as writer:
+        monkeypatch.setattr(spool, "erase_answered", lambda: False)
+        await writer.put(addition("secret-colour"))
+        await writer.put(Remove(0, "acknowledged"))
+        await until_idle(writer)
+        assert runtime.slept == [5.0, 5.0]
+        assert (tmp_path / "spool.db-wal").stat().st_size == 0
+        await writer.close()
