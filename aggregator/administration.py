@@ -5,6 +5,7 @@ from typing import Final
 from aggregator.openings import Openings
 from aggregator.ports import Store
 from aggregator.releaser import Releaser
+from aggregator.windows import WindowState
 from hushsum.canonical import real_text
 from hushsum.plan import Plan
 from hushsum_proto.messages import Released, ReleaseInfo, ServiceStatus
@@ -34,7 +35,9 @@ class Administration:
             epsilon_total=real_text(account.limits.epsilon),
             epsilon_spent=real_text(account.spent.epsilon),
             epsilon_left=real_text(account.left.epsilon),
-            releasing_stopped=self._releaser.stopped,
+            releasing_stopped=_stopped_text(
+                self._releaser.stopped, sealed=[*states.values()].count(WindowState.SEALED)
+            ),
         )
 
     async def seal(self, window: int | None) -> int:
@@ -58,3 +61,11 @@ class Administration:
         account = await self._store.account(self._plan.privacy.population)
         info = ReleaseInfo(stored.plan_id, stored.kind, stored.window, len(stored.data), stored.sha256)
         return Released(info, real_text(account.spent.epsilon), real_text(account.left.epsilon))
+
+
+def _stopped_text(why: str, sealed: int) -> str:
+    """Why no outcome is taken, and what that leaves lying: sealed windows are kept, not dropped."""
+    if not why or not sealed:
+        return why
+    waiting = "1 sealed window waits" if sealed == 1 else f"{sealed} sealed windows wait"
+    return f"{why} ({waiting} for the outcome; what was sent is kept until it is taken)"

@@ -18,6 +18,7 @@ from hushsum_proto.answers import Refusal, ServiceReason
 
 RETRY_AFTER_MS_MIN: Final = 20
 _FAILED_RETRY_AFTER_MS: Final = 1000
+_NEVER_OPEN: Final = frozenset({None, WindowState.SKIPPED})
 
 _journal = journal("commits")
 
@@ -106,7 +107,9 @@ class Commits:
         if self._stopping:
             return Refusal.of(ServiceReason.SHUTTING_DOWN, "the service is stopping", RETRY_AFTER_MS_MIN)
         if self._entries >= limits.pending_entries_max or self._bytes + len(entry.data) > limits.pending_bytes_max:
-            detail = f"{self._entries} deltas ({self._bytes} bytes) wait for the log, which is all that may"
+            detail = (
+                f"at most {limits.pending_entries_max} deltas or {limits.pending_bytes_max} bytes may wait for the log"
+            )
             return Refusal.of(ServiceReason.OVERLOADED, detail, self._retry_after_ms())
         commit: Commit = asyncio.get_running_loop().create_future()
         self._pending.append(_Pending(entry, commit))
@@ -152,12 +155,12 @@ class Commits:
             self._bytes -= size
 
     async def _opened(self, group: Sequence[_Pending]) -> Sequence[_Pending]:
-        """What may be appended: nothing of a window that was skipped while this gateway had not opened it yet."""
+        """What may be appended: nothing of a window that was skipped, or that the clock has not opened."""
         await self._openings.ensure({pending.entry.window for pending in group})
-        skipped = [each for each in group if self._openings.state(each.entry.window) is WindowState.SKIPPED]
-        if not skipped:
+        never = [each for each in group if self._openings.state(each.entry.window) in _NEVER_OPEN]
+        if not never:
             return group
-        _refuse(skipped, ServiceReason.WINDOW_NOT_OPEN, "the window was skipped: no gateway had it open in its time")
+        _refuse(never, ServiceReason.WINDOW_NOT_OPEN, "no gateway had the window open in its time")
         return [pending for pending in group if not pending.commit.done()]
 
     async def _append(self, group: Sequence[_Pending]) -> None:

@@ -2,10 +2,15 @@
 
 import json
 import os
+import stat
 from pathlib import Path
 from typing import IO, Self
 
 from aggregator.errors import ConfigError
+from aggregator.journal import journal
+from aggregator.private_files import FOLDER_MODE, close_to_others, make_private_file
+
+_journal = journal("data")
 
 
 class DataFolder:
@@ -23,7 +28,8 @@ class DataFolder:
             ConfigError: It cannot be written, or another process holds it: the log has one writer.
         """
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            _make_private(path)
+            make_private_file(path / "lock")
             lock = (path / "lock").open("a+")
         except OSError as error:
             raise ConfigError(f"data: {path} cannot be used as a folder: {error.strerror}") from error
@@ -34,6 +40,11 @@ class DataFolder:
             raise ConfigError(f"data: {path} is in use by another aggregator") from error
         folder = cls(path, lock)
         folder.forget_listening()  # a process that was killed could not
+        try:
+            folder._close_files()
+        except OSError as error:
+            folder.close()
+            raise ConfigError(f"data: {error.filename} cannot be closed to others: {error.strerror}") from error
         return folder
 
     @property
@@ -59,6 +70,7 @@ class DataFolder:
     def announce(self, *, grpc: str, metrics: str) -> None:
         """Says, in one step, where this process listens: whoever sees the file can connect."""
         written = self.path / "listening.json.new"
+        make_private_file(written)
         written.write_text(json.dumps({"grpc": grpc, "metrics": metrics, "pid": os.getpid()}) + "\n", encoding="utf-8")
         written.replace(self.listening)
 
@@ -69,6 +81,35 @@ class DataFolder:
     def close(self) -> None:
         """Lets go of the folder."""
         self._lock.close()
+
+    def _close_files(self) -> None:
+        """Closes to others what an older version left open to them, and makes the receipts where all is new."""
+        if not self.store.exists():
+            make_private_file(self.receipts)
+        for path in (self.log, self.store):
+            for file in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
+                if file.exists():
+                    close_to_others(file)
+        if self.receipts.exists():
+            close_to_others(self.receipts)
+
+
+def _make_private(path: Path) -> None:
+    """Makes the folder for this user alone, or closes one that is there to others.
+
+    Raises:
+        ConfigError: It is there, others may use it, and it is not this user's own, or is one for everybody's files.
+        OSError: It cannot be made.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.mkdir(mode=FOLDER_MODE, exist_ok=True)
+    found = path.stat()
+    if not found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        return
+    if found.st_uid != os.geteuid() or found.st_mode & stat.S_ISVTX:
+        raise ConfigError(f"data: {path} is open to others and not this user's own: take another folder, or chmod 700")
+    close_to_others(path)
+    _journal.warning("the data folder was open to others and is no longer", data=str(path))
 
 
 def _hold(lock: IO[str]) -> None:

@@ -210,10 +210,14 @@ class Fold:
             if use is not None:
                 return (RememberedKind.REFUSED, use.reason) if use.reason else (RememberedKind.COUNTED, None)
             if found is Observation.DUPLICATE:
-                return RememberedKind.UNKNOWN, None
+                return RememberedKind.OUT_OF_REACH, None
         forgotten = window <= self.forgotten_through
         late = not forgotten and window <= self.closed_through
         return (RememberedKind.LATE if late else RememberedKind.UNKNOWN), None
+
+    def contributed(self, client_id: str, window: int) -> int:
+        """Records of a client that are counted in a window: they grow until the window is forgotten."""
+        return self._contributions.get(Contribution(window, client_id), 0)
 
     def _seal(self, entry: SealEntry) -> None:
         if entry.plan_id != self._plan.id or entry.window <= self.closed_through:

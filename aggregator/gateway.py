@@ -13,10 +13,12 @@ from typing import Final, NamedTuple
 from aggregator.commits import Commit, Commits, Committed
 from aggregator.errors import AggregatorError
 from aggregator.fold import RememberedKind
+from aggregator.journal import journal
 from aggregator.metrics import Metrics
 from aggregator.openings import Openings
 from aggregator.ports import Appended, FoldView, Runtime
 from aggregator.refusals import (
+    FAILED,
     RETRY_AFTER_MS,
     RefusedError,
     of_fold,
@@ -36,11 +38,14 @@ from hushsum_proto.entries import DeltaEntry, partition_of
 _STATUSES: Final = {
     RememberedKind.COUNTED: Status.COUNTED,
     RememberedKind.LATE: Status.LATE,
+    RememberedKind.OUT_OF_REACH: Status.UNKNOWN,
     RememberedKind.UNKNOWN: Status.UNKNOWN,
 }
 # Every fold has closed such a window: nothing that is appended for it could count any more. (While it is *closing*, a
 # delta is still appended: another copy of it may be on its way, and only what the fold says after both is final.)
 _OVER: Final = frozenset({WindowState.SEALED, WindowState.RELEASED})
+
+_journal = journal("gateway")
 
 
 class _Key(NamedTuple):
@@ -168,8 +173,13 @@ class Gateway:
             flight = self._in_flight(sent)
             if flight is not None:
                 return flight.answer
-            self._check_id(sent)
-            Delta.unpack(data, self._plan)
+            known = self._check_id(sent)
+            delta = Delta.unpack(data, self._plan)
+            if known is RememberedKind.OUT_OF_REACH:
+                # The fold would drop it, whatever it holds: an acknowledgement would promise what never comes.
+                return Answer(header.id, Status.UNKNOWN)
+            if known is RememberedKind.UNKNOWN:
+                self._check_bound(sent, delta.records)
         except DeltaError as error:
             return refused(id_in(data), Refusal.of(error.reason, error.detail))
         except RefusedError as error:
@@ -195,16 +205,25 @@ class Gateway:
         reason = Reason.ID_REUSED if flight.window == sent.window else Reason.ID_OF_ANOTHER_WINDOW
         raise RefusedError(used_before(reason, sent.key.id))
 
-    def _check_id(self, sent: _Sent) -> None:
+    def _check_id(self, sent: _Sent) -> RememberedKind:
         """Refuses what the fold is known to refuse; it would say so itself, but later."""
         kind, reason = self._ask_fold(sent)
         if kind is RememberedKind.REFUSED:
             assert reason is not None
             raise RefusedError(of_fold(reason, sent.key.id, self._plan))
+        return kind
+
+    def _check_bound(self, sent: _Sent, records: int) -> None:
+        """Refuses a new delta beyond its client's bound: what is counted in an open window only grows."""
+        bound = self._plan.privacy.records_per_client
+        if bound is None:
+            return
+        if self._folds.contributed(sent.partition, sent.key.client_id, sent.window) + records > bound:
+            raise RefusedError(of_fold(Reason.TOO_MANY_RECORDS, sent.key.id, self._plan))
 
     def _send(self, sent: _Sent) -> Answer | asyncio.Future[Answer]:
         if self.waiting >= self._pending_entries_max:
-            detail = f"{self.waiting} deltas wait for the log or the fold, which is all that may"
+            detail = f"at most {self._pending_entries_max} deltas may wait for the log or the fold"
             return refused(sent.key.id, Refusal.of(ServiceReason.OVERLOADED, detail, RETRY_AFTER_MS))
         entry = DeltaEntry(sent.key.client_id, sent.data, self._runtime.now_ms())
         commit = self._commits.offer(Appended(sent.partition, sent.window, entry_to_bytes(entry)))
@@ -237,7 +256,8 @@ class Gateway:
             await self._folds.passed(flight.partition, committed.position)
             answer = self._recall(flight)
         except AggregatorError as error:
-            answer = refused(flight.key.id, Refusal.of(ServiceReason.UNAVAILABLE, str(error), RETRY_AFTER_MS))
+            _journal.error("the fold says nothing of a delta", error=str(error))
+            answer = refused(flight.key.id, Refusal.of(ServiceReason.UNAVAILABLE, FAILED, RETRY_AFTER_MS))
         flight.answer.set_result(answer)
 
     async def _sweep(self, partition: int) -> None:

@@ -32,7 +32,8 @@ def write_journal(level: str, form: str, stream: TextIO | None = None) -> None:
     render: list[Processor] = (
         [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
         if form == "json"
-        else [structlog.dev.ConsoleRenderer(colors=out.isatty())]
+        # Not the default traceback: that one shows local variables, and with them what clients sent.
+        else [structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=structlog.dev.plain_traceback)]
     )
     structlog.configure(
         processors=[

@@ -46,6 +46,7 @@ class SqliteLog:
         self._plan, self._runtime = plan, runtime
         self._writer, self._reader = writer, reader
         self._ends = [Milestone(end) for end in ends]
+        self._deleted: tuple[int, dict[int, int]] | None = None  # by the last :meth:`forget`
 
     @classmethod
     async def open(cls, path: Path, plan_id: bytes, partitions: int, runtime: Runtime) -> Self:
@@ -91,13 +92,24 @@ class SqliteLog:
         return self._ends[partition].value
 
     async def forget(self, window: int, below: Mapping[int, int]) -> None:
-        """Erases entries of windows up to ``window`` that stand below each partition's position."""
+        """Erases entries of windows up to ``window`` that stand below each partition's position.
+
+        Raises:
+            LogError: A reader keeps erased bytes in the write-ahead log. Asked for the same again, it does no more than
+                what is left to do.
+        """
+        scope = (window, dict(below))
+        if self._deleted != scope:
+            await self._delete(window, below)
+            self._deleted = scope
+        await self._writer.truncate()
+
+    async def _delete(self, window: int, below: Mapping[int, int]) -> None:
         for partition, stop in below.items():
             start = await self._reader.read(partial(_first, plan=self._plan, partition=partition))
             for step in range(start, stop, _FORGET_STEP):
                 scope = (self._plan, partition, step, min(step + _FORGET_STEP, stop), window)
                 await self._writer.write(partial(_forget, scope=scope))
-        await self._writer.truncate()
 
     async def close(self) -> None:
         """Closes the file, after what is under way."""

@@ -47,6 +47,9 @@ class Metrics:
         self._checkpoint_seconds = Histogram("hushsum_checkpoint_seconds", "Of a checkpoint", buckets=_SECONDS, **make)
         self._outcomes = Counter("hushsum_outcomes", "Published outcomes", ["kind"], **make)
         self._releasing_stopped = Gauge("hushsum_releasing_stopped", "1 where an operator must act", **make)
+        self._forgetting_pending = Gauge(
+            "hushsum_forgetting_pending", "1 while something of a released window is not erased yet", **make
+        )
         # Every reason is there from the start: an alert needs the 0 before the first one.
         self._by_reason: dict[AnyReason | None, Counter] = {
             reason: self._refusals.labels(reason.value) for reason in (*Reason, *ServiceReason)
@@ -111,9 +114,13 @@ class Metrics:
         """An outcome is published."""
         self._outcomes.labels(release.kind).inc()
 
-    def releasing_stopped(self, why: str) -> None:  # noqa: ARG002  the text goes to the log, a gauge holds no text
-        """No outcome is taken until an operator has put something right."""
-        self._releasing_stopped.set(1)
+    def releasing_stopped(self, why: str) -> None:
+        """No outcome is taken; empty: it goes on again."""
+        self._releasing_stopped.set(1 if why else 0)  # the text goes to the journal, a gauge holds none
+
+    def forgetting_pending(self, why: str) -> None:
+        """Something of a released window is not erased yet; empty: all of it is."""
+        self._forgetting_pending.set(1 if why else 0)
 
     def _lag(self, partition: int) -> None:
         lag = self._ends.get(partition, 0) - self._positions.get(partition, 0)

@@ -33,6 +33,17 @@ class Observers:
         _journal.info("released", kind=release.kind, window=release.window)
 
     def releasing_stopped(self, why: str) -> None:
-        """An operator must act."""
+        """No outcome is taken, until an operator acts or what is committed can be published."""
         self._metrics.releasing_stopped(why)
-        _journal.error("releasing stopped", why=why)
+        if why:
+            _journal.error("releasing stopped", why=why)
+        else:
+            _journal.info("releasing goes on")
+
+    def forgetting_pending(self, why: str) -> None:
+        """Something of a released window is not erased yet; it is tried again."""
+        self._metrics.forgetting_pending(why)
+        if why:
+            _journal.warning("forgetting is not done, trying again", why=why)
+        else:
+            _journal.info("forgotten")

@@ -11,7 +11,7 @@ from hushsum.plan import Plan
 from hushsum_proto.answers import Refusal, ServiceReason
 
 _ORDER: Final = tuple(WindowState)
-_SLEEP_S_MAX: Final = 60.0  # a wall clock may be set; this is how late a gateway may notice
+_SLEEP_S_MAX: Final = 5.0  # a wall clock may be set; this is how late a gateway may notice
 
 
 class Openings:
@@ -48,6 +48,7 @@ class Openings:
 
     async def span(self) -> tuple[int, int]:
         """The oldest and the newest window that take deltas now, by a fresh read of the store."""
+        await self.open_accepted()  # the clock may have been set since the task below looked
         await self.refresh()
         accepted = self.accepted()
         return min([*self._open(), accepted.start]), max(accepted.stop - 1, self.first_window)
@@ -80,15 +81,19 @@ class Openings:
             self._learn(await self._store.states(self._plan.id, min(wanted), max(wanted)))
 
     async def open_accepted(self) -> None:
-        """Opens what the clock allows and nobody has opened yet."""
-        await self.ensure(self.accepted())
-
-    async def ensure(self, windows: Collection[int]) -> None:
-        """Records that these windows are open here, where nothing is known of them yet."""
-        missing = [window for window in windows if window not in self._known]
+        """Records that the windows that the clock allows are open here, where nothing is known of them yet."""
+        missing = [window for window in self.accepted() if window not in self._known]
         if missing:
             await self._store.open_windows(self._plan.id, min(missing), max(missing))
             await self.refresh(missing)
+
+    async def ensure(self, windows: Collection[int]) -> None:
+        """Makes sure that these windows are known, as far as the clock opens them: data opens none.
+
+        A window that is still not known afterwards was never open: its time went by, or the clock was set back.
+        """
+        if any(window not in self._known for window in windows):
+            await self.open_accepted()
 
     async def run(self) -> None:
         """Opens each window when the clock reaches it, until cancelled."""

@@ -11,10 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
 from aggregator.fold_state import Checkpoint, FoldState
+from aggregator.fold_view import Folds, FoldView
 from aggregator.records import Appended, Outcome, StoredRelease
-from aggregator.verdicts import Remembered, RememberedKind, Verdict
-from hushsum.delta import DeltaId
-from hushsum.errors import Reason
+from aggregator.verdicts import Verdict
 from hushsum.plan import Plan
 from hushsum.privacy.account import Account
 from hushsum.privacy.event import Spend
@@ -226,49 +225,6 @@ class Receipts(Protocol):
         """(plan id, kind, window, sha256 of the release, spend) of each outcome."""
 
 
-class FoldView(Protocol):
-    """What a gateway asks of the folds."""
-
-    async def passed(self, partition: int, position: int) -> None:
-        """Returns once the partition's fold has passed ``position``: applied, not yet checkpointed.
-
-        That is enough for an answer after a seal: the entries up to ``position`` are durable in the log, and the fold
-        is deterministic, so after a crash it comes to the same verdict again, from whichever checkpoint.
-
-        Raises:
-            PartitionStoppedError: The partition's fold has stopped.
-        """
-
-    def remembered(self, partition: int, client_id: str, id: DeltaId) -> Remembered | None:
-        """What the fold remembers of an id; None when nothing."""
-
-    def recall(
-        self, partition: int, client_id: str, id: DeltaId, digest: bytes, window: int
-    ) -> tuple[RememberedKind, Reason | None]:
-        """What to tell the sender of a delta that the fold has passed, and whose window is no longer open.
-
-        One look: asking for the id first and the window's state after it could call a forgotten delta *late*.
-        """
-
-
-class Folds(FoldView, Protocol):
-    """What the releaser asks of the folds."""
-
-    async def closed(self, partition: int, window: int) -> None:
-        """Returns once the partition has stored the window's counters as sealed; durable.
-
-        Raises:
-            PartitionStoppedError: The partition's fold has stopped.
-        """
-
-    async def forget(self, window: int) -> None:
-        """Makes every fold forget windows up to this one; durable when it returns.
-
-        Raises:
-            PartitionStoppedError: A partition's fold has stopped.
-        """
-
-
 class Observer(Protocol):
     """Who counts what the workers and the releaser do; called from the event loop, and must not block."""
 
@@ -279,7 +235,11 @@ class Observer(Protocol):
 
     def released(self, release: StoredRelease) -> None: ...
 
-    def releasing_stopped(self, why: str) -> None: ...
+    def releasing_stopped(self, why: str) -> None:
+        """No outcome is taken, and why; empty: it goes on again."""
+
+    def forgetting_pending(self, why: str) -> None:
+        """Something of a released window is not erased yet, and why; empty: all of it is."""
 
 
 class Authenticator(Protocol):

@@ -1,10 +1,16 @@
 """Receipts in a file apart from the store: one canonical JSON line for each outcome, on disk before it returns.
 
 Lines are a chain: a checksum is CRC-32 over the line's other fields, begun from the checksum of the line before. So a
-line that is damaged, changed or missing in the middle is found. The last line alone may be torn, by a crash while it
-was written: nobody has seen that release, so it is cut off, or completed where only its line break is missing.
+line that is damaged, changed or missing is found.
+
+A line and its break are one write, and a receipt counts once an fsync has returned after it. So the receipt of a
+release that anybody has seen always has its break, and only what follows the last break can be torn, by a crash while
+it was written: nobody has seen that release. It is cut off, and a copy is kept beside the file; or it is completed,
+where only its break is missing. A bad line *with* its break was whole once: it is damaged, the last one like any other,
+and nothing is released until an operator has restored it.
 """
 
+import errno
 import os
 import threading
 import zlib
@@ -13,12 +19,18 @@ from pathlib import Path
 from typing import Final, Self
 
 from aggregator.errors import ReceiptsError
-from aggregator.ports import Runtime, StoredRelease
+from aggregator.journal import journal
+from aggregator.ports import Receipts, Runtime, StoredRelease
+from aggregator.private_files import FILE_MODE
 from hushsum import canonical
 from hushsum.errors import HushsumError
 from hushsum.privacy.event import Spend
 
 RECEIPTS_FORMAT: Final = 1
+
+_UNTIL: Final = "nothing is released until it is restored and the service is started again"
+
+_journal = journal("receipts")
 
 
 @dataclass(frozen=True)
@@ -95,10 +107,10 @@ class ReceiptsFile:
 
     @classmethod
     async def open(cls, path: Path, runtime: Runtime) -> Self:
-        """Opens the file, repairs a torn last line, and makes the file where it is not there.
+        """Opens the file, repairs a torn tail, and makes the file where it is not there.
 
         Raises:
-            ReceiptsError: It is damaged before its last line, is of a newer format, or cannot be written.
+            ReceiptsError: It is damaged, is of a newer format, or cannot be read or written.
         """
         receipts = cls(path, runtime)
         await runtime.blocking(receipts._load)
@@ -115,38 +127,38 @@ class ReceiptsFile:
 
     def _load(self) -> None:
         try:
-            self._path.touch()
-            data = self._path.read_bytes()
+            self._path.touch(mode=FILE_MODE)
+            *lines, tail = self._path.read_bytes().split(b"\n")
+            for number, line in enumerate(lines, 1):
+                self._take(line, number)
+            if tail:
+                self._repair(tail, len(lines) + 1)
+            _sync_folder(self._path.parent)
         except OSError as error:
-            raise ReceiptsError(f"receipts {self._path}: {error}") from error
-        lines = data.split(b"\n")
-        unended = lines.pop()  # empty where the last line has its break
-        last = len(lines) - (0 if unended else 1)
-        for number, line in enumerate([*lines, *([unended] if unended else [])]):
-            try:
-                receipt, self._checksum = Receipt.from_line(line, self._checksum)
-            except ReceiptsError as error:
-                if number == last and isinstance(error, _NotWholeError):
-                    break  # torn while it was written
-                raise ReceiptsError(
-                    f"receipts {self._path}, line {number + 1}: {error}; nothing is released until it is restored"
-                ) from error
-            self._receipts[receipt.key] = receipt
-            self._size += len(line) + 1
-        if self._size != len(data):
-            self._repair(complete=self._size == len(data) + 1)
-        self._sync_folder()
+            raise ReceiptsError(f"receipts {self._path}: {error}; {_UNTIL}") from error
 
-    def _repair(self, *, complete: bool) -> None:
-        """Adds the missing line break, or cuts off what follows the last whole line."""
-        with self._path.open("r+b") as file:
-            if complete:
-                file.seek(0, os.SEEK_END)
-                file.write(b"\n")
-            else:
+    def _take(self, line: bytes, number: int) -> None:
+        try:
+            receipt, self._checksum = Receipt.from_line(line, self._checksum)
+        except ReceiptsError as error:
+            raise type(error)(f"receipts {self._path}, line {number}: {error}; {_UNTIL}") from error
+        self._receipts[receipt.key] = receipt
+        self._size += len(line) + 1
+
+    def _repair(self, tail: bytes, number: int) -> None:
+        """Adds the missing break to what is whole, and cuts off what is not."""
+        try:
+            self._take(tail, number)
+        except _NotWholeError:
+            torn = self._path.with_name(self._path.name + ".torn")
+            # Nothing is cut off before its copy is on the disk.
+            _append(torn, tail + b"\n")
+            with self._path.open("r+b") as file:
                 file.truncate(self._size)
-            file.flush()
-            os.fsync(file.fileno())
+                os.fsync(file.fileno())
+            _journal.warning("a torn receipt was cut off", line=number, size_bytes=len(tail), copy=torn.name)
+        else:
+            _append(self._path, b"\n")
 
     def _write(self, receipt: Receipt) -> None:
         with self._guard:
@@ -160,24 +172,66 @@ class ReceiptsFile:
                 return
             line, checksum = receipt.to_line(self._checksum)
             try:
-                self._append(line + b"\n")
+                _append(self._path, line + b"\n", at=self._size)
             except OSError as error:
                 raise ReceiptsError(f"receipts {self._path}: {error}") from error
             self._receipts[receipt.key] = receipt
             self._checksum, self._size = checksum, self._size + len(line) + 1
 
-    def _append(self, line: bytes) -> None:
-        with self._path.open("r+b") as file:
-            # A write that failed half way may have left a torn line behind.
-            file.truncate(self._size)
-            file.seek(self._size)
-            file.write(line)
-            file.flush()
-            os.fsync(file.fileno())
 
-    def _sync_folder(self) -> None:
-        descriptor = os.open(self._path.parent, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+class NoReceipts:
+    """Stands for receipts that cannot be read or trusted: whoever asks is told why, and nothing is released."""
+
+    def __init__(self, why: str) -> None:
+        self._why = why
+
+    async def write(self, release: StoredRelease, spend: Spend) -> None:  # noqa: ARG002  as of all receipts
+        """Writes nothing."""
+        raise ReceiptsError(self._why)
+
+    async def read(self) -> list[tuple[bytes, str, int, bytes, Spend]]:
+        """Reads nothing."""
+        raise ReceiptsError(self._why)
+
+
+async def open_receipts(path: Path, runtime: Runtime) -> Receipts:
+    """The receipts in a file, or, where they are damaged or unreadable, receipts that say so to whoever asks."""
+    try:
+        return await ReceiptsFile.open(path, runtime)
+    except ReceiptsError as error:
+        return NoReceipts(str(error))
+
+
+def _append(path: Path, data: bytes, at: int | None = None) -> None:
+    """Appends in one write, on disk when it returns.
+
+    Args:
+        path: The file; made where it is not there and ``at`` is not given.
+        data: What is appended.
+        at: The size that the file is known to have: what follows is a write that failed half way, and is cut off.
+
+    Raises:
+        OSError: It is not all written, or the file is shorter than it is known to be.
+    """
+    flags = os.O_WRONLY | os.O_APPEND | (os.O_CREAT if at is None else 0)
+    descriptor = os.open(path, flags, FILE_MODE)
+    try:
+        if at is not None:
+            size = os.fstat(descriptor).st_size
+            if size < at:
+                raise OSError(f"it has {size} bytes of {at} that were written: restore it")
+            if size > at:
+                os.ftruncate(descriptor, at)
+        if os.write(descriptor, data) != len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -14,6 +14,18 @@ from hushsum_proto.entries import partition_of
 from hushsum_proto.messages import PROTOCOL_VERSIONS, Hello, Welcome
 
 VERDICTS_MAX: Final = 1024
+VERSIONS_MAX: Final = 64
+FEATURES_MAX: Final = 64
+
+
+def check_number(count: int, most: int, what: str) -> None:
+    """Allows so many of something in one message: to be asked before they are converted.
+
+    Raises:
+        RefusedError: There are more.
+    """
+    if count > most:
+        raise RefusedError(Refusal.of(Reason.TOO_LARGE, f"{count} {what} in one message, expected at most {most}"))
 
 
 class Reception:
@@ -67,12 +79,9 @@ class Reception:
         """What the fold remembers of a client's own ids.
 
         Raises:
-            RefusedError: Another plan, or too many ids.
+            RefusedError: Another plan.
         """
         check_plan(plan_id, self.plan)
-        if len(ids) > VERDICTS_MAX:
-            detail = f"{len(ids)} ids in one question, expected at most {VERDICTS_MAX}"
-            raise RefusedError(Refusal.of(Reason.TOO_LARGE, detail))
         return [self._verdict(client_id, delta_id) for delta_id in ids]
 
     def _verdict(self, client_id: str, delta_id: DeltaId) -> Answer:

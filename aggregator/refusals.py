@@ -9,6 +9,7 @@ from hushsum.plan import Plan
 from hushsum_proto.answers import Answer, Refusal, ServiceReason, Status
 
 RETRY_AFTER_MS: Final = 200
+FAILED: Final = "the service failed; its journal says why"
 
 
 class RefusedError(AggregatorError):
@@ -44,6 +45,11 @@ def check_plan(plan_id: bytes, plan: Plan) -> None:
     """
     if plan_id and plan_id != plan.id:
         raise RefusedError(wrong_plan(plan_id, plan))
+
+
+def overloaded(detail: str) -> RefusedError:
+    """A limit is reached; the detail names the limit, and nothing of what others have there."""
+    return RefusedError(Refusal.of(ServiceReason.OVERLOADED, detail, RETRY_AFTER_MS))
 
 
 def shutting_down() -> Refusal:

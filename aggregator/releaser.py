@@ -2,13 +2,25 @@
 
 Each step can be repeated after a crash between any two: a seal that stands already counts for nothing, an outcome is
 stored once, a receipt is written once. Only the draw is never repeated once it is stored, and never shown before.
+
+What fails between the commit and the end (a full disk, a caller that goes away) is finished by whoever comes next: the
+automatic loop, the next release, the next start.
 """
 
 import asyncio
+import contextlib
 from dataclasses import dataclass
 from typing import Final
 
-from aggregator.errors import OutcomeExistsError, ReleasingStoppedError, StoreError, WindowOrderError
+from aggregator.errors import (
+    AggregatorError,
+    OutcomeExistsError,
+    ReceiptsError,
+    ReleasingStoppedError,
+    StoreError,
+    WindowOrderError,
+)
+from aggregator.forgetting import Forgetting
 from aggregator.ports import Appended, Folds, Log, Observer, Receipts, Runtime, Store, StoredRelease
 from aggregator.reconciliation import reconcile
 from aggregator.windows import WindowBook, WindowState, due_ms
@@ -40,27 +52,48 @@ class ReleaserPorts:
 class Releaser:
     """The one releaser of a plan.
 
+    An exhausted budget stops outcomes, not collection: windows are sealed in their time and stay sealed, and their
+    entries and exact counters are kept, for as long as no operator acts. The status says so, and how many wait.
+
     Args:
         plan: What is collected; registered in the store.
         ports: The world.
-
-    Attributes:
-        stopped: Why no outcome is taken until an operator has put something right; empty while all is well.
     """
 
     def __init__(self, plan: Plan, ports: ReleaserPorts) -> None:
-        self.stopped = ""
         self._plan, self._ports = plan, ports
         self._store, self._runtime = ports.store, ports.runtime
+        self._forgetting = Forgetting(
+            plan,
+            log=ports.log,
+            store=ports.store,
+            folds=ports.folds,
+            runtime=ports.runtime,
+            observer=ports.observer,
+        )
         self._one_at_a_time = asyncio.Lock()
+        self._stopped = ""  # until the next start
+        self._unpublishable = ""  # until it succeeds
+        self._untold: dict[tuple[str, int], StoredRelease] = {}  # publication begun, and nobody told of it yet
+
+    @property
+    def stopped(self) -> str:
+        """Why no outcome is taken; empty while all is well.
+
+        It lasts until an operator has put something right and starts the service again; where it says that something
+        committed cannot be published, until that succeeds.
+        """
+        return self._stopped or self._unpublishable
 
     async def start(self) -> None:
         """Compares store and receipts, and finishes what a crash left half done. The folds run already."""
         async with self._one_at_a_time:
             await self._reconcile()
-            if not self.stopped:
-                await self._publish_committed()
-                await self._forget_released()
+            if not self._stopped:
+                for outcome in await self._store.outcomes(self._plan.id):
+                    if outcome.published:
+                        self._forgetting.add(outcome.window)
+            await self._catch_up()
             closing = [window for window, state in (await self._book()).states.items() if state is WindowState.CLOSING]
             for window in sorted(closing):
                 await self._seal(window)
@@ -72,15 +105,20 @@ class Releaser:
             await self._runtime.sleep(await self._pause_s())
 
     async def take_due(self) -> None:
-        """Seals the windows whose time has come, and releases what is sealed, as long as releasing is not stopped."""
+        """Finishes what is committed, seals the windows whose time has come, and releases what is sealed.
+
+        Windows are sealed in their time whether or not releasing is stopped.
+        """
+        async with self._one_at_a_time:
+            await self._catch_up()
         schedule = self._plan.window
         while (window := (await self._book()).due_to_seal(schedule, self._runtime.now_ms())) is not None:
             await self.seal(window)
         while not self.stopped and (window := (await self._book()).next_outcome()) is not None:
             try:
                 await self.release(window)
-            except ReleasingStoppedError:
-                return  # `stopped` says it; windows are still sealed in time
+            except (ReleasingStoppedError, ReceiptsError):
+                return  # `stopped` says it
 
     async def seal(self, window: int | None = None) -> int:
         """Closes a window in every partition; returns once its counters are stored and cannot change any more.
@@ -104,33 +142,51 @@ class Releaser:
             book.check_seal(window)
             if book.states[window] in (WindowState.OPEN, WindowState.CLOSING):
                 await self._seal(window)
+            await self._forgetting.attempt()
             return window
 
     async def release(self, window: int | None = None) -> StoredRelease:
         """Draws, stores and publishes the outcome of a sealed window, then forgets the window.
 
+        A release is given back although its window is not forgotten, where that fails: it is tried again.
+
         Args:
-            window: Which; None: the oldest sealed one. One that is released already is given back as it is stored.
+            window: Which; None: the oldest sealed one, or the one that an earlier call committed and could not publish.
+                One that is released already is given back as it is stored.
 
         Raises:
             WindowOrderError: It is not sealed, or an older one comes first.
             ReleasingStoppedError: The budget is spent, or the receipts do not belong to the store.
+            ReceiptsError: The receipt cannot be written; the outcome is committed, and published once it can.
         """
         async with self._one_at_a_time:
-            self._refuse_stopped()
-            book = await self._book(window)
-            if window is None:
-                window = book.next_outcome()
-                if window is None:
-                    raise WindowOrderError("no window is sealed and next for its outcome")
-            book.check_outcome(window)
-            if book.states[window] is WindowState.SEALED:
-                await self._draw(window)
-            await self._publish_committed()
-            await self._forget_released()
-            release = await self._store.release(self._plan.id, TUMBLING, window)
-            assert release is not None, "it was published above"
+            try:
+                release = await self._released(window)
+            except AggregatorError:
+                await self._forgetting.attempt()
+                raise
+            await self._forgetting.attempt()
             return release
+
+    async def _released(self, window: int | None) -> StoredRelease:
+        if self._stopped:
+            raise ReleasingStoppedError(self._stopped)
+        finished = await self._publish_committed()
+        if window is None and finished:
+            return finished[0]  # a repeated call means this one; the next window would be another charge
+        book = await self._book(window)
+        if window is None:
+            window = book.next_outcome()
+            if window is None:
+                raise WindowOrderError("no window is sealed and next for its outcome")
+        book.check_outcome(window)
+        if book.states[window] is WindowState.SEALED:
+            await self._draw(window)
+        await self._publish_committed()
+        release = await self._store.release(self._plan.id, TUMBLING, window)
+        assert release is not None, "it was published above"
+        self._forgetting.add(window)
+        return release
 
     async def _seal(self, window: int) -> None:
         """Repeated after a crash, it appends seals that count for nothing where the first ones stand."""
@@ -158,31 +214,52 @@ class Releaser:
             if any(outcome.window == window for outcome in await self._store.outcomes(self._plan.id)):
                 return  # another releaser has charged and stored it meanwhile
             self._stop(f"window {window} stays sealed: {error}")
-            raise ReleasingStoppedError(self.stopped) from error
+            raise ReleasingStoppedError(self._stopped) from error
 
     def _noised(self, sketch: Sketch, window: int) -> bytes:
         release = draw(sketch, kind=TUMBLING, window=window, entropy=self._ports.entropy, accounted=True)
         return release.to_bytes()
 
-    async def _publish_committed(self) -> None:
-        """Nobody sees a release before its receipt is durable."""
-        for release in await self._store.unpublished(self._plan.id):
-            spend = spend_of(self._plan, kind=release.kind, window=release.window)
-            await self._ports.receipts.write(release, spend)
-            await self._store.publish(self._plan.id, release.kind, release.window)
-            self._ports.observer.released(release)
+    async def _catch_up(self) -> None:
+        """Finishes what is committed, as far as that can be done now; what cannot, `stopped` and the observer say."""
+        if not self._stopped:
+            with contextlib.suppress(AggregatorError):
+                await self._publish_committed()
+        await self._forgetting.attempt(patient=True)
 
-    async def _forget_released(self) -> None:
-        """Forgets every window up to the last one released. The folds first: what they have stored needs no replay."""
-        published = [outcome.window for outcome in await self._store.outcomes(self._plan.id) if outcome.published]
-        if not published:
-            return
-        await self._ports.folds.forget(max(published))
-        await self._ports.log.forget(max(published), await self._store.positions(self._plan.id))
-        await self._store.forget(self._plan, max(published))
+    async def _publish_committed(self) -> list[StoredRelease]:
+        """Publishes what is committed, and gives it back. Nobody sees a release before its receipt is durable."""
+        told: list[StoredRelease] = []
+        try:
+            waiting = {(each.kind, each.window): each for each in await self._store.unpublished(self._plan.id)}
+            # A call that was given up in between may have published one, and told nobody.
+            told += [self._tell(key) for key in [*self._untold] if key not in waiting]
+            for key, release in waiting.items():
+                self._untold[key] = release
+                spend = spend_of(self._plan, kind=release.kind, window=release.window)
+                await self._ports.receipts.write(release, spend)
+                await self._store.publish(self._plan.id, release.kind, release.window)
+                told.append(self._tell(key))
+        except AggregatorError as error:
+            which = f"window {min(window for _, window in self._untold)} is" if self._untold else "an outcome may be"
+            self._say(unpublishable=f"{which} drawn and charged, and not published yet: {error}; it is tried again")
+            raise
+        self._say(unpublishable="")
+        return told
+
+    def _tell(self, key: tuple[str, int]) -> StoredRelease:
+        release = self._untold.pop(key)
+        self._forgetting.add(release.window)
+        self._ports.observer.released(release)
+        return release
 
     async def _reconcile(self) -> None:
-        found = reconcile(self._plan.id, await self._store.outcomes(self._plan.id), await self._ports.receipts.read())
+        outcomes = await self._store.outcomes(self._plan.id)
+        try:
+            found = reconcile(self._plan.id, outcomes, await self._ports.receipts.read())
+        except ReceiptsError as error:
+            self._stop(str(error))
+            return
         for spend in found.spends:
             await self._store.count_spend(spend)
         if found.problem:
@@ -202,10 +279,11 @@ class Releaser:
         left_ms = due_ms(self._plan.window, window) - self._runtime.now_ms()
         return min(max(left_ms / 1000, 0.0), _LOOK_S)
 
-    def _refuse_stopped(self) -> None:
-        if self.stopped:
-            raise ReleasingStoppedError(self.stopped)
-
     def _stop(self, why: str) -> None:
-        self.stopped = why
+        self._stopped = why
         self._ports.observer.releasing_stopped(why)
+
+    def _say(self, *, unpublishable: str) -> None:
+        if unpublishable != self._unpublishable:
+            self._unpublishable = unpublishable
+            self._ports.observer.releasing_stopped(self.stopped)

@@ -1,13 +1,14 @@
 """The gRPC server: the three services, health and reflection on one port, with limits computed from the plan."""
 
+import asyncio
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 import grpc.aio
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # it ships no types
-from grpc_reflection.v1alpha import reflection  # type: ignore[import-untyped]  # it ships no types
 
+from aggregator.config import host_and_port
 from aggregator.errors import ConfigError
 from aggregator.metrics import Metrics
 from aggregator.ports import Authenticator
@@ -15,6 +16,7 @@ from aggregator.server_administration import AdministrationService
 from aggregator.server_calls import Handler, Methods
 from aggregator.server_catalogue import CatalogueService
 from aggregator.server_collection import Collection
+from aggregator.server_probes import Probes
 from hushsum.plan import Plan
 from hushsum_proto.v1 import wire_pb2 as pb
 
@@ -51,7 +53,7 @@ class Server:
         self._services = services
         self._authenticator = authenticator
         self._metrics = metrics
-        self._health = health.aio.HealthServicer()
+        self._probes = Probes()
         self._server = grpc.aio.server(options=_options(plan), maximum_concurrent_rpcs=sessions_max + _OTHER_CALLS_MAX)
 
     async def start(self, listen: str) -> str:
@@ -60,12 +62,8 @@ class Server:
         Raises:
             ConfigError: The address cannot be used.
         """
-        names = self._add_services()
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        for name in (health.OVERALL_HEALTH, *names):
-            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
-        health_name = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
-        reflection.enable_server_reflection([*names, health_name, reflection.SERVICE_NAME], self._server)
+        await self._probes.add_to(self._server, self._add_services())
+        await _check_host(listen)
         try:
             port = self._server.add_insecure_port(listen)
         except RuntimeError as error:
@@ -75,7 +73,7 @@ class Server:
 
     async def drain(self) -> None:
         """Tells health checks and open streams that this process stops; what was read is still answered."""
-        await self._health.enter_graceful_shutdown()
+        await self._probes.drain()
         self._services.collection.stop_sessions()
 
     async def stop(self, grace_s: float) -> None:
@@ -91,9 +89,19 @@ class Server:
         names = {name: service.full_name for name, service in pb.DESCRIPTOR.services_by_name.items()}
         assert names.keys() == parts.keys(), "every service of the protocol is served"
         for name, add_to in parts.items():
-            methods = Methods(names[name], self._authenticator, self._metrics)
+            for_operator = name == "Administration"
+            methods = Methods(names[name], self._authenticator, self._metrics, for_operator=for_operator)
             self._server.add_generic_rpc_handlers((add_to(methods),))
         return list(names.values())
+
+
+async def _check_host(listen: str) -> None:
+    """Looks the host up first: of a name that nobody knows gRPC would say the same as of a port that is taken."""
+    host, port = host_and_port(listen)
+    try:
+        await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(f"listen: the host of {listen} cannot be found: is its name right?") from error
 
 
 def _options(plan: Plan) -> list[tuple[str, int]]:

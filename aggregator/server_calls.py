@@ -1,6 +1,7 @@
 """gRPC methods around plain coroutines: bytes that are no message, who calls, errors translated to a status once."""
 
 import enum
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any, Final, NoReturn, TypeAlias, TypeVar
 
@@ -19,7 +20,7 @@ from aggregator.errors import (
 from aggregator.journal import journal
 from aggregator.metrics import Metrics
 from aggregator.ports import Authenticator
-from aggregator.refusals import RefusedError
+from aggregator.refusals import FAILED, RefusedError
 from hushsum.errors import BudgetError, Reason
 from hushsum_proto import metadata
 from hushsum_proto.answers import AnyReason, Refusal, ServiceReason
@@ -31,6 +32,9 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Handler: TypeAlias = grpc.GenericRpcHandler
 
 _journal = journal("grpc")
+
+_FAILED_RETRY_AFTER_MS: Final = 1000
+_FOLDERS: Final = re.compile(r"(?<![^\s'\"(=:])/(?!/)(?:[^\s/]+/)*")
 
 _CODES: Final[dict[AnyReason | None, grpc.StatusCode]] = {
     ServiceReason.UNAUTHENTICATED: grpc.StatusCode.UNAUTHENTICATED,
@@ -101,12 +105,16 @@ class Methods:
         service: Its full name.
         authenticator: Says who calls.
         metrics: Counts what is refused, by reason.
+        for_operator: Whether callers are told what failed inside; others get one fixed sentence.
     """
 
-    def __init__(self, service: str, authenticator: Authenticator, metrics: Metrics) -> None:
+    def __init__(
+        self, service: str, authenticator: Authenticator, metrics: Metrics, *, for_operator: bool = False
+    ) -> None:
         self._service = service
         self._authenticator = authenticator
         self._metrics = metrics
+        self._for_operator = for_operator
         self._handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}  # Any: one dictionary for all messages
 
     def unary(self, name: str, request: type[Q], method: Callable[[Call, Q], Awaitable[Message]]) -> None:
@@ -169,12 +177,15 @@ class Methods:
             raise error
         for kind, code, name in _OTHERS:
             if isinstance(error, kind):
-                await context.abort(code, str(error), ((metadata.REASON, name),))
+                await context.abort(code, _without_folders(str(error)), ((metadata.REASON, name),))
         refusal = _refusal_of(error)
+        if refusal is None and isinstance(error, AggregatorError):
+            _journal.error("call failed", error=str(error), kind=type(error).__name__)
+            detail = _without_folders(str(error)) if self._for_operator else FAILED
+            refusal = Refusal.of(ServiceReason.UNAVAILABLE, detail, _FAILED_RETRY_AFTER_MS)
         if refusal is None:
             _journal.error("call failed", exc_info=error)
-            detail = "the service failed; its journal says why"
-            await context.abort(grpc.StatusCode.INTERNAL, detail, ((metadata.REASON, "internal"),))
+            await context.abort(grpc.StatusCode.INTERNAL, FAILED, ((metadata.REASON, "internal"),))
         assert refusal.reason is not None
         if not (isinstance(error, RefusedError) and error.counted):
             self._metrics.refused(refusal.reason)
@@ -192,9 +203,12 @@ def _refusal_of(error: Exception) -> Refusal | None:
         return Refusal.of(ServiceReason.UNAUTHENTICATED, str(error))
     if isinstance(error, MalformedMessageError):
         return Refusal.of(Reason.MALFORMED, str(error))
-    if isinstance(error, AggregatorError):
-        return Refusal.of(ServiceReason.UNAVAILABLE, str(error), 1000)
     return None
+
+
+def _without_folders(text: str) -> str:
+    """The text with files' names in place of their paths: where files lie is nothing for the wire."""
+    return _FOLDERS.sub("", text)
 
 
 def _checked(message: Q | Malformed) -> Q:

@@ -4,12 +4,16 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from aggregator.catalogue import Catalogue
+from aggregator.places import Places
 from aggregator.refusals import check_plan
 from aggregator.server_calls import Call, Handler, Methods
 from hushsum_proto import convert
 from hushsum_proto.v1 import wire_pb2 as pb
 
 CHUNK_BYTES: Final = 256 * 1024  # far below every default limit of a client
+# Nobody proves who they are here, so neither may take the calls that devices and the operator need.
+WATCHERS_MAX: Final = 256
+READINGS_MAX: Final = 64
 
 
 class CatalogueService:
@@ -17,6 +21,8 @@ class CatalogueService:
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
+        self._watchers = Places(WATCHERS_MAX, "watchers of releases")
+        self._readings = Places(READINGS_MAX, "readers of releases")
 
     def add_to(self, methods: Methods) -> Handler:
         """The handlers of every method."""
@@ -40,15 +46,17 @@ class CatalogueService:
     async def get_release(self, _: Call, request: pb.GetReleaseRequest) -> AsyncIterator[pb.ReleaseChunk]:
         """A release's bytes, in chunks."""
         check_plan(request.plan_id, self._catalogue.plan)
-        data = await self._catalogue.release(request.kind, request.window)
-        for offset in range(0, len(data), CHUNK_BYTES):
-            yield pb.ReleaseChunk(offset=offset, data=data[offset : offset + CHUNK_BYTES])
+        with self._readings.taken():
+            data = await self._catalogue.release(request.kind, request.window)
+            for offset in range(0, len(data), CHUNK_BYTES):
+                yield pb.ReleaseChunk(offset=offset, data=data[offset : offset + CHUNK_BYTES])
 
     async def watch_releases(self, _: Call, request: pb.ListReleasesRequest) -> AsyncIterator[pb.ReleaseInfo]:
         """Published releases, now and from now on."""
         check_plan(request.plan_id, self._catalogue.plan)
-        async for info in self._catalogue.watch(_first_window(request)):
-            yield convert.release_info_to_wire(info)
+        with self._watchers.taken():
+            async for info in self._catalogue.watch(_first_window(request)):
+                yield convert.release_info_to_wire(info)
 
 
 def _first_window(request: pb.ListReleasesRequest) -> int | None:

@@ -5,12 +5,12 @@ from collections.abc import AsyncIterator
 from aggregator.gateway import Gateway
 from aggregator.metrics import Metrics
 from aggregator.ports import Runtime
-from aggregator.reception import Reception
-from aggregator.refusals import RETRY_AFTER_MS, RefusedError
+from aggregator.reception import FEATURES_MAX, VERDICTS_MAX, VERSIONS_MAX, Reception, check_number
+from aggregator.refusals import RefusedError, overloaded
 from aggregator.server_calls import Call, Handler, Methods
 from aggregator.server_sessions import Requests, Session
 from hushsum_proto import convert
-from hushsum_proto.answers import Refusal, ServiceReason, Status
+from hushsum_proto.answers import ServiceReason, Status
 from hushsum_proto.v1 import wire_pb2 as pb
 
 # A refusal that is about the moment, not the delta: a unary call says it with its status.
@@ -55,6 +55,8 @@ class Collection:
         """Opens a session; who calls is checked, so that a client learns early that it is not known."""
         self._gateway.check_running()
         call.client_id()
+        check_number(len(request.protocol_versions), VERSIONS_MAX, "protocol versions")
+        check_number(len(request.features), FEATURES_MAX, "features")
         return convert.welcome_to_wire(await self._reception.welcome(convert.hello_from_wire(request)))
 
     async def submit(self, call: Call, requests: Requests) -> AsyncIterator[pb.SubmitReply]:
@@ -62,8 +64,7 @@ class Collection:
         self._gateway.check_running()
         client_id = call.client_id()
         if len(self._sessions) >= self._sessions_max:
-            detail = f"{len(self._sessions)} sessions are open, which is all that may"
-            raise RefusedError(Refusal.of(ServiceReason.OVERLOADED, detail, RETRY_AFTER_MS))
+            raise overloaded(f"at most {self._sessions_max} sessions may be open")
         session = Session(
             self._gateway,
             client_id,
@@ -89,5 +90,7 @@ class Collection:
 
     async def get_verdicts(self, call: Call, request: pb.VerdictsRequest) -> pb.VerdictsReply:
         """What became of the caller's own ids; those of others are unknown to it."""
+        client_id = call.client_id()
+        check_number(len(request.ids), VERDICTS_MAX, "ids")
         ids = [convert.id_from_wire(message) for message in request.ids]
-        return convert.verdicts_to_wire(self._reception.verdicts(call.client_id(), request.plan_id, ids))
+        return convert.verdicts_to_wire(self._reception.verdicts(client_id, request.plan_id, ids))

@@ -21,7 +21,7 @@ from aggregator.observers import Observers
 from aggregator.openings import Openings
 from aggregator.plan_source import plan_of
 from aggregator.ports import Log, Runtime, Store, SystemRuntime
-from aggregator.receipts_file import ReceiptsFile
+from aggregator.receipts_file import open_receipts
 from aggregator.reception import Reception
 from aggregator.releaser import Releaser, ReleaserPorts
 from aggregator.server import Server, Services
@@ -102,7 +102,7 @@ class Service:
         self._watch(stack, "workers", self.workers.ended)
 
     async def _start_releaser(self, folder: DataFolder) -> Releaser:
-        receipts = await ReceiptsFile.open(folder.receipts, self.runtime)
+        receipts = await open_receipts(folder.receipts, self.runtime)
         ports = ReleaserPorts(
             log=self.log,
             store=self.store,
@@ -226,7 +226,7 @@ async def running(
     Raises:
         ConfigError: The data folder, the plan's file or an address cannot be used.
         PlanError: The plan's file holds none.
-        AggregatorError: Log, store or receipts cannot be used.
+        AggregatorError: Log or store cannot be used. (Receipts that cannot be used stop releasing alone.)
         BudgetError: The plan does not fit its population's ledger.
     """
     async with AsyncExitStack() as stack:

@@ -13,6 +13,7 @@ from typing import Final, TypeVar
 
 from aggregator.errors import AggregatorError
 from aggregator.ports import Runtime
+from aggregator.private_files import make_private_file
 
 T = TypeVar("T")
 
@@ -28,7 +29,7 @@ _EXPECTED: Final[tuple[tuple[str, object], ...]] = (("journal_mode", "wal"), ("s
 _BUSY_MS: Final = 10_000
 _TRUNCATE_BUSY_MS: Final = 50
 _TRUNCATE_PAUSE_S: Final = 0.05
-_TRUNCATE_TRIES: Final = 200
+_TRUNCATE_TRIES: Final = 10  # about a second: no release waits for a reader that stays longer
 
 
 class DatabaseKind:
@@ -58,8 +59,9 @@ class DatabaseKind:
             AggregatorError: The file's own error: not such a file, a newer format, or no durability here.
         """
         try:
+            make_private_file(path)  # SQLite gives its side files the mode of the file
             connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             raise self.error(f"{self.what} {path} cannot be opened: {error}") from error
         try:
             connection.execute(f"PRAGMA busy_timeout={_BUSY_MS}")
@@ -161,7 +163,7 @@ class Database:
         """Empties the write-ahead log into the file, so that nothing deleted is left in it.
 
         Raises:
-            AggregatorError: The file's own error: somebody keeps an old reading transaction open.
+            AggregatorError: The file's own error: somebody keeps an old reading transaction open. Try again later.
         """
         for _ in range(_TRUNCATE_TRIES):
             if await self._runtime.blocking(self._truncate):

@@ -42,6 +42,7 @@ class RememberedKind(enum.StrEnum):
     COUNTED = "counted"
     REFUSED = "refused"
     LATE = "late"
+    OUT_OF_REACH = "out_of_reach"  # an id so old that it was answered before; whatever its bytes, it never counts again
     UNKNOWN = "unknown"  # that knowledge is forgotten: it may have been counted
 
 

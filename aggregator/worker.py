@@ -231,6 +231,10 @@ class Workers:
         """What to tell the sender of a delta that the fold has passed, and whose window is no longer open."""
         return self._workers[partition].fold.recall(client_id, id, digest, window)
 
+    def contributed(self, partition: int, client_id: str, window: int) -> int:
+        """Records of a client that the fold has counted in a window."""
+        return self._workers[partition].fold.contributed(client_id, window)
+
     async def forget(self, window: int) -> None:
         """Makes every fold forget windows up to this one.
 

@@ -388,6 +388,7 @@ class RecordingObserver:
         self.checkpoints: list[tuple[int, int]] = []
         self.releases: list[StoredRelease] = []
         self.stops: list[str] = []
+        self.pending: list[str] = []
 
     def folded(self, partition: int, position: int, verdicts: Sequence[Verdict]) -> None:
         self.verdicts += [(partition, verdict) for verdict in verdicts]
@@ -400,6 +401,9 @@ class RecordingObserver:
 
     def releasing_stopped(self, why: str) -> None:
         self.stops.append(why)
+
+    def forgetting_pending(self, why: str) -> None:
+        self.pending.append(why)
 
 
 class CrashError(BaseException):

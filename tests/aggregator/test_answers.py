@@ -247,10 +247,18 @@ async def test_a_delta_whose_append_failed_may_be_sent_again(
 
 async def test_a_clients_verdicts_are_for_itself_alone(tmp_path: Path) -> None:
     plan = client_plan(3)
-    async with service_of(config_of(tmp_path, plan)) as service, RawClient(service.grpc, "alice") as alice:
+    wrap = Held()
+    config = config_of(tmp_path, plan)
+    async with service_of(config, wrap_log=wrap) as service, RawClient(service.grpc, "alice") as alice:
         contributor = Contributor(plan, 3)
         (one, first), (two, second) = contributor.delta(3), contributor.delta(1)
-        await alice.submit(plan.id, [first, second])
+        assert wrap.log is not None
+        wrap.log.hold()  # so that the second is sent before the fold can know of the first
+        call = asyncio.create_task(alice.submit(plan.id, [first, second]))
+        while service.gateway.waiting < 2:
+            await alice.hello()
+        wrap.log.free()
+        assert statuses(await call) == [Status.ACKNOWLEDGED] * 2
         await folded_all(service)
 
         mine = await alice.verdicts(plan.id, [one, two, DeltaId(9, 9)])
@@ -285,6 +293,31 @@ async def test_windows_open_by_the_clock_alone(tmp_path: Path) -> None:
         assert early.refusal.reason is Reason.WINDOW_IN_FUTURE
         assert due.status is Status.ACKNOWLEDGED
         assert (await client.hello()).oldest_window == WINDOW, "by hand, a window stays open until it is sealed"
+
+
+async def test_after_a_step_of_the_clock_the_service_itself_opens_the_window(tmp_path: Path) -> None:
+    runtime = SetRuntime()
+    config = config_of(tmp_path, PLAN, skew_s=0.0)
+    async with service_of(config, runtime) as service, RawClient(service.grpc) as client:
+        runtime.set_ms += 5 * HOUR_MS
+
+        welcome = await client.hello()
+
+        assert (welcome.window, welcome.newest_window) == (WINDOW + 5, WINDOW + 5)
+        assert await service.store.windows(PLAN.id) == {WINDOW: "open", WINDOW + 5: "open"}
+
+
+async def test_after_a_step_of_the_clock_a_delta_decides_nothing_about_windows(tmp_path: Path) -> None:
+    runtime = SetRuntime()
+    config = config_of(tmp_path, PLAN, skew_s=3600.0)
+    async with service_of(config, runtime) as service, RawClient(service.grpc) as client:
+        runtime.set_ms += 5 * HOUR_MS
+
+        (answer,) = await client.submit(PLAN.id, [Contributor(PLAN, 4, WINDOW + 6).delta()[1]])
+
+        # Its own window alone would be there, had the delta opened it.
+        assert answer.status is Status.ACKNOWLEDGED
+        assert {WINDOW + 5, WINDOW + 6} <= (await service.store.windows(PLAN.id)).keys()
 
 
 async def test_a_window_that_nobody_had_open_takes_nothing(tmp_path: Path) -> None:

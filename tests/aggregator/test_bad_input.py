@@ -205,6 +205,28 @@ async def test_nobody_in_particular_is_refused(world: World, client_id: str | No
     assert counted(world.service, "hushsum_refusals_total", reason="unauthenticated") == before + 3
 
 
+async def test_a_hello_with_more_of_anything_than_a_client_needs_is_refused(world: World) -> None:
+    for request, what in (
+        (pb.HelloRequest(protocol_versions=[1] * 65), "65 protocol versions"),
+        (pb.HelloRequest(protocol_versions=[1], features=["x"] * 65), "65 features"),
+    ):
+        with pytest.raises(grpc.aio.AioRpcError, match=what) as caught:
+            await world.client.collection.Hello(request, metadata=world.client.metadata)
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert trailing(caught.value)["hushsum-reason"] == "too_large"
+    most = pb.HelloRequest(protocol_versions=[1] * 64, features=["x"] * 64)
+    assert (await world.client.collection.Hello(most, metadata=world.client.metadata)).plan_id == PLAN.id
+
+
+async def test_ids_are_counted_before_they_are_read(world: World) -> None:
+    question = pb.VerdictsRequest(ids=[pb.DeltaId(sequence=2**63)] * 1025)  # each of them malformed, too
+
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await world.client.collection.GetVerdicts(question, metadata=world.client.metadata)
+
+    assert trailing(caught.value)["hushsum-reason"] == "too_large"
+
+
 async def test_a_client_of_another_protocol_or_plan_is_refused_at_hello(world: World) -> None:
     for call, reason in (
         (world.client.hello(versions=(2, 3)), "protocol_version"),
@@ -219,20 +241,20 @@ async def test_a_client_of_another_protocol_or_plan_is_refused_at_hello(world: W
         assert counted(world.service, "hushsum_refusals_total", reason=reason) == before + 1
 
 
-async def test_a_delta_that_would_pass_a_clients_bound_is_told_as_a_verdict_and_then_refused(world: World) -> None:
+async def test_a_delta_that_would_pass_a_clients_bound_is_refused_once_the_fold_knows(world: World) -> None:
     async with RawClient(world.service.grpc, "greedy") as greedy:
         contributor = Contributor(PLAN, stream=6)
-        (_, first), (second_id, second) = contributor.delta(8), contributor.delta(1)
+        _, first = contributor.delta(8)
         assert (await greedy.submit_one(PLAN.id, first)).status is Status.ACKNOWLEDGED
-        assert (await greedy.submit_one(PLAN.id, second)).status is Status.ACKNOWLEDGED
         await folded_all(world.service)
 
-        verdict = (await greedy.verdicts(PLAN.id, [second_id]))[0]
-        again = await greedy.submit_one(PLAN.id, second)
-
-        assert verdict.refusal is not None
-        assert verdict.refusal.reason is Reason.TOO_MANY_RECORDS
-        assert again == verdict
+        own = World(world.service, greedy)
+        await own.assert_refused(contributor.delta(1)[1], Reason.TOO_MANY_RECORDS)
+        # Another spool of the same client, which knows nothing of the first.
+        await own.assert_refused(Contributor(PLAN, stream=7).delta(1)[1], Reason.TOO_MANY_RECORDS)
+        # What is counted already is no new contribution.
+        assert (await greedy.submit_one(PLAN.id, first)).status is Status.ACKNOWLEDGED
+        del contributor.records[1:]
         world.good.records.append(contributor.records[0])
 
 

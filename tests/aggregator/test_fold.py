@@ -135,10 +135,13 @@ def test_after_forgetting_nothing_is_called_late_for_it_may_have_been_counted(pl
     assert bench.kinds(entry(ALICE, counted)) == ["late"]
 
 
-def test_an_id_below_reach_is_unknown_when_it_is_asked_for(plan: Plan) -> None:
+def test_an_id_below_reach_is_told_apart_when_it_is_asked_for(plan: Plan) -> None:
     bench = Bench(plan)
-    bench.apply(*(entry(ALICE, tally(plan, number, W, 1, number)) for number in range(70)), seal(plan))
-    assert recalled(bench, tally(plan, 3, W, 1, 3), 3) == (RememberedKind.UNKNOWN, None)
+    bench.apply(*(entry(ALICE, tally(plan, number, W, 1, number)) for number in range(70)))
+    for other in (3, 4):
+        assert recalled(bench, tally(plan, other, W, 1, 3), 3) == (RememberedKind.OUT_OF_REACH, None)
+    bench.apply(seal(plan))
+    assert recalled(bench, tally(plan, 3, W, 1, 3), 3) == (RememberedKind.OUT_OF_REACH, None)
     assert bench.kinds(entry(ALICE, tally(plan, 3, W, 1, 3))) == ["duplicate"]
 
 

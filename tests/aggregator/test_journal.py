@@ -53,3 +53,23 @@ async def test_no_line_names_a_client_or_what_it_sent(lines: io.StringIO, tmp_pa
     assert {"released", "stopping", "stopped"} <= set(events)
     for secret in ("carol", "abcdef", str(0xABCDEF)):
         assert secret not in lines.getvalue()
+
+
+@pytest.mark.parametrize("form", ["console", "json"])
+def test_a_traceback_shows_no_local_variable(lines: io.StringIO, form: str) -> None:
+    write_journal("info", form, lines)
+    secret = "of a" + " client"
+
+    def fail(held: str) -> None:
+        sent = held.upper()
+        raise ZeroDivisionError(len(sent))
+
+    try:
+        fail(secret)
+    except ZeroDivisionError as error:
+        journal("grpc").error("call failed", exc_info=error)
+
+    assert "ZeroDivisionError: 11" in lines.getvalue(), "the error itself is there"
+    assert "in fail" in lines.getvalue()
+    for shown in (secret, secret.upper()):
+        assert shown not in lines.getvalue()

@@ -1,10 +1,12 @@
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
 from aggregator.errors import ReceiptsError
+from aggregator.journal import write_journal
 from aggregator.ports import StoredRelease
 from aggregator.receipts_file import ReceiptsFile
 from hushsum.privacy.event import TUMBLING, Spend
@@ -84,12 +86,41 @@ async def test_wherever_the_last_write_was_torn_the_lines_before_it_stand_and_it
         assert content(path) == full
 
 
-async def test_a_last_line_of_garbage_with_its_break_is_torn_too(path: Path) -> None:
+async def test_a_torn_tail_is_cut_off_and_a_copy_is_kept_and_told(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_journal("warning", "json", sys.stdout)
     await written(path, 1)
     whole = content(path)
-    plant(path, whole + bytes(200) + b"\n")
-    assert await (await opened(path)).read() == rows(1)
-    assert content(path) == whole
+    for tail in (b'{"checksum":"0', bytes(200)):
+        plant(path, whole + tail)
+        assert await (await opened(path)).read() == rows(1)
+        assert content(path) == whole
+    assert content(path.with_name("receipts.jsonl.torn")) == b'{"checksum":"0\n' + bytes(200) + b"\n"
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(line["event"], line["line"], line["size_bytes"]) for line in told] == [
+        ("a torn receipt was cut off", 2, size) for size in (14, 200)
+    ]
+
+
+async def test_a_last_line_of_garbage_with_its_break_is_damage_and_left_alone(path: Path) -> None:
+    await written(path, 1, 2)
+    full = content(path)
+    last = full.index(b"\n") + 1
+    for damaged in (full[:last] + bytes(200) + b"\n", full[:-3] + b"x" + full[-2:], full + b"\n"):
+        plant(path, damaged)
+        with pytest.raises(ReceiptsError, match=r"line [23]: .* until it is restored"):
+            await opened(path)
+        assert content(path) == damaged
+        assert not path.with_name("receipts.jsonl.torn").exists()
+
+
+async def test_a_file_that_lost_lines_while_it_was_in_use_is_not_written_to(path: Path) -> None:
+    receipts = await written(path, 1, 2)
+    plant(path, content(path)[:50])
+    with pytest.raises(ReceiptsError, match="it has 50 bytes of"):
+        await receipts.write(release(3), spend(3))
+    assert len(content(path)) == 50
 
 
 async def test_damage_before_the_last_line_is_refused_and_left_alone(path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from aggregator.errors import PartitionStoppedError, ReleasingStoppedError, WindowOrderError
 from aggregator.ports import StoredRelease
 from aggregator.receipts_file import ReceiptsFile
+from aggregator.releaser import Releaser
 from hushsum.entropy import ReplayableEntropy
 from hushsum.privacy.event import TUMBLING
 from hushsum.releases import Release, draw
@@ -353,7 +354,7 @@ async def test_the_loser_of_a_race_drops_its_draw_unseen(tmp_path: Path) -> None
         await site.send(0)
         await site.releaser.seal()
         slow = await DiskSite.open(tmp_path, PLAN, runtime, entropy=ReplayableEntropy(b"loser"))
-        slow.releaser._ports = replace(slow.releaser._ports, folds=site.workers)
+        slow.releaser = Releaser(PLAN, replace(slow.releaser._ports, folds=site.workers))
         honest = slow.store.commit_outcome
 
         async def overtaken(*arguments: object) -> None:
@@ -375,7 +376,7 @@ async def test_who_finds_the_window_charged_by_another_is_no_spent_budget(tmp_pa
     async with disk_site(tmp_path, PLAN, runtime, entropy=ReplayableEntropy(b"winner")) as site:
         await site.releaser.seal()
         slow = await DiskSite.open(tmp_path, PLAN, runtime, entropy=ReplayableEntropy(b"loser"))
-        slow.releaser._ports = replace(slow.releaser._ports, folds=site.workers)
+        slow.releaser = Releaser(PLAN, replace(slow.releaser._ports, folds=site.workers))
         honest = slow.store.account
 
         async def overtaken(population: str) -> object:

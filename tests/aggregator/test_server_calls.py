@@ -63,6 +63,26 @@ def test_bytes_that_are_no_message_are_told_apart_without_raising() -> None:
     assert read(pb.SubmitRequest(delta=b"x").SerializeToString()) == pb.SubmitRequest(delta=b"x")
 
 
+async def ended_by(error: Exception, *, for_operator: bool = False) -> grpc.aio.AioRpcError:
+    """What a caller gets to see of an error."""
+
+    async def fail(_: Call, __: pb.StatusRequest) -> pb.StatusReply:
+        raise error
+
+    methods = Methods("test.Service", DeclaredName(), Metrics(), for_operator=for_operator)
+    methods.unary("Fail", pb.StatusRequest, fail)
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((methods.handler(["Fail"]),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        method = channel.unary_unary("/test.Service/Fail", bytes, bytes)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await method(b"")
+    await server.stop(None)
+    return caught.value
+
+
 @pytest.mark.parametrize(
     ("error", "code", "reason"),
     (
@@ -75,32 +95,31 @@ def test_bytes_that_are_no_message_are_told_apart_without_raising() -> None:
         (WindowOrderError("x"), grpc.StatusCode.FAILED_PRECONDITION, "window_order"),
         (ReleasingStoppedError("x"), grpc.StatusCode.FAILED_PRECONDITION, "releasing_stopped"),
         (BudgetError("x"), grpc.StatusCode.FAILED_PRECONDITION, "budget"),
-        (StoreError("x"), grpc.StatusCode.UNAVAILABLE, "unavailable"),
+        (StoreError("store /srv/secret/store.db: a secret"), grpc.StatusCode.UNAVAILABLE, "unavailable"),
         (ZeroDivisionError("a secret"), grpc.StatusCode.INTERNAL, "internal"),
     ),
 )
 async def test_an_error_becomes_its_status_with_its_reason(
     error: Exception, code: grpc.StatusCode, reason: str
 ) -> None:
-    async def fail(_: Call, __: pb.StatusRequest) -> pb.StatusReply:
-        raise error
+    caught = await ended_by(error)
 
-    methods = Methods("test.Service", DeclaredName(), Metrics())
-    methods.unary("Fail", pb.StatusRequest, fail)
-    server = grpc.aio.server()
-    server.add_generic_rpc_handlers((methods.handler(["Fail"]),))
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
-        method = channel.unary_unary("/test.Service/Fail", bytes, bytes)
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await method(b"")
-    await server.stop(None)
-
-    assert (caught.value.code(), trailing(caught.value)["hushsum-reason"]) == (code, reason)
-    assert "secret" not in str(caught.value.details())
+    assert (caught.code(), trailing(caught)["hushsum-reason"]) == (code, reason)
+    assert "secret" not in str(caught.details())
     if reason == "overloaded":
-        assert trailing(caught.value)["hushsum-retry-after-ms"] == "70"
+        assert trailing(caught)["hushsum-retry-after-ms"] == "70"
+
+
+async def test_the_operator_is_told_what_failed_and_nobody_where_files_lie() -> None:
+    text = "store /srv/hush/data/store.db: disk full; id 00ff/3 of http://x/y"
+
+    operator = await ended_by(StoreError(text), for_operator=True)
+    stopped = await ended_by(ReleasingStoppedError("see '/srv/hush/receipts.jsonl'"), for_operator=True)
+    other = await ended_by(StoreError(text))
+
+    assert operator.details() == "store store.db: disk full; id 00ff/3 of http://x/y"
+    assert stopped.details() == "see 'receipts.jsonl'"
+    assert other.details() == "the service failed; its journal says why"
 
 
 def test_a_service_that_lacks_a_method_of_the_protocol_does_not_start() -> None:

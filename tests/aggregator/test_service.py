@@ -1,6 +1,7 @@
 """The whole service from outside: limits, stop and start, releases, administration, health, metrics."""
 
 import asyncio
+import errno
 import hashlib
 import json
 import os
@@ -24,6 +25,7 @@ from hushsum.entropy import OsEntropy
 from hushsum.releases import Release, draw, spend_of
 from hushsum_proto import convert
 from hushsum_proto.answers import Answer, ServiceReason, Status
+from hushsum_proto.messages import ServiceStatus
 from hushsum_proto.v1 import wire_pb2 as pb
 from tests.plans import small_plan
 from tests.services import (
@@ -371,6 +373,59 @@ async def test_the_status_shows_windows_and_ledger(tmp_path: Path) -> None:
         assert (status.epsilon_total, status.epsilon_spent, status.epsilon_left) == ("100", "1", "99")
         assert (released.epsilon_spent, released.epsilon_left) == ("1", "99")
         assert not status.releasing_stopped
+
+
+async def status_of(client: RawClient) -> ServiceStatus:
+    return convert.status_from_wire(await client.administration.GetStatus(pb.StatusRequest()))
+
+
+async def test_damaged_receipts_stop_releasing_and_nothing_else(tmp_path: Path) -> None:
+    config, runtime = config_of(tmp_path, PLAN, skew_s=3600.0), SetRuntime()
+    receipts = config.data / "receipts.jsonl"
+    async with service_of(config, runtime) as service, RawClient(service.grpc) as client:
+        await client.seal()
+        await client.release()
+    whole = receipts.read_bytes()
+    receipts.write_bytes(whole[:20] + b"x" + whole[21:])
+    async with service_of(config, runtime) as service, RawClient(service.grpc) as client:
+        contributor = Contributor(PLAN, 3, window=WINDOW + 1)
+        assert (await client.submit_one(PLAN.id, contributor.delta()[1])).status is Status.ACKNOWLEDGED
+        assert await client.seal() == WINDOW + 1
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await client.release()
+        status = await status_of(client)
+
+        assert trailing(caught.value)["hushsum-reason"] == "releasing_stopped"
+        assert "line 1: not a receipt" in status.releasing_stopped
+        assert "1 sealed window waits for the outcome; what was sent is kept" in status.releasing_stopped
+        assert counted(service, "hushsum_releasing_stopped") == 1
+    receipts.write_bytes(whole)
+    async with service_of(config, runtime) as service, RawClient(service.grpc) as client:
+        assert (await client.release()).release.window == WINDOW + 1
+        assert not (await status_of(client)).releasing_stopped
+
+
+async def test_a_full_disk_at_the_start_stops_releasing_until_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_of(tmp_path, PLAN)
+    async with service_of(config) as service, RawClient(service.grpc) as client:
+        await client.seal()
+        await commit_unpublished(service)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("aggregator.receipts_file._append", full)
+    async with service_of(config) as service, RawClient(service.grpc) as client:
+        stopped = (await status_of(client)).releasing_stopped
+        assert f"window {WINDOW} is drawn and charged, and not published yet" in stopped
+        assert "No space left" in stopped
+        assert counted(service, "hushsum_releasing_stopped") == 1
+        monkeypatch.undo()
+        assert (await client.release()).release.window == WINDOW
+        assert not (await status_of(client)).releasing_stopped
+        assert counted(service, "hushsum_releasing_stopped") == 0
 
 
 @pytest.mark.parametrize(("method", "reason"), [("SealWindow", "window_order"), ("ReleaseWindow", "window_order")])
