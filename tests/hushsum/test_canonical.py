@@ -1,6 +1,5 @@
 """One value has one encoding, and one real has one text."""
 
-import time
 from decimal import Decimal
 from fractions import Fraction
 
@@ -91,16 +90,15 @@ def test_a_string_that_another_python_might_read_otherwise_is_refused(text: str)
     [
         b"[" * 500_000,
         b"[" * 994 + b"]" * 994,
-        b'"' + ("a" + "\u0315\u0300" * 64_000).encode() + b'"',
+        b'"' + ("a" + "\u0315\u0300" * 400_000).encode() + b'"',
         b"[" + b'"x",' * 200_000 + b'"x" ]',
         b'{"' + b"k" * 100_000 + b'":[' + b"1," * 100_000 + b"1]}",
     ],
 )
+@pytest.mark.timeout(60)  # without the bounds on strings and nesting these take from minutes to hours
 def test_bytes_of_a_hostile_peer_are_refused_at_once(data: bytes) -> None:
-    began = time.process_time()
     with pytest.raises(CanonicalError) as caught:
         decode(data)
-    assert time.process_time() - began < 5  # the attacks that this repels took from 20 s to hours
     assert len(str(caught.value)) < 400
 
 
