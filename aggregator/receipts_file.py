@@ -23,6 +23,7 @@ from aggregator.journal import journal
 from aggregator.ports import Receipts, Runtime, StoredRelease
 from aggregator.private_files import FILE_MODE
 from hushsum import canonical
+from hushsum.durable import sync_folder
 from hushsum.errors import HushsumError
 from hushsum.privacy.event import Spend
 
@@ -133,7 +134,7 @@ class ReceiptsFile:
                 self._take(line, number)
             if tail:
                 self._repair(tail, len(lines) + 1)
-            _sync_folder(self._path.parent)
+            sync_folder(self._path.parent)
         except OSError as error:
             raise ReceiptsError(f"receipts {self._path}: {error}; {_UNTIL}") from error
 
@@ -224,14 +225,6 @@ def _append(path: Path, data: bytes, at: int | None = None) -> None:
                 os.ftruncate(descriptor, at)
         if os.write(descriptor, data) != len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)

@@ -4,7 +4,6 @@ Write-ahead log, ``synchronous=FULL`` (every commit waits for fsync), ``secure_d
 SQLite ignores a setting that it cannot keep, so every writing connection reads them back before it is used.
 """
 
-import os
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
@@ -14,6 +13,7 @@ from typing import Final, TypeVar
 from aggregator.errors import AggregatorError
 from aggregator.ports import Runtime
 from aggregator.private_files import make_private_file
+from hushsum.durable import sync_folder
 
 T = TypeVar("T")
 
@@ -71,7 +71,7 @@ class DatabaseKind:
             self.assert_durable(path, connection)
             self._make(connection)
             # The folder's entry of a new file must last as well as the file.
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
             return connection
         except sqlite3.Error as error:
             connection.close()
@@ -214,11 +214,3 @@ class Database:
 def _pragma(connection: sqlite3.Connection, name: str) -> object:
     value: object = connection.execute(f"PRAGMA {name}").fetchone()[0]
     return value
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

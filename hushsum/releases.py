@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hushsum import canonical, query
+from hushsum.durable import sync_folder
 from hushsum.entropy import Entropy, OsEntropy
 from hushsum.errors import CanonicalError, PlanError
 from hushsum.families import Answer
@@ -80,7 +81,7 @@ class Release:
         except BaseException:
             new.unlink(missing_ok=True)
             raise
-        _sync_folder(target.absolute().parent)
+        sync_folder(target.absolute().parent)
 
     def to_bytes(self) -> bytes:
         """The bytes of a ``.hush`` file."""
@@ -188,15 +189,3 @@ def _overridden(plan: Plan, changes: Mapping[str, object]) -> Plan:
     except CanonicalError as error:
         raise PlanError("privacy.epsilon", changes["epsilon"], f"a number above 0 ({error})") from error
     return plan.replace_privacy(**changes, **({"total_epsilon": changes["epsilon"]} if passes else {}))
-
-
-def _sync_folder(folder: Path) -> None:
-    """Makes a rename in a folder durable; systems that cannot open a folder (Windows) need no such thing."""
-    try:
-        handle = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

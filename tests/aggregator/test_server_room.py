@@ -1,7 +1,6 @@
 """Calls that last and that nobody signs in for: few at once, so that devices and the operator always have room."""
 
 import asyncio
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -93,6 +92,7 @@ async def test_releases_are_read_by_few_at_once(tmp_path: Path, monkeypatch: pyt
     assert trailing(caught.value)["hushsum-reason"] == "overloaded"
 
 
+@pytest.mark.timeout(40)  # of the 60 s that a stop may take
 @pytest.mark.parametrize("name", ["", "nobody.knows"])
 async def test_a_watcher_of_health_does_not_hold_up_a_stop(tmp_path: Path, name: str) -> None:
     told = []
@@ -100,13 +100,10 @@ async def test_a_watcher_of_health_does_not_hold_up_a_stop(tmp_path: Path, name:
         client = RawClient(service.grpc)
         watching = health_pb2_grpc.HealthStub(client.channel).Watch(health_pb2.HealthCheckRequest(service=name))
         told.append((await watching.read()).status)
-        began = time.monotonic()
-    took_s = time.monotonic() - began
     while not isinstance(said := await watching.read(), type(grpc.aio.EOF)):
         told.append(said.status)
     await client.channel.close(None)
 
-    assert took_s < 30
     assert await watching.code() is grpc.StatusCode.OK
     reply = health_pb2.HealthCheckResponse
     assert told == ([reply.SERVICE_UNKNOWN] if name else [reply.SERVING, reply.NOT_SERVING])

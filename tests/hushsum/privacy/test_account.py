@@ -1,6 +1,5 @@
 """What a population has spent: every rule of the ledger as a line of a table, and as a property of all histories."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -360,11 +359,10 @@ def test_limits_out_of_range_are_refused_by_their_key(key: str, change: dict[str
 # ------------------------------------------------------------------------------------------------------- speed
 
 
+@pytest.mark.timeout(60)  # about 1 s; quadratic work would take minutes
 def test_twenty_thousand_windows_are_charged_in_linear_time_and_memory() -> None:
     account = Account(replace(LIMITS, epsilon=Fraction(10**6)))
-    started = time.process_time()
     for window in range(20_000):
         account = account.charge(spend(1, window=window, unit="client"))
     assert account.spent.epsilon == 20_000
     assert len(account.spends) == 20_000
-    assert time.process_time() - started < 20  # about 1 s; quadratic work would take minutes
