@@ -53,11 +53,10 @@ def pack_rows(indices: Integers, values: Integers, rows: int, width: int, total:
         counts[indices] = values
         bits = largest.bit_length()
         return encoding, bytes([bits]) + pack_bits(counts, bits)
-    flat = np.repeat(indices, values)
-    codes = flat - np.repeat(np.arange(rows, dtype=np.int64) * width, total)
+    codes = np.repeat(indices, values).reshape(rows, total) - _starts(rows, width)
     if encoding is Encoding.LIST:
-        return encoding, pack_bits(codes, _code_bits(width))
-    return encoding, _pack_elias_fano(codes.reshape(rows, total), width)
+        return encoding, pack_bits(codes.reshape(-1), _code_bits(width))
+    return encoding, _pack_elias_fano(codes, width)
 
 
 def unpack_rows(encoding: int, data: bytes, rows: int, width: int, total: int) -> tuple[Integers, Integers]:
@@ -95,14 +94,14 @@ def pack_bits(values: Integers, bits: int) -> bytes:
         return b""
     padded = np.zeros(-(-len(values) // _LANES) * _LANES, np.int64)
     padded[: len(values)] = values
-    lanes = np.ascontiguousarray(padded.reshape(-1, _LANES).T)
-    octets = np.zeros((lanes.shape[1], bits), np.uint8)
+    lanes = padded.reshape(-1, _LANES).T.copy()
+    octets = np.empty((lanes.shape[1], bits), np.uint8)
     for byte in range(bits):
         merged = np.zeros(lanes.shape[1], np.int64)
         for lane in range(8 * byte // bits, (8 * byte + 7) // bits + 1):
             shift = (lane + 1) * bits - 8 * (byte + 1)
             merged |= lanes[lane] >> shift if shift >= 0 else lanes[lane] << -shift
-        octets[:, byte] = merged & 0xFF
+        octets[:, byte] = merged  # its lowest eight bits
     return octets.tobytes()[: packed_size(len(values), bits)]
 
 
@@ -154,10 +153,12 @@ def _elias_fano_split(width: int, total: int) -> tuple[int, int]:
 def _pack_elias_fano(codes: Integers, width: int) -> bytes:
     rows, total = codes.shape
     low, high_bits = _elias_fano_split(width, total)
-    bitmap = np.zeros((rows, high_bits), np.uint8)
-    np.put_along_axis(bitmap, (codes >> low) + np.arange(total), 1, axis=1)
-    lows = pack_bits(codes.reshape(-1) & ((1 << low) - 1), low)
-    return lows + np.packbits(bitmap.reshape(-1)).tobytes()
+    ones = codes >> low
+    ones += np.arange(total)
+    ones += _starts(rows, high_bits)
+    bitmap = np.zeros(rows * high_bits, np.uint8)
+    bitmap[ones.reshape(-1)] = 1
+    return pack_bits(codes.reshape(-1) & ((1 << low) - 1), low) + np.packbits(bitmap).tobytes()
 
 
 def _unpack_elias_fano(data: bytes, rows: int, width: int, total: int) -> Integers:
@@ -168,11 +169,13 @@ def _unpack_elias_fano(data: bytes, rows: int, width: int, total: int) -> Intege
     if bitmap[rows * high_bits :].any():
         raise DeltaError(Reason.MALFORMED, "bits after the last bitmap are not zero")
     ones = np.flatnonzero(bitmap[: rows * high_bits].view(np.bool_))
-    starts = np.arange(rows, dtype=np.int64)[:, None] * high_bits
-    high = ones.reshape(rows, total) - starts if len(ones) == rows * total else None
-    if high is None or int(high.min()) < 0 or int(high.max()) >= high_bits:
+    high = ones.reshape(rows, total) - _starts(rows, high_bits) if len(ones) == rows * total else None
+    if high is None or int(high[:, 0].min()) < 0 or int(high[:, -1].max()) >= high_bits:
         raise DeltaError(Reason.IMPOSSIBLE_COUNTS, f"a row does not hold {total} buckets, one for each record")
-    return ((high - np.arange(total)) << low) | unpack_bits(data[:split], rows * total, low).reshape(rows, total)
+    high -= np.arange(total)
+    high <<= low
+    high |= unpack_bits(data[:split], rows * total, low).reshape(rows, total)
+    return high
 
 
 def _unpack_dense(data: bytes, rows: int, width: int, total: int) -> tuple[Integers, Integers]:
@@ -189,12 +192,21 @@ def _counted(codes: Integers, width: int) -> tuple[Integers, Integers]:
     """Sorted buckets of each row, as distinct flat indices and their counts."""
     if codes.size and int(codes.max()) >= width:
         raise DeltaError(Reason.BUCKET_OUT_OF_RANGE, f"bucket {int(codes.max())}, expected 0 to {width - 1}")
-    flat = (codes + np.arange(len(codes), dtype=np.int64)[:, None] * width).reshape(-1)
-    steps = flat[1:] - flat[:-1]
-    if (steps < 0).any():  # within a row: from one row to the next it always rises
+    flat = (codes + _starts(len(codes), width)).reshape(-1)
+    if (flat[1:] < flat[:-1]).any():  # within a row: from one row to the next it always rises
         raise DeltaError(Reason.MALFORMED, "the buckets of a row are not sorted")
-    starts = np.concatenate([[0], np.flatnonzero(steps != 0) + 1])
-    return flat[starts], np.concatenate([starts[1:] - starts[:-1], [len(flat) - starts[-1]]])
+    is_first = np.ones(len(flat), np.bool_)
+    np.not_equal(flat[1:], flat[:-1], out=is_first[1:])
+    starts = np.flatnonzero(is_first)
+    counts = np.empty_like(starts)
+    np.subtract(starts[1:], starts[:-1], out=counts[:-1])
+    counts[-1] = len(flat) - starts[-1]
+    return flat[starts], counts
+
+
+def _starts(rows: int, width: int) -> Integers:
+    """(rows, 1): the flat index at which each row begins."""
+    return np.arange(0, rows * width, width, dtype=np.int64)[:, None]
 
 
 def _check_size(data: bytes, expected: int) -> None:
