@@ -6,7 +6,8 @@ SQLite ignores a setting that it cannot keep, so every writing connection reads 
 
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -63,7 +64,7 @@ class DatabaseKind:
             connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         except (sqlite3.Error, OSError) as error:
             raise self.error(f"{self.what} {path} cannot be opened: {error}") from error
-        try:
+        with self._whole_or_closed(path, connection):
             connection.execute(f"PRAGMA busy_timeout={_BUSY_MS}")
             self._check(path, connection, empty=True)
             for name, value in SETTINGS:
@@ -73,12 +74,6 @@ class DatabaseKind:
             # The folder's entry of a new file must last as well as the file.
             sync_folder(path.parent)
             return connection
-        except sqlite3.Error as error:
-            connection.close()
-            raise self.error(f"{self.what} {path} cannot be opened: {error}") from error
-        except BaseException:
-            connection.close()
-            raise
 
     def open_reading(self, path: Path) -> sqlite3.Connection:
         """A connection that cannot write, to a file that is there; a service may be using it.
@@ -92,10 +87,16 @@ class DatabaseKind:
             )
         except sqlite3.Error as error:
             raise self.error(f"{self.what} {path} cannot be opened: {error}") from error
-        try:
+        with self._whole_or_closed(path, connection):
             connection.execute(f"PRAGMA busy_timeout={_BUSY_MS}")
             self._check(path, connection, empty=False)
             return connection
+
+    @contextmanager
+    def _whole_or_closed(self, path: Path, connection: sqlite3.Connection) -> Iterator[None]:
+        """An opening that fails closes its connection; what SQLite says comes as the file's own error."""
+        try:
+            yield
         except sqlite3.Error as error:
             connection.close()
             raise self.error(f"{self.what} {path} cannot be opened: {error}") from error

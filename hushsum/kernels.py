@@ -77,8 +77,25 @@ def kernel_sums(
     Returns:
         (m,) float64.
     """
-    points, weights = _merge_equal(_matrix(records))
-    targets = _matrix(queries)
+    points, weights = merge_equal(_matrix(records))
+    return weighted_kernel_sums(kernel, points, weights, _matrix(queries), block_pairs=block_pairs)
+
+
+def weighted_kernel_sums(
+    kernel: Kernel, points: Floats, weights: Floats, targets: Floats, *, block_pairs: int = 1 << 14
+) -> Floats:
+    """Σ_i w_i k(x_i, q): :func:`kernel_sums` of points that :func:`merge_equal` has merged, for many calls on the same.
+
+    Args:
+        kernel: As for :func:`kernel_sums`.
+        points: (n, d).
+        weights: (n,).
+        targets: (m, d).
+        block_pairs: Greatest number of pairs evaluated at once.
+
+    Returns:
+        (m,) float64.
+    """
     sums = np.zeros(len(targets))
     if not len(points):
         return sums
@@ -102,8 +119,8 @@ def _squared_directly(x: Floats, y: Floats) -> Floats:
     return squared
 
 
-def _merge_equal(points: Floats) -> tuple[Floats, Floats]:
-    """Different points and how often each occurs, in an order that depends on the points alone."""
+def merge_equal(points: Floats) -> tuple[Floats, Floats]:
+    """Different points (k, d) and how often each occurs (k,), in an order that depends on the points (n, d) alone."""
     if len(points) < 2:
         return points, np.ones(len(points))
     order = np.lexsort(points.T[::-1])

@@ -7,7 +7,6 @@ from typing import Final
 
 PUBLIC_DRAWS: Final = b"hushsum/v1/public-draws\0"
 DELTA_DIGEST: Final = b"hushsum/v1/delta-digest\0"
-RELEASE_DIGEST: Final = b"hushsum/v1/release-digest\0"
 REPLAYABLE_ENTROPY: Final = b"hushsum/v1/replayable-entropy\0"
 
-ALL: Final = (PUBLIC_DRAWS, DELTA_DIGEST, RELEASE_DIGEST, REPLAYABLE_ENTROPY)
+ALL: Final = (PUBLIC_DRAWS, DELTA_DIGEST, REPLAYABLE_ENTROPY)

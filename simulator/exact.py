@@ -5,6 +5,7 @@ from typing import Final
 
 import numpy as np
 
+from hushsum import kernels
 from hushsum.plan import Plan
 from simulator.progress import Bar
 from simulator.records import Floats
@@ -30,8 +31,7 @@ class ExactSums:
         self._plan = plan
         usable = clip(plan, values[np.isfinite(values).all(axis=1)])
         self.records = len(usable)
-        self._points, weights = np.unique(usable, axis=0, return_counts=True)
-        self._weights = weights.astype(np.float64)
+        self._points, self._weights = kernels.merge_equal(usable)
         self._table = _table(plan, self._points)
 
     def affordable(self, queries: int) -> int:
@@ -54,12 +54,8 @@ class ExactSums:
         return np.concatenate(sums)
 
     def _by_kernel(self, queries: Floats) -> Floats:
-        sums = np.zeros(len(queries))
-        height = max(1, _BLOCK_PAIRS // max(1, len(queries)))
-        for start in range(0, len(self._points), height):
-            stop = start + height
-            sums += self._weights[start:stop] @ self._plan.family.kernel(self._points[start:stop], queries)
-        return sums
+        kernel = self._plan.family.kernel
+        return kernels.weighted_kernel_sums(kernel, self._points, self._weights, queries, block_pairs=_BLOCK_PAIRS)
 
     def _by_table(self, queries: Floats) -> Floats:
         assert self._table is not None, "looked at before"

@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from edge_client import Config, EdgeClient, Policy, SystemRuntime, Tallies
-from edge_client.spool import Spool
 from hushsum.delta import DeltaId
-from hushsum.entropy import OsEntropy
 from hushsum.plan import Plan
 from simulator.reconciliation import Sent
 from simulator.shares import Share
@@ -117,10 +115,9 @@ class Fleet:
         self._gate.set()
 
     async def _contribute(self, share: Share) -> None:
-        spool = self._folder / f"{share.client_id}.spool"
         client = EdgeClient(
             self._target,
-            spool=spool,
+            spool=self._folder / f"{share.client_id}.spool",
             client_id=share.client_id,
             policy=self._policy,
             config=_CONFIG,
@@ -135,15 +132,8 @@ class Fleet:
                 await client.add(batch, time=self._time_ms)
                 self._added += 1
             await client.flush()
+            stream = client.stream
         self._clients.remove(client)
         self._done += Totals.of(client.tallies)
-        self._sent |= await self._runtime.blocking(_ids, spool, client.tallies.deltas)
-
-
-def _ids(path: Path, deltas: int) -> set[Sent]:
-    """The ids that a client has used: consecutive ones of the stream that its spool names."""
-    spool = Spool(path, client_id=None, entropy=OsEntropy(), bytes_max=1)
-    try:
-        return {Sent(spool.client_id, DeltaId(spool.stream, sequence)) for sequence in range(deltas)}
-    finally:
-        spool.close()
+        ids = (DeltaId(stream, sequence) for sequence in range(client.tallies.deltas))
+        self._sent |= {Sent(share.client_id, id) for id in ids}
