@@ -18,14 +18,14 @@ unexport PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test check stubs bench lock clean
+.PHONY: help setup demo test check stubs bench bench-accuracy lock clean
 
 help: ## list these targets
 	@echo "Hushsum: hash at the edge, add in the middle, noise once, query for ever."
 	@echo
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 	@echo
-	@echo "PYTHON=python3.12 chooses the interpreter (3.11 to 3.13); ARGS='...' is passed on (demo, test, bench, lock)."
+	@echo "PYTHON=python3.12 chooses the interpreter (3.11 to 3.13); ARGS='...' is passed on (demo, test, bench, bench-accuracy, lock)."
 
 setup: ## make the environment in .venv; does nothing when it is up to date
 	@sh build_tools/setup.sh "$(PYTHON)"
@@ -48,6 +48,9 @@ stubs: setup ## generate the Python stubs of proto/
 
 bench: setup ## measure speed side by side, as a table and as JSON
 	@$(PY) -m benchmarks $(ARGS)
+
+bench-accuracy: setup ## measure errors against exact sums, and write docs/accuracy.md (minutes; ARGS=--quick)
+	@$(PY) -m benchmarks.accuracy $(ARGS)
 
 # uv stands apart from the environment, which holds what the lock names and nothing else.
 lock: setup ## pin the dependencies again (ARGS=--upgrade takes the newest)

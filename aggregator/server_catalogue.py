@@ -35,7 +35,7 @@ class CatalogueService:
     async def get_plan(self, _: Call, request: pb.GetPlanRequest) -> pb.SignedPlan:
         """The plan's canonical bytes; nothing signs them yet."""
         check_plan(request.plan_id, self._catalogue.plan)
-        return pb.SignedPlan(plan=self._catalogue.plan.to_bytes())
+        return pb.SignedPlan(plan=self._catalogue.plan.bundle)
 
     async def list_releases(self, _: Call, request: pb.ListReleasesRequest) -> pb.ListReleasesReply:
         """Published releases, in the order of their windows."""

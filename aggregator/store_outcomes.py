@@ -42,7 +42,7 @@ def register(db: sqlite3.Connection, plan: Plan, partitions: int, first_window: 
     )
     number = db.execute(
         "INSERT INTO plans (id, name, bytes, partitions, first_window) VALUES (?, ?, ?, ?, ?)",
-        (plan.id, plan.name, plan.to_bytes(), partitions, first_window),
+        (plan.id, plan.name, plan.bundle, partitions, first_window),
     ).lastrowid
     # Everything before the first window is closed from the start.
     db.executemany(

@@ -8,8 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from hushsum.families import Hashed
+from hushsum.families.lsh.coders import Points
 from hushsum.families.lsh.fast import Engine
 from hushsum.families.lsh.rows import Rows
+
+#: The largest d with a loop of its own for products.
+NARROW = 8
 
 Float32 = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
@@ -21,8 +25,8 @@ class Parameters:
     """The hash parameters of a family in the form that rivals like best.
 
     Attributes:
-        directions: (R, d).
-        offsets: (R,).
+        directions: (R·p, d).
+        offsets: (R·p,).
         buckets: W.
     """
 
@@ -32,7 +36,7 @@ class Parameters:
 
     @classmethod
     def of(cls, family: Hashed) -> "Parameters":
-        """Of a family with ``power`` 1."""
+        """Of a family whose codes are rounded projections, or their signs."""
         projection = rows_of(family).projection
         return cls(projection.directions, projection.offsets.astype(np.float32), family.buckets)
 
@@ -42,10 +46,10 @@ def rows_of(family: Hashed) -> Rows:
     return family._tables  # noqa: SLF001  rivals start from the same parameters, which nobody else needs
 
 
-def ready_buckets(family: Hashed, records: Float32) -> UInt32:
-    """(R, n): the buckets of records, made beforehand."""
+def ready_buckets(family: Hashed, records: Points, rows: slice | None = None) -> UInt32:
+    """(R, n): the buckets of records, made beforehand; of some rows."""
     engine = Engine(rows_of(family))
-    parts = [buckets.copy() for _, buckets in engine.all_rows(engine.block(records))]
+    parts = [buckets.copy() for _, buckets in engine.all_rows(engine.block(records), rows, len(records))]
     return np.concatenate(parts).view(np.uint32)
 
 
@@ -74,9 +78,26 @@ def read(buckets: UInt32, counters: Int64, sums: Int64) -> None:
             sums[i] += row[buckets[r, i]]
 
 
-def products(parameters: Parameters, records: Float32) -> dict[str, Callable[[], None]]:
-    """SGEMM in the shapes that are fastest, into memory that is used again: the least of them is the floor's."""
-    directions, transposed = parameters.directions, np.ascontiguousarray(parameters.directions.T)
+@numba.njit(nogil=True, error_model="numpy", fastmath=True, cache=True)
+def narrow_products(directions: Float32, columns: Float32, out: Float32) -> None:
+    """Products (k, n) of directions (k, d) and columns (d, n) by a bare loop: the fastest way where d is small."""
+    for k in range(len(directions)):
+        row = out[k]
+        a, x = directions[k, 0], columns[0]
+        for i in range(len(row)):
+            row[i] = a * x[i]
+        for j in range(1, len(columns)):
+            a, x = directions[k, j], columns[j]
+            for i in range(len(row)):
+                row[i] += a * x[i]
+
+
+def products(directions: Float32, records: Float32) -> dict[str, Callable[[], None]]:
+    """SGEMM in the shapes that are fastest, into memory that is used again: the least of them is the floor's.
+
+    The last one, for d up to 8, is a loop of its own, which is faster there.
+    """
+    transposed = np.ascontiguousarray(directions.T)
 
     def rows_first(chunk: int, block: int) -> None:
         out = np.empty(chunk * block, np.float32)
@@ -92,11 +113,21 @@ def products(parameters: Parameters, records: Float32) -> dict[str, Callable[[],
             batch = records[start : start + block]
             np.dot(batch, transposed, out=out[: len(directions) * len(batch)].reshape(len(batch), -1))
 
+    def narrow(chunk: int, block: int) -> None:
+        out = np.empty(chunk * block, np.float32)
+        blocks = [np.ascontiguousarray(records[i : i + block].T) for i in range(0, len(records), block)]
+        for row in range(0, len(directions), chunk):
+            some = directions[row : row + chunk]
+            for batch in blocks:
+                n = batch.shape[1]
+                narrow_products(some, batch, out[: len(some) * n].reshape(len(some), n))
+
     return {
         "sgemm 128x1024": lambda: rows_first(128, 1024),
         "sgemm 250x512": lambda: rows_first(250, 512),
         "sgemm all x256": lambda: records_first(256),
         "sgemm all x1024": lambda: records_first(1024),
+        **({"loop": lambda: narrow(64, 1024)} if records.shape[1] <= NARROW else {}),
     }
 
 

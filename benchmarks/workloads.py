@@ -1,23 +1,31 @@
 """What is measured: real records, where the folder ``../shared/data`` is there, and random ones."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from hushsum.families import Hashed, VectorRecords
+from hushsum.families import FAMILIES, Family, Hashed, RecordSchema, SetRecords, VectorRecords
 from hushsum.schema import Table
 
 ROWS: Final = 1000
 BUCKETS: Final = 1024
 _DATA: Final = Path(__file__).resolve().parents[2] / "shared" / "data"
-_REAL: Final = {"skin": ("skin.parquet", 3, (5,)), "covtype": ("covtype_100k.parquet", 55, (50, 20))}
+_FILES: Final = {
+    "skin": ("skin.parquet", 3),
+    "covtype": ("covtype_100k.parquet", 55),
+    "taxi": ("nyc_taxi_pickups.parquet", 2),
+    "slashdot": ("slashdot0902.parquet", 2),
+}
+_RANDOM: Final = {3: 60_000, 55: 40_000, 128: 20_000}  # records of each dimension
 
 Floats = npt.NDArray[np.float64]
+Keys = Mapping[str, object]
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,47 +34,88 @@ class Workload:
 
     Attributes:
         name: What they are.
-        bandwidth: Of the kernel. For covtype 50 gives a mean kernel of 0.012, and codes fit into 1024 buckets; 20 is
-            what the RACE paper takes, and needs the rehash.
-        values: (n, d).
+        keys: ``[sketch]`` of a plan.
+        values: (n, d), or a CSR matrix of sets.
     """
 
     name: str
-    bandwidth: float
-    values: Floats
+    keys: Keys
+    values: Any
+
+    @cached_property
+    def family(self) -> Family:
+        """Built from the keys."""
+        keys = {key: value for key, value in self.keys.items() if key != "family"}
+        return FAMILIES[str(self.keys["family"])].from_table(Table(keys, "sketch"), self._record)
 
     @property
-    def family(self) -> Hashed:
-        """With R = 1000 and W = 1024."""
+    def hashed(self) -> Hashed:
+        """The family, where it is the hashed one."""
+        assert isinstance(self.family, Hashed)
+        return self.family
+
+    @property
+    def about(self) -> dict[str, str | int | float | bool]:
+        """The columns that tell one workload from another."""
+        sets = isinstance(self._record, SetRecords)
+        keys = {"kernel": "kernel", "cells": "cells", "power": "power", "bandwidth": "w"}
+        columns = {shown: self.keys[key] for key, shown in keys.items() if key in self.keys}
+        return {
+            "data": self.name.split()[0],
+            **({} if sets else {"d": self.values.shape[1]}),
+            **{key: value if isinstance(value, int | float) else str(value) for key, value in columns.items()},
+        }
+
+    @cached_property
+    def _record(self) -> RecordSchema:
+        if not isinstance(self.values, np.ndarray):
+            return SetRecords(self.values.shape[1])
         lower, upper = self.values.min(axis=0), self.values.max(axis=0)
         upper = np.where(upper > lower, upper, lower + 1)
         bounds = [tuple(Fraction(bound) for bound in side.tolist()) for side in (lower, upper)]
-        keys = {"kernel": "euclidean", "bandwidth": self.bandwidth, "rows": ROWS, "buckets": BUCKETS, "seed": 7}
-        return Hashed.from_table(Table(keys, "sketch"), VectorRecords(self.values.shape[1], bounds[0], bounds[1]))
+        return VectorRecords(self.values.shape[1], bounds[0], bounds[1])
 
 
-def workloads(*, quick: bool) -> Iterator[Workload]:
-    """Every workload, one at a time; one line tells of real data that is not there."""
-    for name, (file, dim, bandwidths) in _REAL.items():
-        values = _read(file, dim)
-        if values is None:
-            print(f"{name}: skipped, there is no shared/data/{file} beside the project")
+def hashed(kernel: str, **more: object) -> dict[str, object]:
+    """``[sketch]`` of the hashed family, with R = 1000 and W = 1024 unless it says otherwise."""
+    return {"family": "hashed", "kernel": kernel, "rows": ROWS, "buckets": BUCKETS, "seed": 7, **more}
+
+
+def workloads(wanted: Iterable[tuple[str, Keys]]) -> Iterator[Workload]:
+    """Those whose family this version offers and whose data is there, one at a time; one line tells of another."""
+    for name, keys in wanted:
+        if keys["family"] not in FAMILIES:
+            print(f"{name}: skipped, this version has no family {keys['family']!r}")
             continue
-        for bandwidth in bandwidths[:1] if quick else bandwidths:
-            yield Workload(name, bandwidth, values)
-    rng = np.random.default_rng(1)
-    yield Workload("random", 5, rng.uniform(0, 255, (60_000, 3)))
-    if not quick:
-        yield Workload("random", 2, rng.normal(size=(40_000, 55)))
-        yield Workload("random", 2, rng.normal(size=(20_000, 128)))
+        values = data(name)
+        if values is None:
+            print(f"{name}: skipped, there is no shared/data/{_FILES[name][0]} beside the project")
+        else:
+            yield Workload(name, keys, values)
 
 
-def _read(file: str, dim: int) -> Floats | None:
-    path = _DATA / file
-    if not path.exists():
+@cache
+def data(name: str) -> Any:
+    """(n, d) records of a set, a CSR matrix of sets, or None; ``random 55`` is normal records of that dimension."""
+    if name.startswith("random"):
+        dim = int(name.split()[1])
+        rng = np.random.default_rng(1)
+        return rng.uniform(0, 255, (_RANDOM[dim], 3)) if dim == 3 else rng.normal(size=(_RANDOM[dim], dim))
+    file, dim = _FILES[name]
+    if not (_DATA / file).exists():
         return None
     from pyarrow import parquet
 
-    table = parquet.read_table(path)
+    table = parquet.read_table(_DATA / file)
     columns = [table.column(name).to_numpy() for name in table.column_names[:dim]]
-    return np.stack(columns, axis=1).astype(np.float64)
+    return _neighbours(*columns) if name == "slashdot" else np.stack(columns, axis=1).astype(np.float64)
+
+
+def _neighbours(sources: npt.NDArray[np.int64], targets: npt.NDArray[np.int64]) -> Any:
+    """The out-neighbours of every node that has some."""
+    from scipy import sparse
+
+    nodes = int(max(sources.max(), targets.max())) + 1
+    matrix = sparse.csr_matrix((np.ones(len(sources), np.int8), (sources, targets)), (nodes, nodes))
+    matrix.sort_indices()
+    return matrix[np.diff(matrix.indptr) > 0]

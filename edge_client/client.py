@@ -9,12 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-import numpy as np
-import numpy.typing as npt
-
-from edge_client.batches import split, time_in_ms
+from edge_client.batches import copied, split, time_in_ms
 from edge_client.config import Config
 from edge_client.draft import Bound
 from edge_client.errors import ClientStateError, DroppedRecordsWarning, FlushTimeoutError, RefusalWarning, RefusedError
@@ -27,8 +24,8 @@ from edge_client.spool_writer import SpoolWriter
 from edge_client.tallies import Sends, Tallies, reason_name
 from edge_client.transport_grpc import GrpcTransport, require_private
 from edge_client.uplink import Uplink, Wiring
+from hushsum.collection import label_list
 from hushsum.entropy import Entropy, OsEntropy
-from hushsum.errors import NotBuiltError
 from hushsum.plan import Plan
 from hushsum_proto.answers import Answer, Status
 
@@ -159,7 +156,7 @@ class EdgeClient:
         """Deltas in the spool that have no definitive answer yet."""
         return self._started().uplink.unanswered
 
-    async def add(self, records: npt.ArrayLike, time: int | datetime | None = None, labels: object = None) -> None:
+    async def add(self, records: Any, time: int | datetime | None = None, labels: object = None) -> None:
         """Contributes records. Returns once they are hashed, bound to their ids and durable in the spool.
 
         It never waits for the network: deltas are sent, sent again and answered in the background, now or at a later
@@ -167,10 +164,11 @@ class EdgeClient:
         is taken, or nothing.
 
         Args:
-            records: (n, d), or (d,) for one; floats or integers. One with NaN or infinity is left out alone, with a
-                :class:`DroppedRecordsWarning`.
+            records: (n, d), or (d,) for one; floats or integers. Sets: n integer arrays, one alone, or a scipy CSR
+                matrix. A record that cannot be used (NaN, infinity, an empty or unsorted set, an unknown label) is
+                left out alone, with a :class:`DroppedRecordsWarning`.
             time: Event time of the whole batch: ms since 1970 UTC, or an aware datetime. None is this device's clock.
-            labels: Not built yet; None.
+            labels: For a plan with classes: n strings, one a record, or one for one record.
 
         Raises:
             RecordError: The array cannot be used at all.
@@ -180,13 +178,12 @@ class EdgeClient:
             SessionRefusedError: The service has ended the session for good.
         """
         parts = self._working()
-        if labels is not None:
-            raise NotBuiltError("labels", labels, "None (a plan has no classes)")
         now_ms = self._runtime.now_ms() if time is None else time_in_ms(time)
-        mine = records.copy() if isinstance(records, np.ndarray) else records  # the caller may reuse its array
-        batch = await self._runtime.blocking(split, parts.plan, mine, parts.plan.window.index_at(now_ms))
+        mine = copied(records)  # the caller may reuse its array
+        given = None if labels is None else label_list(labels)
+        batch = await self._runtime.blocking(split, parts.plan, mine, parts.plan.window.index_at(now_ms), given)
         if batch.dropped:
-            what = f"{batch.dropped} records with NaN or infinity were left out, {batch.addition.records} were added"
+            what = f"{batch.dropped} unusable records were left out, {batch.addition.records} were added"
             warnings.warn(what, DroppedRecordsWarning, stacklevel=2)
         if not (batch.dropped or batch.addition.deltas):
             return
@@ -227,7 +224,7 @@ class EdgeClient:
         plan = stored or await fetch_plan(transport, runtime, config, self._entropy)
         self._policy.check(plan)
         if stored is None:
-            await runtime.blocking(spool.keep_plan, plan.to_bytes())
+            await runtime.blocking(spool.keep_plan, plan.bundle)
         session = Session(
             config=config,
             plan_id=plan.id,

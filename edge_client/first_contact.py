@@ -1,6 +1,5 @@
 """How a client comes by its plan: from its spool, or at the first connection from the service; checked either way."""
 
-import hashlib
 from functools import lru_cache
 
 from edge_client.backoff import BackOff
@@ -11,7 +10,7 @@ from edge_client.session_events import Loss
 from edge_client.spool import Spool
 from hushsum.entropy import Entropy
 from hushsum.errors import PlanError
-from hushsum.plan import Plan
+from hushsum.plan import Plan, plan_id_of
 
 
 async def fetch_plan(transport: Transport, runtime: Runtime, config: Config, entropy: Entropy) -> Plan:
@@ -48,8 +47,8 @@ async def _attempt(transport: Transport) -> bytes | Loss:
         return error.loss
     finally:
         await connection.close()
-    if hashlib.sha256(data).digest() != welcome.plan_id:
-        came = hashlib.sha256(data).hexdigest()[:12]
+    if plan_id_of(data) != welcome.plan_id:
+        came = plan_id_of(data).hex()[:12]
         raise SessionRefusedError(f"the service collects plan {welcome.plan_id.hex()[:12]} and sent plan {came} for it")
     return data
 

@@ -13,6 +13,7 @@ from edge_client.errors import SettingsError
 from edge_client.ports import ConnectionLostError
 from edge_client.session_events import Loss
 from hushsum.errors import Reason
+from hushsum.plan import BUNDLE_BYTES_MAX
 from hushsum_proto.answers import Answer, AnyReason, Refusal, ServiceReason
 from hushsum_proto.convert import answer_from_wire, hello_to_wire, submission_to_wire, welcome_from_wire
 from hushsum_proto.errors import MalformedMessageError
@@ -22,7 +23,7 @@ from hushsum_proto.v1 import wire_pb2 as pb
 from hushsum_proto.v1 import wire_pb2_grpc as stubs
 
 SOFTWARE: Final = "hushsum-python"
-_PLAN_BYTES_MAX: Final = 16 * 2**20 + 2**10  # the largest plan, and its envelope; all other replies are small
+_PLAN_BYTES_MAX: Final = BUNDLE_BYTES_MAX + 2**10  # the largest plan, and its envelope; all other replies are small
 _MILLISECONDS: Final = re.compile(r"[0-9]{1,10}")  # what is longer is no wait in uint32
 _HOST: Final = re.compile(
     r"(?:(?:dns|ipv4|ipv6):(?://[^/]*/)?)?(?:\[(?P<literal>[^\]]+)\]|(?P<name>[^\[\]:/]+))(?::\d+)?"

@@ -7,7 +7,8 @@ number of runs (varint), and for each run, in the order of its class: class, rec
 
 import hashlib
 from dataclasses import dataclass, field
-from typing import Final
+from itertools import pairwise
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,6 @@ import numpy.typing as npt
 from hushsum.errors import DeltaError, Reason
 from hushsum.families import Increments
 from hushsum.labels import DELTA_DIGEST
-from hushsum.packing import pack_rows, unpack_rows
 from hushsum.plan import Plan
 from hushsum.varint import Reader, varint, zigzag
 
@@ -53,9 +53,9 @@ class DeltaHeader:
 class Run:
     """The part of a delta that belongs to one class: its declared number of records, and their increments."""
 
-    class_index: int
+    class_index: int = field(repr=False)  # a client's own labels
     records: int
-    increments: Increments = field(repr=False)  # a client's own buckets
+    increments: Increments = field(repr=False)  # and buckets
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +77,7 @@ class Delta:
         rows, width = plan.family.shape
         parts = [_pack_header(self), varint(len(self.runs))]
         for run in self.runs:
-            encoding, packed = pack_rows(run.increments.indices, run.increments.values, rows, width, run.records)
+            encoding, packed = plan.family.pack(run.increments, run.records)
             parts += [varint(run.class_index), varint(run.records), varint(rows), varint(width)]
             parts += [bytes([encoding]), varint(len(packed)), packed]
         return b"".join(parts)
@@ -102,30 +102,38 @@ class Delta:
             raise DeltaError(Reason.MALFORMED, f"{runs} runs for {plan.counters_shape[0]} classes")
         delta = cls(header.plan_id, header.window, header.id, tuple(_unpack_run(reader, plan) for _ in range(runs)))
         reader.finish()
+        order = [run.class_index for run in delta.runs]
+        if any(after <= before for before, after in pairwise(order)):
+            raise DeltaError(Reason.MALFORMED, f"runs of classes {order}, expected each once, in rising order")
         if delta.records > plan.delta_records_max:
             raise _too_many(delta.records, plan)
         return delta
 
 
-def encode(plan: Plan, records: npt.ArrayLike, *, window: int, id: DeltaId) -> tuple[Delta | None, int]:
-    """The delta of (n, d) records, on the device.
+def encode(plan: Plan, records: Any, *, window: int, id: DeltaId, labels: object = None) -> tuple[Delta | None, int]:
+    """The delta of records (and their labels, where the plan has classes), on the device.
 
     Returns:
-        The delta (None where no usable record is left), and the number of records that were dropped for a NaN or an
-        infinity.
+        The delta (None where no usable record is left), and the number of records that were dropped, each alone (see
+        :meth:`hushsum.Sketch.add`).
 
     Raises:
         RecordError: The array cannot be used at all.
         DeltaError: More records than one delta may hold: split the batch.
     """
     accepted, kept = plan.family.accept(records)
+    classes = plan.collection.class_indices(labels, len(kept))
+    known, numbers = classes[kept] >= 0, classes[kept & (classes >= 0)]
+    if not known.all():
+        accepted = accepted[known]
     if len(accepted) > plan.delta_records_max:
         raise _too_many(len(accepted), plan)
     dropped = int(len(kept) - len(accepted))
-    if len(accepted) == 0:
-        return None, dropped
-    run = Run(0, len(accepted), plan.family.encode(accepted))
-    return Delta(plan.id, window, id, (run,)), dropped
+    runs, present = [], np.unique(numbers)
+    for index in present:
+        mine = accepted if len(present) == 1 else accepted[numbers == index]
+        runs.append(Run(int(index), len(mine), plan.family.encode(mine)))
+    return (Delta(plan.id, window, id, tuple(runs)) if runs else None), dropped
 
 
 def read_header(data: bytes) -> DeltaHeader:
@@ -187,8 +195,7 @@ def _unpack_run(reader: Reader, plan: Plan) -> Run:
         raise DeltaError(Reason.EMPTY, "a run without records")
     if records > plan.delta_records_max:
         raise _too_many(records, plan)
-    indices, values = unpack_rows(encoding, packed, *shape, records)
-    increments = Increments(indices, values)
+    increments = plan.family.unpack(encoding, packed, records)
     plan.family.check(increments, records)
     return Run(class_index, records, increments)
 

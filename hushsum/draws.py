@@ -1,8 +1,7 @@
 """Public randomness: a seed and a purpose, expanded into hash parameters, the same bytes on every platform.
 
-Words come from SHAKE-256; everything else is made of them with integers and the correctly rounded float64 operations
-+ − × ÷ √ (and frexp, which is exact). No logarithm of a C library is used: those differ between platforms. Every
-floating-point step is one NumPy ufunc over an array, so that no compiler may fuse two of them or change their order.
+Words come from SHAKE-256; everything else is made of them with integers and the functions of
+:mod:`hushsum.elementary`, every floating-point step one NumPy ufunc over an array.
 
 Nothing here is secret, and nothing private may be drawn from it: see :mod:`hushsum.entropy` for that.
 """
@@ -16,16 +15,14 @@ import numpy.typing as npt
 
 from hushsum import labels
 from hushsum.canonical import INTEGER_LIMIT
+from hushsum.elementary import ln
 from hushsum.errors import PlanError
 
 #: No normal draw is larger in absolute value: √(−2 ln s) for the least s = 2⁻¹⁰⁴ of the polar method is 12.008.
 NORMAL_LIMIT: Final = 12.1
 
 _BLOCK_WORDS: Final = 1024
-_LN2_HIGH: Final = float.fromhex("0x1.62e42fee00000p-1")  # ln 2 to 32 bits: its product with an exponent is exact
-_LN2_LOW: Final = float.fromhex("0x1.a39ef35793c76p-33")
-_SQRT_HALF: Final = float.fromhex("0x1.6a09e667f3bcdp-1")
-_LN_TERMS: Final = 12  # of atanh: (3 − 2√2)²⁴/25 < 2⁻⁶⁵, far below the rounding of the sum
+_ln = ln  # the name that the tests of these draws know
 
 
 @dataclass(frozen=True)
@@ -77,6 +74,10 @@ class PublicStream:
         """(n,) float64 in [0, 1): the upper 53 bits of each of the next n words, times 2⁻⁵³."""
         return _unit(self.words(n))
 
+    def open_uniform(self, n: int) -> npt.NDArray[np.float64]:
+        """(n,) float64 in (0, 1): the upper 52 bits of each of the next n words, plus ½, times 2⁻⁵², exactly."""
+        return open_unit(self.words(n) >> np.uint64(12))
+
     def normal(self, n: int) -> npt.NDArray[np.float64]:
         """(n,) float64: standard normals by the polar method, at most :data:`NORMAL_LIMIT` in absolute value.
 
@@ -107,7 +108,7 @@ class PublicStream:
         accepted = np.flatnonzero((s < 1.0) & (s > 0.0))[:most]
         self._next += 2 * (int(accepted[-1]) + 1) if len(accepted) == most else 2 * tried
         u, v, s = u[accepted], v[accepted], s[accepted]
-        factor = np.sqrt(-2.0 * _ln(s) / s)
+        factor = np.sqrt(-2.0 * ln(s) / s)
         return np.stack([u * factor, v * factor], axis=1).reshape(-1)
 
     def _peek(self, n: int) -> npt.NDArray[np.uint64]:
@@ -125,27 +126,14 @@ class PublicStream:
         return self._block
 
 
+def open_unit(bits: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
+    """(bits + ½)·2⁻⁵², exactly: integers below 2⁵² as the midpoints of as many intervals of (0, 1)."""
+    return (bits.astype(np.float64) + 0.5) * 2.0**-52  # a 53rd bit would round the last midpoint up to 1
+
+
 def _little_endian(value: int) -> bytes:
     return value.to_bytes(8, "little")
 
 
 def _unit(words: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
     return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
-
-
-def _ln(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """The natural logarithm of normal float64 above 0, within about 1 ulp, the same bits everywhere.
-
-    x = m·2ᵉ with m in [√½, √2), ln x = e·ln 2 + 2·atanh(f), f = (m − 1)/(m + 1), by Horner's rule on the odd series.
-    """
-    mantissa, exponent = np.frexp(x)
-    low = mantissa < _SQRT_HALF
-    mantissa = np.where(low, 2.0 * mantissa, mantissa)
-    e = np.where(low, exponent - 1, exponent).astype(np.float64)
-    f = (mantissa - 1.0) / (mantissa + 1.0)
-    square = f * f
-    series = np.full_like(x, 1.0 / (2 * _LN_TERMS + 1))
-    for k in range(_LN_TERMS - 1, 0, -1):
-        series = series * square + 1.0 / (2 * k + 1)
-    tail = 2.0 * (f * (series * square))
-    return e * _LN2_HIGH + (2.0 * f + (tail + e * _LN2_LOW))

@@ -16,7 +16,7 @@ import zstandard
 
 from hushsum import canonical
 from hushsum.errors import CanonicalError, PlanError, ReleaseError
-from hushsum.plan import Plan
+from hushsum.plan import BUNDLE_BYTES_MAX, Plan
 from hushsum.privacy.event import IN_PROCESS, TUMBLING
 from hushsum.privacy.guarantee import Guarantee
 from hushsum.schema import Table
@@ -28,7 +28,6 @@ COUNTERS_MAX: Final = 2**27
 _MAGIC: Final = b"HUSH"
 _START: Final = len(_MAGIC) + 2
 _HEADER_BYTES_MAX: Final = 1 << 16
-_PLAN_BYTES_MAX: Final = 4 << 20
 _CHECKSUM_BYTES: Final = 32
 _ITEM_BYTES: Final = (2, 4, 8)
 _ACCOUNTING: Final = {True: "ledger", False: "unaccounted"}
@@ -69,7 +68,7 @@ def encode(plan: Plan, header: Header, values: Counters) -> bytes:
     if header.window is not None:
         fields["window"] = header.window
     body = _MAGIC + RELEASE_FORMAT.to_bytes(2, "big")
-    for part in (canonical.encode(fields), plan.to_bytes(), canonical.encode(plan.guarantee.to_fields())):
+    for part in (canonical.encode(fields), plan.bundle, canonical.encode(plan.guarantee.to_fields())):
         body += len(part).to_bytes(4, "big") + part
     packed = zstandard.ZstdCompressor(level=3).compress(values.astype(f"<i{item_bytes}").tobytes())
     body += len(packed).to_bytes(8, "big") + packed
@@ -91,7 +90,7 @@ def decode(data: bytes, counters_max: int) -> tuple[Plan, Header, Counters]:
 
 def _decode(body: bytes, counters_max: int) -> tuple[Plan, Header, Counters]:
     header_bytes, at = _part(body, _START, _HEADER_BYTES_MAX)
-    plan_bytes, at = _part(body, at, _PLAN_BYTES_MAX)
+    plan_bytes, at = _part(body, at, BUNDLE_BYTES_MAX)
     guarantee_bytes, at = _part(body, at, _HEADER_BYTES_MAX)
     plan = Plan.from_bytes(plan_bytes)
     size = prod(plan.counters_shape)

@@ -8,5 +8,6 @@ from typing import Final
 PUBLIC_DRAWS: Final = b"hushsum/v1/public-draws\0"
 DELTA_DIGEST: Final = b"hushsum/v1/delta-digest\0"
 REPLAYABLE_ENTROPY: Final = b"hushsum/v1/replayable-entropy\0"
+PARAMETERS: Final = b"hushsum/v1/parameters\0"
 
-ALL: Final = (PUBLIC_DRAWS, DELTA_DIGEST, REPLAYABLE_ENTROPY)
+ALL: Final = (PUBLIC_DRAWS, DELTA_DIGEST, REPLAYABLE_ENTROPY, PARAMETERS)

@@ -30,6 +30,11 @@ class Encoding(enum.IntEnum):
     LIST = 1
     ELIAS_FANO = 2
     DENSE = 3
+    SIGNED_DENSE = 4  # this and the next: hushsum.signed_packing
+    SIGNED_SPARSE = 5
+
+
+_ROW_ENCODINGS: Final = (Encoding.LIST, Encoding.ELIAS_FANO, Encoding.DENSE)
 
 
 def pack_rows(indices: Integers, values: Integers, rows: int, width: int, total: int) -> tuple[Encoding, bytes]:
@@ -56,7 +61,7 @@ def pack_rows(indices: Integers, values: Integers, rows: int, width: int, total:
     codes = np.repeat(indices, values).reshape(rows, total) - _starts(rows, width)
     if encoding is Encoding.LIST:
         return encoding, pack_bits(codes.reshape(-1), _code_bits(width))
-    return encoding, _pack_elias_fano(codes, width)
+    return encoding, pack_elias_fano(codes, width)
 
 
 def unpack_rows(encoding: int, data: bytes, rows: int, width: int, total: int) -> tuple[Integers, Integers]:
@@ -72,10 +77,12 @@ def unpack_rows(encoding: int, data: bytes, rows: int, width: int, total: int) -
         _check_size(data, packed_size(rows * total, bits))
         return _counted(unpack_bits(data, rows * total, bits).reshape(rows, total), width)
     if encoding == Encoding.ELIAS_FANO:
-        return _counted(_unpack_elias_fano(data, rows, width, total), width)
+        return _counted(unpack_elias_fano(data, rows, width, total), width)
     if encoding == Encoding.DENSE:
         return _unpack_dense(data, rows, width, total)
-    raise DeltaError(Reason.MALFORMED, f"encoding {encoding}, expected one of {[int(known) for known in Encoding]}")
+    raise DeltaError(
+        Reason.MALFORMED, f"encoding {encoding}, expected one of {[int(known) for known in _ROW_ENCODINGS]}"
+    )
 
 
 def size_max(rows: int, width: int, total: int) -> int:
@@ -131,11 +138,16 @@ def unpack_bits(data: bytes, count: int, bits: int) -> Integers:
     return flat[:count]
 
 
-def _sizes(rows: int, width: int, total: int, largest: int) -> dict[Encoding, int]:
+def elias_fano_bytes(rows: int, width: int, total: int) -> int:
+    """Bytes of ``rows`` lists of ``total`` numbers below ``width``."""
     low, high_bits = _elias_fano_split(width, total)
+    return packed_size(rows * total, low) + packed_size(rows * high_bits, 1)
+
+
+def _sizes(rows: int, width: int, total: int, largest: int) -> dict[Encoding, int]:
     return {
         Encoding.LIST: packed_size(rows * total, _code_bits(width)),
-        Encoding.ELIAS_FANO: packed_size(rows * total, low) + packed_size(rows * high_bits, 1),
+        Encoding.ELIAS_FANO: elias_fano_bytes(rows, width, total),
         Encoding.DENSE: 1 + packed_size(rows * width, largest.bit_length()),
     }
 
@@ -150,7 +162,8 @@ def _elias_fano_split(width: int, total: int) -> tuple[int, int]:
     return low, total + ((width - 1) >> low)
 
 
-def _pack_elias_fano(codes: Integers, width: int) -> bytes:
+def pack_elias_fano(codes: Integers, width: int) -> bytes:
+    """Writes lists (rows, total) of numbers below ``width``, each list sorted."""
     rows, total = codes.shape
     low, high_bits = _elias_fano_split(width, total)
     ones = codes >> low
@@ -161,7 +174,12 @@ def _pack_elias_fano(codes: Integers, width: int) -> bytes:
     return pack_bits(codes.reshape(-1) & ((1 << low) - 1), low) + np.packbits(bitmap).tobytes()
 
 
-def _unpack_elias_fano(data: bytes, rows: int, width: int, total: int) -> Integers:
+def unpack_elias_fano(data: bytes, rows: int, width: int, total: int) -> Integers:
+    """The lists that :func:`pack_elias_fano` wrote; that they are sorted and below ``width`` is the caller's to check.
+
+    Raises:
+        DeltaError: ``malformed`` or ``impossible_counts``.
+    """
     low, high_bits = _elias_fano_split(width, total)
     split = packed_size(rows * total, low)
     _check_size(data, split + packed_size(rows * high_bits, 1))

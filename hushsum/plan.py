@@ -7,20 +7,24 @@ tables) and then travels as its canonical bytes: devices and later starts load t
 
 import hashlib
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
+from math import prod
 from os import PathLike
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+import numpy.typing as npt
+
 from hushsum import canonical
-from hushsum.canonical import real_text, shown
-from hushsum.errors import CanonicalError, NotBuiltError, PlanError
-from hushsum.families import FAMILIES, NOT_BUILT, Family, VectorRecords
-from hushsum.packing import size_max
+from hushsum.canonical import shown
+from hushsum.collection import Collection
+from hushsum.errors import CanonicalError, PlanError, RecordError
+from hushsum.families import FAMILIES, Family, RecordSchema, VectorRecords
+from hushsum.parameters import Parameters
 from hushsum.privacy.account import Limits
 from hushsum.privacy.guarantee import Guarantee
 from hushsum.privacy.spec import PrivacySpec
@@ -28,18 +32,15 @@ from hushsum.schedule import Schedule
 from hushsum.schema import Table
 
 PLAN_FORMAT: Final = 1
+#: Bytes of a bundle: the canonical bytes and the arrays beside them.
+BUNDLE_BYTES_MAX: Final = 24 * 2**20
 _PLAN_BYTES_MAX: Final = 4 * 2**20
+_BREAK: Final = b"\n"  # canonical bytes never hold one
+_COUNTERS_MAX: Final = 2**31
 _DELTA_RECORDS_MAX: Final = 4096
 _DELTA_HEADER_BYTES: Final = 96
+_RUN_HEADER_BYTES: Final = 48
 _EMPTY: Final[Mapping[str, object]] = MappingProxyType({})
-
-
-@dataclass(frozen=True)
-class RecordNames:
-    """What columns are called and measured in; empty, or one a column."""
-
-    names: tuple[str, ...]
-    units: tuple[str, ...]
 
 
 @dataclass(frozen=True, init=False)
@@ -48,21 +49,22 @@ class Plan:
 
     Args:
         name: What people call it, 1 to 128 characters.
-        record: ``kind``, ``dim``, ``lower``, ``upper``, and optionally ``names`` and ``units``.
+        record: ``dim``, ``lower``, ``upper``, and optionally ``names``, ``units`` and ``classes``; or ``kind = "set"``.
         sketch: ``family`` and the family's own keys.
         privacy: ``epsilon``, ``total_epsilon``, and optionally the rest.
         window: ``length``, ``epoch``, ``lateness``; all optional.
+        parameters: The arrays that the sketch names by their digests (:func:`hushsum.parameters.digest`).
 
     Raises:
         PlanError: With the key, what came and what was expected.
     """
 
     name: str
-    record: VectorRecords
-    columns: RecordNames
+    collection: Collection
     family: Family
     privacy: PrivacySpec
     window: Schedule
+    parameters: Parameters
 
     def __init__(
         self,
@@ -72,29 +74,33 @@ class Plan:
         sketch: Mapping[str, object],
         privacy: Mapping[str, object],
         window: Mapping[str, object] = _EMPTY,
+        parameters: Iterable[npt.ArrayLike] | Parameters = (),
     ) -> None:
         top = Table({"name": name, "record": record, "sketch": sketch, "privacy": privacy, "window": window})
         if not top.text("name"):
             raise PlanError("name", name, "1 to 128 characters")
-        schema, columns = _record(top.table("record"))
-        family = _family(top.table("sketch"), schema)
+        arrays = parameters if isinstance(parameters, Parameters) else Parameters.of(parameters)
+        collection = Collection.from_table(top.table("record"))
+        family = _family(top.table("sketch"), collection.schema, arrays)
+        if (total := max(1, len(collection.classes)) * prod(family.shape)) > _COUNTERS_MAX:
+            raise PlanError("record.classes", f"{total} counters in all classes", f"at most {_COUNTERS_MAX}")
         promise = PrivacySpec.from_table(top.table("privacy"), family.sensitivity)
         schedule = Schedule.from_table(top.table("window"))
-        fields = {"name": name, "record": schema, "columns": columns, "family": family, "privacy": promise}
-        for field, value in {**fields, "window": schedule}.items():
+        fields = {"name": name, "collection": collection, "family": family, "privacy": promise, "window": schedule}
+        for field, value in {**fields, "parameters": arrays.only(family.digests)}.items():
             object.__setattr__(self, field, value)  # frozen for everybody else
 
     @classmethod
-    def from_fields(cls, fields: object) -> "Plan":
+    def from_fields(cls, fields: object, parameters: Iterable[npt.ArrayLike] | Parameters = ()) -> "Plan":
         """A plan from nested tables, as TOML or JSON gave them."""
         top = Table(fields)
         arguments: dict[str, Any] = {key: top.value(key) for key in ("name", "record", "sketch", "privacy")}
         arguments["window"] = top.value("window") if top.has("window") else _EMPTY
         top.finish()
-        return cls(**arguments)
+        return cls(**arguments, parameters=parameters)
 
     @classmethod
-    def from_toml(cls, source: str | PathLike[str]) -> "Plan":
+    def from_toml(cls, source: str | PathLike[str], parameters: Iterable[npt.ArrayLike] | Parameters = ()) -> "Plan":
         """A plan from a TOML file (a path), or from TOML text (a string with a line break in it).
 
         Raises:
@@ -105,17 +111,19 @@ class Plan:
             fields = tomllib.loads(text, parse_float=Decimal)
         except (ValueError, ArithmeticError, RecursionError) as error:
             raise PlanError("plan", str(source), f"TOML ({shown(error)})") from error
-        return cls.from_fields(fields)
+        return cls.from_fields(fields, parameters)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "Plan":
-        """A made plan from its canonical bytes (``plan.json``).
+        """A made plan from its bundle (``plan.json``): its canonical bytes, and the arrays beside it where it has some.
 
         Raises:
-            PlanError: Not the canonical bytes of a plan of this version.
+            PlanError: Not the canonical bytes of a plan of this version, or not the arrays that it names.
         """
-        if len(data) > _PLAN_BYTES_MAX:
-            raise PlanError("plan", f"{len(data)} bytes", f"at most {_PLAN_BYTES_MAX} bytes")
+        data, broken, arrays = data.partition(_BREAK)
+        if len(data) > _PLAN_BYTES_MAX or len(data) + len(arrays) >= BUNDLE_BYTES_MAX:
+            most = f"at most {_PLAN_BYTES_MAX} bytes, and {BUNDLE_BYTES_MAX} with the arrays beside them"
+            raise PlanError("plan", f"{len(data)} + {len(arrays)} bytes", most)
         try:
             fields = canonical.decode(data)
         except CanonicalError as error:
@@ -123,9 +131,14 @@ class Plan:
         if not isinstance(fields, dict) or fields.get("format") != PLAN_FORMAT:
             came = fields.get("format") if isinstance(fields, dict) else fields
             raise PlanError("format", came, f"{PLAN_FORMAT}: this version reads no other")
-        plan = cls.from_fields({key: value for key, value in fields.items() if key != "format"})
+        parameters = Parameters.from_bytes(arrays)
+        plan = cls.from_fields({key: value for key, value in fields.items() if key != "format"}, parameters)
         if plan.to_bytes() != data:
             raise PlanError("plan", data[:40], "every key of the format, defaults too, in its canonical form")
+        if len(plan.parameters) != len(parameters) or (broken and not arrays):
+            raise PlanError(
+                "parameters", f"{len(parameters)} arrays", f"the {len(plan.parameters)} that the plan names"
+            )
         return plan
 
     def to_fields(self) -> dict[str, object]:
@@ -133,30 +146,48 @@ class Plan:
         return {
             "format": PLAN_FORMAT,
             "name": self.name,
-            "record": {
-                "kind": "vector",
-                "dim": self.record.dim,
-                "lower": [real_text(bound) for bound in self.record.lower],
-                "upper": [real_text(bound) for bound in self.record.upper],
-                "classes": [],
-                "names": list(self.columns.names),
-                "units": list(self.columns.units),
-            },
+            "record": self.collection.to_fields(),
             "sketch": {"family": self.family.name, **self.family.to_fields()},
             "privacy": self.privacy.to_fields(),
             "window": self.window.to_fields(),
         }
 
     def to_bytes(self) -> bytes:
-        """The canonical bytes."""
+        """The canonical bytes, of which the id is a hash."""
         return self._bytes
+
+    @cached_property
+    def bundle(self) -> bytes:
+        """What travels and is stored: the canonical bytes; a line break and the arrays after them, if it has some."""
+        return self._bytes + (_BREAK + self.parameters.to_bytes() if len(self.parameters) else b"")
+
+    @property
+    def record(self) -> RecordSchema:
+        """The schema of a record."""
+        return self.collection.schema
+
+    @property
+    def vectors(self) -> VectorRecords:
+        """The schema of a record, for what works on vectors alone.
+
+        Raises:
+            RecordError: This plan's records are sets.
+        """
+        if isinstance(self.record, VectorRecords):
+            return self.record
+        raise RecordError(f"plan {self.name!r} collects sets of ids, expected vectors here")
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Labels, in the order of their sketches; empty: no classes."""
+        return self.collection.classes
 
     def replace_privacy(self, **changes: object) -> "Plan":
         """The same plan with other keys of ``[privacy]``, calibrated anew: another plan, with another id."""
         fields = self.to_fields()
         privacy = dict(self.privacy.to_fields())
         del fields["format"], privacy["mechanism"]
-        return Plan.from_fields({**fields, "privacy": {**privacy, **changes}})
+        return Plan.from_fields({**fields, "privacy": {**privacy, **changes}}, self.parameters)
 
     @cached_property
     def _bytes(self) -> bytes:
@@ -165,7 +196,7 @@ class Plan:
     @cached_property
     def id(self) -> bytes:
         """SHA-256 of the canonical bytes: 32 bytes."""
-        return hashlib.sha256(self._bytes).digest()
+        return plan_id_of(self._bytes)
 
     @property
     def hex_id(self) -> str:
@@ -175,7 +206,7 @@ class Plan:
     @property
     def counters_shape(self) -> tuple[int, ...]:
         """(classes, *shape of one class's counters); without classes there is one."""
-        return (1, *self.family.shape)
+        return (max(1, len(self.classes)), *self.family.shape)
 
     @property
     def guarantee(self) -> Guarantee:
@@ -209,8 +240,15 @@ class Plan:
     @cached_property
     def delta_bytes_max(self) -> int:
         """Bytes that one packed delta can need."""
-        rows, width = self.family.shape[0], self.family.shape[1]
-        return _DELTA_HEADER_BYTES + max(size_max(rows, width, n) for n in range(1, self.delta_records_max + 1))
+        most, family = self.delta_records_max, self.family
+        whole = family.packed_bytes_max(most)
+        runs = min(self.counters_shape[0], most)
+        if runs == 1:
+            return _DELTA_HEADER_BYTES + whole
+        # Over several classes: no more than so many whole runs, nor than so many bytes a record of the dearest run.
+        powers = [2**k for k in range(most.bit_length())]
+        dearest: int = max(-(-family.packed_bytes_max(min(2 * n - 1, most)) // n) for n in powers)
+        return _DELTA_HEADER_BYTES + runs * _RUN_HEADER_BYTES + min(runs * whole, most * dearest)
 
     def __hash__(self) -> int:
         return hash(self.id)
@@ -219,22 +257,11 @@ class Plan:
         return f"Plan({self.name!r}, id={self.hex_id[:12]}, family={self.family.name!r}, ε={self.privacy.epsilon})"
 
 
-def _record(table: Table) -> tuple[VectorRecords, RecordNames]:
-    table.choice("kind", built=["vector"], known=["set"], default="vector")
-    dim = table.integer("dim", low=1, high=2**16)
-    lower, upper = table.reals("lower", length=dim), table.reals("upper", length=dim)
-    for column, (low, high) in enumerate(zip(lower, upper, strict=True)):
-        if low >= high:
-            expected = f"above record.lower[{column}] = {real_text(low)}"
-            raise PlanError(table.name(f"upper[{column}]"), real_text(high), expected)
-    if classes := table.texts("classes"):
-        raise NotBuiltError(table.name("classes"), list(classes), "[] (no classes)")
-    names = table.texts("names", lengths=(0, dim))
-    columns = RecordNames(names, table.texts("units", lengths=(0, dim), distinct=False))
-    table.finish()
-    return VectorRecords(dim, lower, upper), columns
+def plan_id_of(bundle: bytes) -> bytes:
+    """The id that a bundle claims, unread: SHA-256 of its canonical bytes, which name the arrays after them."""
+    return hashlib.sha256(bundle.partition(_BREAK)[0]).digest()
 
 
-def _family(table: Table, record: VectorRecords) -> Family:
-    name = table.choice("family", built=list(FAMILIES), known=NOT_BUILT)
-    return FAMILIES[name].from_table(table, record)
+def _family(table: Table, record: RecordSchema, arrays: Parameters) -> Family:
+    name = table.choice("family", built=list(FAMILIES))
+    return FAMILIES[name].from_table(table, record, arrays)

@@ -59,7 +59,7 @@ def densest_view(release: Release, columns: Sequence[int] = (0, 1)) -> View:
     Raises:
         ValueError: Columns that the plan does not have.
     """
-    dim = release.plan.record.dim
+    dim = release.plan.vectors.dim
     chosen = tuple(columns)[:dim]
     if not 1 <= len(chosen) <= 2 or len(set(chosen)) != len(chosen) or not all(0 <= c < dim for c in chosen):
         raise ValueError(f"columns: got {tuple(columns)}, expected one or two different ones from 0 to {dim - 1}")
@@ -214,30 +214,33 @@ def _golden_mean(dim: int) -> float:
 
 def _bounds(plan: Plan) -> tuple[Floats, Floats]:
     return (
-        np.array([float(bound) for bound in plan.record.lower]),
-        np.array([float(bound) for bound in plan.record.upper]),
+        np.array([float(bound) for bound in plan.vectors.lower]),
+        np.array([float(bound) for bound in plan.vectors.upper]),
     )
 
 
 def _name(plan: Plan, column: int) -> str:
-    return plan.columns.names[column] if plan.columns.names else f"column {column}"
+    return plan.collection.names[column] if plan.collection.names else f"column {column}"
 
 
 def _axis_label(plan: Plan, column: int) -> str:
-    unit = plan.columns.units[column] if plan.columns.units else ""
+    unit = plan.collection.units[column] if plan.collection.units else ""
     return f"{_name(plan, column)} ({unit})" if unit else _name(plan, column)
 
 
 def _held_text(plan: Plan, view: View, *, without: Sequence[int]) -> str:
     held = [
-        f"{_name(plan, column)} = {view.held[column]:.4g}" for column in range(plan.record.dim) if column not in without
+        f"{_name(plan, column)} = {view.held[column]:.4g}"
+        for column in range(plan.vectors.dim)
+        if column not in without
     ]
     return ", ".join(held[:4]) + (f" and {len(held) - 4} more held" if len(held) > 4 else "")
 
 
 def _kernel(plan: Plan) -> str:
     fields = plan.family.to_fields()
-    return f"{fields['kernel']}, bandwidth {fields['bandwidth']}" if "bandwidth" in fields else str(fields["kernel"])
+    name = fields.get("kernel", plan.family.name)
+    return f"{name}, bandwidth {fields['bandwidth']}" if "bandwidth" in fields else str(name)
 
 
 def _promise(release: Release) -> str:

@@ -1,52 +1,84 @@
 """Answers with error bars, from a plan and noised counters alone: nothing here costs privacy."""
 
 import math
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from hushsum.errors import RecordError
 from hushsum.families import Answer
 from hushsum.plan import Plan
 
 Counters = npt.NDArray[np.int64]
 
 
-def kernel_sum(plan: Plan, counters: Counters, queries: npt.ArrayLike) -> Answer:
-    """Estimates of Σ k(x, q) over all records.
+def kernel_sum(
+    plan: Plan, counters: Counters, queries: Any, *, label: str | None = None, groups: int | None = None
+) -> Answer:
+    """Estimates of Σ k(x, q) over all records, or over those of one class.
 
     Args:
         plan: Of the release.
         counters: (classes, shape...) int64, noised.
-        queries: (m, d).
+        queries: (m, d), or m sets.
+        label: Of the class; None: all of them together, whose noise adds up.
+        groups: The median of the means of so many groups of rows, instead of the mean.
+
+    Raises:
+        RecordError: The queries cannot be used, or the plan has no such class.
+        ValueError: The family has no such groups.
     """
-    return plan.family.answer(counters[0], queries)
+    chosen = _classes(plan, label)
+    summed = counters[chosen.start] if chosen.stop - chosen.start == 1 else counters[chosen].sum(axis=0)
+    variance = (chosen.stop - chosen.start) * plan.privacy.mechanism.noise().variance
+    return plan.family.answer(summed, queries, noise_variance=variance, groups=groups)
 
 
-def count(plan: Plan, counts: Counters) -> float:
+def count(plan: Plan, counts: Counters, *, label: str | None = None) -> float:
     """The noisy number of records, from the count counters (classes,): unbiased, and maybe below 0."""
-    return float(counts.sum()) / plan.privacy.mechanism.count_scale
+    return float(counts[_classes(plan, label)].sum()) / plan.privacy.mechanism.count_scale
 
 
-def count_std_error(plan: Plan) -> float:
+def count_std_error(plan: Plan, *, label: str | None = None) -> float:
     """The standard error of :func:`count`, from the mechanism alone."""
-    mechanism = plan.privacy.mechanism
-    return math.sqrt(plan.counters_shape[0]) * mechanism.noise().std / mechanism.count_scale
+    chosen, mechanism = _classes(plan, label), plan.privacy.mechanism
+    return math.sqrt(chosen.stop - chosen.start) * mechanism.noise().std / mechanism.count_scale
 
 
-def density(plan: Plan, counters: Counters, counts: Counters, queries: npt.ArrayLike) -> Answer:
-    """Estimates of the mean kernel Σ k(x, q)/n, both parts noisy.
+def density(
+    plan: Plan,
+    counters: Counters,
+    counts: Counters,
+    queries: Any,
+    *,
+    label: str | None = None,
+    groups: int | None = None,
+) -> Answer:
+    """Estimates of the mean kernel Σ k(x, q)/n, both parts noisy, over all records or those of one class.
 
     The number of records is taken as at least 1. The standard error is that of a ratio to first order (delta method).
     """
-    answer = kernel_sum(plan, counters, queries)
-    records = max(count(plan, counts), 1.0)
+    answer = kernel_sum(plan, counters, queries, label=label, groups=groups)
+    records = max(count(plan, counts, label=label), 1.0)
     value = answer.value / records
-    variance = answer.std_error**2 + (value * count_std_error(plan)) ** 2
-    return Answer(value, np.sqrt(variance) / records)
+    variance = answer.std_error**2 + (value * count_std_error(plan, label=label)) ** 2
+    return replace(answer, value=value, std_error=np.sqrt(variance) / records)
+
+
+def _classes(plan: Plan, label: str | None) -> slice:
+    if label is None:
+        return slice(0, plan.counters_shape[0])
+    if label not in plan.classes:
+        known = ", ".join(map(repr, plan.classes)) or "none: it has no classes"
+        raise RecordError(f"label: got {label!r}; the plan's classes are {known}")
+    index = plan.classes.index(label)
+    return slice(index, index + 1)
 
 
 def noise_std_error(plan: Plan) -> float:
-    """The part of an answer's standard error that is noise, from the plan alone.
+    """The part of an answer's standard error that is noise, from the plan alone; of one class, where it has classes.
 
     For the hashed family √(2R)·(1 + c/R)/ε in records, which grows with R (MATH: central noise; RACE, Theorem 3.4).
     """

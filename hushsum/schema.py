@@ -8,6 +8,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from fractions import Fraction
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -55,6 +56,25 @@ class Table:
     def optional_table(self, key: str) -> "Table | None":
         """The table under a key, or None where it is left out."""
         return self.table(key) if self.has(key) else None
+
+    def tables(self, key: str) -> "tuple[Table, ...]":
+        """The list of tables under a key; none where it is left out."""
+        value = self._take(key, ())
+        if isinstance(value, str) or not isinstance(value, Sequence):
+            raise PlanError(self.name(key), value, "a list of tables")
+        return tuple(Table(item, self.name(f"{key}[{index}]")) for index, item in enumerate(value))
+
+    def integers(self, key: str, *, low: int, high: int) -> tuple[int, ...]:
+        """A list of at least one integer within [low, high], rising."""
+        value, expected = self._take(key, _MISSING), f"a list of rising integers from {low} to {high}"
+        if isinstance(value, str) or not isinstance(value, Sequence) or not value:
+            raise PlanError(self.name(key), value, expected)
+        for item in value:
+            if isinstance(item, bool) or not isinstance(item, int | np.integer) or not low <= item <= high:
+                raise PlanError(self.name(key), value, expected)
+        if any(after <= before for before, after in pairwise(value)):
+            raise PlanError(self.name(key), value, expected)
+        return tuple(int(item) for item in value)
 
     def text(self, key: str, default: str | None = None) -> str:
         """A string of at most 128 visible characters, in Unicode normal form C; spaces only between others."""

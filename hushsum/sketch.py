@@ -53,7 +53,7 @@ class Sketch:
         """The exact number of records."""
         return int(self.counts.sum()) // self.plan.privacy.mechanism.count_scale
 
-    def add(self, records: npt.ArrayLike, clients: Iterable[ClientId] | None = None, labels: None = None) -> int:
+    def add(self, records: Any, clients: Iterable[ClientId] | None = None, labels: object = None) -> int:
         """Adds records: all usable ones of the array, or none.
 
         A batch with more records of one client than the bound is refused whole. Who goes on without it lets one client
@@ -61,29 +61,35 @@ class Sketch:
         the bound, before they come here.
 
         Args:
-            records: (n, d); float64, float32, integers or booleans. Clipped to the plan's bounds.
+            records: (n, d); float64, float32, integers or booleans, clipped to the plan's bounds. Sets: a list of n
+                integer arrays, or a scipy CSR matrix.
             clients: For unit ``client``: n client ids, one a record, all strings, all bytes or all integers; the
                 contribution bound holds over all additions.
-            labels: Not built yet: a plan has no classes.
+            labels: For a plan with classes: n strings, one a record.
 
         Returns:
-            The number of records that were dropped, each alone, for a NaN or an infinity.
+            The number of records that were dropped, each alone: for a NaN or an infinity, for an empty or unsorted
+            set, for a label that the plan does not have.
 
         Raises:
             RecordError: The array cannot be used at all.
             ContributionError: A client exceeds the plan's ``records_per_client``. Nothing is added.
         """
-        if labels is not None:
-            raise RecordError("labels: this plan has no classes (not built yet in this version)")
-        accepted, kept = self.plan.family.accept(records)
-        contributions = self._bounded(clients, kept)
-        added = np.zeros_like(self.counters[0])
-        self.plan.family.add(added, accepted)
+        family = self.plan.family
+        accepted, kept = family.accept(records)
+        classes = self.plan.collection.class_indices(labels, len(kept))
+        if (classes < 0).any():
+            accepted, kept = accepted[classes[kept] >= 0], kept & (classes >= 0)
+        contributions, numbers = self._bounded(clients, kept), classes[kept]
+        added = {int(index): np.zeros_like(self.counters[0]) for index in np.unique(numbers)}
+        for index, counters in added.items():
+            family.add(counters, accepted if len(added) == 1 else accepted[numbers == index])
         # In this order an interruption between two lines may cost the client some of its bound, and never passes it.
         self._contributions += contributions
         self._parts[self._own] = self._parts.get(self._own, 0) + 1
-        self.counters[0] += added
-        self.counts[0] += len(accepted) * self.plan.privacy.mechanism.count_scale
+        for index, counters in added.items():
+            self.counters[index] += counters
+        self.counts += np.bincount(numbers, minlength=len(self.counts)) * self.plan.privacy.mechanism.count_scale
         return int(len(kept) - len(accepted))
 
     def __add__(self, other: "Sketch") -> "Sketch":

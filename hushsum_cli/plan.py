@@ -1,8 +1,8 @@
-"""`hushsum plan`: makes a plan, and shows one."""
+"""`hushsum plan`: makes a plan, shows one, and names the arrays that go beside one."""
 
-import json
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -10,9 +10,20 @@ from hushsum_cli.output import as_json as as_json_option
 from hushsum_cli.output import examples, print_json, print_pairs
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from hushsum.plan import Plan
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_SHOWN_MAX: Final = 8  # items of a list
+_parameters = click.option(
+    "--parameters",
+    type=_FILE,
+    multiple=True,
+    metavar="FILE.npy",
+    help="An array that the plan names by its digest; may be given many times.",
+)
 
 
 @click.group(short_help="Make a plan, or show one.")
@@ -20,37 +31,77 @@ def plan() -> None:
     """Make a plan from a plan file, or show what one promises."""
 
 
-@plan.command(short_help="Write the made plan, plan.json.", epilog=examples("hushsum plan make plan.toml -o plan.json"))
+@plan.command(
+    short_help="Write the made plan, plan.json.",
+    epilog=examples(
+        "hushsum plan make plan.toml -o plan.json", "hushsum plan make plan.toml --parameters directions.npy"
+    ),
+)
 @click.argument("plan_toml", type=_FILE)
 @click.option("-o", "--out", type=click.Path(dir_okay=False, path_type=Path), help="Default: PLAN_TOML with .json.")
 @click.option("--force", is_flag=True, help="Replace another plan in that file.")
+@_parameters
 @as_json_option
-def make(*, plan_toml: Path, out: Path | None, force: bool, as_json: bool) -> None:
+def make(*, plan_toml: Path, out: Path | None, force: bool, parameters: tuple[Path, ...], as_json: bool) -> None:
     """Check a plan file, calibrate its noise, and write the made plan: the canonical bytes that its id is a hash of.
 
-    Give plan.json to `hushsum serve` and to devices: they verify it, and never calibrate again.
+    Give plan.json to `hushsum serve` and to devices: they verify it, and never calibrate again. Arrays that the plan
+    names by their digests (`hushsum plan digest`) are written into plan.json after these bytes.
     """
+    from hushsum.parameters import digest
     from hushsum.plan import Plan
 
-    made = Plan.from_toml(plan_toml)
+    arrays = [_array(path) for path in parameters]
+    made = Plan.from_toml(plan_toml, arrays)
+    for path, array in zip(parameters, arrays, strict=True):
+        if digest(array) not in made.parameters.arrays:
+            raise click.ClickException(f"{path}: the plan does not name this array; its digest is {digest(array)}")
     target = out or plan_toml.with_suffix(".json")
-    if target.exists() and target.read_bytes() != made.to_bytes() and not force:
+    if target.exists() and target.read_bytes() != made.bundle and not force:
         raise click.ClickException(f"{target} holds something else; --force replaces it, -o names another file")
-    target.write_bytes(made.to_bytes())
+    target.write_bytes(made.bundle)
     _print(made, as_json=as_json, note=f"written to {target}")
 
 
 @plan.command(short_help="Show what a plan promises.", epilog=examples("hushsum plan show plan.json"))
 @click.argument("plan_file", type=_FILE)
+@_parameters
 @as_json_option
-def show(*, plan_file: Path, as_json: bool) -> None:
+def show(*, plan_file: Path, parameters: tuple[Path, ...], as_json: bool) -> None:
     """Show a plan.json, or what a plan.toml would be made into."""
     from simulator.plans import load
 
-    _print(load(plan_file), as_json=as_json)
+    _print(load(plan_file, [_array(path) for path in parameters]), as_json=as_json)
+
+
+@plan.command(short_help="Print the digests of arrays.", epilog=examples("hushsum plan digest directions.npy"))
+@click.argument("files", metavar="FILE.npy...", type=_FILE, nargs=-1, required=True)
+def digest(*, files: tuple[Path, ...]) -> None:
+    """Print the digest by which a plan file names each array: the matrix of a linear map, directions of a hash.
+
+    Such arrays are public, like the rest of the plan: never learn them from the data that the plan protects.
+    """
+    from hushsum.parameters import digest
+
+    for path in files:
+        click.echo(f"{digest(_array(path))}  {path}")
+
+
+def _array(path: Path) -> "npt.NDArray[np.generic]":
+    import numpy as np
+
+    try:
+        array = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise click.ClickException(f"{path}: not a NumPy array file: {' '.join(str(error).split())}") from error
+    if not isinstance(array, np.ndarray):
+        raise click.ClickException(f"{path}: holds several arrays, expected one: a .npy file")
+    return array
 
 
 def _print(made: "Plan", *, as_json: bool, note: str = "") -> None:
+    import json
+
     from hushsum import query
     from hushsum.canonical import real_text
 
@@ -59,16 +110,68 @@ def _print(made: "Plan", *, as_json: bool, note: str = "") -> None:
         print_json({"id": made.hex_id, "noise_std_error": noise, "plan": json.loads(made.to_bytes())})
         return
     mechanism = made.privacy.mechanism
+    answer = "an answer of one class" if made.classes else "an answer"
     pairs = [
         ("id", made.hex_id),
-        ("record", f"{made.record.dim} columns" + (f": {', '.join(made.columns.names)}" if made.columns.names else "")),
-        ("sketch", ", ".join(f"{key} {value}" for key, value in made.family.to_fields().items())),
+        *_record(made),
+        *_sketch(made),
         ("promise", _promise(made)),
-        ("noise", f"{mechanism.name}, scale {real_text(mechanism.scale)}: ± {noise:,.4g} records on an answer"),
+        ("noise", f"{mechanism.name}, scale {real_text(mechanism.scale)}: ± {noise:,.4g} records on {answer}"),
         ("budget", f"ε = {real_text(made.privacy.total_epsilon)} in all, for the population {_population(made)}"),
-        ("window", ", ".join(f"{key} {value}" for key, value in made.window.to_fields().items())),
+        ("window", _keys(made.window.to_fields())),
     ]
     print_pairs([*pairs, ("file", note)] if note else pairs, title=made.name)
+
+
+def _record(made: "Plan") -> Iterator[tuple[str, str]]:
+    from hushsum.families import SetRecords
+
+    if isinstance(made.record, SetRecords):
+        yield "record", f"a set of ids from 0 to {made.record.universe - 1:,}"
+    else:
+        names = made.collection.names
+        columns = "1 column" if made.vectors.dim == 1 else f"{made.vectors.dim} columns"
+        yield "record", f"{columns}: {_listed(names)}" if names else columns
+    if made.classes:
+        yield "classes", f"{len(made.classes)}, one sketch each: {_listed(made.classes)}"
+
+
+def _sketch(made: "Plan") -> Iterator[tuple[str, str]]:
+    """One line for the family and its plain keys, then one for each table of a list: a transform, a group."""
+    fields = made.family.to_fields()
+    tables: dict[str, Any] = {key: value for key, value in fields.items() if _is_tables(value)}
+    plain = {key: value for key, value in fields.items() if key not in tables}
+    yield "sketch", f"{made.family.name}, {_keys(plain, made)}"
+    for key, value in tables.items():
+        for number, table in enumerate(value, 1):
+            yield f"{key.removesuffix('s')} {number}", _keys(table, made)
+    if len(made.parameters):
+        numbers = sum(array.size for array in made.parameters.arrays.values())
+        yield "arrays", f"{len(made.parameters)} beside the plan, {numbers:,} numbers"
+
+
+def _is_tables(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(item, Mapping) for item in value)
+
+
+def _keys(fields: Mapping[str, Any], made: "Plan | None" = None) -> str:
+    return ", ".join(f"{key} {_value(value, made)}" for key, value in fields.items())
+
+
+def _value(value: Any, made: "Plan | None") -> str:
+    if isinstance(value, Mapping):
+        return f"({_keys(value, made)})"
+    if isinstance(value, list | tuple):
+        return f"[{_listed([_value(item, made) for item in value])}]"
+    if made is not None and value in made.parameters.arrays:
+        shape = " × ".join(map(str, made.parameters.arrays[value].shape))
+        return f"{value[:12]}… ({shape})"
+    return str(value)
+
+
+def _listed(items: Any) -> str:
+    more = f", … {len(items) - _SHOWN_MAX} more" if len(items) > _SHOWN_MAX else ""
+    return ", ".join(items[:_SHOWN_MAX]) + more
 
 
 def _promise(made: "Plan") -> str:

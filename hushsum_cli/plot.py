@@ -32,7 +32,9 @@ def plot(*, release_file: Path, out: Path | None, columns: str | None, held: tup
 
     release = load(release_file)
     plan = release.plan
-    chosen = [_column(plan, text, "--columns") for text in columns.split(",")] if columns else [0, 1][: plan.record.dim]
+    chosen = (
+        [_column(plan, text, "--columns") for text in columns.split(",")] if columns else [0, 1][: plan.vectors.dim]
+    )
     try:
         view = plots.densest_view(release, chosen)
     except ValueError as error:
@@ -54,9 +56,9 @@ def plot(*, release_file: Path, out: Path | None, columns: str | None, held: tup
 
 
 def _column(plan: "Plan", text: str, option: str) -> int:
-    if text in plan.columns.names:
-        return plan.columns.names.index(text)
-    if text.isdecimal() and int(text) < plan.record.dim:
+    if text in plan.collection.names:
+        return plan.collection.names.index(text)
+    if text.isdecimal() and int(text) < plan.vectors.dim:
         return int(text)
-    known = ", ".join(plan.columns.names) or f"0 to {plan.record.dim - 1}"
+    known = ", ".join(plan.collection.names) or f"0 to {plan.vectors.dim - 1}"
     raise click.BadParameter(f"no column {text!r}; the release has {known}", param_hint=option)

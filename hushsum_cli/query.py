@@ -1,7 +1,7 @@
 """`hushsum query`: answers from a release."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -20,12 +20,14 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     epilog=examples(
         "hushsum query today.hush --at 210,225,240 --at 30,30,30",
         "hushsum query today.hush --queries points.csv --density --json",
+        "hushsum query today.hush --at 210,225,240 --label sky",
     ),
 )
 @click.argument("release_file", metavar="FILE.hush", type=_FILE)
 @click.option("--at", "points", multiple=True, metavar="X,Y,…", help="A point to ask at; may be given many times.")
 @click.option("--queries", type=_FILE, help="A file of points: .parquet, .csv or .npy.")
 @click.option("--columns", help="Names of the columns of --queries to take, with commas.")
+@click.option("--label", help="Over the records of this class alone. Default: over those of all classes.")
 @click.option("--density", is_flag=True, help="Mean kernels, instead of kernel sums in records.")
 @click.option(
     "--confidence",
@@ -35,12 +37,13 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     help="Of the intervals.",
 )
 @as_json_option
-def query(
+def query(  # noqa: PLR0913  one argument an option
     *,
     release_file: Path,
     points: tuple[str, ...],
     queries: Path | None,
     columns: str | None,
+    label: str | None,
     density: bool,
     confidence: float,
     as_json: bool,
@@ -55,13 +58,15 @@ def query(
 
     release = load(release_file)
     asked = _from_file(queries, columns, release) if queries else _from_texts(points, release)
-    answer = release.density(asked) if density else release.kernel_sum(asked)
+    answer = release.density(asked, label=label) if density else release.kernel_sum(asked, label=label)
     interval = answer.interval(confidence)
     what = "density" if density else "kernel sum"
+    counts = _counts(release)
     if as_json:
         rows = zip(asked.tolist(), answer.value.tolist(), answer.std_error.tolist(), interval.tolist(), strict=True)
         answers = [{"at": at, "value": value, "std_error": error, "interval": ends} for at, value, error, ends in rows]
-        print_json({"what": what, "confidence": confidence, "statement": release.statement(), "answers": answers})
+        about = {"what": what, "label": label, "confidence": confidence, "statement": release.statement()}
+        print_json({**about, **counts.to_fields(), "answers": answers})
         return
     form = "{:.4g}" if density else "{:,.1f}"
     table = [
@@ -69,14 +74,40 @@ def query(
         for at, value, error, (low, high) in zip(asked, answer.value, answer.std_error, interval, strict=True)
     ]
     share = f"{100 * confidence:g} %"
-    print_table(["at", what, "± std error", f"{share} from", "to"], table, title=repr(release))
+    title = repr(release) if label is None else f"{release!r}, class {label!r}"
+    print_table(["at", what, "± std error", f"{share} from", "to"], table, title=title)
+    if counts.classes:
+        of_classes = [[name, f"{value:,.1f}", f"{error:,.1f}"] for name, value, error in counts.classes]
+        print_table(["class", "records", "± std error"], of_classes)
+    click.echo(f"{counts.value:,.1f} ± {counts.std_error:,.1f} records in all")
     click.echo(release.statement())
+
+
+class _Counts(NamedTuple):
+    """Noisy numbers of records, in all and of each class."""
+
+    value: float
+    std_error: float
+    classes: tuple[tuple[str, float, float], ...]
+
+    def to_fields(self) -> dict[str, object]:
+        """For JSON."""
+        of_classes = {label: {"value": value, "std_error": error} for label, value, error in self.classes}
+        return {"count": {"value": self.value, "std_error": self.std_error}, "counts": of_classes}
+
+
+def _counts(release: "Release") -> _Counts:
+    from hushsum.query import count_std_error
+
+    plan = release.plan
+    of_classes = ((label, release.count_of(label), count_std_error(plan, label=label)) for label in plan.classes)
+    return _Counts(release.count, count_std_error(plan), tuple(of_classes))
 
 
 def _from_texts(points: tuple[str, ...], release: "Release") -> "Floats":
     import numpy as np
 
-    dim = release.plan.record.dim
+    dim = release.plan.vectors.dim
     try:
         asked = [[float(number) for number in point.split(",")] for point in points]
     except ValueError as error:
@@ -93,9 +124,9 @@ def _from_file(path: Path, columns: str | None, release: "Release") -> "Floats":
 
     wanted = tuple(columns.split(",")) if columns else ()
     asked = load(path, wanted)
-    if asked.values.shape[1] != release.plan.record.dim:
+    if asked.values.shape[1] != release.plan.vectors.dim:
         raise RecordsError(
             f"{path}: {asked.values.shape[1]} columns ({', '.join(asked.names)}), "
-            f"the release expects {release.plan.record.dim}; name them with --columns"
+            f"the release expects {release.plan.vectors.dim}; name them with --columns"
         )
     return asked.values

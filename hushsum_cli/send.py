@@ -13,6 +13,7 @@ from hushsum_cli.output import as_json as as_json_option
 
 if TYPE_CHECKING:
     from edge_client import EdgeClient, Tallies
+    from hushsum.plan import Plan
     from simulator.progress import Progress
     from simulator.records import Records
 
@@ -26,6 +27,7 @@ _BATCH = 1000
 )
 @click.option("--data", type=_FILE, required=True, help="The records: .parquet, .csv or .npy.")
 @click.option("--columns", help="Names of the columns of --data to take, with commas. Default: all.")
+@click.option("--label-column", help="For a plan with classes: the column of --data that holds each record's label.")
 @click.option("--to", "target", metavar="HOST:PORT", default="127.0.0.1:7443", show_default=True, help="The service.")
 @click.option(
     "--spool",
@@ -42,6 +44,7 @@ def send(  # noqa: PLR0913  one argument an option
     *,
     data: Path,
     columns: str | None,
+    label_column: str | None,
     target: str,
     spool: Path,
     client_id: str | None,
@@ -62,7 +65,7 @@ def send(  # noqa: PLR0913  one argument an option
     from simulator import records
     from simulator.progress import Bars, Quiet
 
-    loaded = records.load(data, tuple(columns.split(",")) if columns else ())
+    loaded = records.load(data, tuple(columns.split(",")) if columns else (), label_column)
     client = EdgeClient(
         target,
         spool=spool,
@@ -104,19 +107,30 @@ def _told_warnings() -> Iterator[None]:
 async def _contribute(
     client: "EdgeClient", loaded: "Records", timeout_s: float | None, progress: "Progress"
 ) -> "Tallies":
-    from simulator.errors import RecordsError
-
     async with client:
-        if loaded.values.shape[1] != client.plan.record.dim:
-            raise RecordsError(
-                f"{loaded.source}: {loaded.values.shape[1]} columns ({', '.join(loaded.names)}), "
-                f"the plan expects {client.plan.record.dim}; name them with --columns"
-            )
+        _check(client.plan, loaded)
         added = progress.bar("records hashed", len(loaded.values))
         for start in range(0, len(loaded.values), _BATCH):
-            await client.add(loaded.values[start : start + _BATCH])
+            labels = None if loaded.labels is None else loaded.labels[start : start + _BATCH]
+            await client.add(loaded.values[start : start + _BATCH], labels=labels)
             added(min(start + _BATCH, len(loaded.values)))
         answered = progress.bar("waiting for answers", None)
         await client.flush(timeout_s)
         answered(1)
     return client.tallies
+
+
+def _check(plan: "Plan", loaded: "Records") -> None:
+    """Refuses records that do not fit the plan, before any of them is hashed."""
+    from simulator.errors import RecordsError
+
+    if loaded.values.shape[1] != plan.vectors.dim:
+        raise RecordsError(
+            f"{loaded.source}: {loaded.values.shape[1]} columns ({', '.join(loaded.names)}), "
+            f"the plan expects {plan.vectors.dim}; name them with --columns"
+        )
+    if plan.classes and loaded.labels is None:
+        some = ", ".join(map(repr, plan.classes[:8])) + (", ..." if len(plan.classes) > 8 else "")
+        raise RecordsError(f"{loaded.source}: the plan has classes ({some}); name the labels with --label-column")
+    if loaded.labels is not None and not plan.classes:
+        raise RecordsError(f"{loaded.source}: the plan has no classes, so --label-column has no use here")

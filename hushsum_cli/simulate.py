@@ -25,6 +25,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 )
 @click.option("--data", type=_FILE, help="Your records: .parquet, .csv or .npy. Default: the pixels of china.jpg.")
 @click.option("--columns", help="Names of the columns of --data to take, with commas. Default: all.")
+@click.option("--label-column", help="For a --plan with classes: the column of --data that holds each record's label.")
 @click.option("--plan", type=_FILE, help="plan.toml or plan.json. Default: one that fits the records.")
 @click.option("--clients", type=click.IntRange(1), default=200, show_default=True, help="Size of the fleet.")
 @click.option("--deltas", type=click.IntRange(2), default=5000, show_default=True, help="Send at least so many.")
@@ -54,6 +55,8 @@ def simulate(*, columns: str | None, as_json: bool, **choices: Any) -> int:
     """
     if choices["plan"] is None and (choices["unit"] == "client") != (choices["records_per_client"] is not None):
         raise click.UsageError("--unit client and --records-per-client M go together")
+    if choices["label_column"] is not None and (choices["data"] is None or choices["plan"] is None):
+        raise click.UsageError("--label-column is for --data and a --plan with classes")
     from simulator import Settings
     from simulator import simulate as run
     from simulator.progress import Bars, Quiet

@@ -51,8 +51,9 @@ def measure(release: Release, bulk: Sketch, queries: Floats, exact: Floats) -> A
         return Accuracy(None, None, 0, floor, 0.0)
     some, truth = queries[above], exact[above]
     error = abs(release.kernel_sum(some).value - truth)
-    hashing = query.kernel_sum(bulk.plan, bulk.counters, some).std_error
-    deviation = (hashing**2 + query.noise_std_error(bulk.plan) ** 2) ** 0.5
+    hashing = bulk.plan.family.answer(bulk.counters.sum(axis=0), some).std_error
+    # The answer is that of all classes together, each with its own noise.
+    deviation = (hashing**2 + len(bulk.counters) * query.noise_std_error(bulk.plan) ** 2) ** 0.5
     return Accuracy(
         mean_relative=float((error / truth).mean()),
         expected_relative=float(math.sqrt(2 / math.pi) * (deviation / truth).mean()),

@@ -11,7 +11,7 @@ import grpc.aio
 
 from edge_client.transport_grpc import is_loopback
 from hushsum.errors import PlanError
-from hushsum.plan import Plan
+from hushsum.plan import BUNDLE_BYTES_MAX, Plan
 from hushsum.releases import Release
 from hushsum_proto import convert
 from hushsum_proto.errors import WireError
@@ -24,7 +24,7 @@ from simulator.errors import ServiceError
 _NAME: Final = ((CLIENT_ID, "console"),)
 _QUICK_S: Final = 15.0
 _LONG_S: Final = 300.0  # a seal waits for every fold, a release draws its noise
-_PLAN_BYTES_MAX: Final = 17 * 2**20
+_PLAN_BYTES_MAX: Final = BUNDLE_BYTES_MAX + 2**20
 _OPTIONS: Final = (("grpc.max_receive_message_length", _PLAN_BYTES_MAX), ("grpc.enable_http_proxy", 0))
 
 

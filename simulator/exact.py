@@ -76,7 +76,7 @@ class ExactSums:
 
 def clip(plan: Plan, points: Floats) -> Floats:
     """Points (n, d) within the plan's public bounds."""
-    lower, upper = ([float(bound) for bound in bounds] for bounds in (plan.record.lower, plan.record.upper))
+    lower, upper = ([float(bound) for bound in bounds] for bounds in (plan.vectors.lower, plan.vectors.upper))
     return np.clip(points, lower, upper)
 
 
@@ -86,7 +86,10 @@ def _table(plan: Plan, points: Floats) -> Floats | None:
     Of pixels, every squared distance is an integer below 200,000: the kernel is evaluated once for each instead of once
     for each of hundreds of millions of pairs, with the same result.
     """
-    if plan.family.to_fields().get("kernel") != "euclidean" or np.any(points != np.rint(points)) or not len(points):
+    fields = plan.family.to_fields()
+    if fields.get("kernel") != "euclidean" or "transforms" in fields:  # else a distance does not decide
+        return None
+    if np.any(points != np.rint(points)) or not len(points):
         return None
     dim = points.shape[1]
     lower, upper = points.min(), points.max()

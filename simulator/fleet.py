@@ -125,11 +125,11 @@ class Fleet:
         )
         async with self._online, client:
             self._clients.add(client)
-            for batch in share.batches:
+            for batch, labels in zip(share.batches, share.labels or [None] * len(share.batches), strict=True):
                 if self._begun >= self.batches // 2:
                     await self._gate.wait()
                 self._begun += 1
-                await client.add(batch, time=self._time_ms)
+                await client.add(batch, time=self._time_ms, labels=labels)
                 self._added += 1
             await client.flush()
             stream = client.stream

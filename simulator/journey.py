@@ -69,7 +69,7 @@ async def travel(plan: Plan, shares: Sequence[Share], *, folder: Path, partition
         HushsumError: A step failed; the run says nothing then.
     """
     plan_file = folder / "plan.json"
-    plan_file.write_bytes(plan.to_bytes())
+    plan_file.write_bytes(plan.bundle)
     async with Relay() as relay, Server(folder, plan_file, partitions) as server:
         relay.aim(server.address)
         window = await _open_window(server)

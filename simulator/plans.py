@@ -1,12 +1,13 @@
 """The plan of a run: the user's, or one that fits the records."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from decimal import ROUND_UP, Context, Decimal
 from fractions import Fraction
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from hushsum.errors import PlanError
 from hushsum.plan import Plan
@@ -23,8 +24,8 @@ _DIAGONALS: Final = 441.673 / _COLOUR_BANDWIDTH
 _TOTAL: Final = 10  # the population's limit, in releases of this ε that add up
 
 
-def load(path: Path) -> Plan:
-    """A made ``plan.json``, or a ``plan.toml`` that is made now.
+def load(path: Path, parameters: Iterable[npt.ArrayLike] = ()) -> Plan:
+    """A made ``plan.json``, or a ``plan.toml`` that is made now, with the arrays that it names by their digests.
 
     Raises:
         PlanError: It is not a plan.
@@ -34,7 +35,7 @@ def load(path: Path) -> Plan:
     if data.lstrip().startswith(b"{"):
         return Plan.from_bytes(data)
     try:
-        return Plan.from_toml(data.decode("utf-8") + "\n")
+        return Plan.from_toml(data.decode("utf-8") + "\n", parameters)
     except UnicodeDecodeError as error:
         raise PlanError("plan", str(path), "TOML in UTF-8, or the canonical bytes of a made plan") from error
 

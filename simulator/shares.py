@@ -1,6 +1,7 @@
 """Who holds which records: cut in their own order into uneven parts, so that clients differ as devices do."""
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,10 +20,12 @@ class Share:
     Attributes:
         client_id: Its name.
         batches: What it adds, one delta each: each (k, d).
+        labels: Of each batch: k of them; None where records have none.
     """
 
     client_id: str
     batches: tuple[Floats, ...]
+    labels: tuple[tuple[str | None, ...], ...] | None = None
 
     @property
     def records(self) -> int:
@@ -30,7 +33,15 @@ class Share:
         return sum(map(len, self.batches))
 
 
-def deal(values: Floats, *, clients: int, deltas: int, seed: int, records_per_client: int | None) -> list[Share]:
+def deal(
+    values: Floats,
+    *,
+    clients: int,
+    deltas: int,
+    seed: int,
+    records_per_client: int | None,
+    labels: Sequence[str | None] | None = None,
+) -> list[Share]:
     """Cuts the records into consecutive parts of uneven size, and each part into batches.
 
     Args:
@@ -39,6 +50,7 @@ def deal(values: Floats, *, clients: int, deltas: int, seed: int, records_per_cl
         deltas: At least so many batches in all, or one a record where there are fewer.
         seed: Of which client gets a large part.
         records_per_client: At most so many of each client are dealt out, the first of its part; None for all.
+        labels: n of them, dealt out with their records.
 
     Returns:
         The parts, each with at least one record.
@@ -48,12 +60,12 @@ def deal(values: Floats, *, clients: int, deltas: int, seed: int, records_per_cl
     np.random.default_rng(seed).shuffle(weights)
     spare = len(values) - clients  # one record for everybody first
     edges = np.arange(clients + 1) + np.rint(np.concatenate([[0], np.cumsum(weights)]) / weights.sum() * spare)
-    parts = [values[int(first) : int(last)] for first, last in itertools.pairwise(edges)]
-    if records_per_client is not None:
-        parts = [part[:records_per_client] for part in parts]
+    parts = [range(int(first), int(last))[:records_per_client] for first, last in itertools.pairwise(edges)]
     size = max(1, sum(map(len, parts)) // deltas)
     digits = len(str(clients))
-    return [
-        Share(f"client-{index + 1:0{digits}}", tuple(part[at : at + size] for at in range(0, len(part), size)))
-        for index, part in enumerate(parts)
-    ]
+    shares = []
+    for index, part in enumerate(parts):
+        cuts = [slice(at, min(at + size, part.stop)) for at in range(part.start, part.stop, size)]
+        mine = None if labels is None else tuple(tuple(labels[cut]) for cut in cuts)
+        shares.append(Share(f"client-{index + 1:0{digits}}", tuple(values[cut] for cut in cuts), mine))
+    return shares

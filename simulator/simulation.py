@@ -37,6 +37,7 @@ class Settings:
     Attributes:
         data: The user's records; None for the photograph's.
         columns: Of the user's records; all where none are named.
+        label_column: Of the user's records: their labels, for a plan with classes.
         plan: A plan file; None makes one that fits the records.
         clients: How many the records are spread over.
         deltas: At least so many deltas, or one a record where there are fewer.
@@ -51,6 +52,7 @@ class Settings:
 
     data: Path | None = None
     columns: tuple[str, ...] = ()
+    label_column: str | None = None
     plan: Path | None = None
     clients: int = 200
     deltas: int = 5000
@@ -72,12 +74,19 @@ class Material:
         shares: Who has which records.
         counted: (n, d): the records of all shares, in one array.
         queries: (m, d): the records that were held out.
+        labels: n of them, of ``counted``; None without classes.
     """
 
     plan: Plan
     shares: list[Share]
     counted: Floats
     queries: Floats
+    labels: tuple[str | None, ...] | None = None
+
+    @property
+    def labelled(self) -> Floats:
+        """Those of ``counted`` that a client does not drop for their labels."""
+        return self.counted[self.plan.collection.class_indices(self.labels, len(self.counted)) >= 0]
 
 
 def simulate(settings: Settings, progress: Progress) -> Summary:
@@ -91,12 +100,12 @@ def simulate(settings: Settings, progress: Progress) -> Summary:
     material = gather(settings, progress)
     settings.out.mkdir(parents=True, exist_ok=True)
     journey = _travel(material, settings, progress)
-    truth = ExactSums(material.plan, material.counted)
+    truth = ExactSums(material.plan, material.labelled)
     bulk = _in_bulk(material)
     accuracy = _compare(material, journey.release, bulk, truth, progress)
     _draw(settings, journey.release, truth, progress)
     summary = _summary(settings, material, journey, bulk, accuracy, time.monotonic() - began)
-    (settings.out / "plan.json").write_bytes(material.plan.to_bytes())
+    (settings.out / "plan.json").write_bytes(material.plan.bundle)
     (settings.out / "summary.json").write_text(summary.to_json(), encoding="utf-8")
     journey.release.save(settings.out / "release.hush")
     return summary
@@ -118,25 +127,37 @@ def gather(settings: Settings, progress: Progress) -> Material:
         RecordsError: The records cannot be used, or do not fit the plan.
         PlanError: The plan cannot be used.
     """
-    source = records.photograph() if settings.data is None else records.load(settings.data, settings.columns)
+    if settings.data is None:
+        source = records.photograph()
+    else:
+        source = records.load(settings.data, settings.columns, settings.label_column)
     plan = _plan(settings, source, progress)
-    if source.values.shape[1] != plan.record.dim:
+    if plan.classes and source.labels is None:
+        raise RecordsError(f"{source.source}: the plan has classes; name the labels of --data with --label-column")
+    if source.labels is not None and not plan.classes:
+        raise RecordsError(f"{source.source}: the plan has no classes, so --label-column has no use here")
+    if source.values.shape[1] != plan.vectors.dim:
         columns = ", ".join(source.names)
         raise RecordsError(
-            f"{source.source} has {source.values.shape[1]} columns ({columns}), the plan expects {plan.record.dim}; "
+            f"{source.source} has {source.values.shape[1]} columns ({columns}), the plan expects {plan.vectors.dim}; "
             "name the columns to take with --columns"
         )
-    rest, queries = records.hold_out(source.values, settings.queries, settings.seed)
+    rest, queries = records.hold_out(source, settings.queries, settings.seed)
     shares = deal(
-        rest,
+        rest.values,
         clients=settings.clients,
         deltas=settings.deltas,
         seed=settings.seed,
         records_per_client=plan.privacy.records_per_client,
+        labels=rest.labels,
     )
     counted = np.concatenate([batch for share in shares for batch in share.batches])
     progress.step(f"{len(counted):,} records of {source.source}, {len(queries):,} more are held out as queries")
-    return Material(plan, shares, counted, queries)
+    return Material(plan, shares, counted, queries, _labels(shares) if plan.classes else None)
+
+
+def _labels(shares: list[Share]) -> tuple[str | None, ...]:
+    return tuple(label for share in shares for batch in share.labels or () for label in batch)
 
 
 def _plan(settings: Settings, source: Records, progress: Progress) -> Plan:
@@ -163,7 +184,7 @@ def _in_bulk(material: Material) -> Sketch:
     clients = None
     if material.plan.privacy.unit == "client":
         clients = [share.client_id for share in material.shares for _ in range(share.records)]
-    bulk.add(material.counted, clients=clients)
+    bulk.add(material.counted, clients=clients, labels=material.labels)
     return bulk
 
 

@@ -27,6 +27,12 @@ def small_plan(**changes: dict[str, object]) -> Plan:
     return Plan.from_fields(tables(**changes))
 
 
+def classed_plan(*classes: str, **changes: dict[str, object]) -> Plan:
+    """A small plan whose records have labels: those given, or ``a``, ``b`` and ``c``."""
+    record = {**changes.pop("record", {}), "classes": list(classes or "abc")}
+    return small_plan(record=record, **changes)
+
+
 def client_plan(records_per_client: int = 3) -> Plan:
     """A small plan of unit client."""
     return small_plan(privacy={"unit": "client", "records_per_client": records_per_client})

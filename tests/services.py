@@ -43,7 +43,7 @@ class SetRuntime(SystemRuntime):
 def config_of(folder: Path, plan: Plan, **settings: object) -> Config:
     """Settings of a service by hand, on a free port, with its data and its plan in ``folder``."""
     path = folder / "plan.json"
-    path.write_bytes(plan.to_bytes())
+    path.write_bytes(plan.bundle)
     return Config.of(
         **{
             "plan": str(path),
@@ -182,7 +182,7 @@ class Contributor:
         self, records: int = 1, *, window: int | None = None, sequence: int | None = None
     ) -> tuple[DeltaId, bytes]:
         """The next delta, of random records."""
-        values = self._rng.uniform(0, 10, (records, self.plan.record.dim))
+        values = self._rng.uniform(0, 10, (records, self.plan.vectors.dim))
         self.records.append(values)
         id = DeltaId(self.stream, next(self._sequence) if sequence is None else sequence)
         delta, _ = encode(self.plan, values, window=self.window if window is None else window, id=id)

@@ -6,14 +6,33 @@ validates with it.
 """
 
 from hushsum import acceleration
-from hushsum.families.family import Answer, Family, Increments, Records, VectorRecords
+from hushsum.families.family import Answer, Family, Increments, Records, RecordSchema, SetRecords, VectorRecords
+from hushsum.families.fourier import Fourier
 from hushsum.families.hashed import Hashed
+from hushsum.families.hermite import Hermite
+from hushsum.families.paired import Paired
+from hushsum.families.partition import Partition
 
-FAMILIES: dict[str, type[Family]] = {"hashed": Hashed}
-#: Families that the design knows and this version does not offer yet.
-NOT_BUILT = ("fourier", "hermite", "partition", "paired")
+FAMILIES: dict[str, type[Family]] = {
+    "hashed": Hashed,
+    "fourier": Fourier,
+    "hermite": Hermite,
+    "partition": Partition,
+    "paired": Paired,
+}
 
-__all__ = ["FAMILIES", "NOT_BUILT", "Answer", "Family", "Hashed", "Increments", "Records", "VectorRecords", "warm_up"]
+__all__ = [
+    "FAMILIES",
+    "Answer",
+    "Family",
+    "Hashed",
+    "Increments",
+    "RecordSchema",
+    "Records",
+    "SetRecords",
+    "VectorRecords",
+    "warm_up",
+]
 
 
 def warm_up() -> None:
@@ -23,6 +42,9 @@ def warm_up() -> None:
         AccelerationError: The environment asks for loops that cannot be compiled.
     """
     if acceleration.enabled():
+        from hushsum.families import hermite_loops, partition_fast, vector_loops
         from hushsum.families.lsh import fast
+        from hushsum.families.rff import fast as rff_fast
 
-        fast.warm_up()
+        for loops in (vector_loops, fast, rff_fast, hermite_loops, partition_fast):
+            loops.warm_up()

@@ -2,16 +2,21 @@
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from hushsum.families.sets import Sets
+from hushsum.parameters import NO_PARAMETERS, Parameters
 from hushsum.schema import Table
 from hushsum.sensitivity import Sensitivity
+from hushsum.student import student_t_quantile
 
 Counters = npt.NDArray[np.int64]
-Records = npt.NDArray[np.float32]
+Float32 = npt.NDArray[np.float32]
+#: Accepted records: vectors (n, d) or sets; both have a length and are cut by a slice or a mask.
+Records = Float32 | Sets
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,20 @@ class VectorRecords:
     dim: int
     lower: tuple[Fraction, ...]
     upper: tuple[Fraction, ...]
+
+
+@dataclass(frozen=True)
+class SetRecords:
+    """The schema of records that are sets of ids (``kind = "set"``).
+
+    Attributes:
+        universe: Ids are 0 to ``universe`` − 1.
+    """
+
+    universe: int
+
+
+RecordSchema = VectorRecords | SetRecords
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,21 +67,27 @@ class Answer:
 
     Attributes:
         value: (m,) float64, in records.
-        std_error: (m,) float64, the standard error of ``value``: hashing error and noise together, from the spread of
-            the rows, so that it costs no privacy.
+        std_error: (m,) float64, the standard error of ``value``: hashing error and noise together, at no privacy cost.
+        spread: Where the standard error comes from: ``rows`` (the spread of independent rows), ``sets`` (that of
+            independently scrambled sets of rows), ``groups`` (that of the groups' means, for a median of means),
+            ``noise`` (the mechanism alone: the sketch itself is no draw).
+        degrees: Of freedom of the standard error, where they are few; None: the normal interval.
     """
 
     value: npt.NDArray[np.float64]
     std_error: npt.NDArray[np.float64]
+    spread: str = "rows"
+    degrees: int | None = None
 
     def interval(self, confidence: float = 0.95) -> npt.NDArray[np.float64]:
-        """(m, 2) float64: lower and upper ends of the normal interval at this confidence, in (0, 1)."""
+        """(m, 2) float64: lower and upper ends of the interval at this confidence, in (0, 1)."""
         from statistics import NormalDist
 
         if not 0.0 < confidence < 1.0:
             raise ValueError(f"confidence: got {confidence!r}, expected a number between 0 and 1")
-        reach = NormalDist().inv_cdf(0.5 + confidence / 2) * self.std_error
-        return np.stack([self.value - reach, self.value + reach], axis=1)
+        level = 0.5 + confidence / 2
+        reach = NormalDist().inv_cdf(level) if self.degrees is None else student_t_quantile(level, self.degrees)
+        return np.stack([self.value - reach * self.std_error, self.value + reach * self.std_error], axis=1)
 
 
 class Family(Protocol):
@@ -71,8 +96,10 @@ class Family(Protocol):
     name: ClassVar[str]
 
     @classmethod
-    def from_table(cls, sketch: Table, record: VectorRecords) -> Self:
+    def from_table(cls, sketch: Table, record: RecordSchema, parameters: Parameters = NO_PARAMETERS) -> Self:
         """Reads and validates the family's keys (all of ``[sketch]`` but ``family``), and calls ``sketch.finish()``.
+
+        ``parameters`` holds the arrays that came beside the plan.
 
         Raises:
             PlanError: With the key, what came and what was expected.
@@ -84,7 +111,12 @@ class Family(Protocol):
         ...
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def digests(self) -> tuple[str, ...]:
+        """Of the arrays beside the plan that this family uses."""
+        ...
+
+    @property
+    def shape(self) -> tuple[int, int]:
         """The shape of one class's counters: (rows, buckets) for hashed."""
         ...
 
@@ -93,10 +125,15 @@ class Family(Protocol):
         """Of one record under add/remove, without the count counter (MATH: sensitivity of one record)."""
         ...
 
-    def accept(self, records: npt.ArrayLike) -> tuple[Records, npt.NDArray[np.bool_]]:
-        """Usable records, clipped to the public bounds and centred, and the mask (n,) of those that were kept.
+    @property
+    def kernel_error(self) -> float:
+        """α: |E[f(x)·g(q)] − k(x, q)| is at most this for any record and any query within the public bounds."""
+        ...
 
-        A record with NaN or infinity is dropped alone. The result is what :meth:`add` and :meth:`encode` take.
+    def accept(self, records: Any) -> tuple[Records, npt.NDArray[np.bool_]]:
+        """Usable records in the form that :meth:`add` and :meth:`encode` take, and the mask (n,) of those kept.
+
+        A record that cannot be used (NaN, infinity, an empty set) is dropped alone.
 
         Raises:
             RecordError: The array's type or dimension is wrong, and nothing of it can be used.
@@ -121,18 +158,49 @@ class Family(Protocol):
         """
         ...
 
-    def answer(self, counters: npt.NDArray[np.int64], queries: npt.ArrayLike) -> Answer:
-        """Estimates of the kernel sum at (m, d) queries from the (noised) counters of one class: the rows' g, averaged.
+    def pack(self, increments: Increments, records: int) -> tuple[int, bytes]:
+        """The smallest encoding of the increments of so many records (at least 1), and its bytes."""
+        ...
+
+    def unpack(self, encoding: int, data: bytes, records: int) -> Increments:
+        """What :meth:`pack` was given, from untrusted bytes; the caller then calls :meth:`check`.
 
         Raises:
-            RecordError: The queries' type or dimension is wrong, or one of them is not finite.
+            DeltaError: ``malformed``, ``bucket_out_of_range`` or ``impossible_counts``. Sizes are checked before
+                anything is allocated.
+        """
+        ...
+
+    def packed_bytes_max(self, records: int) -> int:
+        """The most bytes that :meth:`pack` can give for up to so many records."""
+        ...
+
+    def answer(
+        self,
+        counters: npt.NDArray[np.int64],
+        queries: Any,
+        *,
+        noise_variance: float = 0.0,
+        groups: int | None = None,
+    ) -> Answer:
+        """Estimates of the kernel sum at m queries from the (noised) counters of one class: the rows' g, averaged.
+
+        Args:
+            counters: Shaped as :attr:`shape`.
+            queries: (m, d), or m sets.
+            noise_variance: Of the noise on every counter, for families whose rows do not show it.
+            groups: The median of the means of so many groups of rows instead of the mean (RACE, Lemma 3.3).
+
+        Raises:
+            RecordError: The queries' type or dimension is wrong, or one of them cannot be used.
+            ValueError: ``groups`` where rows are no independent repetitions, or not from 1 to their number.
         """
         ...
 
     def answer_variance(self, counter_variance: float) -> float:
-        """The part of an answer's variance that noise of this variance on every counter brings: σ²·‖g‖²."""
+        """The most of an answer's variance that noise of this variance on every counter brings: σ²·‖g‖²."""
         ...
 
-    def kernel(self, x: npt.ArrayLike, y: npt.ArrayLike) -> npt.NDArray[np.float64]:
-        """The exact kernel k(x, y), (n, d) and (m, d) to (n, m): what the answers estimate, for comparison."""
+    def kernel(self, x: Any, y: Any) -> npt.NDArray[np.float64]:
+        """The exact kernel k(x, y) of n and m points, as :meth:`accept` reads them, to (n, m): what is estimated."""
         ...

@@ -1,8 +1,9 @@
-"""Vector records as float32: read, clipped to the public bounds, centred on their midpoint.
+"""Vector records as float32: read, clipped to the public bounds, transformed, centred on their midpoint.
 
 This is part of the definition of a family's bytes: coordinates are cast to float32 (round to nearest), clipped to
-float32 of the bounds, and less float32 of the midpoint in float32 arithmetic. A real of the plan becomes float32 by way
-of float64.
+float32 of the bounds, put through the plan's transforms (:mod:`hushsum.families.transforms`), clipped to the bounds
+that follow for what comes out, and less float32 of their midpoint in float32 arithmetic. A real of the plan becomes
+float32 by way of float64. A :class:`Space` does all of it; a :class:`Box` is the part without transforms.
 """
 
 from dataclasses import dataclass
@@ -12,12 +13,141 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from hushsum import acceleration
 from hushsum.canonical import real_text
 from hushsum.errors import PlanError, RecordError
-from hushsum.families.family import Records, VectorRecords
+from hushsum.families.family import Float32, Records, RecordSchema, VectorRecords
+from hushsum.families.transforms import Float64, Transforms, float32
+from hushsum.parameters import Parameters
+from hushsum.schema import Table
 
 #: Bounds are at most this, so that differences and sums of a few coordinates stay far inside float32.
 MAGNITUDE_MAX: Final = Fraction(2) ** 64
+
+
+def vector_records(record: RecordSchema, family: str) -> VectorRecords:
+    """The schema of vectors.
+
+    Raises:
+        PlanError: Records are sets.
+    """
+    if isinstance(record, VectorRecords):
+        return record
+    raise PlanError("record.kind", "set", f"'vector' for {family}")
+
+
+@dataclass(frozen=True, eq=False)
+class Space:
+    """From the caller's vectors to those that are hashed.
+
+    Attributes:
+        box: The public bounds of the caller's vectors.
+        transforms: Of the plan.
+        inner: The bounds of what comes out of them; :attr:`box` itself where there are none.
+        centred: Whether the midpoint of ``inner`` is taken off: not where the origin means something (angles).
+    """
+
+    box: "Box"
+    transforms: Transforms
+    inner: "Box"
+    centred: bool
+
+    @classmethod
+    def of(cls, record: VectorRecords, transforms: Transforms, *, centred: bool = True) -> "Space":
+        """The space of a schema.
+
+        Raises:
+            PlanError: Bounds are beyond ±2⁶⁴, or a coordinate of what comes out can have one value alone.
+        """
+        box = Box.of(record)
+        if not transforms.steps:
+            return cls(box, transforms, box, centred)
+        lower, upper = transforms.bounds(box.lower, box.upper)
+        middle = ((lower.astype(np.float64) + upper.astype(np.float64)) / 2).astype(np.float32)
+        return cls(box, transforms, Box(lower, upper, middle), centred)
+
+    @classmethod
+    def from_table(
+        cls, sketch: Table, record: RecordSchema, parameters: Parameters, *, family: str, centred: bool = True
+    ) -> "Space":
+        """Reads ``transforms`` of ``[sketch]``.
+
+        Raises:
+            PlanError: Records are sets, or a transform is wrong.
+        """
+        schema = vector_records(record, family)
+        return cls.of(schema, Transforms.from_table(sketch, parameters, schema.dim), centred=centred)
+
+    @property
+    def dim(self) -> int:
+        """d', the number of coordinates that are hashed."""
+        return len(self.inner.lower)
+
+    @property
+    def ends(self) -> tuple[Float32, Float32]:
+        """(d',) float32, twice: the least and the largest coordinates of accepted records, as they are hashed."""
+        if not self.centred:
+            return self.inner.lower, self.inner.upper
+        return self.inner.centred
+
+    @property
+    def sizes(self) -> Float32:
+        """(d',) float32 above 0: the largest absolute coordinate of an accepted record."""
+        lower, upper = self.ends
+        return np.maximum(-lower, upper)
+
+    def accept(self, records: npt.ArrayLike) -> tuple[Float32, npt.NDArray[np.bool_]]:
+        """Usable records as they are hashed, (k, d') float32, and the mask (n,) of those that were kept.
+
+        A record with NaN or infinity is dropped alone.
+
+        Args:
+            records: (n, d) float64, float32, integers or booleans, in the unit of the bounds.
+
+        Raises:
+            RecordError: Another type or dimension.
+        """
+        usable, kept = self.box.read(records)
+        if self.transforms.steps:
+            usable = np.ascontiguousarray(self.transforms.apply(usable), np.float32)
+            np.clip(usable, self.inner.lower, self.inner.upper, out=usable)
+        if self.centred:
+            usable -= self.inner.middle
+        return usable, kept
+
+    def accepted(self, records: Records) -> Float32:
+        """The same records, C-contiguous, once it is sure that they come from :meth:`accept`.
+
+        Raises:
+            RecordError: They do not.
+        """
+        if isinstance(records, np.ndarray) and records.dtype == np.float32 and records.ndim == 2:
+            contiguous: Float32 = np.ascontiguousarray(records)
+            if contiguous.shape[1] == self.dim and _within(contiguous, *self.ends):
+                return contiguous
+        raise RecordError("records: expected what accept() returned: clipped, centred, (n, d) float32")
+
+    def queries(self, queries: npt.ArrayLike) -> Float32:
+        """Queries (m, d), transformed and centred like records but not clipped to the bounds, (m, d') float32.
+
+        A coordinate beyond float32 becomes infinite: the family says what is too far.
+
+        Raises:
+            RecordError: Another type or dimension, or NaN or infinity.
+        """
+        points = self.box.read_queries(queries)
+        if self.transforms.steps:
+            with np.errstate(over="ignore", invalid="ignore"):
+                points = np.ascontiguousarray(self.transforms.apply(points), np.float32)
+            points[np.isnan(points)] = np.inf
+        if self.centred:
+            with np.errstate(over="ignore"):
+                points -= self.inner.middle
+        return points
+
+    def exact(self, points: npt.ArrayLike) -> Float64:
+        """Points (n, d) as float64 (n, d'), transformed without rounding, not centred: for kernels in closed form."""
+        return self.transforms.exact(np.asarray(points, np.float64))
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,9 +160,9 @@ class Box:
         middle: (d,): float32 of the exact midpoint.
     """
 
-    lower: Records
-    upper: Records
-    middle: Records
+    lower: Float32
+    upper: Float32
+    middle: Float32
 
     @classmethod
     def of(cls, record: VectorRecords) -> "Box":
@@ -46,50 +176,35 @@ class Box:
                 if abs(bound) > MAGNITUDE_MAX:
                     raise PlanError(key, real_text(bound), "bounds within ±2^64")
         middle = tuple((low + high) / 2 for low, high in zip(record.lower, record.upper, strict=True))
-        box = cls(_float32(record.lower), _float32(record.upper), _float32(middle))
+        box = cls(float32(record.lower), float32(record.upper), float32(middle))
         ordered = (box.lower < box.upper) & (box.lower <= box.middle) & (box.middle <= box.upper)
         for j in np.flatnonzero(~ordered):
             raise PlanError("record.upper", real_text(record.upper[j]), f"more than {box.lower[j]} as a 32-bit number")
         return box
 
     @property
-    def centred(self) -> tuple[Records, Records]:
+    def centred(self) -> tuple[Float32, Float32]:
         """The bounds less the midpoint: those of accepted records."""
         return self.lower - self.middle, self.upper - self.middle
 
-    def accept(self, records: npt.ArrayLike) -> tuple[Records, npt.NDArray[np.bool_]]:
-        """Usable records, clipped and centred, (k, d) float32, and the mask (n,) of those that were kept.
-
-        A record with NaN or infinity is dropped alone.
-
-        Args:
-            records: (n, d) float64, float32, integers or booleans, in the unit of the bounds.
-
-        Raises:
-            RecordError: Another type or dimension.
-        """
+    def read(self, records: npt.ArrayLike) -> tuple[Float32, npt.NDArray[np.bool_]]:
+        """Usable records, clipped, (k, d) float32, and the mask (n,) of those that were kept."""
         array = self._matrix(records, "records")
         finite = np.isfinite(array)
         kept = np.ones(len(array), np.bool_) if finite.all() else finite.all(axis=1)
         with np.errstate(over="ignore"):  # a float64 beyond float32 is clipped like any other
             usable = (array if kept.all() else array[kept]).astype(np.float32, order="C")
         np.clip(usable, self.lower, self.upper, out=usable)
-        usable -= self.middle
         return usable, kept
 
-    def centre_queries(self, queries: npt.ArrayLike) -> Records:
-        """Queries (m, d), centred like records but not clipped; infinite where float32 overflows.
-
-        Raises:
-            RecordError: Another type or dimension, or NaN or infinity.
-        """
+    def read_queries(self, queries: npt.ArrayLike) -> Float32:
+        """Queries (m, d) as float32; infinite where float32 overflows."""
         array = self._matrix(queries, "queries")
         if not np.isfinite(array).all():
             raise RecordError("queries: got NaN or infinity, expected finite numbers")
         with np.errstate(over="ignore"):
-            centred: Records = array.astype(np.float32, order="C")
-            centred -= self.middle
-        return centred
+            points: Float32 = array.astype(np.float32, order="C")
+        return points
 
     def _matrix(self, points: npt.ArrayLike, what: str) -> npt.NDArray[np.generic]:
         if isinstance(points, np.ma.MaskedArray):
@@ -108,5 +223,11 @@ class Box:
         return array
 
 
-def _float32(reals: tuple[Fraction, ...]) -> Records:
-    return np.array([float(value) for value in reals], np.float64).astype(np.float32)
+def _within(records: Float32, lower: Float32, upper: Float32) -> bool:
+    if acceleration.enabled():
+        from hushsum.families import vector_loops
+
+        return bool(vector_loops.within(records, lower, upper))
+    if not len(records):
+        return True
+    return bool(np.all(records.min(axis=0) >= lower) and np.all(records.max(axis=0) <= upper))

@@ -10,7 +10,7 @@ import grpc
 from typing_extensions import override
 
 from hushsum import Plan, Sketch
-from hushsum.delta import Delta, DeltaId
+from hushsum.delta import Delta, DeltaId, apply
 from hushsum_proto import convert
 from hushsum_proto.answers import Answer, Refusal, ServiceReason, Status
 from hushsum_proto.messages import Welcome
@@ -39,8 +39,7 @@ class Fold:
         known = self.bytes_of.setdefault((client_id, delta.id), data)
         assert known == data, f"{delta.id} came with other bytes"
         if self.received[delta.id] == 1:
-            flat = self.sketch.counters[0].reshape(-1)
-            flat[delta.runs[0].increments.indices] += delta.runs[0].increments.values
+            apply(delta, self.sketch.counters, self.sketch.counts, self.plan.privacy.mechanism.count_scale)
             self.windows[delta.window] += delta.records
         return Answer(delta.id, Status.ACKNOWLEDGED)
 
@@ -66,7 +65,7 @@ class ModelService(stubs.CollectionServicer, stubs.CatalogueServicer):
         self.taken = asyncio.Event()
         self.streams = True
         self.refusal: Refusal | None = None
-        self.plan_bytes = plan.to_bytes()
+        self.plan_bytes = plan.bundle
         self.clock_ms: Callable[[], int] = lambda: 0
         self.in_flight_max = 64
         self.greeted = asyncio.Event()

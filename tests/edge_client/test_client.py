@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 from typing_extensions import override
 
 from edge_client import (
@@ -31,13 +32,14 @@ from edge_client import (
     UnreachableError,
 )
 from edge_client.transport_grpc import _pushed_back
-from hushsum import Sketch
+from hushsum import Plan, Sketch
 from hushsum.delta import DeltaId
-from hushsum.errors import ContributionError, NotBuiltError, Reason, RecordError
+from hushsum.errors import ContributionError, PlanError, Reason, RecordError
+from hushsum.parameters import digest
 from hushsum_proto.answers import Answer, Refusal, ServiceReason, Status
 from hushsum_proto.metadata import REASON, RETRY_AFTER_MS
 from tests.edge_client.model_service import Fold, ModelService
-from tests.plans import client_plan, small_plan
+from tests.plans import classed_plan, client_plan, small_plan, tables
 
 QUICK = Config(backoff_first_s=0.01, backoff_longest_s=0.05, first_contact_s=5.0, call_timeout_s=5.0)
 AT_ONCE = Config(backoff_first_s=0.01, backoff_longest_s=0.05, first_contact_s=5.0, close_flush_s=0.0)
@@ -139,15 +141,42 @@ async def test_a_caller_may_use_its_array_again_before_add_returns(
     assert holds(service.fold, batch)
 
 
+async def test_labels_go_with_their_records_over_several_deltas_and_may_be_used_again_at_once(
+    path: Path, runtime: FixedClock, rng: np.random.Generator
+) -> None:
+    service = ModelService(classed_plan())
+    service.clock_ms = runtime.now_ms
+    await service.start()
+    batch = values(rng, 2 * service.plan.delta_records_max + 1)
+    labels = np.array(["a", "b", "c", "nobody"])[rng.integers(0, 4, len(batch))]
+    labels[-1] = "a"
+    expected = Sketch(service.plan)
+    unknown = expected.add(batch, labels=labels.copy())
+    async with client_of(service, path, runtime) as client:
+        adding = asyncio.ensure_future(client.add(batch, labels=labels))
+        await asyncio.wait([adding], timeout=0)
+        labels[:] = "c"
+        with pytest.warns(DroppedRecordsWarning, match=f"{unknown} unusable records were left out"):
+            await adding
+        for wrong in (None, ["a"], labels[1:], 7, [7] * len(batch), {"a"}):
+            with pytest.raises(RecordError, match="labels: "):
+                await client.add(batch, labels=wrong)
+        await client.flush()
+    assert np.array_equal(service.fold.sketch.counters, expected.counters)
+    assert np.array_equal(service.fold.sketch.counts, expected.counts)
+    assert (client.tallies.deltas, client.tallies.records_dropped) == (3, unknown)
+    await service.stop()
+
+
 async def test_a_record_with_nan_or_infinity_is_left_out_alone_with_a_warning(
     service: ModelService, path: Path, runtime: FixedClock, rng: np.random.Generator
 ) -> None:
     batch = values(rng, 10)
     batch[3, 1], batch[7, 0] = np.nan, np.inf
     async with client_of(service, path, runtime) as client:
-        with pytest.warns(DroppedRecordsWarning, match="2 records with NaN or infinity were left out, 8 were added"):
+        with pytest.warns(DroppedRecordsWarning, match="2 unusable records were left out, 8 were added"):
             await client.add(batch)
-        with pytest.warns(DroppedRecordsWarning, match="1 records"):
+        with pytest.warns(DroppedRecordsWarning, match="1 unusable records"):
             await client.add([np.nan, 1.0])
         await client.flush()
     assert holds(service.fold, np.delete(batch, [3, 7], axis=0))
@@ -184,8 +213,8 @@ async def test_what_cannot_be_used_at_all_is_refused_and_nothing_is_taken(
         for wrong in ([1.0, 2.0, 3.0], [["a", "b"]], np.zeros((2, 2, 2)), 1.0):
             with pytest.raises(RecordError):
                 await client.add(wrong)
-        with pytest.raises(NotBuiltError, match="labels"):
-            await client.add([1.0, 2.0], labels=[1])
+        with pytest.raises(RecordError, match="labels: this plan has no classes"):
+            await client.add([1.0, 2.0], labels=["a"])
         assert client.tallies.deltas == 0
 
 
@@ -206,6 +235,46 @@ async def test_unit_client_adds_no_more_than_its_bound_and_a_refused_batch_leave
             await client.flush()
         assert client.tallies.records == 3
     assert sum(service.fold.windows.values()) == 3
+    await service.stop()
+
+
+async def test_a_plan_with_another_array_than_it_names_is_refused_before_anything_is_kept(
+    path: Path, runtime: FixedClock
+) -> None:
+    turn = np.array([[0.6, -0.8], [0.8, 0.6]])
+    steps = [{"kind": "linear", "matrix": digest(turn)}]
+    service = ModelService(Plan.from_fields(tables(sketch={"transforms": steps}), [turn]))
+    service.clock_ms = runtime.now_ms
+    await service.start()
+    honest = service.plan_bytes
+    for bundle in (honest[:-1] + b"\x00", service.plan.to_bytes(), honest + honest[-40:]):
+        service.plan_bytes = bundle
+        with pytest.raises(PlanError):
+            await EdgeClient(service.target, spool=path, config=QUICK, runtime=runtime).__aenter__()
+    service.plan_bytes = honest
+    async with EdgeClient(service.target, spool=path, config=QUICK, runtime=runtime) as client:
+        assert client.plan == service.plan
+    await service.stop()
+
+
+async def test_a_caller_may_use_its_sets_again_before_add_returns(path: Path, runtime: FixedClock) -> None:
+    sketch = {"family": "hashed", "kernel": "jaccard", "rows": 8, "buckets": 64}
+    plan = Plan(name="sets", record={"kind": "set"}, sketch=sketch, privacy={"epsilon": 1, "total_epsilon": 9})
+    service, expected = ModelService(plan), Sketch(plan)
+    service.clock_ms = runtime.now_ms
+    await service.start()
+    sets = [np.arange(1, 9), np.array([3, 70])]
+    matrix = csr_array((np.ones(3), ([0, 0, 1], [2, 5, 7])), shape=(2, 2**31))
+    for records in (sets, matrix):
+        expected.add(records)
+    async with EdgeClient(service.target, spool=path, config=QUICK, runtime=runtime) as client:
+        for records, array in ((sets, sets[0]), (matrix, matrix.indices)):
+            adding = asyncio.ensure_future(client.add(records))
+            await asyncio.wait([adding], timeout=0)
+            array[:] = 0
+            await adding
+        await client.flush()
+    assert np.array_equal(service.fold.sketch.counters, expected.counters)
     await service.stop()
 
 

@@ -80,6 +80,7 @@ def test_the_spelling_of_a_duration_does_not_change_the_id() -> None:
         ("privacy", "epsilon", 0.5), ("privacy", "total_epsilon", 99), ("privacy", "population", "p"),
         ("window", "length", "2h"), ("window", "lateness", "6m"), ("window", "epoch", "1970-01-02T00:00:00Z"),
         ("record", "names", ["a", "b"]), ("record", "units", ["m", "s"]), ("record", "upper", [10, 11]),
+        ("record", "classes", ["a", "b"]),
     ],
 )  # fmt: skip
 def test_every_key_changes_the_id(table: str, key: str, value: object) -> None:
@@ -98,6 +99,13 @@ def test_every_key_changes_the_id(table: str, key: str, value: object) -> None:
         ("record", "universe", 10, "no such key here"),
         ("record", "names", ["a"], "a list of 0 or 2 strings"),
         ("record", "names", ["a", "a"], "all different"),
+        ("record", "kind", "graph", "one of 'vector', 'set'"),
+        ("record", "kind", "set", "no such key here"),
+        ("record", "classes", ["a"], "[] (no classes), or 2 to 1024 labels"),
+        ("record", "classes", [str(n) for n in range(1025)], "[] (no classes), or 2 to 1024 labels"),
+        ("record", "classes", ["a", "a"], "all different"),
+        ("record", "classes", ["a", ""], "at least one character"),
+        ("record", "classes", ["a", 2], "a list of strings"),
         ("sketch", "family", "hash", "one of 'hashed'"),
         ("sketch", "bandwidth", 0, "above 0"),
         ("sketch", "bandwidth", -0.0, "negative zero"),
@@ -126,15 +134,13 @@ def test_a_wrong_value_is_refused_with_its_key_and_what_was_expected(
 ) -> None:
     with pytest.raises(PlanError) as caught:
         small_plan(**{table: {key: value}})
-    assert caught.value.key.startswith(f"{table}.{key}")
+    assert caught.value.key.startswith((f"{table}.{key}", f"{table}.dim"))  # dim: sets have no dimension
     assert expected in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("table", "key", "value"),
     [
-        ("record", "kind", "set"), ("record", "classes", ["a", "b"]),
-        ("sketch", "family", "fourier"), ("sketch", "kernel", "jaccard"), ("sketch", "draws", "sobol"),
         ("privacy", "mode", "local"), ("privacy", "mode", "secure"), ("privacy", "participation", "public"),
         ("privacy", "delta", 1e-6), ("window", "time", "arrival"), ("window", "release", "cumulative"),
         ("window", "min_clients", 5),
@@ -167,7 +173,7 @@ def test_nonsense_is_not_called_unbuilt(table: str, key: str, value: object, exp
 
 
 def test_two_columns_may_be_measured_in_the_same_unit() -> None:
-    assert small_plan(record={"units": ["m", "m"]}).columns.units == ("m", "m")
+    assert small_plan(record={"units": ["m", "m"]}).collection.units == ("m", "m")
 
 
 def test_numpys_integers_are_integers() -> None:

@@ -3,9 +3,11 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import hushsum as hs
+from hushsum.parameters import digest
 from tests.hushsum_cli.calling import Hushsum
 
 TOML = """name = "colours"
@@ -66,3 +68,104 @@ def test_a_wrong_key_is_named(hushsum: Hushsum, plan_toml: Path) -> None:
     ended = hushsum("plan", "make", str(plan_toml))
     assert ended.status == 1
     assert ended.err.startswith("hushsum: sketch.rows: got 0")
+
+
+TURN = np.array([[0.6, -0.8, 0.0], [0.8, 0.6, 1.0]])
+TURNED = TOML.replace(
+    "[privacy]",
+    f"""transforms = [
+    {{kind = "scale", factor = [1, 0.5, 2]}},
+    {{kind = "linear", matrix = "{digest(TURN)}"}},
+]
+[privacy]""",
+).replace("dim = 3", 'dim = 3\nclasses = ["sky", "ground"]')
+
+
+@pytest.fixture
+def turned_toml(tmp_path: Path) -> Path:
+    path = tmp_path / "turned.toml"
+    path.write_text(TURNED)
+    np.save(tmp_path / "turn.npy", TURN)
+    return path
+
+
+def test_digest_prints_what_a_plan_file_names_an_array_by(hushsum: Hushsum, turned_toml: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "same.npy", TURN.astype(">f4"))
+    files = [str(tmp_path / name) for name in ("turn.npy", "same.npy")]
+    ended = hushsum("plan", "digest", *files)
+    assert (ended.status, ended.out) == (0, "".join(f"{digest(TURN)}  {file}\n" for file in files))
+    assert hushsum("plan", "digest", str(turned_toml)).status == 1
+
+
+def test_make_writes_the_arrays_that_the_plan_names_after_its_canonical_bytes(
+    hushsum: Hushsum, turned_toml: Path
+) -> None:
+    arrays = ("--parameters", str(turned_toml.with_name("turn.npy")))
+    ended = hushsum("plan", "make", str(turned_toml), *arrays)
+    plan = hs.Plan.from_toml(turned_toml, [TURN])
+    assert ended.status == 0
+    assert turned_toml.with_suffix(".json").read_bytes() == plan.bundle != plan.to_bytes()
+    assert plan.hex_id in ended.out
+    assert hushsum("plan", "make", str(turned_toml), *arrays).status == 0  # the same again is no harm
+    made = hushsum("plan", "show", str(turned_toml.with_suffix(".json")), "--json").out
+    assert hushsum("plan", "show", str(turned_toml), *arrays, "--json").out == made
+
+
+def test_an_array_that_is_missing_and_one_that_nobody_names_are_told_by_their_digests(
+    hushsum: Hushsum, turned_toml: Path, tmp_path: Path
+) -> None:
+    missing = hushsum("plan", "make", str(turned_toml))
+    assert (missing.status, missing.err.count("\n")) == (1, 1)
+    assert f"sketch.transforms[1].matrix: got '{digest(TURN)}'" in missing.err
+    np.save(tmp_path / "other.npy", -TURN)
+    files = [str(tmp_path / name) for name in ("turn.npy", "other.npy")]
+    unused = hushsum("plan", "make", str(turned_toml), "--parameters", files[0], "--parameters", files[1])
+    assert unused.status == 1
+    assert f"other.npy: the plan does not name this array; its digest is {digest(-TURN)}" in unused.err
+    assert not turned_toml.with_suffix(".json").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"words", b"\x93NUMPY\x01\x00"])
+def test_a_file_that_is_no_array_is_told_by_its_name(hushsum: Hushsum, turned_toml: Path, content: bytes) -> None:
+    broken = turned_toml.with_name("broken.npy")
+    broken.write_bytes(content)
+    ended = hushsum("plan", "make", str(turned_toml), "--parameters", str(broken))
+    assert ended.status == 1
+    assert "broken.npy: not a NumPy array file" in ended.err
+
+
+def test_show_gives_classes_transforms_and_arrays_a_line_each(hushsum: Hushsum, turned_toml: Path) -> None:
+    arrays = ("--parameters", str(turned_toml.with_name("turn.npy")))
+    lines = {" ".join(line.split()) for line in hushsum("plan", "show", str(turned_toml), *arrays).out.splitlines()}
+    assert "classes 2, one sketch each: sky, ground" in lines
+    assert "transform 1 kind scale, factor [1, 0.5, 2]" in lines
+    assert f"transform 2 kind linear, matrix {digest(TURN)[:12]}… (2 × 3)" in lines
+    assert "arrays 1 beside the plan, 6 numbers" in lines
+    assert any(line.startswith("sketch hashed, kernel euclidean, bandwidth 5, power 1, rows 50") for line in lines)
+
+
+def test_show_gives_groups_a_line_each_and_cuts_long_lists(hushsum: Hushsum, plan_toml: Path) -> None:
+    many = ", ".join(f'"{number}"' for number in range(30))
+    groups = """groups = [
+        {columns = [0, 1], kernel = "euclidean", bandwidth = 5},
+        {columns = [2], kernel = "laplacian", bandwidth = 7},
+    ]"""
+    text = TOML.replace('kernel = "euclidean"\nbandwidth = 5.0\n', groups + "\n")
+    plan_toml.write_text(text.replace("dim = 3", f"dim = 3\nclasses = [{many}]"))
+    out = hushsum("plan", "show", str(plan_toml)).out
+    lines = {" ".join(line.split()) for line in out.splitlines()}
+    assert "group 1 columns [0, 1], kernel euclidean, bandwidth 5, power 1" in lines
+    assert "group 2 columns [2], kernel laplacian, bandwidth 7, power 1" in lines
+    assert "classes 30, one sketch each: 0, 1, 2, 3, 4, 5, 6, 7, … 22 more" in lines
+
+
+def test_a_plan_of_sets_is_made_and_shown(hushsum: Hushsum, plan_toml: Path) -> None:
+    columns = 'kind = "vector"\ndim = 3\nlower = [0, 0, 0]\nupper = [255, 255, 255]\n'
+    plan_toml.write_text(
+        TOML.replace(columns, 'kind = "set"\nuniverse = 5000\n').replace(
+            'kernel = "euclidean"\nbandwidth = 5.0', 'kernel = "jaccard"'
+        )
+    )
+    ended = hushsum("plan", "make", str(plan_toml))
+    assert ended.status == 0
+    assert "a set of ids from 0 to 4,999" in ended.out

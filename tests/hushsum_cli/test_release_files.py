@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 import hushsum as hs
+from hushsum.query import count_std_error
 from tests.hushsum_cli.calling import Hushsum
+from tests.plans import classed_plan
 
 
 def test_query_prints_what_the_release_answers(hushsum: Hushsum, release_file: Path) -> None:
@@ -70,3 +72,64 @@ def test_what_plot_cannot_do_is_told(hushsum: Hushsum, release_file: Path, argum
     ended = hushsum("plot", str(release_file), *arguments)
     assert ended.status == 2
     assert arguments[0].strip("-")[0] in ended.err
+
+
+@pytest.fixture
+def classed_file(tmp_path: Path) -> Path:
+    """The release of 300 records of class a at (3, 7), and of 200 of class b at (8, 1)."""
+    sketch = hs.Sketch(classed_plan())
+    sketch.add(np.tile([3.0, 7.0], (300, 1)), labels=["a"] * 300)
+    sketch.add(np.tile([8.0, 1.0], (200, 1)), labels=["b"] * 200)
+    path = tmp_path / "classes.hush"
+    hs.release(sketch).save(path)
+    return path
+
+
+@pytest.mark.parametrize("density", (False, True))
+def test_query_answers_for_one_class_and_counts_them_all(hushsum: Hushsum, classed_file: Path, density: bool) -> None:
+    release, queries = hs.load(classed_file), np.array([[3.0, 7.0], [8.0, 1.0]])
+    asked = ("--at", "3,7", "--at", "8,1", "--json", *(["--density"] if density else []))
+    ask = release.density if density else release.kernel_sum
+    for label in ("a", "b", "c", None):
+        shown = json.loads(hushsum("query", str(classed_file), *asked, *(["--label", label] if label else [])).out)
+        answer = ask(queries, label=label)
+        assert [each["value"] for each in shown["answers"]] == answer.value.tolist()
+        assert [each["std_error"] for each in shown["answers"]] == answer.std_error.tolist()
+        assert shown["label"] == label
+        assert shown["count"] == {"value": release.count, "std_error": count_std_error(release.plan)}
+        assert {name: each["value"] for name, each in shown["counts"].items()} == {
+            name: release.count_of(name) for name in "abc"
+        }
+
+
+def test_query_shows_people_the_class_and_the_count_of_each(hushsum: Hushsum, classed_file: Path) -> None:
+    release = hs.load(classed_file)
+    out = hushsum("query", str(classed_file), "--at", "3,7", "--label", "a").out
+    assert "class 'a'" in out
+    lines = [line.split() for line in out.splitlines()]
+    for label in "abc":
+        error = count_std_error(release.plan, label=label)
+        assert [label, f"{release.count_of(label):,.1f}", f"{error:,.1f}"] in lines
+    assert f"{release.count:,.1f} ± " in out
+
+
+def test_a_class_that_the_release_does_not_have_is_told_with_those_that_it_has(
+    hushsum: Hushsum, classed_file: Path, release_file: Path
+) -> None:
+    ended = hushsum("query", str(classed_file), "--at", "3,7", "--label", "z")
+    assert (ended.status, ended.err.count("\n")) == (1, 1)
+    assert "the plan's classes are 'a', 'b', 'c'" in ended.err
+    assert "it has no classes" in hushsum("query", str(release_file), "--at", "3,7", "--label", "a").err
+
+
+@pytest.mark.parametrize("arguments", (("query", "--at", "1,2"), ("plot",)), ids=("query", "plot"))
+def test_what_needs_vectors_says_so_of_sets_in_one_line(
+    hushsum: Hushsum, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    sketch = {"family": "hashed", "kernel": "jaccard", "rows": 8, "buckets": 16}
+    privacy = {"epsilon": 1, "total_epsilon": 10}
+    plan = hs.Plan(name="visits", record={"kind": "set", "universe": 100}, sketch=sketch, privacy=privacy)
+    hs.release(hs.Sketch(plan)).save(tmp_path / "visits.hush")
+    ended = hushsum(arguments[0], str(tmp_path / "visits.hush"), *arguments[1:])
+    assert ended.status == 1
+    assert ended.err == "hushsum: plan 'visits' collects sets of ids, expected vectors here\n"

@@ -13,15 +13,15 @@ import pytest
 
 import hushsum as hs
 from tests.hushsum_cli.calling import Hushsum
-from tests.plans import small_plan
+from tests.plans import classed_plan, small_plan
 
 pytestmark = pytest.mark.usefixtures("sources_on_path")
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[str]:
+def serving(folder: Path, plan: hs.Plan | None = None) -> Iterator[str]:
     """`hushsum serve` in a process; gives the address that it says it listens at."""
-    (folder / "plan.json").write_bytes(small_plan().to_bytes())
+    (folder / "plan.json").write_bytes((plan or small_plan()).bundle)
     arguments = ("--plan", "plan.json", "--data", "data", "--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0")
     command = [sys.executable, "-m", "hushsum_cli", "serve", *arguments, "--manual", "--log-format", "json"]
     process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -80,7 +80,35 @@ def test_records_that_do_not_fit_the_plan_are_not_sent(hushsum: Hushsum, tmp_pat
         ended = hushsum("send", *asked)
         assert ended.status == 1
         assert "3 columns (a, b, c), the plan expects 2; name them with --columns" in ended.err
+        labelled = hushsum("send", *asked, "--label-column", "c")
+        assert labelled.status == 1
+        assert "the plan has no classes" in labelled.err
         refused = hushsum("send", *asked, "--columns", "a,b", "--max-epsilon", "0.5")
         assert refused.status == 1
         assert "max_epsilon" in refused.err
         assert hushsum("send", *asked, "--columns", "a,b", "--max-epsilon", "1").status == 0
+
+
+def test_a_labelled_file_is_collected_class_by_class(
+    hushsum: Hushsum, tmp_path: Path, rng: np.random.Generator
+) -> None:
+    # Labels are integers in the file; 9 is no class of the plan, and one label is missing.
+    labels = np.array(["1", "2", "9", ""])[rng.choice(4, 1500, p=[0.6, 0.3, 0.05, 0.05])]
+    lines = [f"{x},{label},{y}" for (x, y), label in zip(rng.uniform(0, 10, (1500, 2)), labels, strict=True)]
+    (tmp_path / "records.csv").write_text("\n".join(["x,kind,y", *lines]) + "\n")
+    with serving(tmp_path, classed_plan("1", "2", "3")) as address:
+        asked = ("--data", str(tmp_path / "records.csv"), "--to", address, "--spool", str(tmp_path / "spool.db"))
+        unlabelled = hushsum("send", *asked, "--columns", "x,y")
+        assert (unlabelled.status, unlabelled.err.count("\n")) == (1, 1)
+        assert "the plan has classes ('1', '2', '3'); name the labels with --label-column" in unlabelled.err
+        missing = hushsum("send", *asked, "--label-column", "colour")
+        assert "no column 'colour'; it has x, kind, y" in missing.err
+        sent = json.loads(hushsum("send", *asked, "--label-column", "kind", "--json").out)
+        usable = int(np.isin(labels, ["1", "2"]).sum())
+        assert (sent["records"], sent["records_dropped"]) == (usable, 1500 - usable)
+        assert hushsum("admin", "seal", "--at", address).status == 0
+        assert hushsum("admin", "release", "--at", address).status == 0
+        assert hushsum("release", "get", "--from", address, "-o", str(tmp_path / "today.hush")).status == 0
+    release = hs.load(tmp_path / "today.hush")
+    for label in ("1", "2", "3"):  # discrete Laplace of scale 21 on counts of scale 2: farther is rarer than 10^-8
+        assert abs(release.count_of(label) - np.count_nonzero(labels == label)) < 200

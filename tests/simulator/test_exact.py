@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from hushsum import kernels
+from hushsum import Plan, kernels
 from simulator.exact import ExactSums, clip
 from simulator.plans import of_photograph, privacy_table
 
@@ -54,3 +54,16 @@ def test_many_real_records_are_compared_at_fewer_queries(rng: np.random.Generato
     whole = ExactSums(PLAN, rng.integers(0, 256, (1000, 3)).astype(float))
     assert 100 <= reals.affordable(2000) < 2000
     assert whole.affordable(2000) == 2000
+
+
+def test_transforms_are_part_of_the_exact_kernel(rng: np.random.Generator) -> None:
+    steps = [{"kind": "scale", "factor": [2, 1, 1]}, {"kind": "clip", "lower": [0, 0, 0], "upper": [300, 200, 200]}]
+    fields = PLAN.to_fields()
+    del fields["format"]
+    plan = Plan.from_fields(
+        {**fields, "sketch": {"family": PLAN.family.name, **PLAN.family.to_fields(), "transforms": steps}}
+    )
+    records, queries = np.rint(rng.uniform(0, 255, (200, 3))), np.rint(rng.uniform(0, 255, (20, 3)))
+    mapped = [np.clip(points * [2, 1, 1], 0, [300, 200, 200]) for points in (records, queries)]
+    expected = kernels.kernel_sums(PLAN.family.kernel, *mapped)
+    np.testing.assert_allclose(ExactSums(plan, records).at(queries, told), expected, rtol=1e-6)

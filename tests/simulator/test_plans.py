@@ -15,11 +15,11 @@ from tests.plans import small_plan
 
 def test_the_photographs_plan_has_the_bounds_of_every_picture() -> None:
     plan = of_photograph(privacy_table(Fraction("0.5"), "record", None), seed=9)
-    assert [int(bound) for bound in plan.record.upper] == [255, 255, 255]
+    assert [int(bound) for bound in plan.vectors.upper] == [255, 255, 255]
     assert plan.family.shape == (1000, 1024)
     assert plan.privacy.epsilon * 2 == 1
     assert plan.privacy.total_epsilon == 5
-    assert plan.columns.names == ("red", "green", "blue")
+    assert plan.collection.names == ("red", "green", "blue")
 
 
 def test_unit_client_carries_its_bound() -> None:
@@ -32,8 +32,8 @@ def test_a_files_plan_has_its_extremes_and_room_where_a_column_is_constant() -> 
     values = np.array([[1.5, 7.0], [-2.0, 7.0], [np.nan, 9.0]])
     plan = of_file(Records(values, ("a", "b"), "trips.csv"), privacy_table(Fraction("1"), "record", None), seed=0)
     assert plan.name == "trips"
-    assert [float(bound) for bound in plan.record.lower] == [-2.0, 7.0]
-    assert [float(bound) for bound in plan.record.upper] == [1.5, 8.0]
+    assert [float(bound) for bound in plan.vectors.lower] == [-2.0, 7.0]
+    assert [float(bound) for bound in plan.vectors.upper] == [1.5, 8.0]
 
 
 def test_a_file_without_a_usable_record_has_no_plan() -> None:

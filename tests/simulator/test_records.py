@@ -8,7 +8,7 @@ import pytest
 from pyarrow import parquet
 
 from simulator.errors import RecordsError
-from simulator.records import hold_out, load, photograph
+from simulator.records import Records, hold_out, load, photograph
 
 
 def test_the_photograph_has_its_pixels() -> None:
@@ -95,15 +95,58 @@ def test_a_file_that_is_not_there_is_told() -> None:
 def test_queries_are_other_records_than_the_rest_and_never_a_missing_value(seed: int) -> None:
     values = np.arange(200.0).reshape(100, 2)
     values[::3, 0] = np.nan
-    rest, queries = hold_out(values, 2000, seed)
+    records = Records(values, ("a", "b"), "here", tuple(str(row) for row in values[:, 1]))
+    held, queries = hold_out(records, 2000, seed)
+    rest = held.values
+    assert held.labels == tuple(str(row) for row in rest[:, 1])
     assert len(queries) == 6  # a tenth of the usable ones
     assert np.isfinite(queries).all()
     assert not set(queries[:, 1]) & set(rest[:, 1])
     assert sorted([*queries[:, 1], *rest[:, 1]]) == values[:, 1].tolist()
     assert rest[:, 1].tolist() == sorted(rest[:, 1])
-    assert np.array_equal(hold_out(values, 2000, seed)[1], queries)
+    assert np.array_equal(hold_out(records, 2000, seed)[1], queries)
 
 
 def test_too_few_records_to_hold_any_out_are_refused() -> None:
     with pytest.raises(RecordsError, match="at least two records"):
-        hold_out(np.array([[1.0], [np.nan]]), 10, 0)
+        hold_out(Records(np.array([[1.0], [np.nan]]), ("a",), "here"), 10, 0)
+
+
+def test_labels_are_strings_and_integers_become_their_decimal_text(tmp_path: Path) -> None:
+    columns = {
+        "text": pa.array(["sky", None, "", "grünes Gras"]),
+        "number": pa.array([-7, 2**40, None, 0]),
+        "category": pa.array(["b", "a", "b", None]).dictionary_encode(),
+        "large": pa.array(["b", "a", "b", None], pa.large_string()),
+        "x": pa.array([1.0, 2.0, 3.0, 4.0]),
+    }
+    path = tmp_path / "records.parquet"
+    parquet.write_table(pa.table(columns), path)
+    assert load(path, ("x",), "text").labels == ("sky", None, "", "grünes Gras")
+    assert load(path, ("x",), "number").labels == ("-7", "1099511627776", None, "0")
+    assert load(path, ("x",), "category").labels == load(path, ("x",), "large").labels == ("b", "a", "b", None)
+    assert load(path, ("x",)).labels is None
+
+
+def test_the_column_of_labels_is_none_of_the_records_unless_it_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "records.csv"
+    path.write_text("x,kind,y\n1,10,2\n3,20,4\n")
+    records = load(path, (), "kind")
+    assert (records.names, records.values.tolist()) == (("x", "y"), [[1, 2], [3, 4]])
+    assert records.labels == ("10", "20")
+    assert load(path, ("kind", "y"), "kind").names == ("kind", "y")
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "message"),
+    [
+        ("a.csv", "z", "no column 'z'; it has x, t"),
+        ("a.csv", "t", "column 't' holds double, expected labels: strings or integers"),
+        ("a.npy", "x", "the columns of a .npy file have no names; got x"),
+    ],
+)
+def test_a_column_that_holds_no_labels_is_told(tmp_path: Path, name: str, column: str, message: str) -> None:
+    (tmp_path / "a.csv").write_text("x,t\n1,0.5\n")
+    np.save(tmp_path / "a.npy", np.ones((2, 2)))
+    with pytest.raises(RecordsError, match=message):
+        load(tmp_path / name, (), column)

@@ -44,3 +44,18 @@ def test_the_seed_decides_who_has_much() -> None:
     )
     assert first == again
     assert first != other
+
+
+@pytest.mark.parametrize("bound", (None, 5))
+def test_labels_go_with_their_records(bound: int | None) -> None:
+    labels = tuple(None if row % 7 == 0 else str(row) for row in VALUES[:, 0])
+    shares = deal(VALUES, clients=20, deltas=100, seed=1, records_per_client=bound, labels=labels)
+    assert all(share.labels is not None for share in shares)
+    dealt = [label for share in shares for batch in share.labels or () for label in batch]
+    records = np.concatenate([batch for share in shares for batch in share.batches])
+    assert dealt == [None if row % 7 == 0 else str(row) for row in records[:, 0]]
+    assert [tuple(map(len, share.labels or ())) for share in shares] == [
+        tuple(map(len, share.batches)) for share in shares
+    ]
+    without = deal(VALUES, clients=20, deltas=100, seed=1, records_per_client=bound)
+    assert all(share.labels is None for share in without)

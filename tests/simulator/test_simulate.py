@@ -76,3 +76,51 @@ def test_unit_client_counts_at_most_its_bound_of_each_client(tmp_path: Path) -> 
     assert summary["records"] == 90
     assert summary["counters_equal"] is True
     assert summary["noise_std_error"] == pytest.approx(3 * (2 * 50) ** 0.5, rel=0.1)
+
+
+def test_a_labelled_file_is_counted_class_by_class(tmp_path: Path) -> None:
+    pixels = photograph().values[::200]
+    bright = pixels.sum(axis=1) > 400
+    lines = [f"{r:g},{g:g},{b:g},{'sky' if up else 'ground'}" for (r, g, b), up in zip(pixels, bright, strict=True)]
+    lines[3], lines[4] = "1,2,3,sea", "1,2,3,"  # of no class
+    (tmp_path / "pixels.csv").write_text("\n".join(["r,g,b,part", *lines]) + "\n")
+    plan = tmp_path / "plan.toml"
+    plan.write_text(
+        'name = "colours"\n[record]\ndim = 3\nlower = [0, 0, 0]\nupper = [255, 255, 255]\n'
+        'classes = ["ground", "sky"]\n'
+        '[sketch]\nfamily = "hashed"\nkernel = "euclidean"\nbandwidth = 40\nrows = 50\nbuckets = 256\n'
+        "[privacy]\nepsilon = 2\ntotal_epsilon = 3\n"
+    )
+    data = ("--data", str(tmp_path / "pixels.csv"), "--clients", "9", "--deltas", "40", "--out", str(tmp_path))
+    ended = simulate(*data, "--plan", str(plan), "--label-column", "part", "--json")
+
+    assert ended.returncode == 0, ended.stderr
+    summary = json.loads(ended.stdout)
+    assert summary["records_dropped"] in range(3)  # one of the two may have been held out
+    assert summary["records"] + summary["records_dropped"] + summary["queries_held_out"] == len(pixels)
+    assert summary["counters_equal"] is True
+    assert 0.2 < summary["mean_relative_error"] / summary["expected_relative_error"] < 3
+    release = hs.load(tmp_path / "release.hush")
+    held_out = summary["queries_held_out"] + 2
+    # Discrete Laplace of scale 27 on counts of scale 3: 200 is farther than one in 10^9 goes.
+    assert -200 < np.count_nonzero(bright) - release.count_of("sky") < held_out + 200
+    assert -200 < np.count_nonzero(~bright) - release.count_of("ground") < held_out + 200
+
+
+def test_labels_are_named_where_the_plan_has_classes_and_only_there(tmp_path: Path) -> None:
+    (tmp_path / "records.csv").write_text("x,kind\n1,2\n3,4\n")
+    data = ("--data", str(tmp_path / "records.csv"), "--out", str(tmp_path / "out"))
+    assert simulate(*data, "--label-column", "kind").returncode == 2
+    text = (
+        'name = "n"\n[record]\ndim = 1\nlower = [0]\nupper = [5]\n[sketch]\nfamily = "hashed"\n'
+        'kernel = "euclidean"\nbandwidth = 1\nrows = 8\nbuckets = 16\n[privacy]\nepsilon = 1\ntotal_epsilon = 3\n'
+    )
+    plan = tmp_path / "plan.toml"
+    plan.write_text(text)
+    ended = simulate(*data, "--plan", str(plan), "--label-column", "kind")
+    assert (ended.returncode, ended.stderr.count("\n")) == (1, 1)
+    assert "the plan has no classes" in ended.stderr
+    plan.write_text(text.replace("dim = 1", 'dim = 1\nclasses = ["2", "4"]'))
+    ended = simulate(*data, "--columns", "x", "--plan", str(plan))
+    assert (ended.returncode, ended.stderr.count("\n")) == (1, 1)
+    assert "name the labels of --data with --label-column" in ended.stderr

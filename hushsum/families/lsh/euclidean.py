@@ -1,36 +1,56 @@
 """The p-stable hash of the euclidean kernel: ⌊(a·x + b)/w⌋ with a ~ N(0, I) and b ~ U[0, w).
 
 Datar, Immorlica, Indyk and Mirrokni 2004, section 3; RACE, section 2.
+
+**Frozen**: directions are a' = float32(a/w), a from the normals in the order (row, part, coordinate), the quotient in
+float64. Offsets are b' = b/w, in the order (row, part): see :func:`~hushsum.families.lsh.sources.offsets`.
 """
 
+import math
+from typing import ClassVar
+
 import numpy as np
+import numpy.typing as npt
 
-from hushsum.draws import NORMAL_LIMIT, PublicSeed, PublicStream
-from hushsum.families.lsh.projection import Float32, Projection
+from hushsum import kernels
+from hushsum.draws import NORMAL_LIMIT
+from hushsum.families.lsh.bandwidths import Wide
+from hushsum.families.lsh.projection import Projection
+from hushsum.families.lsh.sources import Source, offsets
+from hushsum.families.vectors import Space
 
-#: No entry of a direction is larger than this over the bandwidth.
-DIRECTION_LIMIT = NORMAL_LIMIT
 
+class Euclidean(Wide):
+    """Keys ``bandwidth`` w and ``power``."""
 
-def draw(seed: PublicSeed, *, rows: int, power: int, width: float, sizes: Float32) -> Projection:
-    """The parameters of every row, from the seed alone; fewer rows are a prefix of more.
+    kernel_name: ClassVar[str] = "euclidean"
 
-    Directions are a' = float32(a/w), a from the normal draws in the order (row, part, coordinate), the quotient in
-    float64. Offsets are b' = b/w, in the order (row, part): the upper 24 bits of a word, times 2⁻²⁴, which float32
-    holds exactly.
+    def refuse_codes(self, domain: Space, key: str, draws: str) -> None:
+        """Refuses a bandwidth with which some code might leave int32, whatever the seed.
 
-    Args:
-        seed: The plan's.
-        rows: R.
-        power: p, parts of a row.
-        width: w, in the unit of the records.
-        sizes: (d,) float32: see :class:`Projection`.
-    """
-    dim = len(sizes)
-    normals = PublicStream(seed, "hashed/euclidean/directions").normal(rows * power * dim)
-    words = PublicStream(seed, "hashed/euclidean/offsets").words(rows * power)
-    return Projection(
-        directions=(normals / width).astype(np.float32).reshape(rows * power, dim),
-        offsets=(words >> np.uint64(40)).astype(np.float64) * 2.0**-24,
-        sizes=sizes,
-    )
+        Raises:
+            PlanError: With the least that would do.
+        """
+        sizes = domain.sizes.astype(np.float64).tolist()
+        reach = math.fsum(sizes)
+        if draws == "orthogonal":  # a direction is as long as a normal vector may be, and may point anywhere
+            reach = math.sqrt(len(sizes) * math.fsum(size * size for size in sizes))
+        self._refuse(reach * NORMAL_LIMIT, key)
+
+    def draw(self, source: Source, domain: Space) -> Projection:
+        """The parameters of every row."""
+        normals = source.normals("euclidean/directions", self.power, domain.dim)
+        return Projection(
+            directions=(normals / float(self.bandwidth)).astype(np.float32),
+            offsets=offsets(source, "euclidean/offsets", self.power),
+            sizes=domain.sizes,
+        )
+
+    def kernel(self, x: npt.ArrayLike, y: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        """(n, d) and (m, d) to (n, m)."""
+        return kernels.euclidean(kernels.euclidean_distances(x, y), float(self.bandwidth), self.power)
+
+    def kernel_error(self, domain: Space) -> float:
+        """0."""
+        del domain
+        return 0.0

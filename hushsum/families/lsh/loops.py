@@ -14,14 +14,16 @@ import numpy as np
 import numpy.typing as npt
 
 from hushsum.acceleration import compiled, inlined
-from hushsum.families.lsh.placement import OUTSIDE, UInt64
-from hushsum.families.lsh.projection import Float32, Float64, Int64
+from hushsum.families.lsh.placement import UInt64
+from hushsum.families.lsh.projection import Float32, Float64
 
 Bytes = npt.NDArray[np.uint8]
 Int32 = npt.NDArray[np.int32]
 
 #: Directions and columns of narrow products are padded with zeroes to a multiple of this.
 GROUP: Final = 4
+#: Sums by the definition side by side.
+ABREAST: Final = 8
 #: Records between two looks at the flags.
 TILE: Final = 64
 
@@ -49,6 +51,24 @@ def _mark(t: Float32, start: int, stop: int, shift: np.float32, limit: np.float3
 
 
 @inlined
+def _sign(t: Float32, start: int, stop: int, reach: np.float32, least: np.int32, out: Int32) -> bool:
+    """Codes of a tile's products where a code is a sign, less the least of their part, and whether any is flagged."""
+    flagged = False
+    for i in range(start, stop):
+        product = t[np.uint64(i)]
+        out[np.uint64(i)] = np.int32(product >= np.float32(0.0)) - least
+        flagged = flagged | (not np.abs(product) > reach)
+    return flagged
+
+
+@inlined
+def _mark_signs(t: Float32, start: int, stop: int, reach: np.float32, marks: Bytes) -> None:
+    """The flags of a tile of signs, one byte each."""
+    for i in range(start, stop):
+        marks[np.uint64(i - start)] = np.uint8(not np.abs(t[np.uint64(i)]) > reach)
+
+
+@inlined
 def _filter(  # noqa: PLR0913, PLR0917 -- flat: see the top of the file
     k: int,
     t: Float32,
@@ -57,6 +77,7 @@ def _filter(  # noqa: PLR0913, PLR0917 -- flat: see the top of the file
     slope: np.float32,
     limit: np.float32,
     least: np.int32,
+    signs: bool,  # noqa: FBT001 -- compiled loops take no keywords
     marks: Bytes,
     words: UInt64,
     flags: Int32,
@@ -66,10 +87,17 @@ def _filter(  # noqa: PLR0913, PLR0917 -- flat: see the top of the file
     """Codes (n,) of part k from its products (n,), right but where flagged; adds (k, i) to ``count`` flags."""
     n = len(t)
     for tile in range(len(norms)):
-        start, nearest = tile * TILE, limit - slope * norms[tile]
-        stop = min(start + TILE, n)
-        if _round(t, start, stop, shift, nearest, least, out):
-            _mark(t, start, stop, shift, nearest, marks)
+        start = tile * TILE
+        stop, reach = min(start + TILE, n), slope * norms[tile]
+        if signs:
+            flagged = _sign(t, start, stop, limit + reach, least, out)
+        else:
+            flagged = _round(t, start, stop, shift, limit - reach, least, out)
+        if flagged:
+            if signs:
+                _mark_signs(t, start, stop, limit + reach, marks)
+            else:
+                _mark(t, start, stop, shift, limit - reach, marks)
             for word in range(TILE // 8):
                 if words[word]:
                     for i in range(8 * word, min(8 * word + 8, stop - start)):
@@ -79,27 +107,61 @@ def _filter(  # noqa: PLR0913, PLR0917 -- flat: see the top of the file
 
 
 @inlined
-def _define(
-    directions: Float32, offsets: Float64, least: Int32, records: Float32, flags: Int32, count: int, out: Int32
+def _code(s: float, offset: float, signs: bool) -> np.int32:  # noqa: FBT001 -- compiled loops take no keywords
+    """One code by the definition, from the sum."""
+    if signs:
+        return np.int32(s >= 0.0)
+    return np.int32(np.floor(s + offset))
+
+
+@inlined
+def _bucket(m0: np.uint64, m1: np.uint64, code: np.int32, down: np.uint64) -> np.int32:
+    """The rehash of one code alone, where W is a power of two."""
+    return np.int32((m0 + m1 * np.uint64(np.uint32(code))) >> down)
+
+
+@inlined
+def _define(  # noqa: PLR0913, PLR0917 -- flat: see the top of the file
+    signs: bool,  # noqa: FBT001 -- compiled loops take no keywords
+    directions: Float32,
+    offsets: Float64,
+    least: Int32,
+    records: Float32,
+    flags: Int32,
+    count: int,
+    terms: Float64,
+    multipliers: UInt64,
+    down: np.uint64,
+    out: Int32,
 ) -> None:
-    """Codes of ``count`` flags (k, i) by the definition, four sums side by side: each waits for its own last term."""
-    last = count - 1
-    for first in range(0, count, 4):
-        f1, f2, f3 = min(first + 1, last), min(first + 2, last), min(first + 3, last)
-        k0, k1, k2, k3 = flags[0, first], flags[0, f1], flags[0, f2], flags[0, f3]
-        i0, i1, i2, i3 = flags[1, first], flags[1, f1], flags[1, f2], flags[1, f3]
-        a0, a1, a2, a3 = directions[k0], directions[k1], directions[k2], directions[k3]
-        x0, x1, x2, x3 = records[i0], records[i1], records[i2], records[i3]
-        s0 = s1 = s2 = s3 = 0.0
-        for j in range(len(a0)):
-            s0 += np.float64(a0[j]) * np.float64(x0[j])
-            s1 += np.float64(a1[j]) * np.float64(x1[j])
-            s2 += np.float64(a2[j]) * np.float64(x2[j])
-            s3 += np.float64(a3[j]) * np.float64(x3[j])
-        out[k0, i0] = np.int32(np.floor(s0 + offsets[k0])) - least[k0]
-        out[k1, i1] = np.int32(np.floor(s1 + offsets[k1])) - least[k1]
-        out[k2, i2] = np.int32(np.floor(s2 + offsets[k2])) - least[k2]
-        out[k3, i3] = np.int32(np.floor(s3 + offsets[k3])) - least[k3]
+    """Codes, or buckets where there are multipliers, of ``count`` flags (k, i) by the definition.
+
+    Products first, in vectors, into ``terms`` (8, d); then eight sums side by side: each waits for its own last term.
+    """
+    d = terms.shape[1]
+    for first in range(0, count, ABREAST):
+        some = min(ABREAST, count - first)
+        for f in range(some):
+            a, x, line = directions[flags[0, first + f]], records[flags[1, first + f]], terms[f]
+            for j in range(d):
+                line[j] = np.float64(a[j]) * np.float64(x[j])
+        s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = 0.0
+        for j in range(d):
+            s0 += terms[0, j]
+            s1 += terms[1, j]
+            s2 += terms[2, j]
+            s3 += terms[3, j]
+            s4 += terms[4, j]
+            s5 += terms[5, j]
+            s6 += terms[6, j]
+            s7 += terms[7, j]
+        sums = (s0, s1, s2, s3, s4, s5, s6, s7)
+        for f in range(some):
+            k, i = flags[0, first + f], flags[1, first + f]
+            code = _code(sums[f], offsets[k], signs) - least[k]
+            if len(multipliers):
+                code = _bucket(multipliers[k, 0], multipliers[k, 1], code, down)
+            out[k, i] = code
 
 
 @compiled
@@ -110,30 +172,41 @@ def codes(  # noqa: PLR0913, PLR0917 -- flat: see the top of the file
     slopes: Float32,
     shifts: Float32,
     least: Int32,
+    signs: bool,  # noqa: FBT001 -- compiled loops take no keywords
     directions: Float32,
     offsets: Float64,
     records: Float32,
     line: Int32,
     flags: Int32,
+    multipliers: UInt64,
+    bits: int,
     out: Int32,
 ) -> int:
     """Codes (k, n), each less the least of its part (k,), from products (k, n) of BLAS; how many were flagged.
 
     ``norms`` holds the largest norm of each tile of records; ``slopes`` and ``shifts`` are (k,). The definition needs
     directions (k, d), offsets (k,) and records (n, d). Scratch: ``line`` (n,) and ``flags`` (2, more than n). The codes
-    may take the memory of the products.
+    may take the memory of the products. With multipliers (k, 2) they are buckets of the rehash, W = 2^bits; without,
+    (0, 2), codes.
     """
     total, count, n, marks = 0, 0, out.shape[1], np.zeros(TILE, np.uint8)
-    words = marks.view(np.uint64)
+    terms = np.zeros((ABREAST, directions.shape[1]), np.float64)
+    words, down = marks.view(np.uint64), np.uint64(64 - bits)
     for k in range(len(out)):
-        count = _filter(k, products[k], norms, shifts[k], slopes[k], limit, least[k], marks, words, flags, count, line)
+        slope, shift, low = slopes[k], shifts[k], least[k]
+        count = _filter(k, products[k], norms, shift, slope, limit, low, signs, marks, words, flags, count, line)
         row = out[k]
-        for i in range(len(line)):
-            row[i] = line[i]
+        if len(multipliers):
+            m0, m1 = multipliers[k, 0], multipliers[k, 1]
+            for i in range(len(line)):
+                row[i] = _bucket(m0, m1, line[i], down)
+        else:
+            for i in range(len(line)):
+                row[i] = line[i]
         if count >= flags.shape[1] - n:
-            _define(directions, offsets, least, records, flags, count, out)
+            _define(signs, directions, offsets, least, records, flags, count, terms, multipliers, down, out)
             total, count = total + count, 0
-    _define(directions, offsets, least, records, flags, count, out)
+    _define(signs, directions, offsets, least, records, flags, count, terms, multipliers, down, out)
     return total + count
 
 
@@ -146,11 +219,14 @@ def narrow_codes(  # noqa: PLR0913, PLR0917 -- flat: see the top of the file
     slopes: Float32,
     shifts: Float32,
     least: Int32,
+    signs: bool,  # noqa: FBT001 -- compiled loops take no keywords
     directions: Float32,
     offsets: Float64,
     records: Float32,
     line: Float32,
     flags: Int32,
+    multipliers: UInt64,
+    bits: int,
     out: Int32,
 ) -> int:
     """The same where d is small and BLAS is slow: products of padded directions (k, d') and columns (d', n).
@@ -158,7 +234,8 @@ def narrow_codes(  # noqa: PLR0913, PLR0917 -- flat: see the top of the file
     d' is d rounded up to a multiple of :data:`GROUP`, with zeroes. ``line`` (n,) holds the products of one part.
     """
     total, count, n, marks = 0, 0, out.shape[1], np.zeros(TILE, np.uint8)
-    words = marks.view(np.uint64)
+    terms = np.zeros((ABREAST, directions.shape[1]), np.float64)
+    words, down = marks.view(np.uint64), np.uint64(64 - bits)
     for k in range(len(out)):
         a = padded[k]
         for j in range(0, len(a), GROUP):
@@ -170,68 +247,14 @@ def narrow_codes(  # noqa: PLR0913, PLR0917 -- flat: see the top of the file
             else:
                 for i in range(n):
                     line[i] = (((line[i] + a0 * x0[i]) + a1 * x1[i]) + a2 * x2[i]) + a3 * x3[i]
-        count = _filter(k, line, norms, shifts[k], slopes[k], limit, least[k], marks, words, flags, count, out[k])
+        slope, shift, low = slopes[k], shifts[k], least[k]
+        count = _filter(k, line, norms, shift, slope, limit, low, signs, marks, words, flags, count, out[k])
+        if len(multipliers):
+            m0, m1, row = multipliers[k, 0], multipliers[k, 1], out[k]
+            for i in range(n):
+                row[i] = _bucket(m0, m1, row[i], down)
         if count >= flags.shape[1] - n:
-            _define(directions, offsets, least, records, flags, count, out)
+            _define(signs, directions, offsets, least, records, flags, count, terms, multipliers, down, out)
             total, count = total + count, 0
-    _define(directions, offsets, least, records, flags, count, out)
+    _define(signs, directions, offsets, least, records, flags, count, terms, multipliers, down, out)
     return total + count
-
-
-@compiled
-def place_codes(codes_: Int32, spans: Int64, strides: Int64) -> None:
-    """Turns codes (k·p, n), each less the least of its part, into buckets, in the first k rows, by (k, p) each.
-
-    A bucket is :data:`OUTSIDE` where one of its codes is out of span.
-    """
-    rows, power = strides.shape
-    for k in range(rows):
-        out = codes_[k]
-        if power > 1:
-            out[:] = codes_[k * power]
-        stride, span = np.int32(strides[k, 0]), np.uint32(spans[k, 0])
-        for i in range(len(out)):
-            out[i] = out[i] * stride if np.uint32(out[i]) < span else OUTSIDE
-        for part in range(1, power):
-            row = codes_[k * power + part]
-            stride, span = np.int32(strides[k, part]), np.uint32(spans[k, part])
-            for i in range(len(out)):
-                inside = (np.uint32(row[i]) < span) & (out[i] != OUTSIDE)
-                out[i] = out[i] + row[i] * stride if inside else OUTSIDE
-
-
-@compiled
-def hash_codes(codes_: Int32, multipliers: UInt64, bits: int, width: int, h: UInt64) -> None:
-    """Turns codes (k·p, n) into buckets by the rehash with multipliers (k, p + 1), in the first k rows.
-
-    ``bits`` is log₂W, or 0 where W is no power of two; ``width`` is W; ``h`` (n,) is scratch.
-    """
-    rows, power = multipliers.shape[0], multipliers.shape[1] - 1
-    shift, w = np.uint64(64 - bits), np.uint64(width)
-    for k in range(rows):
-        m0, m1, out = multipliers[k, 0], multipliers[k, 1], codes_[k]
-        if power == 1 and bits:
-            for i in range(len(out)):
-                out[i] = np.int32((m0 + m1 * np.uint64(np.uint32(out[i]))) >> shift)
-            continue
-        h[:] = m0
-        for part in range(power):
-            m, row = multipliers[k, part + 1], codes_[k * power + part]
-            for i in range(len(h)):
-                h[i] += m * np.uint64(np.uint32(row[i]))
-        if bits:
-            for i in range(len(h)):
-                out[i] = np.int32(h[i] >> shift)
-        else:
-            for i in range(len(h)):
-                out[i] = np.int32(((h[i] >> np.uint64(32)) * w) >> np.uint64(32))
-
-
-@compiled
-def within(records: Float32, lower: Float32, upper: Float32) -> bool:
-    """Whether all records (n, d) lie within the bounds (d,); NaN does not."""
-    inside = True
-    for i in range(len(records)):
-        for j in range(len(lower)):
-            inside = inside & (records[i, j] >= lower[j]) & (records[i, j] <= upper[j])
-    return inside

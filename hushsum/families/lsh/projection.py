@@ -24,14 +24,20 @@ Together |t + ½ − (s + b)| < e = u (1.01 d + 2)(αξ + 1), which leaves 0.9 u
 comparison |t − g| + slope·ξ > ½ − u(1.01 d + 2) that *flags* a code (its three roundings are at most u/4 each, near ½).
 A code that is not flagged is g exactly; a flagged one is computed by the definition. The filter decides speed alone: a
 wrong BLAS, batch or thread count cannot change a code.
+
+**Signs** (:class:`Signs`) have one edge, at 0: code = 1 where s ≥ 0, else 0. By the same bounds the sign of T is that
+of s unless |T| ≤ slope·ξ + 2⁻⁴³, the last for what underflows or is flushed: that flags it.
 """
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from hushsum.families.lsh.coders import FastCoder, PlainCoder
 
 #: d may not be larger: the bound above needs γ_d ≤ 1.004 du.
 DIM_MAX: Final = 2**16
@@ -39,10 +45,13 @@ DIM_MAX: Final = 2**16
 CODE_LIMIT: Final = 2.0**31 / 1.02 - 2.0
 
 _UNIT: Final = 2.0**-24
+_FLUSHED: Final = 2.0**-43  # d products that a BLAS may flush, of at most 2⁻⁶⁰ each
+_SIGNS_MAX: Final = 2.0**100  # coordinates below this overflow no sum of products in float32
 _FEW: Final = 8  # coordinates, for which column after column is faster
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
+Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 
 
@@ -60,10 +69,35 @@ class Projection:
     offsets: Float64
     sizes: Float32
 
+    #: Whether a code is the sign of the sum instead of its floor.
+    signs: ClassVar[bool] = False
+
+    def __len__(self) -> int:
+        """k."""
+        return len(self.offsets)
+
     @cached_property
     def widest(self) -> Float64:
         """(d,) float64: the largest absolute entry of any direction, a coordinate."""
         return np.asarray(np.abs(self.directions).max(axis=0), np.float64)
+
+    def far(self, queries: Float32) -> npt.NDArray[np.bool_]:
+        """(m,): queries (m, d) with some code that leaves 32 bits."""
+        with np.errstate(invalid="ignore"):
+            reach = np.abs(queries).astype(np.float64) @ self.widest
+        return np.asarray(~(reach < CODE_LIMIT), np.bool_)
+
+    def plain(self) -> "PlainCoder":
+        """See :class:`~hushsum.families.lsh.coders.Coder`."""
+        from hushsum.families.lsh.projection_plain import PlainProjection
+
+        return PlainProjection(self)
+
+    def fast(self, lowest: Int32) -> "FastCoder":
+        """See :class:`~hushsum.families.lsh.coders.Coder`."""
+        from hushsum.families.lsh.projection_fast import FastProjection
+
+        return FastProjection(self, lowest)
 
     @cached_property
     def shifts(self) -> Float32:
@@ -72,10 +106,13 @@ class Projection:
 
     def exact_codes(self, which: Int64, records: Float32) -> Int64:
         """The definition: codes (n,) int64 of part ``which[i]`` for record ``records[i]``, (n,) and (n, d)."""
+        return np.asarray(np.floor(self._sums(which, records) + self.offsets[which]), np.int64)
+
+    def _sums(self, which: Int64, records: Float32) -> Float64:
         products = self.directions[which].astype(np.float64)
         products *= records
         np.add.accumulate(products, axis=1, out=products)  # every partial sum, hence in order
-        return np.asarray(np.floor(products[:, -1] + self.offsets[which]), np.int64)
+        return np.asarray(products[:, -1], np.float64)
 
     @cached_property
     def slopes(self) -> Float32:
@@ -112,10 +149,48 @@ class Projection:
         The definition is monotone: products are exact and rounding never turns an order round, so the sum of the
         largest products, in the same order, is the largest of all sums.
         """
+        least, largest = self._extremes(lower, upper)
+        return np.floor(least + self.offsets).astype(np.int64), np.floor(largest + self.offsets).astype(np.int64)
+
+    def _extremes(self, lower: Float32, upper: Float32) -> tuple[Float64, Float64]:
         least, largest = np.zeros(len(self.offsets)), np.zeros(len(self.offsets))
         for j in range(self.directions.shape[1]):
             direction = self.directions[:, j].astype(np.float64)
             low, high = direction * float(lower[j]), direction * float(upper[j])
             least += np.minimum(low, high)
             largest += np.maximum(low, high)
-        return np.floor(least + self.offsets).astype(np.int64), np.floor(largest + self.offsets).astype(np.int64)
+        return least, largest
+
+
+class Signs(Projection):
+    """Signs of projections: offsets are all 0."""
+
+    signs: ClassVar[bool] = True
+
+    @classmethod
+    def of(cls, directions: Float32, sizes: Float32) -> "Signs":
+        """Of directions (k, d)."""
+        return cls(directions, np.zeros(len(directions)), sizes)
+
+    def far(self, queries: Float32) -> npt.NDArray[np.bool_]:
+        """(m,): queries (m, d) so long that their sums could overflow."""
+        return np.asarray(~(np.abs(queries).max(axis=1) < _SIGNS_MAX), np.bool_)
+
+    def exact_codes(self, which: Int64, records: Float32) -> Int64:
+        """The definition, as for :class:`Projection`."""
+        return np.asarray(self._sums(which, records) >= 0.0, np.int64)
+
+    @cached_property
+    def shifts(self) -> Float32:
+        """(k,) float32: 0."""
+        return np.zeros(len(self.offsets), np.float32)
+
+    @cached_property
+    def limit(self) -> np.float32:
+        """A code is flagged where |T| is at most this + slope·ξ."""
+        return np.float32(_FLUSHED)
+
+    def ends(self, lower: Float32, upper: Float32) -> tuple[Int64, Int64]:
+        """(k,) int64, twice: the least and the largest code of any record within [lower, upper], both attained."""
+        least, largest = self._extremes(lower, upper)
+        return (least >= 0.0).astype(np.int64), (largest >= 0.0).astype(np.int64)

@@ -14,6 +14,8 @@ from hushsum.families.lsh.projection import Float64, Int64
 
 #: Rows whose counters are incremented side by side.
 ABREAST: Final = 4
+#: Buckets from which on the counters of four rows leave no room for each other in a core's cache.
+WIDE: Final = 1 << 16
 
 
 @compiled
@@ -21,9 +23,9 @@ def scatter(buckets: Int32, counters: Int64) -> None:
     """Adds one to counters (k, W) at each of buckets (k, n), four rows at a time.
 
     Neighbouring records often share a bucket, and increments of one counter wait for each other; those of four rows do
-    not.
+    not. Where a row is wide, one row at a time.
     """
-    whole = len(buckets) // ABREAST * ABREAST
+    whole = len(buckets) // ABREAST * ABREAST if counters.shape[1] < WIDE else 0
     for k in range(0, whole, ABREAST):
         c0, c1, c2, c3 = counters[k], counters[k + 1], counters[k + 2], counters[k + 3]
         b0, b1, b2, b3 = buckets[k], buckets[k + 1], buckets[k + 2], buckets[k + 3]

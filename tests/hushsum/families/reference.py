@@ -13,7 +13,10 @@ import numpy.typing as npt
 
 from hushsum.draws import PublicSeed
 from hushsum.families.lsh import fast, placement, plain
-from hushsum.families.lsh.projection import Projection
+from hushsum.families.lsh.bins import Bins
+from hushsum.families.lsh.coders import Coder
+from hushsum.families.lsh.joined import Joined
+from hushsum.families.lsh.projection import Projection, Signs
 from hushsum.families.lsh.rows import Rows
 
 Float32 = npt.NDArray[np.float32]
@@ -29,13 +32,36 @@ def edge_sum(direction: list[float], offset: float, record: list[float]) -> floa
     return s + offset
 
 
-def codes(projection: Projection, records: Float32) -> Int64:
+def codes(coder: Coder, records: Float32) -> Int64:
     """(k, n): every code by the definition."""
-    directions, offsets = projection.directions.tolist(), projection.offsets.tolist()
     points = records.tolist()
-    return np.array(
-        [[math.floor(edge_sum(a, b, x)) for x in points] for a, b in zip(directions, offsets, strict=True)], np.int64
-    ).reshape(len(offsets), len(points))
+    if isinstance(coder, Bins):
+        inverses, offsets = coder.inverses.tolist(), coder.offsets.tolist()
+        found = [
+            [math.floor(a * x[j] + b) for x in points]
+            for part, bs in zip(inverses, offsets, strict=True)
+            for j, (a, b) in enumerate(zip(part, bs, strict=True))
+        ]
+    elif isinstance(coder, Joined):
+        rows = len(coder) // sum(coder.powers)
+        each = [
+            codes(one, records[:, some]).reshape(rows, power, -1)
+            for one, some, power in zip(coder.coders, coder.columns, coder.powers, strict=True)
+        ]
+        found = np.concatenate(each, axis=1).tolist()
+    else:
+        assert isinstance(coder, Projection)
+        found = [
+            [one_code(coder, a, b, x) for x in points]
+            for a, b in zip(coder.directions.tolist(), coder.offsets.tolist(), strict=True)
+        ]
+    return np.array(found, np.int64).reshape(len(coder), len(points))
+
+
+def one_code(projection: Projection, direction: list[float], offset: float, record: list[float]) -> int:
+    """The floor of s + b, or whether s is at least 0."""
+    s = edge_sum(direction, offset, record)
+    return int(s >= 0) if isinstance(projection, Signs) else math.floor(s)
 
 
 def rehash(multipliers: list[int], code: list[int], buckets: int) -> int:
@@ -49,7 +75,7 @@ def rehash(multipliers: list[int], code: list[int], buckets: int) -> int:
 
 def buckets(rows: Rows, records: Float32) -> Int64:
     """(R, n): every bucket by the definition."""
-    vectors = codes(rows.projection, records).reshape(len(rows), rows.power, len(records)).tolist()
+    vectors = codes(rows.coder, records).reshape(len(rows), rows.power, len(records)).tolist()
     chosen: list[list[int]] = []
     for row, parts in enumerate(vectors):
         each = list(zip(*parts, strict=True))
@@ -78,9 +104,9 @@ def counters(rows: Rows, records: Float32) -> Int64:
     return result
 
 
-def rehashed_rows(projection: Projection, width: int = 4096, power: int = 1, seed: int = 5) -> Rows:
+def rehashed_rows(projection: Coder, width: int = 4096, power: int = 1, seed: int = 5) -> Rows:
     """Rows of any projection, with buckets that tell neighbouring codes apart."""
-    count = len(projection.offsets) // power
+    count = len(projection) // power
     return Rows(projection, placement.rehash(PublicSeed(seed), rows=count, power=power, buckets=width), power, width)
 
 

@@ -17,9 +17,14 @@ import pytest
 
 from hushsum.draws import PublicSeed
 from hushsum.families import Hashed, VectorRecords
-from hushsum.families.lsh import euclidean, fast, plain
+from hushsum.families.hashed import NO_TRANSFORMS
+from hushsum.families.lsh import fast, plain
+from hushsum.families.lsh.euclidean import Euclidean
 from hushsum.families.lsh.projection import Projection
 from hushsum.families.lsh.rows import Rows
+from hushsum.families.lsh.sources import Independent
+from hushsum.families.vectors import Space
+from hushsum.schema import Table
 from tests.hushsum.families import reference
 
 Float32 = npt.NDArray[np.float32]
@@ -34,8 +39,9 @@ dimensions = pytest.mark.parametrize("d", DIMENSIONS)
 
 
 def drawn_rows(d: int, parts: int = 24, power: int = 1, seed: int = 11) -> Rows:
-    sizes = np.full(d, SIZE, np.float32)
-    projection = euclidean.draw(PublicSeed(seed), rows=parts // power, power=power, width=1.5, sizes=sizes)
+    space = Space.of(VectorRecords(d, (Fraction(-SIZE),) * d, (Fraction(SIZE),) * d), NO_TRANSFORMS)
+    source = Independent(PublicSeed(seed), "hashed", parts // power)
+    projection = Euclidean(Fraction("1.5"), power).draw(source, space)
     return reference.rehashed_rows(projection, power=power)
 
 
@@ -220,7 +226,8 @@ def test_a_family_places_its_records_by_the_definition(
 ) -> None:
     monkeypatch.setenv("HUSHSUM_KERNELS", kernels)
     bounds = VectorRecords(3, (Fraction(0),) * 3, (Fraction(10),) * 3)
-    family = Hashed(bounds, "euclidean", Fraction(bandwidth), 2, 20, 1024, "independent", PublicSeed(4))
+    keys = {"kernel": "euclidean", "bandwidth": bandwidth, "power": 2, "rows": 20, "buckets": 1024, "seed": 4}
+    family = Hashed.from_table(Table(keys, "sketch"), bounds)
     assert family.rehashed == (bandwidth == "0.01")
     edges = reference.edge_records(family._tables.projection, rng, 4.0, per_part=2)
     records = edges[np.abs(edges).max(axis=1) <= 5.0]

@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from hushsum.draws import PublicSeed
-from hushsum.errors import DeltaError, NotBuiltError, PlanError, Reason, RecordError
+from hushsum.errors import DeltaError, PlanError, Reason, RecordError
 from hushsum.families import Hashed, Increments, VectorRecords
 from hushsum.families.lsh.placement import Direct
 from hushsum.schema import Table
@@ -67,12 +66,6 @@ def test_a_wrong_key_is_refused_by_its_name(key: str, value: object) -> None:
     with pytest.raises(PlanError) as caught:
         family(**{key: value})
     assert caught.value.key == f"sketch.{key}"
-
-
-@pytest.mark.parametrize("key, value", (("kernel", "angular"), ("kernel", "laplacian"), ("draws", "sobol")))
-def test_what_the_design_knows_is_refused_as_not_built_yet(key: str, value: str) -> None:
-    with pytest.raises(NotBuiltError, match=rf"sketch\.{key}.*not built yet"):
-        family(**{key: value})
 
 
 def test_more_counters_than_memory_are_refused_with_the_rows_that_would_do() -> None:
@@ -361,4 +354,12 @@ def test_fewer_rows_are_a_prefix_of_more(rng: np.random.Generator) -> None:
 
 def test_defaults_are_those_of_the_format() -> None:
     some = family(seed=...)
-    assert (some.power, some.draws, some.seed) == (1, "independent", PublicSeed(0))
+    assert some.to_fields() == {
+        "kernel": "euclidean",
+        "bandwidth": "2.5",
+        "power": 1,
+        "rows": 20,
+        "buckets": 64,
+        "draws": "independent",
+        "seed": 0,
+    }

@@ -1,0 +1,131 @@
+"""What a plan collects (``[record]``): the schema of a record, what its columns are called, and the classes."""
+
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from hushsum.canonical import real_text
+from hushsum.errors import PlanError, RecordError
+from hushsum.families import RecordSchema, SetRecords, VectorRecords
+from hushsum.schema import Table
+
+_DIM_MAX: Final = 2**16
+_UNIVERSE_MAX: Final = 2**32
+_UNIVERSE: Final = 2**31
+_CLASSES_MAX: Final = 1024
+
+
+@dataclass(frozen=True)
+class Collection:
+    """The table ``[record]``.
+
+    Attributes:
+        schema: Of a record.
+        names: What columns are called; empty, or one a column.
+        units: What they are measured in; empty, or one a column.
+        classes: Labels, one sketch each; empty: one sketch, and records have no labels.
+    """
+
+    schema: RecordSchema
+    names: tuple[str, ...]
+    units: tuple[str, ...]
+    classes: tuple[str, ...]
+
+    @classmethod
+    def from_table(cls, table: Table) -> "Collection":
+        """Reads ``[record]``.
+
+        Raises:
+            PlanError: With the key, what came and what was expected.
+        """
+        kind = table.choice("kind", built=["vector", "set"], default="vector")
+        names: tuple[str, ...] = ()
+        units: tuple[str, ...] = ()
+        schema: RecordSchema
+        if kind == "set":
+            schema = SetRecords(table.integer("universe", low=1, high=_UNIVERSE_MAX, default=_UNIVERSE))
+        else:
+            schema = _vectors(table)
+            names = table.texts("names", lengths=(0, schema.dim))
+            units = table.texts("units", lengths=(0, schema.dim), distinct=False)
+        classes = table.texts("classes")
+        if len(classes) == 1 or len(classes) > _CLASSES_MAX:
+            raise PlanError(table.name("classes"), list(classes), f"[] (no classes), or 2 to {_CLASSES_MAX} labels")
+        if "" in classes:
+            raise PlanError(table.name("classes"), list(classes), "labels of at least one character")
+        table.finish()
+        return cls(schema, names, units, classes)
+
+    def class_indices(self, labels: object, n: int) -> npt.NDArray[np.int64]:
+        """(n,) int64: the class of each record from its label; −1 where a label is missing or unknown.
+
+        Such a record is dropped alone, like any other that cannot be used.
+
+        Args:
+            labels: n strings; None, or NaN, for a missing one. None at all, where the plan has no classes.
+            n: Number of records.
+
+        Raises:
+            RecordError: Labels of another number or type, or labels without classes, or none with them.
+        """
+        if not self.classes:
+            if labels is not None:
+                raise RecordError("labels: this plan has no classes")
+            return np.zeros(n, np.int64)
+        expected = f"one of {', '.join(map(repr, self.classes[:8]))}{' ...' if len(self.classes) > 8 else ''}"
+        if labels is None:
+            raise RecordError(f"labels: this plan has classes, so each record needs its label: {expected}")
+        given = label_list(labels)
+        if len(given) != n:
+            raise RecordError(f"labels: got {len(given)} labels for {n} records")
+        numbers = {label: index for index, label in enumerate(self.classes)}
+        for label in given:
+            if not (isinstance(label, str) or _is_missing(label)):
+                raise RecordError(f"labels: got {label!r} of type {type(label).__name__}, expected {expected}")
+        return np.array([numbers.get(label, -1) if isinstance(label, str) else -1 for label in given], np.int64)
+
+    def to_fields(self) -> dict[str, object]:
+        """Every key of the kind, canonical."""
+        if isinstance(self.schema, SetRecords):
+            return {"kind": "set", "universe": self.schema.universe, "classes": list(self.classes)}
+        return {
+            "kind": "vector",
+            "dim": self.schema.dim,
+            "lower": [real_text(bound) for bound in self.schema.lower],
+            "upper": [real_text(bound) for bound in self.schema.upper],
+            "classes": list(self.classes),
+            "names": list(self.names),
+            "units": list(self.units),
+        }
+
+
+def label_list(labels: object) -> list[object]:
+    """Labels as a list of their own; one string is one label.
+
+    Raises:
+        RecordError: They have no order.
+    """
+    if isinstance(labels, str):
+        return [labels]
+    unordered = isinstance(labels, AbstractSet | Mapping | bytes) or getattr(labels, "ndim", 1) != 1
+    if unordered or not isinstance(labels, Iterable):
+        raise RecordError(f"labels: got {type(labels).__name__}, expected a list of strings, one a record")
+    return list(labels)
+
+
+def _is_missing(label: object) -> bool:
+    return label is None or (isinstance(label, float | np.floating) and bool(np.isnan(label)))
+
+
+def _vectors(table: Table) -> VectorRecords:
+    dim = table.integer("dim", low=1, high=_DIM_MAX)
+    lower, upper = table.reals("lower", length=dim), table.reals("upper", length=dim)
+    for column, (low, high) in enumerate(zip(lower, upper, strict=True)):
+        if low >= high:
+            expected = f"above record.lower[{column}] = {real_text(low)}"
+            raise PlanError(table.name(f"upper[{column}]"), real_text(high), expected)
+    return VectorRecords(dim, lower, upper)

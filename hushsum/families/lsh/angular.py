@@ -1,0 +1,69 @@
+"""The hash of the angular kernel: the sign of a·x, a ~ N(0, I) (Charikar 2002, section 3).
+
+The code is 1 where a·x ≥ 0, else 0: that of the zero vector is 1 in every part.
+
+**Frozen**: directions are float32(a), a from the normals in the order (row, part, coordinate). Records are not centred.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from hushsum import kernels
+from hushsum.families.lsh.bandwidths import read_power
+from hushsum.families.lsh.projection import Signs
+from hushsum.families.lsh.sources import Source
+from hushsum.families.vectors import Space
+from hushsum.schema import Table
+
+
+@dataclass(frozen=True)
+class Angular:
+    """The key ``power``.
+
+    Attributes:
+        power: p, hashes concatenated in a row: the kernel to the power p.
+    """
+
+    kernel_name: ClassVar[str] = "angular"
+    centred: ClassVar[bool] = False
+
+    power: int = 1
+
+    @classmethod
+    def from_table(cls, table: Table) -> Self:
+        """Reads ``power``."""
+        return cls(read_power(table))
+
+    def to_fields(self) -> dict[str, object]:
+        """The keys."""
+        return {"kernel": self.kernel_name, "power": self.power}
+
+    def codes(self, domain: Space) -> int:
+        """p, one a part."""
+        del domain
+        return self.power
+
+    def uniforms(self, domain: Space) -> int:
+        """p·d."""
+        return self.power * domain.dim
+
+    def refuse_codes(self, domain: Space, key: str, draws: str) -> None:
+        """Nothing: codes are 0 and 1."""
+        del domain, key, draws
+
+    def draw(self, source: Source, domain: Space) -> Signs:
+        """The parameters of every row."""
+        normals = source.normals("angular/directions", self.power, domain.dim)
+        return Signs.of(normals.astype(np.float32), domain.sizes)
+
+    def kernel(self, x: npt.ArrayLike, y: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        """(n, d) and (m, d) to (n, m)."""
+        return kernels.angular(kernels.angles(x, y), self.power)
+
+    def kernel_error(self, domain: Space) -> float:
+        """0."""
+        del domain
+        return 0.0

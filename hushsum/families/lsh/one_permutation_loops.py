@@ -1,0 +1,92 @@
+"""Compiled loops of one-permutation hashing; only :mod:`hushsum.families.lsh.one_permutation_fast` calls them."""
+
+from typing import Final
+
+import numpy as np
+
+from hushsum.acceleration import compiled, inlined
+from hushsum.families.lsh.minhash import Bytes, Int32, Int64, UInt32
+from hushsum.families.lsh.one_permutation import TRIES, UInt64
+
+_EMPTY: Final = np.uint8(0)
+_OWN: Final = np.uint8(1)
+_LENT: Final = np.uint8(2)
+_LAST: Final = np.uint32(2**32 - 1)
+_HALF: Final = np.uint32(16)
+_UPPER: Final = np.uint64(32)
+
+
+@compiled
+def all_codes(  # noqa: PLR0913, PLR0917 -- flat: tuples of arrays cost reference counts in the inner loops
+    starts: Int64,
+    ids: UInt32,
+    forth: UInt32,
+    back: UInt32,
+    tries: UInt32,
+    mixers: UInt64,
+    marks: Bytes,
+    sources: Int32,
+    waiting: Int32,
+    out: UInt32,
+) -> None:
+    """Codes (n, R) of one part for n sets.
+
+    ``forth`` is K, M, k, m, m' of the order; ``back`` K, the inverse of M, k, the inverses of m and m'. Scratch:
+    ``marks``, ``sources`` and ``waiting``, (R,) each.
+    """
+    bins = np.uint64(out.shape[1])
+    for i in range(len(out)):
+        codes = out[i]
+        codes[:] = _LAST
+        marks[:] = _EMPTY
+        for j in range(starts[i], starts[i + 1]):
+            w = np.uint32(np.uint32(ids[np.uint64(j)] ^ forth[0]) * forth[1])
+            w = np.uint32(w ^ np.uint32(w >> _HALF))
+            u = np.uint32(np.uint32(w ^ forth[2]) * forth[3])
+            image = np.uint32(np.uint32(u ^ np.uint32(u >> _HALF)) * forth[4])
+            place = np.uint64(np.uint64(image) * bins) >> _UPPER
+            codes[place] = min(codes[place], image)
+            marks[place] = _OWN
+        filled = 0
+        for b in range(len(marks)):
+            sources[filled], waiting[b - filled] = b, b
+            filled += marks[b]
+        for number in range(filled):
+            own = np.uint32(sources[number])
+            v = np.uint32(codes[own] * back[4])
+            w = np.uint32(np.uint32(np.uint32(v ^ np.uint32(v >> _HALF)) * back[3]) ^ back[2])
+            w = np.uint32(w ^ np.uint32(w >> _HALF))
+            codes[own] = np.uint32(np.uint32(w * back[1]) ^ back[0])
+        if filled == 1:
+            codes[:] = codes[sources[0]]
+        else:
+            _borrow(codes, filled, tries, mixers, marks, sources, waiting)
+
+
+@inlined
+def _borrow(
+    codes: UInt32, filled: int, tries: UInt32, mixers: UInt64, marks: Bytes, sources: Int32, waiting: Int32
+) -> None:
+    """Codes of the bins in ``waiting``, which have no ids, from those in ``sources``, which have."""
+    left = 0
+    for number in range(len(codes) - filled):
+        b = np.uint32(waiting[number])
+        for step in range(TRIES):
+            source = tries[b, step]
+            if marks[source] == _OWN:
+                codes[b], marks[b] = codes[source], _LENT
+                break
+        if marks[b] == _EMPTY:
+            waiting[left] = b
+            left += 1
+    bins, high = np.uint64(len(codes)), np.uint64(0)
+    while left:
+        high += np.uint64(1) << _UPPER
+        for number in range(filled):
+            lender = np.uint32(sources[number])
+            word = np.uint64((mixers[1] ^ (high + np.uint64(lender))) * mixers[2])
+            word = np.uint64((word ^ (word >> _UPPER)) * mixers[3])
+            place = np.uint64((word >> _UPPER) * bins) >> _UPPER
+            if marks[place] == _EMPTY:
+                codes[place], marks[place] = codes[lender], _LENT
+                left -= 1

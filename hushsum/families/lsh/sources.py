@@ -1,0 +1,99 @@
+"""Where the numbers of the rows come from: drawn independently, from scrambled Sobol sets, or orthogonal.
+
+Hashes ask for them by purpose, and get (R, count) numbers: R rows that are each distributed alike, however they depend
+on each other. Within a row all numbers are independent, so answers are unbiased with every source.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from hushsum import distributions
+from hushsum.draws import PublicSeed, PublicStream
+from hushsum.families.lsh.orthogonal import orthogonal_normals
+from hushsum.families.lsh.projection import Float64
+
+
+class Source(Protocol):
+    """The draws of one hash."""
+
+    @property
+    def rows(self) -> int:
+        """R."""
+        ...
+
+    def uniforms(self, purpose: str, count: int) -> Float64:
+        """(R, count) float64 in (0, 1)."""
+        ...
+
+    def normals(self, purpose: str, power: int, dim: int) -> Float64:
+        """(R·p, d) standard normals: of the directions of the p parts of row after row."""
+        ...
+
+
+@dataclass(frozen=True)
+class Independent:
+    """Fresh streams: fewer rows are a prefix of more.
+
+    Attributes:
+        seed: The plan's.
+        prefix: Of the purposes: ``hashed``, or ``hashed/g`` for group g of a product.
+        rows: R.
+    """
+
+    seed: PublicSeed
+    prefix: str
+    rows: int
+
+    def uniforms(self, purpose: str, count: int) -> Float64:
+        """(R, count) in the order of the stream."""
+        purpose = f"{self.prefix}/{purpose}"
+        return distributions.uniforms(self.seed, purpose, rows=self.rows, dims=count, draws="independent")
+
+    def normals(self, purpose: str, power: int, dim: int) -> Float64:
+        """(R·p, d) by the polar method, in the order of the stream."""
+        stream = PublicStream(self.seed, f"{self.prefix}/{purpose}")
+        return stream.normal(self.rows * power * dim).reshape(self.rows * power, dim)
+
+
+class Orthogonal(Independent):
+    """Directions of up to d rows are orthogonal to each other, part by part; each alone is standard normal."""
+
+    def normals(self, purpose: str, power: int, dim: int) -> Float64:
+        """(R·p, d): see :func:`~hushsum.families.lsh.orthogonal.orthogonal_normals`."""
+        raw, lengths = super().normals(purpose, power, dim), super().normals(f"{purpose}/lengths", power, dim)
+        parts = [orthogonal_normals(raw[part::power], lengths[part::power]) for part in range(power)]
+        return np.stack(parts, axis=1).reshape(self.rows * power, dim)
+
+
+class Sobol:
+    """Coordinates of scrambled Sobol points, one point a row: the next ones at each call, whatever the purpose.
+
+    Args:
+        seed: The plan's.
+        rows: R, a multiple of ``sets``.
+        dims: Coordinates that all hashes of a row take together.
+        sets: Independently scrambled sets, of R/sets rows each, one after the other.
+    """
+
+    def __init__(self, seed: PublicSeed, *, rows: int, dims: int, sets: int) -> None:
+        self.rows, self._taken = rows, 0
+        self._points = distributions.uniforms(seed, "hashed/points", rows=rows, dims=dims, draws="sobol", sets=sets)
+
+    def uniforms(self, purpose: str, count: int) -> Float64:
+        """(R, count)."""
+        del purpose
+        taken = self._points[:, self._taken : self._taken + count]
+        assert taken.shape[1] == count, "a hash takes the coordinates that it said"
+        self._taken += count
+        return taken
+
+    def normals(self, purpose: str, power: int, dim: int) -> Float64:
+        """(R·p, d): quantiles."""
+        return distributions.normal(self.uniforms(purpose, power * dim)).reshape(self.rows * power, dim)
+
+
+def offsets(source: Source, purpose: str, power: int) -> Float64:
+    """(R·p,) in [0, 1): the upper 24 bits of a uniform, times 2⁻²⁴, which float32 holds exactly."""
+    return np.asarray(np.floor(source.uniforms(purpose, power) * 2.0**24) * 2.0**-24, np.float64).reshape(-1)

@@ -1,0 +1,47 @@
+"""Densities from a partition sketch of grid cells (Density Sketches: count over n·volume)."""
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from hushsum.families.family import Answer, Counters
+from hushsum.families.partition import Partition
+
+
+def volumes(family: Partition, queries: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """(m,): the volume of the cell of each query (m, d), cut at the bounds; NaN beyond them, where there is none.
+
+    In the unit of the transformed records.
+
+    Raises:
+        RecordError: The queries' type or dimension is wrong, or one is not finite.
+        ValueError: LSH cells have no volume.
+    """
+    grid = family.tables.grid
+    if grid is None:
+        raise ValueError("cells of 'lsh' have no volume; those of 'grid' have")
+    points = family.space.queries(queries)
+    low, high = grid.corners(grid.codes(points))
+    return np.where(grid.inside(points), np.prod(high - low, axis=1), np.nan)
+
+
+def density(
+    family: Partition, counters: Counters, queries: npt.ArrayLike, records: float, *, groups: int | None = None
+) -> Answer:
+    """Estimates of the probability density at queries: a cell's records over n·volume, 0 beyond the bounds.
+
+    Args:
+        family: Of grid cells.
+        counters: (H·R, W), noised.
+        queries: (m, d).
+        records: n, noised like the counters; taken as at least 1. Its own error is not in the standard error.
+        groups: See :meth:`Partition.answer`.
+
+    Raises:
+        RecordError: See :func:`volumes`.
+        ValueError: See :func:`volumes` and :meth:`Partition.answer`.
+    """
+    found, answer = volumes(family, queries), family.answer(counters, queries, groups=groups)
+    whole = np.where(np.isnan(found), 1.0, found) * max(records, 1.0)
+    return replace(answer, value=answer.value / whole, std_error=answer.std_error / whole)

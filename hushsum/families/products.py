@@ -1,0 +1,197 @@
+"""The hashes of a sketch: one of all columns, or the product of several, each of a group of columns."""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from hushsum.draws import PublicSeed
+from hushsum.errors import PlanError
+from hushsum.families.family import Float32
+from hushsum.families.lsh.angular import Angular
+from hushsum.families.lsh.coders import Coder
+from hushsum.families.lsh.euclidean import Euclidean
+from hushsum.families.lsh.hashes import Domain, Hash
+from hushsum.families.lsh.jaccard import Jaccard
+from hushsum.families.lsh.joined import Joined
+from hushsum.families.lsh.laplacian import Laplacian
+from hushsum.families.lsh.manhattan import Manhattan
+from hushsum.families.lsh.projection import DIM_MAX
+from hushsum.families.lsh.sources import Independent, Orthogonal, Sobol, Source
+from hushsum.families.vectors import Space
+from hushsum.schema import Table
+
+VECTOR_HASHES: Final[dict[str, type[Hash]]] = {
+    "euclidean": Euclidean,
+    "manhattan": Manhattan,
+    "laplacian": Laplacian,
+    "angular": Angular,
+}
+SET_HASHES: Final[dict[str, type[Hash]]] = {"jaccard": Jaccard}
+#: Kernels whose directions are normal vectors, which may be made orthogonal.
+NORMAL_KERNELS: Final = ("euclidean", "angular")
+_COUNTERS_MAX: Final = 2**31
+_PARAMETERS_MAX: Final = 2**28
+_REPLACED: Final = ("kernel", "bandwidth", "power", "minhash")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Some columns of a space.
+
+    Attributes:
+        space: All of them.
+        columns: Which.
+    """
+
+    space: Space
+    columns: tuple[int, ...]
+
+    @property
+    def dim(self) -> int:
+        """Their number."""
+        return len(self.columns)
+
+    @property
+    def sizes(self) -> Float32:
+        """See :attr:`Space.sizes`."""
+        return self.space.sizes[list(self.columns)]
+
+
+@dataclass(frozen=True)
+class Group:
+    """A hash of some columns.
+
+    Attributes:
+        hash: It.
+        columns: Rising, of the vectors that are hashed; None: all, and no group in the plan.
+    """
+
+    hash: Hash
+    columns: tuple[int, ...] | None = None
+
+    def domain(self, whole: Domain) -> Domain:
+        """What the hash sees of the records."""
+        return whole if self.columns is None else Columns(whole, self.columns)
+
+
+@dataclass(frozen=True)
+class Product:
+    """Hashes whose codes make up one code vector: the kernel is the product of theirs.
+
+    Attributes:
+        groups: One alone where the plan has no ``groups``.
+    """
+
+    groups: tuple[Group, ...]
+
+    @classmethod
+    def from_table(cls, sketch: Table, *, dim: int, sets: bool) -> "Product":
+        """Reads ``groups``, or the keys of one hash.
+
+        Raises:
+            PlanError: With the key, what came and what was expected.
+        """
+        tables = sketch.tables("groups")
+        if not sketch.has("groups"):
+            return cls((Group(_read(sketch, SET_HASHES if sets else VECTOR_HASHES)),))
+        if sets or not tables:
+            raise PlanError("sketch.groups", len(tables), "no such key for sets" if sets else "at least one group")
+        for key in _REPLACED:
+            if sketch.has(key):
+                raise PlanError(sketch.name(key), sketch.value(key), "no such key beside groups: each has its own")
+        groups = []
+        for table in tables:
+            columns = table.integers("columns", low=0, high=dim - 1)
+            groups.append(Group(_read(table, VECTOR_HASHES), columns))
+            table.finish()
+        return cls(tuple(groups))
+
+    def to_fields(self) -> dict[str, object]:
+        """The keys of the one hash, or ``groups``."""
+        if not self.grouped:
+            return self.groups[0].hash.to_fields()
+        return {"groups": [{"columns": list(group.columns or ()), **group.hash.to_fields()} for group in self.groups]}
+
+    @property
+    def grouped(self) -> bool:
+        """Whether the plan has ``groups``."""
+        return self.groups[0].columns is not None
+
+    @property
+    def centred(self) -> bool:
+        """Whether records may be moved: where no hash minds."""
+        return all(group.hash.centred for group in self.groups)
+
+    @property
+    def kernel_names(self) -> set[str]:
+        """Of the hashes."""
+        return {group.hash.kernel_name for group in self.groups}
+
+    def codes(self, whole: Domain) -> int:
+        """Codes of a row."""
+        return sum(group.hash.codes(group.domain(whole)) for group in self.groups)
+
+    def uniforms(self, whole: Domain) -> int:
+        """Coordinates of a Sobol point."""
+        return sum(group.hash.uniforms(group.domain(whole)) for group in self.groups)
+
+    def refuse_sizes(self, whole: Domain, *, rows: int, buckets: int) -> None:
+        """Refuses more counters or hash parameters than memory.
+
+        Raises:
+            PlanError: With the rows that would do.
+        """
+        numbers = sum(group.hash.power * int(group.domain(whole).dim) for group in self.groups)
+        if whole.dim > DIM_MAX:
+            raise PlanError("record.dim", whole.dim, f"at most {DIM_MAX} for the hashed family")
+        if rows * buckets > _COUNTERS_MAX:
+            most = _COUNTERS_MAX // buckets
+            raise PlanError("sketch.rows", rows, f"at most {most} with buckets = {buckets}: 2^31 counters in all")
+        if rows * numbers > _PARAMETERS_MAX:
+            most = _PARAMETERS_MAX // numbers
+            expected = f"at most {most} with power x dim = {numbers}: 2^28 hash parameters in all"
+            raise PlanError("sketch.rows", rows, expected)
+
+    def refuse_codes(self, whole: Domain, draws: str) -> None:
+        """Refuses parameters with which codes might leave int32.
+
+        Raises:
+            PlanError: With the key and the least that would do.
+        """
+        for index, group in enumerate(self.groups):
+            key = f"sketch.groups[{index}]" if self.grouped else "sketch"
+            group.hash.refuse_codes(group.domain(whole), key, draws)
+
+    def draw(self, seed: PublicSeed, whole: Domain, *, rows: int, draws: str, sets: int) -> Coder:
+        """The parameters of every row."""
+        points = Sobol(seed, rows=rows, dims=self.uniforms(whole), sets=sets) if draws == "sobol" else None
+        coders, columns = [], []
+        for index, group in enumerate(self.groups):
+            prefix = f"hashed/{index}" if self.grouped else "hashed"
+            source: Source = points or (Orthogonal if draws == "orthogonal" else Independent)(seed, prefix, rows)
+            coders.append(group.hash.draw(source, group.domain(whole)))
+            columns.append(np.array(group.columns or (), np.int64))
+        if not self.grouped:
+            return coders[0]
+        return Joined(tuple(coders), tuple(g.hash.codes(g.domain(whole)) for g in self.groups), tuple(columns))
+
+    def kernel(self, whole: Domain, x: Any, y: Any) -> npt.NDArray[np.float64]:
+        """The product of the kernels in closed form, of n and m points to (n, m)."""
+        x, y = whole.exact(x), whole.exact(y)
+        if not self.grouped:
+            return self.groups[0].hash.kernel(x, y)
+        value = np.ones((len(x), len(y)))
+        for group in self.groups:
+            some = list(group.columns or ())
+            value *= group.hash.kernel(x[:, some], y[:, some])
+        return value
+
+    def kernel_error(self, whole: Domain) -> float:
+        """At most the sum of those of the hashes."""
+        return min(1.0, sum(group.hash.kernel_error(group.domain(whole)) for group in self.groups))
+
+
+def _read(table: Table, hashes: dict[str, type[Hash]]) -> Hash:
+    return hashes[table.choice("kernel", built=tuple(hashes))].from_table(table)

@@ -1,0 +1,185 @@
+"""Set records: sets of ids from a public universe, many of them in two arrays."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hushsum.errors import RecordError
+
+Integers = npt.NDArray[np.integer[Any]]
+Int64 = npt.NDArray[np.int64]
+UInt32 = npt.NDArray[np.uint32]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Sets:
+    """n sets, one after the other.
+
+    Attributes:
+        starts: (n + 1,) int64, from 0: where each set begins in ``ids``, and the end of the last.
+        ids: (nnz,) uint32; strictly increasing within a set.
+    """
+
+    starts: Int64
+    ids: UInt32
+
+    def __len__(self) -> int:
+        """n."""
+        return len(self.starts) - 1
+
+    def __getitem__(self, which: slice | Bools) -> "Sets":
+        """Some of the sets: a slice of step 1, which copies no id, or a mask (n,)."""
+        if isinstance(which, slice):
+            first, stop, step = which.indices(len(self))
+            assert step == 1, "sets are cut into runs"
+            stop = max(first, stop)
+            return Sets(
+                self.starts[first : stop + 1] - self.starts[first], self.ids[self.starts[first] : self.starts[stop]]
+            )
+        return Sets(*_masked(self.starts, self.ids, which))
+
+    def runs(self, ids_max: int) -> Iterator[slice]:
+        """Slices of all sets in order, each of at most so many ids, or of one set that has more."""
+        first = 0
+        while first < len(self):
+            most = int(np.searchsorted(self.starts, self.starts[first] + ids_max, "right")) - 1
+            stop = max(first + 1, most)
+            yield slice(first, stop)
+            first = stop
+
+
+@dataclass(frozen=True)
+class Universe:
+    """Reads sets of ids from 0 to ``size`` − 1.
+
+    Attributes:
+        size: Of the universe, at most 2³².
+    """
+
+    size: int
+
+    def accept(self, records: Any) -> tuple[Sets, Bools]:
+        """Usable sets, and the mask (n,) of those that were kept.
+
+        A set that is empty, unsorted, has an id twice or one outside the universe is dropped alone. The ids of a CSR
+        matrix with 32-bit indices are not copied where all sets are kept.
+
+        Args:
+            records: A list of n integer arrays of one axis, or an (n, universe) scipy CSR matrix whose stored entries
+                are the ids.
+
+        Raises:
+            RecordError: Another type, or a CSR matrix with explicit zeros or of another width.
+        """
+        starts, ids = self._read(records, "records")
+        kept = self._usable(starts, ids)
+        if not kept.all():
+            starts, ids = _masked(starts, ids, kept)
+        return Sets(starts, _words(ids)), kept
+
+    def queries(self, queries: Any) -> Sets:
+        """Sets to ask about.
+
+        Raises:
+            RecordError: As for :meth:`accept`, and for a set that cannot be used.
+        """
+        starts, ids = self._read(queries, "queries")
+        bad = np.flatnonzero(~self._usable(starts, ids))
+        if len(bad):
+            expected = f"a non-empty set of ids from 0 to {self.size - 1}, sorted, each once"
+            raise RecordError(f"queries: number {bad[0]} cannot be used, expected {expected}")
+        return Sets(starts, _words(ids))
+
+    def accepted(self, records: object) -> Sets:
+        """The same sets, once it is sure that they come from :meth:`accept`.
+
+        Raises:
+            RecordError: They do not.
+        """
+        if isinstance(records, Sets) and _described(records) and self._usable(records.starts, records.ids).all():
+            return records
+        raise RecordError("records: expected the sets that accept() returned")
+
+    def _usable(self, starts: Int64, ids: Integers) -> Bools:
+        kept = np.diff(starts) > 0
+        if not len(ids):
+            return np.asarray(kept, np.bool_)
+        falls = ids[1:] <= ids[:-1]
+        falls[starts[1:-1][(starts[1:-1] > 0) & (starts[1:-1] < len(ids))] - 1] = False  # the first follows nothing
+        self._spoil(kept, starts, np.flatnonzero(falls) + 1)
+        if int(ids.min()) < 0 or int(ids.max()) >= self.size:
+            self._spoil(kept, starts, np.flatnonzero((ids < 0) | (ids >= self.size)))
+        return np.asarray(kept, np.bool_)
+
+    @staticmethod
+    def _spoil(kept: Bools, starts: Int64, places: Int64) -> None:
+        kept[np.searchsorted(starts, places, "right") - 1] = False
+
+    def _read(self, sets: Any, what: str) -> tuple[Int64, Integers]:
+        if hasattr(sets, "indptr") and hasattr(sets, "indices"):
+            return self._read_csr(sets, what)
+        if isinstance(sets, str | bytes) or not isinstance(sets, Sequence):
+            came = f"an array of shape {sets.shape}" if isinstance(sets, np.ndarray) else type(sets).__name__
+            raise RecordError(f"{what}: got {came}, expected a list of integer arrays, or a scipy CSR matrix")
+        arrays = [self._array(item, what, number) for number, item in enumerate(sets)]
+        sizes = np.fromiter(map(len, arrays), np.int64, len(arrays))
+        return _starts(sizes), np.concatenate([np.empty(0, np.int64), *arrays])
+
+    def _read_csr(self, matrix: Any, what: str) -> tuple[Int64, Integers]:
+        if getattr(matrix, "format", "") != "csr":
+            raise RecordError(f"{what}: got a {type(matrix).__name__}, expected CSR: matrix.tocsr()")
+        if matrix.ndim != 2 or matrix.shape[1] != self.size:
+            raise RecordError(f"{what}: got a matrix of shape {matrix.shape}, expected (n, {self.size})")
+        starts = matrix.indptr.astype(np.int64)
+        ids, entries = matrix.indices[: starts[-1]], matrix.data[: starts[-1]]  # both may have room for more
+        if len(ids) != starts[-1] or starts[0] != 0 or np.any(np.diff(starts) < 0):
+            raise RecordError(f"{what}: the CSR matrix is broken: indptr does not ascend from 0 to its entries")
+        if entries.dtype.kind not in "biuf":
+            raise RecordError(f"{what}: got a matrix of {entries.dtype}, expected real numbers or booleans")
+        if not entries.all():
+            expected = "entries other than 0 alone: matrix.eliminate_zeros()"
+            raise RecordError(f"{what}: the CSR matrix stores zeros explicitly, expected {expected}")
+        return starts, ids
+
+    def _array(self, item: Any, what: str, number: int) -> Int64:
+        if isinstance(item, np.ma.MaskedArray):
+            raise RecordError(f"{what}: number {number}: got a masked array; fill or drop what is masked first")
+        try:
+            array = np.asarray(item)
+        except ValueError as error:
+            raise RecordError(f"{what}: number {number}: not an array: {error}") from error
+        if array.size == 0 and array.ndim == 1:
+            return np.empty(0, np.int64)
+        if array.dtype.kind not in "iu" or array.ndim != 1:
+            came, expected = f"{array.dtype} of shape {array.shape}", "one axis of integers"
+            raise RecordError(f"{what}: number {number}: got {came}, expected {expected}")
+        if array.dtype == np.uint64:
+            array = np.minimum(array, np.uint64(2**63 - 1))  # outside every universe, like what it was
+        return array.astype(np.int64, copy=False)
+
+
+def _described(sets: Sets) -> bool:
+    """Whether the arrays are what :class:`Sets` says: compiled loops trust them."""
+    starts, ids = sets.starts, sets.ids
+    if starts.dtype != np.int64 or ids.dtype != np.uint32 or starts.ndim != 1 or ids.ndim != 1 or not len(starts):
+        return False
+    return starts[0] == 0 and starts[-1] == len(ids) and not np.any(np.diff(starts) < 0)
+
+
+def _masked(starts: Int64, ids: npt.NDArray[Any], kept: Bools) -> tuple[Int64, npt.NDArray[Any]]:
+    sizes = np.diff(starts)
+    return _starts(sizes[kept]), ids[np.repeat(kept, sizes)]
+
+
+def _starts(sizes: Int64) -> Int64:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
+
+
+def _words(ids: Integers) -> UInt32:
+    """Ids of a universe as uint32, of 32-bit integers without a copy."""
+    ids = np.ascontiguousarray(ids)
+    return ids.view(np.uint32) if ids.dtype in (np.int32, np.uint32) else ids.astype(np.uint32)

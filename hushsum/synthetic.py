@@ -1,0 +1,117 @@
+"""Synthetic records from a released partition sketch: public post-processing, at no privacy cost.
+
+A heavy cell is picked in proportion to its estimated records, then a point of it, uniformly (Density Sketches,
+sampling). Cells of few records are left out: their estimates are noise.
+"""
+
+import math
+from typing import Final, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from hushsum.errors import RecordError
+from hushsum.families import partition_heavy
+from hushsum.families.partition import Partition
+from hushsum.families.partition_heavy import HeavyCells
+from hushsum.families.transforms import Scale, float32
+from hushsum.plan import Plan
+
+Floats = npt.NDArray[np.float64]
+_BLOCK_RECORDS: Final = 1 << 16
+
+
+class Uniforms(Protocol):
+    """What draws the records: a NumPy ``Generator``. Nothing private depends on it."""
+
+    def random(self, size: tuple[int, int]) -> Floats:
+        """Uniform numbers in [0, 1)."""
+        ...
+
+
+def heavy_cells(
+    plan: Plan,
+    counters: npt.NDArray[np.int64],
+    *,
+    label: str | None = None,
+    least: float = 0.0,
+    deviations: float = 4.0,
+    cells_max: int = partition_heavy.CELLS_MAX,
+) -> HeavyCells:
+    """The heavy cells of a release.
+
+    Args:
+        plan: Of the release; its family is ``partition`` with ``cells = "grid"``.
+        counters: (classes, H·R, W) int64, noised.
+        label: Of the class; None: all of them together, whose noise adds up.
+        least: Records from which a cell is heavy.
+        deviations: See :class:`hushsum.families.partition_heavy.Threshold`.
+        cells_max: At most so many cells of a level are looked at.
+
+    Raises:
+        RecordError: The plan has no such class.
+        ValueError: Another family or other cells, or see :func:`hushsum.families.partition_heavy.heavy_cells`.
+    """
+    if label is not None and label not in plan.classes:
+        known = ", ".join(map(repr, plan.classes)) or "none: it has no classes"
+        raise RecordError(f"label: got {label!r}; the plan's classes are {known}")
+    chosen = counters if label is None else counters[[plan.classes.index(label)]]
+    return partition_heavy.heavy_cells(
+        _partition(plan),
+        chosen.sum(axis=0),
+        noise_std=math.sqrt(len(chosen)) * plan.privacy.mechanism.noise().std,
+        least=least,
+        deviations=deviations,
+        cells_max=cells_max,
+    )
+
+
+def synthetic_records(plan: Plan, cells: HeavyCells, n: int, rng: Uniforms) -> Floats:
+    """Records that are distributed as heavy cells are, uniformly within each.
+
+    Args:
+        plan: Of the release.
+        cells: Those of :func:`heavy_cells`.
+        n: How many records.
+        rng: A NumPy generator.
+
+    Returns:
+        (n, d) float64 within the bounds, in the unit of the plan's bounds.
+
+    Raises:
+        ValueError: ``n`` is negative, no cell is heavy, or the plan has transforms other than ``scale``, which cannot
+            be undone.
+    """
+    factors, weights = _factors(_partition(plan)), np.add.accumulate(np.maximum(cells.counts, 0.0))
+    if n < 0:
+        raise ValueError(f"n: got {n}, expected an integer from 0")
+    if not len(cells) or not weights[-1] > 0:
+        raise ValueError("no cell is heavy: lower least or deviations, or collect more records")
+    last = int(np.flatnonzero(cells.counts > 0)[-1])  # where u·total is rounded up to the total
+    records = np.empty((n, len(factors)))
+    for start in range(0, n, _BLOCK_RECORDS):
+        uniforms = rng.random((min(_BLOCK_RECORDS, n - start), 1 + len(factors)))
+        picked = np.minimum(np.searchsorted(weights, uniforms[:, 0] * weights[-1], side="right"), last)
+        lower, upper = cells.lower[picked], cells.upper[picked]
+        records[start : start + len(picked)] = (lower + uniforms[:, 1:] * (upper - lower)) / factors
+    box = _partition(plan).record
+    low, high = (np.array([float(end) for end in ends]) for ends in (box.lower, box.upper))
+    return np.asarray(np.clip(records, low, high), np.float64)
+
+
+def _partition(plan: Plan) -> Partition:
+    family = plan.family
+    if isinstance(family, Partition):
+        return family
+    raise ValueError(f"plan: of the family {family.name!r}, expected 'partition', whose cells can be drawn from")
+
+
+def _factors(family: Partition) -> Floats:
+    """(d,): what records were multiplied by."""
+    scales = [step for step in family.transforms.steps if isinstance(step, Scale)]
+    if len(scales) < len(family.transforms.steps):
+        raise ValueError("plan: its transforms are not of kind 'scale' alone, so they cannot be undone")
+    factors = np.ones(family.space.dim)
+    for step in scales:
+        factors *= float32(step.factor)
+    return factors

@@ -1,0 +1,333 @@
+"""Parameters and points to check every sketch family with: a new family needs an entry in EXAMPLES and no more."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import product
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from hushsum.families import FAMILIES, Family, Records, RecordSchema, SetRecords, VectorRecords
+from hushsum.parameters import NO_PARAMETERS, Parameters
+from hushsum.schema import Table
+
+Floats = npt.NDArray[np.float64]
+Int64 = npt.NDArray[np.int64]
+
+
+class Points(Protocol):
+    """Records of one kind, and queries for them."""
+
+    @property
+    def record(self) -> RecordSchema:
+        """Their schema."""
+        ...
+
+    def random(self, rng: np.random.Generator, n: int) -> Any:
+        """n records, none of them bad."""
+        ...
+
+    def queries(self, rng: np.random.Generator, m: int) -> Any:
+        """m queries."""
+        ...
+
+    def extreme(self) -> Any:
+        """Records that might change the most counters, or by the most."""
+        ...
+
+    def inside(self) -> Any:
+        """Those of the extreme ones that lie within the bounds."""
+        ...
+
+    def pairs(self, rng: np.random.Generator) -> tuple[Any, Any]:
+        """Records and queries, pair by pair: random ones, equal, far apart, on the boundary, zero or alike."""
+        ...
+
+    def take(self, points: Any, which: Any) -> Any:
+        """Those of a mask, or of indices."""
+        ...
+
+    def join(self, *parts: Any) -> Any:
+        """One batch after the other."""
+        ...
+
+    def spoil(self, points: Any, which: list[int], rng: np.random.Generator) -> list[Any]:
+        """The same batch with unusable records in some places, once for each way to be unusable."""
+        ...
+
+    def unusable_arrays(self) -> dict[str, Any]:
+        """What is refused as a whole, by what is wrong with it."""
+        ...
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """Vectors within the same bounds in each coordinate."""
+
+    dim: int
+    low: int
+    high: int
+
+    @property
+    def record(self) -> VectorRecords:
+        return VectorRecords(self.dim, (Fraction(self.low),) * self.dim, (Fraction(self.high),) * self.dim)
+
+    def random(self, rng: np.random.Generator, n: int) -> Floats:
+        return rng.uniform(self.low, self.high, (n, self.dim))
+
+    def queries(self, rng: np.random.Generator, m: int) -> Floats:
+        return self.random(rng, m)
+
+    def extreme(self) -> Floats:
+        """Corners, the centre, zero, and points beyond the bounds."""
+        corners = [*product((self.low, self.high), repeat=min(self.dim, 4))]
+        points = [[*corner] + [self.high] * (self.dim - len(corner)) for corner in corners]
+        middle = (self.low + self.high) / 2
+        beyond = [[1e300] * self.dim, [-1e300] * self.dim]
+        return np.array([*points, [middle] * self.dim, [0.0] * self.dim, *beyond])
+
+    def inside(self) -> Floats:
+        return np.clip(self.extreme()[:-2], self.low, self.high)
+
+    def pairs(self, rng: np.random.Generator) -> tuple[Floats, Floats]:
+        """At distances where the kernel is steep, equal, corner to corner, along the boundary, and with zero."""
+        side, x = self.high - self.low, self.random(rng, 5)
+        steps = np.array([0.03, 0.1, 0.25, 0.5])[:, None] * side / np.sqrt(self.dim)
+        y = np.clip(x[:4] + steps * rng.choice([-1.0, 1.0], (4, self.dim)), self.low, self.high)
+        low, high = np.full((1, self.dim), self.low), np.full((1, self.dim), self.high)
+        edge, zero = low + 0.2 * side * (np.arange(self.dim) == 0), np.zeros((1, self.dim))
+        zero = np.clip(zero, self.low, self.high)
+        return np.concatenate([x, low, low, high, zero]), np.concatenate([y, x[4:], high, edge, high, x[:1]])
+
+    def take(self, points: Floats, which: Any) -> Floats:
+        return np.asarray(points[which])
+
+    def join(self, *parts: Floats) -> Floats:
+        return np.concatenate(parts)
+
+    def spoil(self, points: Floats, which: list[int], rng: np.random.Generator) -> list[Floats]:
+        batches = []
+        for bad in (np.nan, np.inf, -np.inf):
+            spoilt = points.copy()
+            spoilt[which, rng.integers(0, points.shape[1], len(which))] = bad
+            batches.append(spoilt)
+        return batches
+
+    def unusable_arrays(self) -> dict[str, Any]:
+        dim, good = self.dim, np.ones((3, self.dim))
+        return {
+            "object": good.astype(object),
+            "None": [[None] * dim],
+            "complex": good.astype(complex),
+            "str": good.astype(str),
+            "float16": good.astype(np.float16),
+            "datetime": good.astype("M8[s]"),
+            "a dimension more": np.ones((3, dim + 7)),
+            "one point alone": np.ones(dim),
+            "a number": 1.0,
+            "three axes": good[None],
+            "masked": np.ma.masked_array(good, mask=good > 2),
+            "ragged": [[1.0] * dim, [1.0] * (dim + 1)],
+        }
+
+
+@dataclass(frozen=True)
+class Regression(Vectors):
+    """Vectors [x, y] whose queries are θ: one coordinate less."""
+
+    reach: float = 0.4
+
+    def queries(self, rng: np.random.Generator, m: int) -> Floats:
+        return rng.uniform(-self.reach, self.reach, (m, self.dim - 1))
+
+    def pairs(self, rng: np.random.Generator) -> tuple[Floats, Floats]:
+        low, high = np.full((1, self.dim), self.low), np.full((1, self.dim), self.high)
+        x = np.concatenate([self.random(rng, 5), low, high, np.zeros((1, self.dim))])
+        y = np.concatenate([self.queries(rng, 5), *self.queries(rng, 2)[:, None], np.zeros((1, self.dim - 1))])
+        return x, y
+
+
+@dataclass(frozen=True)
+class IdSets:
+    """Sets of ids, as a list of arrays."""
+
+    universe: int
+
+    @property
+    def record(self) -> SetRecords:
+        return SetRecords(self.universe)
+
+    def random(self, rng: np.random.Generator, n: int) -> list[Int64]:
+        """From a few topics, so that sets overlap."""
+        sizes = rng.integers(1, 40, n)
+        starts = rng.integers(0, 3, n) * (self.universe // 4)
+        return [
+            np.sort(rng.choice(60, size, replace=False)) + start
+            for size, start in zip(sizes.tolist(), starts.tolist(), strict=True)
+        ]
+
+    def queries(self, rng: np.random.Generator, m: int) -> list[Int64]:
+        return self.random(rng, m)
+
+    def extreme(self) -> list[Int64]:
+        whole = np.arange(min(self.universe, 500))
+        return [np.array([0]), np.array([self.universe - 1]), whole, whole[::2], whole + self.universe - len(whole)]
+
+    def inside(self) -> list[Int64]:
+        return self.extreme()
+
+    def pairs(self, rng: np.random.Generator) -> tuple[list[Int64], list[Int64]]:
+        """Random ones; equal; apart; nested runs; one id of two; interleaved progressions."""
+        run = np.arange(100)
+        a, b = self.random(rng, 3), self.random(rng, 3)
+        x = [*a, a[0], run, run, np.array([5]), run * 2]
+        y = [*b, a[0], run + 1000, run[20:70], np.array([5, 6]), run[:50] * 4]
+        return x, y
+
+    def take(self, points: list[Int64], which: Any) -> list[Int64]:
+        indices = np.arange(len(points))[which]
+        return [points[index] for index in indices.tolist()]
+
+    def join(self, *parts: list[Int64]) -> list[Int64]:
+        return [each for part in parts for each in part]
+
+    def spoil(self, points: list[Int64], which: list[int], rng: np.random.Generator) -> list[list[Int64]]:
+        ways: list[Callable[[], Int64]] = [
+            lambda: np.empty(0, np.int64),
+            lambda: np.array([3, 2]),
+            lambda: np.array([2, 2]),
+            lambda: np.array([-1, 5]),
+            lambda: np.array([0, self.universe]),
+        ]
+        return [[way() if i in which else each for i, each in enumerate(points)] for way in ways]
+
+    def unusable_arrays(self) -> dict[str, Any]:
+        matrix = sparse.csr_matrix(np.eye(3, self.universe)) if self.universe <= 10_000 else None
+        arrays = {
+            "float": [np.array([1.0, 2.0])],
+            "two axes": [np.array([[1, 2]])],
+            "an array": np.ones((3, 4)),
+            "text": "1 2 3",
+            "strings": [np.array(["1"])],
+            "a number": 1.0,
+            "None": [None],
+            "masked": [np.ma.masked_array([1, 2], mask=[False, True])],
+        }
+        if matrix is not None:
+            zeros = matrix.copy()
+            zeros.data[0] = 0
+            arrays |= {"explicit zeros": zeros, "COO": matrix.tocoo(), "another width": matrix[:, :5].tocsr()}
+        return arrays
+
+
+@dataclass(frozen=True)
+class Example:
+    """Parameters to check a family with.
+
+    Attributes:
+        family: Its name in FAMILIES.
+        label: What is special about these.
+        sketch: The keys of ``[sketch]`` without ``family`` and ``seed``.
+        points: What is sketched.
+        wide: Keys that make one sketch hold many independent draws of (f, g), for the mathematics.
+        seeded: Whether the family draws anything.
+        seeds: How many sketches the mathematics takes.
+        steep: A real key that moves the kernel; "" where none does.
+        reached: Whether some record reaches each of the stated sensitivities.
+        kernel: Whether queries are like records, so that the kernel is one of pairs of records.
+        bars: Keys for the error bars' coverage.
+        even: Whether noise has the same part in every answer (else ``answer_variance`` is the most it has).
+        parameters: The arrays that come beside the plan.
+    """
+
+    family: str
+    label: str
+    sketch: dict[str, object]
+    points: Points
+    wide: dict[str, object] = field(default_factory=dict)
+    seeded: bool = True
+    seeds: int = 80
+    steep: str = "bandwidth"
+    reached: bool = True
+    kernel: bool = True
+    bars: dict[str, object] = field(default_factory=lambda: {"rows": 100})
+    even: bool = True
+    parameters: Parameters = NO_PARAMETERS
+
+    def build(self, seed: int = 1, **changes: object) -> Family:
+        keys = {**self.sketch, **({"seed": seed % 2**53} if self.seeded else {}), **changes}
+        return FAMILIES[self.family].from_table(Table(keys, "sketch"), self.points.record, self.parameters)
+
+    def accepted(self, family: Family, records: Any) -> Records:
+        return family.accept(records)[0]
+
+    def counters_of(self, family: Family, records: Any) -> Int64:
+        counters = np.zeros(family.shape, np.int64)
+        family.add(counters, self.accepted(family, records))
+        return counters
+
+    def each(self, points: Any) -> list[Any]:
+        """Batches of one."""
+        n = len(points)
+        return [self.points.take(points, np.arange(n) == i) for i in range(n)]
+
+
+def hashed(label: str, dim: int, low: int, high: int, **sketch: object) -> Example:
+    keys = {"kernel": "euclidean", "rows": 20, **sketch}
+    return Example("hashed", label, keys, Vectors(dim, low, high), {"rows": 1000})
+
+
+def hermite(label: str, points: Points, **sketch: object) -> Example:
+    keys = {"kernel": "gaussian", **sketch}
+    return Example("hermite", label, keys, points, seeded=False, even=False, bars={})
+
+
+def partition(label: str, dim: int, low: int, high: int, **sketch: object) -> Example:
+    """Grid cells stay where they are; only lsh cells move with the bandwidth."""
+    steep = "bandwidth" if sketch.get("cells") == "lsh" else ""
+    keys = {"rows": 20, **sketch}
+    return Example("partition", label, keys, Vectors(dim, low, high), {"rows": 1000}, steep=steep)
+
+
+def fourier(label: str, dim: int, low: int, high: int, **sketch: object) -> Example:
+    """No record is at the worst phase of every pair at once, so that the stated norms are out of reach."""
+    keys = {"kernel": "gaussian", "rows": 24, **sketch}
+    return Example("fourier", label, keys, Vectors(dim, low, high), {"rows": 3000}, reached=False)
+
+
+def paired(label: str, dim: int, low: int, high: int, **sketch: object) -> Example:
+    """Queries are parameters of a model, not records."""
+    keys = {"rows": 20, **sketch}
+    return Example("paired", label, keys, Regression(dim, low, high), {"rows": 300}, steep="", kernel=False)
+
+
+EXAMPLES: tuple[Example, ...] = (
+    hashed("direct", 2, 0, 10, bandwidth=4, buckets=64),
+    hashed("direct-power-2", 2, -1, 1, bandwidth=1, buckets=512, power=2),
+    hashed("power-of-two", 3, 0, 255, bandwidth=60, buckets=8),
+    hashed("any-width", 1, -5, 5, bandwidth=1, buckets=7, power=2),
+    hashed("many-dimensions", 20, 0, 1, bandwidth=1, buckets=100),
+    fourier("gaussian", 2, 0, 10, bandwidth=4, fraction_bits=4),
+    fourier("laplacian", 3, 0, 255, kernel="laplacian", bandwidth=100),
+    fourier("cauchy", 20, 0, 1, kernel="cauchy", bandwidth=1),
+    fourier("exponential-p", 1, -5, 5, kernel="exponential-p", exponent="1.5", bandwidth=1),
+    fourier("sobol", 2, 0, 10, bandwidth=3, draws="sobol", sobol_sets=4),
+    fourier("orthogonal", 4, 0, 10, bandwidth=6, draws="orthogonal"),
+    paired("inner", 3, -1, 1, radius=2),
+    paired("inner-power-2", 2, -1, 1, radius=1, power=2),
+    paired("orthogonal", 3, -2, 2, form="orthogonal", power=3),
+    paired("margin", 3, -1, 1, loss="margin", radius=2),
+    paired("margin-orthogonal", 4, -1, 1, loss="margin", form="orthogonal", power=2),
+    partition("grid-direct", 2, 0, 10, bandwidth=4, buckets=64),
+    partition("grid", 3, 0, 255, bandwidth=60, buckets=8),
+    partition("grid-levels", 2, -1, 1, bandwidth="0.3", buckets=7, levels=3),
+    partition("grid-one-dimension", 1, -5, 5, bandwidth=1, buckets=2),
+    partition("lsh", 3, 0, 255, cells="lsh", bandwidth=60, buckets=8),
+    partition("lsh-power-2", 20, 0, 1, cells="lsh", bandwidth=1, buckets=100, power=2),
+    hermite("two-dimensions", Vectors(2, 0, 10), bandwidth=2),
+    hermite("one-dimension", Vectors(1, -5, 5), bandwidth=1, order=12, cutoff=5, fraction_bits=20),
+    hermite("three-dimensions", Vectors(3, -1, 1), bandwidth=1, order=6, fraction_bits=10),
+)

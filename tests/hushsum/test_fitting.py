@@ -1,0 +1,142 @@
+"""Linear models from released sketches, and minima of noisy objectives."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from hushsum import Plan, fitting
+from hushsum.errors import PlanError
+from tests.plans import small_plan
+
+Floats = npt.NDArray[np.float64]
+BOUNDS: dict[str, object] = {"dim": 3, "lower": [-2, -2, -2], "upper": [2, 2, 2]}
+PLAIN: dict[str, object] = {"kernel": ..., "bandwidth": ..., "buckets": ...}
+
+
+def paired_plan(**sketch: Any) -> Plan:
+    return small_plan(record=BOUNDS, sketch={**PLAIN, "family": "paired", **sketch})
+
+
+def counters_of(plan: Plan, records: Floats, noise: float = 0.0, seed: int = 0) -> npt.NDArray[np.int64]:
+    counters = np.zeros((1, *plan.family.shape), np.int64)
+    plan.family.add(counters[0], plan.family.accept(records)[0])
+    return counters + np.rint(np.random.default_rng(seed).normal(0, noise, counters.shape)).astype(np.int64)
+
+
+def regression_records(rng: np.random.Generator, n: int) -> Floats:
+    x = rng.uniform(-1, 1, (n, 2))
+    return np.column_stack([x, x @ [0.5, -0.3] + rng.uniform(-0.4, 0.4, n)])
+
+
+def margin_records(rng: np.random.Generator, n: int) -> Floats:
+    x = rng.uniform(-1, 1, (n, 2))
+    return np.column_stack([x, np.where(x @ [1, -0.5] > 0, 1, -1)])
+
+
+@pytest.mark.statistical
+def test_coefficients_of_the_inner_form_are_those_of_least_squares(seed: int, rng: np.random.Generator) -> None:
+    records = regression_records(rng, 4000)
+    exact = np.linalg.lstsq(records[:, :2], records[:, 2], rcond=None)[0]
+    plan = paired_plan(rows=600, radius=1.8, seed=seed % 2**53)
+    assert np.abs(fitting.fit_regression(plan, counters_of(plan, records)) - exact).max() < 0.15
+    noised = counters_of(plan, records, noise=60)
+    assert np.abs(fitting.fit_regression(plan, noised) - exact).max() < 0.25
+
+
+@pytest.mark.statistical
+def test_noise_alone_gives_coefficients_near_0(seed: int) -> None:
+    plan = paired_plan(rows=100, radius=2, seed=seed % 2**53)
+    fits = [fitting.fit_regression(plan, counters_of(plan, np.zeros((1, 3)), 1e4, number)) for number in range(20)]
+    assert np.median(np.abs(fits)) < 0.6
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("form", ({"radius": 1.2}, {"form": "orthogonal"}))
+def test_a_fitted_classifier_finds_the_labels(form: dict[str, Any], seed: int, rng: np.random.Generator) -> None:
+    records = margin_records(rng, 3000)
+    plan = paired_plan(rows=100, loss="margin", seed=seed % 2**53, **form)
+    theta = fitting.fit_margin(plan, counters_of(plan, records, noise=50))
+    assert np.mean(np.sign(records[:, :2] @ theta) == records[:, 2]) > 0.9
+    turned = np.column_stack([records[:, :2], -records[:, 2]])
+    opposite = fitting.fit_margin(plan, counters_of(plan, turned, noise=50))
+    assert np.mean(np.sign(records[:, :2] @ opposite) == records[:, 2]) < 0.1
+
+
+def test_another_family_or_loss_is_refused() -> None:
+    plan = paired_plan(rows=20, loss="margin", radius=2)
+    counters = np.zeros((1, *plan.family.shape), np.int64)
+    with pytest.raises(PlanError, match="expected 'regression'"):
+        fitting.fit_regression(plan, counters)
+    with pytest.raises(PlanError, match="expected 'paired'"):
+        fitting.fit_margin(small_plan(), counters)
+    with pytest.raises(PlanError, match="expected 'margin'"):
+        fitting.fit_margin(paired_plan(rows=20, radius=2), counters)
+
+
+@pytest.mark.parametrize("dim", (1, 3, 41))
+def test_the_minimum_of_a_smooth_objective_is_found(dim: int, rng: np.random.Generator) -> None:
+    target = rng.uniform(-1, 1, dim)
+    found = fitting.minimise(
+        lambda x: np.cosh(x - target).sum(axis=1), np.zeros(dim), radius=3.0, steps=20, oversampling=4
+    )
+    assert np.abs(found - target).max() < 0.02
+
+
+def test_a_noisy_objective_is_smoothed(rng: np.random.Generator) -> None:
+    def noisy(x: Floats) -> Floats:
+        return np.asarray(((x - 0.5) ** 2).sum(axis=1) + rng.normal(0, 0.05, len(x)))
+
+    found = fitting.minimise(noisy, [0.0, 0.0], radius=1.0, seed=4, steps=4, oversampling=60)
+    assert np.abs(found - 0.5).max() < 0.15
+
+
+def test_no_point_beyond_the_limit_is_asked_for_and_one_call_is_made_a_step() -> None:
+    asked: list[Floats] = []
+
+    def falling(x: Floats) -> Floats:
+        asked.append(x)
+        return np.asarray(-x[:, 0] + 0 * x[:, 1])
+
+    found = fitting.minimise(falling, [0.0, 0.0], radius=2.0, limit=1.0, steps=5)
+    assert len(asked) == 5
+    assert max(np.linalg.norm(points, axis=1).max() for points in asked) <= 1 + 1e-12
+    assert found == pytest.approx([1, 0], abs=0.1)
+
+
+def test_equal_seeds_give_equal_minima_and_others_others() -> None:
+    def objective(x: Floats) -> Floats:
+        return np.asarray(np.abs(x).sum(axis=1))
+
+    runs = [fitting.minimise(objective, [1.0, 2], radius=1.0, seed=seed) for seed in (9, 9, 8)]
+    assert np.array_equal(runs[0], runs[1])
+    assert not np.array_equal(runs[0], runs[2])
+
+
+BAD: tuple[dict[str, Any], ...] = (
+    {"radius": 0.0},
+    {"radius": float("nan")},
+    {"steps": 0},
+    {"oversampling": 1},
+    {"start": [[0.0]]},
+    {"start": [float("nan")]},
+    {"start": [2.0], "limit": 1.0},
+)
+
+
+@pytest.mark.parametrize("wrong", BAD)
+def test_arguments_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
+    keys: dict[str, Any] = {"start": [0.0], "radius": 1.0, **wrong}
+    with pytest.raises(ValueError, match=r"expected|farther"):
+        fitting.minimise(lambda x: x[:, 0], keys.pop("start"), **keys)
+
+
+@pytest.mark.statistical
+def test_answers_of_a_sketch_are_minimised(seed: int, rng: np.random.Generator) -> None:
+    plan = paired_plan(rows=1500, radius=1, seed=seed % 2**53)
+    counters = counters_of(plan, regression_records(rng, 1500))
+    found = fitting.minimise(
+        lambda theta: plan.family.answer(counters[0], theta).value, [0.0, 0.0], radius=1.0, limit=1.7, steps=4
+    )
+    assert np.abs(found - [0.5, -0.3]).max() < 0.6
