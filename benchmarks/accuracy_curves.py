@@ -41,6 +41,7 @@ class Curve:
         rows: Of all sketches of a size together, within those limits.
         epsilons: Of the releases.
         queries_each: Queries of a seed, each seed its own; 0: all of them for every seed.
+        median: Whether answers are the median of the rows instead of their mean.
     """
 
     label: str
@@ -51,6 +52,7 @@ class Curve:
     rows: int = 8192
     epsilons: Sequence[float] = EPSILONS
     queries_each: int = 0
+    median: bool = False
 
     @property
     def family(self) -> str:
@@ -156,11 +158,12 @@ def _one(curve: Curve, truth: Truth, size: int, seed: int) -> dict[float, tuple[
     sketch = hs.Sketch(plan)
     dropped = sketch.add(data.records)
     assert dropped == 0, "every record counts in the exact sums"
-    answer = plan.family.answer(sketch.counters[0], queries)
+    groups = size if curve.median else None
+    answer = plan.family.answer(sketch.counters[0], queries, groups=groups)
     errors = {NO_NOISE: errors_of(answer, answer.value / data.size, exact, data.size)}
     for epsilon in curve.epsilons:
         release = hs.release(sketch, epsilon=epsilon)
-        answer, density = release.kernel_sum(queries), release.density(queries)
+        answer, density = release.kernel_sum(queries, groups=groups), release.density(queries, groups=groups)
         errors[epsilon] = errors_of(answer, density.value, exact, data.size)
     return errors
 

@@ -53,7 +53,7 @@ def draw(path: Path, title: str, rows: Sequence[Row], metric: str, best: dict[tu
     panels = list(axes.flat)
     noised = [float(row[metric]) for row in rows if row["epsilon"] != NO_NOISE]
     panels[0].set_yscale("log")
-    panels[0].set_ylim(bottom=min(noised) / 3)  # what errs by its noise alone would flatten all the rest
+    panels[0].set_ylim(min(noised) / 3, 2 * max(noised))  # what errs by its noise alone would flatten all the rest
     for panel, label in zip(panels, labels, strict=False):
         _panel(panel, label, [row for row in rows if row["sketch"] == label], metric, best)
     for panel in panels[len(labels) :]:
@@ -86,10 +86,12 @@ def _panel(panel: "Axes", label: str, rows: Sequence[Row], metric: str, best: di
         if star is not None and sizes[0] <= star <= sizes[-1]:
             height = np.exp(np.interp(np.log(star), np.log(sizes), np.log(errors)))
             panel.plot([star], [height], "*", color="#d55e00", markeredgecolor="white", markersize=13, zorder=5)
-    panel.set_xscale("log", base=2)
+    if rows[0]["axis"] == "rows":
+        panel.set_xscale("log", base=2)
     panel.set_title(label, fontsize=10)
     panel.set_xlabel(_SIZES[size_name(rows[0])], fontsize=9)
     panel.set_xticks(*_ticks([int(row["size"]) for row in rows]))
+    panel.tick_params(labelsize=8.5)
     panel.grid(visible=True, which="major", color="#e4e4e4", linewidth=0.7)
     panel.spines[["top", "right"]].set_visible(False)
 

@@ -13,6 +13,7 @@ _ROWS: Final = (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 _FEWER: Final = (32, 128, 512, 2048)
 _PAIRS: Final = (64, 256, 1024, 4096)
 _CELLS: Final = (1, 2, 4, 8, 16, 32)
+_ODD: Final = (1, 3, 5, 9, 17, 33)
 _LSQ: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
@@ -54,7 +55,7 @@ def hermite(bandwidth: float, sizes: tuple[int, ...], **more: object) -> Curve:
     return Curve("hermite gaussian", keys("hermite", "gaussian", bandwidth, **more), sizes, axis="order", seeds=(5, 10))
 
 
-def partition(bandwidth: float, buckets: int) -> Curve:
+def partition(bandwidth: float, buckets: int, *, median: bool = False) -> Curve:
     """A curve of cells of a grid."""
     sketch: Mapping[str, object] = {
         "family": "partition",
@@ -62,7 +63,8 @@ def partition(bandwidth: float, buckets: int) -> Curve:
         "bandwidth": bandwidth,
         "buckets": buckets,
     }
-    return Curve("partition, grid", sketch, _CELLS, seeds=(8, 8))
+    label = "partition, median of rows" if median else "partition, grid"
+    return Curve(label, sketch, _ODD if median else _CELLS, seeds=(8, 8), median=median)
 
 
 def jaccard(minhash: str) -> Curve:
@@ -87,6 +89,7 @@ SUBJECTS: Final = (
             hashed("laplacian", 25, draws="sobol"),
             fourier(20, "sobol"),
             partition(8, 16384),
+            partition(8, 16384, median=True),
         ),
         "w = 5 as in RACE (mean density 0.035); manhattan w = 5, laplacian σ = 25, gaussian σ = 20, cells of side 8",
     ),

@@ -304,12 +304,21 @@ def paired(label: str, dim: int, low: int, high: int, **sketch: object) -> Examp
     return Example("paired", label, keys, Regression(dim, low, high), {"rows": 300}, steep="", kernel=False)
 
 
+def jaccard(label: str, universe: int, **sketch: object) -> Example:
+    keys = {"kernel": "jaccard", "rows": 20, "buckets": 64, **sketch}
+    return Example("hashed", f"jaccard-{label}", keys, IdSets(universe), {"rows": 1000}, steep="")
+
+
 EXAMPLES: tuple[Example, ...] = (
     hashed("direct", 2, 0, 10, bandwidth=4, buckets=64),
     hashed("direct-power-2", 2, -1, 1, bandwidth=1, buckets=512, power=2),
     hashed("power-of-two", 3, 0, 255, bandwidth=60, buckets=8),
     hashed("any-width", 1, -5, 5, bandwidth=1, buckets=7, power=2),
     hashed("many-dimensions", 20, 0, 1, bandwidth=1, buckets=100),
+    jaccard("rehashed", 5000),
+    jaccard("direct", 1200, buckets=1200),
+    jaccard("power-2", 2**32, power=2, buckets=100),
+    jaccard("one-permutation", 5000, minhash="one-permutation"),
     fourier("gaussian", 2, 0, 10, bandwidth=4, fraction_bits=4),
     fourier("laplacian", 3, 0, 255, kernel="laplacian", bandwidth=100),
     fourier("cauchy", 20, 0, 1, kernel="cauchy", bandwidth=1),

@@ -206,6 +206,47 @@ def test_no_labelled_delta_is_larger_than_its_plan_says(
         assert Delta.unpack(data, plan).records == len(split)
 
 
+def plan_of(family: str, **keys: object) -> hs.Plan:
+    """A plan of forty classes with this family."""
+    record = {"dim": 2, "lower": [0, 0], "upper": [10, 10], "classes": [str(number) for number in range(40)]}
+    sketch = {"family": family, **keys}
+    return hs.Plan(name="test", record=record, sketch=sketch, privacy={"epsilon": 1, "total_epsilon": 10})
+
+
+FAMILIES: dict[str, dict[str, object]] = {
+    "fourier": {"kernel": "gaussian", "bandwidth": 4, "rows": 24},
+    "hermite": {"kernel": "gaussian", "bandwidth": 2},
+    "partition": {"bandwidth": 4, "buckets": 64, "rows": 20},
+    "paired": {"radius": 2, "rows": 20},
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_has_classes_within_the_size_that_its_plan_says(family: str, rng: np.random.Generator) -> None:
+    plan = plan_of(family, **FAMILIES[family])
+    for numbers in (np.arange(40), np.arange(4096) % 40, np.minimum(rng.geometric(0.2, 4096), 39)):
+        records, labels = rng.uniform(0, 10, (len(numbers), 2)), [str(number) for number in numbers]
+        delta, _ = encode(plan, records, window=0, id=ID, labels=labels)
+        assert delta is not None
+        data = delta.pack(plan)
+        assert len(data) <= plan.delta_bytes_max
+        folded, expected = Sketch(plan), Sketch(plan)
+        expected.add(records, labels=labels)
+        apply(Delta.unpack(data, plan), folded.counters, folded.counts, plan.privacy.mechanism.count_scale)
+        assert np.array_equal(folded.counters, expected.counters)
+        assert np.array_equal(folded.counts, expected.counts)
+
+
+def test_the_noise_of_all_classes_is_in_the_error_of_an_answer_about_them_all() -> None:
+    plan = plan_of("hermite", **FAMILIES["hermite"])  # whose errors are those of the noise alone
+    sketch = Sketch(plan)
+    sketch.add(RECORDS, labels=["7"] * 200)
+    release = hs.release(sketch)
+    one, all_of_them = release.kernel_sum(QUERIES, label="7").std_error, release.kernel_sum(QUERIES).std_error
+    assert (one > 0).all()
+    assert np.allclose(all_of_them, math.sqrt(40) * one)
+
+
 def test_more_classes_than_records_cost_a_delta_no_more_room() -> None:
     bound = {"unit": "client", "records_per_client": 3}
     many = [str(number) for number in range(1000)]

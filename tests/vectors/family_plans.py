@@ -31,7 +31,7 @@ PLANS: dict[str, tuple[dict[str, object], dict[str, object]]] = {
     "orthogonal": (VECTORS, {**HASHED, "kernel": "euclidean", "bandwidth": 60, "draws": "orthogonal"}),
     "given": (
         VECTORS,
-        {**HASHED, "kernel": "euclidean", "bandwidth": 40, "draws": "given", "parameters": digest(TABLE)},
+        {**HASHED, "kernel": "euclidean", "draws": "given", "parameters": digest(TABLE)},
     ),
     "groups": (
         VECTORS,
