@@ -40,7 +40,7 @@ def differences(declared: Mapping[str, object], stored: Plan) -> Iterator[str]:
 
     The mechanism is compared only where the file writes it out: a stored plan is never calibrated again.
     """
-    fields = Plan.from_fields(declared).to_fields()
+    fields = Plan.from_fields(declared, stored.parameters).to_fields()
     privacy = declared.get("privacy")
     written = isinstance(privacy, Mapping) and "mechanism" in privacy
     old, new = dict(_flat(stored.to_fields())), dict(_flat(fields))

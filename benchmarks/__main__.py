@@ -1,12 +1,36 @@
-"""Runs every benchmark on one core, prints a table of each and writes ``benchmarks/results/*.json``."""
+"""Runs every benchmark (one core, unless it is about cores), prints a table of each and writes ``benchmarks/results/*.json``."""
 
 import argparse
 from pathlib import Path
 
-from benchmarks import encoding, queries, sketching
+from benchmarks import (
+    binning,
+    cells,
+    cores,
+    encoding,
+    fourier,
+    memory,
+    minhash,
+    one_permutation,
+    queries,
+    rotations,
+    sketching,
+)
 from benchmarks.report import print_table, write_json
 
-SUBJECTS = {"sketching": sketching, "queries": queries, "encoding": encoding}
+SUBJECTS = {
+    "sketching": sketching,
+    "binning": binning,
+    "fourier": fourier,
+    "minhash": minhash,
+    "one_permutation": one_permutation,
+    "cells": cells,
+    "queries": queries,
+    "encoding": encoding,
+    "cores": cores,
+    "memory": memory,
+    "rotations": rotations,
+}
 RESULTS = Path(__file__).parent / "results"
 
 

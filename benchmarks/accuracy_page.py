@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from benchmarks import accuracy_findings, accuracy_plots
+from benchmarks import accuracy_conclusions, accuracy_findings, accuracy_plots
 from benchmarks.accuracy_curves import NO_NOISE
 from benchmarks.accuracy_subjects import ABSOLUTE, RELATIVE, SUBJECTS
 from benchmarks.accuracy_tables import (
@@ -21,9 +21,9 @@ _OPENING: Final = """# Accuracy
 
 How far private answers are from exact kernel sums over real data. `make bench-accuracy` measures all of it again and
 writes this page, its figures and `benchmarks/results/accuracy.json` (a quarter of an hour on two cores at most;
-`ARGS=--quick` shows that it runs). Every noised figure is a real release: a plan, a sketch, `hs.release(sketch, epsilon=...)` with the exact discrete
-Laplace sampler at δ = 0, unit `record`, the noisy count included. Data is read from `../shared/data`; the figures move
-a little from run to run, because the noise is real.
+`ARGS=--quick` shows that it runs). Every noised figure is a real release: a plan, a sketch, `hs.release(sketch,
+epsilon=...)` with the exact discrete Laplace sampler at δ = 0, unit `record`, the noisy count included. Data is read
+from `../shared/data`; the figures move a little from run to run, because the noise is real.
 
 - **Mean relative error**, |f̂ − f|/f averaged over queries, as in RACE: skin, covtype, pay.
 - **Mean absolute error of densities**, |f̂/n̂ − f/n| averaged over queries, as in LSQ (n̂ is the noisy count; LSQ's code
@@ -62,7 +62,7 @@ def text(rows: Sequence[Row]) -> str:
         if some:
             parts.append(f"## {title}\n\n{render(some)}\n")
     parts.append(accuracy_findings.closing(rows))
-    return "\n\n".join(_wrapped(one) for one in "\n".join(filter(None, parts)).split("\n\n"))
+    return "\n\n".join(_wrapped(one) for one in "\n".join(filter(None, parts)).split("\n\n")) + "\n"
 
 
 def _wrapped(paragraph: str) -> str:
@@ -100,28 +100,29 @@ noise (black, broken); the star is R\\*, where it is within the figure.*
 
 
 def _draws(rows: Sequence[Row]) -> str:
-    return f"""Mean relative error without noise, ± its standard error over 12 to 32 sketches. `sobol` is the plan's default of
-8 independently scrambled sets; with 2 sets each is four times larger, and error bars have one degree of freedom.
+    return f"""Mean relative error without noise, ± its standard error over 12 to 32 sketches. `sobol` is the plan's
+default of 8 independently scrambled sets; with 2 sets each is four times larger, and error bars have one degree of
+freedom.
 
 {draws_table(matching(rows, epsilon=NO_NOISE))}
-{accuracy_findings.of_draws(rows)}"""
+{accuracy_conclusions.of_draws(rows)}"""
 
 
 def _coverage(rows: Sequence[Row]) -> str:
-    return f"""The share of queries whose stated 95 % interval holds the exact sum, over the same sketches, without noise and
-with ε = 0.1.
+    return f"""The share of queries whose stated 95 % interval holds the exact sum, over the same sketches, without
+noise and with ε = 0.1.
 
 {coverage_table(rows)}
-{accuracy_findings.of_coverage(rows)}"""
+{accuracy_conclusions.of_coverage(rows)}"""
 
 
 def _regression(rows: Sequence[Row]) -> str:
-    return f"""Least squares from one released sketch of the paired family (`hushsum.fitting.fit_regression`, power 4): the
-median R² on the records over five sketches, at the best number of rows. `slope` is y = x/2 with noise as strong as
+    return f"""Least squares from one released sketch of the paired family (`hushsum.fitting.fit_regression`, power 4):
+the median R² on the records over five sketches, at the best number of rows. `slope` is y = x/2 with noise as strong as
 that. Columns are standardised and clipped at ± 3 with constants that are taken for public.
 
 {regression_table(rows)}
-{accuracy_findings.of_regression(rows)}"""
+{accuracy_conclusions.of_regression(rows)}"""
 
 
 _METRICS: Final = {RELATIVE: "mean relative error", ABSOLUTE: "mean absolute error of densities"}

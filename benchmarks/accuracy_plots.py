@@ -45,7 +45,7 @@ def draw(path: Path, title: str, rows: Sequence[Row], metric: str, best: dict[tu
     from matplotlib import pyplot as plt
 
     labels = list(dict.fromkeys(str(row["sketch"]) for row in rows))
-    columns = min(_COLUMNS, len(labels))
+    columns = min(_COLUMNS, len(labels)) if len(labels) <= 2 * _COLUMNS else _COLUMNS + 1
     lines = -(-len(labels) // columns)
     figure, axes = plt.subplots(
         lines, columns, figsize=(3.6 * columns, 3.0 * lines + 0.9), sharey=True, squeeze=False, layout="constrained"

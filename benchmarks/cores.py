@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
@@ -37,14 +38,11 @@ def measure(*, quick: bool) -> list[Row]:
 def _measure(workload: Workload, *, quick: bool) -> Row:
     family = workload.family
     usable, counters = family.accept(_enough(workload.values))[0], np.zeros(family.shape, np.int64)
-    asked = 1000 if quick else 2000
-    queries = workload.values[np.arange(RECORDS_MIN + asked) % workload.values.shape[0]] if quick else None
 
     def one() -> None:
         with _one_core():
             family.add(counters, usable)
 
-    del queries
     cases: dict[str, Case] = {"one core": one, "all cores": lambda: family.add(counters, usable)}
     rounds = Rounds(cases, repeats=1 if quick else 7)
     return {
@@ -58,9 +56,10 @@ def _measure(workload: Workload, *, quick: bool) -> Row:
     }
 
 
-def _enough(values: np.ndarray) -> np.ndarray:
+def _enough(values: Any) -> Any:
     """More records than a batch that one core does alone."""
-    return values[np.arange(max(len_of(values), RECORDS_MIN + 50_000)) % len_of(values)]
+    n = values.shape[0]
+    return values[np.arange(max(n, RECORDS_MIN + 50_000)) % n]
 
 
 @contextmanager

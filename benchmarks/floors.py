@@ -134,10 +134,3 @@ def signs(family: Partition, records: Float32) -> dict[str, Case]:
         rivals_loops.read_signs(words, *each[0], sums)
 
     return {"adds": adds, "reads": reads}
-
-
-def is_projection(family: Family) -> bool:
-    """Whether its codes are rounded projections, or signs of them."""
-    if not isinstance(family, Hashed):
-        return False
-    return not isinstance(rivals.rows_of(family).coder, Bins | MinHash)

@@ -21,7 +21,9 @@ def measure(*, quick: bool) -> list[Row]:
     """Full MinHash, and one-permutation hashing where it is of use."""
     warm_up()
     rows = ROWS_QUICK if quick else ROWS
-    wanted = [("slashdot", hashed("jaccard", minhash=way, rows=rows, buckets=100_000)) for way in ("full", "one-permutation")]
+    wanted = [
+        ("slashdot", hashed("jaccard", minhash=way, rows=rows, buckets=100_000)) for way in ("full", "one-permutation")
+    ]
     both = [*workloads(wanted)]
     return [_measure(*both, quick=quick)] if len(both) == 2 else []
 

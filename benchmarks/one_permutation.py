@@ -28,12 +28,14 @@ def measure(*, quick: bool) -> list[Row]:
         cases = {way: lambda table=table: fast.add(table, counters, sets) for way, table in ways.items()}
         rounds = Rounds(cases, repeats=1 if quick else 7)
         unit = 1e9 / (len(sets) * ROWS)
-        rows.append({
-            "ids of a set": size,
-            "full": rounds.seconds("full") * unit,
-            "one permutation": rounds.seconds("one-permutation") * unit,
-            "full/one permutation": rounds.ratio(["full"], ["one-permutation"]),
-        })
+        rows.append(
+            {
+                "ids of a set": size,
+                "full": rounds.seconds("full") * unit,
+                "one permutation": rounds.seconds("one-permutation") * unit,
+                "full/one permutation": rounds.ratio(["full"], ["one-permutation"]),
+            }
+        )
     return rows
 
 

@@ -1,0 +1,82 @@
+"""Directions for large d: a product with dense Gaussian rows, or Walsh–Hadamard rotations in their place.
+
+A rotation is H·D₃·H·D₂·H·D₁, D random signs and H the normalised transform: d rows for 3·log₂d additions each, where a
+dense row takes d products. Its rows are orthogonal, but not exactly Gaussian: the second figure is what that does to
+the collision probability of the euclidean hash, beside the exact kernel.
+"""
+
+import math
+
+import numpy as np
+
+from benchmarks import rivals, rivals_loops
+from benchmarks.report import Row
+from benchmarks.stopwatch import Rounds
+from hushsum import kernels
+
+TITLE = (
+    "Directions of R = 1000 rows on one core, ns a product: dense Gaussian rows by SGEMM, or Walsh–Hadamard rotations "
+    "(worst bias: of the collision probability, over pairs whose difference has 1, 2 or d coordinates)"
+)
+RECORDS = 4096
+ROWS = 1000
+_BLOCK = 256
+_DISTANCES = (0.5, 1.0, 2.0)
+
+
+def measure(*, quick: bool) -> list[Row]:
+    """One row a dimension."""
+    return [_measure(d, quick=quick) for d in ((128,) if quick else (64, 128, 256, 512, 1024))]
+
+
+def _measure(d: int, *, quick: bool) -> Row:
+    rng = np.random.default_rng(d)
+    directions = rng.normal(size=(ROWS, d)).astype(np.float32)
+    records = rng.normal(size=(RECORDS, d)).astype(np.float32)
+    turns = [rng.choice(np.array([-1, 1], np.float32), (3, d)) for _ in range(-(-ROWS // d))]
+    lengths = _lengths(rng, d, len(turns) * d)
+
+    def rotate() -> None:
+        for start in range(0, RECORDS, _BLOCK):
+            columns = np.ascontiguousarray(records[start : start + _BLOCK].T)
+            for block, signs in enumerate(turns):
+                some = columns.copy()
+                rivals_loops.rotate(some, signs)
+                some *= lengths[block * d : (block + 1) * d, None]
+
+    cases = {**rivals.products(directions, records), "rotations": rotate}
+    rounds = Rounds(cases, repeats=1 if quick else 7)
+    best, unit = rounds.best(name for name in cases if name.startswith("sgemm")), 1e9 / (RECORDS * ROWS)
+    return {
+        "d": d,
+        "dense": rounds.seconds(best) * unit,
+        "rotations": rounds.seconds("rotations") * unit,
+        "dense/rotations": rounds.ratio([best], ["rotations"]),
+        **_bias(d, blocks=64 if quick else 4_000_000 // d),
+    }
+
+
+def _lengths(rng: np.random.Generator, d: int, count: int) -> rivals.Float32:
+    """Of Gaussian vectors, over what three transforms multiply by."""
+    return (np.sqrt(rng.chisquare(d, count)) / math.sqrt(d) ** 3).astype(np.float32)
+
+
+def _bias(d: int, *, blocks: int) -> Row:
+    """The largest |share − kernel| of many rows, w = 1, and the standard error of a share."""
+    rng, worst = np.random.default_rng(d), 0.0
+    total = {(kind, distance): 0.0 for kind in (1, 2, d) for distance in _DISTANCES}
+    for _ in range(blocks):
+        signs, lengths = rng.choice(np.array([-1, 1], np.float32), (3, d)), _lengths(rng, d, d)
+        columns = np.zeros((d, 3), np.float32)
+        columns[0, 0], columns[:2, 1], columns[:, 2] = 1.0, math.sqrt(0.5), math.sqrt(1.0 / d)
+        rivals_loops.rotate(columns, signs)
+        columns *= lengths[:, None]
+        for place, kind in enumerate((1, 2, d)):
+            for (
+                distance
+            ) in _DISTANCES:  # a uniform offset: both codes agree with probability 1 − |a·(x − y)|, if above 0
+                total[kind, distance] += float(np.maximum(0.0, 1.0 - np.abs(columns[:, place]) * distance).sum())
+    for (_, distance), share in total.items():
+        exact = float(kernels.euclidean(np.array([distance]), 1.0, 1)[0])
+        worst = max(worst, abs(share / (blocks * d) - exact))
+    return {"worst bias": worst, "chance alone": 0.4 / math.sqrt(blocks * d)}
