@@ -20,6 +20,7 @@ from aggregator.server_probes import Probes
 from hushsum.plan import Plan
 from hushsum_proto.v1 import wire_pb2 as pb
 
+_INT32_MAX: Final = 2**31 - 1  # the most that gRPC can be told
 _SPARE_BYTES: Final = 1 << 20
 _OTHER_CALLS_MAX: Final = 1024
 _PING_S_MIN: Final = 10
@@ -108,7 +109,7 @@ def _options(plan: Plan) -> list[tuple[str, int]]:
     return [
         # Above what the plan allows, so that an honest client's mistake gets our refusal, with its reason, and not the
         # transport's; what is larger still, gRPC refuses before it is in memory.
-        ("grpc.max_receive_message_length", 2 * plan.delta_bytes_max + _SPARE_BYTES),
+        ("grpc.max_receive_message_length", min(2 * plan.delta_bytes_max + _SPARE_BYTES, _INT32_MAX)),
         ("grpc.max_send_message_length", -1),
         # Two processes on one port would share its connections at random.
         ("grpc.so_reuseport", 0),

@@ -1,4 +1,7 @@
-"""Runs every benchmark (one core, unless it is about cores), prints a table of each and writes ``benchmarks/results/*.json``."""
+"""Runs every benchmark, prints a table of each and writes ``benchmarks/results/*.json``.
+
+One core and one BLAS thread, but for ``cores`` and ``memory``.
+"""
 
 import argparse
 from pathlib import Path

@@ -77,6 +77,7 @@ def _curves(subject: Subject, *, little: bool, started: float) -> list[Row]:
                     **known,
                     "records": data.size,
                     "mean density": float(exact.mean()),
+                    "median density": float(np.median(exact)),
                     "relative error": float(np.mean(np.abs(exact - exact.mean())[exact > 0] / exact[exact > 0])),
                     "density error": float(np.mean(np.abs(exact - exact.mean()))),
                 }

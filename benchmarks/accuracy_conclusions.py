@@ -20,7 +20,7 @@ def of_draws(rows: Sequence[Row]) -> str:
     """What the comparison of draws says about the default of new plans."""
     quiet = matching(rows, epsilon=NO_NOISE)
     few, many, beyond = (_ratios(quiet, *which) for which in ((_LOW, 128), (_LOW, 1024), (_HIGH, 1024)))
-    said = [_default(few, many, beyond)]
+    said = [_default(few, many, beyond), _sets(quiet)]
     for size in _PROTOTYPE:
         here = {str(row["draws"]): row for row in matching(quiet, data="skin", family="hashed euclidean", size=size)}
         if {"independent", "sobol", "sobol, 2 sets"} <= here.keys():
@@ -65,7 +65,7 @@ def of_regression(rows: Sequence[Row]) -> str:
             "predicts lies in directions whose variance is far below the hashing error of the sums."
         )
     if matching(rows, data="airfoil"):
-        said.append("Airfoil has 1,503 records: at ε = 0.1 a sketch holds nothing of them, whatever its size.")
+        said.append("Airfoil has 1,503 records: at ε = 0.1 next to nothing of them is left, whatever the size.")
     return f"\n{' '.join(said)}\n" if said else ""
 
 
@@ -84,8 +84,21 @@ def _default(few: Sequence[float], many: Sequence[float], beyond: Sequence[float
             f" At d = 54 it is {_mean(beyond):.2f} times ({min(beyond):.2f} to {max(beyond):.2f}), but ten columns "
             "carry nearly all distances of that data, so this says little about 54 dimensions."
         )
+    return said
+
+
+def _sets(rows: Sequence[Row]) -> str:
+    """How the number of scrambled sets trades error for the width of the bars."""
+    said = []
+    for kind, name in (("sobol", "8 sets"), ("sobol, 4 sets", "4 sets"), ("sobol, 2 sets", "2 sets")):
+        errors = _ratios(rows, _LOW, 1024, kind=kind)
+        widths = _ratios(rows, _LOW, 1024, kind=kind, column="half width")
+        if errors and widths:
+            said.append(f"{name}: error {_mean(errors):.2f}, width {_mean(widths):.2f}")
     return (
-        said + " The gain grows with the rows of a set: at few rows it is small, and fewer sets would keep more of it."
+        "The gain grows with the rows of a set, so that fewer sets keep more of it, and state wider bars (Student's t "
+        "with fewer degrees). Beside independent rows, on average at 1,024 rows and d ≤ 20, the error and the width of "
+        f"the 95 % bars: {'; '.join(said)}."
     )
 
 
@@ -103,13 +116,13 @@ def _beside_the_prototype(size: int, here: Mapping[str, Row]) -> str:
     )
 
 
-def _ratios(rows: Sequence[Row], dims: range, size: int) -> list[float]:
+def _ratios(rows: Sequence[Row], dims: range, size: int, *, kind: str = "sobol", column: str = RELATIVE) -> list[float]:
+    """A column of one kind of draws over that of independent ones, for each data set and family of these dimensions."""
     found = []
     for data, family in dict.fromkeys((row["data"], row["family"]) for row in rows if row["d"] in dims):
         some = {str(row["draws"]): row for row in matching(rows, data=data, family=family, size=size)}
-        ratio = ratio_of(some.get("sobol"), some.get("independent"))
-        if ratio is not None:
-            found.append(ratio)
+        if kind in some and "independent" in some:
+            found.append(float(some[kind][column]) / float(some["independent"][column]))
     return found
 
 

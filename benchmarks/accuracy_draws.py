@@ -14,6 +14,7 @@ _EPSILON: Final = 0.1
 _KINDS: Final[Mapping[str, Mapping[str, object]]] = {
     "independent": {"draws": "independent"},
     "sobol": {"draws": "sobol", "sobol_sets": DEFAULT_SETS},
+    "sobol, 4 sets": {"draws": "sobol", "sobol_sets": 4},
     "sobol, 2 sets": {"draws": "sobol", "sobol_sets": 2},
     "orthogonal": {"draws": "orthogonal"},
 }

@@ -45,15 +45,13 @@ def draw(path: Path, title: str, rows: Sequence[Row], metric: str, best: dict[tu
     from matplotlib import pyplot as plt
 
     labels = list(dict.fromkeys(str(row["sketch"]) for row in rows))
-    columns = min(_COLUMNS, len(labels)) if len(labels) <= 2 * _COLUMNS else _COLUMNS + 1
+    columns = _columns(len(labels))
     lines = -(-len(labels) // columns)
-    figure, axes = plt.subplots(
-        lines, columns, figsize=(3.6 * columns, 3.0 * lines + 0.9), sharey=True, squeeze=False, layout="constrained"
-    )
+    size = (max(8.0, 3.6 * columns), 3.0 * lines + 0.9)
+    figure, axes = plt.subplots(lines, columns, figsize=size, sharey=True, squeeze=False, layout="constrained")
     panels = list(axes.flat)
-    noised = [float(row[metric]) for row in rows if row["epsilon"] != NO_NOISE]
     panels[0].set_yscale("log")
-    panels[0].set_ylim(min(noised) / 3, 2 * max(noised))  # what errs by its noise alone would flatten all the rest
+    panels[0].set_ylim(*_limits(rows, metric))
     for panel, label in zip(panels, labels, strict=False):
         _panel(panel, label, [row for row in rows if row["sketch"] == label], metric, best)
     for panel in panels[len(labels) :]:
@@ -81,7 +79,8 @@ def _panel(panel: "Axes", label: str, rows: Sequence[Row], metric: str, best: di
         panel.plot(sizes, errors, style, color=colour, marker=mark, markersize=4, linewidth=1.4, label=name)
         if epsilon == NO_NOISE and errors.min() < panel.get_ylim()[0]:
             note = f"without noise down to {number(float(errors.min()))}"
-            panel.text(0.97, 0.03, note, transform=panel.transAxes, ha="right", va="bottom", fontsize=8)
+            box = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+            panel.text(0.97, 0.04, note, transform=panel.transAxes, ha="right", fontsize=8, bbox=box)
         star = best.get((label, epsilon))
         if star is not None and sizes[0] <= star <= sizes[-1]:
             height = np.exp(np.interp(np.log(star), np.log(sizes), np.log(errors)))
@@ -94,6 +93,18 @@ def _panel(panel: "Axes", label: str, rows: Sequence[Row], metric: str, best: di
     panel.tick_params(labelsize=8.5)
     panel.grid(visible=True, which="major", color="#e4e4e4", linewidth=0.7)
     panel.spines[["top", "right"]].set_visible(False)
+
+
+def _columns(panels: int) -> int:
+    """Few lines, and few places left empty."""
+    return panels if panels <= _COLUMNS + 1 else _COLUMNS if panels <= 2 * _COLUMNS else _COLUMNS + 1
+
+
+def _limits(rows: Sequence[Row], metric: str) -> tuple[float, float]:
+    """Of the errors; what errs by its noise alone would flatten all the rest, so that far below noise the axis ends."""
+    noised = [float(row[metric]) for row in rows if row["epsilon"] != NO_NOISE]
+    lowest = min(float(row[metric]) for row in rows)
+    return max(lowest / 1.5, min(noised) / 20), 2 * max(noised)
 
 
 def _ticks(sizes: Sequence[int]) -> tuple[list[int], list[str]]:

@@ -10,7 +10,7 @@ RELATIVE: Final = "relative error"
 ABSOLUTE: Final = "density error"
 
 _ROWS: Final = (32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
-_FEWER: Final = (32, 128, 512, 2048)
+_FEWER: Final = (8, 32, 128, 512, 2048)
 _PAIRS: Final = (64, 256, 1024, 4096)
 _CELLS: Final = (1, 2, 4, 8, 16, 32)
 _ODD: Final = (1, 3, 5, 9, 17, 33)
@@ -70,7 +70,7 @@ def partition(bandwidth: float, buckets: int, *, median: bool = False) -> Curve:
 def jaccard(minhash: str) -> Curve:
     """A curve of MinHash with W = 8192."""
     sketch = {"family": "hashed", "kernel": "jaccard", "buckets": 8192, "minhash": minhash}
-    return Curve(f"hashed jaccard, {minhash}", sketch, (32, 128, 512, 2048), rows=2048, seeds=(2, 8))
+    return Curve(f"hashed jaccard, {minhash}", sketch, _FEWER, rows=2048, seeds=(2, 8))
 
 
 def as_lsq(curve: Curve) -> Curve:

@@ -1,4 +1,4 @@
-"""The families of cells, hermite and partition: nanoseconds a record (and row), beside bare loops of their arithmetic."""
+"""The families of cells, hermite and partition: nanoseconds a record and row, beside bare loops of the same."""
 
 import numpy as np
 
@@ -34,7 +34,7 @@ def measure(*, quick: bool) -> list[Row]:
 
 def _measure(workload: Workload, *, quick: bool) -> Row:
     family = workload.family
-    records, counters = family.accept(workload.values[:RECORDS])[0], np.zeros(family.shape, np.int64)
+    records, counters = workload.vectors(RECORDS), np.zeros(family.shape, np.int64)
     if isinstance(family, Hermite):
         bare, rows = floors.moments(family, records), 1
         about: Row = {"family": "hermite", "order": family.order, "counters a record": family.order**2}

@@ -20,7 +20,8 @@ WORK: tuple[tuple[str, Keys], ...] = (
     ("covtype", hashed("euclidean", bandwidth=50)),
     ("skin", hashed("laplacian", bandwidth=25)),
     ("skin", _FOURIER),
-    ("slashdot", hashed("jaccard", minhash="full")),
+    ("slashdot", hashed("jaccard", minhash="full", buckets=8192)),
+    ("slashdot", hashed("jaccard", minhash="one-permutation", rows=64, buckets=8192)),
     ("taxi", {"family": "hermite", "kernel": "gaussian", "bandwidth": "0.01"}),
     ("taxi", {"family": "partition", "bandwidth": "0.01", "rows": 1000, "buckets": 1024}),
 )
@@ -44,10 +45,11 @@ def _measure(workload: Workload, *, quick: bool) -> Row:
             family.add(counters, usable)
 
     cases: dict[str, Case] = {"one core": one, "all cores": lambda: family.add(counters, usable)}
-    rounds = Rounds(cases, repeats=1 if quick else 7)
+    rounds = Rounds(cases, repeats=1 if quick else 5)
     return {
         "family": str(workload.keys["family"]),
         **workload.about,
+        **({"minhash": str(workload.keys["minhash"])} if "minhash" in workload.keys else {}),
         "records": len(usable),
         "cores": len(os.sched_getaffinity(0)),
         "one core s": rounds.seconds("one core"),

@@ -1,4 +1,4 @@
-"""Encoding one delta of n records into sorted increments, as an edge client does: by sorting buckets, or by counters."""
+"""Encoding one delta of n records into sorted increments, as an edge client does: by sorting, or by counters."""
 
 import numpy as np
 
@@ -11,23 +11,27 @@ from hushsum.families.lsh import fast, plain, tallies
 from hushsum.families.lsh.fast import Engine
 from hushsum.families.lsh.rows import Rows
 
-TITLE = "Encoding one delta of n records, µs on one core, R = 1000, W = 1024 (fast sorts below n = W/2, else it counts)"
-SIZES = (1, 10, 100, 256, 384, 512, 640, 768, 1000, 4096)
+TITLE = "Encoding one delta of n records, µs on one core, R = 1000 (fast sorts below n = W/2, else it counts)"
+SIZES = (1, 10, 100)
+SHARES = (1 / 4, 3 / 8, 1 / 2, 5 / 8, 3 / 4, 1, 4)  # of W
 _ROWS = 256  # whose counters are dense at once
 WORK: tuple[tuple[str, Keys], ...] = (
     ("skin", hashed("euclidean", bandwidth=5)),
     ("covtype", hashed("euclidean", bandwidth=50)),
     ("covtype", hashed("euclidean", bandwidth=20)),
-    ("random 3", hashed("euclidean", bandwidth=5)),
     ("random 128", hashed("euclidean", bandwidth=2)),
+    ("skin", hashed("euclidean", bandwidth=5, buckets=8192)),
 )
 
 
 def measure(*, quick: bool) -> list[Row]:
     """One row a workload and size."""
     warm_up()
-    wanted, sizes = (WORK[:1], SIZES[::4]) if quick else (WORK, SIZES)
-    return [_measure(workload, n, quick=quick) for workload in workloads(wanted) for n in sizes]
+    rows: list[Row] = []
+    for workload in workloads(WORK[:1] if quick else WORK):
+        sizes = [*SIZES, *(int(share * workload.hashed.buckets) for share in SHARES)]
+        rows += [_measure(workload, n, quick=quick) for n in (sizes[::4] if quick else sizes)]
+    return rows
 
 
 def _measure(workload: Workload, n: int, *, quick: bool) -> Row:
@@ -43,6 +47,7 @@ def _measure(workload: Workload, n: int, *, quick: bool) -> Row:
     rounds = Rounds(cases, repeats=1 if quick else 11)
     return {
         **workload.about,
+        "W": family.buckets,
         "n": n,
         "rehash": family.rehashed,
         **{name: 1e6 * rounds.seconds(name) for name in cases},

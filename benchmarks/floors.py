@@ -3,14 +3,16 @@
 Where there are several cases, the least of them is the floor.
 """
 
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from benchmarks import rivals, rivals_loops
 from benchmarks.rivals import Float32
 from benchmarks.stopwatch import Case
-from hushsum.families import Family, Hashed
+from hushsum.families import Hashed
 from hushsum.families.fourier import Fourier
 from hushsum.families.hermite import Hermite
 from hushsum.families.lsh.bins import Bins
@@ -36,7 +38,9 @@ def bins(family: Hashed, records: Float32) -> dict[str, Case]:
     blocks = [np.ascontiguousarray(records[i : i + size].T) for i in range(0, len(records), size)]
     out, h64, h32 = np.empty(_ROWS * size, np.uint32), np.empty(size, np.uint64), np.empty(size, np.uint32)
 
-    def run(loop: Case, parameters: tuple[Float32, ...], bits: int, h: Float32) -> None:
+    def run(
+        loop: Callable[..., None], parameters: tuple[npt.NDArray[Any], ...], bits: int, h: npt.NDArray[Any]
+    ) -> None:
         for row in range(0, family.rows, _ROWS):
             some = [array[row : row + _ROWS] for array in parameters]
             for block in blocks:
@@ -56,7 +60,7 @@ def permutations(family: Hashed, sets: Sets, rows: int) -> dict[str, Case]:
     assert isinstance(coder, MinHash), "full MinHash"
     order, out = coder.order, np.empty((len(sets), rivals_loops.LANES), np.uint32)
 
-    def run(loop: Case, *parameters: rivals.UInt32) -> None:
+    def run(loop: Callable[..., None], *parameters: rivals.UInt32) -> None:
         for row in range(0, rows - rows % rivals_loops.LANES, rivals_loops.LANES):
             loop(sets.starts, sets.ids, *(array[row : row + rivals_loops.LANES] for array in parameters), out)
 

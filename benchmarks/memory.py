@@ -19,9 +19,9 @@ TITLE = "Memory of one batch at its peak, beside its records and counters, MB, b
 BATCHES = (1000, 100_000, 1_000_000)
 WORK: tuple[tuple[str, Keys], ...] = (
     ("skin", hashed("euclidean", bandwidth=5)),
-    ("covtype", hashed("euclidean", bandwidth=50)),
-    ("skin", hashed("laplacian", bandwidth=25)),
-    ("skin", hashed("angular", power=8, buckets=256)),
+    ("covtype", hashed("euclidean", bandwidth=50, rows=256)),
+    ("skin", hashed("laplacian", bandwidth=25, rows=256)),
+    ("skin", hashed("angular", power=8, buckets=256, rows=256)),
     ("slashdot", hashed("jaccard", minhash="full", rows=64)),
     ("slashdot", hashed("jaccard", minhash="one-permutation", rows=64)),
     ("skin", {"family": "fourier", "kernel": "gaussian", "bandwidth": 20, "rows": 1000}),

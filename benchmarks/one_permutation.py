@@ -4,10 +4,11 @@ import numpy as np
 
 from benchmarks import rivals
 from benchmarks.report import Row
-from benchmarks.stopwatch import Rounds
+from benchmarks.stopwatch import Case, Rounds
 from benchmarks.workloads import ROWS, hashed
 from hushsum.families import Hashed, SetRecords, warm_up
 from hushsum.families.lsh import fast
+from hushsum.families.lsh.rows import Rows
 from hushsum.families.sets import Sets
 from hushsum.schema import Table
 
@@ -25,7 +26,7 @@ def measure(*, quick: bool) -> list[Row]:
     for size in SIZES[::4] if quick else SIZES:
         sets = _sets(size, max(16, (_IDS // 10 if quick else _IDS) // size))
         counters = np.zeros((ROWS, 8192), np.int64)
-        cases = {way: lambda table=table: fast.add(table, counters, sets) for way, table in ways.items()}
+        cases = {way: _case(table, counters, sets) for way, table in ways.items()}
         rounds = Rounds(cases, repeats=1 if quick else 7)
         unit = 1e9 / (len(sets) * ROWS)
         rows.append(
@@ -37,6 +38,10 @@ def measure(*, quick: bool) -> list[Row]:
             }
         )
     return rows
+
+
+def _case(table: Rows, counters: rivals.Int64, sets: Sets) -> Case:
+    return lambda: fast.add(table, counters, sets)
 
 
 def _family(way: str) -> Hashed:

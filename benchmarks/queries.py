@@ -11,6 +11,7 @@ from benchmarks.workloads import Keys, Workload, hashed, workloads
 from hushsum.families import Hashed, warm_up
 from hushsum.families.fourier import Fourier
 from hushsum.families.hermite import Hermite
+from hushsum.families.lsh.coders import Points
 from hushsum.families.partition import Partition
 
 TITLE = (
@@ -45,7 +46,7 @@ def _measure(workload: Workload, *, quick: bool) -> Row:
     counters = np.zeros(family.shape, np.int64)
     family.add(counters, family.accept(workload.values[: 2048 if quick else 20_000])[0])
     queries = workload.values[np.random.default_rng(2).permutation(n)[:BATCH]]
-    accepted = family.accept(queries)[0]
+    accepted: Points = family.accept(queries)[0]
     parts = _floor(workload, accepted, counters)
     cases: dict[str, Case] = {name: case for part in parts for name, case in part.items()}
     cases |= {
@@ -72,7 +73,7 @@ def _measure(workload: Workload, *, quick: bool) -> Row:
     return row
 
 
-def _floor(workload: Workload, accepted: rivals.Points, counters: rivals.Int64) -> Sequence[dict[str, Case]]:
+def _floor(workload: Workload, accepted: Points, counters: rivals.Int64) -> Sequence[dict[str, Case]]:
     """Groups of cases: the floor is the sum of the best of each."""
     family = workload.family
     if isinstance(family, Fourier):

@@ -1,12 +1,12 @@
 """What the engines are measured against: the floor of the work, the best vectorised NumPy, and the authors' way."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numba
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.stopwatch import Case
 from hushsum.families import Hashed
 from hushsum.families.lsh.coders import Points
 from hushsum.families.lsh.fast import Engine
@@ -92,7 +92,7 @@ def narrow_products(directions: Float32, columns: Float32, out: Float32) -> None
                 row[i] += a * x[i]
 
 
-def products(directions: Float32, records: Float32) -> dict[str, Callable[[], None]]:
+def products(directions: Float32, records: Float32) -> dict[str, Case]:
     """SGEMM in the shapes that are fastest, into memory that is used again: the least of them is the floor's.
 
     The last one, for d up to 8, is a loop of its own, which is faster there.

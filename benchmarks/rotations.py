@@ -20,7 +20,7 @@ TITLE = (
 )
 RECORDS = 4096
 ROWS = 1000
-_BLOCK = 256
+_BLOCK = 128
 _DISTANCES = (0.5, 1.0, 2.0)
 
 
@@ -36,13 +36,16 @@ def _measure(d: int, *, quick: bool) -> Row:
     turns = [rng.choice(np.array([-1, 1], np.float32), (3, d)) for _ in range(-(-ROWS // d))]
     lengths = _lengths(rng, d, len(turns) * d)
 
+    columns = np.empty((d, _BLOCK), np.float32)
+    some = np.empty_like(columns)
+
     def rotate() -> None:
         for start in range(0, RECORDS, _BLOCK):
-            columns = np.ascontiguousarray(records[start : start + _BLOCK].T)
+            columns[...] = records[start : start + _BLOCK].T
             for block, signs in enumerate(turns):
-                some = columns.copy()
+                some[...] = columns
                 rivals_loops.rotate(some, signs)
-                some *= lengths[block * d : (block + 1) * d, None]
+                np.multiply(some, lengths[block * d : (block + 1) * d, None], out=some)
 
     cases = {**rivals.products(directions, records), "rotations": rotate}
     rounds = Rounds(cases, repeats=1 if quick else 7)

@@ -1,4 +1,4 @@
-"""Nanoseconds an increment where codes are projections: fast and plain, beside the floor, NumPy and the authors' way."""
+"""Nanoseconds an increment where codes are projections: fast and plain, beside the floor and others' ways."""
 
 import numpy as np
 

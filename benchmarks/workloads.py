@@ -54,6 +54,12 @@ class Workload:
         assert isinstance(self.family, Hashed)
         return self.family
 
+    def vectors(self, most: int) -> npt.NDArray[np.float32]:
+        """The first so many records as the family accepts them."""
+        records = self.family.accept(self.values[:most])[0]
+        assert isinstance(records, np.ndarray)
+        return records
+
     @property
     def about(self) -> dict[str, str | int | float | bool]:
         """The columns that tell one workload from another."""

@@ -60,11 +60,10 @@ def density(
 
     The number of records is taken as at least 1. The standard error is that of a ratio to first order (delta method).
     """
-    answer = kernel_sum(plan, counters, queries, label=label, groups=groups)
     records = max(count(plan, counts, label=label), 1.0)
-    value = answer.value / records
-    variance = answer.std_error**2 + (value * count_std_error(plan, label=label)) ** 2
-    return replace(answer, value=value, std_error=np.sqrt(variance) / records)
+    answer = kernel_sum(plan, counters, queries, label=label, groups=groups).over(records)
+    of_count = count_std_error(plan, label=label) / records
+    return replace(answer, std_error=np.hypot(answer.std_error, answer.value * of_count))
 
 
 def _classes(plan: Plan, label: str | None) -> slice:

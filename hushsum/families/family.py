@@ -1,6 +1,6 @@
 """What every family offers: the protocol, and the values that pass through it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, ClassVar, Protocol, Self
 
@@ -72,22 +72,33 @@ class Answer:
             independently scrambled sets of rows), ``groups`` (that of the groups' means, for a median of means),
             ``noise`` (the mechanism alone: the sketch itself is no draw).
         degrees: Of freedom of the standard error, where they are few; None: the normal interval.
+        bias: (m,) float64: how far the mean of ``value`` may lie off, where a family truncates a series; None: nowhere.
     """
 
     value: npt.NDArray[np.float64]
     std_error: npt.NDArray[np.float64]
     spread: str = "rows"
     degrees: int | None = None
+    bias: npt.NDArray[np.float64] | None = None
 
     def interval(self, confidence: float = 0.95) -> npt.NDArray[np.float64]:
-        """(m, 2) float64: lower and upper ends of the interval at this confidence, in (0, 1)."""
+        """(m, 2) float64: lower and upper ends of the interval at this confidence, in (0, 1).
+
+        It is wider by ``bias`` on both sides where there is one.
+        """
         from statistics import NormalDist
 
         if not 0.0 < confidence < 1.0:
             raise ValueError(f"confidence: got {confidence!r}, expected a number between 0 and 1")
         level = 0.5 + confidence / 2
         reach = NormalDist().inv_cdf(level) if self.degrees is None else student_t_quantile(level, self.degrees)
-        return np.stack([self.value - reach * self.std_error, self.value + reach * self.std_error], axis=1)
+        half = reach * self.std_error + (0.0 if self.bias is None else self.bias)
+        return np.stack([self.value - half, self.value + half], axis=1)
+
+    def over(self, total: float) -> "Answer":
+        """The same divided by a number above 0."""
+        bias = None if self.bias is None else self.bias / total
+        return replace(self, value=self.value / total, std_error=self.std_error / total, bias=bias)
 
 
 class Family(Protocol):

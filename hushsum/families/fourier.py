@@ -166,7 +166,7 @@ class Fourier:
         usable, pairs, engine = self._space.accepted(records), self._pairs, _engine()
         cores = parallel.cores() if len(usable) > parallel.RECORDS_MIN else 1
         work = parallel.pieces(self.rows, cores)
-        parallel.spread(lambda rows: engine.add(pairs, counters[rows], usable, rows), work)
+        parallel.spread(lambda rows: engine.add(pairs, counters[rows], usable, rows), work, len(usable))
 
     def encode(self, records: Records) -> Increments:
         """The increments of accepted records: nearly all counters change.
@@ -235,7 +235,7 @@ class Fourier:
                 value[some], error[some] = division.reduce(partial(engine.sums, pairs, counters, points[some]))
 
         cores = parallel.cores() if len(points) > parallel.RECORDS_MIN else 1
-        parallel.spread(work, parallel.pieces(len(points), cores))
+        parallel.spread(work, parallel.pieces(len(points), cores), len(points))
         value /= self._waves.scale
         error /= self._waves.scale
         if division.spread == "noise":

@@ -167,7 +167,8 @@ class Hashed:
                 f"expected C-contiguous int64 {self.shape} that may be written"
             )
         usable, tables, loops = self._space.accepted(records), self._tables, engine()
-        parallel.spread(lambda rows: loops.add(tables, counters[rows], usable, rows), self._row_pieces(len(usable)))
+        work = self._row_pieces(len(usable))
+        parallel.spread(lambda rows: loops.add(tables, counters[rows], usable, rows), work, len(usable))
 
     def encode(self, records: Records) -> Increments:
         """The increments of accepted records: at most R·min(n, W) of them.
@@ -176,7 +177,8 @@ class Hashed:
             RecordError: The records do not come from :meth:`accept`.
         """
         usable, tables, loops = self._space.accepted(records), self._tables, engine()
-        parts = parallel.spread(lambda rows: loops.encode(tables, usable, rows), self._row_pieces(len(usable)))
+        work = self._row_pieces(len(usable))
+        parts = parallel.spread(lambda rows: loops.encode(tables, usable, rows), work, len(usable))
         return Increments(*(parts[0] if len(parts) == 1 else map(np.concatenate, zip(*parts, strict=True))))
 
     def check(self, increments: Increments, records: int) -> None:

@@ -2,7 +2,8 @@
 
 The domain is cut into cells of side σ. f of a record is its moments about the centre of its cell, as fixed-point
 integers; g of a query is Hermite functions of its place relative to each cell within the cutoff. Nothing is drawn:
-answers carry no hashing error, but a small bias, :attr:`Hermite.kernel_error`.
+answers carry no hashing error, but a small bias: at most :attr:`Hermite.kernel_error` a record, and less where the
+counters show it, which every answer states (:mod:`hushsum.families.hermite_bias`).
 
 **What is frozen**: float32 coordinates (:mod:`hushsum.families.vectors`, not centred), then cells and moments as in
 :mod:`hushsum.families.hermite_grid`. Errors and norms are derived in :mod:`hushsum.families.hermite_series`.
@@ -21,7 +22,7 @@ import numpy.typing as npt
 from hushsum import acceleration, kernels
 from hushsum.canonical import real_text
 from hushsum.errors import PlanError
-from hushsum.families import hermite_checks, hermite_grid, hermite_series
+from hushsum.families import hermite_bias, hermite_checks, hermite_grid, hermite_series
 from hushsum.families.family import Answer, Counters, Float32, Increments, Records, RecordSchema, VectorRecords
 from hushsum.families.hermite_grid import BLOCK_RECORDS, Grid
 from hushsum.families.transforms import Transforms
@@ -127,8 +128,7 @@ class Hermite:
         Float32 is counted for coordinates within the bounds, as they leave the transforms; what transforms lose before
         is not.
         """
-        rounding = 2.0**-23 * np.maximum(*np.abs(np.stack(self._space.ends).astype(np.float64)))
-        slack = rounding / self._grid.width + 2.0**-50 * np.array(self._grid.cells)
+        slack = 2.0**-23 * self._magnitude / self._grid.width + 2.0**-50 * np.array(self._grid.cells)
         return hermite_series.kernel_error(self._grid, float(self.cutoff), slack)
 
     def accept(self, records: npt.ArrayLike) -> tuple[Float32, npt.NDArray[np.bool_]]:
@@ -220,8 +220,8 @@ class Hermite:
     ) -> Answer:
         """Estimates of Σ k(x, q) at queries (m, d), which are not clipped: 0 where no cell is within the cutoff.
 
-        Their standard error is that of the noise alone, √variance·‖g(q)‖/s; their bias is at most
-        :attr:`kernel_error` for each record.
+        Their standard error is that of the noise alone, √variance·‖g(q)‖/s. Their bias is bounded from the counters
+        themselves (:mod:`hushsum.families.hermite_bias`), mostly far below :attr:`kernel_error` for each record.
 
         Raises:
             RecordError: The queries' type or dimension is wrong, or one is not finite.
@@ -233,8 +233,10 @@ class Hermite:
             raise ValueError(f"counters: got shape {counters.shape}, expected {self.shape}")
         points = self._space.queries(queries)
         stored = np.ascontiguousarray(counters, np.int64)
-        value, squares = hermite_series.sums(self._grid, stored, points, float(self.cutoff), _engine().read)
-        return Answer(value / self._grid.scale, np.sqrt(noise_variance * squares) / self._grid.scale, spread="noise")
+        grid, cutoff, read = self._grid, float(self.cutoff), _engine().read
+        value, squares = hermite_series.sums(grid, stored, points, cutoff, read)
+        bias = hermite_bias.bias(grid, stored, points, cutoff, self._magnitude, value, read)
+        return Answer(value, np.sqrt(noise_variance * squares), spread="noise", bias=bias).over(grid.scale)
 
     def answer_variance(self, counter_variance: float) -> float:
         """σ²·max‖g‖²/s², the largest over all queries, rounded up by a few per cent."""
@@ -248,6 +250,11 @@ class Hermite:
     @cached_property
     def _grid(self) -> Grid:
         return Grid.over(*self._space.ends, float(self.bandwidth), order=self.order, scale=2**self.fraction_bits)
+
+    @cached_property
+    def _magnitude(self) -> npt.NDArray[np.float64]:
+        lower, upper = self._space.ends
+        return np.maximum(np.abs(lower), np.abs(upper)).astype(np.float64)
 
     @cached_property
     def _norm_squared_max(self) -> float:

@@ -17,8 +17,10 @@ from hushsum.families.hermite_grid import Float32, Float64, Grid, Int64
 
 Read = Callable[[Int64, Int64, list[Float64]], Float64]
 
-_PAIR_BLOCK_NUMBERS: Final = 1 << 18
-_STEEPEST: Final = math.sqrt(2.0 / math.e)  # of e^{−c²}
+#: Pairs of a query and a cell, and numbers about them, that are worked on at once.
+PAIR_BLOCK_NUMBERS: Final = 1 << 18
+#: The steepest slope of e^{−c²}.
+STEEPEST: Final = math.sqrt(2.0 / math.e)
 _FLAT: Final = 8.0  # beyond it Σ|a_r| is below e^{−30}, by Cramér's inequality
 _STEPS: Final = 16  # boxes along half a cell, where the largest ‖g‖ is sought
 _POINTS: Final = 256  # in each of them
@@ -43,8 +45,8 @@ def sums(grid: Grid, counters: Int64, queries: Float32, cutoff: float, read: Rea
     :func:`hushsum.families.hermite_grid.read`.
     """
     value, squares = np.empty(len(queries)), np.empty(len(queries))
-    window = (2 * _reach(cutoff) + 1) ** len(grid.cells)
-    size = max(1, _PAIR_BLOCK_NUMBERS // (window + grid.order))
+    window = (2 * reach_of(cutoff) + 1) ** len(grid.cells)
+    size = max(1, PAIR_BLOCK_NUMBERS // (window + grid.order))
     for start in range(0, len(queries), size):
         some = slice(start, start + size)
         value[some], squares[some] = _sums(grid, counters, queries[some], cutoff, read)
@@ -52,32 +54,51 @@ def sums(grid: Grid, counters: Int64, queries: Float32, cutoff: float, read: Rea
 
 
 def _sums(grid: Grid, counters: Int64, queries: Float32, cutoff: float, read: Read) -> tuple[Float64, Float64]:
-    dim, reach = len(grid.cells), _reach(cutoff)
-    near, cell = np.zeros((len(queries), *(1,) * dim)), np.zeros((len(queries), *(1,) * dim), np.int64)
-    inside, tables = np.ones_like(near, np.bool_), []
-    for j, count in enumerate(grid.cells):
-        y = (queries[:, j].astype(np.float64) - grid.lower[j]) / grid.width
-        y = np.clip(y, -cutoff - 1.0, count + cutoff + 1.0)  # from farther nothing is read either
-        first = np.floor(y)
-        index = first[:, None] + np.arange(-reach, reach + 1)
-        v = (y[:, None] - index) - 0.5
-        shape = (len(queries), *(len(v[0]) if i == j else 1 for i in range(dim)))
-        near = near + (v * v).reshape(shape)
-        inside = inside & ((index >= 0) & (index < count)).reshape(shape)
-        cell = cell + index.astype(np.int64).reshape(shape) * grid.strides[j]
-        tables.append(functions(v, grid.order))
-    which = np.nonzero(inside & (near <= cutoff * cutoff))
-    cell, terms, norms = cell[which], np.empty(len(which[0])), np.empty(len(which[0]))
-    size = max(1, _PAIR_BLOCK_NUMBERS // grid.moments)
+    cell, which, places = pairs(grid, queries, cutoff)
+    tables = [functions(v, grid.order) for v in places]
+    terms, norms = np.empty(len(cell)), np.empty(len(cell))
+    size = max(1, PAIR_BLOCK_NUMBERS // grid.moments)
     for start in range(0, len(terms), size):
         some = slice(start, start + size)
         factors = [table[:, which[0][some], which[1 + j][some]] for j, table in enumerate(tables)]
         terms[some] = read(counters, cell[some], factors)
         norms[some] = _norms(factors)
-    return _by_query(which[0], terms, len(queries)), _by_query(which[0], norms, len(queries))
+    return by_query(which[0], terms, len(queries)), by_query(which[0], norms, len(queries))
 
 
-def _by_query(query: Int64, terms: Float64, count: int) -> Float64:
+def pairs(grid: Grid, queries: Float32, cutoff: float) -> tuple[Int64, tuple[Int64, ...], list[Float64]]:
+    """The cells that each of m queries (m, d) reads, query by query.
+
+    Returns:
+        Their numbers (p,); the query of each (p,) and its steps along each coordinate, d times (p,); and for each
+        coordinate the places v (m, w) that these are indices of.
+    """
+    m, dim, reach = len(queries), len(grid.cells), reach_of(cutoff)
+    near, cell = np.zeros((m, *(1,) * dim)), np.zeros((m, *(1,) * dim), np.int64)
+    inside, places = np.ones_like(near, np.bool_), []
+    for j, count in enumerate(grid.cells):
+        index, v = steps(grid, queries, j, reach)
+        shape = (m, *(v.shape[1] if i == j else 1 for i in range(dim)))
+        near = near + (v * v).reshape(shape)
+        inside = inside & ((index >= 0) & (index < count)).reshape(shape)
+        cell = cell + index.astype(np.int64).reshape(shape) * grid.strides[j]
+        places.append(v)
+    which = np.nonzero(inside & (near <= cutoff * cutoff))
+    return cell[which], which, places
+
+
+def steps(grid: Grid, queries: Float32, j: int, reach: int) -> tuple[Float64, Float64]:
+    """The indices along coordinate j of the cells up to ``reach`` from each query's, and its places v relative to them.
+
+    Both (m, 2·reach + 1). Indices may lie outside the domain.
+    """
+    y = (queries[:, j].astype(np.float64) - grid.lower[j]) / grid.width
+    y = np.clip(y, -reach - 2.0, grid.cells[j] + reach + 2.0)  # from farther nothing is within reach either
+    index = np.floor(y)[:, None] + np.arange(-reach, reach + 1)
+    return index, (y[:, None] - index) - 0.5
+
+
+def by_query(query: Int64, terms: Float64, count: int) -> Float64:
     """Sums of each query's terms, one addition a term, in their order: bincount never regroups them."""
     return np.bincount(query, weights=terms, minlength=count).astype(np.float64, copy=False)
 
@@ -97,7 +118,9 @@ def _squares(values: Float64) -> Float64:
 
 
 def kernel_error(grid: Grid, cutoff: float, slack: Float64) -> float:
-    """How far Σ g(q)·f(x)/s can be from the kernel, for any x in the domain and any q.
+    """How far Σ g(q)·f(x)/s can be from the kernel, for any x in the domain and any q: the worst case of one record.
+
+    What the records of a sketch may cost one query is usually far less: :mod:`hushsum.families.hermite_bias`.
 
     Within the cutoff: the d sums stop at ``order``, each within e = (½)^p·c_p of its factor (Lagrange's remainder), so
     their product is within (1 + e)^d − 1; and every counter is within ½ of s·f, worth (max Σ_r |a_r|)^d/(2s). Beyond it
@@ -109,14 +132,14 @@ def kernel_error(grid: Grid, cutoff: float, slack: Float64) -> float:
         slack: (d,): by how much rounding may move x − q, in units of σ.
     """
     dim, p = len(grid.cells), grid.order
-    truncation = (1.0 + 0.5**p * _largest(p)) ** dim - 1.0
+    truncation = (1.0 + 0.5**p * largest(p)) ** dim - 1.0
     step = 1.0 / 1024
     grid_points = np.arange(0.0, min(cutoff, _FLAT) + step, step)
-    steepest = sum((r + 1) * _largest(r + 1) for r in range(p))  # a_r' = −(r+1)·a_{r+1}
+    steepest = sum((r + 1) * largest(r + 1) for r in range(p))  # a_r' = −(r+1)·a_{r+1}
     widest = float(np.abs(functions(grid_points, p)).sum(axis=0).max()) + 0.5 * step * steepest
     within = truncation + widest**dim / (2.0 * grid.scale)
     beyond = math.exp(-(max(0.0, cutoff - math.sqrt(dim) / 2) ** 2))
-    return max(within, beyond) + _STEEPEST * math.hypot(*slack.tolist()) + 2.0**-40
+    return max(within, beyond) + STEEPEST * math.hypot(*slack.tolist()) + 2.0**-40
 
 
 def norm_squared_max(dim: int, order: int, cutoff: float) -> float:
@@ -126,10 +149,10 @@ def norm_squared_max(dim: int, order: int, cutoff: float) -> float:
     that any of its points reads counts with the most that Σ_r a_r² can be there: the most on a fine grid, and what its
     steepest slope adds between two points.
     """
-    reach, steps = _reach(cutoff), np.arange(_STEPS)
+    reach, steps = reach_of(cutoff), np.arange(_STEPS)
     shift = 0.5 * (steps[:, None] + np.linspace(0.0, 1.0, _POINTS + 1)) / _STEPS
     v = shift - np.arange(-reach, reach + 1)[:, None, None]  # (cells, boxes, points)
-    steepest = sum(2.0 * _largest(r) * (r + 1) * _largest(r + 1) for r in range(order))
+    steepest = sum(2.0 * largest(r) * (r + 1) * largest(r + 1) for r in range(order))
     most = _squares(functions(v, order)).max(axis=2) + steepest * 0.25 / (_STEPS * _POINTS)
     least = np.square(np.where(v[:, :, 0] * v[:, :, -1] <= 0.0, 0.0, np.abs(v).min(axis=2)))
     total = np.zeros((_STEPS,) * dim)
@@ -142,10 +165,11 @@ def norm_squared_max(dim: int, order: int, cutoff: float) -> float:
     return float(total.max())
 
 
-def _reach(cutoff: float) -> int:
+def reach_of(cutoff: float) -> int:
     """How many cells on either side of a query's own have their centre within the cutoff, at most."""
     return math.floor(cutoff + 0.5)
 
 
-def _largest(r: int) -> float:
+def largest(r: int) -> float:
+    """c_r, the largest |a_r| anywhere."""
     return math.exp(r * math.log(2.0) + math.lgamma((r + 1) / 2) - 0.5 * math.log(math.pi) - math.lgamma(r + 1))

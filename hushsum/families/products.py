@@ -12,6 +12,7 @@ from hushsum.families.family import Float32
 from hushsum.families.lsh.angular import Angular
 from hushsum.families.lsh.coders import Coder
 from hushsum.families.lsh.euclidean import Euclidean
+from hushsum.families.lsh.fastfood_draws import Rotated
 from hushsum.families.lsh.hashes import Domain, Hash
 from hushsum.families.lsh.jaccard import Jaccard
 from hushsum.families.lsh.joined import Joined
@@ -33,6 +34,7 @@ SET_HASHES: Final[dict[str, type[Hash]]] = {"jaccard": Jaccard}
 NORMAL_KERNELS: Final = ("euclidean", "angular")
 _COUNTERS_MAX: Final = 2**31
 _PARAMETERS_MAX: Final = 2**28
+_SOURCES: Final[dict[str, type[Independent]]] = {"orthogonal": Orthogonal, "fastfood": Rotated}
 _REPLACED: Final = ("kernel", "bandwidth", "power", "minhash")
 
 
@@ -170,7 +172,7 @@ class Product:
         coders, columns = [], []
         for index, group in enumerate(self.groups):
             prefix = f"hashed/{index}" if self.grouped else "hashed"
-            source: Source = points or (Orthogonal if draws == "orthogonal" else Independent)(seed, prefix, rows)
+            source: Source = points or _SOURCES.get(draws, Independent)(seed, prefix, rows)
             coders.append(group.hash.draw(source, group.domain(whole)))
             columns.append(np.array(group.columns or (), np.int64))
         if not self.grouped:

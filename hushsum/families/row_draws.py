@@ -1,19 +1,25 @@
 """How the rows of a hashed sketch are drawn (the keys ``draws``, ``sobol_sets`` and ``parameters``)."""
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+
 from hushsum import sobol
 from hushsum.errors import PlanError
-from hushsum.families.lsh.bandwidths import read_power
+from hushsum.families.lsh import fastfood
+from hushsum.families.lsh.bandwidths import Wide, read_power
 from hushsum.families.lsh.given import Given
 from hushsum.families.lsh.hashes import Domain
 from hushsum.families.products import NORMAL_KERNELS, Group, Product
 from hushsum.parameters import Parameters
 from hushsum.schema import Table
 
-_KINDS: Final = ("independent", "sobol", "orthogonal", "given")
+_KINDS: Final = ("independent", "sobol", "orthogonal", "fastfood", "given")
 _SETS: Final = 8
+#: Float32 transforms may move a collision probability by so much, else they are refused.
+ROUNDING_MAX: Final = 0.02
 
 
 @dataclass(frozen=True)
@@ -21,7 +27,7 @@ class RowDraws:
     """Where rows come from.
 
     Attributes:
-        kind: ``independent``, ``sobol``, ``orthogonal`` or ``given``.
+        kind: ``independent``, ``sobol``, ``orthogonal``, ``fastfood`` or ``given``.
         sobol_sets: Independently scrambled sets, 0 with other draws.
         parameters: The digest of the matrix, empty with other draws.
     """
@@ -59,6 +65,16 @@ class RowDraws:
         """Of the matrix."""
         return (self.parameters,) if self.parameters else ()
 
+    def rounding(self, product: Product, domain: Domain) -> float:
+        """How far float32 transforms may move the collision probability within the bounds; else 0."""
+        if self.kind != "fastfood":
+            return 0.0
+        hashed = product.groups[0].hash
+        if isinstance(hashed, Wide):
+            reach = math.sqrt(math.fsum(size * size for size in domain.sizes.astype(np.float64).tolist()))
+            return hashed.power * fastfood.rounding(domain.dim, reach / float(hashed.bandwidth))
+        return hashed.power * fastfood.signs_rounding(domain.dim)
+
     def refuse(self, product: Product, domain: Domain, rows: int) -> None:
         """Refuses hashes that cannot be drawn so.
 
@@ -69,8 +85,14 @@ class RowDraws:
             return
         if "jaccard" in product.kernel_names:
             raise PlanError("sketch.draws", self.kind, "'independent' for the jaccard kernel")
-        if self.kind == "orthogonal" and not product.kernel_names <= set(NORMAL_KERNELS):
+        if self.kind in {"orthogonal", "fastfood"} and not product.kernel_names <= set(NORMAL_KERNELS):
             raise PlanError("sketch.draws", self.kind, f"it for the kernels {' and '.join(NORMAL_KERNELS)} alone")
+        if self.kind == "fastfood":
+            if product.grouped:
+                raise PlanError("sketch.draws", self.kind, "'independent' or another beside groups")
+            if not (error := self.rounding(product, domain)) <= ROUNDING_MAX:
+                expected = f"'independent' with so small a bandwidth: rounding could move the kernel by {error:.2g}"
+                raise PlanError("sketch.draws", self.kind, expected)
         if self.kind == "sobol":
             if rows % self.sobol_sets:
                 raise PlanError("sketch.rows", rows, f"a multiple of sobol_sets = {self.sobol_sets}")

@@ -115,9 +115,6 @@ class RowReads:
 
     def _sums(self, loops: ModuleType, which: slice) -> tuple[Float64, Float64, Float64]:
         m = len(self.queries)
-        if m <= parallel.RECORDS_MIN:
-            first, total, squares = loops.sums(self.rows, self.counters, self.less, self.queries, which)
-            return first, total, squares
 
         def work(some: slice) -> tuple[Float64, Float64, Float64]:
             result: tuple[Float64, Float64, Float64] = loops.sums(
@@ -125,6 +122,7 @@ class RowReads:
             )
             return result
 
-        parts = parallel.spread(work, parallel.pieces(m, parallel.cores()))
+        cores = parallel.cores() if m > parallel.RECORDS_MIN else 1
+        parts = parallel.spread(work, parallel.pieces(m, cores) or [slice(0, 0)], m)
         first, total, squares = (np.concatenate(columns) for columns in zip(*parts, strict=True))
         return first, total, squares

@@ -1,17 +1,18 @@
 """Parameters and points to check every sketch family with: a new family needs an entry in EXAMPLES and no more."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import product
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
 from hushsum.families import FAMILIES, Family, Records, RecordSchema, SetRecords, VectorRecords
-from hushsum.parameters import NO_PARAMETERS, Parameters
+from hushsum.learned_hashes import given_hash
+from hushsum.parameters import NO_PARAMETERS, Parameters, digest
 from hushsum.schema import Table
 
 Floats = npt.NDArray[np.float64]
@@ -276,7 +277,9 @@ class Example:
 
 
 def hashed(label: str, dim: int, low: int, high: int, **sketch: object) -> Example:
-    keys = {"kernel": "euclidean", "rows": 20, **sketch}
+    keys: dict[str, object] = {"rows": 20, **sketch}
+    if "groups" not in keys:
+        keys = {"kernel": "euclidean", **keys}
     return Example("hashed", label, keys, Vectors(dim, low, high), {"rows": 1000})
 
 
@@ -309,12 +312,42 @@ def jaccard(label: str, universe: int, **sketch: object) -> Example:
     return Example("hashed", f"jaccard-{label}", keys, IdSets(universe), {"rows": 1000}, steep="")
 
 
+GROUPS: Final = (
+    {"columns": [0, 2], "kernel": "euclidean", "bandwidth": 3},
+    {"columns": [1], "kernel": "laplacian", "bandwidth": 8, "power": 2},
+    {"columns": [3, 4], "kernel": "angular", "power": 2},
+)
+MATRIX: Final = np.array([[1, 0.5, 0], [0, -1, 2]], np.float32)
+MATRICES: Final = Parameters.of([MATRIX])
+TRANSFORMS: Final = (
+    {"kind": "scale", "factor": ["0.25", 1, 2]},
+    {"kind": "linear", "matrix": digest(MATRIX)},
+    {"kind": "clip", "lower": [-1, -1], "upper": [4, 30]},
+)
+TABLE: Final = given_hash(np.eye(2), rows=20, bandwidth=4, seed=1)
 EXAMPLES: tuple[Example, ...] = (
     hashed("direct", 2, 0, 10, bandwidth=4, buckets=64),
     hashed("direct-power-2", 2, -1, 1, bandwidth=1, buckets=512, power=2),
     hashed("power-of-two", 3, 0, 255, bandwidth=60, buckets=8),
     hashed("any-width", 1, -5, 5, bandwidth=1, buckets=7, power=2),
     hashed("many-dimensions", 20, 0, 1, bandwidth=1, buckets=100),
+    hashed("manhattan", 2, 0, 10, kernel="manhattan", bandwidth=3, buckets=64),
+    hashed("manhattan-power-2", 3, 0, 1, kernel="manhattan", bandwidth=1, buckets=100, power=2),
+    hashed("laplacian", 2, 0, 10, kernel="laplacian", bandwidth=4, buckets=64),
+    hashed("laplacian-power-2", 3, -1, 1, kernel="laplacian", bandwidth=4, buckets=50, power=2),
+    replace(hashed("angular", 3, -1, 1, kernel="angular", power=3, buckets=8), steep=""),
+    replace(hashed("groups", 5, 0, 10, groups=GROUPS, buckets=64), steep=""),
+    hashed("sobol", 3, 0, 255, bandwidth=60, buckets=256, draws="sobol", sobol_sets=4),
+    replace(hashed("orthogonal", 4, 0, 10, bandwidth=4, buckets=64, draws="orthogonal"), bars={"rows": 400}),
+    replace(hashed("transforms", 3, 0, 10, bandwidth=1, buckets=64, transforms=TRANSFORMS), parameters=MATRICES),
+    replace(
+        hashed("given", 2, 0, 10, draws="given", parameters=digest(TABLE), buckets=64),
+        parameters=Parameters.of([TABLE]),
+        wide={},
+        bars={},
+        steep="",
+        seeded=False,
+    ),
     jaccard("rehashed", 5000),
     jaccard("direct", 1200, buckets=1200),
     jaccard("power-2", 2**32, power=2, buckets=100),

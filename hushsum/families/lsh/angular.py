@@ -3,6 +3,7 @@
 The code is 1 where a·x ≥ 0, else 0: that of the zero vector is 1 in every part.
 
 **Frozen**: directions are float32(a), a from the normals in the order (row, part, coordinate). Records are not centred.
+Walsh–Hadamard directions: :mod:`hushsum.families.lsh.fastfood`.
 """
 
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ import numpy.typing as npt
 
 from hushsum import kernels
 from hushsum.families.lsh.bandwidths import read_power
+from hushsum.families.lsh.coders import Coder
+from hushsum.families.lsh.fastfood_draws import Rotated
 from hushsum.families.lsh.projection import Signs
 from hushsum.families.lsh.sources import Source
 from hushsum.families.vectors import Space
@@ -54,8 +57,10 @@ class Angular:
         """Nothing: codes are 0 and 1."""
         del domain, key, draws
 
-    def draw(self, source: Source, domain: Space) -> Signs:
+    def draw(self, source: Source, domain: Space) -> Coder:
         """The parameters of every row."""
+        if isinstance(source, Rotated):
+            return source.signs("angular", self.power, domain.dim)
         normals = source.normals("angular/directions", self.power, domain.dim)
         return Signs.of(normals.astype(np.float32), domain.sizes)
 

@@ -4,6 +4,7 @@ Datar, Immorlica, Indyk and Mirrokni 2004, section 3; RACE, section 2.
 
 **Frozen**: directions are a' = float32(a/w), a from the normals in the order (row, part, coordinate), the quotient in
 float64. Offsets are b' = b/w, in the order (row, part): see :func:`~hushsum.families.lsh.sources.offsets`.
+Walsh–Hadamard directions: :mod:`hushsum.families.lsh.fastfood`.
 """
 
 import math
@@ -15,6 +16,8 @@ import numpy.typing as npt
 from hushsum import kernels
 from hushsum.draws import NORMAL_LIMIT
 from hushsum.families.lsh.bandwidths import Wide
+from hushsum.families.lsh.coders import Coder
+from hushsum.families.lsh.fastfood_draws import Rotated
 from hushsum.families.lsh.projection import Projection
 from hushsum.families.lsh.sources import Source, offsets
 from hushsum.families.vectors import Space
@@ -37,8 +40,10 @@ class Euclidean(Wide):
             reach = math.sqrt(len(sizes) * math.fsum(size * size for size in sizes))
         self._refuse(reach * NORMAL_LIMIT, key)
 
-    def draw(self, source: Source, domain: Space) -> Projection:
+    def draw(self, source: Source, domain: Space) -> Coder:
         """The parameters of every row."""
+        if isinstance(source, Rotated):
+            return source.floors("euclidean", self.power, domain.dim, float(self.bandwidth))
         normals = source.normals("euclidean/directions", self.power, domain.dim)
         return Projection(
             directions=(normals / float(self.bandwidth)).astype(np.float32),

@@ -116,7 +116,7 @@ class Engine:
     def _row_chunks(self, rows: slice, n: int) -> Iterator[slice]:
         """For blocks of at most n records, in multiples of what the scatter loop takes at once."""
         size = self._coder.rows_at_once(n, self._rows.power) // tallies.ABREAST * tallies.ABREAST
-        return _chunks(rows, max(tallies.ABREAST, size))
+        return _aligned(rows, max(tallies.ABREAST, size))
 
     def _buckets(self, chunk: slice, blocks: Iterable[Points]) -> Iterator[Int32]:
         power, placement = self._rows.power, self._rows.placement
@@ -140,6 +140,15 @@ class Engine:
 def _chunks(span: slice, size: int) -> Iterator[slice]:
     for first in range(span.start, span.stop, size):
         yield slice(first, min(first + size, span.stop))
+
+
+def _aligned(span: slice, size: int) -> Iterator[slice]:
+    """Chunks that end at multiples of ``size``: a coder may make so many rows at once."""
+    first = span.start
+    while first < span.stop:
+        last = min((first // size + 1) * size, span.stop)
+        yield slice(first, last)
+        first = last
 
 
 def warm_up() -> None:

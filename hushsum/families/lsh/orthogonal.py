@@ -13,8 +13,8 @@ from hushsum.families.lsh.projection import Float64
 def orthogonal_normals(raw: Float64, lengths: Float64) -> Float64:
     """(n, d): rows are orthogonal within each block of d, the last one of fewer.
 
-    Gram–Schmidt in its modified form, twice, for orthogonality to rounding: every step one float64 operation of arrays,
-    and sums in the order of the coordinates.
+    Gram–Schmidt in its modified form: Gaussian matrices are well-conditioned, cosines stay far below 10⁻⁹. Each step
+    is one float64 operation of arrays, and sums are in the order of the coordinates.
 
     Args:
         raw: (n, d) standard normals, whose directions are made orthogonal.
@@ -24,13 +24,12 @@ def orthogonal_normals(raw: Float64, lengths: Float64) -> Float64:
     blocks = np.zeros((-(-n // d), d, d))
     blocks.reshape(-1, d)[:n] = raw
     blocks.reshape(-1, d)[n:] = np.eye(d)[: len(blocks) * d - n]  # cut off again; rows before never see them
-    for _ in range(2):
-        for i in range(d):
-            unit = blocks[:, i]
-            unit /= np.sqrt(_dots(unit, unit))[:, None]
-            later = blocks[:, i + 1 :]
-            if later.shape[1]:
-                later -= _dots(later, unit[:, None])[..., None] * unit[:, None]
+    for i in range(d):
+        unit = blocks[:, i]
+        unit /= np.sqrt(_dots(unit, unit))[:, None]
+        later = blocks[:, i + 1 :]
+        if later.shape[1]:
+            later -= _dots(later, unit[:, None])[..., None] * unit[:, None]
     units = blocks.reshape(-1, d)[:n]
     return units * np.sqrt(_dots(lengths, lengths))[:, None]
 
