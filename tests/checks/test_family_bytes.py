@@ -27,7 +27,8 @@ def digest(example: Example) -> str:
     counters = example.counters_of(family, records)
     few = family.encode(example.accepted(family, points.take(records, np.arange(len(records)) < 3)))
     answer = family.answer(counters, queries, noise_variance=2.0)
-    parts = (counters, few.indices, few.values, answer.value, answer.std_error)
+    bias = np.zeros(50) if answer.bias is None else answer.bias
+    parts = (counters, few.indices, few.values, answer.value, answer.std_error, bias)
     return hashlib.sha256(b"".join(part.tobytes() for part in parts)).hexdigest()
 
 
@@ -55,6 +56,8 @@ def test_batches_of_any_size_give_the_same_bytes(
     apart = [family.answer(whole, query, noise_variance=2.0) for query in example.each(queries)]
     assert np.concatenate([a.value for a in apart]).tobytes() == together.value.tobytes()
     assert np.concatenate([a.std_error for a in apart]).tobytes() == together.std_error.tobytes()
+    if together.bias is not None:
+        assert np.concatenate([a.bias for a in apart if a.bias is not None]).tobytes() == together.bias.tobytes()
 
 
 PROCESS = """

@@ -45,17 +45,17 @@ def mesh(low: float, high: float, count: int, dim: int) -> Floats:
     return np.stack([axis.reshape(-1) for axis in axes], axis=1)
 
 
-@pytest.mark.parametrize("order, cutoff", [*product((1, 2, 4, 8, 16), (2, 3, 5))])
+@pytest.mark.parametrize("order, cutoff", [*product((2, 4, 8), (2, 3, 5)), (1, 1), (16, 3)])
 def test_no_records_are_farther_from_the_kernel_than_stated(order: int, cutoff: int, rng: np.random.Generator) -> None:
     """Random ones, and the worst: all at one corner of a cell, or every cell's records at the same corner of it."""
-    for dim, bits in ((1, 20), (1, 6), (2, 12), (2, 20), (3, 16)):
-        if order**dim > 1000:
+    for dim, bits in ((1, 20), (1, 6), (2, 12), (3, 16)):
+        if order**dim > 300:
             continue
         some = family(dim, 0, 5, order=order, cutoff=cutoff, fraction_bits=bits)
-        queries = np.concatenate([mesh(-4, 9, {1: 523, 2: 27, 3: 7}[dim], dim), rng.uniform(-3, 8, (100, dim))])
+        queries = np.concatenate([mesh(-4, 9, {1: 400, 2: 14, 3: 4}[dim], dim), rng.uniform(-3, 8, (50, dim))])
         cells, rest = np.array([*product(range(5), repeat=dim)]), np.nextafter(np.float32(1), 0)
         sets = [rng.uniform(0, 5, (300, dim)), rng.uniform(0, 5, (1, dim))]
-        for corner in product((0.0, float(rest)), repeat=dim):
+        for corner in [*product((0.0, float(rest)), repeat=dim)][:4]:
             sets += [2.0 + np.array([corner]), (cells + corner).clip(0, 5)]
         for records in sets:
             error, stated = errors(some, records, queries)
@@ -76,13 +76,13 @@ def test_the_bound_is_nearly_reached_by_one_record() -> None:
 
 
 def test_the_bound_is_within_some_ten_times_the_error_of_random_records(rng: np.random.Generator) -> None:
-    """Whose errors cancel where those of the worst records do not: 7 to 16 times were seen."""
-    for bandwidth, records in ((2, rng.normal(5, 1, (20_000, 2))), (1, rng.uniform(0, 10, (20_000, 2)))):
+    """7 and 12 times were seen. Within a plain of records their errors cancel, and no bound of this kind shows it."""
+    for bandwidth, records in ((2, rng.normal(5, 1, (20_000, 2))), (2, rng.uniform(0, 10, (20_000, 2)))):
         some = family(order=4, bandwidth=bandwidth)
-        error, stated = errors(some, records.clip(0, 10), rng.uniform(1, 9, (200, 2)))
+        error, stated = errors(some, records.clip(0, 10), rng.uniform(-1, 11, (200, 2)))
         assert np.all(error <= stated)
-        assert stated.mean() < 20 * error.mean()
-        assert stated.mean() < len(records) * some.kernel_error / 15
+        assert stated.mean() < 15 * error.mean()
+        assert stated.mean() < len(records) * some.kernel_error / 25
 
 
 def test_the_interval_of_a_large_release_holds_the_kernel_sum(rng: np.random.Generator, seed: int) -> None:
@@ -125,7 +125,7 @@ def test_noise_raises_the_stated_bias_on_average(rng: np.random.Generator) -> No
     counters = counters_of(some, rng.uniform(0, 10, (2000, 2)))
     stated = bias_of(some.answer(counters, queries))
     for half, rise in ((2**13, 1.0), (2**19, 1.5)):
-        noised = [counters + rng.integers(-half, half + 1, some.shape) for _ in range(100)]
+        noised = [counters + rng.integers(-half, half + 1, some.shape) for _ in range(50)]
         mean = np.mean([bias_of(some.answer(each, queries)) for each in noised], axis=0)
         assert np.all(mean > rise * stated)
 
@@ -135,9 +135,9 @@ def test_the_bias_has_the_same_bits_in_any_batch_and_with_either_engine(
 ) -> None:
     for dim, bandwidth in ((1, "0.1"), (2, "0.3"), (3, "1.3")):
         some = family(dim, bandwidth=Fraction(bandwidth))
-        counters, queries, found = rng.integers(-(10**6), 10**12, some.shape), rng.uniform(-1, 11, (240, dim)), set()
-        for kernels, size in (("plain", 240), ("fast", 240), ("fast", 7), ("plain", 40), ("fast", 1)):
+        counters, queries, found = rng.integers(-(10**6), 10**12, some.shape), rng.uniform(-1, 11, (80, dim)), set()
+        for kernels, size in (("plain", 80), ("fast", 80), ("fast", 7), ("plain", 40), ("fast", 1)):
             monkeypatch.setenv("HUSHSUM_KERNELS", kernels)
-            parts = [bias_of(some.answer(counters, queries[i : i + size])) for i in range(0, 240, size)]
+            parts = [bias_of(some.answer(counters, queries[i : i + size])) for i in range(0, 80, size)]
             found.add(b"".join(part.tobytes() for part in parts))
         assert len(found) == 1
