@@ -151,9 +151,10 @@ def _missed(rows: Sequence[Row]) -> Iterator[str]:
         some = matching(rows, part="curve", data=peer.data)
         for sketch in dict.fromkeys(str(row["sketch"]) for row in some):
             for epsilon, theirs in peer.errors.items():
-                ours = least(some, sketch, epsilon, metric)
-                if sketch.startswith(_RIVALS[peer.label]) and ours is not None and ours > theirs:
-                    yield f"{_miss(peer, sketch, epsilon)}: {number(ours)}, not {theirs:g}."
+                ours = best(matching(some, sketch=sketch, epsilon=epsilon), metric)
+                if sketch.startswith(_RIVALS[peer.label]) and ours is not None and float(ours[metric]) > theirs:
+                    found = f"{number(float(ours[metric]))} ± {number(float(ours[_SPREADS[metric]]))}"
+                    yield f"{_miss(peer, sketch, epsilon)}: {found}, not {theirs:g}."
 
 
 def _miss(peer: Peer, sketch: str, epsilon: float) -> str:
@@ -164,6 +165,7 @@ def _slashed(values: Iterable[float]) -> str:
     return " / ".join(f"{value:g}" for value in values)
 
 
+_SPREADS: Final = {RELATIVE: "its standard error", ABSOLUTE: "that one's standard error"}
 _RIVALS: Final = {
     "peer: RACE with honest noise": "hashed euclidean",
     "peer: LSQ-RFF, its code": "fourier gaussian",

@@ -61,7 +61,7 @@ class Collection:
         return cls(schema, names, units, classes)
 
     def class_indices(self, labels: object, n: int) -> npt.NDArray[np.int64]:
-        """(n,) int64: the class of each record from its label; −1 where a label is missing or unknown.
+        """(n,) int64: the class of each record from its label; −1 where a label is missing, unknown or no string.
 
         Such a record is dropped alone, like any other that cannot be used.
 
@@ -70,7 +70,7 @@ class Collection:
             n: Number of records.
 
         Raises:
-            RecordError: Labels of another number or type, or labels without classes, or none with them.
+            RecordError: Labels of another number, or none of them a string; labels without classes, or none with them.
         """
         if not self.classes:
             if labels is not None:
@@ -83,9 +83,9 @@ class Collection:
         if len(given) != n:
             raise RecordError(f"labels: got {len(given)} labels for {n} records")
         numbers = {label: index for index, label in enumerate(self.classes)}
-        for label in given:
-            if not (isinstance(label, str) or _is_missing(label)):
-                raise RecordError(f"labels: got {label!r} of type {type(label).__name__}, expected {expected}")
+        if given and not any(isinstance(label, str) for label in given) and not all(map(_is_missing, given)):
+            label = next(label for label in given if not _is_missing(label))
+            raise RecordError(f"labels: got {label!r} of type {type(label).__name__}, expected {expected}")
         return np.array([numbers.get(label, -1) if isinstance(label, str) else -1 for label in given], np.int64)
 
     def to_fields(self) -> dict[str, object]:

@@ -1,8 +1,9 @@
 """Set records: sets of ids from a public universe, many of them in two arrays."""
 
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,7 @@ Integers = npt.NDArray[np.integer[Any]]
 Int64 = npt.NDArray[np.int64]
 UInt32 = npt.NDArray[np.uint32]
 Bools = npt.NDArray[np.bool_]
+_UNUSABLE: Final = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,8 +67,8 @@ class Universe:
     def accept(self, records: Any) -> tuple[Sets, Bools]:
         """Usable sets, and the mask (n,) of those that were kept.
 
-        A set that is empty, unsorted, has an id twice or one outside the universe is dropped alone. The ids of a CSR
-        matrix with 32-bit indices are not copied where all sets are kept.
+        A set that is empty, unsorted, has an id twice or one outside the universe, or is no set of integers, is dropped
+        alone. The ids of a CSR matrix with 32-bit indices are not copied where all sets are kept.
 
         Args:
             records: A list of n integer arrays of one axis, or an (n, universe) scipy CSR matrix whose stored entries
@@ -125,9 +127,13 @@ class Universe:
         if isinstance(sets, str | bytes) or not isinstance(sets, Sequence):
             came = f"an array of shape {sets.shape}" if isinstance(sets, np.ndarray) else type(sets).__name__
             raise RecordError(f"{what}: got {came}, expected a list of integer arrays, or a scipy CSR matrix")
-        arrays = [self._array(item, what, number) for number, item in enumerate(sets)]
+        found = [_ids(item) for item in sets]
+        refused = [(number, why) for number, why in enumerate(found) if isinstance(why, str)]
+        if refused and (what == "queries" or len(refused) == len(found)):
+            raise RecordError(f"{what}: number {refused[0][0]}: {refused[0][1]}")
+        arrays = [_UNUSABLE if isinstance(ids, str) else ids for ids in found]
         sizes = np.fromiter(map(len, arrays), np.int64, len(arrays))
-        return _starts(sizes), np.concatenate([np.empty(0, np.int64), *arrays])
+        return _starts(sizes), np.concatenate([_UNUSABLE, *arrays])
 
     def _read_csr(self, matrix: Any, what: str) -> tuple[Int64, Integers]:
         if getattr(matrix, "format", "") != "csr":
@@ -145,21 +151,24 @@ class Universe:
             raise RecordError(f"{what}: the CSR matrix stores zeros explicitly, expected {expected}")
         return starts, ids
 
-    def _array(self, item: Any, what: str, number: int) -> Int64:
-        if isinstance(item, np.ma.MaskedArray):
-            raise RecordError(f"{what}: number {number}: got a masked array; fill or drop what is masked first")
-        try:
-            array = np.asarray(item)
-        except ValueError as error:
-            raise RecordError(f"{what}: number {number}: not an array: {error}") from error
-        if array.size == 0 and array.ndim == 1:
-            return np.empty(0, np.int64)
-        if array.dtype.kind not in "iu" or array.ndim != 1:
-            came, expected = f"{array.dtype} of shape {array.shape}", "one axis of integers"
-            raise RecordError(f"{what}: number {number}: got {came}, expected {expected}")
-        if array.dtype == np.uint64:
-            array = np.minimum(array, np.uint64(2**63 - 1))  # outside every universe, like what it was
-        return array.astype(np.int64, copy=False)
+
+def _ids(item: Any) -> Int64 | str:
+    """The ids of one set, or what is wrong with it: then it is dropped alone, like an empty set."""
+    if isinstance(item, np.ma.MaskedArray):
+        return "got a masked array; fill or drop what is masked first"
+    if isinstance(item, AbstractSet):
+        return f"got a {type(item).__name__}, which has no order; expected sorted(...) of it"
+    try:
+        array = np.asarray(item)
+    except ValueError as error:
+        return f"not an array: {error}"
+    if array.size == 0 and array.ndim == 1:
+        return _UNUSABLE
+    if array.dtype.kind not in "iu" or array.ndim != 1:
+        return f"got {array.dtype} of shape {array.shape}, expected one axis of integers"
+    if array.dtype == np.uint64:
+        array = np.minimum(array, np.uint64(2**63 - 1))  # outside every universe, like what it was
+    return array.astype(np.int64, copy=False)
 
 
 def _described(sets: Sets) -> bool:

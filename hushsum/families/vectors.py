@@ -99,7 +99,7 @@ class Space:
     def accept(self, records: npt.ArrayLike) -> tuple[Float32, npt.NDArray[np.bool_]]:
         """Usable records as they are hashed, (k, d') float32, and the mask (n,) of those that were kept.
 
-        A record with NaN or infinity is dropped alone.
+        A record with NaN or infinity is dropped alone; in a list, so is one that is no row of d numbers.
 
         Args:
             records: (n, d) float64, float32, integers or booleans, in the unit of the bounds.
@@ -189,7 +189,7 @@ class Box:
 
     def read(self, records: npt.ArrayLike) -> tuple[Float32, npt.NDArray[np.bool_]]:
         """Usable records, clipped, (k, d) float32, and the mask (n,) of those that were kept."""
-        array = self._matrix(records, "records")
+        array = self._matrix(_row_by_row(records, len(self.lower)), "records")
         finite = np.isfinite(array)
         kept = np.ones(len(array), np.bool_) if finite.all() else finite.all(axis=1)
         with np.errstate(over="ignore"):  # a float64 beyond float32 is clipped like any other
@@ -221,6 +221,35 @@ class Box:
                 f"{what}: got an array of shape {array.shape}, expected (n, {dim}); one point is array.reshape(1, -1)"
             )
         return array
+
+
+def _row_by_row(records: npt.ArrayLike, dim: int) -> npt.ArrayLike:
+    """A list of which NumPy makes no array of numbers, because of some rows: those become NaN, and drop alone.
+
+    Where no row can be read it is left as it is, to be refused.
+    """
+    if not isinstance(records, list | tuple):
+        return records
+    try:
+        if np.asarray(records).dtype != np.object_:
+            return records
+    except (ValueError, OverflowError):
+        pass
+    rows = np.full((len(records), dim), np.nan)
+    read = [_read_row(record, row) for record, row in zip(records, rows, strict=True)]
+    return rows if any(read) else records
+
+
+def _read_row(record: object, row: Float64) -> bool:
+    try:
+        values = np.asarray(record)
+        numbers = values.astype(np.float64) if values.dtype.kind in "biuf" else np.empty(0)
+    except (ValueError, TypeError, OverflowError):
+        return False
+    if numbers.shape != row.shape:
+        return False
+    row[:] = numbers
+    return True
 
 
 def _within(records: Float32, lower: Float32, upper: Float32) -> bool:

@@ -109,13 +109,14 @@ class Vectors:
     def join(self, *parts: Floats) -> Floats:
         return np.concatenate(parts)
 
-    def spoil(self, points: Floats, which: list[int], rng: np.random.Generator) -> list[Floats]:
-        batches = []
+    def spoil(self, points: Floats, which: list[int], rng: np.random.Generator) -> list[Any]:
+        batches: list[Any] = []
         for bad in (np.nan, np.inf, -np.inf):
             spoilt = points.copy()
             spoilt[which, rng.integers(0, points.shape[1], len(which))] = bad
             batches.append(spoilt)
-        return batches
+        odd = (None, [1.0] * (points.shape[1] + 7), [2**64, None])
+        return batches + [[bad if i in which else row for i, row in enumerate(points.tolist())] for bad in odd]
 
     def unusable_arrays(self) -> dict[str, Any]:
         dim, good = self.dim, np.ones((3, self.dim))
@@ -131,7 +132,7 @@ class Vectors:
             "a number": 1.0,
             "three axes": good[None],
             "masked": np.ma.masked_array(good, mask=good > 2),
-            "ragged": [[1.0] * dim, [1.0] * (dim + 1)],
+            "ragged": [[1.0] * (dim + 7), [1.0] * (dim + 8)],
         }
 
 
@@ -195,13 +196,17 @@ class IdSets:
     def join(self, *parts: list[Int64]) -> list[Int64]:
         return [each for part in parts for each in part]
 
-    def spoil(self, points: list[Int64], which: list[int], rng: np.random.Generator) -> list[list[Int64]]:
-        ways: list[Callable[[], Int64]] = [
+    def spoil(self, points: list[Int64], which: list[int], rng: np.random.Generator) -> list[Any]:
+        ways: list[Callable[[], Any]] = [
             lambda: np.empty(0, np.int64),
             lambda: np.array([3, 2]),
             lambda: np.array([2, 2]),
             lambda: np.array([-1, 5]),
             lambda: np.array([0, self.universe]),
+            lambda: np.array([0.0, np.nan]),
+            lambda: np.array([[1, 2]]),
+            lambda: [2**64],
+            lambda: None,
         ]
         return [[way() if i in which else each for i, each in enumerate(points)] for way in ways]
 

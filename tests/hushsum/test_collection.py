@@ -91,8 +91,7 @@ def test_an_array_of_strings_is_a_list_of_labels_and_one_string_is_one_label() -
     "labels",
     [
         None, 5, 1.5, True, b"ab", {"a", "b"}, {"a": 1, "b": 2}, frozenset("ab"), np.array("a"), np.array([["a", "b"]]),
-        ["a"], ["a", "b", "a"], ["a", 1], ["a", b"a"], ["a", True], ["a", 1.5], ["a", ["a"]],
-        ["a", np.array(["a", "b"])], np.array([0, 1]), ["a", np.datetime64("NaT")], ["a", complex("nan")],
+        ["a"], ["a", "b", "a"], [1, 2], [b"a", b"b"], [True, None], [1.5, 2], [["a"], ["b"]], np.array([0, 1]),
     ],
     ids=repr,
 )  # fmt: skip
@@ -100,6 +99,11 @@ def test_labels_of_another_number_or_type_are_refused(labels: object) -> None:
     with pytest.raises(RecordError, match="labels: ") as caught:
         labelled("a", "b").class_indices(labels, 2)
     assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("odd", (1, b"a", True, 1.5, ["a"], np.array(["a", "b"]), np.datetime64("NaT"), complex("nan")))
+def test_one_odd_label_costs_its_own_record_alone(odd: object) -> None:
+    assert labelled("a", "b").class_indices(["a", odd, "b"], 3).tolist() == [0, -1, 1]
 
 
 def test_labels_and_classes_go_together() -> None:
