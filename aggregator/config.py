@@ -11,6 +11,7 @@ import pydantic
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
 from aggregator.errors import ConfigError
+from hushsum.hush_format import COUNTERS_MAX
 
 _MIB: Final = 2**20
 LOOPBACK_NAMES: Final = frozenset({"localhost", "ip6-localhost"})
@@ -73,6 +74,7 @@ class Config(pydantic.BaseModel):
         manual: Nothing is sealed or released by the clock, only through the administration.
         retain_verdicts: One verdict an entry is kept in the store, for audits of the service itself. Off by default:
             it is a record of who contributed when.
+        counters_max: Counters of a plan in all its classes; each takes 8 bytes of memory for every open window.
         in_flight_max: Unanswered deltas of one session.
         sessions_max: Open sessions.
         pending_entries_max: Unanswered deltas of all sessions.
@@ -97,6 +99,7 @@ class Config(pydantic.BaseModel):
     skew_s: Annotated[float, Field(ge=0, le=86_400)] = 300.0
     manual: bool = False
     retain_verdicts: bool = False
+    counters_max: Annotated[int, Field(ge=1)] = COUNTERS_MAX
     in_flight_max: Annotated[int, Field(ge=1, le=65_536)] = 256
     sessions_max: Annotated[int, Field(ge=1, le=100_000)] = 1024
     pending_entries_max: Annotated[int, Field(ge=1, le=10_000_000)] = 65_536

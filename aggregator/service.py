@@ -4,6 +4,7 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from math import prod
 from typing import Final
 
 from aggregator.administration import Administration
@@ -224,7 +225,8 @@ async def running(
         wrap_log: What every part gets in place of the log: for simulations that come between.
 
     Raises:
-        ConfigError: The data folder, the plan's file or an address cannot be used.
+        ConfigError: The data folder, the plan's file or an address cannot be used, or the plan has more counters than
+            ``counters_max``.
         PlanError: The plan's file holds none.
         AggregatorError: Log or store cannot be used. (Receipts that cannot be used stop releasing alone.)
         BudgetError: The plan does not fit its population's ledger.
@@ -235,6 +237,7 @@ async def running(
         store = await SqliteStore.open(folder.store, runtime)
         stack.push_async_callback(store.close)
         plan = await plan_of(config.plan, store)
+        _check_size(plan, config)
         await store.register(plan, config.partitions, plan.window.index_at(runtime.now_ms()))
         log = await SqliteLog.open(folder.log, plan.id, config.partitions, runtime)
         stack.push_async_callback(log.close)
@@ -275,6 +278,12 @@ async def serve(config: Config) -> None:
 
 async def _wait(event: asyncio.Event) -> None:
     await event.wait()
+
+
+def _check_size(plan: Plan, config: Config) -> None:
+    if (counters := prod(plan.counters_shape)) > config.counters_max:
+        came = f"plan {plan.name!r} has {counters} counters in all its classes"
+        raise ConfigError(f"{came}, expected at most counters_max = {config.counters_max}, 8 bytes each")
 
 
 def _commit_limits(config: Config) -> CommitLimits:

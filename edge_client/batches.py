@@ -1,7 +1,7 @@
 """From records to deltas without ids: the part of ``add`` that computes, and the time that it is for."""
 
 import operator
-from collections.abc import Sequence
+from array import array
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -11,9 +11,7 @@ import numpy as np
 
 from edge_client.draft import Add, Unbound
 from edge_client.errors import EventTimeError
-from hushsum.collection import label_list
-from hushsum.delta import Delta, DeltaId, encode
-from hushsum.errors import RecordError
+from hushsum.delta import Delta, DeltaId, encode_all
 from hushsum.families import SetRecords
 from hushsum.plan import Plan
 
@@ -46,44 +44,47 @@ def split(plan: Plan, records: Any, window: int, labels: object = None) -> Batch
     Raises:
         RecordError: The array cannot be used at all.
     """
-    several, count = _several(plan, records)
-    given = None if labels is None else label_list(labels)
-    if given is not None and count and len(given) != count:
-        raise RecordError(f"labels: got {len(given)} labels for {count} records")
-    deltas: list[Delta] = []
-    dropped = 0
-    for start in range(0, max(count, 1), plan.delta_records_max):
-        some = slice(start, start + plan.delta_records_max)
-        mine = None if given is None else given[some]
-        part = several[some] if count else several
-        delta, unusable = encode(plan, part, window=window, id=_NO_ID, labels=mine)
-        dropped += unusable
-        if delta is not None:
-            deltas.append(delta)
+    deltas, dropped = encode_all(plan, _several(plan, records), window=window, id=_NO_ID, labels=labels)
     unbound = tuple(Unbound(delta.records, partial(_pack, delta, plan)) for delta in deltas)
     return Batch(Add(window, unbound, dropped, plan.privacy.records_per_client), dropped)
 
 
 def copied(records: Any) -> Any:
-    """Records whose arrays nobody else writes to: an array, a list of them, or a CSR matrix."""
+    """Records that nobody else writes to: whatever NumPy reads, lists of it, or a CSR matrix."""
     if isinstance(records, np.ndarray) or hasattr(records, "indptr"):
         return records.copy()
     if isinstance(records, list | tuple):
-        return [item.copy() if isinstance(item, np.ndarray) else item for item in records]
-    return records
+        return [_copied_item(item) for item in records]
+    return _copied_item(records)
 
 
-def _several(plan: Plan, records: Any) -> tuple[Any, int]:
-    """Records that can be cut, and how many they are: 0 where the family has to say what is wrong with them."""
+def _copied_item(item: Any) -> Any:
+    if isinstance(item, float | int | np.generic):
+        return item
+    if isinstance(item, list | tuple):
+        return list(item)
+    if isinstance(item, np.ndarray | set):  # a masked array stays one, and a set, to be refused as what they are
+        return item.copy()
+    if hasattr(item, "to_pylist"):  # pyarrow's, which never change
+        return item
+    if hasattr(item, "__array__") or isinstance(item, array | memoryview):
+        return np.asarray(item).copy()
+    return item
+
+
+def _several(plan: Plan, records: Any) -> Any:
+    """Several records, where it was one; the family says what is wrong with them."""
     if isinstance(plan.record, SetRecords):
-        one = isinstance(records, np.ndarray) and records.ndim == 1
-        several: Any = [records] if one else records
-        if hasattr(several, "indptr"):  # scipy's, which a device need not have
-            return several, int(several.shape[0])
-        return several, len(several) if isinstance(several, Sequence) else 0
-    array = np.asarray(records)
-    rows = array[np.newaxis] if array.ndim == 1 else array
-    return rows, len(rows) if rows.ndim else 0
+        return [records] if isinstance(records, np.ndarray) and records.ndim == 1 else records
+    if isinstance(records, np.ndarray):
+        return records[np.newaxis] if records.ndim == 1 else records
+    try:
+        rows = np.asarray(records)
+    except (ValueError, OverflowError):  # rows of different lengths: the odd ones drop alone
+        return records
+    if rows.dtype == np.object_:
+        return records
+    return rows[np.newaxis] if rows.ndim == 1 else rows
 
 
 def _pack(delta: Delta, plan: Plan, id: DeltaId) -> bytes:

@@ -42,12 +42,14 @@ def similar_sets() -> None:
     )
     baskets = [np.unique(rng.integers(0, 30, 12)) + 20 * (i % 2) for i in range(20_000)]
     labels = [("weekday", "weekend")[i % 2] for i in range(20_000)]
+    asked = [np.arange(5, 20)]
     counted = hs.Sketch(plan)
     counted.add(baskets, labels=labels)
     release = hs.release(counted)
-    for label in plan.classes:
-        near = release.kernel_sum([np.arange(5, 20)], label=label)
-        print(f"{label}: {near.value[0]:,.0f} ± {near.std_error[0]:,.0f}, of {release.count_of(label):,.0f}")
+    for number, label in enumerate(plan.classes):
+        near, exact = release.kernel_sum(asked, label=label), plan.family.kernel(baskets[number::2], asked).sum()
+        count = release.count_of(label)
+        print(f"{label}: {near.value[0]:.0f} ± {near.std_error[0]:.0f}, of {count:.0f}, exact {exact:.0f}")
 
 
 def synthetic() -> None:
@@ -56,11 +58,11 @@ def synthetic() -> None:
     plan = hs.Plan(name="points", record=SQUARE, sketch=sketch, privacy=PRIVACY)
     counted = hs.Sketch(plan)
     counted.add(points)
-    cells = heavy_cells(plan, hs.release(counted).counters, deviations=5)
-    made = synthetic_records(plan, cells, 5000, rng)
-    print(
-        f"{len(cells.counts)} heavy cells; synthetic mean {made.mean(axis=0).round(2)}, real {points.mean(axis=0).round(2)}"
-    )
+    release = hs.release(counted)
+    cells = heavy_cells(release, deviations=5)
+    made = synthetic_records(release, cells, 5000, rng)
+    means = made.mean(axis=0).round(2), points.mean(axis=0).round(2)
+    print(f"{len(cells)} heavy cells; synthetic mean {means[0]}, real {means[1]}")
 
 
 def regression() -> None:
@@ -75,7 +77,7 @@ def regression() -> None:
     )
     counted = hs.Sketch(plan)
     counted.add(np.column_stack([x, y]))
-    print(f"slopes {fit_regression(plan, hs.release(counted).counters).round(2)}, true [0.5, -0.3]")
+    print(f"slopes {fit_regression(hs.release(counted)).round(2)}, true [0.5, -0.3]")
 
 
 if __name__ == "__main__":

@@ -51,12 +51,13 @@ def median_of_means_bound(variance: npt.ArrayLike, rows: int, failure_probabilit
 
 
 def race_error_bound(root_kernel_sum: npt.ArrayLike, rows: int, epsilon: float, failure_probability: float) -> Floats:
-    """|f̂ − f| ≤ √(f̃²/R + 2R/ε²)·√(32 ln(1/β)) with probability 1 − β: RACE, Theorem 3.4.
+    """|f̂ − f| ≤ 2·√((f̃² + 2R²/ε²)/⌊R/k⌋), k = ``groups_for(β)``, with probability 1 − β: RACE, Theorem 3.4.
 
     Of a kernel sum f = Σ k(x, q) from the hashed family under pure ε, with R independent rows, no rehash of codes into
-    buckets, and ``groups_for(β)`` groups. As printed, for whole 8 ln(1/β) and R/k; :func:`median_of_means_bound` of the
-    variance f̃² + 2R²/ε² is the bound with whole groups. Discrete Laplace noise has a variance below the 2R²/ε² of the
-    theorem's Laplace noise.
+    buckets, and k groups. It is :func:`median_of_means_bound` of a row's variance. The theorem prints
+    √(f̃²/R + 2R/ε²)·√(32 ln(1/β)): the same where 8 ln(1/β) and R/k are whole, and less than what its proof gives
+    where they are not, by up to √2 for each. Discrete Laplace noise has a variance below the 2R²/ε² of the theorem's
+    Laplace noise.
 
     Args:
         root_kernel_sum: f̃ = Σ √k(x, q) ≥ 0, any shape; the number of records where nothing is known.
@@ -72,8 +73,8 @@ def race_error_bound(root_kernel_sum: npt.ArrayLike, rows: int, epsilon: float, 
     """
     roots = _nonnegative("root_kernel_sum", root_kernel_sum)
     _refuse_few(rows, groups_for(failure_probability))
-    variance_of_mean = np.square(roots) / rows + 2.0 * rows / _above_zero("epsilon", epsilon) ** 2
-    return np.asarray(np.sqrt(32.0 * _log_inverse(failure_probability) * variance_of_mean), np.float64)
+    variance = np.square(roots) + 2.0 * (rows / _above_zero("epsilon", epsilon)) ** 2
+    return median_of_means_bound(variance, rows, failure_probability)
 
 
 def optimal_rows(root_kernel_sum: float, epsilon: float) -> int:
@@ -97,7 +98,9 @@ def race_best_error_bound(root_kernel_sum: npt.ArrayLike, epsilon: float, failur
     """|f̂ − f| ≤ 16·√(f̃ ln(1/β)/ε) with probability 1 − β, from ``optimal_rows(f̃, ε)`` rows: RACE, Corollary 3.5.
 
     Theorem 3.4 at R = f̃·ε/√2 is 9.51·√(f̃ ln(1/β)/ε); the rest of the 16 is for rounding R up, and is enough if
-    f̃·ε ≥ 4 − √14 = 0.26. The paper states no such condition; a row for each group implies it.
+    f̃·ε ≥ 4 − √14 = 0.26, and for whole groups, if ln(1/β) is at least 1/8 and a ninth of their number k. The paper
+    states neither: a row for each group implies the first, and these take the place of a smaller ln(1/β), which only
+    β > 0.41 has.
 
     Args:
         root_kernel_sum: As for :func:`race_error_bound`, so large that R* ≥ ``groups_for(failure_probability)``.
@@ -118,7 +121,8 @@ def race_best_error_bound(root_kernel_sum: npt.ArrayLike, epsilon: float, failur
             f"root_kernel_sum: got {float(roots.min())}, expected above {least:.6g}: "
             f"below, the best number of rows is less than the {groups} groups of the median of means"
         )
-    return np.asarray(16.0 * np.sqrt(roots * _log_inverse(failure_probability) / epsilon), np.float64)
+    log = max(_log_inverse(failure_probability), groups / 9, 1 / 8)
+    return np.asarray(16.0 * np.sqrt(roots * log / epsilon), np.float64)
 
 
 def race_relative_error_bound(
@@ -156,10 +160,11 @@ def lsq_error_bound(
 ) -> float:
     """How far a density f̂/n from I independent LSQ pairs may be off, with probability 1 − η: LSQ, Lemma 2.5.
 
-    α + √(32 ln(1/η)·(S²B⁴/I + 2·I·S³B⁴/(ε·n)²)), with ``groups_for(η)`` groups. Lemma 2.5 prints
+    α + 2·√((S²B⁴ + 2·I²·S³B⁴/(ε·n)²)/⌊I/k⌋), with k = ``groups_for(η)`` groups. Lemma 2.5 prints
     α + O(αSB² + S^{1.5}B² ln(1/η)/(α·ε·n)) for I = Θ(ln(1/η)/α²) pairs; this is the same with its constants: one pair's
     answer is within ±S·B², its noise has variance at most S·B²·2(I·B·S/(ε·n))² (its appendix A), and RACE, Lemma 3.3,
-    takes the place of the proof's separate Hoeffding and Chebyshev steps, whose constants are larger.
+    with whole groups (:func:`median_of_means_bound`) takes the place of the proof's separate Hoeffding and Chebyshev
+    steps, whose constants are larger.
 
     Args:
         pairs: I, at least ``groups_for(failure_probability)``.
@@ -183,7 +188,7 @@ def lsq_error_bound(
     noise = 2.0 * sparsity * (pairs / (_above_zero("epsilon", epsilon) * records)) ** 2
     variance = spread * spread * (1.0 + noise)
     bias = float(_nonnegative("approximation", approximation))
-    return bias + math.sqrt(32.0 * _log_inverse(failure_probability) * variance / pairs)
+    return bias + float(median_of_means_bound(variance, pairs, failure_probability))
 
 
 def _log_inverse(failure_probability: float) -> float:

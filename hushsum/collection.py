@@ -1,6 +1,6 @@
 """What a plan collects (``[record]``): the schema of a record, what its columns are called, and the classes."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from hushsum.canonical import real_text
 from hushsum.errors import PlanError, RecordError
-from hushsum.families import RecordSchema, SetRecords, VectorRecords
+from hushsum.families import Records, RecordSchema, SetRecords, VectorRecords
 from hushsum.schema import Table
 
 _DIM_MAX: Final = 2**16
@@ -103,6 +103,23 @@ class Collection:
         }
 
 
+def by_class(records: Records, classes: npt.NDArray[np.int64]) -> Iterator[tuple[int, Records]]:
+    """Each class that has any of the records, rising, and its records in their order.
+
+    Args:
+        records: n accepted ones.
+        classes: (n,), of each.
+    """
+    present, sizes = np.unique(classes, return_counts=True)
+    if len(present) == 1:
+        yield int(present[0]), records
+        return
+    order, end = np.argsort(classes, kind="stable"), 0
+    for index, size in zip(present.tolist(), sizes.tolist(), strict=True):
+        end += size
+        yield index, records[order[end - size : end]]
+
+
 def label_list(labels: object) -> list[object]:
     """Labels as a list of their own; one string is one label.
 
@@ -111,6 +128,8 @@ def label_list(labels: object) -> list[object]:
     """
     if isinstance(labels, str):
         return [labels]
+    if hasattr(labels, "to_pylist"):  # pyarrow's, whose items are no strings
+        labels = labels.to_pylist()
     unordered = isinstance(labels, AbstractSet | Mapping | bytes) or getattr(labels, "ndim", 1) != 1
     if unordered or not isinstance(labels, Iterable):
         raise RecordError(f"labels: got {type(labels).__name__}, expected a list of strings, one a record")

@@ -6,15 +6,16 @@ number of runs (varint), and for each run, in the order of its class: class, rec
 """
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from hushsum.collection import by_class
 from hushsum.errors import DeltaError, Reason
-from hushsum.families import Increments
+from hushsum.families import Increments, Records
 from hushsum.labels import DELTA_DIGEST
 from hushsum.plan import Plan
 from hushsum.varint import Reader, varint, zigzag
@@ -100,13 +101,8 @@ class Delta:
             raise DeltaError(Reason.EMPTY, "a delta without records")
         if runs > plan.counters_shape[0]:
             raise DeltaError(Reason.MALFORMED, f"{runs} runs for {plan.counters_shape[0]} classes")
-        delta = cls(header.plan_id, header.window, header.id, tuple(_unpack_run(reader, plan) for _ in range(runs)))
+        delta = cls(header.plan_id, header.window, header.id, tuple(_unpack_runs(reader, plan, runs)))
         reader.finish()
-        order = [run.class_index for run in delta.runs]
-        if any(after <= before for before, after in pairwise(order)):
-            raise DeltaError(Reason.MALFORMED, f"runs of classes {order}, expected each once, in rising order")
-        if delta.records > plan.delta_records_max:
-            raise _too_many(delta.records, plan)
         return delta
 
 
@@ -121,19 +117,32 @@ def encode(plan: Plan, records: Any, *, window: int, id: DeltaId, labels: object
         RecordError: The array cannot be used at all.
         DeltaError: More records than one delta may hold: split the batch.
     """
+    accepted, numbers, dropped = _accepted(plan, records, labels)
+    if len(accepted) > plan.delta_records_max:
+        raise _too_many(len(accepted), plan)
+    return (_encoded(plan, accepted, numbers, window, id) if len(accepted) else None), dropped
+
+
+def encode_all(plan: Plan, records: Any, *, window: int, id: DeltaId, labels: object = None) -> tuple[list[Delta], int]:
+    """As :func:`encode`, in as few deltas as the plan's limits allow; all have the one id, for others to replace."""
+    accepted, numbers, dropped = _accepted(plan, records, labels)
+    cuts = [slice(at, at + plan.delta_records_max) for at in range(0, len(accepted), plan.delta_records_max)]
+    return [_encoded(plan, accepted[cut], numbers[cut], window, id) for cut in cuts], dropped
+
+
+def _accepted(plan: Plan, records: Any, labels: object) -> tuple[Records, npt.NDArray[np.int64], int]:
+    """Usable records, the class of each, and the number of those that were dropped."""
     accepted, kept = plan.family.accept(records)
     classes = plan.collection.class_indices(labels, len(kept))
     known, numbers = classes[kept] >= 0, classes[kept & (classes >= 0)]
     if not known.all():
         accepted = accepted[known]
-    if len(accepted) > plan.delta_records_max:
-        raise _too_many(len(accepted), plan)
-    dropped = int(len(kept) - len(accepted))
-    runs, present = [], np.unique(numbers)
-    for index in present:
-        mine = accepted if len(present) == 1 else accepted[numbers == index]
-        runs.append(Run(int(index), len(mine), plan.family.encode(mine)))
-    return (Delta(plan.id, window, id, tuple(runs)) if runs else None), dropped
+    return accepted, numbers, int(len(kept) - len(accepted))
+
+
+def _encoded(plan: Plan, accepted: Records, numbers: npt.NDArray[np.int64], window: int, id: DeltaId) -> Delta:
+    runs = (Run(index, len(mine), plan.family.encode(mine)) for index, mine in by_class(accepted, numbers))
+    return Delta(plan.id, window, id, tuple(runs))
 
 
 def read_header(data: bytes) -> DeltaHeader:
@@ -182,19 +191,34 @@ def _read_header(data: bytes) -> tuple[Reader, DeltaHeader]:
     return reader, DeltaHeader(plan_id, reader.signed(), DeltaId(stream, sequence))
 
 
-def _unpack_run(reader: Reader, plan: Plan) -> Run:
+def _unpack_runs(reader: Reader, plan: Plan, runs: int) -> Iterator[Run]:
+    """Each is unpacked once it is sure that those before it leave room for it."""
+    last, room = -1, plan.delta_records_max
+    for _ in range(runs):
+        run = _unpack_run(reader, plan, after=last, room=room)
+        last, room = run.class_index, room - run.records
+        yield run
+
+
+def _unpack_run(reader: Reader, plan: Plan, *, after: int, room: int) -> Run:
+    """The next run, of a class after ``after`` and at most ``room`` records."""
     class_index, records = reader.varint(), reader.varint()
     shape = (reader.varint(), reader.varint())
     encoding = reader.byte()
     packed = reader.take(reader.varint())
     if class_index >= plan.counters_shape[0]:
         raise DeltaError(Reason.MALFORMED, f"class {class_index}, expected 0 to {plan.counters_shape[0] - 1}")
+    if class_index <= after:
+        came = f"a run of class {class_index} after one of class {after}"
+        raise DeltaError(Reason.MALFORMED, f"{came}, expected each once, in rising order")
     if shape != plan.family.shape:
         raise DeltaError(Reason.WRONG_SHAPE, f"counters of shape {shape}, expected {plan.family.shape}")
     if records == 0:
         raise DeltaError(Reason.EMPTY, "a run without records")
-    if records > plan.delta_records_max:
-        raise _too_many(records, plan)
+    if records > room:
+        raise _too_many(plan.delta_records_max - room + records, plan)
+    if len(packed) > (most := plan.delta_sizes.run_bytes_max(records)):
+        raise DeltaError(Reason.MALFORMED, f"a run of {len(packed)} bytes for {records} records, expected up to {most}")
     increments = plan.family.unpack(encoding, packed, records)
     plan.family.check(increments, records)
     return Run(class_index, records, increments)

@@ -24,18 +24,25 @@ class HushsumError(Exception):
     """The root of every error that Hushsum raises on purpose."""
 
 
+class Missing(enum.Enum):
+    """Stands for what came where nothing did."""
+
+    MISSING = "missing"
+
+
 class PlanError(HushsumError):
     """A key of a plan is missing, unknown, or holds what it must not.
 
     Args:
         key: The key's full name, such as ``sketch.rows``.
-        came: What stood there, as the author wrote it.
+        came: What stood there, as the author wrote it, or ``Missing.MISSING``.
         expected: What may stand there.
     """
 
     def __init__(self, key: str, came: object, expected: str) -> None:
         text = repr(came)
-        super().__init__(f"{key}: got {text if len(text) <= 100 else text[:99] + '…'}, expected {expected}")
+        what = "is missing" if came is Missing.MISSING else f"got {text if len(text) <= 100 else text[:99] + '…'}"
+        super().__init__(f"{key}: {what}, expected {expected}")
         self.key = key
         self.came = came
         self.expected = expected

@@ -35,20 +35,20 @@ import numpy.typing as npt
 from hushsum.draws import PublicSeed, PublicStream
 from hushsum.errors import PlanError
 from hushsum.families.paired import Paired
-from hushsum.families.paired_moments import moments
-from hushsum.plan import Plan
+from hushsum.families.paired_moments import Moments, moments
+from hushsum.releases import Release
 
 Float64 = npt.NDArray[np.float64]
-Counters = npt.NDArray[np.int64]
 #: Values (m,) at points (m, d).
 Objective = Callable[[Float64], npt.ArrayLike]
 
 _QUADRATIC_MAX: Final = 40  # coordinates, above which the model's second derivatives are a diagonal
 _SHRINK: Final = 0.7
+_FITS: Final = {"regression": "fit_regression", "margin": "fit_margin"}
 _BISECTIONS: Final = 100
 
 
-def fit_regression(plan: Plan, counters: Counters) -> Float64:
+def fit_regression(release: Release) -> Float64:
     """The coefficients θ (d − 1,) of y ≈ θ·x by least squares on the sums Σ [x, y]·[x, y]ᵀ that a sketch holds.
 
     Directions of x in which those sums are no larger than their own error are shrunk, so that noise alone gives nearly
@@ -57,33 +57,29 @@ def fit_regression(plan: Plan, counters: Counters) -> Float64:
     times as many equations, R·p(p − 1)/2, as d(d + 1)/2 sums is enough there.
 
     Args:
-        plan: Of the paired family with the regression loss.
-        counters: (classes, R, W) int64, noised; classes are added.
+        release: Of the paired family with the regression loss; its classes are added.
 
     Raises:
         PlanError: The plan is of another family or loss.
         ValueError: There are too few rows for so many columns.
     """
-    family = _paired(plan, "regression")
-    found = moments(family.tables, counters.sum(axis=0))
+    found = _moments(release, "regression")
     return _solve(found.second[:-1, :-1], found.second[:-1, -1], found.std_error)
 
 
-def fit_margin(plan: Plan, counters: Counters) -> Float64:
+def fit_margin(release: Release) -> Float64:
     """The coefficients θ (d − 1,) of a linear classifier, sign(θ·x), by least squares to the labels ±1.
 
     As :func:`fit_regression`, on the sums Σ x·xᵀ and Σ label·x that a sketch of the margin loss holds.
 
     Args:
-        plan: Of the paired family with the margin loss.
-        counters: (classes, R, W) int64, noised; classes are added.
+        release: Of the paired family with the margin loss; its classes are added.
 
     Raises:
         PlanError: The plan is of another family or loss.
         ValueError: There are too few rows for so many columns.
     """
-    family = _paired(plan, "margin")
-    found = moments(family.tables, counters.sum(axis=0))
+    found = _moments(release, "margin")
     assert found.first is not None, "a sketch of the margin loss holds it"
     return _solve(found.second, found.first, found.std_error)
 
@@ -140,13 +136,13 @@ def minimise(
     return centre
 
 
-def _paired(plan: Plan, loss: str) -> Paired:
-    family = plan.family
+def _moments(release: Release, loss: str) -> Moments:
+    family = release.plan.family
     if not isinstance(family, Paired):
-        raise PlanError("sketch.family", family.name, "'paired'")
+        raise PlanError("sketch.family", family.name, "'paired', from whose counters a model can be fitted")
     if family.loss != loss:
-        raise PlanError("sketch.loss", family.loss, repr(loss))
-    return family
+        raise PlanError("sketch.loss", family.loss, f"{loss!r}; {_FITS[family.loss]} fits this release")
+    return moments(family.tables, release.counters.sum(axis=0))
 
 
 def _solve(matrix: Float64, vector: Float64, std_error: float) -> Float64:

@@ -6,9 +6,10 @@ numbers, little-endian, in C order. The digest is the labelled SHA-256 of these 
 
 import hashlib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from types import MappingProxyType
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,8 @@ Float32 = npt.NDArray[np.float32]
 PARAMETERS_FORMAT: Final = 1
 #: Numbers of all arrays of a plan together: 16 MiB, which travel with the plan in one message.
 NUMBERS_MAX: Final = 2**22
+#: Arrays of a plan.
+ARRAYS_MAX: Final = 64
 _MAGIC: Final = b"HSPA"
 _AXES: Final = (1, 2)
 
@@ -30,22 +33,31 @@ class Parameters:
     """The arrays beside a plan, by digest. Public: nothing here may have been learned on protected data.
 
     Attributes:
-        arrays: Digest to a read-only float32 array of one or two axes, all finite.
+        arrays: Digest to a read-only float32 array of one or two axes, all finite; read-only itself.
     """
 
-    arrays: dict[str, Float32]
+    arrays: Mapping[str, Float32]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "arrays", MappingProxyType(dict(self.arrays)))
 
     @classmethod
     def of(cls, arrays: Iterable[npt.ArrayLike]) -> "Parameters":
         """The parameters of these arrays, cast to float32.
 
         Raises:
-            PlanError: An array has other axes, is empty, holds a number that float32 does not, or they are too large.
+            PlanError: This is no list of arrays; an array has other axes, is empty, or holds a number that float32 does
+                not; or they are too many or too large.
         """
-        checked = [_checked(array) for array in arrays]
-        if (total := sum(array.size for array in checked)) > NUMBERS_MAX:
-            raise PlanError("parameters", f"{total} numbers", f"at most {NUMBERS_MAX} in all")
-        return cls({digest(array): array for array in checked})
+        if isinstance(arrays, np.ndarray | str | bytes | Mapping) or not isinstance(arrays, Iterable):
+            came = f"an array of shape {arrays.shape}" if isinstance(arrays, np.ndarray) else arrays
+            raise PlanError("parameters", came, "a list of arrays")
+        made: dict[str, Float32] = {}
+        for array in arrays:
+            checked = _checked(array)
+            made[_digest(_encoded(checked))] = checked
+            _check_room(made)
+        return cls(made)
 
     def take(self, key: str, wanted: str, *, columns: int) -> Float32:
         """The matrix (k, ``columns``) that the plan names under a key.
@@ -68,7 +80,7 @@ class Parameters:
 
     def to_bytes(self) -> bytes:
         """Every array in the order of their digests, each after its length (8 bytes, big-endian)."""
-        encoded = [encode(self.arrays[name]) for name in sorted(self.arrays)]
+        encoded = [_encoded(self.arrays[name]) for name in sorted(self.arrays)]
         return b"".join(len(array).to_bytes(8, "big") + array for array in encoded)
 
     @classmethod
@@ -78,17 +90,18 @@ class Parameters:
         Raises:
             PlanError: Truncated, not in this form, or too large.
         """
-        at, arrays = 0, []
+        at, last, arrays = 0, "", dict[str, Float32]()
         while at < len(data):
             end = at + 8 + int.from_bytes(data[at : at + 8], "big")
             if end > len(data):
                 raise PlanError("parameters", f"{len(data)} bytes", "whole arrays")
-            arrays.append(decode(data[at + 8 : end]))
-            at = end
-        parameters = cls.of(arrays)
-        if parameters.to_bytes() != data:
-            raise PlanError("parameters", data[:14], "each array once, in the order of their digests")
-        return parameters
+            array, name = decode(data[at + 8 : end]), _digest(data[at + 8 : end])  # an array has these bytes alone
+            if name <= last:
+                raise PlanError("parameters", data[:14], "each array once, in the order of their digests")
+            arrays[name] = array
+            _check_room(arrays)
+            at, last = end, name
+        return cls(arrays)
 
     def __eq__(self, other: object) -> bool:
         """A digest stands for its array."""
@@ -101,6 +114,10 @@ class Parameters:
         """The number of arrays."""
         return len(self.arrays)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy is read anew from the bytes: as read-only as this."""
+        return Parameters.from_bytes, (self.to_bytes(),)
+
 
 #: What most plans carry.
 NO_PARAMETERS: Final = Parameters({})
@@ -108,7 +125,7 @@ NO_PARAMETERS: Final = Parameters({})
 
 def digest(array: npt.ArrayLike) -> str:
     """The name of an array in a plan: 64 hexadecimal digits."""
-    return hashlib.sha256(labels.PARAMETERS + encode(array)).hexdigest()
+    return _digest(encode(array))
 
 
 def encode(array: npt.ArrayLike) -> bytes:
@@ -117,9 +134,7 @@ def encode(array: npt.ArrayLike) -> bytes:
     Raises:
         PlanError: See :meth:`Parameters.of`.
     """
-    checked = _checked(array)
-    lengths = b"".join(length.to_bytes(4, "big") for length in checked.shape)
-    return _MAGIC + bytes([PARAMETERS_FORMAT, checked.ndim]) + lengths + checked.astype("<f4").tobytes()
+    return _encoded(_checked(array))
 
 
 def decode(data: bytes) -> Float32:
@@ -136,6 +151,22 @@ def decode(data: bytes) -> Float32:
     if len(data) != start + 4 * math.prod(shape):
         raise PlanError("parameters", f"{len(data)} bytes", f"{start + 4 * math.prod(shape)} for shape {shape}")
     return _checked(np.frombuffer(data, "<f4", offset=start).reshape(shape))
+
+
+def _encoded(checked: Float32) -> bytes:
+    lengths = b"".join(length.to_bytes(4, "big") for length in checked.shape)
+    return _MAGIC + bytes([PARAMETERS_FORMAT, checked.ndim]) + lengths + checked.astype("<f4", copy=False).tobytes()
+
+
+def _digest(encoded: bytes) -> str:
+    return hashlib.sha256(labels.PARAMETERS + encoded).hexdigest()
+
+
+def _check_room(arrays: Mapping[str, Float32]) -> None:
+    if len(arrays) > ARRAYS_MAX:
+        raise PlanError("parameters", f"{len(arrays)} arrays or more", f"at most {ARRAYS_MAX}")
+    if (total := sum(array.size for array in arrays.values())) > NUMBERS_MAX:
+        raise PlanError("parameters", f"{total} numbers", f"at most {NUMBERS_MAX} in all")
 
 
 def _checked(array: npt.ArrayLike) -> Float32:

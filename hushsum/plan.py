@@ -22,6 +22,7 @@ import numpy.typing as npt
 from hushsum import canonical
 from hushsum.canonical import shown
 from hushsum.collection import Collection
+from hushsum.delta_sizes import DeltaSizes
 from hushsum.errors import CanonicalError, PlanError, RecordError
 from hushsum.families import FAMILIES, Family, RecordSchema, VectorRecords
 from hushsum.parameters import Parameters
@@ -37,9 +38,6 @@ BUNDLE_BYTES_MAX: Final = 24 * 2**20
 _PLAN_BYTES_MAX: Final = 4 * 2**20
 _BREAK: Final = b"\n"  # canonical bytes never hold one
 _COUNTERS_MAX: Final = 2**31
-_DELTA_RECORDS_MAX: Final = 4096
-_DELTA_HEADER_BYTES: Final = 96
-_RUN_HEADER_BYTES: Final = 48
 _EMPTY: Final[Mapping[str, object]] = MappingProxyType({})
 
 
@@ -53,7 +51,8 @@ class Plan:
         sketch: ``family`` and the family's own keys.
         privacy: ``epsilon``, ``total_epsilon``, and optionally the rest.
         window: ``length``, ``epoch``, ``lateness``; all optional.
-        parameters: The arrays that the sketch names by their digests (:func:`hushsum.parameters.digest`).
+        parameters: The arrays that the sketch names by their digests (:func:`hushsum.parameters.digest`), and no other;
+            of made :class:`hushsum.parameters.Parameters`, those that it names are taken.
 
     Raises:
         PlanError: With the key, what came and what was expected.
@@ -87,8 +86,12 @@ class Plan:
         promise = PrivacySpec.from_table(top.table("privacy"), family.sensitivity)
         schedule = Schedule.from_table(top.table("window"))
         fields = {"name": name, "collection": collection, "family": family, "privacy": promise, "window": schedule}
-        for field, value in {**fields, "parameters": arrays.only(family.digests)}.items():
+        used = arrays.only(family.digests)
+        if arrays is not parameters and len(used) < len(arrays):
+            _refuse_unused(arrays, used)
+        for field, value in {**fields, "parameters": used}.items():
             object.__setattr__(self, field, value)  # frozen for everybody else
+        self.delta_sizes.check()
 
     @classmethod
     def from_fields(cls, fields: object, parameters: Iterable[npt.ArrayLike] | Parameters = ()) -> "Plan":
@@ -232,23 +235,24 @@ class Plan:
             delta=self.privacy.total_delta,
         )
 
+    @cached_property
+    def delta_sizes(self) -> DeltaSizes:
+        """How large its deltas can be."""
+        return DeltaSizes(self.family, self.counters_shape[0], self.privacy.records_per_client)
+
     @property
     def delta_records_max(self) -> int:
-        """Records that one delta may hold; a client splits what is larger."""
-        return min(_DELTA_RECORDS_MAX, self.privacy.records_per_client or _DELTA_RECORDS_MAX)
+        """Records that one delta may hold, at most 4096; a client splits what is larger."""
+        return self.delta_sizes.records_max
 
-    @cached_property
+    @property
     def delta_bytes_max(self) -> int:
-        """Bytes that one packed delta can need."""
-        most, family = self.delta_records_max, self.family
-        whole = family.packed_bytes_max(most)
-        runs = min(self.counters_shape[0], most)
-        if runs == 1:
-            return _DELTA_HEADER_BYTES + whole
-        # Over several classes: no more than so many whole runs, nor than so many bytes a record of the dearest run.
-        powers = [2**k for k in range(most.bit_length())]
-        dearest: int = max(-(-family.packed_bytes_max(min(2 * n - 1, most)) // n) for n in powers)
-        return _DELTA_HEADER_BYTES + runs * _RUN_HEADER_BYTES + min(runs * whole, most * dearest)
+        """Bytes that one packed delta can need, at most 16 MiB."""
+        return self.delta_sizes.bytes_max
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy is read and verified anew from the bundle: as immutable as this."""
+        return Plan.from_bytes, (self.bundle,)
 
     def __hash__(self) -> int:
         return hash(self.id)
@@ -260,6 +264,12 @@ class Plan:
 def plan_id_of(bundle: bytes) -> bytes:
     """The id that a bundle claims, unread: SHA-256 of its canonical bytes, which name the arrays after them."""
     return hashlib.sha256(bundle.partition(_BREAK)[0]).digest()
+
+
+def _refuse_unused(arrays: Parameters, used: Parameters) -> None:
+    digest = next(name for name in arrays.arrays if name not in used.arrays)
+    named = ", ".join(used.arrays) or "none"
+    raise PlanError("parameters", digest, f"arrays alone that the plan names by their digests: {named}")
 
 
 def _family(table: Table, record: RecordSchema, arrays: Parameters) -> Family:

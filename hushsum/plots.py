@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hushsum.canonical import real_text
+from hushsum.errors import PlanError
+from hushsum.families import SetRecords
 from hushsum.plan import Plan
 from hushsum.releases import Release
 
@@ -49,6 +51,20 @@ class View:
     held: tuple[float, ...]
 
 
+def refuse_undrawable(plan: Plan) -> None:
+    """Refuses a plan whose answers are no density over the columns of its records.
+
+    Raises:
+        PlanError: It collects sets, or is of the paired family.
+    """
+    if isinstance(plan.record, SetRecords):
+        instead = "ask about some with hushsum query --at 3,17,29"
+        raise PlanError("record.kind", "set", f"'vector': sets have no columns to draw; {instead}")
+    if plan.family.name == "paired":
+        instead = "ask for some with hushsum query, or fit a model with hushsum.fitting"
+        raise PlanError("sketch.family", "paired", f"a family of densities: this one answers with losses; {instead}")
+
+
 def densest_view(release: Release, columns: Sequence[int] = (0, 1)) -> View:
     """A view through the place where the released density is highest, found column by column.
 
@@ -57,8 +73,10 @@ def densest_view(release: Release, columns: Sequence[int] = (0, 1)) -> View:
         columns: One or two different columns; a plan of one column has one.
 
     Raises:
+        PlanError: See :func:`refuse_undrawable`.
         ValueError: Columns that the plan does not have.
     """
+    refuse_undrawable(release.plan)
     dim = release.plan.vectors.dim
     chosen = tuple(columns)[:dim]
     if not 1 <= len(chosen) <= 2 or len(set(chosen)) != len(chosen) or not all(0 <= c < dim for c in chosen):
@@ -93,9 +111,13 @@ def density_figure(
 
     Returns:
         A matplotlib figure; ``figure.savefig(path)`` writes it.
+
+    Raises:
+        PlanError: See :func:`refuse_undrawable`.
     """
     from matplotlib.figure import Figure
 
+    refuse_undrawable(release.plan)
     view = view or densest_view(release)
     plane = len(view.columns) == 2
     figure = Figure(figsize=(11.0, 9.0 if plane else 5.0), dpi=120, layout="constrained")

@@ -14,9 +14,8 @@ from typing import Final
 import numpy as np
 
 from hushsum.canonical import INTEGER_LIMIT, check_text, real
-from hushsum.errors import CanonicalError, NotBuiltError, PlanError
+from hushsum.errors import CanonicalError, Missing, NotBuiltError, PlanError
 
-_MISSING: Final = object()
 _TEXT_MAX: Final = 128
 # Controls, formats, private use, breaks, spaces but the plain one: two different names would look the same.
 _HIDDEN: Final = {"Cc", "Cf", "Co", "Zl", "Zp", "Zs"}
@@ -47,11 +46,11 @@ class Table:
 
     def value(self, key: str) -> object:
         """Whatever stands under a key that must be there."""
-        return self._take(key, _MISSING)
+        return self._take(key, Missing.MISSING, "a value")
 
     def table(self, key: str) -> "Table":
         """The table under a key that must be there."""
-        return Table(self.value(key), self.name(key))
+        return Table(self._take(key, Missing.MISSING, "a table of keys"), self.name(key))
 
     def optional_table(self, key: str) -> "Table | None":
         """The table under a key, or None where it is left out."""
@@ -59,14 +58,15 @@ class Table:
 
     def tables(self, key: str) -> "tuple[Table, ...]":
         """The list of tables under a key; none where it is left out."""
-        value = self._take(key, ())
+        value = self._take(key, (), "")
         if isinstance(value, str) or not isinstance(value, Sequence):
             raise PlanError(self.name(key), value, "a list of tables")
         return tuple(Table(item, self.name(f"{key}[{index}]")) for index, item in enumerate(value))
 
     def integers(self, key: str, *, low: int, high: int) -> tuple[int, ...]:
         """A list of at least one integer within [low, high], rising."""
-        value, expected = self._take(key, _MISSING), f"a list of rising integers from {low} to {high}"
+        expected = f"a list of rising integers from {low} to {high}"
+        value = self._take(key, Missing.MISSING, expected)
         if isinstance(value, str) or not isinstance(value, Sequence) or not value:
             raise PlanError(self.name(key), value, expected)
         for item in value:
@@ -78,21 +78,22 @@ class Table:
 
     def text(self, key: str, default: str | None = None) -> str:
         """A string of at most 128 visible characters, in Unicode normal form C; spaces only between others."""
-        value = self._take(key, _or_required(default))
+        value = self._take(key, _or_required(default), "a string")
         if not isinstance(value, str):
             raise PlanError(self.name(key), value, "a string")
         return self._clean(key, value)
 
     def integer(self, key: str, *, low: int, high: int = INTEGER_LIMIT, default: int | None = None) -> int:
         """An integer within [low, high]."""
-        value = self._take(key, _or_required(default))
+        expected = f"an integer from {low} to {high}"
+        value = self._take(key, _or_required(default), expected)
         if isinstance(value, bool) or not isinstance(value, int | np.integer) or not low <= value <= high:
-            raise PlanError(self.name(key), value, f"an integer from {low} to {high}")
+            raise PlanError(self.name(key), value, expected)
         return int(value)
 
     def real(self, key: str, *, expected: str, above: int | None = None, default: str | None = None) -> Fraction:
         """A real number, exactly as written; strictly ``above`` a bound where there is one."""
-        came = self._take(key, _or_required(default))
+        came = self._take(key, _or_required(default), expected)
         value = self._exact(key, came, expected)
         if above is not None and value <= above:
             raise PlanError(self.name(key), came, expected)
@@ -101,14 +102,14 @@ class Table:
     def reals(self, key: str, *, length: int) -> tuple[Fraction, ...]:
         """A list of ``length`` real numbers."""
         expected = f"a list of {length} numbers"
-        value = self._take(key, _MISSING)
+        value = self._take(key, Missing.MISSING, expected)
         if isinstance(value, str) or not isinstance(value, Sequence) or len(value) != length:
             raise PlanError(self.name(key), value, expected)
         return tuple(self._exact(f"{key}[{index}]", item, "a number") for index, item in enumerate(value))
 
     def texts(self, key: str, *, lengths: tuple[int, ...] | None = None, distinct: bool = True) -> tuple[str, ...]:
         """A list of strings, empty by default, of one of the given lengths where they are given."""
-        value = self._take(key, ())
+        value = self._take(key, (), "")
         expected = f"a list of {' or '.join(map(str, lengths))} strings" if lengths else "a list of strings"
         if isinstance(value, str) or not isinstance(value, Sequence) or (lengths and len(value) not in lengths):
             raise PlanError(self.name(key), value, expected)
@@ -120,11 +121,12 @@ class Table:
 
     def choice(self, key: str, *, built: Sequence[str], known: Sequence[str] = (), default: str | None = None) -> str:
         """One of the values that are built; one that the design knows beside them is refused by name."""
-        value = self._take(key, _or_required(default))
+        expected = "one of " + ", ".join(map(repr, built))
+        value = self._take(key, _or_required(default), expected)
         if isinstance(value, str) and value in known:
             raise NotBuiltError(self.name(key), value, " or ".join(map(repr, built)))
         if not isinstance(value, str) or value not in built:
-            raise PlanError(self.name(key), value, "one of " + ", ".join(map(repr, built)))
+            raise PlanError(self.name(key), value, expected)
         return str(value)
 
     def finish(self) -> None:
@@ -140,11 +142,11 @@ class Table:
                 known = ", ".join(sorted(self._asked))
                 raise PlanError(self.name(str(key)), self._values[key], f"no such key here{hint}; known are {known}")
 
-    def _take(self, key: str, default: object) -> object:
+    def _take(self, key: str, default: object, expected: str) -> object:
         self._asked.add(key)
         value = self._values.get(key, default)
-        if value is _MISSING:
-            raise PlanError(self.name(key), None, "a value: this key is required")
+        if value is Missing.MISSING:
+            raise PlanError(self.name(key), value, expected)
         return value
 
     def _exact(self, key: str, value: object, expected: str) -> Fraction:
@@ -166,4 +168,4 @@ class Table:
 
 
 def _or_required(default: object) -> object:
-    return _MISSING if default is None else default
+    return Missing.MISSING if default is None else default

@@ -2,17 +2,21 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any, Self
+from math import prod
+from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from hushsum.collection import by_class
 from hushsum.entropy import OsEntropy
 from hushsum.errors import ContributionError, MergeError, PlanMismatchError, RecordError
+from hushsum.families import Increments, Records
 from hushsum.plan import Plan
 
 Counters = npt.NDArray[np.int64]
 ClientId = str | bytes | int
+_FEW: Final = 32  # records are few that change fewer than one counter in so many of their class
 
 
 class Sketch:
@@ -81,16 +85,31 @@ class Sketch:
         if (classes < 0).any():
             accepted, kept = accepted[classes[kept] >= 0], kept & (classes >= 0)
         contributions, numbers = self._bounded(clients, kept), classes[kept]
-        added = {int(index): np.zeros_like(self.counters[0]) for index in np.unique(numbers)}
-        for index, counters in added.items():
-            family.add(counters, accepted if len(added) == 1 else accepted[numbers == index])
+        added, sparse = self._hashed(accepted, numbers)
         # In this order an interruption between two lines may cost the client some of its bound, and never passes it.
         self._contributions += contributions
         self._parts[self._own] = self._parts.get(self._own, 0) + 1
         for index, counters in added.items():
             self.counters[index] += counters
+        self.counters[np.unravel_index(sparse.indices, self.counters.shape)] += sparse.values
         self.counts += np.bincount(numbers, minlength=len(self.counts)) * self.plan.privacy.mechanism.count_scale
         return int(len(kept) - len(accepted))
+
+    def _hashed(self, accepted: Records, numbers: Counters) -> tuple[dict[int, Counters], Increments]:
+        """What records of these classes add: to whole classes, and where that is little, to single counters of all."""
+        family, size = self.plan.family, prod(self.plan.family.shape)
+        changes = family.sensitivity.l0
+        dense: dict[int, Counters] = {}
+        indices, values = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        for index, mine in by_class(accepted, numbers):
+            if len(mine) * changes * _FEW <= size:
+                increments = family.encode(mine)
+                indices.append(increments.indices + index * size)
+                values.append(increments.values)
+            else:
+                dense[index] = np.zeros_like(self.counters[0])
+                family.add(dense[index], mine)
+        return dense, Increments(np.concatenate(indices), np.concatenate(values))
 
     def __add__(self, other: "Sketch") -> "Sketch":
         """The merge of two sketches of one plan that have no part in common.

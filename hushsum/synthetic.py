@@ -1,4 +1,4 @@
-"""Synthetic records from a released partition sketch: public post-processing, at no privacy cost.
+"""Synthetic records from a release of the partition family: public post-processing, at no privacy cost.
 
 A heavy cell is picked in proportion to its estimated records, then a point of it, uniformly (Density Sketches,
 sampling). Cells of few records are left out: their estimates are noise.
@@ -10,12 +10,12 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from hushsum.errors import RecordError
+from hushsum.errors import PlanError, RecordError
 from hushsum.families import partition_heavy
 from hushsum.families.partition import Partition
 from hushsum.families.partition_heavy import HeavyCells
 from hushsum.families.transforms import Scale, float32
-from hushsum.plan import Plan
+from hushsum.releases import Release
 
 Floats = npt.NDArray[np.float64]
 _BLOCK_RECORDS: Final = 1 << 16
@@ -30,8 +30,7 @@ class Uniforms(Protocol):
 
 
 def heavy_cells(
-    plan: Plan,
-    counters: npt.NDArray[np.int64],
+    release: Release,
     *,
     label: str | None = None,
     least: float = 0.0,
@@ -41,23 +40,24 @@ def heavy_cells(
     """The heavy cells of a release.
 
     Args:
-        plan: Of the release; its family is ``partition`` with ``cells = "grid"``.
-        counters: (classes, H·R, W) int64, noised.
+        release: Of the family ``partition`` with ``cells = "grid"``.
         label: Of the class; None: all of them together, whose noise adds up.
         least: Records from which a cell is heavy.
         deviations: See :class:`hushsum.families.partition_heavy.Threshold`.
         cells_max: At most so many cells of a level are looked at.
 
     Raises:
+        PlanError: Another family, or other cells.
         RecordError: The plan has no such class.
-        ValueError: Another family or other cells, or see :func:`hushsum.families.partition_heavy.heavy_cells`.
+        ValueError: See :func:`hushsum.families.partition_heavy.heavy_cells`.
     """
+    family, plan, counters = _partition(release), release.plan, release.counters
     if label is not None and label not in plan.classes:
         known = ", ".join(map(repr, plan.classes)) or "none: it has no classes"
         raise RecordError(f"label: got {label!r}; the plan's classes are {known}")
     chosen = counters if label is None else counters[[plan.classes.index(label)]]
     return partition_heavy.heavy_cells(
-        _partition(plan),
+        family,
         chosen.sum(axis=0),
         noise_std=math.sqrt(len(chosen)) * plan.privacy.mechanism.noise().std,
         least=least,
@@ -66,12 +66,12 @@ def heavy_cells(
     )
 
 
-def synthetic_records(plan: Plan, cells: HeavyCells, n: int, rng: Uniforms) -> Floats:
+def synthetic_records(release: Release, cells: HeavyCells, n: int, rng: Uniforms) -> Floats:
     """Records that are distributed as heavy cells are, uniformly within each.
 
     Args:
-        plan: Of the release.
-        cells: Those of :func:`heavy_cells`.
+        release: Whose cells they are.
+        cells: Those that :func:`heavy_cells` found in it.
         n: How many records.
         rng: A NumPy generator.
 
@@ -79,10 +79,11 @@ def synthetic_records(plan: Plan, cells: HeavyCells, n: int, rng: Uniforms) -> F
         (n, d) float64 within the bounds, in the unit of the plan's bounds.
 
     Raises:
-        ValueError: ``n`` is negative, no cell is heavy, or the plan has transforms other than ``scale``, which cannot
-            be undone.
+        PlanError: Another family, other cells, or transforms other than ``scale``, which cannot be undone.
+        ValueError: ``n`` is negative, or no cell is heavy.
     """
-    factors, weights = _factors(_partition(plan)), np.add.accumulate(np.maximum(cells.counts, 0.0))
+    family = _partition(release)
+    factors, weights = _factors(family), np.add.accumulate(np.maximum(cells.counts, 0.0))
     if n < 0:
         raise ValueError(f"n: got {n}, expected an integer from 0")
     if not len(cells) or not weights[-1] > 0:
@@ -94,23 +95,25 @@ def synthetic_records(plan: Plan, cells: HeavyCells, n: int, rng: Uniforms) -> F
         picked = np.minimum(np.searchsorted(weights, uniforms[:, 0] * weights[-1], side="right"), last)
         lower, upper = cells.lower[picked], cells.upper[picked]
         records[start : start + len(picked)] = (lower + uniforms[:, 1:] * (upper - lower)) / factors
-    box = _partition(plan).record
-    low, high = (np.array([float(end) for end in ends]) for ends in (box.lower, box.upper))
+    low, high = (np.array([float(end) for end in ends]) for ends in (family.record.lower, family.record.upper))
     return np.asarray(np.clip(records, low, high), np.float64)
 
 
-def _partition(plan: Plan) -> Partition:
-    family = plan.family
-    if isinstance(family, Partition):
-        return family
-    raise ValueError(f"plan: of the family {family.name!r}, expected 'partition', whose cells can be drawn from")
+def _partition(release: Release) -> Partition:
+    family = release.plan.family
+    if not isinstance(family, Partition):
+        raise PlanError("sketch.family", family.name, "'partition', whose cells can be drawn from")
+    if family.cells != "grid":
+        raise PlanError("sketch.cells", family.cells, "'grid', whose cells have a volume and levels")
+    return family
 
 
 def _factors(family: Partition) -> Floats:
     """(d,): what records were multiplied by."""
     scales = [step for step in family.transforms.steps if isinstance(step, Scale)]
     if len(scales) < len(family.transforms.steps):
-        raise ValueError("plan: its transforms are not of kind 'scale' alone, so they cannot be undone")
+        kinds = [str(step.to_fields()["kind"]) for step in family.transforms.steps]
+        raise PlanError("sketch.transforms", kinds, "'scale' alone: others cannot be undone")
     factors = np.ones(family.space.dim)
     for step in scales:
         factors *= float32(step.factor)

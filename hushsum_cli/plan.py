@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
@@ -48,11 +48,11 @@ def make(*, plan_toml: Path, out: Path | None, force: bool, parameters: tuple[Pa
     Give plan.json to `hushsum serve` and to devices: they verify it, and never calibrate again. Arrays that the plan
     names by their digests (`hushsum plan digest`) are written into plan.json after these bytes.
     """
-    from hushsum.parameters import digest
+    from hushsum.parameters import Parameters, digest
     from hushsum.plan import Plan
 
     arrays = [_array(path) for path in parameters]
-    made = Plan.from_toml(plan_toml, arrays)
+    made = Plan.from_toml(plan_toml, Parameters.of(arrays))  # which may be more than it names: said below, by file
     for path, array in zip(parameters, arrays, strict=True):
         if digest(array) not in made.parameters.arrays:
             raise click.ClickException(f"{path}: the plan does not name this array; its digest is {digest(array)}")
@@ -105,22 +105,66 @@ def _print(made: "Plan", *, as_json: bool, note: str = "") -> None:
     from hushsum import query
     from hushsum.canonical import real_text
 
-    noise = query.noise_std_error(made)
+    noise, sizes = query.noise_std_error(made), _sizes(made)
     if as_json:
-        print_json({"id": made.hex_id, "noise_std_error": noise, "plan": json.loads(made.to_bytes())})
+        numbers = {"noise_std_error": noise, "kernel_error": made.family.kernel_error, **sizes._asdict()}
+        print_json({"id": made.hex_id, **numbers, "plan": json.loads(made.to_bytes())})
         return
     mechanism = made.privacy.mechanism
+    scale = f"scale {real_text(mechanism.scale)} on every counter"
     answer = "an answer of one class" if made.classes else "an answer"
+    if made.family.name == "hermite":  # whose answers read the counters with weights that differ from query to query
+        answer = f"{answer} at the query where noise is worst"
     pairs = [
         ("id", made.hex_id),
         *_record(made),
         *_sketch(made),
+        ("memory", f"{sizes.counters:,} counters, {_bytes(sizes.sketch_bytes)}"),
+        ("delta", _delta(made, sizes)),
+        *_kernel_error(made),
         ("promise", _promise(made)),
-        ("noise", f"{mechanism.name}, scale {real_text(mechanism.scale)}: ± {noise:,.4g} records on {answer}"),
+        ("noise", f"{mechanism.name}, {scale}: ± {noise:,.4g} records on {answer}"),
         ("budget", f"ε = {real_text(made.privacy.total_epsilon)} in all, for the population {_population(made)}"),
         ("window", _keys(made.window.to_fields())),
     ]
     print_pairs([*pairs, ("file", note)] if note else pairs, title=made.name)
+
+
+class _Sizes(NamedTuple):
+    """What a plan costs."""
+
+    counters: int
+    sketch_bytes: int
+    delta_bytes_of_one_record_max: int
+    delta_bytes_max: int
+
+
+def _sizes(made: "Plan") -> _Sizes:
+    from math import prod
+
+    from hushsum.delta_sizes import DeltaSizes
+
+    shape = made.counters_shape
+    counters = prod(shape) + shape[0]  # each class counts its records, too
+    one = DeltaSizes(made.family, shape[0], records_per_client=1)
+    return _Sizes(counters, 8 * counters, one.bytes_max, made.delta_bytes_max)
+
+
+def _bytes(number: int) -> str:
+    if number >= 2**20:
+        return f"{number / 2**20:,.1f} MiB"
+    return f"{number / 2**10:,.1f} KiB" if number >= 2**10 else f"{number} bytes"
+
+
+def _delta(made: "Plan", sizes: _Sizes) -> str:
+    one, largest = _bytes(sizes.delta_bytes_of_one_record_max), _bytes(sizes.delta_bytes_max)
+    most = made.delta_records_max
+    return f"at most {one} for one record" + (f", {largest} for {most:,}, the most" if most > 1 else "")
+
+
+def _kernel_error(made: "Plan") -> Iterator[tuple[str, str]]:
+    if error := made.family.kernel_error:
+        yield "bias", f"up to {error:.2g} a record: how far the kernel that is estimated may be from the exact one"
 
 
 def _record(made: "Plan") -> Iterator[tuple[str, str]]:

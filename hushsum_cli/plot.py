@@ -24,6 +24,8 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 def plot(*, release_file: Path, out: Path | None, columns: str | None, held: tuple[str, ...]) -> None:
     """Draw the released density over the plane of two columns, and along a line with its 95 % band.
 
+    Of vectors alone: sets and models (family paired) have no such plane; ask about those with `hushsum query`.
+
     The other columns are held where the released density is highest, or where --hold says. The ending of --out chooses
     the format: .png, .svg, .pdf.
     """
@@ -32,6 +34,7 @@ def plot(*, release_file: Path, out: Path | None, columns: str | None, held: tup
 
     release = load(release_file)
     plan = release.plan
+    plots.refuse_undrawable(plan)
     chosen = (
         [_column(plan, text, "--columns") for text in columns.split(",")] if columns else [0, 1][: plan.vectors.dim]
     )

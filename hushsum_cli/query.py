@@ -1,5 +1,6 @@
 """`hushsum query`: answers from a release."""
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -9,8 +10,14 @@ from hushsum_cli.output import as_json as as_json_option
 from hushsum_cli.output import examples, print_json, print_table
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from hushsum.plan import Plan
     from hushsum.releases import Release
     from simulator.records import Floats
+
+    Ids = npt.NDArray[np.int64]
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -21,10 +28,11 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
         "hushsum query today.hush --at 210,225,240 --at 30,30,30",
         "hushsum query today.hush --queries points.csv --density --json",
         "hushsum query today.hush --at 210,225,240 --label sky",
+        "hushsum query baskets.hush --at 3,17,29 --at 5,17",
     ),
 )
 @click.argument("release_file", metavar="FILE.hush", type=_FILE)
-@click.option("--at", "points", multiple=True, metavar="X,Y,…", help="A point to ask at; may be given many times.")
+@click.option("--at", "points", multiple=True, metavar="X,Y,…", help="Where to ask; may be given many times.")
 @click.option("--queries", type=_FILE, help="A file of points: .parquet, .csv or .npy.")
 @click.option("--columns", help="Names of the columns of --queries to take, with commas.")
 @click.option("--label", help="Over the records of this class alone. Default: over those of all classes.")
@@ -50,6 +58,10 @@ def query(  # noqa: PLR0913  one argument an option
 ) -> None:
     """Ask a release for kernel sums (about how many records are near a point), with error bars.
 
+    A query is what the plan's family answers at: a point with the coordinates of a record; of a plan of sets, the ids
+    of one set; of the family paired, the coefficients of a model, one fewer than a record has columns (the answer is
+    the sum of its losses).
+
     Asking costs no privacy: ask as often as you like.
     """
     if bool(points) == (queries is not None):
@@ -57,20 +69,26 @@ def query(  # noqa: PLR0913  one argument an option
     from hushsum.releases import load
 
     release = load(release_file)
-    asked = _from_file(queries, columns, release) if queries else _from_texts(points, release)
+    asked = _from_file(queries, columns, release) if queries else _from_texts(points, release.plan)
     answer = release.density(asked, label=label) if density else release.kernel_sum(asked, label=label)
     interval = answer.interval(confidence)
     what = "density" if density else "kernel sum"
     counts = _counts(release)
     if as_json:
-        rows = zip(asked.tolist(), answer.value.tolist(), answer.std_error.tolist(), interval.tolist(), strict=True)
-        answers = [{"at": at, "value": value, "std_error": error, "interval": ends} for at, value, error, ends in rows]
+        places = [at.tolist() for at in asked]
+        rows = zip(places, answer.value.tolist(), answer.std_error.tolist(), interval.tolist(), strict=True)
+        answers = [
+            {"at": at, "value": value, "std_error": None, "interval": None}
+            if math.isnan(error)
+            else {"at": at, "value": value, "std_error": error, "interval": ends}
+            for at, value, error, ends in rows
+        ]
         about = {"what": what, "label": label, "confidence": confidence, "statement": release.statement()}
         print_json({**about, **counts.to_fields(), "answers": answers})
         return
     form = "{:.4g}" if density else "{:,.1f}"
     table = [
-        [", ".join(f"{x:g}" for x in at), *(form.format(number) for number in (value, error, low, high))]
+        [", ".join(f"{x:g}" for x in at), *(_shown(form, number) for number in (value, error, low, high))]
         for at, value, error, (low, high) in zip(asked, answer.value, answer.std_error, interval, strict=True)
     ]
     share = f"{100 * confidence:g} %"
@@ -81,6 +99,11 @@ def query(  # noqa: PLR0913  one argument an option
         print_table(["class", "records", "± std error"], of_classes)
     click.echo(f"{counts.value:,.1f} ± {counts.std_error:,.1f} records in all")
     click.echo(release.statement())
+
+
+def _shown(form: str, number: float) -> str:
+    """One row alone does not show how far it is off."""
+    return "unknown" if math.isnan(number) else form.format(number)
 
 
 class _Counts(NamedTuple):
@@ -104,29 +127,54 @@ def _counts(release: "Release") -> _Counts:
     return _Counts(release.count, count_std_error(plan), tuple(of_classes))
 
 
-def _from_texts(points: tuple[str, ...], release: "Release") -> "Floats":
+def _from_texts(points: tuple[str, ...], plan: "Plan") -> "Floats | list[Ids]":
+    """An array (m, query_dim), or m arrays of ids."""
     import numpy as np
 
-    dim = release.plan.vectors.dim
+    dim = plan.family.query_dim
+    if not dim:
+        return [_ids(point) for point in points]
+    expected = f"expected {_numbers(plan)}"
     try:
         asked = [[float(number) for number in point.split(",")] for point in points]
     except ValueError as error:
-        raise click.BadParameter(f"{error}; expected {dim} numbers with commas", param_hint="--at") from error
+        raise click.BadParameter(f"{error}; {expected} with commas", param_hint="--at") from error
     for point, numbers in zip(points, asked, strict=True):
         if len(numbers) != dim:
-            raise click.BadParameter(f"{point!r} has {len(numbers)} numbers, expected {dim}", param_hint="--at")
+            raise click.BadParameter(f"{point!r} has {len(numbers)} numbers, {expected}", param_hint="--at")
     return np.array(asked, np.float64)
+
+
+def _ids(point: str) -> "Ids":
+    import numpy as np
+
+    try:
+        return np.unique(np.array([int(number) for number in point.split(",")], np.int64))
+    except (ValueError, OverflowError) as error:
+        expected = "expected the ids of one set with commas, such as 3,17,29"
+        raise click.BadParameter(f"{point!r}: {expected}", param_hint="--at") from error
+
+
+def _numbers(plan: "Plan") -> str:
+    """How many numbers a query has, and of what."""
+    dim = plan.family.query_dim
+    if plan.family.name != "paired":
+        return f"{dim} numbers" if dim > 1 else "1 number"
+    return f"{dim} coefficients of a model" if dim > 1 else "1 coefficient of a model"
 
 
 def _from_file(path: Path, columns: str | None, release: "Release") -> "Floats":
     from simulator.errors import RecordsError
     from simulator.records import load
 
+    plan = release.plan
+    if not plan.family.query_dim:
+        raise click.UsageError("--queries is for points; ask about a set of ids with --at 3,17,29")
     wanted = tuple(columns.split(",")) if columns else ()
     asked = load(path, wanted)
-    if asked.values.shape[1] != release.plan.vectors.dim:
+    if asked.values.shape[1] != plan.family.query_dim:
         raise RecordsError(
             f"{path}: {asked.values.shape[1]} columns ({', '.join(asked.names)}), "
-            f"the release expects {release.plan.vectors.dim}; name them with --columns"
+            f"the release expects {_numbers(plan)}; name them with --columns"
         )
     return asked.values

@@ -122,8 +122,11 @@ async def _contribute(
 
 def _check(plan: "Plan", loaded: "Records") -> None:
     """Refuses records that do not fit the plan, before any of them is hashed."""
+    from hushsum.families import SetRecords
     from simulator.errors import RecordsError
 
+    if isinstance(plan.record, SetRecords):
+        raise RecordsError(f"{loaded.source}: a table holds no sets, which the plan collects; send them by edge_client")
     if loaded.values.shape[1] != plan.vectors.dim:
         raise RecordsError(
             f"{loaded.source}: {loaded.values.shape[1]} columns ({', '.join(loaded.names)}), "

@@ -19,7 +19,8 @@ class Accuracy:
 
     Attributes:
         mean_relative: Mean of |f̂ − f|/f; None where no query is above the floor.
-        expected_relative: Mean of √(2/π)·√(V_hash + V_noise)/f: what that mean should be.
+        expected_relative: Mean of √(2/π)·√(V_hash + V_noise)/f: what that mean should be; None where one row alone
+            does not show its V_hash.
         queries: How many are above the floor.
         floor: In records.
         mean_kernel_sum: Of the exact sums of those queries; 0 where there are none.
@@ -56,8 +57,12 @@ def measure(release: Release, bulk: Sketch, queries: Floats, exact: Floats) -> A
     deviation = (hashing**2 + len(bulk.counters) * query.noise_std_error(bulk.plan) ** 2) ** 0.5
     return Accuracy(
         mean_relative=float((error / truth).mean()),
-        expected_relative=float(math.sqrt(2 / math.pi) * (deviation / truth).mean()),
+        expected_relative=_finite(math.sqrt(2 / math.pi) * (deviation / truth).mean()),
         queries=int(above.sum()),
         floor=floor,
         mean_kernel_sum=float(truth.mean()),
     )
+
+
+def _finite(number: float) -> float | None:
+    return float(number) if math.isfinite(number) else None

@@ -98,5 +98,6 @@ def _table(plan: Plan, points: Floats) -> Floats | None:
         return None
     at = np.zeros((int(largest) + 1, dim))
     at[:, 0] = np.sqrt(np.arange(len(at)))
-    kernel: Floats = plan.family.kernel(np.zeros((1, dim)), at)[0]
+    origin = clip(plan, np.zeros((1, dim)))  # the kernel clips records to the bounds
+    kernel: Floats = plan.family.kernel(origin, origin + at)[0]
     return kernel

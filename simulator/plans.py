@@ -10,13 +10,16 @@ import numpy as np
 import numpy.typing as npt
 
 from hushsum.errors import PlanError
+from hushsum.families import SetRecords
 from hushsum.plan import Plan
 from simulator.errors import RecordsError
 from simulator.records import Floats, Records
 
-# R = 1000 rows of W = 1024 buckets are the published settings (RACE, section 6), and 1 MB of counters. The error of an
-# answer is then the hash's alone at any useful ε: noise adds √(2R)/ε = 45 records to kernel sums of thousands.
+# R = 1000 rows of W = 1024 buckets are the published settings (RACE, section 6), and 8 MB of counters. The error of an
+# answer is then the hash's alone at any useful ε: noise adds √(2R)/ε = 45 records to kernel sums of thousands. R is a
+# multiple of the 8 sets that rows of Sobol points come in by default.
 _ROWS: Final = 1000
+_SOBOL_DIM: Final = 20  # up to which Sobol rows were seen to err less than independent ones
 _BUCKETS: Final = 1024
 # Bandwidth 5 of a cube of 255: RACE's for skin colours in RGB. For other records the same share of the box's diagonal.
 _COLOUR_BANDWIDTH: Final = 5
@@ -38,6 +41,20 @@ def load(path: Path, parameters: Iterable[npt.ArrayLike] = ()) -> Plan:
         return Plan.from_toml(data.decode("utf-8") + "\n", parameters)
     except UnicodeDecodeError as error:
         raise PlanError("plan", str(path), "TOML in UTF-8, or the canonical bytes of a made plan") from error
+
+
+def refuse_incomparable(plan: Plan) -> None:
+    """Refuses a plan whose release a run cannot compare with the truth, which is a density of vectors.
+
+    Raises:
+        PlanError: It collects sets, or is of the paired family.
+    """
+    if isinstance(plan.record, SetRecords):
+        instead = "start hushsum serve, contribute with edge_client and ask with hushsum query --at 3,17,29"
+        raise PlanError("record.kind", "set", f"'vector': simulate compares densities; for sets, {instead}")
+    if plan.family.name == "paired":
+        instead = "start hushsum serve, contribute with hushsum send and fit the release with hushsum.fitting"
+        raise PlanError("sketch.family", "paired", f"another: simulate compares densities; for models, {instead}")
 
 
 def of_photograph(privacy: Mapping[str, object], seed: int) -> Plan:
@@ -81,6 +98,7 @@ def _plan(
         "bandwidth": bandwidth,
         "rows": _ROWS,
         "buckets": _BUCKETS,
+        "draws": "sobol" if len(lower) <= _SOBOL_DIM else "independent",
         "seed": seed,
     }
     return Plan(name=name, record={"kind": "vector", "dim": len(lower), **record}, sketch=sketch, privacy=privacy)

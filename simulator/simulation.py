@@ -127,11 +127,12 @@ def gather(settings: Settings, progress: Progress) -> Material:
         RecordsError: The records cannot be used, or do not fit the plan.
         PlanError: The plan cannot be used.
     """
+    declared = _declared(settings)
     if settings.data is None:
         source = records.photograph()
     else:
         source = records.load(settings.data, settings.columns, settings.label_column)
-    plan = _plan(settings, source, progress)
+    plan = declared or _fitting(settings, source, progress)
     if plan.classes and source.labels is None:
         raise RecordsError(f"{source.source}: the plan has classes; name the labels of --data with --label-column")
     if source.labels is not None and not plan.classes:
@@ -160,16 +161,23 @@ def _labels(shares: list[Share]) -> tuple[str | None, ...]:
     return tuple(label for share in shares for batch in share.labels or () for label in batch)
 
 
-def _plan(settings: Settings, source: Records, progress: Progress) -> Plan:
-    if settings.plan is not None:
-        plan = plans.load(settings.plan)
-        changes = {
-            "epsilon": settings.epsilon,
-            "unit": settings.unit,
-            "records_per_client": settings.records_per_client,
-        }
-        given = {key: value for key, value in changes.items() if value is not None}
-        return plan.replace_privacy(**given) if given else plan
+def _declared(settings: Settings) -> Plan | None:
+    """The user's plan, before anything else is looked at."""
+    if settings.plan is None:
+        return None
+    plan = plans.load(settings.plan)
+    plans.refuse_incomparable(plan)
+    changes = {
+        "epsilon": settings.epsilon,
+        "unit": settings.unit,
+        "records_per_client": settings.records_per_client,
+    }
+    given = {key: value for key, value in changes.items() if value is not None}
+    return plan.replace_privacy(**given) if given else plan
+
+
+def _fitting(settings: Settings, source: Records, progress: Progress) -> Plan:
+    """A plan that fits the records."""
     unit = settings.unit or ("record" if settings.records_per_client is None else "client")
     privacy = plans.privacy_table(settings.epsilon or Fraction(1), unit, settings.records_per_client)
     if settings.data is None:

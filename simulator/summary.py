@@ -23,7 +23,7 @@ class Summary:
         restarts: How often the server was killed and started again.
         seconds: Of the whole run.
         mean_relative_error: Mean of |f̂ − f|/f over the queries with f above the floor; None where there is none.
-        expected_relative_error: What it should be, over the same queries.
+        expected_relative_error: What it should be, over the same queries; None where one row alone does not show it.
         epsilon_spent: By the population's ledger, after the release.
         epsilon_left: The same.
         clients: That contributed.

@@ -43,7 +43,7 @@ def _rows(summary: Summary) -> list[tuple[str, str, str]]:
         ("restarts", f"{summary.restarts}", f"SIGKILL with {summary.unacknowledged_at_kill} deltas nobody was told of"),
         ("seconds", f"{summary.seconds:.1f}", ""),
         ("mean relative error", _percent(summary.mean_relative_error), _queries(summary)),
-        ("expected error", _percent(summary.expected_relative_error), "of the hash and the noise together"),
+        ("expected error", *_expected(summary)),
         ("noise of an answer", f"± {summary.noise_std_error:,.1f}", f"records, from ε = {summary.epsilon:g} alone"),
     ]
     rows += _price(summary)
@@ -60,6 +60,12 @@ def _dropped(summary: Summary) -> str:
 
 def _percent(share: float | None) -> str:
     return "none" if share is None else f"{100 * share:.2f} %"
+
+
+def _expected(summary: Summary) -> tuple[str, str]:
+    if summary.expected_relative_error is None and summary.mean_relative_error is not None:
+        return "unknown", "one row alone does not show how far it is off"
+    return _percent(summary.expected_relative_error), "of the hash and the noise together"
 
 
 def _queries(summary: Summary) -> str:

@@ -33,6 +33,19 @@ def classed_plan(*classes: str, **changes: dict[str, object]) -> Plan:
     return small_plan(record=record, **changes)
 
 
+def set_plan(**changes: dict[str, object]) -> Plan:
+    """A small plan of sets of ids below 100."""
+    record = {**dict.fromkeys(("dim", "lower", "upper"), ...), "kind": "set", "universe": 100}
+    return small_plan(record=record, sketch={"kernel": "jaccard", "bandwidth": ...}, **changes)
+
+
+def model_plan(**changes: dict[str, object]) -> Plan:
+    """A small plan of the paired family: models of two coefficients."""
+    record: dict[str, object] = {"dim": 3, "lower": [-2, -2, -2], "upper": [2, 2, 2]}
+    sketch: dict[str, object] = {"kernel": ..., "bandwidth": ..., "buckets": ..., "family": "paired", "radius": 2}
+    return small_plan(record=record, sketch=sketch, **changes)
+
+
 def client_plan(records_per_client: int = 3) -> Plan:
     """A small plan of unit client."""
     return small_plan(privacy={"unit": "client", "records_per_client": records_per_client})

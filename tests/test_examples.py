@@ -19,6 +19,10 @@ BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encod
 EXAMPLE_PLAN = Plan.from_toml(ROOT / "examples" / "plan.toml")
 
 
+def numbers(line: str) -> list[float]:
+    return [float(number) for number in re.findall(r"-?\d+\.?\d*", line)]
+
+
 def test_the_readme_shows_an_analyst_and_a_device() -> None:
     assert len(BLOCKS) == 2
 
@@ -51,6 +55,33 @@ def test_the_analyst_example_runs_and_its_intervals_are_near(capsys: pytest.Capt
     runpy.run_path(str(ROOT / "examples" / "analyst.py"))
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("at ")]
     assert len(lines) == 3
+    for line in lines:
+        value, _, low, high, exact = numbers(line.partition("]")[2])
+        assert low < value < high
+        assert abs(value - exact) < 3 * (high - low) / 2
+
+
+def test_every_family_of_the_example_answers_near_the_truth(capsys: pytest.CaptureFixture[str]) -> None:
+    """The seeds of hashes and records are fixed, so that noise alone varies: far less than what is left here."""
+    runpy.run_path(str(ROOT / "examples" / "families.py"), run_name="__main__")
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[:9]] == ["hashed"] * 3 + ["fourier"] * 3 + ["hermite"] * 3
+    for line in lines[:9]:
+        value, _, low, high, exact = numbers(line)
+        assert low < value < high
+        assert abs(value - exact) < min(0.02, 3 * (high - low) / 2)
+    for line, name in zip(lines[9:11], ("weekday", "weekend"), strict=True):
+        assert line.startswith(name)
+        near, error, count, exact = numbers(line)
+        assert abs(near - exact) < 6 * error < 1000
+        assert abs(count - 10_000) < 1000
+    heavy, *means = numbers(lines[11])
+    assert 300 < heavy < 600
+    assert np.abs(np.array(means) - 5).max() < 0.1
+    slope, other, *true = numbers(lines[12])
+    assert true == [0.5, -0.3]
+    assert np.abs(np.array([slope, other]) - true).max() < 0.1
+    assert len(lines) == 13
 
 
 async def test_the_device_example_contributes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

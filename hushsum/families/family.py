@@ -48,6 +48,17 @@ class SetRecords:
 RecordSchema = VectorRecords | SetRecords
 
 
+class Queried:
+    """A family of vectors whose queries are points like its records."""
+
+    record: VectorRecords
+
+    @property
+    def query_dim(self) -> int:
+        """d, as many coordinates as a record has."""
+        return self.record.dim
+
+
 @dataclass(frozen=True, eq=False)
 class Increments:
     """A sparse change of the counters of one class.
@@ -129,6 +140,11 @@ class Family(Protocol):
     @property
     def shape(self) -> tuple[int, int]:
         """The shape of one class's counters: (rows, buckets) for hashed."""
+        ...
+
+    @property
+    def query_dim(self) -> int:
+        """Coordinates of a query; 0 where it is a set."""
         ...
 
     @property

@@ -10,7 +10,7 @@ the query's phase; the kernel is the mean of cos ω·(x − q) over the frequenc
 3. What a phase adds: :mod:`hushsum.families.rff.waves`.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, partial
 from types import ModuleType
@@ -23,12 +23,13 @@ from hushsum import acceleration
 from hushsum.canonical import INTEGER_LIMIT
 from hushsum.draws import PublicSeed
 from hushsum.errors import RecordError
-from hushsum.families import parallel
-from hushsum.families.family import Answer, Counters, Float32, Increments, Records, RecordSchema, VectorRecords
+from hushsum.families import parallel, rounding
+from hushsum.families.family import Answer, Counters, Float32, Increments, Queried, Records, RecordSchema, VectorRecords
 from hushsum.families.rff import limits, plain, ranges
 from hushsum.families.rff.phases import REACH_MAX, Pairs
 from hushsum.families.rff.spectrum import Spectrum
 from hushsum.families.rff.waves import Waves, waves
+from hushsum.families.stored import FieldsAlone, check_counters
 from hushsum.families.transforms import Transforms
 from hushsum.families.vectors import Space, vector_records
 from hushsum.parameters import NO_PARAMETERS, Parameters
@@ -42,7 +43,7 @@ _ANSWERED: Final = 1 << 13  # queries at once
 
 
 @dataclass(frozen=True)
-class Fourier:
+class Fourier(Queried, FieldsAlone):
     """The fourier family with its parameters; frequencies are drawn from the seed at first use.
 
     Attributes:
@@ -66,6 +67,7 @@ class Fourier:
     def __post_init__(self) -> None:
         limits.refuse_rows(self.spectrum, self.rows, self._space.dim)
         limits.refuse_bandwidth(self.spectrum, self._space.sizes.astype(np.float64))
+        rounding.refuse(self.spectrum.rounding(self._space.rounding), self.bandwidth, "sketch")
 
     @classmethod
     def from_table(cls, sketch: Table, record: RecordSchema, parameters: Parameters = NO_PARAMETERS) -> Self:
@@ -79,7 +81,7 @@ class Fourier:
         schema = vector_records(record, "the fourier family")
         rows = sketch.integer("rows", low=1, high=_ROWS_MAX)
         transforms = Transforms.from_table(sketch, parameters, schema.dim)
-        dim = Space.of(schema, transforms).dim
+        dim = transforms.dim(schema.dim)
         family = cls(
             record=schema,
             spectrum=Spectrum.from_table(sketch, parameters, rows=rows, dim=dim),
@@ -134,9 +136,9 @@ class Fourier:
 
     @property
     def kernel_error(self) -> float:
-        """See :meth:`Spectrum.error`; the rounding of drawn counters has no part in it (:mod:`.rff.waves`)."""
+        """Of :meth:`Spectrum.error` and of float32; rounding drawn counters adds none (:mod:`.rff.waves`)."""
         lower, upper = (end.astype(np.float64) for end in self._space.ends)
-        return self.spectrum.error(upper - lower, self.fraction_bits)
+        return self.spectrum.error(upper - lower, self.fraction_bits) + self.spectrum.rounding(self._space.rounding)
 
     def accept(self, records: npt.ArrayLike) -> tuple[Float32, npt.NDArray[np.bool_]]:
         """Usable records, clipped, transformed and centred, (k, d') float32, and the mask (n,) of those that were kept.
@@ -157,15 +159,9 @@ class Fourier:
             RecordError: The records do not come from :meth:`accept`.
             ValueError: The counters have another shape, type or layout.
         """
-        flags = counters.flags
-        if counters.shape != self.shape or counters.dtype != np.int64 or not (flags.c_contiguous and flags.writeable):
-            raise ValueError(
-                f"counters: got {counters.dtype} of shape {counters.shape}, "
-                f"expected C-contiguous int64 {self.shape} that may be written"
-            )
+        check_counters(counters, self.shape)
         usable, pairs, engine = self._space.accepted(records), self._pairs, _engine()
-        cores = parallel.cores() if len(usable) > parallel.RECORDS_MIN else 1
-        work = parallel.pieces(self.rows, cores)
+        work = parallel.shares(self.rows, len(usable))
         parallel.spread(lambda rows: engine.add(pairs, counters[rows], usable, rows), work, len(usable))
 
     def encode(self, records: Records) -> Increments:
@@ -234,8 +230,7 @@ class Fourier:
                 some = slice(start, min(start + _ANSWERED, piece.stop))
                 value[some], error[some] = division.reduce(partial(engine.sums, pairs, counters, points[some]))
 
-        cores = parallel.cores() if len(points) > parallel.RECORDS_MIN else 1
-        parallel.spread(work, parallel.pieces(len(points), cores), len(points))
+        parallel.spread(work, parallel.shares(len(points), len(points)), len(points))
         value /= self._waves.scale
         error /= self._waves.scale
         if division.spread == "noise":
@@ -247,8 +242,17 @@ class Fourier:
         return counter_variance / self.rows / self._waves.scale**2
 
     def kernel(self, x: npt.ArrayLike, y: npt.ArrayLike) -> npt.NDArray[np.float64]:
-        """The exact kernel, (n, d) and (m, d) to (n, m); of given frequencies the mean of their cosines."""
-        return self.spectrum.kernel(self._space.exact(x), self._space.exact(y))
+        """The exact kernel, (n, d) records and (m, d) queries to (n, m): records are clipped to the bounds.
+
+        Of given frequencies the mean over pairs of the cosine between the phases of both, in whole steps as they are
+        added and read: these depend on nothing that is drawn.
+
+        Raises:
+            RecordError: A point that given frequencies cannot tell.
+        """
+        if self.spectrum.given is not None:
+            return plain.shared(self._pairs, self._space.records(x), self._read_queries(y))
+        return self.spectrum.kernel(self._space.exact(x, clip=True), self._space.exact(y))
 
     @cached_property
     def _pairs(self) -> Pairs:
@@ -273,10 +277,6 @@ class Fourier:
             worst = int(np.argmax(~(reach < REACH_MAX)))
             raise RecordError(f"queries: number {worst} is so far from the bounds that its phases cannot be told")
         return points
-
-    def __getstate__(self) -> dict[str, object]:
-        """The fields alone: frequencies are drawn again where they are needed."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 def _engine() -> ModuleType:

@@ -11,7 +11,8 @@ is the probability that both share a bucket.
 3. Buckets: :mod:`hushsum.families.lsh.placement`.
 """
 
-from dataclasses import dataclass, fields
+import math
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Final, Self
 
@@ -20,18 +21,20 @@ import numpy.typing as npt
 
 from hushsum.canonical import INTEGER_LIMIT
 from hushsum.draws import PublicSeed
-from hushsum.errors import DeltaError, Reason, RecordError
-from hushsum.families import parallel
+from hushsum.errors import RecordError
+from hushsum.families import row_writes
 from hushsum.families.family import Answer, Counters, Increments, Records, RecordSchema, SetRecords, VectorRecords
 from hushsum.families.lsh import placement
 from hushsum.families.lsh.coders import Points
 from hushsum.families.lsh.hashes import Domain
 from hushsum.families.lsh.jaccard import SetSpace
 from hushsum.families.lsh.rows import Rows
+from hushsum.families.medians import checked_groups
 from hushsum.families.products import Product
 from hushsum.families.row_counts import refuse_impossible_counts
 from hushsum.families.row_draws import RowDraws, read_given
-from hushsum.families.row_reads import RowReads, engine, shared_codes
+from hushsum.families.row_reads import RowReads, shared_codes
+from hushsum.families.stored import FieldsAlone, check_counters
 from hushsum.families.transforms import Transforms
 from hushsum.families.vectors import Space
 from hushsum.packing import pack_rows, size_max, unpack_rows
@@ -42,12 +45,10 @@ from hushsum.sensitivity import Sensitivity
 NO_TRANSFORMS: Final = Transforms()
 _ROWS_MAX: Final = 2**20
 _BUCKETS_MAX: Final = 2**24
-_ROWS_ABREAST: Final = 4  # the compiled loops take so many rows at once
-_RECORDS_MAX: Final = 2**38  # of one delta: sums of a row of counters stay far inside int64
 
 
 @dataclass(frozen=True)
-class Hashed:
+class Hashed(FieldsAlone):
     """The hashed family with its parameters; tables are drawn from the seed at first use.
 
     Attributes:
@@ -71,7 +72,7 @@ class Hashed:
     transforms: Transforms = NO_TRANSFORMS
 
     def __post_init__(self) -> None:
-        self.product.refuse_sizes(self._space, rows=self.rows, buckets=self.buckets)
+        self.product.refuse_sizes(self._space, rows=self.rows, buckets=self.buckets, draws=self.draws.kind)
         self.draws.refuse(self.product, self._space, self.rows)
         self.product.refuse_codes(self._space, self.draws.kind)
 
@@ -122,13 +123,18 @@ class Hashed:
 
     @property
     def kernel_error(self) -> float:
-        """0, but where a hash cuts its draws off."""
-        return self.product.kernel_error(self._space)
+        """What hashes add that cut draws off, and arithmetic in float32: of coordinates, and of fastfood."""
+        return min(1.0, self.product.kernel_error(self._space) + self.draws.rounding(self.product, self._space))
 
     @property
     def shape(self) -> tuple[int, int]:
         """(rows, buckets)."""
         return self.rows, self.buckets
+
+    @property
+    def query_dim(self) -> int:
+        """d; 0 for sets."""
+        return self.record.dim if isinstance(self.record, VectorRecords) else 0
 
     @property
     def sensitivity(self) -> Sensitivity:
@@ -160,15 +166,9 @@ class Hashed:
             RecordError: The records do not come from :meth:`accept`.
             ValueError: The counters have another shape, type or layout.
         """
-        flags = counters.flags
-        if counters.shape != self.shape or counters.dtype != np.int64 or not (flags.c_contiguous and flags.writeable):
-            raise ValueError(
-                f"counters: got {counters.dtype} of shape {counters.shape}, "
-                f"expected C-contiguous int64 {self.shape} that may be written"
-            )
-        usable, tables, loops = self._space.accepted(records), self._tables, engine()
-        work = self._row_pieces(len(usable))
-        parallel.spread(lambda rows: loops.add(tables, counters[rows], usable, rows), work, len(usable))
+        check_counters(counters, self.shape)
+        usable = self._space.accepted(records)
+        row_writes.add(self._tables, counters, usable, together=self.product.rows_together)
 
     def encode(self, records: Records) -> Increments:
         """The increments of accepted records: at most R·min(n, W) of them.
@@ -176,10 +176,8 @@ class Hashed:
         Raises:
             RecordError: The records do not come from :meth:`accept`.
         """
-        usable, tables, loops = self._space.accepted(records), self._tables, engine()
-        work = self._row_pieces(len(usable))
-        parts = parallel.spread(lambda rows: loops.encode(tables, usable, rows), work, len(usable))
-        return Increments(*(parts[0] if len(parts) == 1 else map(np.concatenate, zip(*parts, strict=True))))
+        usable = self._space.accepted(records)
+        return Increments(*row_writes.encode(self._tables, usable, together=self.product.rows_together))
 
     def check(self, increments: Increments, records: int) -> None:
         """Every row sums to exactly ``records``, and nothing is negative.
@@ -187,8 +185,6 @@ class Hashed:
         Raises:
             DeltaError: With the reason ``impossible_counts``.
         """
-        if not 0 <= records <= _RECORDS_MAX:
-            raise DeltaError(Reason.IMPOSSIBLE_COUNTS, f"{records} records, expected 0 to {_RECORDS_MAX}")
         refuse_impossible_counts(increments, records, rows=self.rows, buckets=self.buckets)
 
     def pack(self, increments: Increments, records: int) -> tuple[int, bytes]:
@@ -218,7 +214,9 @@ class Hashed:
         """Unbiased estimates of Σ k(x, q) at m queries, which are not clipped; R = 1 has NaN as standard error.
 
         Direct buckets: the mean over rows. Rehashed ones: (mean − N̂/W)·W/(W − 1), N̂ the mean of the row totals. The
-        standard error is that of the spread of rows, or of Sobol sets, or for given rows that of the noise alone.
+        standard error is that of the spread of rows, or of independent sets of rows where these depend on each other
+        (Sobol, orthogonal and fastfood draws), or for given rows in direct buckets that of the noise alone. Rows of
+        one-permutation hashing err together by up to √2 times their spread: there it is that, which may be too much.
 
         Raises:
             RecordError: The queries' type or dimension is wrong, or one is not finite, or too far from the bounds.
@@ -228,28 +226,33 @@ class Hashed:
             raise ValueError(f"counters: got shape {counters.shape}, expected {self.shape}")
         counters = np.ascontiguousarray(counters, np.int64)
         points = self._near(queries)
-        factor, less = 1.0, np.zeros(self.rows)
-        if self.rehashed:
-            factor = self.buckets / (self.buckets - 1)
-            less = counters.sum(axis=1) / self.buckets
-        reads = RowReads(self._tables, counters, points, less, factor)
+        reads = RowReads.of(self._tables, counters, points)
         if groups is not None:
             return reads.median_of_groups(self._grouped(groups))
-        if self.draws.kind == "sobol":
-            return reads.mean_of_sets(self.draws.sobol_sets)
-        if self.draws.kind == "given":
+        if (sets := self.draws.sets(self.product, self._space, self.rows)) is not None:
+            return reads.mean_of_sets(sets)
+        if self.draws.kind == "given" and not self.rehashed:  # the multipliers of a rehash are drawn
             return reads.mean_of_given(self.answer_variance(noise_variance))
-        return reads.mean()
+        answer = reads.mean()
+        if self.product.rows_together:
+            return replace(answer, std_error=answer.std_error * math.sqrt(2))
+        return answer
 
     def answer_variance(self, counter_variance: float) -> float:
         """σ²/R, and W/(W − 1) times that where buckets are rehashed."""
         return counter_variance / self.rows * (self.buckets / (self.buckets - 1) if self.rehashed else 1.0)
 
     def kernel(self, x: Any, y: Any) -> npt.NDArray[np.float64]:
-        """The exact kernel of n and m points, to (n, m); for given rows, the share in which both share their codes."""
+        """The exact kernel of n records and m queries, to (n, m): records are clipped to the bounds.
+
+        For given rows, the share in which both share their codes.
+
+        Raises:
+            RecordError: A point that given rows cannot hash.
+        """
         if self.draws.kind != "given":
             return self.product.kernel(self._space, x, y)
-        return shared_codes(self._tables, self._near(x), self._near(y))
+        return shared_codes(self._tables, self._space.records(x), self._near(y))
 
     @cached_property
     def _tables(self) -> Rows:
@@ -268,7 +271,8 @@ class Hashed:
     def _space(self) -> Domain:
         if isinstance(self.record, SetRecords):
             return SetSpace(self.record.universe)
-        return Space.of(self.record, self.transforms, centred=self.product.centred)
+        centred = self.product.centred
+        return Space.of(self.record, self.transforms, centred=centred, rounded=not centred)
 
     def _near(self, queries: Any) -> Points:
         points = self._space.queries(queries)
@@ -280,15 +284,7 @@ class Hashed:
 
     def _grouped(self, groups: int) -> int:
         if self.draws.kind != "independent":
-            raise ValueError(f"groups: got {groups}, expected None: rows of draws = {self.draws.kind!r} are dependent")
-        if not 1 <= groups <= self.rows:
-            raise ValueError(f"groups: got {groups}, expected 1 to the {self.rows} rows")
-        return groups
-
-    def _row_pieces(self, records: int) -> list[slice]:
-        cores = parallel.cores() if records > parallel.RECORDS_MIN else 1
-        return parallel.pieces(self.rows, cores, grain=_ROWS_ABREAST)
-
-    def __getstate__(self) -> dict[str, object]:
-        """The fields alone: tables are drawn again where they are needed."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+            raise ValueError(f"groups: got {groups!r}, expected None: {self.draws.kind} rows are dependent")
+        if self.product.rows_together:
+            raise ValueError(f"groups: got {groups!r}, expected None: one-permutation rows are dependent")
+        return checked_groups(groups, self.rows)

@@ -10,7 +10,7 @@ counters show it, which every answer states (:mod:`hushsum.families.hermite_bias
 """
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from types import ModuleType
@@ -22,9 +22,10 @@ import numpy.typing as npt
 from hushsum import acceleration, kernels
 from hushsum.canonical import real_text
 from hushsum.errors import PlanError
-from hushsum.families import hermite_bias, hermite_checks, hermite_grid, hermite_series
-from hushsum.families.family import Answer, Counters, Float32, Increments, Records, RecordSchema, VectorRecords
-from hushsum.families.hermite_grid import BLOCK_RECORDS, Grid
+from hushsum.families import hermite_bias, hermite_checks, hermite_grid, hermite_series, parallel
+from hushsum.families.family import Answer, Counters, Float32, Increments, Queried, Records, RecordSchema, VectorRecords
+from hushsum.families.hermite_grid import BLOCK_RECORDS, Float64, Grid
+from hushsum.families.stored import FieldsAlone, check_counters
 from hushsum.families.transforms import Transforms
 from hushsum.families.vectors import MAGNITUDE_MAX, Space, vector_records
 from hushsum.parameters import NO_PARAMETERS, Parameters
@@ -40,7 +41,7 @@ _ENCODED_COUNTERS: Final = 1 << 20  # worked on at once
 
 
 @dataclass(frozen=True)
-class Hermite:
+class Hermite(Queried, FieldsAlone):
     """The hermite family with its parameters; the kernel is exp(−‖x − y‖²/σ²).
 
     Attributes:
@@ -150,12 +151,7 @@ class Hermite:
             RecordError: The records do not come from :meth:`accept`.
             ValueError: The counters have another shape, type or layout.
         """
-        flags = counters.flags
-        if counters.shape != self.shape or counters.dtype != np.int64 or not (flags.c_contiguous and flags.writeable):
-            raise ValueError(
-                f"counters: got {counters.dtype} of shape {counters.shape}, "
-                f"expected C-contiguous int64 {self.shape} that may be written"
-            )
+        check_counters(counters, self.shape)
         usable, add = self._space.accepted(records), _engine().add
         for start in range(0, len(usable), BLOCK_RECORDS):
             add(self._grid, counters, *self._grid.locate(usable[start : start + BLOCK_RECORDS]))
@@ -233,9 +229,14 @@ class Hermite:
             raise ValueError(f"counters: got shape {counters.shape}, expected {self.shape}")
         points = self._space.queries(queries)
         stored = np.ascontiguousarray(counters, np.int64)
-        grid, cutoff, read = self._grid, float(self.cutoff), _engine().read
-        value, squares = hermite_series.sums(grid, stored, points, cutoff, read)
-        bias = hermite_bias.bias(grid, stored, points, cutoff, self._magnitude, value, read)
+        grid, cutoff, magnitude, read = self._grid, float(self.cutoff), self._magnitude, _engine().read
+
+        def work(some: slice) -> tuple[Float64, Float64, Float64]:
+            value, squares = hermite_series.sums(grid, stored, points[some], cutoff, read)
+            return value, squares, hermite_bias.bias(grid, stored, points[some], cutoff, magnitude, value, read)
+
+        parts = parallel.spread(work, parallel.shares(len(points), len(points)), 0)
+        value, squares, bias = (np.concatenate(part) for part in zip(*parts, strict=True))
         return Answer(value, np.sqrt(noise_variance * squares), spread="noise", bias=bias).over(grid.scale)
 
     def answer_variance(self, counter_variance: float) -> float:
@@ -243,8 +244,8 @@ class Hermite:
         return counter_variance * self._norm_squared_max / self._grid.scale**2
 
     def kernel(self, x: npt.ArrayLike, y: npt.ArrayLike) -> npt.NDArray[np.float64]:
-        """The exact kernel, (n, d) and (m, d) to (n, m)."""
-        distances = kernels.euclidean_distances(self._space.exact(x), self._space.exact(y))
+        """The exact kernel, (n, d) records and (m, d) queries to (n, m): records are clipped to the bounds."""
+        distances = kernels.euclidean_distances(self._space.exact(x, clip=True), self._space.exact(y))
         return kernels.gaussian(distances, float(self.bandwidth))
 
     @cached_property
@@ -266,10 +267,6 @@ class Hermite:
 
     def _limits(self, records: int) -> dict[str, int]:
         return {"entries_max": records * self.sensitivity.l0, "largest": records * self._grid.scale}
-
-    def __getstate__(self) -> dict[str, object]:
-        """The fields alone: the rest follows from them."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 def _engine() -> ModuleType:

@@ -25,9 +25,9 @@ least answer.
 """
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, partial
 from typing import ClassVar, Final, Self
 
 import numpy as np
@@ -36,11 +36,14 @@ import numpy.typing as npt
 from hushsum import kernels
 from hushsum.canonical import INTEGER_LIMIT, real_text
 from hushsum.draws import PublicSeed
-from hushsum.errors import DeltaError, Reason, RecordError
+from hushsum.errors import RecordError
 from hushsum.families.family import Answer, Counters, Float32, Increments, Records, RecordSchema, VectorRecords
+from hushsum.families.medians import checked_groups, means_of_groups, median_of_means
 from hushsum.families.paired_keys import lift_of, read_norm_bound, read_power, read_radius, refuse_sizes
 from hushsum.families.paired_lift import Lift
 from hushsum.families.paired_rows import PairedRows
+from hushsum.families.row_counts import refuse_impossible_counts
+from hushsum.families.stored import FieldsAlone, check_counters
 from hushsum.families.transforms import Transforms
 from hushsum.families.vectors import Space, vector_records
 from hushsum.packing import pack_rows, size_max, unpack_rows
@@ -49,11 +52,10 @@ from hushsum.schema import Table
 from hushsum.sensitivity import Sensitivity
 
 _ROWS_MAX: Final = 2**17
-_RECORDS_MAX: Final = 2**38
 
 
 @dataclass(frozen=True)
-class Paired:
+class Paired(FieldsAlone):
     """The paired family with its parameters; tables are drawn from the seed at first use.
 
     Attributes:
@@ -174,18 +176,12 @@ class Paired:
             RecordError: The records do not come from :meth:`accept`.
             ValueError: The counters have another shape, type or layout.
         """
-        flags, came = counters.flags, f"{counters.dtype} of shape {counters.shape}"
-        if counters.shape != self.shape or counters.dtype != np.int64 or not (flags.c_contiguous and flags.writeable):
-            raise ValueError(f"counters: got {came}, expected C-contiguous int64 {self.shape} that may be written")
+        check_counters(counters, self.shape)
         self.tables.add(counters, self._space.accepted(records))
 
     def encode(self, records: Records) -> Increments:
         """The increments of accepted records: at most R·min(n, W) of them."""
-        counters = np.zeros(self.shape, np.int64)  # W is small: a row of them is hardly more than one increment
-        self.add(counters, records)
-        flat = counters.reshape(-1)
-        indices = np.flatnonzero(flat).astype(np.int64)
-        return Increments(indices, flat[indices])
+        return Increments(*self.tables.encode(self._space.accepted(records)))
 
     def check(self, increments: Increments, records: int) -> None:
         """Every row sums to exactly ``records``, and nothing is negative.
@@ -193,18 +189,7 @@ class Paired:
         Raises:
             DeltaError: With the reason ``impossible_counts``.
         """
-        values, reason = increments.values, Reason.IMPOSSIBLE_COUNTS
-        if not 0 <= records <= _RECORDS_MAX:
-            raise DeltaError(reason, f"{records} records, expected 0 to {_RECORDS_MAX}")
-        if len(values) and not 1 <= int(values.min()) <= int(values.max()) <= records:
-            raise DeltaError(
-                reason, f"counts from {values.min()} to {values.max()}, expected 1 to the {records} records"
-            )
-        ends = np.searchsorted(increments.indices, np.arange(1, self.rows + 1) * self.shape[1])
-        running = np.concatenate([[0], np.cumsum(values)])
-        sums = np.diff(running[np.concatenate([[0], ends])])
-        for row in np.flatnonzero(sums != records)[:1]:
-            raise DeltaError(reason, f"row {row} sums to {sums[row]}, expected {records} in every row")
+        refuse_impossible_counts(increments, records, rows=self.rows, buckets=self.shape[1])
 
     def pack(self, increments: Increments, records: int) -> tuple[int, bytes]:
         """A list of buckets a row, Elias–Fano, or counts."""
@@ -241,11 +226,12 @@ class Paired:
         del noise_variance  # the rows show it
         if counters.shape != self.shape:
             raise ValueError(f"counters: got shape {counters.shape}, expected {self.shape}")
-        if groups is not None and not 1 <= groups <= self.rows:
-            raise ValueError(f"groups: got {groups}, expected an integer from 1 to the {self.rows} rows")
+        if groups is not None:
+            groups = checked_groups(groups, self.rows)
         counters, coefficients = np.ascontiguousarray(counters, np.int64), self._lift.accepted(queries)
-        if groups and groups > 1:
-            return self._median(counters, coefficients, groups)
+        if groups is not None:
+            means = means_of_groups(self.rows, groups, partial(self.tables.sums, counters, coefficients))
+            return Answer(*median_of_means(means, self.rows // groups), spread="groups", degrees=max(1, groups - 1))
         first, total, squares = self.tables.sums(counters, coefficients, slice(0, self.rows))
         value = first + total / self.rows
         if self.rows == 1:
@@ -283,17 +269,3 @@ class Paired:
     @cached_property
     def _lift(self) -> Lift:
         return lift_of(self._space, loss=self.loss, radius=self.radius, norm_bound=self.norm_bound)
-
-    def _median(self, counters: Counters, coefficients: Float32, groups: int) -> Answer:
-        means = np.empty((groups, len(coefficients)))
-        for group in range(groups):
-            rows = slice(group * self.rows // groups, (group + 1) * self.rows // groups)
-            first, total, _ = self.tables.sums(counters, coefficients, rows)
-            means[group] = first + total / (rows.stop - rows.start)
-        # The variance of the median of so many normal variables is about π/2 that of their mean.
-        spread = means.std(axis=0, ddof=1) * math.sqrt(math.pi / 2 / groups)
-        return Answer(np.median(means, axis=0), spread, spread="groups", degrees=groups - 1)
-
-    def __getstate__(self) -> dict[str, object]:
-        """The fields alone: tables are drawn again where they are needed."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}

@@ -5,6 +5,7 @@ from typing import Final
 
 from hushsum.canonical import real_text
 from hushsum.errors import PlanError
+from hushsum.families.drawn_sizes import NORMAL, refuse_draws
 from hushsum.families.paired_lift import Lift
 from hushsum.families.vectors import MAGNITUDE_MAX, Space
 from hushsum.schema import Table
@@ -13,7 +14,6 @@ DIM_MAX: Final = 2**15
 
 _POWER_MAX: Final = 8
 _DEFAULT_POWER: Final = 4
-_PARAMETERS_MAX: Final = 2**28
 _LEAST: Final = Fraction(1, 2**64)
 
 
@@ -72,16 +72,14 @@ def lift_of(space: Space, *, loss: str, radius: Fraction | None, norm_bound: Fra
 
 
 def refuse_sizes(lift: Lift, *, rows: int, power: int) -> None:
-    """Refuses more columns or hash parameters than there may be.
+    """Refuses more columns or draws than there may be.
 
     Raises:
         PlanError: With the rows that would do.
     """
     if lift.columns > DIM_MAX:
         raise PlanError("record.dim", lift.columns, f"at most {DIM_MAX} columns for the paired family")
-    if rows * power * lift.dim > _PARAMETERS_MAX:
-        most = _PARAMETERS_MAX // (power * lift.dim)
-        raise PlanError("sketch.rows", rows, f"at most {most} with power x dim: 2^28 hash parameters in all")
+    refuse_draws(rows, NORMAL * power * lift.dim, "power and dim")
 
 
 def _length(sketch: Table, key: str, default: str | None) -> Fraction:

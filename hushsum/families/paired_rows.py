@@ -10,6 +10,7 @@ bucket of a code c of the regression loss is min(c, 2^p − 1 − c), of the mar
 """
 
 from dataclasses import dataclass
+from itertools import chain
 from types import ModuleType
 from typing import Final
 
@@ -17,6 +18,7 @@ import numpy as np
 
 from hushsum import acceleration
 from hushsum.draws import PublicSeed, PublicStream
+from hushsum.families import parallel
 from hushsum.families.family import Counters, Float32
 from hushsum.families.lsh import plain
 from hushsum.families.lsh.placement import Direct
@@ -25,6 +27,8 @@ from hushsum.families.lsh.rows import Rows
 from hushsum.families.paired_lift import Lift
 
 _BLOCK_RECORDS: Final = 4096
+_ROWS_ABREAST: Final = 4  # the compiled loops take so many rows at once
+_FEW: Final = 4  # sorting a record's codes costs about as much as so many counters
 _PURPOSE: Final = "paired/directions"
 
 
@@ -58,23 +62,56 @@ class PairedRows:
         return self.rows.projection.directions.reshape(shape)[:, :, : self.lift.features]
 
     def add(self, counters: Counters, records: Float32) -> None:
-        """Adds accepted records (n, d) to counters (R, W) in place."""
-        wide = np.zeros((len(self.rows), self.rows.buckets), np.int64) if self.folded else counters
+        """Adds accepted records (n, d) to counters (R, W) in place, some of the rows on each core."""
+        work, n = parallel.shares(len(self.rows), len(records), grain=_ROWS_ABREAST), len(records)
+        parallel.spread(lambda which: self._add(counters[which], records, which), work, n)
+
+    def _add(self, counters: Counters, records: Float32, which: slice) -> None:
+        wide = np.zeros((len(counters), self.rows.buckets), np.int64) if self.folded else counters
         for start in range(0, len(records), _BLOCK_RECORDS):
-            _engine().add(self.rows, wide, self.lift.records(records[start : start + _BLOCK_RECORDS]))
+            _engine().add(self.rows, wide, self.lift.records(records[start : start + _BLOCK_RECORDS]), which)
         if self.folded:
             half = counters.shape[1]
             counters += wide[:, :half]
             counters += wide[:, : half - 1 : -1]
 
+    def encode(self, records: Float32) -> tuple[Int64, Int64]:
+        """Flat indices, strictly increasing, and counts of what :meth:`add` does to zeroes."""
+        width = self.rows.buckets >> self.folded
+        if _FEW * len(records) > width:
+            counters = np.zeros((len(self.rows), width), np.int64)
+            self.add(counters, records)
+            indices = np.flatnonzero(counters)
+            return indices, counters.reshape(-1)[indices]
+        indices, values = _engine().encode(self.rows, self.lift.records(records))
+        return self._folded(indices, values) if self.folded else (indices, values)
+
+    def _folded(self, indices: Int64, values: Int64) -> tuple[Int64, Int64]:
+        """Counts of codes (k,), as counts of codes together with their complements."""
+        width = self.rows.buckets
+        rows, codes = np.divmod(indices, width)
+        places = rows * (width // 2) + np.minimum(codes, width - 1 - codes)
+        order = np.argsort(places, kind="stable")
+        places = places[order]
+        starts = np.flatnonzero(np.append(True, places[1:] != places[:-1])[: len(places)])
+        if not len(starts):
+            return places, values
+        return places[starts], np.add.reduceat(values[order], starts)
+
     def sums(self, counters: Counters, coefficients: Float32, which: slice) -> tuple[Float64, Float64, Float64]:
         """What rows read: see :func:`hushsum.families.lsh.plain.sums`."""
         wide = np.concatenate([counters, counters[:, ::-1]], axis=1) if self.folded else counters
-        less, parts = np.zeros(len(self.rows)), []
-        for start in range(0, max(1, len(coefficients)), _BLOCK_RECORDS):
-            queries = self.lift.queries(coefficients[start : start + _BLOCK_RECORDS])
-            parts.append(_engine().sums(self.rows, wide, less, queries, which))
-        first, total, squares = (np.concatenate(part) for part in zip(*parts, strict=True))
+        less, n = np.zeros(len(self.rows)), len(coefficients)
+
+        def work(piece: slice) -> list[tuple[Float64, Float64, Float64]]:
+            parts = []
+            for start in range(piece.start, max(piece.start + 1, piece.stop), _BLOCK_RECORDS):
+                queries = self.lift.queries(coefficients[start : min(start + _BLOCK_RECORDS, piece.stop)])
+                parts.append(_engine().sums(self.rows, wide, less, queries, which))
+            return parts
+
+        done = chain.from_iterable(parallel.spread(work, parallel.shares(n, n), n))
+        first, total, squares = (np.concatenate(part) for part in zip(*done, strict=True))
         return first, total, squares
 
     def signs(self) -> Int64:

@@ -9,8 +9,8 @@ do not depend on it.
 
 import os
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import lru_cache
 from typing import Any, Final, TypeVar
 
@@ -21,7 +21,10 @@ _Result = TypeVar("_Result")
 
 
 def cores() -> int:
-    """The cores that this process may use."""
+    """The cores that this process may use, or as many as ``PYTHON_CPU_COUNT`` says (Python 3.13 and later)."""
+    counted = getattr(os, "process_cpu_count", None)
+    if counted is not None:
+        return counted() or 1
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -33,19 +36,29 @@ def pieces(length: int, count: int, *, grain: int = 1) -> list[slice]:
     return [slice(start, min(start + size, length)) for start in range(0, length, size)]
 
 
+def shares(length: int, records: int, *, grain: int = 1) -> list[slice]:
+    """The pieces of rows or queries, one a core where there are many records, and at least one, which may be empty."""
+    return pieces(length, cores() if records > RECORDS_MIN else 1, grain=grain) or [slice(0, 0)]
+
+
 def spread(work: Callable[[slice], _Result], parts: list[slice], records: int) -> list[_Result]:
     """What ``work`` gives for each part, each in a thread of its own but the last, which runs here.
+
+    So does a part whose thread cannot be started. Whatever happens, no thread works on when this returns or raises.
 
     Args:
         work: On rows, or queries.
         parts: Of them.
-        records: Or queries, in all: of few, BLAS starts no threads that would have to be held back.
+        records: Or queries, in all, of work that calls BLAS: of few, it starts no threads that would have to be held
+            back. 0 for work that does not.
 
     Raises:
-        BaseException: What the first part that failed raised, once all have ended.
+        BaseException: What the first part that failed raised, once all have ended; or an interrupt meanwhile.
     """
     results: dict[int, _Result] = {}
     errors: dict[int, BaseException] = {}
+    threads: dict[int, threading.Thread] = {}
+    gate, going = threading.Event(), False
 
     def run(index: int) -> None:
         try:
@@ -53,17 +66,42 @@ def spread(work: Callable[[slice], _Result], parts: list[slice], records: int) -
         except BaseException as error:  # noqa: BLE001 -- it is raised below, in the thread that asked
             errors[index] = error
 
-    threads = [threading.Thread(target=run, args=(index,), daemon=True) for index in range(len(parts) - 1)]
+    def wait_and_run(index: int) -> None:
+        gate.wait()
+        if going:  # not where an interrupt came while threads were started
+            run(index)
+
     with _one_blas_thread(records):
-        for thread in threads:
-            thread.start()
-        if parts:
-            run(len(parts) - 1)
-        for thread in threads:
-            thread.join()
+        try:
+            for index in range(len(parts) - 1):
+                thread = threading.Thread(target=wait_and_run, args=(index,), daemon=True)
+                with suppress(RuntimeError):  # no thread is to be had
+                    thread.start()
+                    threads[index] = thread
+            going = True
+            gate.set()
+            for index in range(len(parts)):
+                if index not in threads:
+                    run(index)
+        finally:
+            gate.set()
+            _join(threads.values())
     for index in sorted(errors):
         raise errors[index]
     return [results[index] for index in range(len(parts))]
+
+
+def _join(threads: Iterable[threading.Thread]) -> None:
+    """Waits for all, and only then raises an interrupt that came meanwhile."""
+    interrupt: BaseException | None = None
+    for thread in threads:
+        while thread.is_alive():
+            try:
+                thread.join()
+            except BaseException as error:  # noqa: BLE001 -- it is raised below; no thread may be left behind
+                interrupt = error
+    if interrupt is not None:
+        raise interrupt
 
 
 def _one_blas_thread(records: int) -> AbstractContextManager[object]:

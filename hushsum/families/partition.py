@@ -17,7 +17,7 @@ buckets and signs of :mod:`hushsum.families.partition_hashes`.
 """
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from typing import ClassVar, Final, Self
@@ -29,11 +29,14 @@ from hushsum import kernels
 from hushsum.canonical import INTEGER_LIMIT, real_text
 from hushsum.draws import PublicSeed
 from hushsum.errors import RecordError
-from hushsum.families import partition_answers, partition_cells, partition_checks, partition_hashes
-from hushsum.families.family import Answer, Counters, Float32, Increments, Records, RecordSchema, VectorRecords
+from hushsum.families import partition_answers, partition_cells, partition_checks, partition_hashes, rounding
+from hushsum.families.family import Answer, Counters, Float32, Increments, Queried, Records, RecordSchema, VectorRecords
+from hushsum.families.lsh.euclidean import Euclidean
 from hushsum.families.lsh.projection import CODE_LIMIT, Projection
+from hushsum.families.medians import checked_groups
 from hushsum.families.partition_cells import Grid
 from hushsum.families.partition_rows import Rows
+from hushsum.families.stored import FieldsAlone, check_counters
 from hushsum.families.transforms import Transforms
 from hushsum.families.vectors import Space, vector_records
 from hushsum.parameters import NO_PARAMETERS, Parameters
@@ -48,7 +51,7 @@ _BUCKETS_MAX: Final = 2**24
 
 
 @dataclass(frozen=True)
-class Partition:
+class Partition(Queried, FieldsAlone):
     """The partition family with its parameters; hashes are drawn from the seed at first use.
 
     Attributes:
@@ -84,6 +87,7 @@ class Partition:
             levels=self.levels,
             power=self.power if self.cells == "lsh" else None,
         )
+        rounding.refuse(self._rounding, self.bandwidth, "sketch")
 
     @classmethod
     def from_table(cls, sketch: Table, record: RecordSchema, parameters: Parameters = NO_PARAMETERS) -> Self:
@@ -127,8 +131,8 @@ class Partition:
 
     @property
     def kernel_error(self) -> float:
-        """0."""
-        return 0.0
+        """0 for a grid, whose cells are of float32; that of coordinates of float32 for LSH cells."""
+        return min(1.0, self._rounding)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -156,12 +160,7 @@ class Partition:
             RecordError: The records do not come from :meth:`accept`.
             ValueError: The counters have another shape, type or layout.
         """
-        flags = counters.flags
-        if counters.shape != self.shape or counters.dtype != np.int64 or not (flags.c_contiguous and flags.writeable):
-            raise ValueError(
-                f"counters: got {counters.dtype} of shape {counters.shape}, "
-                f"expected C-contiguous int64 {self.shape} that may be written"
-            )
+        check_counters(counters, self.shape)
         self.tables.add(counters, self.space.accepted(records))
 
     def encode(self, records: Records) -> Increments:
@@ -217,10 +216,10 @@ class Partition:
         """
         if counters.shape != self.shape:
             raise ValueError(f"counters: got shape {counters.shape}, expected {self.shape}")
-        if groups is not None and not 1 <= groups <= self.rows:
-            raise ValueError(f"groups: got {groups}, expected an integer from 1 to the {self.rows} rows")
+        if groups is not None:
+            groups = checked_groups(groups, self.rows)
         counters, points = np.ascontiguousarray(counters, np.int64), self._points(queries)
-        if groups is None or groups == 1:
+        if groups is None:
             answer = partition_answers.mean(self.tables, counters, points, noise_variance)
         else:
             answer = partition_answers.median(self.tables, counters, points, groups)
@@ -236,14 +235,14 @@ class Partition:
     def kernel(self, x: npt.ArrayLike, y: npt.ArrayLike) -> npt.NDArray[np.float64]:
         """The exact kernel, (n, d) and (m, d) to (n, m): whether both are in one cell of the grid, x clipped to it.
 
-        For LSH cells the probability that they are.
+        For LSH cells the probability that they are, again with x clipped to the bounds.
 
         Raises:
             RecordError: A point cannot be used.
         """
         grid = self.tables.grid
         if grid is None:
-            distances = kernels.euclidean_distances(self.space.exact(x), self.space.exact(y))
+            distances = kernels.euclidean_distances(self.space.exact(x, clip=True), self.space.exact(y))
             return kernels.euclidean(distances, float(self.bandwidth), self.power)
         records, queries = self.space.queries(x), self.space.queries(y)
         a, b = grid.words(records), grid.words(queries)  # of the nearest cell where a point is beyond the bounds
@@ -251,6 +250,10 @@ class Partition:
         for j in range(len(a)):
             same &= a[j][:, None] == b[j]
         return same.astype(np.float64)
+
+    @property
+    def _rounding(self) -> float:
+        return Euclidean(self.bandwidth, self.power).rounding(self.space) if self.cells == "lsh" else 0.0
 
     def _points(self, queries: npt.ArrayLike) -> Float32:
         points, cells = self.space.queries(queries), self.tables.cells
@@ -293,7 +296,3 @@ class Partition:
     def space(self) -> Space:
         """From the caller's vectors to those that are put into cells."""
         return Space.of(self.record, self.transforms, centred=self.cells == "lsh")
-
-    def __getstate__(self) -> dict[str, object]:
-        """The fields alone: hashes are drawn again where they are needed."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}

@@ -1,11 +1,13 @@
 """Estimates of a count sketch from what its rows read, and their standard errors."""
 
 import math
+from functools import partial
 
 import numpy as np
 
 from hushsum.families.family import Answer
 from hushsum.families.lsh.projection import Float32, Float64, Int64
+from hushsum.families.medians import means_of_groups, median_of_means
 from hushsum.families.partition_rows import Rows
 
 
@@ -26,19 +28,11 @@ def mean(tables: Rows, counters: Int64, points: Float32, noise_variance: float) 
 
 
 def median(tables: Rows, counters: Int64, points: Float32, groups: int) -> Answer:
-    """The median of the means of so many groups of rows, at least two.
-
-    The variance of the median of normal variables is about π/2 that of their mean.
-    """
-    rows, means = len(tables), np.empty((groups, len(points)))
-    for group in range(groups):
-        some = slice(group * rows // groups, (group + 1) * rows // groups)
-        first, total, _ = tables.sums(counters, points, some)
-        means[group] = first + total / (some.stop - some.start)
-    less = means - means[0]
-    total, squares = np.add.accumulate(less)[-1], np.add.accumulate(less * less)[-1]  # in the order of the groups
-    spread = _std(total, squares, groups) * math.sqrt(math.pi / 2 / groups)
-    return Answer(np.median(means, axis=0), spread, spread="groups", degrees=groups - 1)
+    """The median of the means of so many groups of rows."""
+    rows = len(tables)
+    means = means_of_groups(rows, groups, partial(tables.sums, counters, points))
+    value, error = median_of_means(means, rows // groups)
+    return Answer(value, error, spread="groups", degrees=max(1, groups - 1))
 
 
 def _std(total: Float64, squares: Float64, n: int) -> Float64:

@@ -8,13 +8,13 @@ import numpy as np
 from hushsum.canonical import real_text
 from hushsum.errors import DeltaError, PlanError, Reason
 from hushsum.families import partition_cells
+from hushsum.families.drawn_sizes import NORMAL, WORD, refuse_draws
 from hushsum.families.family import Increments
 from hushsum.families.lsh.projection import DIM_MAX
 from hushsum.families.partition_cells import Grid
 from hushsum.families.vectors import MAGNITUDE_MAX, Space
 
 _COUNTERS_MAX: Final = 2**31
-_PARAMETERS_MAX: Final = 2**28
 _RECORDS_MAX: Final = 2**38  # of one delta: sums of a row of counters stay far inside int64
 
 
@@ -54,10 +54,8 @@ def refuse_sizes(space: Space, bandwidth: Fraction, *, rows: int, buckets: int, 
         most = _COUNTERS_MAX // (buckets * levels)
         raise PlanError("sketch.rows", rows, f"at most {most} with these buckets and levels: 2^31 counters in all")
     parts = space.dim if power is None else power
-    numbers = max(2 * levels * (parts + 1), 0 if power is None else parts * space.dim)
-    if numbers * rows > _PARAMETERS_MAX:
-        most = _PARAMETERS_MAX // numbers
-        raise PlanError("sketch.rows", rows, f"at most {most}: 2^28 hash parameters in all")
+    numbers = WORD * 2 * levels * (parts + 1) + (0 if power is None else NORMAL * parts * space.dim)
+    refuse_draws(rows, numbers, "dim, and levels or power,")
     if power is not None:
         partition_cells.refuse_codes(space.sizes, side)
     elif levels > (most := Grid.of(*space.ends, side).levels_max):

@@ -1,5 +1,6 @@
 """Densities from a partition sketch of grid cells (Density Sketches: count over n·volume)."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -27,7 +28,13 @@ def volumes(family: Partition, queries: npt.ArrayLike) -> npt.NDArray[np.float64
 
 
 def density(
-    family: Partition, counters: Counters, queries: npt.ArrayLike, records: float, *, groups: int | None = None
+    family: Partition,
+    counters: Counters,
+    queries: npt.ArrayLike,
+    records: float,
+    *,
+    noise_variance: float,
+    groups: int | None = None,
 ) -> Answer:
     """Estimates of the probability density at queries: a cell's records over n·volume, 0 beyond the bounds.
 
@@ -35,13 +42,19 @@ def density(
         family: Of grid cells.
         counters: (H·R, W), noised.
         queries: (m, d).
-        records: n, noised like the counters; taken as at least 1. Its own error is not in the standard error.
+        records: n, noised like the counters; taken as at least 1.
+        noise_variance: Of the noise on every counter and on n, 0 where there is none.
         groups: See :meth:`Partition.answer`.
+
+    Returns:
+        Whose standard error holds that of n too: of a quotient, to the first order.
 
     Raises:
         RecordError: See :func:`volumes`.
         ValueError: See :func:`volumes` and :meth:`Partition.answer`.
     """
-    found, answer = volumes(family, queries), family.answer(counters, queries, groups=groups)
-    whole = np.where(np.isnan(found), 1.0, found) * max(records, 1.0)
-    return replace(answer, value=answer.value / whole, std_error=answer.std_error / whole)
+    found, n = volumes(family, queries), max(records, 1.0)
+    answer = family.answer(counters, queries, noise_variance=noise_variance, groups=groups)
+    whole = np.where(np.isnan(found), 1.0, found) * n
+    error = np.hypot(answer.std_error, answer.value * (math.sqrt(noise_variance) / n))
+    return replace(answer, value=answer.value / whole, std_error=error / whole)

@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 
 from hushsum import acceleration
+from hushsum.families import parallel
 from hushsum.families.lsh.projection import Float32, Float64, Int64, Projection
 from hushsum.families.partition_cells import Grid, Words
 from hushsum.families.partition_hashes import SignedHashes
@@ -43,10 +44,17 @@ class Rows:
         return self.cells if isinstance(self.cells, Grid) else None
 
     def add(self, counters: Int64, records: Float32) -> None:
-        """Adds records within the bounds to counters (H·R, W) int64 in place."""
-        for block in self._blocks(records):
-            for level in range(len(self.levels)):
-                self._scatter(block, level, counters[level * len(self) : (level + 1) * len(self)])
+        """Adds records within the bounds to counters (H·R, W) int64 in place, some of the H·R rows on each core."""
+
+        def work(which: slice) -> None:
+            for block in self._blocks(records):
+                for level in range(len(self.levels)):
+                    before = level * len(self)
+                    some = slice(max(which.start - before, 0), min(which.stop - before, len(self)))
+                    if some.start < some.stop:
+                        self._scatter(block, level, some, counters[before : before + len(self)])
+
+        parallel.spread(work, parallel.shares(len(counters), len(records)), 0)
 
     def encode(self, records: Float32) -> tuple[Int64, Int64]:
         """Flat indices, strictly increasing, and values, none 0, of what :meth:`add` does to zeroes."""
@@ -58,11 +66,17 @@ class Rows:
                 values.append(value)
         return np.concatenate(indices), np.concatenate(values)
 
-    def sums(self, counters: Int64, queries: Float32, rows: slice) -> Float64:
-        """(3, m): what some rows of level 0 of counters (H·R, W) read at queries.
+    def sums(self, counters: Int64, queries: Float32, rows: slice) -> tuple[Float64, Float64, Float64]:
+        """What some rows of level 0 of counters (H·R, W) read at m queries, (m,) each.
 
         With y_r = sign·counter: y₀, Σ(y_r − y₀) and Σ(y_r − y₀)², in the order of the rows.
         """
+        pieces = parallel.shares(len(queries), len(queries))
+        parts = parallel.spread(lambda some: self._sums(counters, queries[some], rows), pieces, 0)
+        first, total, squares = np.concatenate(parts, axis=1)
+        return first, total, squares
+
+    def _sums(self, counters: Int64, queries: Float32, rows: slice) -> Float64:
         parts = [np.empty((3, 0))]
         for block in self._blocks(queries):
             sums = np.zeros((3, block.shape[1]))
@@ -97,12 +111,13 @@ class Rows:
     def _many(self, records: Float32, level: int) -> Iterator[tuple[Int64, Int64]]:
         counters = np.zeros((len(self), self.buckets), np.int64)
         for block in self._blocks(records):
-            self._scatter(block, level, counters)
+            self._scatter(block, level, slice(0, len(self)), counters)
         found = np.flatnonzero(counters)
         yield found, counters.reshape(-1)[found]
 
-    def _scatter(self, block: "Words | Float64", level: int, counters: Int64) -> None:
-        for some, words in self._words(block, level, slice(0, len(self))):
+    def _scatter(self, block: "Words | Float64", level: int, rows: slice, counters: Int64) -> None:
+        """Into some rows of the counters (R, W) of a level."""
+        for some, words in self._words(block, level, rows):
             _engine().scatter(self.levels[level], some, words, counters[some])
 
     def _blocks(self, points: Float32) -> Iterator["Words | Float64"]:

@@ -1,6 +1,8 @@
 """The hashes of a sketch: one of all columns, or the product of several, each of a group of columns."""
 
+import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -8,8 +10,12 @@ import numpy.typing as npt
 
 from hushsum.draws import PublicSeed
 from hushsum.errors import PlanError
+from hushsum.families import rounding
+from hushsum.families.drawn_sizes import NORMAL, ORTHOGONAL, QUANTILE, refuse_draws
 from hushsum.families.family import Float32
+from hushsum.families.kernel_names import read_kernel
 from hushsum.families.lsh.angular import Angular
+from hushsum.families.lsh.bandwidths import Wide
 from hushsum.families.lsh.coders import Coder
 from hushsum.families.lsh.euclidean import Euclidean
 from hushsum.families.lsh.fastfood_draws import Rotated
@@ -20,6 +26,7 @@ from hushsum.families.lsh.laplacian import Laplacian
 from hushsum.families.lsh.manhattan import Manhattan
 from hushsum.families.lsh.projection import DIM_MAX
 from hushsum.families.lsh.sources import Independent, Orthogonal, Sobol, Source
+from hushsum.families.transforms import Float64
 from hushsum.families.vectors import Space
 from hushsum.schema import Table
 
@@ -33,7 +40,8 @@ SET_HASHES: Final[dict[str, type[Hash]]] = {"jaccard": Jaccard}
 #: Kernels whose directions are normal vectors, which may be made orthogonal.
 NORMAL_KERNELS: Final = ("euclidean", "angular")
 _COUNTERS_MAX: Final = 2**31
-_PARAMETERS_MAX: Final = 2**28
+_GROUPS_MAX: Final = 64
+_FASTFOOD_MAX: Final = 2**28  # codes' directions, which are never written down
 _SOURCES: Final[dict[str, type[Independent]]] = {"orthogonal": Orthogonal, "fastfood": Rotated}
 _REPLACED: Final = ("kernel", "bandwidth", "power", "minhash")
 
@@ -55,10 +63,15 @@ class Columns:
         """Their number."""
         return len(self.columns)
 
-    @property
+    @cached_property
     def sizes(self) -> Float32:
         """See :attr:`Space.sizes`."""
         return self.space.sizes[list(self.columns)]
+
+    @property
+    def rounding(self) -> Float64:
+        """See :attr:`Space.rounding`."""
+        return np.asarray(self.space.rounding[list(self.columns)], np.float64)
 
 
 @dataclass(frozen=True)
@@ -97,16 +110,21 @@ class Product:
         """
         tables = sketch.tables("groups")
         if not sketch.has("groups"):
-            return cls((Group(_read(sketch, SET_HASHES if sets else VECTOR_HASHES)),))
+            return cls((Group(_read(sketch, sets=sets)),))
         if sets or not tables:
             raise PlanError("sketch.groups", len(tables), "no such key for sets" if sets else "at least one group")
         for key in _REPLACED:
             if sketch.has(key):
                 raise PlanError(sketch.name(key), sketch.value(key), "no such key beside groups: each has its own")
-        groups = []
+        if len(tables) > _GROUPS_MAX:
+            raise PlanError("sketch.groups", len(tables), f"at most {_GROUPS_MAX} groups")
+        groups, taken = [], 0
         for table in tables:
             columns = table.integers("columns", low=0, high=dim - 1)
-            groups.append(Group(_read(table, VECTOR_HASHES), columns))
+            taken += len(columns)
+            if taken > DIM_MAX:
+                raise PlanError("sketch.groups", f"{taken} columns or more", f"at most {DIM_MAX} in all groups")
+            groups.append(Group(_read(table, sets=False), columns))
             table.finish()
         return cls(tuple(groups))
 
@@ -120,6 +138,11 @@ class Product:
     def grouped(self) -> bool:
         """Whether the plan has ``groups``."""
         return self.groups[0].columns is not None
+
+    @property
+    def rows_together(self) -> bool:
+        """Whether the codes of all rows come of one computation, so that rows depend on each other."""
+        return any(isinstance(group.hash, Jaccard) and group.hash.together for group in self.groups)
 
     @property
     def centred(self) -> bool:
@@ -139,25 +162,36 @@ class Product:
         """Coordinates of a Sobol point."""
         return sum(group.hash.uniforms(group.domain(whole)) for group in self.groups)
 
-    def refuse_sizes(self, whole: Domain, *, rows: int, buckets: int) -> None:
-        """Refuses more counters or hash parameters than memory.
+    def refuse_sizes(self, whole: Domain, *, rows: int, buckets: int, draws: str) -> None:
+        """Refuses more counters or draws than memory.
 
         Raises:
             PlanError: With the rows that would do.
         """
-        numbers = sum(group.hash.power * int(group.domain(whole).dim) for group in self.groups)
         if whole.dim > DIM_MAX:
             raise PlanError("record.dim", whole.dim, f"at most {DIM_MAX} for the hashed family")
         if rows * buckets > _COUNTERS_MAX:
             most = _COUNTERS_MAX // buckets
             raise PlanError("sketch.rows", rows, f"at most {most} with buckets = {buckets}: 2^31 counters in all")
-        if rows * numbers > _PARAMETERS_MAX:
-            most = _PARAMETERS_MAX // numbers
-            expected = f"at most {most} with power x dim = {numbers}: 2^28 hash parameters in all"
-            raise PlanError("sketch.rows", rows, expected)
+        self._refuse_draws(whole, rows, draws)
+
+    def _refuse_draws(self, whole: Domain, rows: int, draws: str) -> None:
+        sizes = [(group.hash, group.hash.power * int(group.domain(whole).dim), group) for group in self.groups]
+        if draws == "fastfood":
+            numbers = sum(size for _, size, _ in sizes)
+            if rows * numbers > _FASTFOOD_MAX:
+                most = _FASTFOOD_MAX // numbers
+                raise PlanError("sketch.rows", rows, f"at most {most} with power x dim = {numbers}: 2^28 in all")
+            return
+        steps = sum(size * int(group.domain(whole).dim) for _, size, group in sizes) if draws == "orthogonal" else 0
+        each = 0
+        for hashed, size, _ in sizes:
+            quantiles = draws == "sobol" or hashed.kernel_name in {"manhattan", "laplacian"}
+            each += size * (QUANTILE if quantiles else ORTHOGONAL if draws == "orthogonal" else NORMAL)
+        refuse_draws(rows, each, "power, dim and draws", steps=steps)
 
     def refuse_codes(self, whole: Domain, draws: str) -> None:
-        """Refuses parameters with which codes might leave int32.
+        """Refuses parameters with which codes might leave int32, or follow the rounding of coordinates.
 
         Raises:
             PlanError: With the key and the least that would do.
@@ -165,6 +199,8 @@ class Product:
         for index, group in enumerate(self.groups):
             key = f"sketch.groups[{index}]" if self.grouped else "sketch"
             group.hash.refuse_codes(group.domain(whole), key, draws)
+            if isinstance(group.hash, Wide):
+                rounding.refuse(group.hash.rounding(group.domain(whole)), group.hash.bandwidth, key)
 
     def draw(self, seed: PublicSeed, whole: Domain, *, rows: int, draws: str, sets: int) -> Coder:
         """The parameters of every row."""
@@ -179,9 +215,13 @@ class Product:
             return coders[0]
         return Joined(tuple(coders), tuple(g.hash.codes(g.domain(whole)) for g in self.groups), tuple(columns))
 
+    def block(self, whole: Domain) -> int:
+        """Rows of a block of orthogonal directions, of all hashes: blocks are independent of each other."""
+        return math.lcm(*(int(group.domain(whole).dim) for group in self.groups))
+
     def kernel(self, whole: Domain, x: Any, y: Any) -> npt.NDArray[np.float64]:
-        """The product of the kernels in closed form, of n and m points to (n, m)."""
-        x, y = whole.exact(x), whole.exact(y)
+        """The product of the kernels in closed form, of n records and m queries to (n, m)."""
+        x, y = whole.exact(x, clip=True), whole.exact(y)
         if not self.grouped:
             return self.groups[0].hash.kernel(x, y)
         value = np.ones((len(x), len(y)))
@@ -195,5 +235,6 @@ class Product:
         return min(1.0, sum(group.hash.kernel_error(group.domain(whole)) for group in self.groups))
 
 
-def _read(table: Table, hashes: dict[str, type[Hash]]) -> Hash:
-    return hashes[table.choice("kernel", built=tuple(hashes))].from_table(table)
+def _read(table: Table, *, sets: bool) -> Hash:
+    hashes = SET_HASHES if sets else VECTOR_HASHES
+    return hashes[read_kernel(table, hashes, sets=sets)].from_table(table)

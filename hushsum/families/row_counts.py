@@ -1,9 +1,13 @@
 """What the counters of n records can be, where every record changes one counter of each row by one."""
 
+from typing import Final
+
 import numpy as np
 
 from hushsum.errors import DeltaError, Reason
 from hushsum.families.family import Increments
+
+_RECORDS_MAX: Final = 2**38  # of one delta: sums of a row of counters stay far inside int64
 
 
 def refuse_impossible_counts(increments: Increments, records: int, *, rows: int, buckets: int) -> None:
@@ -13,6 +17,8 @@ def refuse_impossible_counts(increments: Increments, records: int, *, rows: int,
         DeltaError: With the reason ``impossible_counts``.
     """
     values = increments.values
+    if not 0 <= records <= _RECORDS_MAX:
+        raise DeltaError(Reason.IMPOSSIBLE_COUNTS, f"{records} records, expected 0 to {_RECORDS_MAX}")
     if len(values) and not 1 <= int(values.min()) <= int(values.max()) <= records:
         raise DeltaError(
             Reason.IMPOSSIBLE_COUNTS,

@@ -13,12 +13,13 @@ from hushsum.families.lsh.bandwidths import Wide, read_power
 from hushsum.families.lsh.given import Given
 from hushsum.families.lsh.hashes import Domain
 from hushsum.families.products import NORMAL_KERNELS, Group, Product
+from hushsum.families.rff.estimates import Division
 from hushsum.parameters import Parameters
 from hushsum.schema import Table
 
 _KINDS: Final = ("independent", "sobol", "orthogonal", "fastfood", "given")
 _SETS: Final = 8
-#: Float32 transforms may move a collision probability by so much, else they are refused.
+#: Float32 transforms may move a collision probability by so much, else they are refused. Codes stay far inside int32.
 ROUNDING_MAX: Final = 0.02
 
 
@@ -75,6 +76,15 @@ class RowDraws:
             return hashed.power * fastfood.rounding(domain.dim, reach / float(hashed.bandwidth))
         return hashed.power * fastfood.signs_rounding(domain.dim)
 
+    def sets(self, product: Product, domain: Domain, rows: int) -> Division | None:
+        """Independent sets of rows that depend on each other; None where every row is independent, or none is drawn."""
+        if self.kind == "sobol":
+            return Division.of("sets", rows, self.sobol_sets)
+        if self.kind == "fastfood":
+            return Division.of_blocks(rows, fastfood.block_rows(domain.dim, rows))
+        block = product.block(domain) if self.kind == "orthogonal" else 1
+        return Division.of_blocks(rows, block) if block > 1 else None
+
     def refuse(self, product: Product, domain: Domain, rows: int) -> None:
         """Refuses hashes that cannot be drawn so.
 
@@ -88,11 +98,7 @@ class RowDraws:
         if self.kind in {"orthogonal", "fastfood"} and not product.kernel_names <= set(NORMAL_KERNELS):
             raise PlanError("sketch.draws", self.kind, f"it for the kernels {' and '.join(NORMAL_KERNELS)} alone")
         if self.kind == "fastfood":
-            if product.grouped:
-                raise PlanError("sketch.draws", self.kind, "'independent' or another beside groups")
-            if not (error := self.rounding(product, domain)) <= ROUNDING_MAX:
-                expected = f"'independent' with so small a bandwidth: rounding could move the kernel by {error:.2g}"
-                raise PlanError("sketch.draws", self.kind, expected)
+            self._refuse_rotations(product, domain)
         if self.kind == "sobol":
             if rows % self.sobol_sets:
                 raise PlanError("sketch.rows", rows, f"a multiple of sobol_sets = {self.sobol_sets}")
@@ -101,6 +107,13 @@ class RowDraws:
                 raise PlanError("sketch.draws", self.kind, expected)
             if rows > self.sobol_sets * sobol.MAX_POINTS:
                 raise PlanError("sketch.rows", rows, f"at most {sobol.MAX_POINTS} rows a set of Sobol points")
+
+    def _refuse_rotations(self, product: Product, domain: Domain) -> None:
+        if product.grouped:
+            raise PlanError("sketch.draws", self.kind, "'independent' or another beside groups")
+        if not (error := self.rounding(product, domain)) <= ROUNDING_MAX:
+            expected = f"'independent' with so small a bandwidth: rounding could move the kernel by {error:.2g}"
+            raise PlanError("sketch.draws", self.kind, expected)
 
 
 def read_given(sketch: Table, parameters: Parameters, digest: str, *, rows: int, dim: int) -> Product:

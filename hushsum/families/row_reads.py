@@ -14,8 +14,10 @@ from hushsum.families import parallel
 from hushsum.families.family import Answer
 from hushsum.families.lsh import plain
 from hushsum.families.lsh.coders import Points
+from hushsum.families.lsh.placement import Rehash
 from hushsum.families.lsh.rows import Rows
-from hushsum.families.medians import SparseMedianWarning, is_sparse, median_of_means
+from hushsum.families.medians import SparseMedianWarning, is_sparse, mean_of_groups, median_of_means
+from hushsum.families.rff.estimates import Division
 
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
@@ -61,20 +63,27 @@ class RowReads:
     less: Float64
     factor: float
 
+    @classmethod
+    def of(cls, rows: Rows, counters: Int64, queries: Points) -> "RowReads":
+        """What is read where the rows place their codes."""
+        if not isinstance(rows.placement, Rehash):
+            return cls(rows, counters, queries, np.zeros(len(rows)), 1.0)
+        width = rows.buckets
+        return cls(rows, counters, queries, counters.sum(axis=1) / width, width / (width - 1))
+
     def mean(self) -> Answer:
         """Over independent rows, with the standard error of their spread; one row knows none."""
         value, variance = self._moments(slice(0, len(self.rows)))
         if len(self.rows) == 1:
             return Answer(value, np.full(len(value), math.nan))
-        return Answer(value, np.sqrt(variance / len(self.rows)))
+        return Answer(value, np.sqrt(variance / len(self.rows)), degrees=len(self.rows) - 1)
 
-    def mean_of_sets(self, count: int) -> Answer:
-        """Over all rows, with the standard error of the spread of ``count`` independent sets of as many rows each."""
-        means = self._means(count)
-        value = np.add.accumulate(means, axis=0)[-1] / count
-        apart = means - value
-        variance = np.add.accumulate(apart * apart, axis=0)[-1] / (count - 1)
-        return Answer(value, np.sqrt(variance / count), spread="sets", degrees=count - 1)
+    def mean_of_sets(self, sets: Division) -> Answer:
+        """Over all rows, with the standard error of the spread of independent sets of them; one set knows none."""
+        parts = list(pairwise(sets.ends.tolist()))
+        found = dict(zip(parts, self._sums_of_sets(engine(), [slice(*part) for part in parts]), strict=True))
+        value, error = sets.reduce(lambda which: found[which.start, which.stop])
+        return Answer(value * self.factor, error * self.factor, spread="sets", degrees=sets.degrees)
 
     def mean_of_given(self, variance: float) -> Answer:
         """Over rows that are no draw: ``variance`` of the answer is all that is uncertain."""
@@ -89,7 +98,7 @@ class RowReads:
         """
         means, each = self._means(count), len(self.rows) // count
         records = float(self.counters.sum()) / len(self.rows)
-        sparse = is_sparse(means.mean(axis=0), records, each)
+        sparse = is_sparse(mean_of_groups(means), records, each)
         if count > 1 and sparse.any():
             text = (
                 f"{int(sparse.sum())} of {len(sparse)} queries have so few records near that the median of {count} "
@@ -114,15 +123,14 @@ class RowReads:
         return value, variance * (self.factor * self.factor)
 
     def _sums(self, loops: ModuleType, which: slice) -> tuple[Float64, Float64, Float64]:
+        return self._sums_of_sets(loops, [which])[0]
+
+    def _sums_of_sets(self, loops: ModuleType, sets: list[slice]) -> list[tuple[Float64, Float64, Float64]]:
+        """What the rows of each set read, see :func:`hushsum.families.lsh.plain.sums`; queries are prepared once."""
         m = len(self.queries)
 
-        def work(some: slice) -> tuple[Float64, Float64, Float64]:
-            result: tuple[Float64, Float64, Float64] = loops.sums(
-                self.rows, self.counters, self.less, self.queries[some], which
-            )
-            return result
+        def work(some: slice) -> Float64:
+            return np.asarray(loops.sums_of_sets(self.rows, self.counters, self.less, self.queries[some], sets))
 
-        cores = parallel.cores() if m > parallel.RECORDS_MIN else 1
-        parts = parallel.spread(work, parallel.pieces(m, cores) or [slice(0, 0)], m)
-        first, total, squares = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-        return first, total, squares
+        parts = parallel.spread(work, parallel.shares(m, m), m)
+        return [(first, total, squares) for first, total, squares in np.concatenate(parts, axis=2)]

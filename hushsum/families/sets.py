@@ -33,8 +33,8 @@ class Sets:
         """n."""
         return len(self.starts) - 1
 
-    def __getitem__(self, which: slice | Bools) -> "Sets":
-        """Some of the sets: a slice of step 1, which copies no id, or a mask (n,)."""
+    def __getitem__(self, which: slice | Bools | Int64) -> "Sets":
+        """Some of the sets: a slice of step 1, which copies no id, a mask (n,), or their numbers from 0."""
         if isinstance(which, slice):
             first, stop, step = which.indices(len(self))
             assert step == 1, "sets are cut into runs"
@@ -42,7 +42,12 @@ class Sets:
             return Sets(
                 self.starts[first : stop + 1] - self.starts[first], self.ids[self.starts[first] : self.starts[stop]]
             )
-        return Sets(*_masked(self.starts, self.ids, which))
+        if which.dtype == np.bool_:
+            return Sets(*_masked(self.starts, self.ids, which.astype(np.bool_, copy=False)))
+        sizes = np.diff(self.starts)[which]
+        starts = _starts(sizes)
+        places = np.arange(starts[-1]) + np.repeat(self.starts[:-1][which] - starts[:-1], sizes)
+        return Sets(starts, self.ids[places])
 
     def runs(self, ids_max: int) -> Iterator[slice]:
         """Slices of all sets in order, each of at most so many ids, or of one set that has more."""
@@ -71,8 +76,8 @@ class Universe:
         alone. The ids of a CSR matrix with 32-bit indices are not copied where all sets are kept.
 
         Args:
-            records: A list of n integer arrays of one axis, or an (n, universe) scipy CSR matrix whose stored entries
-                are the ids.
+            records: A list of n integer arrays of one axis, a pyarrow array of lists, or an (n, universe) scipy CSR
+                matrix whose stored entries are the ids.
 
         Raises:
             RecordError: Another type, or a CSR matrix with explicit zeros or of another width.
@@ -124,6 +129,8 @@ class Universe:
     def _read(self, sets: Any, what: str) -> tuple[Int64, Integers]:
         if hasattr(sets, "indptr") and hasattr(sets, "indices"):
             return self._read_csr(sets, what)
+        if hasattr(sets, "to_pylist"):  # pyarrow's lists
+            sets = sets.to_pylist()
         if isinstance(sets, str | bytes) or not isinstance(sets, Sequence):
             came = f"an array of shape {sets.shape}" if isinstance(sets, np.ndarray) else type(sets).__name__
             raise RecordError(f"{what}: got {came}, expected a list of integer arrays, or a scipy CSR matrix")

@@ -11,14 +11,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from hushsum.canonical import real_text
 from hushsum.errors import PlanError
-from hushsum.parameters import Parameters
+from hushsum.parameters import NUMBERS_MAX, Parameters
 from hushsum.schema import Table
 
 Float32 = npt.NDArray[np.float32]
@@ -27,6 +27,7 @@ _KINDS: Final = ("scale", "clip", "unit-norm", "linear")
 _BLOCK_NUMBERS: Final = 1 << 18
 _MAGNITUDE_MAX: Final = 2**64  # of what goes into a step and comes out of it: float32 then never overflows
 _DIM_MAX: Final = 2**16
+_STEPS_MAX: Final = 16
 
 
 @dataclass(frozen=True)
@@ -122,6 +123,11 @@ class Linear:
     digest: str
     matrix: Float32 = field(compare=False, repr=False)
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copy's matrix is as read-only as the original's, which NumPy forgets."""
+        self.__dict__.update(state)
+        self.matrix.flags.writeable = False
+
     def to_fields(self) -> dict[str, object]:
         """The keys of its table."""
         return {"kind": "linear", "matrix": self.digest}
@@ -167,10 +173,17 @@ class Transforms:
             PlanError: With the key, what came and what was expected.
         """
         steps: list[Transform] = []
-        for table in sketch.tables("transforms"):
+        tables, numbers = sketch.tables("transforms"), 0
+        if len(tables) > _STEPS_MAX:
+            raise PlanError(sketch.name("transforms"), f"{len(tables)} steps", f"at most {_STEPS_MAX}")
+        for table in tables:
             step = _read(table, parameters, dim)
-            dim = len(step.matrix) if isinstance(step, Linear) else dim
+            if isinstance(step, Linear):  # a matrix may be named by several steps: each costs what it costs alone
+                dim, numbers = len(step.matrix), numbers + step.matrix.size
             steps.append(step)
+        if numbers > NUMBERS_MAX:
+            came = f"matrices of {numbers} numbers over all steps"
+            raise PlanError(sketch.name("transforms"), came, f"at most {NUMBERS_MAX}")
         return cls(tuple(steps))
 
     def to_fields(self) -> dict[str, object]:

@@ -16,8 +16,9 @@ import numpy.typing as npt
 from hushsum import acceleration
 from hushsum.canonical import real_text
 from hushsum.errors import PlanError, RecordError
+from hushsum.families import rounding
 from hushsum.families.family import Float32, Records, RecordSchema, VectorRecords
-from hushsum.families.transforms import Float64, Transforms, float32
+from hushsum.families.transforms import Float64, Transforms, UnitNorm, float32
 from hushsum.parameters import Parameters
 from hushsum.schema import Table
 
@@ -45,15 +46,19 @@ class Space:
         transforms: Of the plan.
         inner: The bounds of what comes out of them; :attr:`box` itself where there are none.
         centred: Whether the midpoint of ``inner`` is taken off: not where the origin means something (angles).
+        rounded: Whether kernels in closed form are those of float32: of angles, which rounding turns near 0.
     """
 
     box: "Box"
     transforms: Transforms
     inner: "Box"
     centred: bool
+    rounded: bool = False
 
     @classmethod
-    def of(cls, record: VectorRecords, transforms: Transforms, *, centred: bool = True) -> "Space":
+    def of(
+        cls, record: VectorRecords, transforms: Transforms, *, centred: bool = True, rounded: bool = False
+    ) -> "Space":
         """The space of a schema.
 
         Raises:
@@ -61,10 +66,11 @@ class Space:
         """
         box = Box.of(record)
         if not transforms.steps:
-            return cls(box, transforms, box, centred)
+            return cls(box, transforms, box, centred, rounded)
         lower, upper = transforms.bounds(box.lower, box.upper)
         middle = ((lower.astype(np.float64) + upper.astype(np.float64)) / 2).astype(np.float32)
-        return cls(box, transforms, Box(lower, upper, middle), centred)
+        rounded = rounded or any(isinstance(step, UnitNorm) for step in transforms.steps)
+        return cls(box, transforms, Box(lower, upper, middle), centred, rounded)
 
     @classmethod
     def from_table(
@@ -127,6 +133,17 @@ class Space:
                 return contiguous
         raise RecordError("records: expected what accept() returned: clipped, centred, (n, d) float32")
 
+    def records(self, records: npt.ArrayLike) -> Float32:
+        """All records (n, d) as :meth:`accept` has them, (n, d').
+
+        Raises:
+            RecordError: Another type or dimension, or NaN or infinity.
+        """
+        usable, kept = self.accept(records)
+        if not kept.all():
+            raise RecordError("records: got NaN or infinity, expected finite numbers")
+        return usable
+
     def queries(self, queries: npt.ArrayLike) -> Float32:
         """Queries (m, d), transformed and centred like records but not clipped to the bounds, (m, d') float32.
 
@@ -145,9 +162,28 @@ class Space:
                 points -= self.inner.middle
         return points
 
-    def exact(self, points: npt.ArrayLike) -> Float64:
-        """Points (n, d) as float64 (n, d'), transformed without rounding, not centred: for kernels in closed form."""
-        return self.transforms.exact(np.asarray(points, np.float64))
+    def exact(self, points: npt.ArrayLike, *, clip: bool = False) -> Float64:
+        """Points (n, d) as float64 (n, d'), transformed, not centred: for kernels in closed form.
+
+        Nothing is rounded, but to float32 where the space is :attr:`rounded`.
+
+        Args:
+            points: In the unit of the bounds.
+            clip: To the bounds: what :meth:`accept` does with records, but not :meth:`queries`.
+        """
+        exact = np.asarray(points, np.float64)
+        if clip:
+            exact = np.clip(exact, self.box.lower, self.box.upper)
+        if not self.rounded:
+            return self.transforms.exact(exact)
+        with np.errstate(over="ignore", invalid="ignore"):
+            return self.transforms.apply(exact.astype(np.float32)).astype(np.float64)
+
+    @property
+    def rounding(self) -> Float64:
+        """(d',): how far float32 may put a difference of two points within the bounds from that of the exact ones."""
+        errors = rounding.of_points(self.box.lower, self.box.upper, self.transforms)
+        return rounding.of_pairs(errors, self.sizes if self.centred else None)
 
 
 @dataclass(frozen=True, eq=False)

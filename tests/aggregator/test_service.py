@@ -20,6 +20,7 @@ from aggregator.config import Config
 from aggregator.errors import AggregatorError, ConfigError, PartitionStoppedError
 from aggregator.ports import Appended, Log
 from aggregator.service import Service
+from aggregator.store_sqlite import SqliteStore
 from hushsum import Plan
 from hushsum.entropy import OsEntropy
 from hushsum.releases import Release, draw, spend_of
@@ -45,6 +46,21 @@ from tests.services import (
 )
 
 PLAN = small_plan()
+
+
+async def test_a_plan_of_more_counters_than_the_service_may_hold_is_refused_before_it_is_registered(
+    tmp_path: Path,
+) -> None:
+    counters = 20 * 64
+    config = config_of(tmp_path, PLAN, counters_max=counters - 1)
+    with pytest.raises(ConfigError, match=f"has {counters} counters .* at most counters_max = {counters - 1}"):
+        async with service_of(config):
+            pass
+    store = await SqliteStore.open(tmp_path / "data" / "store.db", SetRuntime())
+    assert await store.plan_named(PLAN.name) is None
+    await store.close()
+    async with service_of(config_of(tmp_path, PLAN, counters_max=counters)) as service:
+        assert service.plan == PLAN
 
 
 def holding(held: list[HeldLog]) -> Callable[[Log], Log]:

@@ -245,6 +245,7 @@ class Example:
         reached: Whether some record reaches each of the stated sensitivities.
         kernel: Whether queries are like records, so that the kernel is one of pairs of records.
         bars: Keys for the error bars' coverage.
+        cautious: Whether error bars are wider than need be, and say so.
         even: Whether noise has the same part in every answer (else ``answer_variance`` is the most it has).
         parameters: The arrays that come beside the plan.
     """
@@ -260,6 +261,7 @@ class Example:
     reached: bool = True
     kernel: bool = True
     bars: dict[str, object] = field(default_factory=lambda: {"rows": 100})
+    cautious: bool = False
     even: bool = True
     parameters: Parameters = NO_PARAMETERS
 
@@ -344,6 +346,9 @@ EXAMPLES: tuple[Example, ...] = (
     replace(hashed("groups", 5, 0, 10, groups=GROUPS, buckets=64), steep=""),
     hashed("sobol", 3, 0, 255, bandwidth=60, buckets=256, draws="sobol", sobol_sets=4),
     replace(hashed("orthogonal", 4, 0, 10, bandwidth=4, buckets=64, draws="orthogonal"), bars={"rows": 400}),
+    hashed("fastfood", 3, 0, 10, bandwidth=4, buckets=64, draws="fastfood"),
+    hashed("fastfood-rehash", 12, -1, 1, bandwidth=1, buckets=7, draws="fastfood", power=2),
+    replace(hashed("fastfood-angular", 5, -1, 1, kernel="angular", buckets=4, draws="fastfood", power=2), steep=""),
     replace(hashed("transforms", 3, 0, 10, bandwidth=1, buckets=64, transforms=TRANSFORMS), parameters=MATRICES),
     replace(
         hashed("given", 2, 0, 10, draws="given", parameters=digest(TABLE), buckets=64),
@@ -356,7 +361,7 @@ EXAMPLES: tuple[Example, ...] = (
     jaccard("rehashed", 5000),
     jaccard("direct", 1200, buckets=1200),
     jaccard("power-2", 2**32, power=2, buckets=100),
-    jaccard("one-permutation", 5000, minhash="one-permutation"),
+    replace(jaccard("one-permutation", 5000, minhash="one-permutation"), cautious=True),
     fourier("gaussian", 2, 0, 10, bandwidth=4, fraction_bits=4),
     fourier("laplacian", 3, 0, 255, kernel="laplacian", bandwidth=100),
     fourier("cauchy", 20, 0, 1, kernel="cauchy", bandwidth=1),

@@ -4,11 +4,13 @@ from collections.abc import Iterable
 from fractions import Fraction
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from hushsum import PlanError, RecordError
-from hushsum.collection import Collection
+from hushsum.collection import Collection, by_class
 from hushsum.families import SetRecords, VectorRecords
+from hushsum.families.sets import Sets, Universe
 from hushsum.schema import Table
 
 VECTORS: dict[str, object] = {"kind": "vector", "dim": 2, "lower": [0, -1], "upper": [10, 1]}
@@ -104,6 +106,29 @@ def test_labels_of_another_number_or_type_are_refused(labels: object) -> None:
 @pytest.mark.parametrize("odd", (1, b"a", True, 1.5, ["a"], np.array(["a", "b"]), np.datetime64("NaT"), complex("nan")))
 def test_one_odd_label_costs_its_own_record_alone(odd: object) -> None:
     assert labelled("a", "b").class_indices(["a", odd, "b"], 3).tolist() == [0, -1, 1]
+
+
+def test_labels_of_pyarrow_are_labels() -> None:
+    given: list[object] = ["a", None, "z", "b"]
+    for labels in (pa.array(given), pa.chunked_array([given[:1], given[1:]]), pa.array(given).dictionary_encode()):
+        assert labelled("a", "b").class_indices(labels, 4).tolist() == [0, -1, -1, 1]
+
+
+def test_records_are_parted_by_class_in_their_order(rng: np.random.Generator) -> None:
+    classes = rng.choice([7, 0, 3], 500)
+    records = rng.random((500, 2)).astype(np.float32)
+    parted = dict(by_class(records, classes))
+    assert list(parted) == [0, 3, 7]
+    for index, mine in parted.items():
+        assert isinstance(mine, np.ndarray)
+        assert np.array_equal(mine, records[classes == index])
+    assert [index for index, _ in by_class(records[:0], classes[:0])] == []
+    sets, _ = Universe(50).accept([np.arange(number % 7 + 1) + number % 11 for number in range(500)])
+    for index, some in by_class(sets, classes):
+        expected = sets[classes == index]
+        assert isinstance(some, Sets)
+        assert np.array_equal(some.starts, expected.starts)
+        assert np.array_equal(some.ids, expected.ids)
 
 
 def test_labels_and_classes_go_together() -> None:

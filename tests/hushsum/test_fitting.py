@@ -6,7 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from hushsum import Plan, fitting
+import hushsum as hs
+from hushsum import Plan, Release, fitting
 from hushsum.errors import PlanError
 from tests.plans import small_plan
 
@@ -19,10 +20,11 @@ def paired_plan(**sketch: Any) -> Plan:
     return small_plan(record=BOUNDS, sketch={**PLAIN, "family": "paired", **sketch})
 
 
-def counters_of(plan: Plan, records: Floats, noise: float = 0.0, seed: int = 0) -> npt.NDArray[np.int64]:
+def release_of(plan: Plan, records: Floats, noise: float = 0.0, seed: int = 0) -> Release:
     counters = np.zeros((1, *plan.family.shape), np.int64)
     plan.family.add(counters[0], plan.family.accept(records)[0])
-    return counters + np.rint(np.random.default_rng(seed).normal(0, noise, counters.shape)).astype(np.int64)
+    counters += np.rint(np.random.default_rng(seed).normal(0, noise, counters.shape)).astype(np.int64)
+    return Release(plan, "in-process", None, counters, np.zeros(1, np.int64), plan.guarantee, accounted=False)
 
 
 def regression_records(rng: np.random.Generator, n: int) -> Floats:
@@ -40,15 +42,15 @@ def test_coefficients_of_the_inner_form_are_those_of_least_squares(seed: int, rn
     records = regression_records(rng, 4000)
     exact = np.linalg.lstsq(records[:, :2], records[:, 2], rcond=None)[0]
     plan = paired_plan(rows=600, radius=1.8, seed=seed % 2**53)
-    assert np.abs(fitting.fit_regression(plan, counters_of(plan, records)) - exact).max() < 0.15
-    noised = counters_of(plan, records, noise=60)
-    assert np.abs(fitting.fit_regression(plan, noised) - exact).max() < 0.25
+    assert np.abs(fitting.fit_regression(release_of(plan, records)) - exact).max() < 0.15
+    noised = release_of(plan, records, noise=60)
+    assert np.abs(fitting.fit_regression(noised) - exact).max() < 0.25
 
 
 @pytest.mark.statistical
 def test_noise_alone_gives_coefficients_near_0(seed: int) -> None:
     plan = paired_plan(rows=100, radius=2, seed=seed % 2**53)
-    fits = [fitting.fit_regression(plan, counters_of(plan, np.zeros((1, 3)), 1e4, number)) for number in range(20)]
+    fits = [fitting.fit_regression(release_of(plan, np.zeros((1, 3)), 1e4, number)) for number in range(20)]
     assert np.median(np.abs(fits)) < 0.6
 
 
@@ -57,22 +59,20 @@ def test_noise_alone_gives_coefficients_near_0(seed: int) -> None:
 def test_a_fitted_classifier_finds_the_labels(form: dict[str, Any], seed: int, rng: np.random.Generator) -> None:
     records = margin_records(rng, 3000)
     plan = paired_plan(rows=100, loss="margin", seed=seed % 2**53, **form)
-    theta = fitting.fit_margin(plan, counters_of(plan, records, noise=50))
+    theta = fitting.fit_margin(release_of(plan, records, noise=50))
     assert np.mean(np.sign(records[:, :2] @ theta) == records[:, 2]) > 0.9
     turned = np.column_stack([records[:, :2], -records[:, 2]])
-    opposite = fitting.fit_margin(plan, counters_of(plan, turned, noise=50))
+    opposite = fitting.fit_margin(release_of(plan, turned, noise=50))
     assert np.mean(np.sign(records[:, :2] @ opposite) == records[:, 2]) < 0.1
 
 
 def test_another_family_or_loss_is_refused() -> None:
-    plan = paired_plan(rows=20, loss="margin", radius=2)
-    counters = np.zeros((1, *plan.family.shape), np.int64)
-    with pytest.raises(PlanError, match="expected 'regression'"):
-        fitting.fit_regression(plan, counters)
-    with pytest.raises(PlanError, match="expected 'paired'"):
-        fitting.fit_margin(small_plan(), counters)
-    with pytest.raises(PlanError, match="expected 'margin'"):
-        fitting.fit_margin(paired_plan(rows=20, radius=2), counters)
+    with pytest.raises(PlanError, match="expected 'regression'; fit_margin fits this release"):
+        fitting.fit_regression(hs.release(hs.Sketch(paired_plan(rows=20, loss="margin", radius=2))))
+    with pytest.raises(PlanError, match="expected 'paired', from whose counters"):
+        fitting.fit_margin(hs.release(hs.Sketch(small_plan())))
+    with pytest.raises(PlanError, match="expected 'margin'; fit_regression fits this release"):
+        fitting.fit_margin(hs.release(hs.Sketch(paired_plan(rows=20, radius=2))))
 
 
 @pytest.mark.parametrize("dim", (1, 3, 41))
@@ -135,8 +135,6 @@ def test_arguments_out_of_range_are_refused(wrong: dict[str, Any]) -> None:
 @pytest.mark.statistical
 def test_answers_of_a_sketch_are_minimised(seed: int, rng: np.random.Generator) -> None:
     plan = paired_plan(rows=1500, radius=1, seed=seed % 2**53)
-    counters = counters_of(plan, regression_records(rng, 1500))
-    found = fitting.minimise(
-        lambda theta: plan.family.answer(counters[0], theta).value, [0.0, 0.0], radius=1.0, limit=1.7, steps=4
-    )
+    release = release_of(plan, regression_records(rng, 1500))
+    found = fitting.minimise(lambda theta: release.kernel_sum(theta).value, [0.0, 0.0], radius=1.0, limit=1.7, steps=4)
     assert np.abs(found - [0.5, -0.3]).max() < 0.6

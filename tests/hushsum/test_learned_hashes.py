@@ -68,7 +68,8 @@ def test_a_learned_hash_makes_classes_collide_more_among_themselves(rng: np.rand
     transform: dict[str, object] = {"bandwidth": 2, "transforms": [{"kind": "linear", "matrix": digest(matrix)}]}
     given: dict[str, object] = {"draws": "given", "parameters": digest(table)}
     plain = contrast(plan(private[0], {"bandwidth": 2, "buckets": 1024}, []), *private)
-    learned = [contrast(plan(private[0], keys, [matrix, table]), *private) for keys in (transform, given)]
+    hashes = ((transform, matrix), (given, table))
+    learned = [contrast(plan(private[0], keys, [array]), *private) for keys, array in hashes]
     assert plain < 1.2
     assert min(learned) > 1.5
 

@@ -1,8 +1,11 @@
 """Arrays beside a plan: named by their digests, kept in one form, and refused in any other."""
 
+import copy
 import hashlib
+import pickle
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hushsum as hs
-from hushsum.parameters import NO_PARAMETERS, NUMBERS_MAX, Parameters, decode, digest, encode
+from hushsum.parameters import ARRAYS_MAX, NO_PARAMETERS, NUMBERS_MAX, Parameters, decode, digest, encode
 from hushsum.plan import BUNDLE_BYTES_MAX, plan_id_of
 from hushsum.sketch import Sketch
 from tests.plans import small_plan, tables
@@ -28,6 +31,10 @@ def linear_tables(*matrices: npt.ArrayLike) -> dict[str, object]:
 
 def linear_plan() -> hs.Plan:
     return hs.Plan.from_fields(linear_tables(TURN, OTHER), [TURN, OTHER])
+
+
+def small_plan_with(parameters: Any) -> hs.Plan:
+    return hs.Plan.from_fields(tables(), parameters)
 
 
 finite = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -185,9 +192,71 @@ def test_a_plan_without_arrays_is_its_canonical_bytes() -> None:
         hs.Plan.from_bytes(plan.bundle + b"\n")
 
 
-def test_arrays_that_a_plan_does_not_name_do_not_go_with_it() -> None:
-    plan = hs.Plan.from_fields(linear_tables(TURN, OTHER), [[9.0], OTHER, TURN])
+def test_an_array_that_a_plan_does_not_name_is_refused_by_its_digest() -> None:
+    with pytest.raises(hs.PlanError, match=f"parameters: got '{digest([9.0])}'") as caught:
+        hs.Plan.from_fields(linear_tables(TURN, OTHER), [[9.0], OTHER, TURN])
+    assert digest(TURN) in str(caught.value)
+    with pytest.raises(hs.PlanError, match="by their digests: none"):
+        small_plan_with([TURN])
+    assert hs.Plan.from_fields(linear_tables(TURN, OTHER), [OTHER, TURN, TURN]) == linear_plan()
+
+
+def test_of_made_parameters_a_plan_takes_what_it_names() -> None:
+    plan = hs.Plan.from_fields(linear_tables(TURN, OTHER), Parameters.of([[9.0], OTHER, TURN]))
     assert plan.bundle == linear_plan().bundle
+
+
+@pytest.mark.parametrize("given_arrays", (5, None, "text", b"bytes", TURN, {"a": TURN}), ids=repr)
+def test_what_is_no_list_of_arrays_is_refused(given_arrays: Any) -> None:
+    with pytest.raises(hs.PlanError, match=r"(?s)parameters: got .*, expected a list of arrays"):
+        small_plan_with(given_arrays)
+
+
+def test_more_arrays_than_a_plan_may_have_are_refused_when_one_too_many_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    some = {digest([number]): encode([number]) for number in range(ARRAYS_MAX + 100)}
+    data = [some[name] for name in sorted(some)]
+    assert len(Parameters.from_bytes(prefixed(*data[:ARRAYS_MAX]))) == ARRAYS_MAX
+    read: list[bytes] = []
+
+    def counted(array: bytes) -> npt.NDArray[np.float32]:
+        read.append(array)
+        return decode(array)
+
+    monkeypatch.setattr("hushsum.parameters.decode", counted)
+    with pytest.raises(hs.PlanError, match="65 arrays or more', expected at most 64"):
+        Parameters.from_bytes(prefixed(*data))
+    assert len(read) == ARRAYS_MAX + 1
+    with pytest.raises(hs.PlanError, match="at most 64"):
+        Parameters.of([number] for number in range(ARRAYS_MAX + 1))
+
+
+def copies(plan: hs.Plan) -> list[hs.Plan]:
+    return [copy.copy(plan), copy.deepcopy(plan), pickle.loads(pickle.dumps(plan))]
+
+
+def test_nobody_changes_the_arrays_of_a_plan_or_of_its_copies() -> None:
+    plan = linear_plan()
+    for each in (plan, *copies(plan)):
+        assert each == plan
+        assert each.bundle == plan.bundle
+        with pytest.raises(TypeError):
+            each.parameters.arrays["a"] = TURN  # type: ignore[index]  # that is the point
+        kept = [*each.parameters.arrays.values(), *(step.matrix for step in each.family.transforms.steps)]  # type: ignore[attr-defined]  # of a hashed one
+        assert len(kept) == 4
+        assert not any(array.flags.writeable for array in kept)
+
+
+def test_nobody_changes_the_arrays_of_copied_parameters() -> None:
+    parameters = Parameters.of([TURN, OTHER])
+    for twin in (copy.deepcopy(parameters), pickle.loads(pickle.dumps(parameters))):
+        assert twin.to_bytes() == parameters.to_bytes()
+        assert not any(array.flags.writeable for array in twin.arrays.values())
+    mine = dict(parameters.arrays)
+    other = Parameters(mine)
+    mine.clear()
+    assert len(other) == 2
 
 
 def test_a_bundle_with_an_array_missing_altered_or_too_many_is_refused() -> None:

@@ -115,8 +115,8 @@ def test_every_key_changes_the_id(table: str, key: str, value: object) -> None:
         ("sketch", "order", 8, "no such key here"),
         ("sketch", "seed", -1, "an integer from 0"),
         ("privacy", "epsilon", 0, "a number above 0"),
-        ("privacy", "epsilon", ..., "required"),
-        ("privacy", "total_epsilon", ..., "required"),
+        ("privacy", "epsilon", ..., "is missing, expected a number above 0"),
+        ("privacy", "total_epsilon", ..., "is missing"),
         ("privacy", "total_epsilon", 0.5, "at least epsilon (1)"),
         ("privacy", "total_delta", 1, "from 0 to below 1"),
         ("privacy", "unit", "device", "one of 'record', 'client'"),
@@ -205,7 +205,7 @@ def test_an_unknown_table_is_refused() -> None:
 
 
 def test_unit_client_needs_its_bound_and_multiplies_the_noise() -> None:
-    with pytest.raises(PlanError, match="required"):
+    with pytest.raises(PlanError, match="is missing"):
         small_plan(privacy={"unit": "client"})
     assert client_plan(3).privacy.mechanism.scale == 3 * small_plan().privacy.mechanism.scale
 

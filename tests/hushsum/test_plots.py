@@ -8,7 +8,8 @@ import pytest
 
 import hushsum as hs
 from hushsum import plots
-from tests.plans import small_plan
+from hushsum.errors import PlanError
+from tests.plans import model_plan, set_plan, small_plan
 
 Floats = npt.NDArray[np.float64]
 
@@ -92,6 +93,16 @@ def test_a_plan_of_one_column_has_a_line_alone(tmp_path: Path) -> None:
     assert figure.axes[0].get_xlabel() == "column 0"
     figure.savefig(tmp_path / "line.png")
     assert (tmp_path / "line.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_release_of_sets_or_of_models_is_not_drawn() -> None:
+    view = plots.View((0, 1), (0.0, 0.0, 0.0))
+    for plan, expected in ((set_plan(), r"record.kind: got 'set'"), (model_plan(), r"sketch.family: got 'paired'")):
+        release = hs.release(hs.Sketch(plan))
+        with pytest.raises(PlanError, match=expected):
+            plots.densest_view(release)
+        with pytest.raises(PlanError, match=expected):
+            plots.density_figure(release, view=view)
 
 
 def test_the_title_says_what_is_promised_and_for_when() -> None:

@@ -2,14 +2,16 @@
 
 import copy
 import pickle
+import tracemalloc
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 
 from hushsum import ContributionError, MergeError, PlanMismatchError, RecordError, Sketch
 from hushsum.families import Hashed
-from tests.plans import client_plan, small_plan
+from tests.plans import classed_plan, client_plan, small_plan
 
 RECORDS = np.random.default_rng(0).uniform(0, 10, (200, 2))
 
@@ -63,7 +65,7 @@ def test_unusable_records_are_dropped_alone_and_counted() -> None:
 def test_an_array_that_cannot_be_used_changes_nothing(records: object) -> None:
     sketch = Sketch(small_plan())
     with pytest.raises(RecordError):
-        sketch.add(records)  # type: ignore[arg-type]  # that is the point
+        sketch.add(records)
     assert not sketch.counters.any()
 
 
@@ -167,6 +169,61 @@ def test_an_interrupted_addition_never_passes_the_bound(monkeypatch: pytest.Monk
     assert sketch.records == 0
     sketch.add(RECORDS[:3], clients=["a"] * 3)
     assert (sketch.counters.sum(axis=2) == 3).all()
+
+
+@pytest.mark.parametrize("records", (1, 3, 40, 200))
+@pytest.mark.parametrize("buckets", (2, 64, 5000))
+def test_few_records_and_many_add_the_same_over_all_classes(
+    records: int, buckets: int, rng: np.random.Generator
+) -> None:
+    plan = classed_plan(sketch={"buckets": buckets})
+    mine, labels = RECORDS[:records], rng.choice(list("abcz"), records)
+    sketch, expected = Sketch(plan), np.zeros(plan.counters_shape, np.int64)
+    for index, label in enumerate("abc"):
+        plan.family.add(expected[index], plan.family.accept(mine[labels == label])[0])
+    for times in (1, 2):
+        assert sketch.add(mine, labels=labels) == (labels == "z").sum()
+        assert np.array_equal(sketch.counters, times * expected)
+
+
+def test_a_few_records_of_a_large_sketch_take_no_memory_of_its_size() -> None:
+    sketch = Sketch(small_plan(sketch={"rows": 64, "buckets": 2**16}))
+    sketch.add(RECORDS[:1])
+    tracemalloc.start()
+    try:
+        sketch.add(RECORDS[:20])
+        assert tracemalloc.get_traced_memory()[1] < sketch.counters.nbytes / 16
+    finally:
+        tracemalloc.stop()
+    assert (sketch.counters.sum(axis=2) == 21).all()
+
+
+def test_counters_that_were_folded_elsewhere_are_added_to_in_place_whatever_their_order() -> None:
+    plan = small_plan(sketch={"buckets": 5000})
+    theirs = np.zeros(plan.counters_shape, np.int64, order="F")
+    sketch = Sketch.of_counters(plan, theirs, np.zeros(1, np.int64))
+    sketch.add(RECORDS[:2])
+    assert (theirs.sum(axis=2) == 2).all()
+
+
+@pytest.mark.parametrize("buckets", (64, 5000))
+def test_an_addition_that_fails_in_its_second_class_changes_nothing(
+    buckets: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sketch = Sketch(classed_plan(sketch={"buckets": buckets}))
+    for name in ("add", "encode"):
+        original = getattr(Hashed, name)
+
+        def second(self: Hashed, *given: Any, original: Any = original) -> Any:
+            if np.array_equal(given[-1], self.accept(RECORDS[1:2])[0]):
+                raise KeyboardInterrupt
+            return original(self, *given)
+
+        monkeypatch.setattr(Hashed, name, second)
+    with pytest.raises(KeyboardInterrupt):
+        sketch.add(RECORDS[:2], labels=["a", "b"])
+    assert not sketch.counters.any()
+    assert sketch.records == 0
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda sketch: pickle.loads(pickle.dumps(sketch))])

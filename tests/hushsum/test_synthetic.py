@@ -9,8 +9,8 @@ import numpy.typing as npt
 import pytest
 from scipy.stats import chi2
 
-from hushsum import Plan
-from hushsum.errors import RecordError
+from hushsum import Plan, Release
+from hushsum.errors import PlanError, RecordError
 from hushsum.families.partition_heavy import HeavyCells
 from hushsum.synthetic import Uniforms, heavy_cells, synthetic_records
 from tests.plans import small_plan
@@ -18,6 +18,7 @@ from tests.plans import small_plan
 FALSE_ALARM = 1e-6
 DRAWN = 40_000
 Floats = npt.NDArray[np.float64]
+Counters = npt.NDArray[np.int64]
 
 
 def partition_plan(classes: tuple[str, ...] = (), **keys: object) -> Plan:
@@ -26,11 +27,13 @@ def partition_plan(classes: tuple[str, ...] = (), **keys: object) -> Plan:
     return small_plan(sketch=sketch, record={"classes": list(classes)})
 
 
-def counters_of(plan: Plan, *classes: npt.ArrayLike) -> npt.NDArray[np.int64]:
+def release_of(plan: Plan, *classes: npt.ArrayLike, noise: Counters | int = 0) -> Release:
+    """Of exact counters, but for this noise."""
     counters = np.zeros(plan.counters_shape, np.int64)
     for index, records in enumerate(classes):
         plan.family.add(counters[index], plan.family.accept(records)[0])
-    return counters
+    counts = np.zeros(len(counters), np.int64)
+    return Release(plan, "in-process", None, counters + noise, counts, plan.guarantee, accounted=False)
 
 
 def blobs(rng: np.random.Generator, n: int) -> Floats:
@@ -58,19 +61,18 @@ def assert_drawn_as_the_cells_say(cells: HeavyCells, drawn: Floats) -> None:
     assert statistic <= chi2.isf(FALSE_ALARM, kept.sum() - 1), statistic / (kept.sum() - 1)
 
 
-def heavy_of_blobs(rng: np.random.Generator) -> tuple[Plan, HeavyCells]:
-    plan = partition_plan()
-    counters = counters_of(plan, blobs(rng, 20_000))
-    p = -math.expm1(-1.0)
-    noise = rng.geometric(p, counters.shape) - rng.geometric(p, counters.shape)
-    return plan, heavy_cells(plan, counters + noise, least=30)
+def heavy_of_blobs(rng: np.random.Generator) -> tuple[Release, HeavyCells]:
+    plan, p = partition_plan(), -math.expm1(-1.0)
+    noise = rng.geometric(p, plan.counters_shape) - rng.geometric(p, plan.counters_shape)
+    release = release_of(plan, blobs(rng, 20_000), noise=noise)
+    return release, heavy_cells(release, least=30)
 
 
 @pytest.mark.statistical
 def test_records_are_drawn_in_proportion_to_cells_and_uniformly_within(rng: np.random.Generator) -> None:
-    plan, cells = heavy_of_blobs(rng)
+    release, cells = heavy_of_blobs(rng)
     assert len(cells) > 30
-    assert_drawn_as_the_cells_say(cells, synthetic_records(plan, cells, DRAWN, rng))
+    assert_drawn_as_the_cells_say(cells, synthetic_records(release, cells, DRAWN, rng))
 
 
 class Lopsided:
@@ -87,39 +89,40 @@ class Lopsided:
 
 @pytest.mark.statistical
 def test_planted_proportions_and_places_are_caught(rng: np.random.Generator) -> None:
-    plan, cells = heavy_of_blobs(rng)
+    release, cells = heavy_of_blobs(rng)
     for power in (0.0, 0.9):
         flatter = replace(cells, counts=cells.counts**power)
         with pytest.raises(AssertionError):
-            assert_drawn_as_the_cells_say(cells, synthetic_records(plan, flatter, DRAWN, rng))
+            assert_drawn_as_the_cells_say(cells, synthetic_records(release, flatter, DRAWN, rng))
     lopsided: Uniforms = Lopsided(rng)
     with pytest.raises(AssertionError):
-        assert_drawn_as_the_cells_say(cells, synthetic_records(plan, cells, DRAWN, lopsided))
+        assert_drawn_as_the_cells_say(cells, synthetic_records(release, cells, DRAWN, lopsided))
 
 
 @pytest.mark.statistical
 def test_synthetic_records_have_the_moments_of_the_records(rng: np.random.Generator) -> None:
     """Five standard deviations of a mean of 40,000 are 0.07, of a covariance 0.25; left-out cells may take the rest."""
-    plan, cells = heavy_of_blobs(rng)
-    drawn, records = synthetic_records(plan, cells, DRAWN, rng), blobs(rng, DRAWN)
+    release, cells = heavy_of_blobs(rng)
+    drawn, records = synthetic_records(release, cells, DRAWN, rng), blobs(rng, DRAWN)
     assert np.abs(drawn.mean(axis=0) - records.mean(axis=0)).max() < 0.15
     assert np.abs(np.cov(drawn.T) - np.cov(records.T)).max() < 0.5
 
 
 def test_one_generator_gives_the_same_records(rng: np.random.Generator, seed: int) -> None:
-    plan, cells = heavy_of_blobs(rng)
-    a, b = (synthetic_records(plan, cells, 200, np.random.default_rng(seed)) for _ in range(2))
+    release, cells = heavy_of_blobs(rng)
+    a, b = (synthetic_records(release, cells, 200, np.random.default_rng(seed)) for _ in range(2))
     assert np.array_equal(a, b)
     assert a.shape == (200, 2)
-    assert synthetic_records(plan, cells, 0, rng).shape == (0, 2)
+    assert synthetic_records(release, cells, 0, rng).shape == (0, 2)
 
 
 def test_scaled_records_come_back_in_the_callers_unit(rng: np.random.Generator) -> None:
     """With a factor below 0 the lower corner of a cell is its upper one."""
     transforms = [{"kind": "scale", "factor": [2, -4]}, {"kind": "scale", "factor": [1, "0.5"]}]
     plan = partition_plan(transforms=transforms, bandwidth=2)
-    cells = heavy_cells(plan, counters_of(plan, np.full((50, 2), [3.2, 7.3])))
-    drawn = synthetic_records(plan, cells, 500, rng)
+    release = release_of(plan, np.full((50, 2), [3.2, 7.3]))
+    cells = heavy_cells(release)
+    drawn = synthetic_records(release, cells, 500, rng)
     assert drawn.min(axis=0) == pytest.approx([3, 7], abs=0.05)
     assert drawn.max(axis=0) == pytest.approx([4, 8], abs=0.05)
 
@@ -128,32 +131,35 @@ def test_scaled_records_come_back_in_the_callers_unit(rng: np.random.Generator) 
 def test_transforms_that_cannot_be_undone_are_refused(kind: str, rng: np.random.Generator) -> None:
     step: dict[str, Any] = {"kind": kind, **({"lower": [1, 1], "upper": [9, 9]} if kind == "clip" else {})}
     plan = partition_plan(transforms=[step])
-    cells = heavy_cells(plan, counters_of(plan, np.full((50, 2), 5.0)))
-    with pytest.raises(ValueError, match="cannot be undone"):
-        synthetic_records(plan, cells, 5, rng)
+    release = release_of(plan, np.full((50, 2), 5.0))
+    cells = heavy_cells(release)
+    with pytest.raises(PlanError, match=rf"sketch.transforms: got \['{kind}'\], .* cannot be undone"):
+        synthetic_records(release, cells, 5, rng)
 
 
 def test_a_class_has_cells_of_its_own_and_all_of_them_together_have_more_noise() -> None:
-    plan = partition_plan(("a", "b"))
-    counters = counters_of(plan, np.full((100, 2), 1.2), np.full((80, 2), 7.2))
-    a, b, both = (heavy_cells(plan, counters, label=label) for label in ("a", "b", None))
+    release = release_of(partition_plan(("a", "b")), np.full((100, 2), 1.2), np.full((80, 2), 7.2))
+    a, b, both = (heavy_cells(release, label=label) for label in ("a", "b", None))
     assert [cells.codes.tolist() for cells in (a, b, both)] == [[[2, 2]], [[14, 14]], [[2, 2], [14, 14]]]
     assert both.threshold == pytest.approx(math.sqrt(2) * a.threshold)
     with pytest.raises(RecordError, match="'c'"):
-        heavy_cells(plan, counters, label="c")
+        heavy_cells(release, label="c")
 
 
 def test_nothing_can_be_drawn_from_no_cells_or_another_family(rng: np.random.Generator) -> None:
-    plan = partition_plan()
-    none = heavy_cells(plan, counters_of(plan))
+    release = release_of(partition_plan())
+    none = heavy_cells(release)
     assert len(none) == 0
     with pytest.raises(ValueError, match="no cell is heavy"):
-        synthetic_records(plan, none, 5, rng)
+        synthetic_records(release, none, 5, rng)
     with pytest.raises(ValueError, match="n: got -1"):
-        synthetic_records(plan, none, -1, rng)
-    hashed = small_plan()
-    with pytest.raises(ValueError, match="'hashed'"):
-        heavy_cells(hashed, np.zeros(hashed.counters_shape, np.int64))
+        synthetic_records(release, none, -1, rng)
+    hashed = release_of(small_plan())
+    for ask in (lambda: heavy_cells(hashed), lambda: synthetic_records(hashed, none, 5, rng)):
+        with pytest.raises(PlanError, match=r"sketch.family: got 'hashed', expected 'partition'"):
+            ask()
+    with pytest.raises(PlanError, match=r"sketch.cells: got 'lsh', expected 'grid'"):
+        heavy_cells(release_of(partition_plan(cells="lsh", rows=4)))
 
 
 def test_a_uniform_number_next_to_one_picks_a_cell_with_a_count(rng: np.random.Generator) -> None:
@@ -161,8 +167,8 @@ def test_a_uniform_number_next_to_one_picks_a_cell_with_a_count(rng: np.random.G
         def random(self, size: tuple[int, int]) -> Floats:
             return np.full(size, math.nextafter(1.0, 0.0))
 
-    plan, cells = heavy_of_blobs(rng)
+    release, cells = heavy_of_blobs(rng)
     counts = cells.counts / 3
     counts[-2:] = 0.0, -1.0
-    drawn = synthetic_records(plan, replace(cells, counts=counts), 3, Last())
+    drawn = synthetic_records(release, replace(cells, counts=counts), 3, Last())
     assert np.all((drawn >= cells.lower[-3]) & (drawn <= cells.upper[-3]))

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import hushsum as hs
+from hushsum.delta import DeltaId, encode
 from hushsum.parameters import digest
 from tests.hushsum_cli.calling import Hushsum
 
@@ -157,6 +158,42 @@ def test_show_gives_groups_a_line_each_and_cuts_long_lists(hushsum: Hushsum, pla
     assert "group 1 columns [0, 1], kernel euclidean, bandwidth 5, power 1" in lines
     assert "group 2 columns [2], kernel laplacian, bandwidth 7, power 1" in lines
     assert "classes 30, one sketch each: 0, 1, 2, 3, 4, 5, 6, 7, … 22 more" in lines
+
+
+def test_show_says_what_a_sketch_and_its_deltas_take(hushsum: Hushsum, plan_toml: Path) -> None:
+    plan = hs.Plan.from_toml(plan_toml)
+    shown = json.loads(hushsum("plan", "show", str(plan_toml), "--json").out)
+    sketch = hs.Sketch(plan)
+    assert shown["counters"] == sketch.counters.size + sketch.counts.size == 50 * 256 + 1
+    assert shown["sketch_bytes"] == sketch.counters.nbytes + sketch.counts.nbytes
+    assert shown["delta_bytes_max"] == plan.delta_bytes_max
+    records = np.random.default_rng(0).uniform(0, 255, (4096, 3))
+    for most, name in ((1, "delta_bytes_of_one_record_max"), (4096, "delta_bytes_max")):
+        delta, _ = encode(plan, records[:most], window=1, id=DeltaId(2**63, 2**31))
+        assert delta is not None
+        assert shown[name] / 2 < len(delta.pack(plan)) <= shown[name]
+    lines = {" ".join(line.split()) for line in hushsum("plan", "show", str(plan_toml)).out.splitlines()}
+    assert "memory 12,801 counters, 100.0 KiB" in lines
+    assert f"delta at most {shown['delta_bytes_of_one_record_max']} bytes for one record, " in " ".join(lines)
+    assert any(line.startswith("bias") for line in lines) == (plan.family.kernel_error > 0)
+
+
+def test_show_gives_large_sketches_in_mebibytes(hushsum: Hushsum, plan_toml: Path) -> None:
+    plan_toml.write_text(TOML.replace("rows = 50", "rows = 1000").replace("buckets = 256", "buckets = 1024"))
+    assert "1,024,001 counters, 7.8 MiB" in hushsum("plan", "show", str(plan_toml)).out
+
+
+def test_show_states_the_bias_of_a_series_and_that_its_noise_is_the_worst(hushsum: Hushsum, plan_toml: Path) -> None:
+    hermite = 'family = "hermite"\nkernel = "gaussian"\nbandwidth = 100\n'
+    head, tail = TOML.split("family", 1)[0], TOML[TOML.index("[privacy]") :]
+    plan_toml.write_text(head + hermite + tail)
+    out = " ".join(hushsum("plan", "show", str(plan_toml)).out.split())
+    error = hs.Plan.from_toml(plan_toml).family.kernel_error
+    assert f"bias up to {error:.2g} a record" in out
+    assert "records on an answer at the query where noise is worst" in out
+    assert json.loads(hushsum("plan", "show", str(plan_toml), "--json").out)["kernel_error"] == error
+    plan_toml.write_text(f'{head}family = "partition"\nbandwidth = 100\nrows = 5\nbuckets = 64\n{tail}')
+    assert "bias" not in hushsum("plan", "show", str(plan_toml)).out
 
 
 def test_a_plan_of_sets_is_made_and_shown(hushsum: Hushsum, plan_toml: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 import hushsum as hs
 from hushsum.query import count_std_error
 from tests.hushsum_cli.calling import Hushsum
-from tests.plans import classed_plan
+from tests.plans import classed_plan, model_plan, set_plan, small_plan
 
 
 def test_query_prints_what_the_release_answers(hushsum: Hushsum, release_file: Path) -> None:
@@ -40,6 +40,15 @@ def test_query_shows_a_table_to_people(hushsum: Hushsum, release_file: Path) -> 
     assert "3, 7" in shown
     assert f"{value:,.1f}" in shown
     assert "95 %" in shown
+
+
+def test_an_error_that_one_row_does_not_show_is_unknown(hushsum: Hushsum, tmp_path: Path) -> None:
+    file = tmp_path / "row.hush"
+    hs.release(hs.Sketch(small_plan(sketch={"rows": 1}))).save(file)
+    (answer,) = json.loads(hushsum("query", str(file), "--at", "3,7", "--json").out)["answers"]
+    assert answer["value"] == hs.load(file).kernel_sum([[3, 7]]).value[0]
+    assert (answer["std_error"], answer["interval"]) == (None, None)
+    assert hushsum("query", str(file), "--at", "3,7").out.count("unknown") == 3
 
 
 @pytest.mark.parametrize("points", ("3", "3,7,1", "3,north"))
@@ -122,14 +131,82 @@ def test_a_class_that_the_release_does_not_have_is_told_with_those_that_it_has(
     assert "it has no classes" in hushsum("query", str(release_file), "--at", "3,7", "--label", "a").err
 
 
-@pytest.mark.parametrize("arguments", (("query", "--at", "1,2"), ("plot",)), ids=("query", "plot"))
-def test_what_needs_vectors_says_so_of_sets_in_one_line(
-    hushsum: Hushsum, tmp_path: Path, arguments: tuple[str, ...]
+@pytest.fixture
+def sets_file(tmp_path: Path) -> Path:
+    """The release of 400 times the set {3, 17, 29}."""
+    sketch = hs.Sketch(set_plan())
+    sketch.add([np.array([3, 17, 29])] * 400)
+    path = tmp_path / "visits.hush"
+    hs.release(sketch).save(path)
+    return path
+
+
+@pytest.fixture
+def model_file(tmp_path: Path) -> Path:
+    """The release of 500 records of a plan for models of two coefficients."""
+    sketch = hs.Sketch(model_plan())
+    sketch.add(np.tile([0.5, 0.5, 0.2], (500, 1)))
+    path = tmp_path / "model.hush"
+    hs.release(sketch).save(path)
+    return path
+
+
+def test_query_asks_about_one_set_of_ids_at_a_time(hushsum: Hushsum, sets_file: Path) -> None:
+    asked = ("--at", "3,17,29", "--at", "5", "--at", "29,3,17")
+    shown = json.loads(hushsum("query", str(sets_file), *asked, "--json").out)
+    answer = hs.load(sets_file).kernel_sum([[3, 17, 29], [5], [3, 17, 29]])
+    assert [each["at"] for each in shown["answers"]] == [[3, 17, 29], [5], [3, 17, 29]]
+    assert [each["value"] for each in shown["answers"]] == answer.value.tolist()
+    assert "3, 17, 29" in hushsum("query", str(sets_file), *asked).out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    (
+        (("--at", "3,north"), 2, "expected the ids of one set with commas, such as 3,17,29"),
+        (("--at", "3.5"), 2, "expected the ids of one set"),
+        (("--at", str(2**70)), 2, "expected the ids of one set"),
+        (("--at", "3,100"), 1, "from 0 to 99"),
+        (("--queries", "points.csv"), 2, "ask about a set of ids with --at 3,17,29"),
+    ),
+    ids=str,
+)
+def test_what_is_no_set_of_ids_is_told(
+    hushsum: Hushsum,
+    sets_file: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, str],
+    status: int,
+    message: str,
 ) -> None:
-    sketch = {"family": "hashed", "kernel": "jaccard", "rows": 8, "buckets": 16}
-    privacy = {"epsilon": 1, "total_epsilon": 10}
-    plan = hs.Plan(name="visits", record={"kind": "set", "universe": 100}, sketch=sketch, privacy=privacy)
-    hs.release(hs.Sketch(plan)).save(tmp_path / "visits.hush")
-    ended = hushsum(arguments[0], str(tmp_path / "visits.hush"), *arguments[1:])
-    assert ended.status == 1
-    assert ended.err == "hushsum: plan 'visits' collects sets of ids, expected vectors here\n"
+    monkeypatch.chdir(sets_file.parent)
+    Path("points.csv").write_text("a,b\n1,2\n")
+    ended = hushsum("query", str(sets_file), *arguments)
+    assert ended.status == status
+    assert message in " ".join(ended.err.split())
+
+
+def test_query_asks_for_the_losses_of_models(hushsum: Hushsum, model_file: Path, tmp_path: Path) -> None:
+    shown = json.loads(hushsum("query", str(model_file), "--at", "0.2,0.2", "--at", "1,-1", "--json").out)
+    answer = hs.load(model_file).kernel_sum(np.array([[0.2, 0.2], [1.0, -1.0]]))
+    assert [each["value"] for each in shown["answers"]] == answer.value.tolist()
+    (tmp_path / "models.csv").write_text("a,b\n0.2,0.2\n1,-1\n")
+    of_file = json.loads(hushsum("query", str(model_file), "--queries", str(tmp_path / "models.csv"), "--json").out)
+    assert of_file == shown
+    ended = hushsum("query", str(model_file), "--at", "1,2,3")
+    assert (ended.status, "'1,2,3' has 3 numbers, expected 2 coefficients of a model" in ended.err) == (2, True)
+    (tmp_path / "records.csv").write_text("a,b,c\n1,2,3\n")
+    ended = hushsum("query", str(model_file), "--queries", str(tmp_path / "records.csv"))
+    assert (ended.status, "the release expects 2 coefficients of a model" in ended.err) == (1, True)
+
+
+def test_plot_says_of_sets_and_models_what_to_do_instead(
+    hushsum: Hushsum, sets_file: Path, model_file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for file, hint in ((sets_file, "hushsum query --at 3,17,29"), (model_file, "hushsum.fitting")):
+        for columns in ((), ("--columns", "0")):
+            ended = hushsum("plot", str(file), *columns)
+            assert (ended.status, ended.out, ended.err.count("\n")) == (1, "", 1)
+            assert hint in ended.err
+    assert not list(tmp_path.glob("*.png"))

@@ -13,7 +13,7 @@ import pytest
 
 import hushsum as hs
 from tests.hushsum_cli.calling import Hushsum
-from tests.plans import classed_plan, small_plan
+from tests.plans import classed_plan, set_plan, small_plan
 
 pytestmark = pytest.mark.usefixtures("sources_on_path")
 
@@ -87,6 +87,15 @@ def test_records_that_do_not_fit_the_plan_are_not_sent(hushsum: Hushsum, tmp_pat
         assert refused.status == 1
         assert "max_epsilon" in refused.err
         assert hushsum("send", *asked, "--columns", "a,b", "--max-epsilon", "1").status == 0
+
+
+def test_a_table_is_not_sent_to_a_plan_of_sets(hushsum: Hushsum, tmp_path: Path) -> None:
+    (tmp_path / "records.csv").write_text("a,b\n1,2\n")
+    with serving(tmp_path, set_plan()) as address:
+        asked = ("--data", str(tmp_path / "records.csv"), "--to", address, "--spool", str(tmp_path / "spool.db"))
+        ended = hushsum("send", *asked)
+    assert (ended.status, ended.out, ended.err.count("\n")) == (1, "", 1)
+    assert "a table holds no sets, which the plan collects" in ended.err
 
 
 def test_a_labelled_file_is_collected_class_by_class(

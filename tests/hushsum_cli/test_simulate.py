@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 
 from aggregator.fold import Verdict, VerdictKind
+from hushsum import Plan
 from hushsum.delta import DeltaId
 from simulator import Settings, Summary
 from simulator.reconciliation import Sent, reconcile
 from tests.hushsum_cli.calling import Hushsum
+from tests.plans import model_plan, set_plan
 from tests.simulator.summaries import GOOD, doctored
 
 
@@ -34,6 +36,22 @@ def test_a_good_run_ends_with_0(hushsum: Hushsum, monkeypatch: pytest.MonkeyPatc
     assert (settings.seed, settings.columns, settings.out) == (5, ("a", "b"), Path("there"))
     assert settings.epsilon is not None
     assert settings.epsilon * 3 == 1
+
+
+@pytest.mark.parametrize("plan", (set_plan(), model_plan()), ids=("sets", "models"))
+def test_what_cannot_be_simulated_is_told_before_anything_starts(
+    hushsum: Hushsum, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: Plan
+) -> None:
+    started: list[object] = []
+    monkeypatch.setattr("simulator.simulation.travel", lambda *_, **__: started.append(None))
+    (tmp_path / "plan.json").write_bytes(plan.bundle)
+    (tmp_path / "data.csv").write_text("no records\n")
+    data = ("--data", str(tmp_path / "data.csv"), "--out", str(tmp_path / "out"))
+    ended = hushsum("simulate", "--plan", str(tmp_path / "plan.json"), *data)
+    assert (ended.status, ended.out, ended.err.count("\n")) == (1, "", 1)
+    assert "start hushsum serve, contribute with" in ended.err
+    assert not started
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_lost_and_a_doubled_delta_end_with_1_and_a_line_each(

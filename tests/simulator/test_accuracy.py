@@ -43,6 +43,14 @@ def test_queries_below_the_floor_do_not_count() -> None:
     assert accuracy.mean_kernel_sum == 2000.0
 
 
+def test_one_row_alone_does_not_show_what_error_to_expect() -> None:
+    bulk = hs.Sketch(small_plan(sketch={"rows": 1}))
+    bulk.add(np.full((2000, 2), 5.0))
+    accuracy = measure(hs.release(bulk), bulk, np.full((1, 2), 5.0), np.array([2000.0]))
+    assert accuracy.mean_relative is not None
+    assert accuracy.expected_relative is None
+
+
 def test_without_a_query_above_the_floor_there_is_no_error() -> None:
     plan = small_plan()
     bulk = hs.Sketch(plan)

@@ -65,5 +65,6 @@ def test_transforms_are_part_of_the_exact_kernel(rng: np.random.Generator) -> No
     )
     records, queries = np.rint(rng.uniform(0, 255, (200, 3))), np.rint(rng.uniform(0, 255, (20, 3)))
     mapped = [np.clip(points * [2, 1, 1], 0, [300, 200, 200]) for points in (records, queries)]
-    expected = kernels.kernel_sums(PLAN.family.kernel, *mapped)
+    wide = Plan.from_fields({**fields, "record": {"dim": 3, "lower": [0, 0, 0], "upper": [300, 300, 300]}})
+    expected = kernels.kernel_sums(wide.family.kernel, *mapped)
     np.testing.assert_allclose(ExactSums(plan, records).at(queries, told), expected, rtol=1e-6)

@@ -8,9 +8,9 @@ import pytest
 
 from hushsum.errors import PlanError
 from simulator.errors import RecordsError
-from simulator.plans import load, of_file, of_photograph, privacy_table
+from simulator.plans import load, of_file, of_photograph, privacy_table, refuse_incomparable
 from simulator.records import Records
-from tests.plans import small_plan
+from tests.plans import model_plan, set_plan, small_plan
 
 
 def test_the_photographs_plan_has_the_bounds_of_every_picture() -> None:
@@ -20,6 +20,23 @@ def test_the_photographs_plan_has_the_bounds_of_every_picture() -> None:
     assert plan.privacy.epsilon * 2 == 1
     assert plan.privacy.total_epsilon == 5
     assert plan.collection.names == ("red", "green", "blue")
+    assert plan.family.to_fields()["draws"] == "sobol"
+    assert plan.family.to_fields()["sobol_sets"] == 8
+
+
+@pytest.mark.parametrize(("dim", "draws"), ((1, "sobol"), (20, "sobol"), (21, "independent")))
+def test_the_rows_of_up_to_20_columns_are_sobol_points(dim: int, draws: str, rng: np.random.Generator) -> None:
+    records = Records(rng.normal(0, 1, (30, dim)), tuple(map(str, range(dim))), "x.csv")
+    plan = of_file(records, privacy_table(Fraction("1"), "record", None), seed=0)
+    assert plan.family.to_fields()["draws"] == draws
+
+
+def test_plans_whose_answers_are_no_densities_are_refused_with_what_to_do() -> None:
+    with pytest.raises(PlanError, match=r"record.kind: got 'set'.*hushsum query --at 3,17,29"):
+        refuse_incomparable(set_plan())
+    with pytest.raises(PlanError, match=r"sketch.family: got 'paired'.*hushsum.fitting"):
+        refuse_incomparable(model_plan())
+    refuse_incomparable(small_plan())
 
 
 def test_unit_client_carries_its_bound() -> None:

@@ -75,3 +75,8 @@ def test_the_table_of_unit_client_shows_the_price(capsys: pytest.CaptureFixture[
 def test_the_table_of_a_bad_run_does_not_call_it_good(capsys: pytest.CaptureFixture[str]) -> None:
     print_summary(doctored(deltas_lost=1), Path("out"))
     assert "Nothing was lost" not in capsys.readouterr().out
+
+
+def test_an_expected_error_that_is_unknown_is_shown_as_such(capsys: pytest.CaptureFixture[str]) -> None:
+    print_summary(doctored(expected_relative_error=None), Path("out"))
+    assert "unknown" in capsys.readouterr().out

@@ -29,6 +29,7 @@ PLANS: dict[str, tuple[dict[str, object], dict[str, object]]] = {
     "jaccard-one-permutation": (SETS, {**HASHED, "kernel": "jaccard", "minhash": "one-permutation"}),
     "sobol": (VECTORS, {**HASHED, "kernel": "euclidean", "bandwidth": 60, "draws": "sobol", "sobol_sets": 4}),
     "orthogonal": (VECTORS, {**HASHED, "kernel": "euclidean", "bandwidth": 60, "draws": "orthogonal"}),
+    "fastfood": (VECTORS, {**HASHED, "kernel": "euclidean", "bandwidth": 60, "draws": "fastfood"}),
     "given": (
         VECTORS,
         {**HASHED, "kernel": "euclidean", "draws": "given", "parameters": digest(TABLE)},

@@ -13,6 +13,7 @@ import hushsum as hs
 from hushsum.delta import DeltaId, encode
 from hushsum.entropy import ReplayableEntropy
 from hushsum.families import SetRecords
+from hushsum.parameters import Parameters
 from hushsum.releases import draw
 from tests.vectors.family_plans import MATRIX, PLANS, TABLE
 from tests.vectors.generate import FOLDER
@@ -26,7 +27,7 @@ def plan_of(name: str) -> hs.Plan:
     """One of the plans."""
     record, sketch = PLANS[name]
     privacy: dict[str, object] = {"epsilon": 0.5, "total_epsilon": 2}
-    return hs.Plan(name=name, record=record, sketch=sketch, privacy=privacy, parameters=[MATRIX, TABLE])
+    return hs.Plan(name=name, record=record, sketch=sketch, privacy=privacy, parameters=Parameters.of([MATRIX, TABLE]))
 
 
 def records_of(plan: hs.Plan) -> list[Any]:

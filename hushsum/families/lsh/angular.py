@@ -69,6 +69,6 @@ class Angular:
         return kernels.angular(kernels.angles(x, y), self.power)
 
     def kernel_error(self, domain: Space) -> float:
-        """0."""
+        """0: the kernel is that of the float32 coordinates (:attr:`Space.rounded`)."""
         del domain
         return 0.0

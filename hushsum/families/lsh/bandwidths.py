@@ -58,6 +58,10 @@ class Wide:
         """p·(d + 1): directions and offsets."""
         return self.power * (domain.dim + 1)
 
+    def rounding(self, domain: Space) -> float:
+        """How far the kernel may move with coordinates of float32 (:mod:`hushsum.families.rounding`)."""
+        raise NotImplementedError
+
     def _refuse(self, reach: float, key: str) -> None:
         """Refuses codes up to ``reach`` over the bandwidth."""
         width = float(self.bandwidth)

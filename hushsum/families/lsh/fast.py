@@ -4,7 +4,7 @@ A block of records times a chunk of rows is small enough for a core's second-lev
 beside it. The coder computes codes, and buckets take their place in the same memory.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Final
 
@@ -49,17 +49,26 @@ def sums(
     rows: Rows, counters: Int64, less: Float64, queries: Points, which: slice | None = None
 ) -> tuple[Float64, Float64, Float64]:
     """What the rows read at accepted queries: see :func:`hushsum.families.lsh.plain.sums`."""
-    first, total, squares = np.zeros(len(queries)), np.zeros(len(queries)), np.zeros(len(queries))
-    engine, which = Engine(rows, anywhere=True), which or slice(0, len(rows))
+    return sums_of_sets(rows, counters, less, queries, [which or slice(0, len(rows))])[0]
+
+
+def sums_of_sets(
+    rows: Rows, counters: Int64, less: Float64, queries: Points, sets: Sequence[slice]
+) -> list[tuple[Float64, Float64, Float64]]:
+    """The same for each of several sets of rows; queries are prepared once."""
+    found = [(np.zeros(len(queries)), np.zeros(len(queries)), np.zeros(len(queries))) for _ in sets]
+    engine = Engine(rows, anywhere=True)
     line = np.empty(engine.block_records, np.int64)
     for some in _chunks(slice(0, len(queries)), engine.block_records):
-        for chunk, buckets in engine.all_rows(engine.block(queries[some]), which, some.stop - some.start):
-            if chunk.start == which.start:
-                read = counters[chunk.start, np.maximum(buckets[0], 0)]
-                first[some] = np.where(buckets[0] < 0, 0, read) - less[chunk.start]
-            reads = line[: buckets.shape[1]]
-            tallies.gather(buckets, counters[chunk], less[chunk], first[some], reads, total[some], squares[some])
-    return first, total, squares
+        block, n = engine.block(queries[some]), some.stop - some.start
+        for which, (first, total, squares) in zip(sets, found, strict=True):
+            for chunk, buckets in engine.all_rows(block, which, n):
+                if chunk.start == which.start:
+                    read = counters[chunk.start, np.maximum(buckets[0], 0)]
+                    first[some] = np.where(buckets[0] < 0, 0, read) - less[chunk.start]
+                reads = line[: buckets.shape[1]]
+                tallies.gather(buckets, counters[chunk], less[chunk], first[some], reads, total[some], squares[some])
+    return found
 
 
 class Engine:

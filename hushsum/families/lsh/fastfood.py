@@ -2,9 +2,11 @@
 
 Le, Sarlós and Smola, Fastfood: approximating kernel expansions in loglinear time, 2013, section 3.
 
-**Definition.** D is the least power of two that is at least d and 2. Directions come in blocks of D. A block has signs B
-in {−1, 1}ᴰ, a permutation π of D, a diagonal θ (D,) of float32, and each of its directions i a scale of float32. For a
-record x of float32 coordinates, already centred, and 0 beyond d, everything in float32, one operation at a time::
+**Definition.** D is the least power of two that is at least d and 2. All directions share signs B in {−1, 1}ᴰ. They
+come in blocks: a block has a permutation π of D and a diagonal θ (D,) of float32, and gives E directions, E the largest
+power of two up to D/4 with at least :data:`BLOCKS_MIN` blocks, and at least 1; each direction i < E has a scale of
+float32. For a record x of float32 coordinates, already centred, and 0 beyond d, everything in float32, one operation at
+a time::
 
     u = H(B∘x),   v_j = θ_j·u_{π(j)},   p = H(v),   code_i = ⌊ scale_i·p_i + offset_i ⌋
 
@@ -19,9 +21,10 @@ Hence, but for rounding, w·scale_i·p_i = s_i·(h_i∘θ)·u/√D is exactly N(
 for the difference of two, and a hash of independent offset collides as if the direction were dense. Without the lengths
 s_i (Fastfood's S) every direction of a block would be as long as ‖g‖, and all err together.
 
-The directions of a block are dependent: two of them have the correlation Σ_j ±u_{π(j)}²/(D‖x‖²) given B and π, of the
-order of 1/√D, as signs and permutation leave no pattern. The variance of an answer is that of independent rows and up
-to ρ²/(k(1 − k)) of it more, ρ the second Hermite coefficient of the collision probability given the projection.
+The directions of a block are dependent: given B and π, projections of two records on two of them have the correlation
+Σ_j ±u_{π(j)}u'_{π(j)}/(D‖x‖‖x'‖), of the order of 1/√D, as signs and permutation leave no pattern. Collisions depend on
+its square, so blocks' means vary more than those of as many independent rows, by up to E/D of the variance. Blocks are
+not correlated: given B they are independent, and each is exact whatever B. Their spread is the error bar.
 
 **Rounding.** Let u = 2⁻²⁴ and D = 2ᵐ. A stage is √2 times an orthogonal map and rounds each number once, so a transform
 errs by at most γ_m of its result in the Euclidean norm (Higham 2002, section 24.2, with additions alone), and by
@@ -42,14 +45,24 @@ from hushsum.families.lsh.projection import CODE_LIMIT, Float32, Float64, Int32,
 if TYPE_CHECKING:
     from hushsum.families.lsh.coders import FastCoder, PlainCoder
 
+#: Blocks of rows, at least, unless there are fewer rows: error bars come from their spread.
+BLOCKS_MIN: Final = 8
+_SHARE: Final = 4  # of the directions that a block has, so many times fewer are taken: they disturb each other less
+
 _UNIT: Final = 2.0**-24
 _SLACK: Final = 1.001  # above 1 + γ_{2m+4}·√D, which bounds the error of one argument by the largest that it may have
+_EXPLICIT_MAX: Final = 1 << 12  # D up to which directions are written out once, for the tightest ends
 _SIGNS_MAX: Final = 2.0**100
 
 
 def block_size(dim: int) -> int:
     """D: the directions of a block, and the coordinates with those that are 0."""
     return max(2, 1 << (dim - 1).bit_length())
+
+
+def block_rows(dim: int, rows: int) -> int:
+    """E: the rows of a block."""
+    return min(max(1, block_size(dim) // _SHARE), 1 << (max(1, rows // BLOCKS_MIN).bit_length() - 1))
 
 
 def rounding(dim: int, reach: float) -> float:
@@ -72,12 +85,13 @@ def signs_rounding(dim: int) -> float:
 class Fastfood:
     """The parameters of R·p codes a record, part after part of row after row.
 
-    Part k of row r is direction r mod D of block ⌊r/D⌋·p + k: the parts of a row come from different blocks.
+    Part k of row r is direction r mod E of block ⌊r/E⌋·p + k: the parts of a row come from different blocks.
 
     Attributes:
         dim: d.
         power: p.
-        flips: (blocks, D) float32: B, 1 or −1.
+        height: E.
+        flips: (D,) float32: B, 1 or −1.
         permutations: (blocks, D) int32: π(j).
         diagonals: (blocks, D) float32: θ.
         scales: (R·p,) float32 above 0.
@@ -87,6 +101,7 @@ class Fastfood:
 
     dim: int
     power: int
+    height: int
     flips: Float32
     permutations: Int32
     diagonals: Float32
@@ -101,20 +116,29 @@ class Fastfood:
     @property
     def size(self) -> int:
         """D."""
-        return self.flips.shape[1]
+        return len(self.flips)
 
     def ends(self, lower: Float32, upper: Float32) -> tuple[Int64, Int64]:
-        """(R·p,) int64, twice: no record within [lower, upper] has a smaller or a larger code; they need not be attained.
+        """(R·p,) int64, twice: no record within [lower, upper] has a smaller or a larger code; few do not attain them.
 
-        |p_i| ≤ ‖θ‖‖u‖ = √D‖x‖, and rounding adds less than a thousandth.
+        Coordinates at the ends of their bounds, as the directions want them, and twice what rounding may add: at most
+        γ_{2m+4}·D‖x‖ to p. Where D is large, |p_i| ≤ √D‖x‖ instead.
         """
         if self.signs:
             zeroes = np.zeros(len(self), np.int64)
             return zeroes, zeroes + 1
-        sizes = np.maximum(np.abs(lower), np.abs(upper)).astype(np.float64).tolist()
-        longest = math.sqrt(self.size * math.fsum(size * size for size in sizes))
-        reach = self.scales.astype(np.float64) * (longest * _SLACK)
-        return np.floor(self.offsets - reach).astype(np.int64), np.floor(self.offsets + reach).astype(np.int64)
+        norm = math.sqrt(math.fsum(size * size for size in np.maximum(-lower, upper).astype(np.float64).tolist()))
+        scales = self.scales.astype(np.float64)
+        if self.size > _EXPLICIT_MAX:
+            largest = scales * (math.sqrt(self.size) * norm * _SLACK)
+            least = -largest
+        else:
+            from hushsum.families.lsh.fastfood_plain import extremes
+
+            slack = 2.02 * (2 * self.size.bit_length() + 2) * _UNIT * self.size * norm
+            least, largest = extremes(self, lower, upper)
+            least, largest = scales * (least - slack), scales * (largest + slack)
+        return np.floor(least + self.offsets).astype(np.int64), np.floor(largest + self.offsets).astype(np.int64)
 
     def far(self, queries: Float32) -> npt.NDArray[np.bool_]:
         """(m,): queries (m, d) with some code that may leave 32 bits; of signs, those whose sums could overflow."""

@@ -1,8 +1,8 @@
-"""What blocks of Walsh–Hadamard directions are made of, drawn from the seed: fewer rows are a prefix of more.
+"""What blocks of Walsh–Hadamard directions are made of, drawn from the seed.
 
 **Frozen.** Blocks are in the order (block of rows, part). From streams of their own, named after the hash:
 
-* ``…/flips``: ⌈D/64⌉ words a block; B_j is −1 where bit j mod 64 of word ⌊j/64⌋ is set;
+* ``…/flips``: ⌈D/64⌉ words; B_j is −1 where bit j mod 64 of word ⌊j/64⌋ is set;
 * ``…/permutations``: D words a block; π is their stable order;
 * ``…/diagonals``: D normals a block; θ = float32(g/‖g‖), the norm the root of the squares' sum in order, in float64;
 * ``…/lengths`` and ``…/lengths/accept``: a normal and a uniform a candidate, see :func:`chi`; lengths are in the order
@@ -15,7 +15,7 @@ import numpy as np
 
 from hushsum.draws import NORMAL_LIMIT, PublicSeed, PublicStream
 from hushsum.elementary import ln
-from hushsum.families.lsh.fastfood import Fastfood, block_size
+from hushsum.families.lsh.fastfood import Fastfood, block_rows, block_size
 from hushsum.families.lsh.projection import Float32, Float64, Int32
 from hushsum.families.lsh.sources import Independent, offsets
 
@@ -30,24 +30,24 @@ class Rotated(Independent):
         size = block_size(dim)
         lengths = chi(self.seed, f"{self.prefix}/{name}/fastfood/lengths", self.rows * power, size)
         scales = (lengths / np.sqrt(float(size)) / bandwidth).astype(np.float32)
-        return Fastfood(dim, power, *self._blocks(name, power, size), scales, offsets(self, f"{name}/offsets", power))
+        return Fastfood(dim, power, *self._blocks(name, power, dim), scales, offsets(self, f"{name}/offsets", power))
 
     def signs(self, name: str, power: int, dim: int) -> Fastfood:
         """The signs of projections."""
         scales, zeroes = np.ones(self.rows * power, np.float32), np.zeros(self.rows * power)
-        return Fastfood(dim, power, *self._blocks(name, power, block_size(dim)), scales, zeroes, signs=True)
+        return Fastfood(dim, power, *self._blocks(name, power, dim), scales, zeroes, signs=True)
 
-    def _blocks(self, name: str, power: int, size: int) -> tuple[Float32, Int32, Float32]:
-        count = -(-self.rows // size) * power
-        purpose, words = f"{self.prefix}/{name}/fastfood", -(-size // _WORD)
-        drawn = PublicStream(self.seed, f"{purpose}/flips").words(count * words).reshape(count, words, 1)
-        bits = (drawn >> np.arange(_WORD, dtype=np.uint64)) & np.uint64(1)
-        flips = 1.0 - 2.0 * bits.reshape(count, -1)[:, :size].astype(np.float32)
+    def _blocks(self, name: str, power: int, dim: int) -> tuple[int, Float32, Int32, Float32]:
+        size, height = block_size(dim), block_rows(dim, self.rows)
+        purpose, count = f"{self.prefix}/{name}/fastfood", -(-self.rows // height) * power
+        words = PublicStream(self.seed, f"{purpose}/flips").words(-(-size // _WORD))
+        bits = (words[:, None] >> np.arange(_WORD, dtype=np.uint64)) & np.uint64(1)
+        flips = np.where(bits.reshape(-1)[:size], -1, 1).astype(np.float32)
         keys = PublicStream(self.seed, f"{purpose}/permutations").words(count * size).reshape(count, size)
         permutations = np.argsort(keys, axis=1, kind="stable").astype(np.int32)
         normals = PublicStream(self.seed, f"{purpose}/diagonals").normal(count * size).reshape(count, size)
         squares = np.add.accumulate(normals * normals, axis=1)[:, -1:]  # every partial sum, hence in order
-        return flips.astype(np.float32), permutations, (normals / np.sqrt(squares)).astype(np.float32)
+        return height, flips, permutations, (normals / np.sqrt(squares)).astype(np.float32)
 
 
 def chi(seed: PublicSeed, purpose: str, count: int, degrees: int) -> Float64:

@@ -1,8 +1,8 @@
 """Compiled loops of Walsh–Hadamard directions; :mod:`hushsum.families.lsh.fastfood_fast` alone calls them.
 
 Nothing is checked in the loops. Records go through all stages a tile at a time, which stays in a core's cache; loops
-over a whole tile have a length that the compiler knows. Three stages are done at once, in registers, with the same sums
-and differences as one after the other.
+over a whole tile have a length that the compiler knows. Two or three stages are done at once, in registers, with the
+same sums and differences as one after the other; without fastmath no product is fused with a sum.
 """
 
 from typing import Final
@@ -51,44 +51,55 @@ def _transform(x: Float32, size: int, n: int) -> None:
                 x[i, k], x[i + 1, k] = a + b, a - b
 
 
-@inlined
-def _rotate(  # noqa: PLR0913, PLR0917 -- flat: the compiler knows arrays and numbers, no structures
-    columns: Float32,
-    start: int,
-    flips: Float32,
-    permutation: Int32,
-    diagonal: Float32,
-    low: int,
-    size: int,
-    one: Float32,
-    two: Float32,
-    n: int,
-) -> None:
-    """p of rows ``low`` to ``low + size`` of a block into ``two``, for n records from ``start`` on.
+@compiled
+def spread(columns: Float32, flips: Float32, out: Float32) -> None:
+    """u of columns (d, n) into (tiles, D, TILE), tile after tile."""
+    d, n = columns.shape
+    for tile in range(len(out)):
+        start, one = tile * TILE, out[tile]
+        some = min(TILE, n - start)
+        for j in range(d):
+            sign = flips[j]
+            for k in range(some):
+                one[j, k] = sign * columns[j, start + k]
+        one[d:] = 0
+        if some == TILE:
+            _transform(one, len(one), TILE)
+        else:
+            _transform(one, len(one), some)
 
-    ``size`` is a power of two that divides ``low``: of the first stages only the half that leads there is computed.
-    """
-    d, whole = len(columns), len(flips)
-    for j in range(d):
-        sign = flips[j]
-        for k in range(n):
-            one[j, k] = sign * columns[j, start + k]
-    for j in range(d, whole):
-        for k in range(n):
-            one[j, k] = 0
-    _transform(one, whole, n)
-    for j in range(whole):
-        source, factor = permutation[j], diagonal[j]
-        for k in range(n):
-            two[j, k] = factor * one[source, k]
+
+@inlined
+def _four(u: Float32, permutation: Int32, diagonal: Float32, j: int, h: int, n: int, out: Float32) -> None:
+    """Row j of v after the first two stages, the half that leads to the first rows."""
+    q = h // 2
+    a, b, c, d = u[permutation[j]], u[permutation[j + q]], u[permutation[j + h]], u[permutation[j + h + q]]
+    s, t, v, w = diagonal[j], diagonal[j + q], diagonal[j + h], diagonal[j + h + q]
+    row = out[j]
+    for k in range(n):
+        row[k] = (s * a[k] + v * c[k]) + (t * b[k] + w * d[k])
+
+
+@inlined
+def _rotate(u: Float32, permutation: Int32, diagonal: Float32, height: int, n: int, two: Float32) -> None:
+    """p of a block into the first ``height`` rows of ``two``: of the first stages, the half that leads there."""
+    whole = len(diagonal)
+    if whole >= 4 * height:
+        for j in range(whole // 4):
+            _four(u, permutation, diagonal, j, whole // 2, n, two)
+        whole //= 4
+    else:
+        for j in range(whole):
+            source, factor = permutation[j], diagonal[j]
+            for k in range(n):
+                two[j, k] = factor * u[source, k]
     h = whole // 2
-    while h >= size:
-        sign = np.float32(-1 if low & h else 1)
+    while h >= height:
         for j in range(h):
             for k in range(n):
-                two[j, k] += sign * two[j + h, k]
+                two[j, k] += two[j + h, k]
         h //= 2
-    _transform(two, size, n)
+    _transform(two, height, n)
 
 
 @inlined
@@ -104,43 +115,38 @@ def _signs(sums: Float32, lowest: int, n: int, out: Int32) -> None:
 
 
 @compiled
-def codes(  # noqa: PLR0913, PLR0917 -- flat: see above
-    columns: Float32,
-    flips: Float32,
+def codes(  # noqa: PLR0913, PLR0917 -- flat: the compiler knows arrays and numbers, no structures
+    tiles: Float32,
     permutations: Int32,
     diagonals: Float32,
     scales: Float32,
     offsets: Float64,
     lowest: Int32,
-    signs: bool,
+    signs: bool,  # noqa: FBT001 -- compiled loops take no keywords
     power: int,
+    height: int,
     first: int,
-    one: Float32,
     two: Float32,
     out: Int32,
 ) -> None:
-    """Codes (k·p, n), each less the least of its part, of k rows from ``first`` on, for columns (d, n).
+    """Codes (k·p, n), each less the least of its part, of k rows from ``first`` on, for u (tiles, D, TILE).
 
-    ``one`` and ``two`` (D, TILE) are scratch.
+    ``two`` (D, TILE) is scratch.
     """
-    whole, n, last = flips.shape[1], columns.shape[1], first + len(out) // power
-    for block in range(first // whole * power, (last - 1) // whole * power + power):
-        top = block // power * whole
-        low, high, size = max(0, first - top), min(whole, last - top), whole
-        while size > 1 and low // (size // 2) == (high - 1) // (size // 2):
-            size //= 2
-        base = low // size * size
-        tables = (flips[block], permutations[block], diagonals[block], base, size, one, two)
-        for start in range(0, n, TILE):
+    n, last = out.shape[1], first + len(out) // power
+    for block in range(first // height * power, (last - 1) // height * power + power):
+        top = block // power * height
+        for tile in range(len(tiles)):
+            start = tile * TILE
             some = min(TILE, n - start)
             if some == TILE:
-                _rotate(columns, start, *tables, TILE)
+                _rotate(tiles[tile], permutations[block], diagonals[block], height, TILE, two)
             else:
-                _rotate(columns, start, *tables, some)
-            for j in range(low, high):
+                _rotate(tiles[tile], permutations[block], diagonals[block], height, some, two)
+            for j in range(max(0, first - top), min(height, last - top)):
                 part = (top + j) * power + block % power
-                sums, row = two[j - base], out[part - first * power, start : start + some]
+                row = out[part - first * power, start : start + some]
                 if signs:
-                    _signs(sums, lowest[part], some, row)
+                    _signs(two[j], lowest[part], some, row)
                 else:
-                    _floors(sums, np.float64(scales[part]), offsets[part], lowest[part], some, row)
+                    _floors(two[j], np.float64(scales[part]), offsets[part], lowest[part], some, row)

@@ -5,9 +5,9 @@ from typing import Final
 import numpy as np
 
 from hushsum.families.lsh.fastfood import Fastfood
-from hushsum.families.lsh.projection import Float32, Int64
+from hushsum.families.lsh.projection import Float32, Float64, Int64
 
-_KEPT_MAX: Final = 1 << 24  # numbers of a block of directions that are kept for the next rows
+_NUMBERS: Final = 1 << 20
 
 
 class PlainFastfood:
@@ -15,61 +15,90 @@ class PlainFastfood:
 
     def __init__(self, fastfood: Fastfood) -> None:
         self._fastfood = fastfood
-        self._columns: Float32 = np.empty((0, 0), np.float32)
+        self._spread: Float32 = np.empty((0, 0), np.float32)
         self._kept: dict[int, Float32] = {}
 
     def prepare(self, records: Float32) -> Float32:
-        """(d, n): the records' coordinates."""
-        return np.ascontiguousarray(records.T)
+        """(D, n): u of the definition."""
+        return spread(self._fastfood, records.T)
 
     def codes(self, parts: slice, prepared: Float32) -> Int64:
         """(k, n) int64."""
-        fastfood = self._fastfood
-        first, last = parts.start // fastfood.power, parts.stop // fastfood.power
-        codes = np.empty((last - first, fastfood.power, prepared.shape[1]), np.int64)
-        for top in range(first // fastfood.size, -(-last // fastfood.size)):
-            start = top * fastfood.size
-            rows = slice(max(first, start), min(last, start + fastfood.size))
-            for part in range(fastfood.power):
-                block = self._block(top * fastfood.power + part, prepared)[rows.start - start : rows.stop - start]
-                which = np.arange(rows.start, rows.stop) * fastfood.power + part
+        fastfood, power, height = self._fastfood, self._fastfood.power, self._fastfood.height
+        first, last = parts.start // power, parts.stop // power
+        codes = np.empty((last - first, power, prepared.shape[1]), np.int64)
+        for top in range(first // height, -(-last // height)):
+            start = top * height
+            rows = slice(max(first, start), min(last, start + height))
+            for part in range(power):
+                block = self._block(top * power + part, prepared)[rows.start - start : rows.stop - start]
+                which = np.arange(rows.start, rows.stop) * power + part
                 codes[rows.start - first : rows.stop - first, part] = _codes(fastfood, block, which)
         return codes.reshape(-1, prepared.shape[1])
 
-    def _block(self, block: int, columns: Float32) -> Float32:
-        """(D, n) float32: p of the definition, kept for the rows that come next."""
-        if columns is not self._columns:
-            self._columns, self._kept = columns, {}
-        found = self._kept.get(block)
-        if found is None:
-            found = rotated(self._fastfood, block, columns)
+    def _block(self, block: int, prepared: Float32) -> Float32:
+        """(E, n) float32: p of the definition, kept for the rows that come next."""
+        if prepared is not self._spread:
+            self._spread, self._kept = prepared, {}
+        if block not in self._kept:
             if len(self._kept) >= self._fastfood.power:  # rows come in order: those of the blocks before are done
                 self._kept = {}
-            if found.size * self._fastfood.power <= _KEPT_MAX:
-                self._kept[block] = found
-        return found
+            self._kept[block] = rotated(self._fastfood, slice(block, block + 1), prepared)[0]
+        return self._kept[block]
 
 
-def rotated(fastfood: Fastfood, block: int, columns: Float32) -> Float32:
-    """(D, n) float32: p of the definition, for the coordinates (d, n) of records."""
+def spread(fastfood: Fastfood, columns: Float32) -> Float32:
+    """(D, n) float32: u of the definition, for the coordinates (d, n) of records."""
     padded = np.zeros((fastfood.size, columns.shape[1]), np.float32)
-    np.multiply(columns, fastfood.flips[block, : fastfood.dim, None], out=padded[: fastfood.dim])
-    _transform(padded)
-    padded = padded[fastfood.permutations[block]]
-    padded *= fastfood.diagonals[block, :, None]
-    _transform(padded)
+    np.multiply(columns, fastfood.flips[: fastfood.dim, None], out=padded[: fastfood.dim])
+    _transform(padded[None])
     return padded
 
 
+def rotated(fastfood: Fastfood, blocks: slice, spread_out: Float32) -> Float32:
+    """(blocks, E, n) float32: p of the definition, for u (D, n)."""
+    values = spread_out[fastfood.permutations[blocks]]
+    values *= fastfood.diagonals[blocks, :, None]
+    while values.shape[1] > fastfood.height:  # of the first stages the half that leads to the first rows
+        half = values.shape[1] // 2
+        values = values[:, :half] + values[:, half:]
+    _transform(values)
+    return values
+
+
+def extremes(fastfood: Fastfood, lower: Float32, upper: Float32) -> tuple[Float64, Float64]:
+    """(R·p,) twice: the least and the largest p of records within the bounds, but for rounding."""
+    blocks, size = len(fastfood.permutations), fastfood.size
+    least, largest = np.zeros((blocks, fastfood.height)), np.zeros((blocks, fastfood.height))
+    wide = max(1, min(fastfood.dim, _NUMBERS // size))
+    some = max(1, _NUMBERS // (size * wide))
+    for start in range(0, fastfood.dim, wide):
+        which = range(start, min(start + wide, fastfood.dim))
+        units = spread(fastfood, np.eye(fastfood.dim, dtype=np.float32)[:, which.start : which.stop])
+        for first in range(0, blocks, some):
+            few = slice(first, first + some)
+            directions = rotated(fastfood, few, units).astype(np.float64)
+            for j in which:
+                low, high = directions[:, :, j - start] * float(lower[j]), directions[:, :, j - start] * float(upper[j])
+                least[few] += np.minimum(low, high)
+                largest[few] += np.maximum(low, high)
+    rows = len(fastfood) // fastfood.power
+    in_order = [
+        ends.reshape(-1, fastfood.power, fastfood.height).transpose(0, 2, 1).reshape(-1, fastfood.power)[:rows]
+        for ends in (least, largest)
+    ]
+    return in_order[0].reshape(-1), in_order[1].reshape(-1)
+
+
 def _transform(numbers: Float32) -> None:
-    """H of each column, in place."""
-    size, n = numbers.shape
+    """H of (blocks, D, n) along the middle axis, in place."""
+    blocks, size, n = numbers.shape
     h = size // 2
     while h:
-        pairs = numbers.reshape(-1, 2, h, n)
-        differences = pairs[:, 0] - pairs[:, 1]
-        pairs[:, 0] += pairs[:, 1]
-        pairs[:, 1] = differences
+        pairs = numbers.reshape(blocks, -1, 2, h, n)
+        differences = pairs[:, :, 0] - pairs[:, :, 1]
+        pairs[:, :, 0] += pairs[:, :, 1]
+        pairs[:, :, 1] = differences
         h //= 2
 
 

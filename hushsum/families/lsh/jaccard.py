@@ -50,8 +50,9 @@ class SetSpace:
         """Sets to ask about."""
         return Universe(self.universe).queries(queries)
 
-    def exact(self, points: Any) -> kernels.Sets:
+    def exact(self, points: Any, *, clip: bool = False) -> kernels.Sets:
         """Sets for the kernel in closed form."""
+        del clip
         sets = self.queries(points)
         return sets.starts, sets.ids
 
@@ -79,6 +80,11 @@ class Jaccard:
     def to_fields(self) -> dict[str, object]:
         """The keys."""
         return {"kernel": self.kernel_name, "power": self.power, "minhash": self.minhash}
+
+    @property
+    def together(self) -> bool:
+        """Whether the codes of all rows are computed at once, from one order of the ids."""
+        return self.minhash == "one-permutation"
 
     def codes(self, domain: SetSpace) -> int:
         """p, one a part."""

@@ -7,6 +7,7 @@ Pitches δ_j are Gamma draws of shape 2 and scale σ, offsets u_j ~ U[0, δ_j): 
 :func:`~hushsum.families.lsh.sources.offsets`.
 """
 
+import math
 from typing import ClassVar, Final
 
 import numpy as np
@@ -59,6 +60,10 @@ class Laplacian(Wide):
         """(n, d) and (m, d) to (n, m)."""
         return kernels.laplacian(kernels.manhattan_distances(x, y), float(self.bandwidth), self.power)
 
+    def rounding(self, domain: Space) -> float:
+        """p·Σρ_j/σ: e^(−c) is nowhere steeper than 1."""
+        return self.power * math.fsum(domain.rounding.tolist()) / float(self.bandwidth)
+
     def kernel_error(self, domain: Space) -> float:
-        """The probability that some pitch of a row is put at the least."""
-        return min(1.0, self.power * domain.dim * PITCH_LEAST**2 / 2)
+        """The probability that some pitch of a row is put at the least, and what coordinates of float32 add."""
+        return min(1.0, self.power * domain.dim * PITCH_LEAST**2 / 2 + self.rounding(domain))

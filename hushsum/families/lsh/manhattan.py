@@ -49,6 +49,14 @@ class Manhattan(Wide):
         """(n, d) and (m, d) to (n, m)."""
         return kernels.manhattan(kernels.manhattan_distances(x, y), float(self.bandwidth), self.power)
 
+    def rounding(self, domain: Space) -> float:
+        """p·(1 − k(ρ)): the kernel is convex, so no step of ρ in the distance c moves it more than the first.
+
+        With u = c/w its slope is −ln(1 + u⁻²)/(πw), so 1 − k is (u ln(1 + u⁻²) + 2 arctan u)/π.
+        """
+        u = math.fsum(domain.rounding.tolist()) / float(self.bandwidth)
+        return self.power * (u * math.log1p(u**-2) + 2 * math.atan(u)) / math.pi if u else 0.0
+
     def kernel_error(self, domain: Space) -> float:
-        """The probability that some entry of a row is cut off."""
-        return min(1.0, self.power * domain.dim * _CUT_OFF)
+        """The probability that some entry of a row is cut off, and what coordinates of float32 add."""
+        return min(1.0, self.power * domain.dim * _CUT_OFF + self.rounding(domain))

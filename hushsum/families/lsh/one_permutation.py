@@ -23,7 +23,7 @@ sizes, as exactly as π is random. Parts have permutations of their own, so they
 
 **Rows depend on each other**, unlike those of full MinHash. Bins that share an id, or borrow from one that does, err
 together: answers vary up to √2 times as much as the spread of the rows says where sets have fewer ids than R, and less
-than it says where they have more.
+than it says where they have more. Error bars are that spread times √2: cautious for large sets.
 """
 
 from collections.abc import Callable

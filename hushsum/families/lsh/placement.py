@@ -103,7 +103,9 @@ Placement = Direct | Rehash
 def direct(least: Int64, largest: Int64, buckets: int) -> Direct | None:
     """The direct placement of codes from ``least`` to ``largest``, (R, p) each; None where some row does not fit."""
     spans = largest - least + 1
-    if np.any(np.prod(spans.astype(np.float64), axis=1) > buckets):
+    with np.errstate(over="ignore"):  # infinity does not fit either
+        products = np.prod(spans.astype(np.float64), axis=1)
+    if np.any(products > buckets):
         return None
     strides = np.ones_like(spans)
     for part in range(spans.shape[1] - 2, -1, -1):

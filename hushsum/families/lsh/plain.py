@@ -1,6 +1,6 @@
 """The engine in NumPy alone: codes, buckets and counters of a block of records at a time, in bounded memory."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -63,6 +63,13 @@ def sums(
         total[some] = np.add.accumulate(read, axis=0)[-1]  # every partial sum, hence in the order of the rows
         squares[some] = np.add.accumulate(square, axis=0)[-1]
     return first, total, squares
+
+
+def sums_of_sets(
+    rows: Rows, counters: Int64, less: Float64, queries: Points, sets: Sequence[slice]
+) -> list[tuple[Float64, Float64, Float64]]:
+    """The same for each of several sets of rows."""
+    return [sums(rows, counters, less, queries, which) for which in sets]
 
 
 class _Blocks:

@@ -8,6 +8,8 @@ import numpy as np
 from hushsum.draws import PublicSeed
 from hushsum.families.lsh import minhash, one_permutation
 from hushsum.families.lsh.bins import Bins
+from hushsum.families.lsh.coders import Coder
+from hushsum.families.lsh.fastfood_draws import Rotated
 from hushsum.families.lsh.minhash_loops import LANES
 from hushsum.families.lsh.placement import Direct, Rehash
 from hushsum.families.lsh.projection import Float32, Projection
@@ -27,7 +29,9 @@ def vector_rows() -> Iterator[tuple[Rows, Float32]]:
             np.zeros((_ROWS * power, dim), np.float32), np.full(_ROWS * power, 0.5), np.ones_like(records[0])
         )
         bins = Bins(np.ones((_ROWS * power, dim), np.float32), np.full((_ROWS * power, dim), 0.5))
-        for coder, codes in ((lines, power), (bins, power * dim)):
+        fastfood = Rotated(PublicSeed(0), "", _ROWS).floors("", power, dim, 1.0)
+        coders: tuple[tuple[Coder, int], ...] = ((lines, power), (bins, power * dim), (fastfood, power))
+        for coder, codes in coders:
             zeroes = np.zeros((_ROWS, codes), np.int64)
             rehash = Rehash(np.zeros((_ROWS, codes + 1), np.uint64), _BUCKETS)
             for placement in (Direct(zeroes, zeroes + 1, zeroes + 1), rehash):

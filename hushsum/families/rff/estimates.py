@@ -3,12 +3,16 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from hushsum.families.medians import median_of_means
+
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
+_SETS_MAX: Final = 64  # of blocks: more would hardly gain degrees of freedom
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,14 +29,24 @@ class Division:
 
     @classmethod
     def of(cls, spread: str, rows: int, parts: int, *, unit: int = 1) -> "Division":
-        """P pairs in so many parts, of nearly the same number of whole units of pairs."""
-        return cls(spread, np.arange(parts + 1, dtype=np.int64) * (rows // unit) // parts * unit)
+        """P pairs in so many parts, of nearly the same number of whole units of pairs; what is left is in the last."""
+        ends = np.arange(parts + 1, dtype=np.int64) * (rows // unit) // parts * unit
+        ends[-1] = rows
+        return cls(spread, ends)
+
+    @classmethod
+    def of_blocks(cls, rows: int, block: int) -> "Division":
+        """P pairs in sets of whole blocks: pairs of one block depend on each other, blocks do not.
+
+        Too few pairs for two sets leave one, which has no standard error.
+        """
+        return cls.of("sets", rows, max(1, min(rows // block, _SETS_MAX)), unit=block)
 
     @property
     def degrees(self) -> int | None:
-        """Of freedom, of parts that are few."""
-        parts = len(self.ends) - 1
-        return parts - 1 if self.spread in {"sets", "groups"} and parts > 1 else None
+        """Of freedom: one less than what is independent, parts or pairs; None where that is one, or no draw."""
+        count = int(self.ends[-1]) if self.spread == "rows" else len(self.ends) - 1
+        return count - 1 if self.spread != "noise" and count > 1 else None
 
     def reduce(self, read: Callable[[slice], tuple[Float64, Float64, Float64]]) -> tuple[Float64, Float64]:
         """Values (m,) and their standard errors, from what a slice of pairs reads at m queries, as the engines say."""
@@ -42,7 +56,9 @@ class Division:
         for start, stop in zip(self.ends[:-1].tolist(), self.ends[1:].tolist(), strict=True):
             first, total, _ = read(slice(start, stop))
             means.append(first + total / (stop - start))
-        return of_groups(np.stack(means)) if self.spread == "groups" else of_sets(np.stack(means), sizes)
+        if self.spread == "groups":
+            return median_of_means(np.stack(means), int(sizes.min()))
+        return of_sets(np.stack(means), sizes)
 
 
 def of_rows(first: Float64, total: Float64, squares: Float64, rows: int) -> tuple[Float64, Float64]:
@@ -64,31 +80,19 @@ def of_rows(first: Float64, total: Float64, squares: Float64, rows: int) -> tupl
 def of_sets(means: Float64, sizes: Int64) -> tuple[Float64, Float64]:
     """Mean over all pairs and its standard error, each (m,), of independent sets of pairs; NaN for one set.
 
+    With shares w of the pairs, and variances of the sets' means m in proportion to 1/w, that of the mean v is the mean
+    of Σ w²(m − v)²/(1 − Σ w²).
+
     Args:
         means: (S, m): the mean of each set.
         sizes: (S,): its pairs, about the same number in each.
     """
     shares = sizes / sizes.sum()
     value = _in_order(means * shares[:, None])
-    count = len(means)
-    if count == 1:
+    if len(means) == 1:
         return value, np.full(len(value), math.nan)
     squares = _in_order(np.square((means - value) * shares[:, None]))
-    return value, np.sqrt(squares * (count / (count - 1)))
-
-
-def of_groups(means: Float64) -> tuple[Float64, Float64]:
-    """Median of means (G, m) and its standard error, each (m,); NaN for one group.
-
-    The standard error is √(π/2) times that of the groups' mean for G ≥ 3: of the median of many normal means.
-    """
-    count = len(means)
-    ordered = np.sort(means, axis=0)
-    value = 0.5 * (ordered[(count - 1) // 2] + ordered[count // 2])
-    if count == 1:
-        return value, np.full(len(value), math.nan)
-    squares = _in_order(np.square(means - _in_order(means) / count))
-    return value, np.sqrt(squares / (count - 1) * ((math.pi / 2 if count > 2 else 1.0) / count))
+    return value, np.sqrt(squares / (1.0 - math.fsum(np.square(shares).tolist())))
 
 
 def _in_order(terms: Float64) -> Float64:

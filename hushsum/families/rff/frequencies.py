@@ -57,7 +57,7 @@ class Given:
     """
 
     digest: str
-    table: Float32 = field(compare=False)
+    table: Float32 = field(compare=False, repr=False)
 
     @classmethod
     def of(cls, digest: str, table: Float32, rows: int) -> "Given":
@@ -97,25 +97,16 @@ def spread(kernel: str, points: Float64, exponent: float) -> Float64:
     return cauchy(one) if kernel == "laplacian" else laplace(one)
 
 
-def assemble(
-    scaled: Float64, turns: Float64, *, bandwidth: float, sizes: Float32
-) -> tuple[Projection, npt.NDArray[np.int64]]:
-    """Codes and bases of σω (P, d) and of phases (P,) in turns, in [0, 1)."""
+def directions(scaled: Float64, bandwidth: float) -> Float32:
+    """Directions of codes, of σω (P, d)."""
+    return (scaled * STEPS / bandwidth).astype(np.float32)
+
+
+def assemble(directions: Float32, turns: Float64, *, sizes: Float32) -> tuple[Projection, npt.NDArray[np.int64]]:
+    """Codes and bases of directions (P, d) and of phases (P,) in turns, in [0, 1)."""
     grid = np.floor(np.ldexp(turns * TURN, _GRID)).astype(np.int64)
     offsets = np.ldexp((grid & (2**_GRID - 1)).astype(np.float64), -_GRID)
-    directions = (scaled * STEPS / bandwidth).astype(np.float32)
     return Projection(directions, offsets, sizes), grid >> _GRID
-
-
-def mean_cosine(x: Float64, y: Float64, frequencies: Float64) -> Float64:
-    """(1/P) Σ_p cos ω_p·(x − y) of every pair of points, (n, d) and (m, d) to (n, m): exactly 1 for equal points."""
-    total = np.zeros((len(x), len(y)))
-    for frequency in frequencies:
-        angle = np.zeros_like(total)
-        for j in range(len(frequency)):
-            angle += (x[:, j, None] - y[None, :, j]) * frequency[j]
-        total += np.cos(angle)
-    return total / len(frequencies)
 
 
 def orthogonal(seed: PublicSeed, rows: int, dim: int) -> Float64:

@@ -4,6 +4,7 @@ from typing import Final
 
 from hushsum.canonical import real_text
 from hushsum.errors import PlanError
+from hushsum.families.drawn_sizes import NORMAL, ORTHOGONAL, WORD, refuse_draws
 from hushsum.families.lsh.projection import DIM_MAX, Float64
 from hushsum.families.rff.frequencies import STEPS
 from hushsum.families.rff.phases import REACH_MAX
@@ -11,7 +12,6 @@ from hushsum.families.rff.spectrum import Spectrum
 from hushsum.families.vectors import MAGNITUDE_MAX
 from hushsum.sobol import MAX_DIMS, MAX_POINTS
 
-_PARAMETERS_MAX: Final = 2**26
 _ORTHOGONAL_DIM_MAX: Final = 512
 
 
@@ -24,9 +24,9 @@ def refuse_rows(spectrum: Spectrum, rows: int, dim: int) -> None:
     if dim > DIM_MAX:
         raise PlanError("record.dim", dim, f"at most {DIM_MAX} for the fourier family")
     numbers = dim * spectrum.uniforms_each
-    if rows * numbers > _PARAMETERS_MAX:
-        most = _PARAMETERS_MAX // numbers
-        raise PlanError("sketch.rows", rows, f"at most {most} with {numbers} draws a pair: 2^26 in all")
+    weights = {"sobol": 2 * WORD + NORMAL, "orthogonal": ORTHOGONAL}
+    steps = dim * dim if spectrum.draws == "orthogonal" else 0
+    refuse_draws(rows, weights.get(spectrum.draws, NORMAL) * numbers, "dim, kernel and draws", steps=steps)
     if spectrum.draws == "sobol":
         if numbers + 1 > MAX_DIMS:
             expected = f"'independent': a pair takes {numbers + 1} draws, Sobol points have {MAX_DIMS}"

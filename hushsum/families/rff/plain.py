@@ -46,6 +46,18 @@ def sums(pairs: Pairs, counters: Int64, queries: Float32, rows: slice) -> tuple[
     return first, total, squares
 
 
+def shared(pairs: Pairs, points: Float32, others: Float32) -> Float64:
+    """(n, m): the mean over all pairs of the cosine between the phases of n and m centred points."""
+    total, cosines = np.zeros((len(points), len(others))), pairs.waves.read[0]
+    if not total.size:
+        return total
+    for chunk in _chunks(slice(0, len(pairs)), max(1, _BLOCK_PHASES // sum(total.shape))):
+        both = (np.concatenate([found for _, found in _phases(pairs, chunk, some)]) for some in (points, others))
+        for left, right in zip(*both, strict=True):
+            total += cosines[(left[:, None] - right) & (TURN - 1)]
+    return total / len(pairs)
+
+
 def _phases(pairs: Pairs, rows: slice, block: Float32) -> Iterator[tuple[slice, Int64]]:
     """(chunk of these pairs, phases (chunk, n) int64) of at least one record."""
     projection = pairs.projection

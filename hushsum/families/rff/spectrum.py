@@ -12,11 +12,13 @@ from hushsum.canonical import real_text
 from hushsum.distributions import uniforms
 from hushsum.draws import PublicSeed, PublicStream
 from hushsum.errors import PlanError
+from hushsum.families.kernel_names import read_kernel
 from hushsum.families.lsh.projection import Float32, Float64
+from hushsum.families.medians import checked_groups
 from hushsum.families.rff import frequencies
 from hushsum.families.rff.estimates import Division
 from hushsum.families.rff.frequencies import Given
-from hushsum.families.rff.phases import CHORD_ERROR, STEP, Pairs
+from hushsum.families.rff.phases import CHORD_ERROR, Pairs
 from hushsum.families.rff.waves import waves
 from hushsum.parameters import Parameters
 from hushsum.schema import Table
@@ -25,7 +27,8 @@ _KERNELS: Final = ("gaussian", "laplacian", "cauchy", "exponential-p")
 _DRAWS: Final = ("independent", "sobol", "orthogonal", "given")
 _SOBOL_SETS: Final = 8
 _SETS_MAX: Final = 2**20
-_ORTHOGONAL_SETS: Final = 64  # at most, of blocks of orthogonal pairs, for the error bars
+_FREQUENCIES: Final = "fourier/frequencies"
+_BLOCK_UNIFORMS: Final = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ class Spectrum:
         Raises:
             PlanError: With the key, what came and what was expected.
         """
-        kernel, draws = sketch.choice("kernel", built=_KERNELS), sketch.choice("draws", built=_DRAWS, default=_DRAWS[0])
+        kernel, draws = read_kernel(sketch, _KERNELS), sketch.choice("draws", built=_DRAWS, default=_DRAWS[0])
         exponent, sets, given, within = None, None, None, "a number from 1 to 2"
         if kernel == "exponential-p":
             exponent = sketch.real("exponent", expected=within)
@@ -102,25 +105,38 @@ class Spectrum:
         Independent and Sobol: row p of :func:`hushsum.distributions.uniforms` has the uniforms of the frequency, one
         coordinate after another, and that of the phase last. Orthogonal: see :func:`frequencies.orthogonal`.
         """
-        dim, each = len(sizes), self.uniforms_each
         if self.given is not None:
             spread, turns = self.given.columns
+            directions = frequencies.directions(spread, float(self.bandwidth))
         elif self.draws == "orthogonal":
-            spread = frequencies.orthogonal(seed, rows, dim)
+            directions = frequencies.directions(frequencies.orthogonal(seed, rows, len(sizes)), float(self.bandwidth))
             turns = PublicStream(seed, "fourier/phases").open_uniform(rows)
         else:
-            dims, sets = dim * each + 1, self.sobol_sets or 1
-            points = uniforms(seed, "fourier/frequencies", rows=rows, dims=dims, draws=self.draws, sets=sets)
-            of_coordinates, turns = points[:, :-1].reshape(rows, dim, each), points[:, -1]
-            spread = frequencies.spread(self.kernel_name, of_coordinates, float(self.exponent or 0))
-        projection, bases = frequencies.assemble(spread, turns, bandwidth=float(self.bandwidth), sizes=sizes)
+            directions, turns = self._drawn(seed, rows, len(sizes))
+        projection, bases = frequencies.assemble(directions, turns, sizes=sizes)
         return Pairs(projection, bases, waves(bits))
 
+    def _drawn(self, seed: PublicSeed, rows: int, dim: int) -> tuple[Float32, Float64]:
+        """Directions (P, d) and phases (P,) of uniforms, some rows at a time: steps of functions take memory."""
+        dims, stream = dim * self.uniforms_each + 1, PublicStream(seed, _FREQUENCIES)
+        points = None
+        if self.sobol_sets is not None:
+            points = uniforms(seed, _FREQUENCIES, rows=rows, dims=dims, draws=self.draws, sets=self.sobol_sets)
+        directions, turns = np.empty((rows, dim), np.float32), np.empty(rows)
+        size = max(1, _BLOCK_UNIFORMS // dims)
+        for start in range(0, rows, size):
+            some = slice(start, min(start + size, rows))
+            count = some.stop - some.start
+            # A stream goes on where it stopped: the rows are those of one call for all of them.
+            block = stream.open_uniform(count * dims).reshape(count, dims) if points is None else points[some]
+            of_coordinates = block[:, :-1].reshape(count, dim, self.uniforms_each)
+            spread = frequencies.spread(self.kernel_name, of_coordinates, float(self.exponent or 0))
+            directions[some], turns[some] = frequencies.directions(spread, float(self.bandwidth)), block[:, -1]
+        return directions, turns
+
     def kernel(self, x: Float64, y: Float64) -> Float64:
-        """The exact kernel, (n, d) and (m, d) to (n, m); of given frequencies the mean of their cosines."""
+        """The kernel in closed form, (n, d) and (m, d) to (n, m); given frequencies have another one."""
         scale = float(self.bandwidth)
-        if self.given is not None:
-            return frequencies.mean_cosine(x, y, self.given.columns[0] / scale)
         if self.kernel_name == "gaussian":
             return kernels.gaussian(kernels.euclidean_distances(x, y), scale)
         if self.kernel_name == "laplacian":
@@ -139,16 +155,27 @@ class Spectrum:
         and with P(|z| > t) ≤ 2/t (stable; see :data:`hushsum.distributions.STABLE_LIMIT`) 2⁻²²r. Coordinates are
         independent, and a product of factors in the unit disc is off by at most the sum of their errors.
 
-        Given: no phase is random, so a whole step of a phase, and the rounding of what it adds, count; so does that of
-        each frequency, 2⁻²³z.
+        Given: the kernel is that of the phases themselves, and the rounding of what one adds is all that counts.
         """
-        reaches = extents / float(self.bandwidth)
         if self.given is not None:
-            rounding = 2.0**-23 * float((np.abs(self.given.columns[0]) @ reaches).max())
-            return STEP + waves(bits).rounding + min(rounding, 2.0)
+            return waves(bits).rounding
+        reaches = extents / float(self.bandwidth)
         light = self.kernel_name in {"gaussian", "cauchy"}
         rounded = np.minimum(2.0**-48 * np.square(reaches) if light else 2.0**-22 * reaches, 2.0)
         return CHORD_ERROR + math.fsum((2.0 * frequencies.CUT[self.kernel_name] + rounded).tolist())
+
+    def rounding(self, moved: Float64) -> float:
+        """How far the kernel moves at most with differences of coordinates that move by (d,).
+
+        Steepest slopes over σ: √(2/e) of e^(−r²), 3√3/8 of 1/(1 + t²), and at most 1 of e^(−|t|ᵖ). Nothing for given
+        frequencies: their kernel is that of the rounded points.
+        """
+        if self.given is not None:
+            return 0.0
+        if self.kernel_name == "gaussian":
+            return math.sqrt(2 / math.e) * float(np.linalg.norm(moved)) / float(self.bandwidth)
+        slope = 3 * math.sqrt(3) / 8 if self.kernel_name == "cauchy" else 1.0
+        return slope * math.fsum(moved.tolist()) / float(self.bandwidth)
 
     def division(self, rows: int, dim: int, groups: int | None) -> Division:
         """How the pairs are divided for an answer's error bar.
@@ -159,11 +186,9 @@ class Spectrum:
         if groups is not None:
             if self.draws != "independent":
                 raise ValueError(f"groups: got {groups} with draws = {self.draws!r}, whose pairs are not independent")
-            if isinstance(groups, bool) or not 1 <= groups <= rows:
-                raise ValueError(f"groups: got {groups!r}, expected 1 to the {rows} pairs")
-            return Division.of("groups", rows, groups)
+            return Division.of("groups", rows, checked_groups(groups, rows))
         if self.sobol_sets is not None:
             return Division.of("sets", rows, self.sobol_sets)
         if self.draws == "orthogonal" and dim > 1:
-            return Division.of("sets", rows, min(rows // dim, _ORTHOGONAL_SETS), unit=dim)
+            return Division.of_blocks(rows, dim)
         return Division.of("noise" if self.given is not None else "rows", rows, 1)

@@ -23,11 +23,11 @@ Int64 = npt.NDArray[np.int64]
 CASES = (
     (1, 1.0, "gaussian"),
     (3, 5.0, "laplacian"),
-    (8, 1e-4, "cauchy"),
+    (8, 0.0025, "cauchy"),
     (9, 3.0, "gaussian"),
     (20, 50.0, "laplacian"),
     (12, 0.01, "gaussian"),
-    (12, 1e-5, "laplacian"),
+    (12, 0.006, "laplacian"),
 )
 
 

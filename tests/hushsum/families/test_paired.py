@@ -112,9 +112,9 @@ def test_sets_one_column_and_labels_of_one_sign_are_refused() -> None:
 
 
 def test_more_parameters_than_memory_are_refused_with_the_rows_that_would_do() -> None:
-    with pytest.raises(PlanError, match=r"sketch\.rows: .*at most 8192\b"):
-        family(dim=4096, rows=8193, power=8, form="orthogonal")
-    assert family(dim=4096, rows=8192, power=8, form="orthogonal").rows == 8192
+    with pytest.raises(PlanError, match=r"sketch\.rows: .*at most 1024\b"):
+        family(dim=4096, rows=1025, power=8, form="orthogonal")
+    assert family(dim=4096, rows=1024, power=8, form="orthogonal").rows == 1024
 
 
 @pytest.mark.parametrize("keys", FORMS)

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import pytest
 from scipy import sparse
 
@@ -84,6 +85,14 @@ def test_integers_of_every_type_are_ids(dtype: str) -> None:
     sets, kept = Universe(300).accept([np.array([0, 3, 100], dtype), [1, 2]])
     assert kept.all()
     assert lists(sets) == [[0, 3, 100], [1, 2]]
+
+
+def test_lists_of_pyarrow_are_sets() -> None:
+    given = [[0, 3], None, [], [1, 49], [2, 1]]
+    for records in (pa.array(given), pa.chunked_array([given[:2], given[2:]])):
+        sets, kept = Universe(UNIVERSE).accept(records)
+        assert kept.tolist() == [True, False, False, True, False]
+        assert lists(sets) == [[0, 3], [1, 49]]
 
 
 def test_ids_reach_up_to_the_last_of_32_bits_and_no_further() -> None:

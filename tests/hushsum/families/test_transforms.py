@@ -1,7 +1,8 @@
 """Transforms give the same bytes however records come, stay within their bounds, and follow their formulas."""
 
+import copy
 import pickle
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +11,7 @@ import pytest
 from hushsum import PlanError
 from hushsum.canonical import real
 from hushsum.families import VectorRecords
-from hushsum.families.transforms import Transforms
+from hushsum.families.transforms import Float32, Linear, Transforms
 from hushsum.families.vectors import Space
 from hushsum.parameters import Parameters, digest
 from hushsum.schema import Table
@@ -219,9 +220,9 @@ def test_fields_are_read_back_to_the_same_transforms(steps: Steps) -> None:
 @pytest.mark.parametrize(
     ("step", "key", "expected"),
     [
-        ({}, "kind", "required"),
+        ({}, "kind", "is missing, expected one of 'scale', 'clip'"),
         ({"kind": "rotate"}, "kind", "one of 'scale', 'clip', 'unit-norm', 'linear'"),
-        ({"kind": "scale"}, "factor", "required"),
+        ({"kind": "scale"}, "factor", "is missing"),
         ({"kind": "scale", "factor": 2}, "factor", "a list of 3 numbers"),
         ({"kind": "scale", "factor": [1, 2]}, "factor", "a list of 3 numbers"),
         ({"kind": "scale", "factor": [1, 0, 2]}, "factor[1]", "2^-64 to 2^64"),
@@ -234,7 +235,7 @@ def test_fields_are_read_back_to_the_same_transforms(steps: Steps) -> None:
         ({"kind": "clip", "lower": [0, -(10**50), 0], "upper": [1, 1, 2]}, "lower[1]", "within ±2^64"),
         ({"kind": "clip", "lower": [0, 0, 0], "upper": [1, 1, 10**50]}, "upper[2]", "within ±2^64"),
         ({"kind": "unit-norm", "p": 1}, "p", "no such key here"),
-        ({"kind": "linear"}, "matrix", "required"),
+        ({"kind": "linear"}, "matrix", "is missing"),
         ({"kind": "linear", "matrix": "abc"}, "matrix", "the digest of an array that comes beside the plan"),
         ({"kind": "linear", "matrix": digest(BACK)}, "matrix", "a matrix of 3 columns"),
         ({"kind": "linear", "matrix": [[1, 2, 3]]}, "matrix", "a string"),
@@ -274,3 +275,35 @@ def test_a_map_to_more_coordinates_than_a_record_may_have_is_refused() -> None:
     tall = np.ones((2**16 + 1, 1))
     with pytest.raises(PlanError, match=r"transforms\[0\]\.matrix.*at most 65536"):
         space_of([{"kind": "linear", "matrix": digest(tall)}], lower=[0], upper=[1], arrays=[tall])
+
+
+def test_more_steps_than_a_plan_may_have_are_refused() -> None:
+    step: Steps = [{"kind": "unit-norm"}]
+    assert len(space_of(step * 16).transforms.steps) == 16
+    with pytest.raises(PlanError, match=r"sketch.transforms: got '17 steps', expected at most 16"):
+        space_of(step * 17)
+
+
+def test_a_matrix_that_several_steps_name_counts_each_time_and_before_any_bounds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    matrix = np.eye(1024, dtype=np.float32)
+    step: Steps = [{"kind": "linear", "matrix": digest(matrix)}]
+    table, parameters = Table({"transforms": step * 4}, "sketch"), Parameters.of([matrix])
+    assert len(Transforms.from_table(table, parameters, 1024).steps) == 4
+
+    def bounds(self: Linear, lower: Float32, upper: Float32) -> None:
+        raise AssertionError("computed before the steps were counted")
+
+    monkeypatch.setattr(Linear, "bounds", bounds)
+    with pytest.raises(PlanError, match="5242880 numbers over all steps"):
+        space_of(step * 5, lower=[0.0] * 1024, upper=[1.0] * 1024, arrays=[matrix])
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda step: pickle.loads(pickle.dumps(step))])
+def test_the_matrix_of_a_copy_is_as_read_only(copied: Callable[[Linear], Linear]) -> None:
+    matrix = np.eye(3, dtype=np.float32)
+    step = copied(Linear(digest(matrix), Parameters.of([matrix]).arrays[digest(matrix)]))
+    assert np.array_equal(step.matrix, matrix)
+    with pytest.raises(ValueError, match="read-only"):
+        step.matrix[0, 0] = 7

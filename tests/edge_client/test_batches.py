@@ -1,0 +1,158 @@
+"""What a caller may give: copied before another thread reads it, and cut into the deltas of the usable records."""
+
+from array import array
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pytest
+
+from edge_client.batches import copied, split
+from hushsum import Plan, RecordError, Sketch
+from hushsum.delta import Delta, DeltaId, apply
+from tests.plans import classed_plan, client_plan, small_plan
+
+RECORDS = np.random.default_rng(0).uniform(0, 10, (20, 2))
+SETS = [[1, 5], [2], [3, 4, 90]]
+
+
+def set_plan() -> Plan:
+    record = {"kind": "set", "universe": 100, "dim": ..., "lower": ..., "upper": ...}
+    return small_plan(record=record, sketch={"kernel": "jaccard", "bandwidth": ...})
+
+
+def counters_of(plan: Plan, records: Any, labels: object = None) -> tuple[np.ndarray, int]:
+    """The counters that the deltas of a batch add up to, and the number of dropped records."""
+    batch = split(plan, records, 0, labels)
+    counters, counts = np.zeros(plan.counters_shape, np.int64), np.zeros(plan.counters_shape[0], np.int64)
+    for number, unbound in enumerate(batch.addition.deltas):
+        delta = Delta.unpack(unbound.pack(DeltaId(0, number)), plan)
+        assert delta.records == unbound.records <= plan.delta_records_max
+        apply(delta, counters, counts, plan.privacy.mechanism.count_scale)
+    return counters, batch.dropped
+
+
+def sketched(plan: Plan, records: Any, **more: Any) -> np.ndarray:
+    sketch = Sketch(plan)
+    sketch.add(records, **more)
+    return sketch.counters
+
+
+class Frame:
+    """What NumPy reads through ``__array__``, and its owner goes on to write to, like a data frame or a series."""
+
+    def __init__(self, values: Any) -> None:
+        self.values = np.array(values)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
+        return np.array(self.values, dtype) if copy else np.asarray(self.values, dtype)
+
+
+def frame() -> Frame:
+    return Frame(RECORDS)
+
+
+def overwritten(given: Any) -> None:
+    """What a caller may do with its own while the records are hashed."""
+    if isinstance(given, Frame):
+        given.values[:] = 0
+    elif isinstance(given, np.ndarray):
+        given[:] = 0
+    elif isinstance(given, array):
+        given[0] *= 0
+    elif isinstance(given, memoryview):
+        overwritten(given.obj)
+    else:
+        for item in given:
+            if isinstance(item, float | int):
+                given[0] = 0
+            else:
+                overwritten(item)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        RECORDS.copy(), RECORDS.tolist(), list(RECORDS.copy()), tuple(RECORDS.tolist()), frame(), RECORDS[0].tolist(),
+        array("d", [1.0, 2.0]), memoryview(RECORDS.copy().data), [array("d", row) for row in RECORDS.tolist()],
+        [Frame(row) for row in RECORDS.tolist()],
+    ],
+    ids=["array", "lists", "arrays", "tuple", "frame", "one", "array.array", "buffer", "array.arrays", "series"],
+)  # fmt: skip
+def test_a_copy_keeps_what_the_caller_overwrites(given: Any) -> None:
+    mine = copied(given)
+    before = np.array(mine)
+    assert before.any()
+    assert np.array_equal(before, np.array(given))
+    overwritten(given)
+    assert not np.array_equal(before, np.array(given))
+    assert np.array_equal(np.array(mine), before)
+
+
+def test_a_copy_of_sets_keeps_what_the_caller_overwrites() -> None:
+    given = [[1, 5], np.array([2]), array("q", [3, 4, 90])]
+    mine = copied(given)
+    overwritten(given)
+    assert [list(item) for item in mine] == SETS
+
+
+@pytest.mark.parametrize("given", [[[5.0, 5.0], [1.0, 9.0, 2.0], [1.0, None], "x", [2.0, 3.0]]], ids=["ragged"])
+@pytest.mark.parametrize("plan", [small_plan(), client_plan(1), client_plan(2)], ids=["record", "one", "two"])
+def test_a_row_of_another_length_is_left_out_alone_however_a_batch_is_cut(plan: Plan, given: Any) -> None:
+    counters, dropped = counters_of(plan, copied(given))
+    assert dropped == 3
+    clients = None if plan.privacy.unit == "record" else ["a", "b"]
+    assert np.array_equal(counters, sketched(plan, [given[0], given[4]], clients=clients))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [[1.0], [1.0, 2.0, 3.0]], ["ab", "cd"], [[]], [None, None], [1.0, None], [[[1.0, 2.0]], [[1.0]]], "text", None,
+        {}, np.ma.masked_array([1.0, 2.0], [True, False]), np.ma.masked_array(RECORDS, RECORDS > 5),
+        Frame([["x", 1]]), [[10**400, 1], [2]],
+    ],
+    ids=lambda given: repr(given)[:30],
+)  # fmt: skip
+def test_what_holds_no_record_at_all_is_refused(given: Any) -> None:
+    with pytest.raises(RecordError):
+        split(small_plan(), copied(given), 0)
+
+
+def test_a_frame_is_its_rows() -> None:
+    assert np.array_equal(counters_of(small_plan(), copied(frame()))[0], sketched(small_plan(), RECORDS))
+
+
+def test_one_record_needs_no_list() -> None:
+    for one in (RECORDS[0], RECORDS[0].tolist(), RECORDS[0].astype(np.float32), array("d", RECORDS[0])):
+        counters, dropped = counters_of(small_plan(), copied(one))
+        assert dropped == 0
+        assert (counters.sum(axis=2) == 1).all()
+    counters, _ = counters_of(set_plan(), np.array(SETS[0]))
+    assert np.array_equal(counters, sketched(set_plan(), SETS[:1]))
+
+
+@pytest.mark.parametrize(
+    "given", [SETS, [*SETS, {7, 8}, None, []], pa.array([*SETS, None, []])], ids=["sets", "odd", "arrow"]
+)
+def test_sets_of_every_form_arrive_and_odd_ones_are_left_out_alone(given: Any) -> None:
+    counters, dropped = counters_of(set_plan(), copied(given))
+    assert dropped == len(given) - 3
+    assert np.array_equal(counters, sketched(set_plan(), SETS))
+
+
+@pytest.mark.parametrize("bound", (None, 1, 3))
+def test_labels_go_with_their_records_where_some_are_dropped(bound: int | None) -> None:
+    privacy: dict[str, object] = {} if bound is None else {"unit": "client", "records_per_client": bound}
+    plan = classed_plan(privacy=privacy)
+    records = RECORDS.copy()
+    records[3] = np.nan
+    labels: list[object] = [*"abcabcabca", None, 5, *"zbcabcab"]
+    counters, dropped = counters_of(plan, records, labels)
+    assert dropped == 4
+    clients = None if bound is None else list(range(20))
+    assert np.array_equal(counters, sketched(plan, records, labels=labels, clients=clients))
+    for wrong in (labels[:-1], [*labels, "a"], None, [5] * 20):
+        with pytest.raises(RecordError, match="labels: "):
+            split(plan, records, 0, wrong)
