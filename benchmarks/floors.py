@@ -14,12 +14,12 @@ from benchmarks.rivals import Float32
 from benchmarks.stopwatch import Case
 from hushsum.families import Hashed
 from hushsum.families.fourier import Fourier
+from hushsum.families.fourier.phases import STEP
 from hushsum.families.hermite import Hermite
 from hushsum.families.lsh.bins import Bins
 from hushsum.families.lsh.minhash import MinHash
 from hushsum.families.lsh.placement import Rehash
 from hushsum.families.partition import Partition
-from hushsum.families.rff.phases import STEP
 from hushsum.families.sets import Sets
 
 _ROWS: Final = 64  # of a chunk of the loops: its buckets stay in a core's cache

@@ -7,8 +7,7 @@ from benchmarks.report import Row
 from benchmarks.stopwatch import Case, Rounds
 from benchmarks.workloads import Keys, Workload, workloads
 from hushsum.families import warm_up
-from hushsum.families.fourier import Fourier
-from hushsum.families.rff import fast, plain
+from hushsum.families.fourier import Fourier, fast, plain
 
 TITLE = (
     "Fourier, ns a pair and record on one core, P = 1000 (floor: bare SGEMM + NumPy's float32 cosine and sine of all "

@@ -1,7 +1,7 @@
 """Linear models from released sketches of the paired family, and minima of answers: nothing here costs privacy.
 
 :func:`fit_regression` and :func:`fit_margin` solve for θ from all counters at once
-(:mod:`hushsum.families.paired_moments`). :func:`minimise` needs answers alone, for any objective, as RACE, section 4,
+(:mod:`hushsum.families.paired.moments`). :func:`minimise` needs answers alone, for any objective, as RACE, section 4,
 proposes; but the answers of one sketch share a hashing error that changes with θ.
 
 Seen with power 4 and radius the median length, pure ε, unit record, columns standardised and clipped at 3: the share
@@ -35,7 +35,7 @@ import numpy.typing as npt
 from hushsum.draws import PublicSeed, PublicStream
 from hushsum.errors import PlanError
 from hushsum.families.paired import Paired
-from hushsum.families.paired_moments import Moments, moments
+from hushsum.families.paired.moments import Moments, moments
 from hushsum.releases import Release
 
 Float64 = npt.NDArray[np.float64]

@@ -42,9 +42,11 @@ def warm_up() -> None:
         AccelerationError: The environment asks for loops that cannot be compiled.
     """
     if acceleration.enabled():
-        from hushsum.families import hermite_loops, partition_fast, vector_loops
+        from hushsum.families import vector_loops
+        from hushsum.families.fourier import fast as rff_fast
+        from hushsum.families.hermite import loops as hermite_loops
         from hushsum.families.lsh import fast
-        from hushsum.families.rff import fast as rff_fast
+        from hushsum.families.partition import fast as partition_fast
 
         for loops in (vector_loops, fast, rff_fast, hermite_loops, partition_fast):
             loops.warm_up()

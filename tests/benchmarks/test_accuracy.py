@@ -8,12 +8,12 @@ import pytest
 from scipy import sparse
 
 import hushsum as hs
-from benchmarks.accuracy_curves import NO_NOISE, Curve, Truth, best_rows, errors_of, keys, measure
-from benchmarks.accuracy_data import DataSet, present, vectors
-from benchmarks.accuracy_page import text, write
-from benchmarks.accuracy_regression import r_squared, sloped, standardised
-from benchmarks.accuracy_sums import exact_sums
-from benchmarks.accuracy_tables import best, errors_table, matching, number
+from benchmarks.accuracy.curves import NO_NOISE, Curve, Truth, best_rows, errors_of, keys, measure
+from benchmarks.accuracy.data import DataSet, present, vectors
+from benchmarks.accuracy.page import text, write
+from benchmarks.accuracy.regression import r_squared, sloped, standardised
+from benchmarks.accuracy.sums import exact_sums
+from benchmarks.accuracy.tables import best, errors_table, matching, number
 from benchmarks.report import Row
 from hushsum import kernels
 

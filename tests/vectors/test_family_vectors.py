@@ -1,4 +1,4 @@
-"""The frozen bytes of every family, hash and way to draw: plans, increments, deltas and releases as they always were."""
+"""The frozen bytes of every family, hash and way to draw: plans, increments, deltas, releases as they always were."""
 
 import json
 from typing import Any

@@ -49,7 +49,7 @@ class Given:
 
     @classmethod
     def from_table(cls, table: Table) -> Self:
-        """Never: the matrix comes beside the plan, see :func:`hushsum.families.row_draws.read_given`."""
+        """Never: the matrix comes beside the plan, see :func:`hushsum.families.hashed.draws.read_given`."""
         raise NotImplementedError
 
     @property
@@ -93,7 +93,7 @@ class Given:
         return Projection(directions, self.matrix[:, -1].astype(np.float64), domain.sizes)
 
     def kernel(self, x: Any, y: Any) -> npt.NDArray[Any]:
-        """Never: there is no closed form, see :func:`hushsum.families.row_reads.shared_codes`."""
+        """Never: there is no closed form, see :func:`hushsum.families.hashed.reads.shared_codes`."""
         raise NotImplementedError
 
     def kernel_error(self, domain: Space) -> float:

@@ -8,13 +8,12 @@ import pytest
 
 from hushsum.families import Hashed, parallel
 from hushsum.families.family import SetRecords, VectorRecords
-from hushsum.families.fourier import Fourier
+from hushsum.families.fourier import Fourier, spectrum
 from hushsum.families.hermite import Hermite
 from hushsum.families.lsh.one_permutation import PlainOnePermutation
 from hushsum.families.lsh.one_permutation_fast import FastOnePermutation
 from hushsum.families.paired import Paired
 from hushsum.families.partition import Partition
-from hushsum.families.rff import spectrum
 from hushsum.families.sets import Sets
 from hushsum.schema import Table
 
@@ -65,7 +64,7 @@ def test_one_permutation_is_cut_by_records_and_computes_each_once(
 ) -> None:
     """Each record that is added, encoded or asked about is ordered once, however many cores there are."""
     monkeypatch.setenv("HUSHSUM_KERNELS", kernels)
-    monkeypatch.setattr("hushsum.families.row_writes._COPIED_MAX", copied)
+    monkeypatch.setattr("hushsum.families.hashed.writes._COPIED_MAX", copied)
     computed: list[int] = []
     kind: Any = PlainOnePermutation if kernels == "plain" else FastOnePermutation
     whole = kind._all

@@ -17,7 +17,7 @@ import pytest
 
 from hushsum.draws import PublicSeed
 from hushsum.families import Hashed, VectorRecords
-from hushsum.families.hashed import NO_TRANSFORMS
+from hushsum.families.hashed.family import NO_TRANSFORMS
 from hushsum.families.lsh import fast, plain
 from hushsum.families.lsh.euclidean import Euclidean
 from hushsum.families.lsh.projection import Projection

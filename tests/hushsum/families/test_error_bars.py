@@ -11,9 +11,9 @@ from scipy.stats import binom, chi2
 
 from hushsum.errors import RecordError
 from hushsum.families import Hashed, SetRecords, VectorRecords
+from hushsum.families.estimates import Division
 from hushsum.families.fourier import Fourier
 from hushsum.families.lsh.placement import Rehash
-from hushsum.families.rff.estimates import Division
 from hushsum.learned_hashes import given_hash
 from hushsum.parameters import Parameters, digest
 from hushsum.schema import Table

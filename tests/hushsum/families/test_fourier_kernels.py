@@ -15,7 +15,7 @@ from scipy.stats import binom, norm, t
 from hushsum.draws import PublicSeed
 from hushsum.families.family import VectorRecords
 from hushsum.families.fourier import Fourier
-from hushsum.families.rff.frequencies import orthogonal
+from hushsum.families.fourier.frequencies import orthogonal
 from hushsum.schema import Table
 
 Floats = npt.NDArray[np.float64]

@@ -10,10 +10,9 @@ import pytest
 
 from hushsum.families import parallel
 from hushsum.families.family import VectorRecords
-from hushsum.families.fourier import Fourier
-from hushsum.families.rff import fast, plain
-from hushsum.families.rff.phases import CHORD_ERROR, Pairs
-from hushsum.families.rff.waves import TURN, waves
+from hushsum.families.fourier import Fourier, fast, plain
+from hushsum.families.fourier.phases import CHORD_ERROR, Pairs
+from hushsum.families.fourier.waves import TURN, waves
 from hushsum.schema import Table
 
 Float32 = npt.NDArray[np.float32]

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hushsum.errors import DeltaError, Reason
 from hushsum.families.family import Increments, VectorRecords
 from hushsum.families.fourier import Fourier
-from hushsum.families.rff.ranges import RECORDS_MAX
-from hushsum.families.rff.waves import TURN, waves
+from hushsum.families.fourier.ranges import RECORDS_MAX
+from hushsum.families.fourier.waves import TURN, waves
 from hushsum.schema import Table
 
 BITS = (4, 5, 9, 12, 16)

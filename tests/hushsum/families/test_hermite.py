@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hushsum.errors import DeltaError, PlanError, Reason, RecordError
-from hushsum.families import hermite
 from hushsum.families.family import Increments, VectorRecords
 from hushsum.families.hermite import Hermite
+from hushsum.families.hermite import family as hermite
 from hushsum.parameters import NO_PARAMETERS, Parameters, digest
 from hushsum.schema import Table
 

@@ -10,9 +10,9 @@ import pytest
 from numpy.polynomial import hermite as polynomials
 
 from hushsum.entropy import ReplayableEntropy
-from hushsum.families import hermite_series
 from hushsum.families.family import VectorRecords
 from hushsum.families.hermite import Hermite
+from hushsum.families.hermite import series as hermite_series
 from hushsum.noise import DiscreteLaplace
 from hushsum.schema import Table
 

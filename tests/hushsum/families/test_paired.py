@@ -14,8 +14,8 @@ from scipy.stats import binom, chi2
 from hushsum.errors import DeltaError, NotBuiltError, PlanError, Reason, RecordError
 from hushsum.families.family import Increments, SetRecords, VectorRecords
 from hushsum.families.paired import Paired
-from hushsum.families.paired_lift import AUXILIARY, Lift
-from hushsum.families.paired_rows import PairedRows
+from hushsum.families.paired.lift import AUXILIARY, Lift
+from hushsum.families.paired.rows import PairedRows
 from hushsum.schema import Table
 
 Floats = npt.NDArray[np.float64]

@@ -9,7 +9,7 @@ import pytest
 
 from hushsum.families.family import VectorRecords
 from hushsum.families.paired import Paired
-from hushsum.families.paired_moments import Moments, moments
+from hushsum.families.paired.moments import Moments, moments
 from hushsum.schema import Table
 
 Floats = npt.NDArray[np.float64]

@@ -16,9 +16,8 @@ from scipy.stats import t
 from hushsum.draws import PublicSeed, PublicStream
 from hushsum.errors import DeltaError, PlanError, Reason, RecordError
 from hushsum.families import Increments, SetRecords, VectorRecords
-from hushsum.families import partition_hashes as hashes
-from hushsum.families.partition import Partition
-from hushsum.families.partition_density import density, volumes
+from hushsum.families.partition import Partition, hashes
+from hushsum.families.partition.density import density, volumes
 from hushsum.kernels import euclidean
 from hushsum.schema import Table
 

@@ -13,8 +13,8 @@ from scipy.stats import binom
 from hushsum.families import VectorRecords
 from hushsum.families.lsh.projection import Float64, Int64
 from hushsum.families.partition import Partition
-from hushsum.families.partition_heavy import HeavyCells, heavy_cells
-from hushsum.families.partition_rows import Rows
+from hushsum.families.partition.heavy import HeavyCells, heavy_cells
+from hushsum.families.partition.rows import Rows
 from hushsum.schema import Table
 
 SKIN = Path(__file__).resolve().parents[4] / "shared" / "data" / "skin.parquet"

@@ -1,0 +1,1 @@
+"""How far private answers are from exact kernel sums over real data: ``make bench-accuracy``."""

@@ -1,0 +1,95 @@
+"""How far private answers are from exact sums: ``python -m benchmarks.accuracy``, or ``make bench-accuracy``.
+
+Prints the tables, and writes ``benchmarks/results/accuracy.json``, ``docs/accuracy.md`` and its figures. Minutes;
+``--quick`` takes little of everything, prints it, and writes nothing unless ``--out`` says where.
+"""
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from benchmarks.accuracy import page as pages
+from benchmarks.accuracy import regression
+from benchmarks.accuracy.curves import Truth, best_rows, measure
+from benchmarks.accuracy.data import data_sets
+from benchmarks.accuracy.draws import measure_draws
+from benchmarks.accuracy.subjects import SUBJECTS, Subject, quick
+from benchmarks.report import Row, write_json
+from hushsum.families import warm_up
+
+TITLE: Final = "Errors against exact kernel sums (epsilon 0: without noise)"
+_ROOT: Final = Path(__file__).resolve().parents[2]
+_PAGE: Final = _ROOT / "docs" / "accuracy.md"
+_RESULTS: Final = _ROOT / "benchmarks" / "results" / "accuracy.json"
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.accuracy", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="few records, one sketch each: shows that it runs")
+    parser.add_argument("--page", action="store_true", help="measure nothing: the page and figures from the last JSON")
+    parser.add_argument("--out", type=Path, help="folder for the page, the figures and the JSON")
+    options = parser.parse_args()
+    page = options.out / "accuracy.md" if options.out else _PAGE
+    results = options.out / "accuracy.json" if options.out else _RESULTS
+    rows = json.loads(_RESULTS.read_text("utf-8"))["rows"] if options.page else measure_all(little=options.quick)
+    if not rows:
+        sys.exit("nothing was measured: there is no ../shared/data here")
+    if options.quick and not options.out:
+        print(pages.text(rows))
+        return
+    if not options.page:
+        write_json(results, TITLE, rows)
+    pages.write(page, rows)
+
+
+def measure_all(*, little: bool) -> list[Row]:
+    """Every part, with a line of progress for each sketch; each row says its ``part``."""
+    started = time.perf_counter()
+    warm_up()
+    rows: list[Row] = []
+    subjects = [quick(subject) if little else subject for subject in SUBJECTS]
+    for subject in subjects:
+        rows += _curves(subject, little=little, started=started)
+    rows += [{"part": "draws", **row} for row in measure_draws(quick=little)]
+    rows += [{"part": "regression", **row} for row in regression.measure(quick=little)]
+    print(f"{time.perf_counter() - started:4.0f} s  all measured", flush=True)
+    return rows
+
+
+def _curves(subject: Subject, *, little: bool, started: float) -> list[Row]:
+    rows: list[Row] = []
+    for data in data_sets([subject.data], quick=little):
+        truth = Truth(data)
+        for curve in subject.curves:
+            if not curve.built(data):
+                continue
+            rows += [{"part": "curve", **row} for row in measure(curve, truth)]
+            plan = curve.plan(data, curve.sizes[0], 1)
+            exact = truth.of(plan) / data.size
+            known: Row = {"part": "kernel", "data": data.name, "sketch": curve.label}
+            rows.append(
+                {
+                    **known,
+                    "records": data.size,
+                    "mean density": float(exact.mean()),
+                    "median density": float(np.median(exact)),
+                    "relative error": float(np.mean(np.abs(exact - exact.mean())[exact > 0] / exact[exact > 0])),
+                    "density error": float(np.mean(np.abs(exact - exact.mean()))),
+                }
+            )
+            if curve.family == "hashed":
+                stars = {epsilon: best_rows(curve, truth, epsilon) for epsilon in curve.epsilons}
+                rows += [{**known, "part": "best rows", "epsilon": e, "rows": R} for e, R in stars.items()]
+            print(f"{time.perf_counter() - started:4.0f} s  {data.name}: {curve.label}", flush=True)
+        rows.append({"part": "about", "data": data.name, "text": data.about, "setting": subject.setting})
+    return rows
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,192 @@
+"""Error curves: a family's error against its rows (or its order), without noise and after real releases.
+
+Noise comes from :func:`hushsum.release` alone, and so from the mechanism that a plan names.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+import hushsum as hs
+from benchmarks.accuracy.data import DataSet
+from benchmarks.accuracy.sums import exact_sums
+from benchmarks.report import Row
+from hushsum.bounds import optimal_rows
+from hushsum.errors import NotBuiltError
+from hushsum.families import FAMILIES
+
+Floats = npt.NDArray[np.float64]
+
+#: ε of a row without noise.
+NO_NOISE: Final = 0.0
+EPSILONS: Final = (0.01, 0.05, 0.1, 0.5, 1.0)
+CONFIDENCE: Final = 0.95
+_LIMIT: Final = 1_000_000  # of ε: these are no releases of anybody's
+_ROOT_QUERIES: Final = 200  # for f̃, of which the mean is wanted
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A sketch in several sizes.
+
+    Attributes:
+        label: What a table calls it.
+        sketch: ``[sketch]`` without its seed and its size.
+        sizes: What ``axis`` takes.
+        axis: ``rows``, or ``order`` (hermite).
+        seeds: Fewest and most sketches of a size, each with a public seed and noise of its own.
+        rows: Of all sketches of a size together, within those limits.
+        epsilons: Of the releases.
+        queries_each: Queries of a seed, each seed its own; 0: all of them for every seed.
+        median: Whether answers are the median of the rows instead of their mean.
+    """
+
+    label: str
+    sketch: Mapping[str, object]
+    sizes: Sequence[int]
+    axis: str = "rows"
+    seeds: tuple[int, int] = (3, 32)
+    rows: int = 8192
+    epsilons: Sequence[float] = EPSILONS
+    queries_each: int = 0
+    median: bool = False
+
+    @property
+    def family(self) -> str:
+        """Its name in ``FAMILIES``."""
+        return str(self.sketch["family"])
+
+    def sketches(self, size: int) -> int:
+        """How many sketches of this size."""
+        least, most = self.seeds
+        return most if self.axis == "order" else min(most, max(least, self.rows // size))
+
+    def plan(self, data: DataSet, size: int, seed: int) -> hs.Plan:
+        """The plan of one sketch.
+
+        Raises:
+            PlanError: The data cannot be sketched so.
+        """
+        keys = {**self.sketch, self.axis: size, **({} if self.family == "hermite" else {"seed": seed})}
+        privacy = {"epsilon": 1, "total_epsilon": _LIMIT}
+        return hs.Plan(name=f"accuracy-{data.name}", record=data.record, sketch=keys, privacy=privacy)
+
+    def built(self, data: DataSet) -> bool:
+        """Whether this version offers it; one line says when it does not."""
+        if self.family in FAMILIES:
+            try:
+                self.plan(data, self.sizes[0], 1)
+                return True
+            except NotBuiltError:
+                pass
+        print(f"{data.name}: {self.label} skipped, this version does not offer it", flush=True)
+        return False
+
+
+@dataclass
+class Truth:
+    """Exact sums of one data set, each kernel's made once.
+
+    Attributes:
+        data: The records.
+    """
+
+    data: DataSet
+    _sums: dict[tuple[str, bool], Floats] = field(default_factory=dict)
+
+    def of(self, plan: hs.Plan, *, root: bool = False) -> Floats:
+        """Σ k(x, q), or Σ √k(x, q) at the first queries, of a plan's kernel."""
+        fields = plan.family.to_fields()
+        keys = ("kernel", "bandwidth", "power", "exponent", "cells", "transforms")
+        name = repr([fields.get(key) for key in keys])
+        if (name, root) not in self._sums:
+            queries = self.data.queries[:_ROOT_QUERIES] if root else self.data.queries
+            self._sums[name, root] = exact_sums(plan.family, self.data.records, queries, root=root)
+        return self._sums[name, root]
+
+
+def measure(curve: Curve, truth: Truth) -> list[Row]:
+    """One row a size and ε, averaged over seeds and queries: relative error, absolute error of densities, coverage."""
+    rows: list[Row] = []
+    for size in curve.sizes:
+        errors: dict[float, list[tuple[float, float, float, float]]] = {}
+        for seed in range(1, curve.sketches(size) + 1):
+            for epsilon, error in _one(curve, truth, size, seed).items():
+                errors.setdefault(epsilon, []).append(error)
+        rows += [_row(curve, truth, size, epsilon, each) for epsilon, each in errors.items()]
+    return rows
+
+
+def best_rows(curve: Curve, truth: Truth, epsilon: float) -> int:
+    """R* = ⌈f̃ ε/√2⌉ with f̃ averaged over queries, and of ε what is left beside the count counter."""
+    plan = curve.plan(truth.data, curve.sizes[0], 1)
+    share = curve.sizes[0] / float(plan.privacy.mechanism.scale)
+    return optimal_rows(float(truth.of(plan, root=True).mean()), epsilon * share)
+
+
+def errors_of(answer: hs.Answer, density: Floats, exact: Floats, records: int) -> tuple[float, float, float, float]:
+    """Mean relative error, mean absolute error of densities, coverage of the stated interval, its mean half width / f.
+
+    Args:
+        answer: Of kernel sums.
+        density: The same, divided by the (noisy) number of records.
+        exact: (m,) kernel sums; relative figures leave out those that are 0.
+        records: n.
+    """
+    positive = exact > 0
+    off = np.abs(answer.value - exact)
+    interval = answer.interval(CONFIDENCE)
+    covered = (interval[:, 0] <= exact) & (exact <= interval[:, 1])
+    half = (interval[:, 1] - interval[:, 0]) / 2
+    return (
+        float(np.mean(off[positive] / exact[positive])),
+        float(np.mean(np.abs(density - exact / records))),
+        float(np.mean(covered)) if np.isfinite(half).all() else float("nan"),
+        float(np.mean(half[positive] / exact[positive])),
+    )
+
+
+def _one(curve: Curve, truth: Truth, size: int, seed: int) -> dict[float, tuple[float, float, float, float]]:
+    data = truth.data
+    plan = curve.plan(data, size, seed)
+    each = curve.queries_each
+    some = slice(each * (seed - 1), each * seed) if each else slice(None)
+    exact, queries = truth.of(plan)[some], data.queries[some]
+    sketch = hs.Sketch(plan)
+    dropped = sketch.add(data.records)
+    assert dropped == 0, "every record counts in the exact sums"
+    groups = size if curve.median else None
+    answer = plan.family.answer(sketch.counters[0], queries, groups=groups)
+    errors = {NO_NOISE: errors_of(answer, answer.value / data.size, exact, data.size)}
+    for epsilon in curve.epsilons:
+        release = hs.release(sketch, epsilon=epsilon)
+        answer, density = release.kernel_sum(queries, groups=groups), release.density(queries, groups=groups)
+        errors[epsilon] = errors_of(answer, density.value, exact, data.size)
+    return errors
+
+
+def _row(curve: Curve, truth: Truth, size: int, epsilon: float, each: Sequence[tuple[float, ...]]) -> Row:
+    relative, absolute, coverage, half = (float(np.mean(one)) for one in zip(*each, strict=True))
+    bars: Row = {} if np.isnan(coverage) else {"coverage": coverage, "half width": half}
+    spread = np.std(np.array(each), axis=0, ddof=1) / np.sqrt(len(each)) if len(each) > 1 else np.zeros(4)
+    return {
+        "data": truth.data.name,
+        "sketch": curve.label,
+        "axis": curve.axis,
+        "size": size,
+        "epsilon": epsilon,
+        "relative error": relative,
+        "its standard error": float(spread[0]),
+        "density error": absolute,
+        "that one's standard error": float(spread[1]),
+        **bars,
+        "sketches": len(each),
+    }
+
+
+def keys(family: str, kernel: str, bandwidth: float, **more: Any) -> dict[str, object]:
+    """``[sketch]`` of a family with a kernel."""
+    return {"family": family, "kernel": kernel, "bandwidth": bandwidth, **more}

@@ -1,0 +1,147 @@
+"""The data sets of the accuracy run: records, held-out queries and public bounds, from ``../shared/data``."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+_DATA: Final = Path(__file__).resolve().parents[3] / "shared" / "data"
+_HELD_OUT: Final = 2000
+_QUICK_RECORDS: Final = 10_000
+_QUICK_HELD_OUT: Final = 200
+#: The first ten columns of covtype are quantities, with these public ranges; the other 44 are 0 or 1.
+_COVTYPE_UPPER: Final = (4000, 360, 90, 1400, 700, 7200, 255, 255, 255, 7200)
+_COVTYPE_LOWER: Final = (1800, 0, 0, 0, -200, 0, 0, 0, 0, 0)
+
+
+@dataclass(frozen=True, eq=False)
+class DataSet:
+    """Records of one kind, and where to ask.
+
+    Attributes:
+        name: What they are called.
+        about: One line: how many, which bounds.
+        record: ``[record]`` of a plan.
+        records: (n, d), or n sets as a CSR matrix.
+        queries: (m, d), or m sets; held out unless ``about`` says otherwise.
+    """
+
+    name: str
+    about: str
+    record: Mapping[str, object]
+    records: Any
+    queries: Any
+
+    @property
+    def size(self) -> int:
+        """n."""
+        return int(self.records.shape[0])
+
+
+def data_sets(names: Sequence[str], *, quick: bool) -> Iterator[DataSet]:
+    """Those of these names whose file is there, one at a time; one line tells of a file that is not."""
+    for name in names:
+        file, make = SOURCES[name]
+        if present(name, file):
+            yield make(file, quick=quick)
+
+
+def present(name: str, file: str) -> bool:
+    """Whether a file is there; one line says when it is not."""
+    if (_DATA / file).exists():
+        return True
+    print(f"{name}: skipped, there is no shared/data/{file} beside the project", flush=True)
+    return False
+
+
+def held_out(records: Any, *, quick: bool) -> tuple[Any, Any]:
+    """Records and held-out queries, by a fixed permutation; few of each if quick."""
+    order = np.random.default_rng(1).permutation(records.shape[0])
+    asked = _QUICK_HELD_OUT if quick else _HELD_OUT
+    kept = order[asked : asked + _QUICK_RECORDS] if quick else order[asked:]
+    return records[kept], records[order[:asked]]
+
+
+def vectors(name: str, about: str, lower: Sequence[float], upper: Sequence[float], parts: tuple[Any, Any]) -> DataSet:
+    """A data set of vectors."""
+    record = {"dim": len(lower), "lower": [*lower], "upper": [*upper]}
+    records, queries = parts
+    text = f"{len(records):,} records of {len(lower)} {'number' if len(lower) == 1 else 'numbers'}, {about}"
+    return DataSet(name, text, record, records, queries)
+
+
+def _skin(file: str, *, quick: bool) -> DataSet:
+    about = "bounds 0 to 255; 2,000 held-out queries"
+    return vectors("skin", about, [0] * 3, [255] * 3, held_out(columns(file)[:, :3], quick=quick))
+
+
+def _covtype(file: str, *, quick: bool, dim: int = 54) -> DataSet:
+    lower, upper = ([*_COVTYPE_LOWER] + [0] * 44)[:dim], ([*_COVTYPE_UPPER] + [1] * 44)[:dim]
+    name = "covtype" if dim == 54 else f"covtype, {dim} columns"
+    about = "bounds are the documented ranges; 2,000 held-out queries"
+    return vectors(name, about, lower, upper, held_out(columns(file)[:, :dim], quick=quick))
+
+
+def _covtype_10(file: str, *, quick: bool) -> DataSet:
+    return _covtype(file, quick=quick, dim=10)
+
+
+def _taxi(file: str, *, quick: bool) -> DataSet:
+    about = "longitude −74.1 to −73.15 and latitude 40.5 to 40.9; 2,000 held-out queries, 100 others for each seed"
+    return vectors("taxi", about, [-74.1, 40.5], [-73.15, 40.9], held_out(columns(file), quick=quick))
+
+
+def _pay(file: str, *, quick: bool) -> DataSet:
+    pay = columns(file)[:, :1]
+    records = pay[np.random.default_rng(1).permutation(len(pay))[:_QUICK_RECORDS]] if quick else pay
+    about = "bounds 0 to 600,000; 200 queries from 10,000 to 250,000, as in RACE"
+    return vectors("pay", about, [0], [600_000], (records, np.linspace(10_000, 250_000, 200)[:, None]))
+
+
+def _pulsars(file: str, *, quick: bool) -> DataSet:
+    values = columns(file)[:, :8]
+    lower, upper = [0, 0, -10, -10, 0, 0, -10, -10], [250, 120, 20, 100, 250, 120, 50, 1250]
+    return vectors(
+        "htru2", "bounds wider than the data's; 2,000 held-out queries", lower, upper, held_out(values, quick=quick)
+    )
+
+
+def _slashdot(file: str, *, quick: bool) -> DataSet:
+    from scipy import sparse
+
+    edges = columns(file).astype(np.int64)
+    nodes = int(edges.max()) + 1
+    matrix = sparse.csr_matrix((np.ones(len(edges), np.int8), (edges[:, 0], edges[:, 1])), (nodes, nodes))
+    matrix.sort_indices()
+    records, queries = held_out(matrix[np.diff(matrix.indptr) > 0], quick=quick)
+    about = f"{records.shape[0]:,} sets: the out-neighbours of a node, {nodes:,} ids; 2,000 held-out nodes as queries"
+    return DataSet("slashdot", about, {"kind": "set", "universe": nodes}, records, queries)
+
+
+SOURCES: Final[dict[str, tuple[str, Callable[..., DataSet]]]] = {
+    "skin": ("skin.parquet", _skin),
+    "covtype": ("covtype_100k.parquet", _covtype),
+    "taxi": ("nyc_taxi_pickups.parquet", _taxi),
+    "pay": ("sf_salaries.parquet", _pay),
+    "slashdot": ("slashdot0902.parquet", _slashdot),
+    "htru2": ("htru2.parquet", _pulsars),
+    "covtype-10": ("covtype_100k.parquet", _covtype_10),
+}
+#: Files for linear regression, and the columns taken: features, and the target last.
+SOURCES_REGRESSION: Final = {
+    "airfoil": ("airfoil.parquet", [*range(6)]),
+    "naval": ("naval.parquet", [*range(17)]),
+}
+
+
+def columns(file: str) -> Floats:
+    """Every column of a file of the folder, (n, columns) float64."""
+    from pyarrow import parquet
+
+    table = parquet.read_table(_DATA / file)
+    return np.stack([table.column(name).to_numpy() for name in table.column_names], axis=1).astype(np.float64)

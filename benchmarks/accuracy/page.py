@@ -1,0 +1,133 @@
+"""The page ``docs/accuracy.md``: tables and figures from the rows of a run."""
+
+import textwrap
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from benchmarks.accuracy import conclusions, findings, plots
+from benchmarks.accuracy.curves import NO_NOISE
+from benchmarks.accuracy.subjects import ABSOLUTE, RELATIVE, SUBJECTS
+from benchmarks.accuracy.tables import (
+    coverage_table,
+    draws_table,
+    errors_table,
+    matching,
+    regression_table,
+)
+from benchmarks.report import Row
+
+_OPENING: Final = """# Accuracy
+
+How far private answers are from exact kernel sums over real data. `make bench-accuracy` measures all of it again and
+writes this page, its figures and `benchmarks/results/accuracy.json` (a quarter of an hour on two cores at most;
+`ARGS=--quick` shows that it runs). Every noised figure is a real release: a plan, a sketch, `hs.release(sketch,
+epsilon=...)` with the exact discrete Laplace sampler at δ = 0, unit `record`, the noisy count included. Data is read
+from `../shared/data`; the figures move a little from run to run, because the noise is real.
+
+- **Mean relative error**, |f̂ − f|/f averaged over queries, as in RACE: skin, covtype, pay.
+- **Mean absolute error of densities**, |f̂/n̂ − f/n| averaged over queries, as in LSQ (n̂ is the noisy count; LSQ's code
+  divides by the exact one): taxi, slashdot.
+
+Each is averaged over several sketches with public seeds of their own (in the JSON: how many, and the standard error).
+All queries of one sketch share its hash functions, so its errors go together: one sketch says little.
+
+The tables show the least error over all sizes that were tried (R rows, P frequency pairs, or the order), with that
+size. **A size chosen after seeing exact sums is no private choice**; the figures show what another one costs, and the
+star is R\\* = ⌈f̃ ε/√2⌉ (RACE, Corollary 3.5; `hushsum.bounds.optimal_rows`) for the f̃ = Σ √k averaged over queries.
+*The mean* is what answering every query with the mean of all exact answers would err by: a sketch above that says
+nothing about where the records are.
+"""
+
+
+def write(path: Path, rows: Sequence[Row]) -> None:
+    """Writes the page, and its figures into the folder ``accuracy`` beside it."""
+    for subject in SUBJECTS:
+        some = matching(rows, part="curve", data=subject.data)
+        if some:
+            stars = matching(rows, part="best rows", data=subject.data)
+            best = {(str(row["sketch"]), float(row["epsilon"])): int(row["rows"]) for row in stars}
+            figure = path.parent / "accuracy" / f"{subject.data}.png"
+            plots.draw(figure, f"{subject.data}: {_METRICS[subject.metric]}", some, subject.metric, best)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text(rows), "utf-8")
+
+
+def text(rows: Sequence[Row]) -> str:
+    """The page in Markdown."""
+    parts = [_OPENING]
+    parts += [_subject(index, rows) for index in range(len(SUBJECTS))]
+    for title, part, render in _PARTS:
+        some = matching(rows, part=part)
+        if some:
+            parts.append(f"## {title}\n\n{render(some)}\n")
+    parts.append(findings.closing(rows))
+    return "\n\n".join(_wrapped(one) for one in "\n".join(filter(None, parts)).split("\n\n")) + "\n"
+
+
+def _wrapped(paragraph: str) -> str:
+    """Prose in lines of equal length; tables, figures, headings and lists as they are."""
+    paragraph = paragraph.strip("\n")
+    if paragraph.startswith(("|", "!", "#", "- ")):
+        return paragraph
+    return textwrap.fill(paragraph, 118, break_long_words=False, break_on_hyphens=False)
+
+
+def _subject(index: int, rows: Sequence[Row]) -> str:
+    subject = SUBJECTS[index]
+    some = matching(rows, part="curve", data=subject.data)
+    if not some:
+        return ""
+    about = matching(rows, part="about", data=subject.data)[0]
+    constants = {
+        str(row["sketch"]): float(row[subject.metric]) for row in matching(rows, part="kernel", data=subject.data)
+    }
+    table = errors_table(subject.data, subject.metric, some, constants)
+    found = findings.of_subject(subject.data, rows)
+    return f"""## {subject.data}
+
+{about["text"]}. Public parameters: {about["setting"]}.
+
+![{subject.data}: {_METRICS[subject.metric]} against rows](accuracy/{subject.data}.png)
+
+*{_METRICS[subject.metric].capitalize()} against rows, pairs or order, for ε from 0.01 (light) to 1 (dark) and without
+noise (black, broken); the star is R\\*, where it is within the figure.*
+
+{_METRICS[subject.metric].capitalize()}, the least of all sizes (and that size):
+
+{table}
+{found}"""
+
+
+def _draws(rows: Sequence[Row]) -> str:
+    return f"""Mean relative error without noise, ± its standard error over 12 to 32 sketches. `sobol` is the plan's
+default of 8 independently scrambled sets; with fewer sets each is larger, and error bars have fewer degrees of
+freedom.
+
+{draws_table(matching(rows, epsilon=NO_NOISE))}
+{conclusions.of_draws(rows)}"""
+
+
+def _coverage(rows: Sequence[Row]) -> str:
+    return f"""The share of queries whose stated 95 % interval holds the exact sum, over the same sketches, without
+noise and with ε = 0.1.
+
+{coverage_table([row for row in rows if row["draws"] != "orthogonal"])}
+{conclusions.of_coverage(rows)}"""
+
+
+def _regression(rows: Sequence[Row]) -> str:
+    return f"""Least squares from one released sketch of the paired family (`hushsum.fitting.fit_regression`, power 4):
+the median R² on the records over five sketches, at the best number of rows. `slope` is y = x/2 with noise as strong as
+that. Columns are standardised and clipped at ± 3 with constants that are taken for public.
+
+{regression_table(rows)}
+{conclusions.of_regression(rows)}"""
+
+
+_METRICS: Final = {RELATIVE: "mean relative error", ABSOLUTE: "mean absolute error of densities"}
+_PARTS: Final[tuple[tuple[str, str, Callable[[Sequence[Row]], str]], ...]] = (
+    ("Independent rows, or Sobol rows", "draws", _draws),
+    ("Do the error bars hold?", "draws", _coverage),
+    ("Linear regression", "regression", _regression),
+)

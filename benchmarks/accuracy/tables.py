@@ -1,0 +1,118 @@
+"""From rows of the accuracy run to tables in Markdown: numbers only, no judgement."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from benchmarks.accuracy.curves import NO_NOISE
+from benchmarks.accuracy.peers import PEERS
+from benchmarks.report import Row
+
+
+def best(rows: Iterable[Row], metric: str) -> Row | None:
+    """The row of least error; None of none."""
+    return min(rows, key=lambda row: float(row[metric]), default=None)
+
+
+def matching(rows: Iterable[Row], **wanted: object) -> list[Row]:
+    """The rows that have these values."""
+    return [row for row in rows if all(row.get(key) == value for key, value in wanted.items())]
+
+
+def markdown(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    """A table."""
+    drawn = [header, ["---"] * len(header), *lines]
+    return "\n".join("| " + " | ".join(line) + " |" for line in drawn)
+
+
+def number(value: float) -> str:
+    """Two digits, as a person writes them."""
+    if value == 0.0:
+        return "0"
+    text = f"{value:.2g}"
+    return f"{value:.1e}".replace("e-0", "e-") if "e" in text and abs(value) < 1 else f"{float(text):g}"
+
+
+def errors_table(data: str, metric: str, rows: Sequence[Row], constants: Mapping[str, float]) -> str:
+    """One line a sketch: the least error over its sizes for each ε, with that size, and of the mean; peers below."""
+    epsilons = sorted({float(row["epsilon"]) for row in rows} - {NO_NOISE}, reverse=True)
+    columns = [NO_NOISE, *epsilons]
+    header = ["sketch", "no noise", *(f"ε = {epsilon:g}" for epsilon in epsilons), "the mean"]
+    lines = []
+    for label in dict.fromkeys(str(row["sketch"]) for row in rows):
+        cells = [best(matching(rows, sketch=label, epsilon=epsilon), metric) for epsilon in columns]
+        constant = number(constants[label]) if label in constants else ""
+        lines.append([label, *(_cell(cell, metric) for cell in cells), constant])
+    lines += [
+        [peer.label, *(f"{peer.errors[e]:g}" if e in peer.errors else "" for e in columns), ""]
+        for peer in PEERS
+        if peer.data == data
+    ]
+    return markdown(header, lines)
+
+
+def draws_table(rows: Sequence[Row]) -> str:
+    """One line a data set, family and size: error and coverage without noise by kind of draws."""
+    kinds = list(dict.fromkeys(str(row["draws"]) for row in rows))
+    header = ["data", "d", "family", "rows", *(f"{kind}" for kind in kinds), "sobol/independent"]
+    lines = []
+    groups = dict.fromkeys((row["data"], row["d"], row["family"], row["size"]) for row in rows)
+    for data, dim, family, size in groups:
+        some = matching(rows, data=data, family=family, size=size, epsilon=NO_NOISE)
+        errors = {row["draws"]: row for row in some}
+        cells = [
+            f"{number(float(errors[k]['relative error']))} ± {number(float(errors[k]['its standard error']))}"
+            if k in errors
+            else ""
+            for k in kinds
+        ]
+        ratio = ratio_of(errors.get("sobol"), errors.get("independent"))
+        lines.append([str(data), str(dim), str(family), str(size), *cells, "" if ratio is None else f"{ratio:.2f}"])
+    return markdown(header, lines)
+
+
+def coverage_table(rows: Sequence[Row]) -> str:
+    """One line a data set, family and size: how many of the stated 95 % intervals hold the exact sum."""
+    kinds = list(dict.fromkeys(str(row["draws"]) for row in rows))
+    epsilons = sorted({float(row["epsilon"]) for row in rows})
+    named = [(kind, epsilon) for kind in kinds for epsilon in epsilons]
+    header = ["data", "family", "rows", *(f"{k}{', ε = ' + format(e, 'g') if e else ''}" for k, e in named)]
+    lines = []
+    for data, family, size in dict.fromkeys((row["data"], row["family"], row["size"]) for row in rows):
+        some = matching(rows, data=data, family=family, size=size)
+        cells = [matching(some, draws=kind, epsilon=epsilon) for kind, epsilon in named]
+        texts = [f"{float(cell[0]['coverage']):.2f}" if cell and "coverage" in cell[0] else "" for cell in cells]
+        lines.append([str(data), str(family), str(size), *texts])
+    return markdown(header, lines)
+
+
+def regression_table(rows: Sequence[Row]) -> str:
+    """One line a data set and form: R² for each ε at the best number of rows."""
+    epsilons = sorted({float(row["epsilon"]) for row in rows} - {NO_NOISE}, reverse=True)
+    columns = [NO_NOISE, *epsilons]
+    header = ["data", "n", "features", "form", "least squares", "no noise", *(f"ε = {e:g}" for e in epsilons)]
+    lines = []
+    for data, form in dict.fromkeys((row["data"], row["form"]) for row in rows):
+        some = matching(rows, data=data, form=form)
+        cells = [max(matching(some, epsilon=e), key=lambda row: float(row["R²"])) for e in columns]
+        texts = [f"{float(cell['R²']):.2f} (R {cell['rows']})" for cell in cells]
+        first = some[0]
+        least = f"{float(first['R² of least squares']):.2f}"
+        lines.append([str(data), f"{first['n']:,}", str(first["features"]), str(form), least, *texts])
+    return markdown(header, lines)
+
+
+def ratio_of(one: Row | None, other: Row | None) -> float | None:
+    """The ratio of two rows' relative errors."""
+    if one is None or other is None:
+        return None
+    return float(one["relative error"]) / float(other["relative error"])
+
+
+def _cell(row: Row | None, metric: str) -> str:
+    return "" if row is None else f"{number(float(row[metric]))} ({size_name(row)} {row['size']})"
+
+
+def size_name(row: Row) -> str:
+    """What the size of a sketch is called: R rows, P pairs, or the order."""
+    if row["axis"] == "order":
+        return "order"
+    return "P" if str(row["sketch"]).startswith("fourier") else "R"

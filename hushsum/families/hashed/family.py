@@ -1,0 +1,290 @@
+"""The hashed family: each row counts the records of each bucket of a locality-sensitive hash (RACE, section 3).
+
+f increments one counter a row, at the bucket of the record; g reads the counter at the bucket of the query; the kernel
+is the probability that both share a bucket.
+
+**What is frozen** (the same record gives the same buckets on every platform and in every version):
+
+1. A record's float32 coordinates: :mod:`hushsum.families.vectors`.
+2. Codes: :mod:`hushsum.families.lsh.projection`, :mod:`~hushsum.families.lsh.bins` and
+   :mod:`~hushsum.families.lsh.minhash` say how, the file of each hash with which parameters.
+3. Buckets: :mod:`hushsum.families.lsh.placement`.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar, Final, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from hushsum.canonical import INTEGER_LIMIT
+from hushsum.draws import PublicSeed
+from hushsum.errors import RecordError
+from hushsum.families.family import Answer, Counters, Increments, Records, RecordSchema, SetRecords, VectorRecords
+from hushsum.families.hashed import writes as row_writes
+from hushsum.families.hashed.draws import RowDraws, read_given
+from hushsum.families.hashed.products import Product
+from hushsum.families.hashed.reads import RowReads, shared_codes
+from hushsum.families.lsh import placement
+from hushsum.families.lsh.coders import Points
+from hushsum.families.lsh.hashes import Domain
+from hushsum.families.lsh.jaccard import SetSpace
+from hushsum.families.lsh.rows import Rows
+from hushsum.families.medians import checked_groups
+from hushsum.families.row_counts import refuse_impossible_counts
+from hushsum.families.stored import FieldsAlone, check_counters
+from hushsum.families.transforms import Transforms
+from hushsum.families.vectors import Space
+from hushsum.packing import pack_rows, size_max, unpack_rows
+from hushsum.parameters import NO_PARAMETERS, Parameters
+from hushsum.schema import Table
+from hushsum.sensitivity import Sensitivity
+
+NO_TRANSFORMS: Final = Transforms()
+_ROWS_MAX: Final = 2**20
+_BUCKETS_MAX: Final = 2**24
+
+
+@dataclass(frozen=True)
+class Hashed(FieldsAlone):
+    """The hashed family with its parameters; tables are drawn from the seed at first use.
+
+    Attributes:
+        record: Dimension and public bounds of the records, or the universe of sets.
+        product: The hashes and their columns.
+        rows: R.
+        buckets: W, counters a row.
+        draws: How rows are drawn.
+        seed: Of all hash parameters.
+        transforms: Of vectors before they are hashed.
+    """
+
+    name: ClassVar[str] = "hashed"
+
+    record: RecordSchema
+    product: Product
+    rows: int
+    buckets: int
+    draws: RowDraws
+    seed: PublicSeed
+    transforms: Transforms = NO_TRANSFORMS
+
+    def __post_init__(self) -> None:
+        self.product.refuse_sizes(self._space, rows=self.rows, buckets=self.buckets, draws=self.draws.kind)
+        self.draws.refuse(self.product, self._space, self.rows)
+        self.product.refuse_codes(self._space, self.draws.kind)
+
+    @classmethod
+    def from_table(cls, sketch: Table, record: RecordSchema, parameters: Parameters = NO_PARAMETERS) -> Self:
+        """Reads the keys of the hash or ``groups``, and rows, buckets, draws (with its own), seed and transforms.
+
+        Raises:
+            PlanError: With the key, what came and what was expected.
+        """
+        sets, dim = isinstance(record, SetRecords), 1
+        transforms = NO_TRANSFORMS
+        if isinstance(record, VectorRecords):
+            transforms = Transforms.from_table(sketch, parameters, record.dim)
+            dim = transforms.dim(record.dim)
+        rows, draws = sketch.integer("rows", low=1, high=_ROWS_MAX), RowDraws.from_table(sketch)
+        if draws.kind == "given" and not sets:
+            product = read_given(sketch, parameters, draws.parameters, rows=rows, dim=dim)
+        else:
+            product = Product.from_table(sketch, dim=dim, sets=sets)
+        family = cls(
+            record=record,
+            product=product,
+            rows=rows,
+            buckets=sketch.integer("buckets", low=2, high=_BUCKETS_MAX),
+            draws=draws,
+            seed=PublicSeed(sketch.integer("seed", low=0, high=INTEGER_LIMIT, default=0)),
+            transforms=transforms,
+        )
+        sketch.finish()
+        return family
+
+    def to_fields(self) -> dict[str, object]:
+        """Every v1 key of ``[sketch]`` but ``family``."""
+        return {
+            **self.product.to_fields(),
+            "rows": self.rows,
+            "buckets": self.buckets,
+            **self.draws.to_fields(),
+            "seed": self.seed.value,
+            **self.transforms.to_fields(),
+        }
+
+    @property
+    def digests(self) -> tuple[str, ...]:
+        """Of the matrices of transforms, and of given directions."""
+        return self.transforms.digests + self.draws.digests
+
+    @property
+    def kernel_error(self) -> float:
+        """What hashes add that cut draws off, and arithmetic in float32: of coordinates, and of fastfood."""
+        return min(1.0, self.product.kernel_error(self._space) + self.draws.rounding(self.product, self._space))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(rows, buckets)."""
+        return self.rows, self.buckets
+
+    @property
+    def query_dim(self) -> int:
+        """d; 0 for sets."""
+        return self.record.dim if isinstance(self.record, VectorRecords) else 0
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        """One counter a row changes, by one."""
+        return Sensitivity(l0=self.rows, l1=self.rows, l2_squared=self.rows, linf=1)
+
+    @property
+    def rehashed(self) -> bool:
+        """Whether codes are hashed into buckets, because they do not provably fit: answers then cost W/(W − 1)."""
+        return isinstance(self._tables.placement, placement.Rehash)
+
+    def accept(self, records: Any) -> tuple[Any, npt.NDArray[np.bool_]]:
+        """Usable records as they are hashed, (k, d) float32 or sets, and the mask (n,) of those that were kept.
+
+        Args:
+            records: (n, d) float64, float32, integers or booleans, in the unit of the plan's bounds; or sets of ids. A
+                record with NaN or infinity, or a set that cannot be used, is dropped alone.
+
+        Raises:
+            RecordError: Another type or dimension.
+        """
+        usable, kept = self._space.accept(records)
+        return usable, kept
+
+    def add(self, counters: Counters, records: Records) -> None:
+        """Adds accepted records to counters (R, W), C-contiguous int64, in place.
+
+        Raises:
+            RecordError: The records do not come from :meth:`accept`.
+            ValueError: The counters have another shape, type or layout.
+        """
+        check_counters(counters, self.shape)
+        usable = self._space.accepted(records)
+        row_writes.add(self._tables, counters, usable, together=self.product.rows_together)
+
+    def encode(self, records: Records) -> Increments:
+        """The increments of accepted records: at most R·min(n, W) of them.
+
+        Raises:
+            RecordError: The records do not come from :meth:`accept`.
+        """
+        usable = self._space.accepted(records)
+        return Increments(*row_writes.encode(self._tables, usable, together=self.product.rows_together))
+
+    def check(self, increments: Increments, records: int) -> None:
+        """Every row sums to exactly ``records``, and nothing is negative.
+
+        Raises:
+            DeltaError: With the reason ``impossible_counts``.
+        """
+        refuse_impossible_counts(increments, records, rows=self.rows, buckets=self.buckets)
+
+    def pack(self, increments: Increments, records: int) -> tuple[int, bytes]:
+        """A list of buckets a row, Elias–Fano, or counts."""
+        return pack_rows(increments.indices, increments.values, self.rows, self.buckets, records)
+
+    def unpack(self, encoding: int, data: bytes, records: int) -> Increments:
+        """What :meth:`pack` was given.
+
+        Raises:
+            DeltaError: See :func:`hushsum.packing.unpack_rows`.
+        """
+        return Increments(*unpack_rows(encoding, data, self.rows, self.buckets, records))
+
+    def packed_bytes_max(self, records: int) -> int:
+        """Of up to so many records."""
+        return max(size_max(self.rows, self.buckets, n) for n in range(1, records + 1))
+
+    def answer(
+        self,
+        counters: npt.NDArray[np.int64],
+        queries: Any,
+        *,
+        noise_variance: float = 0.0,
+        groups: int | None = None,
+    ) -> Answer:
+        """Unbiased estimates of Σ k(x, q) at m queries, which are not clipped; R = 1 has NaN as standard error.
+
+        Direct buckets: the mean over rows. Rehashed ones: (mean − N̂/W)·W/(W − 1), N̂ the mean of the row totals. The
+        standard error is that of the spread of rows, or of independent sets of rows where these depend on each other
+        (Sobol, orthogonal and fastfood draws), or for given rows in direct buckets that of the noise alone. Rows of
+        one-permutation hashing err together by up to √2 times their spread: there it is that, which may be too much.
+
+        Raises:
+            RecordError: The queries' type or dimension is wrong, or one is not finite, or too far from the bounds.
+            ValueError: Counters of another shape, or ``groups`` where rows are not drawn independently.
+        """
+        if counters.shape != self.shape:
+            raise ValueError(f"counters: got shape {counters.shape}, expected {self.shape}")
+        counters = np.ascontiguousarray(counters, np.int64)
+        points = self._near(queries)
+        reads = RowReads.of(self._tables, counters, points)
+        if groups is not None:
+            return reads.median_of_groups(self._grouped(groups))
+        if (sets := self.draws.sets(self.product, self._space, self.rows)) is not None:
+            return reads.mean_of_sets(sets)
+        if self.draws.kind == "given" and not self.rehashed:  # the multipliers of a rehash are drawn
+            return reads.mean_of_given(self.answer_variance(noise_variance))
+        answer = reads.mean()
+        if self.product.rows_together:
+            return replace(answer, std_error=answer.std_error * math.sqrt(2))
+        return answer
+
+    def answer_variance(self, counter_variance: float) -> float:
+        """σ²/R, and W/(W − 1) times that where buckets are rehashed."""
+        return counter_variance / self.rows * (self.buckets / (self.buckets - 1) if self.rehashed else 1.0)
+
+    def kernel(self, x: Any, y: Any) -> npt.NDArray[np.float64]:
+        """The exact kernel of n records and m queries, to (n, m): records are clipped to the bounds.
+
+        For given rows, the share in which both share their codes.
+
+        Raises:
+            RecordError: A point that given rows cannot hash.
+        """
+        if self.draws.kind != "given":
+            return self.product.kernel(self._space, x, y)
+        return shared_codes(self._tables, self._space.records(x), self._near(y))
+
+    @cached_property
+    def _tables(self) -> Rows:
+        coder = self.product.draw(
+            self.seed, self._space, rows=self.rows, draws=self.draws.kind, sets=self.draws.sobol_sets
+        )
+        power = self.product.codes(self._space)
+        least, largest = coder.ends(*self._space.ends)
+        shape = (self.rows, power)
+        chosen = placement.direct(least.reshape(shape), largest.reshape(shape), self.buckets) or placement.rehash(
+            self.seed, rows=self.rows, power=power, buckets=self.buckets
+        )
+        return Rows(coder, chosen, power, self.buckets)
+
+    @cached_property
+    def _space(self) -> Domain:
+        if isinstance(self.record, SetRecords):
+            return SetSpace(self.record.universe)
+        centred = self.product.centred
+        return Space.of(self.record, self.transforms, centred=centred, rounded=not centred)
+
+    def _near(self, queries: Any) -> Points:
+        points = self._space.queries(queries)
+        far = self._tables.coder.far(points)
+        if far.any():
+            worst = int(np.argmax(far))
+            raise RecordError(f"queries: number {worst} is so far from the bounds that its bucket codes leave 32 bits")
+        return points
+
+    def _grouped(self, groups: int) -> int:
+        if self.draws.kind != "independent":
+            raise ValueError(f"groups: got {groups!r}, expected None: {self.draws.kind} rows are dependent")
+        if self.product.rows_together:
+            raise ValueError(f"groups: got {groups!r}, expected None: one-permutation rows are dependent")
+        return checked_groups(groups, self.rows)

@@ -1,0 +1,136 @@
+"""From what rows read at queries to answers: the mean over rows, sets of rows or groups, each with its error bar."""
+
+import math
+import warnings
+from dataclasses import dataclass
+from itertools import pairwise
+from types import ModuleType
+
+import numpy as np
+import numpy.typing as npt
+
+from hushsum import acceleration
+from hushsum.families import parallel
+from hushsum.families.estimates import Division
+from hushsum.families.family import Answer
+from hushsum.families.lsh import plain
+from hushsum.families.lsh.coders import Points
+from hushsum.families.lsh.placement import Rehash
+from hushsum.families.lsh.rows import Rows
+from hushsum.families.medians import SparseMedianWarning, is_sparse, mean_of_groups, median_of_means
+
+Float64 = npt.NDArray[np.float64]
+Int64 = npt.NDArray[np.int64]
+
+
+def engine() -> ModuleType:
+    """The compiled loops where they run, else those of NumPy."""
+    if acceleration.enabled():
+        from hushsum.families.lsh import fast
+
+        return fast
+    return plain
+
+
+def shared_codes(rows: Rows, points: Points, others: Points) -> Float64:
+    """(n, m): the share of rows in which n and m accepted points share all their codes."""
+    coder, shared = rows.coder.plain(), np.zeros((len(points), len(others)))
+    if not shared.size:
+        return shared
+    left, right = coder.prepare(points), rows.coder.plain().prepare(others)
+    for row in range(len(rows)):
+        parts = slice(row * rows.power, (row + 1) * rows.power)
+        first = coder.codes(parts, left).copy()
+        shared += (first[:, :, None] == coder.codes(parts, right)[:, None, :]).all(axis=0)
+    return shared / len(rows)
+
+
+@dataclass(frozen=True, eq=False)
+class RowReads:
+    """The reads of R rows at m queries: y_r = (counters[r, bucket] − less[r])·factor.
+
+    Attributes:
+        rows: Their parameters.
+        counters: (R, W) int64, C-contiguous.
+        queries: m of them, accepted.
+        less: (R,): 0, or a W-th of the row's total where codes are rehashed.
+        factor: 1, or W/(W − 1).
+    """
+
+    rows: Rows
+    counters: Int64
+    queries: Points
+    less: Float64
+    factor: float
+
+    @classmethod
+    def of(cls, rows: Rows, counters: Int64, queries: Points) -> "RowReads":
+        """What is read where the rows place their codes."""
+        if not isinstance(rows.placement, Rehash):
+            return cls(rows, counters, queries, np.zeros(len(rows)), 1.0)
+        width = rows.buckets
+        return cls(rows, counters, queries, counters.sum(axis=1) / width, width / (width - 1))
+
+    def mean(self) -> Answer:
+        """Over independent rows, with the standard error of their spread; one row knows none."""
+        value, variance = self._moments(slice(0, len(self.rows)))
+        if len(self.rows) == 1:
+            return Answer(value, np.full(len(value), math.nan))
+        return Answer(value, np.sqrt(variance / len(self.rows)), degrees=len(self.rows) - 1)
+
+    def mean_of_sets(self, sets: Division) -> Answer:
+        """Over all rows, with the standard error of the spread of independent sets of them; one set knows none."""
+        parts = list(pairwise(sets.ends.tolist()))
+        found = dict(zip(parts, self._sums_of_sets(engine(), [slice(*part) for part in parts]), strict=True))
+        value, error = sets.reduce(lambda which: found[which.start, which.stop])
+        return Answer(value * self.factor, error * self.factor, spread="sets", degrees=sets.degrees)
+
+    def mean_of_given(self, variance: float) -> Answer:
+        """Over rows that are no draw: ``variance`` of the answer is all that is uncertain."""
+        value, _ = self._moments(slice(0, len(self.rows)))
+        return Answer(value, np.full(len(value), math.sqrt(variance)), spread="noise")
+
+    def median_of_groups(self, count: int) -> Answer:
+        """The median of the means of ``count`` contiguous groups of rows.
+
+        Warns:
+            SparseMedianWarning: At some query the groups have too few rows for the records that are near.
+        """
+        means, each = self._means(count), len(self.rows) // count
+        records = float(self.counters.sum()) / len(self.rows)
+        sparse = is_sparse(mean_of_groups(means), records, each)
+        if count > 1 and sparse.any():
+            text = (
+                f"{int(sparse.sum())} of {len(sparse)} queries have so few records near that the median of {count} "
+                f"groups of {each} rows is far below the truth: ask for fewer groups, or for the mean"
+            )
+            warnings.warn(text, SparseMedianWarning, stacklevel=4)
+        value, error = median_of_means(means, each)
+        return Answer(value, error, spread="groups", degrees=max(1, count - 1))
+
+    def _means(self, count: int) -> Float64:
+        """(count, m): of contiguous groups of rows, the longer ones first."""
+        sizes = [len(part) for part in np.array_split(np.empty(len(self.rows)), count)]
+        ends = np.cumsum([0, *sizes]).tolist()
+        return np.stack([self._moments(slice(*pair))[0] for pair in pairwise(ends)])
+
+    def _moments(self, which: slice) -> tuple[Float64, Float64]:
+        """(m,) each: the mean of these rows, and their variance (of one row: 0)."""
+        loops, n = engine(), which.stop - which.start
+        first, total, squares = self._sums(loops, which)
+        value = (first + total / n) * self.factor
+        variance = np.maximum(squares - total * total / n, 0.0) / max(1, n - 1)
+        return value, variance * (self.factor * self.factor)
+
+    def _sums(self, loops: ModuleType, which: slice) -> tuple[Float64, Float64, Float64]:
+        return self._sums_of_sets(loops, [which])[0]
+
+    def _sums_of_sets(self, loops: ModuleType, sets: list[slice]) -> list[tuple[Float64, Float64, Float64]]:
+        """What the rows of each set read, see :func:`hushsum.families.lsh.plain.sums`; queries are prepared once."""
+        m = len(self.queries)
+
+        def work(some: slice) -> Float64:
+            return np.asarray(loops.sums_of_sets(self.rows, self.counters, self.less, self.queries[some], sets))
+
+        parts = parallel.spread(work, parallel.shares(m, m), m)
+        return [(first, total, squares) for first, total, squares in np.concatenate(parts, axis=2)]

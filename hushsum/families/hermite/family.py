@@ -1,0 +1,301 @@
+"""The hermite family: the fast Gauss transform in up to three dimensions (LSQ, section 3.2 and appendix B.1).
+
+The domain is cut into cells of side σ. f of a record is its moments about the centre of its cell, as fixed-point
+integers; g of a query is Hermite functions of its place relative to each cell within the cutoff. Nothing is drawn:
+answers carry no hashing error, but a small bias: at most :attr:`Hermite.kernel_error` a record, and less where the
+counters show it, which every answer states (:mod:`hushsum.families.hermite.bias`).
+
+**What is frozen**: float32 coordinates (:mod:`hushsum.families.vectors`, not centred), then cells and moments as in
+:mod:`hushsum.families.hermite.grid`. Errors and norms are derived in :mod:`hushsum.families.hermite.series`.
+"""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from types import ModuleType
+from typing import ClassVar, Final, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from hushsum import acceleration, kernels
+from hushsum.canonical import real_text
+from hushsum.errors import PlanError
+from hushsum.families import parallel
+from hushsum.families.family import Answer, Counters, Float32, Increments, Queried, Records, RecordSchema, VectorRecords
+from hushsum.families.hermite import bias as hermite_bias
+from hushsum.families.hermite import checks as hermite_checks
+from hushsum.families.hermite import grid as hermite_grid
+from hushsum.families.hermite import series as hermite_series
+from hushsum.families.hermite.grid import BLOCK_RECORDS, Float64, Grid
+from hushsum.families.stored import FieldsAlone, check_counters
+from hushsum.families.transforms import Transforms
+from hushsum.families.vectors import MAGNITUDE_MAX, Space, vector_records
+from hushsum.parameters import NO_PARAMETERS, Parameters
+from hushsum.schema import Table
+from hushsum.sensitivity import Sensitivity
+from hushsum.signed_packing import pack_signed, signed_bytes_max, unpack_signed
+
+_DIM_MAX: Final = 3
+_ORDER_MAX: Final = 16
+_CUTOFF_MAX: Final = 8
+_COUNTERS_MAX: Final = 2**31
+_ENCODED_COUNTERS: Final = 1 << 20  # worked on at once
+
+
+@dataclass(frozen=True)
+class Hermite(Queried, FieldsAlone):
+    """The hermite family with its parameters; the kernel is exp(−‖x − y‖²/σ²).
+
+    Attributes:
+        record: Dimension and public bounds of the records; at most three coordinates come out of the transforms.
+        kernel_name: ``gaussian``.
+        bandwidth: σ, in the unit of what comes out of the transforms.
+        order: p; every r_j runs from 0 to p − 1.
+        cutoff: How far a query reads, from 1 to 8, in units of σ, to the centres of cells.
+        fraction_bits: b; counters hold moments times s = 2^b.
+        transforms: Of the records, before anything else.
+    """
+
+    name: ClassVar[str] = "hermite"
+
+    record: VectorRecords
+    kernel_name: str
+    bandwidth: Fraction
+    order: int
+    cutoff: Fraction
+    fraction_bits: int
+    transforms: Transforms
+
+    def __post_init__(self) -> None:
+        _refuse(self)
+
+    @classmethod
+    def from_table(cls, sketch: Table, record: RecordSchema, parameters: Parameters = NO_PARAMETERS) -> Self:
+        """Reads the keys kernel, bandwidth, order, cutoff, fraction_bits and transforms.
+
+        Raises:
+            PlanError: With the key, what came and what was expected.
+        """
+        schema = vector_records(record, "the hermite family")
+        family = cls(
+            record=schema,
+            kernel_name=sketch.choice("kernel", built=("gaussian",)),
+            bandwidth=sketch.real("bandwidth", expected="a number above 0", above=0),
+            order=sketch.integer("order", low=1, high=_ORDER_MAX, default=8),
+            cutoff=sketch.real("cutoff", expected=f"a number from 1 to {_CUTOFF_MAX}", default="3"),
+            fraction_bits=sketch.integer("fraction_bits", low=4, high=20, default=12),
+            transforms=Transforms.from_table(sketch, parameters, schema.dim),
+        )
+        sketch.finish()
+        return family
+
+    def to_fields(self) -> dict[str, object]:
+        """Every v1 key of ``[sketch]`` but ``family``."""
+        return {
+            "kernel": self.kernel_name,
+            "bandwidth": real_text(self.bandwidth),
+            "order": self.order,
+            "cutoff": real_text(self.cutoff),
+            "fraction_bits": self.fraction_bits,
+            **self.transforms.to_fields(),
+        }
+
+    @property
+    def digests(self) -> tuple[str, ...]:
+        """Of the matrices of transforms."""
+        return self.transforms.digests
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(cells, order^d), both in C order."""
+        return math.prod(self._grid.cells), self._grid.moments
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        """Of the rounded moments: |counter r| ≤ round(s·2^{−|r|}), reached together at a corner of a cell.
+
+        MATH's table has ⌈s·2^{−|r|}⌉, which is never less. Moments whose bound is 0 never change and do not count.
+        """
+        bounds: list[int] = self._grid.bounds.tolist()
+        return Sensitivity(
+            l0=sum(bound > 0 for bound in bounds),
+            l1=sum(bounds),
+            l2_squared=sum(bound**2 for bound in bounds),
+            linf=max(bounds),
+        )
+
+    @cached_property
+    def kernel_error(self) -> float:
+        """α, rigorous for any record within the bounds and any query: series, cutoff, fixed point and float32.
+
+        Float32 is counted for coordinates within the bounds, as they leave the transforms; what transforms lose before
+        is not.
+        """
+        slack = 2.0**-23 * self._magnitude / self._grid.width + 2.0**-50 * np.array(self._grid.cells)
+        return hermite_series.kernel_error(self._grid, float(self.cutoff), slack)
+
+    def accept(self, records: npt.ArrayLike) -> tuple[Float32, npt.NDArray[np.bool_]]:
+        """Usable records, clipped and transformed, (k, d') float32, and the mask (n,) of those that were kept.
+
+        Args:
+            records: (n, d) float64, float32, integers or booleans, in the unit of the plan's bounds. A record with NaN
+                or infinity is dropped alone.
+
+        Raises:
+            RecordError: Another type or dimension.
+        """
+        return self._space.accept(records)
+
+    def add(self, counters: Counters, records: Records) -> None:
+        """Adds accepted records to counters (cells, order^d), C-contiguous int64, in place.
+
+        Raises:
+            RecordError: The records do not come from :meth:`accept`.
+            ValueError: The counters have another shape, type or layout.
+        """
+        check_counters(counters, self.shape)
+        usable, add = self._space.accepted(records), _engine().add
+        for start in range(0, len(usable), BLOCK_RECORDS):
+            add(self._grid, counters, *self._grid.locate(usable[start : start + BLOCK_RECORDS]))
+
+    def encode(self, records: Records) -> Increments:
+        """The increments of accepted records: at most L0·min(n, cells) of them.
+
+        Raises:
+            RecordError: The records do not come from :meth:`accept`.
+        """
+        usable, add, moments = self._space.accepted(records), _engine().add, self._grid.moments
+        cells = self._grid.cells_of(usable)
+        order = np.argsort(cells, kind="stable")
+        touched, starts = np.unique(cells[order], return_index=True)
+        ends, size = np.append(starts, len(usable)), max(1, _ENCODED_COUNTERS // moments)
+        indices, values = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+        for first in range(0, len(touched), size):
+            some = touched[first : first + size]
+            sums = np.zeros((len(some), moments), np.int64)
+            stop = int(ends[first + len(some)])
+            for start in range(int(ends[first]), stop, BLOCK_RECORDS):
+                cell, places = self._grid.locate(usable[order[start : min(start + BLOCK_RECORDS, stop)]])
+                add(self._grid, sums, np.searchsorted(some, cell), places)
+            at, number = np.nonzero(sums)
+            indices.append(some[at] * moments + number)
+            values.append(sums[at, number])
+        return Increments(np.concatenate(indices), np.concatenate(values))
+
+    def check(self, increments: Increments, records: int) -> None:
+        """Every cell's first moment counts its records, ``records`` in all, and bounds the cell's other moments.
+
+        So Σ|counter| ≤ records·L1 and Σ counter² ≤ records²·L2² hold too.
+
+        Raises:
+            DeltaError: With the reason ``impossible_counts``.
+        """
+        hermite_checks.check(self._grid, increments.indices, increments.values, records)
+
+    def pack(self, increments: Increments, records: int) -> tuple[int, bytes]:  # noqa: ARG002 -- as in the protocol
+        """The smaller of all counters, and of those that are not 0 with their places."""
+        return pack_signed(increments.indices, increments.values, math.prod(self.shape))
+
+    def unpack(self, encoding: int, data: bytes, records: int) -> Increments:
+        """What :meth:`pack` was given.
+
+        Raises:
+            DeltaError: See :func:`hushsum.signed_packing.unpack_signed`.
+        """
+        return Increments(*unpack_signed(encoding, data, math.prod(self.shape), **self._limits(records)))
+
+    def packed_bytes_max(self, records: int) -> int:
+        """Of up to so many records."""
+        return signed_bytes_max(math.prod(self.shape), **self._limits(records))
+
+    def answer(
+        self,
+        counters: npt.NDArray[np.int64],
+        queries: npt.ArrayLike,
+        *,
+        noise_variance: float = 0.0,
+        groups: int | None = None,
+    ) -> Answer:
+        """Estimates of Σ k(x, q) at queries (m, d), which are not clipped: 0 where no cell is within the cutoff.
+
+        Their standard error is that of the noise alone, √variance·‖g(q)‖/s. Their bias is bounded from the counters
+        themselves (:mod:`hushsum.families.hermite.bias`), mostly far below :attr:`kernel_error` for each record.
+
+        Raises:
+            RecordError: The queries' type or dimension is wrong, or one is not finite.
+            ValueError: ``groups``: nothing is repeated here. Or the counters have another shape.
+        """
+        if groups is not None:
+            raise ValueError(f"groups: got {groups}, expected None: the hermite family has no independent repetitions")
+        if counters.shape != self.shape:
+            raise ValueError(f"counters: got shape {counters.shape}, expected {self.shape}")
+        points = self._space.queries(queries)
+        stored = np.ascontiguousarray(counters, np.int64)
+        grid, cutoff, magnitude, read = self._grid, float(self.cutoff), self._magnitude, _engine().read
+
+        def work(some: slice) -> tuple[Float64, Float64, Float64]:
+            value, squares = hermite_series.sums(grid, stored, points[some], cutoff, read)
+            return value, squares, hermite_bias.bias(grid, stored, points[some], cutoff, magnitude, value, read)
+
+        parts = parallel.spread(work, parallel.shares(len(points), len(points)), 0)
+        value, squares, bias = (np.concatenate(part) for part in zip(*parts, strict=True))
+        return Answer(value, np.sqrt(noise_variance * squares), spread="noise", bias=bias).over(grid.scale)
+
+    def answer_variance(self, counter_variance: float) -> float:
+        """σ²·max‖g‖²/s², the largest over all queries, rounded up by a few per cent."""
+        return counter_variance * self._norm_squared_max / self._grid.scale**2
+
+    def kernel(self, x: npt.ArrayLike, y: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        """The exact kernel, (n, d) records and (m, d) queries to (n, m): records are clipped to the bounds."""
+        distances = kernels.euclidean_distances(self._space.exact(x, clip=True), self._space.exact(y))
+        return kernels.gaussian(distances, float(self.bandwidth))
+
+    @cached_property
+    def _grid(self) -> Grid:
+        return Grid.over(*self._space.ends, float(self.bandwidth), order=self.order, scale=2**self.fraction_bits)
+
+    @cached_property
+    def _magnitude(self) -> npt.NDArray[np.float64]:
+        lower, upper = self._space.ends
+        return np.maximum(np.abs(lower), np.abs(upper)).astype(np.float64)
+
+    @cached_property
+    def _norm_squared_max(self) -> float:
+        return hermite_series.norm_squared_max(self._space.dim, self.order, float(self.cutoff))
+
+    @cached_property
+    def _space(self) -> Space:
+        return Space.of(self.record, self.transforms, centred=False)
+
+    def _limits(self, records: int) -> dict[str, int]:
+        return {"entries_max": records * self.sensitivity.l0, "largest": records * self._grid.scale}
+
+
+def _engine() -> ModuleType:
+    if acceleration.enabled():
+        from hushsum.families.hermite import loops as hermite_loops
+
+        return hermite_loops
+    return hermite_grid
+
+
+def _refuse(family: Hermite) -> None:
+    if not 1 <= family.cutoff <= _CUTOFF_MAX:
+        raise PlanError("sketch.cutoff", real_text(family.cutoff), f"a number from 1 to {_CUTOFF_MAX}")
+    came = real_text(family.bandwidth)
+    if not 1 / MAGNITUDE_MAX <= family.bandwidth <= MAGNITUDE_MAX:
+        raise PlanError("sketch.bandwidth", came, "a number from 2^-64 to 2^64")
+    dim = family.transforms.dim(family.record.dim)
+    if dim > _DIM_MAX:
+        key = "sketch.transforms" if family.transforms.steps else "record.dim"
+        raise PlanError(key, dim, f"at most {_DIM_MAX} coordinates for the hermite family, which has order^dim moments")
+    counters = math.prod(family.shape)
+    if counters > _COUNTERS_MAX:
+        raise PlanError(
+            "sketch.bandwidth",
+            came,
+            f"a larger one, or less order: {family.shape[0]} cells of {family.shape[1]} moments are {counters} "
+            "counters, and at most 2^31 are allowed",
+        )

@@ -1,0 +1,302 @@
+"""The partition family: a count sketch with signs of the cells that space is cut into (density sketch).
+
+f adds the sign of the record's cell at its bucket, in each of R rows; g reads the sign of the query's cell times the
+counter at its bucket. Signs make a row's answer unbiased: what else is in a bucket has mean 0 (Charikar, Chen and
+Farach-Colton 2002; Density Sketches, theorem 3, *average recovery*).
+
+* ``cells = "grid"``: cubes of side ``bandwidth`` over the public bounds, the same for every row: the kernel is 1 within
+  one cell and 0 else, and an answer over n·volume is a density (:mod:`hushsum.families.partition.density`). The H
+  ``levels`` are dyadic, 2^ℓ × the side at level ℓ: :mod:`hushsum.families.partition.heavy` descends them. A query
+  beyond the bounds has no cell: its answer is 0, with a standard error of 0.
+* ``cells = "lsh"``: each row cuts space by p-stable hashes of its own, so that rows are independent draws and their
+  spread holds the choice of the cells too. The kernel is the collision probability of the euclidean hash to the power
+  ``power``; such cells have no volume and no levels.
+
+**Frozen**: coordinates are those of :mod:`hushsum.families.vectors`, cells of :mod:`hushsum.families.partition.cells`,
+buckets and signs of :mod:`hushsum.families.partition.hashes`.
+"""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import ClassVar, Final, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from hushsum import kernels
+from hushsum.canonical import INTEGER_LIMIT, real_text
+from hushsum.draws import PublicSeed
+from hushsum.errors import RecordError
+from hushsum.families import rounding
+from hushsum.families.family import Answer, Counters, Float32, Increments, Queried, Records, RecordSchema, VectorRecords
+from hushsum.families.lsh.euclidean import Euclidean
+from hushsum.families.lsh.projection import CODE_LIMIT, Projection
+from hushsum.families.medians import checked_groups
+from hushsum.families.partition import answers as partition_answers
+from hushsum.families.partition import cells as partition_cells
+from hushsum.families.partition import checks as partition_checks
+from hushsum.families.partition import hashes as partition_hashes
+from hushsum.families.partition.cells import Grid
+from hushsum.families.partition.rows import Rows
+from hushsum.families.stored import FieldsAlone, check_counters
+from hushsum.families.transforms import Transforms
+from hushsum.families.vectors import Space, vector_records
+from hushsum.parameters import NO_PARAMETERS, Parameters
+from hushsum.schema import Table
+from hushsum.sensitivity import Sensitivity
+from hushsum.signed_packing import pack_signed, signed_bytes_max, unpack_signed
+
+_LEVELS_MAX: Final = 32
+_POWER_MAX: Final = 8
+_ROWS_MAX: Final = 2**20
+_BUCKETS_MAX: Final = 2**24
+
+
+@dataclass(frozen=True)
+class Partition(Queried, FieldsAlone):
+    """The partition family with its parameters; hashes are drawn from the seed at first use.
+
+    Attributes:
+        record: Dimension and public bounds of the records.
+        cells: ``grid`` or ``lsh``.
+        bandwidth: The side of a cell, or w of the p-stable hash, in the unit of the (transformed) records.
+        power: p, hashes concatenated in a row of LSH cells; 1 for a grid.
+        levels: H, dyadic levels that are sketched; 1 for LSH cells.
+        rows: R of a level.
+        buckets: W, counters a row.
+        seed: Of all hashes.
+        transforms: Of the records before they are put into cells.
+    """
+
+    name: ClassVar[str] = "partition"
+
+    record: VectorRecords
+    cells: str
+    bandwidth: Fraction
+    power: int
+    levels: int
+    rows: int
+    buckets: int
+    seed: PublicSeed
+    transforms: Transforms
+
+    def __post_init__(self) -> None:
+        partition_checks.refuse_sizes(
+            self.space,
+            self.bandwidth,
+            rows=self.rows,
+            buckets=self.buckets,
+            levels=self.levels,
+            power=self.power if self.cells == "lsh" else None,
+        )
+        rounding.refuse(self._rounding, self.bandwidth, "sketch")
+
+    @classmethod
+    def from_table(cls, sketch: Table, record: RecordSchema, parameters: Parameters = NO_PARAMETERS) -> Self:
+        """Reads the keys cells, bandwidth, levels (grid) or power (LSH), rows, buckets, seed and transforms.
+
+        Raises:
+            PlanError: With the key, what came and what was expected.
+        """
+        schema = vector_records(record, "the partition family")
+        cells = sketch.choice("cells", built=("grid", "lsh"), default="grid")
+        family = cls(
+            record=schema,
+            cells=cells,
+            bandwidth=sketch.real("bandwidth", expected="a number above 0", above=0),
+            power=sketch.integer("power", low=1, high=_POWER_MAX, default=1) if cells == "lsh" else 1,
+            levels=sketch.integer("levels", low=1, high=_LEVELS_MAX, default=1) if cells == "grid" else 1,
+            rows=sketch.integer("rows", low=1, high=_ROWS_MAX),
+            buckets=sketch.integer("buckets", low=2, high=_BUCKETS_MAX),
+            seed=PublicSeed(sketch.integer("seed", low=0, high=INTEGER_LIMIT, default=0)),
+            transforms=Transforms.from_table(sketch, parameters, schema.dim),
+        )
+        sketch.finish()
+        return family
+
+    def to_fields(self) -> dict[str, object]:
+        """The keys of ``[sketch]`` that these cells have, but ``family``."""
+        return {
+            "cells": self.cells,
+            "bandwidth": real_text(self.bandwidth),
+            **({"levels": self.levels} if self.cells == "grid" else {"power": self.power}),
+            "rows": self.rows,
+            "buckets": self.buckets,
+            "seed": self.seed.value,
+            **self.transforms.to_fields(),
+        }
+
+    @property
+    def digests(self) -> tuple[str, ...]:
+        """Of the matrices of transforms."""
+        return self.transforms.digests
+
+    @property
+    def kernel_error(self) -> float:
+        """0 for a grid, whose cells are of float32; that of coordinates of float32 for LSH cells."""
+        return min(1.0, self._rounding)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(levels·rows, buckets), level after level, the finest first."""
+        return self.levels * self.rows, self.buckets
+
+    @property
+    def sensitivity(self) -> Sensitivity:
+        """One counter a row of each level changes, by one."""
+        changes = self.levels * self.rows
+        return Sensitivity(l0=changes, l1=changes, l2_squared=changes, linf=1)
+
+    def accept(self, records: npt.ArrayLike) -> tuple[Float32, npt.NDArray[np.bool_]]:
+        """Usable records, clipped and transformed, (k, d') float32, and the mask (n,) of those that were kept.
+
+        Raises:
+            RecordError: See :meth:`hushsum.families.vectors.Space.accept`.
+        """
+        return self.space.accept(records)
+
+    def add(self, counters: Counters, records: Records) -> None:
+        """Adds accepted records to counters (H·R, W), C-contiguous int64, in place.
+
+        Raises:
+            RecordError: The records do not come from :meth:`accept`.
+            ValueError: The counters have another shape, type or layout.
+        """
+        check_counters(counters, self.shape)
+        self.tables.add(counters, self.space.accepted(records))
+
+    def encode(self, records: Records) -> Increments:
+        """The increments of accepted records: at most H·R·min(n, W) of them.
+
+        Raises:
+            RecordError: The records do not come from :meth:`accept`.
+        """
+        return Increments(*self.tables.encode(self.space.accepted(records)))
+
+    def check(self, increments: Increments, records: int) -> None:
+        """In every row the absolute values sum to at most ``records`` and differ from it by an even number.
+
+        Raises:
+            DeltaError: With the reason ``impossible_counts``.
+        """
+        partition_checks.check(increments, records, *self.shape)
+
+    def pack(self, increments: Increments, records: int) -> tuple[int, bytes]:
+        """Dense or sparse values with signs: :mod:`hushsum.signed_packing`."""
+        del records
+        return pack_signed(increments.indices, increments.values, math.prod(self.shape))
+
+    def unpack(self, encoding: int, data: bytes, records: int) -> Increments:
+        """What :meth:`pack` was given.
+
+        Raises:
+            DeltaError: See :func:`hushsum.signed_packing.unpack_signed`.
+        """
+        size, most = math.prod(self.shape), self._entries_max(records)
+        return Increments(*unpack_signed(encoding, data, size, entries_max=most, largest=records))
+
+    def packed_bytes_max(self, records: int) -> int:
+        """Of up to so many records."""
+        return signed_bytes_max(math.prod(self.shape), entries_max=self._entries_max(records), largest=records)
+
+    def answer(
+        self,
+        counters: npt.NDArray[np.int64],
+        queries: npt.ArrayLike,
+        *,
+        noise_variance: float = 0.0,
+        groups: int | None = None,
+    ) -> Answer:
+        """Unbiased estimates of the records in the cell of each query (m, d), by the mean of level 0's rows.
+
+        ``groups``: the median of the means of so many groups of rows instead, the usual one of a count sketch. The
+        standard error is NaN for R = 1, but that of the noise alone where all cells of the grid fit into W buckets.
+
+        Raises:
+            RecordError: The queries' type or dimension is wrong, or one is not finite, or too far for LSH cells.
+            ValueError: ``groups`` is not from 1 to R.
+        """
+        if counters.shape != self.shape:
+            raise ValueError(f"counters: got shape {counters.shape}, expected {self.shape}")
+        if groups is not None:
+            groups = checked_groups(groups, self.rows)
+        counters, points = np.ascontiguousarray(counters, np.int64), self._points(queries)
+        if groups is None:
+            answer = partition_answers.mean(self.tables, counters, points, noise_variance)
+        else:
+            answer = partition_answers.median(self.tables, counters, points, groups)
+        if self.tables.grid:
+            outside = ~self.tables.grid.inside(points)
+            answer.value[outside] = answer.std_error[outside] = 0.0
+        return answer
+
+    def answer_variance(self, counter_variance: float) -> float:
+        """σ²/R."""
+        return counter_variance / self.rows
+
+    def kernel(self, x: npt.ArrayLike, y: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        """The exact kernel, (n, d) and (m, d) to (n, m): whether both are in one cell of the grid, x clipped to it.
+
+        For LSH cells the probability that they are, again with x clipped to the bounds.
+
+        Raises:
+            RecordError: A point cannot be used.
+        """
+        grid = self.tables.grid
+        if grid is None:
+            distances = kernels.euclidean_distances(self.space.exact(x, clip=True), self.space.exact(y))
+            return kernels.euclidean(distances, float(self.bandwidth), self.power)
+        records, queries = self.space.queries(x), self.space.queries(y)
+        a, b = grid.words(records), grid.words(queries)  # of the nearest cell where a point is beyond the bounds
+        same = np.repeat(grid.inside(queries)[None], len(records), axis=0)
+        for j in range(len(a)):
+            same &= a[j][:, None] == b[j]
+        return same.astype(np.float64)
+
+    @property
+    def _rounding(self) -> float:
+        return Euclidean(self.bandwidth, self.power).rounding(self.space) if self.cells == "lsh" else 0.0
+
+    def _points(self, queries: npt.ArrayLike) -> Float32:
+        points, cells = self.space.queries(queries), self.tables.cells
+        if isinstance(cells, Projection):
+            with np.errstate(invalid="ignore"):
+                reach = np.abs(points).astype(np.float64) @ cells.widest
+            if not np.all(reach < CODE_LIMIT):
+                worst = int(np.argmax(~(reach < CODE_LIMIT)))
+                raise RecordError(f"queries: number {worst} is so far from the bounds that its codes leave 32 bits")
+        return points
+
+    def _entries_max(self, records: int) -> int:
+        return self.shape[0] * min(records, self.buckets)
+
+    @cached_property
+    def tables(self) -> Rows:
+        """Cells, and the hashes of every row: what the engines know."""
+        side, space = float(self.bandwidth), self.space
+        parts, grid = self.power, None
+        cells: Grid | Projection
+        if self.cells == "grid":
+            cells = grid = Grid.of(*space.ends, side)
+            parts = space.dim
+        else:
+            cells = partition_cells.draw(self.seed, rows=self.rows, power=self.power, width=side, sizes=space.sizes)
+        hashes = tuple(
+            partition_hashes.draw(
+                self.seed,
+                level,
+                rows=self.rows,
+                parts=parts,
+                buckets=self.buckets,
+                counts=grid.level_counts(level) if grid else None,
+            )
+            for level in range(self.levels)
+        )
+        return Rows(cells, hashes, self.buckets)
+
+    @cached_property
+    def space(self) -> Space:
+        """From the caller's vectors to those that are put into cells."""
+        return Space.of(self.record, self.transforms, centred=self.cells == "lsh")
