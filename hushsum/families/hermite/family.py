@@ -2,8 +2,7 @@
 
 The domain is cut into cells of side σ. f of a record is its moments about the centre of its cell, as fixed-point
 integers; g of a query is Hermite functions of its place relative to each cell within the cutoff. Nothing is drawn:
-answers carry no hashing error, but a small bias: at most :attr:`Hermite.kernel_error` a record, and less where the
-counters show it, which every answer states (:mod:`hushsum.families.hermite.bias`).
+answers carry no hashing error, but a small bias, which each of them states (:mod:`hushsum.families.hermite.bias`).
 
 **What is frozen**: float32 coordinates (:mod:`hushsum.families.vectors`, not centred), then cells and moments as in
 :mod:`hushsum.families.hermite.grid`. Errors and norms are derived in :mod:`hushsum.families.hermite.series`.

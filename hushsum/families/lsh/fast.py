@@ -5,6 +5,7 @@ beside it. The coder computes codes, and buckets take their place in the same me
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Final
 
@@ -13,7 +14,8 @@ import numpy as np
 from hushsum.families.lsh import placing, tallies
 from hushsum.families.lsh.coders import Points
 from hushsum.families.lsh.placement import Rehash, UInt64
-from hushsum.families.lsh.projection import Float64, Int32, Int64
+from hushsum.families.lsh.projection import Float64, Int32, Int64, Projection, Signs
+from hushsum.families.lsh.projection_fast import FastProjection
 from hushsum.families.lsh.rows import Rows
 
 _SPAN_BLOCKS: Final = 64  # what is prepared once for all chunks of rows
@@ -57,17 +59,19 @@ def sums_of_sets(
 ) -> list[tuple[Float64, Float64, Float64]]:
     """The same for each of several sets of rows; queries are prepared once."""
     found = [(np.zeros(len(queries)), np.zeros(len(queries)), np.zeros(len(queries))) for _ in sets]
-    engine = Engine(rows, anywhere=True)
-    line = np.empty(engine.block_records, np.int64)
+    engine = Engine(rows)
+    lines = np.empty(2 * engine.block_records, np.int64)
     for some in _chunks(slice(0, len(queries)), engine.block_records):
         block, n = engine.block(queries[some]), some.stop - some.start
         for which, (first, total, squares) in zip(sets, found, strict=True):
             for chunk, buckets in engine.all_rows(block, which, n):
+                widths = engine.widths[chunk]
                 if chunk.start == which.start:
-                    read = counters[chunk.start, np.maximum(buckets[0], 0)]
-                    first[some] = np.where(buckets[0] < 0, 0, read) - less[chunk.start]
-                reads = line[: buckets.shape[1]]
-                tallies.gather(buckets, counters[chunk], less[chunk], first[some], reads, total[some], squares[some])
+                    inside = buckets[0].view(np.uint32) < widths[0]
+                    read = counters[chunk.start, np.where(inside, buckets[0], 0)]
+                    first[some] = np.where(inside, read, 0) - less[chunk.start]
+                moments = (first[some], lines[: 2 * n].reshape(2, n), total[some], squares[some])
+                tallies.gather(buckets, widths, counters[chunk], less[chunk], *moments)
     return found
 
 
@@ -76,16 +80,22 @@ class Engine:
 
     Args:
         rows: Their parameters.
-        anywhere: Whether the blocks hold queries, which may lie outside the bounds.
+
+    Attributes:
+        widths: (R,) uint32: of each row, how many buckets, or codes where these are the buckets. A query outside the
+            bounds may have one that is not below, as unsigned.
     """
 
-    def __init__(self, rows: Rows, *, anywhere: bool = False) -> None:
-        self._rows, self._anywhere = rows, anywhere
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
         lowest = np.zeros(len(rows.coder), np.int32)
         if not isinstance(rows.placement, Rehash):
             lowest = rows.placement.lowest.astype(np.int32).reshape(-1)
         self._coder = rows.coder.fast(lowest)
         self._hashes: UInt64 = np.empty(0, np.uint64)
+        self.widths = np.full(len(rows), rows.buckets, np.uint32)
+        if not isinstance(rows.placement, Rehash) and rows.power == 1:
+            self.widths = rows.placement.spans[:, 0].astype(np.uint32)
 
     @property
     def block_records(self) -> int:
@@ -131,7 +141,11 @@ class Engine:
         power, placement = self._rows.power, self._rows.placement
         parts = slice(chunk.start * power, chunk.stop * power)
         for block in blocks:
-            fused = self._coder.rehashed(chunk, block, placement) if isinstance(placement, Rehash) else None
+            fused: Int32 | None = None
+            if isinstance(placement, Rehash):
+                fused = self._coder.rehashed(chunk, block, placement)
+            elif power > 1 and isinstance(self._coder, FastProjection):
+                fused = self._coder.placed(chunk, block, placement, self._rows.buckets)
             yield self._place(chunk, self._coder.codes(parts, block)) if fused is None else fused
 
     def _place(self, chunk: slice, codes: Int32) -> Int32:
@@ -141,7 +155,7 @@ class Engine:
                 self._hashes = np.empty(codes.shape[1], np.uint64)
             h, multipliers = self._hashes[: codes.shape[1]], placement.multipliers[chunk]
             placing.hash_codes(codes, multipliers, placement.bits, placement.buckets, h)
-        elif self._rows.power > 1 or self._anywhere:
+        elif self._rows.power > 1:
             placing.place_codes(codes, placement.spans[chunk], placement.strides[chunk])
         return codes[: chunk.stop - chunk.start]
 
@@ -160,11 +174,21 @@ def _aligned(span: slice, size: int) -> Iterator[slice]:
         first = last
 
 
+def _with_signs(small: Iterable[tuple[Rows, Points]]) -> Iterator[tuple[Rows, Points]]:
+    """Rows of signs in place of those that round a projection."""
+    for rows, records in small:
+        if isinstance(rows.coder, Projection):
+            placement = rows.placement
+            if not isinstance(placement, Rehash):
+                placement = replace(placement, spans=placement.spans + 1)
+            yield replace(rows, coder=Signs.of(rows.coder.directions, rows.coder.sizes), placement=placement), records
+
+
 def warm_up() -> None:
     """Compiles every loop, or loads what was compiled before: seconds the first time, then a fraction of one."""
     from hushsum.families.lsh.warming import set_rows, vector_rows
 
-    small: Iterator[tuple[Rows, Points]] = chain(vector_rows(), set_rows())
+    small: Iterator[tuple[Rows, Points]] = chain(vector_rows(), _with_signs(vector_rows()), set_rows())
     for rows, records in small:
         counters = np.zeros((len(rows), rows.buckets), np.int64)
         for n in (1, len(records)):

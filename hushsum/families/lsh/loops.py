@@ -142,9 +142,10 @@ def _define(  # noqa: PLR0913, PLR0917 -- flat: see the top of the file
     for first in range(0, count, ABREAST):
         some = min(ABREAST, count - first)
         for f in range(some):
-            a, x, line = directions[flags[0, first + f]], records[flags[1, first + f]], terms[f]
+            k, i, line = np.uint64(flags[0, first + f]), np.uint64(flags[1, first + f]), np.uint64(f)
             for j in range(d):
-                line[j] = np.float64(a[j]) * np.float64(x[j])
+                at = np.uint64(j)
+                terms[line, at] = np.float64(directions[k, at]) * np.float64(records[i, at])
         s0 = s1 = s2 = s3 = s4 = s5 = s6 = s7 = 0.0
         for j in range(d):
             s0 += terms[0, j]
@@ -157,7 +158,7 @@ def _define(  # noqa: PLR0913, PLR0917 -- flat: see the top of the file
             s7 += terms[7, j]
         sums = (s0, s1, s2, s3, s4, s5, s6, s7)
         for f in range(some):
-            k, i = flags[0, first + f], flags[1, first + f]
+            k, i = np.uint64(flags[0, first + f]), np.uint64(flags[1, first + f])
             code = _code(sums[f], offsets[k], signs) - least[k]
             if len(multipliers):
                 code = _bucket(multipliers[k, 0], multipliers[k, 1], code, down)

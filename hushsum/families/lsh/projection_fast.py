@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from hushsum.families.lsh import loops
-from hushsum.families.lsh.placement import Rehash, UInt64
+from hushsum.families.lsh import loops, sign_loops
+from hushsum.families.lsh.placement import Direct, Rehash, UInt64
 from hushsum.families.lsh.projection import Float32, Int32, Projection
 
 #: The largest d with which the loop of our own beats BLAS.
@@ -44,6 +44,7 @@ class FastProjection:
         self._projection, self._lowest = projection, lowest
         self._padded = _padded(projection.directions) if projection.directions.shape[1] <= NARROW else None
         self._products: Float32 = np.empty(0, np.float32)
+        self._terms: tuple[Int32, ...] = ()
         self._line: Float32 = np.empty(0, np.float32)
         self._flags: Int32 = np.empty((2, 0), np.int32)
 
@@ -69,10 +70,38 @@ class FastProjection:
             return None
         return self._loops(rows, block, rehash.multipliers[rows], rehash.bits)
 
+    def placed(self, rows: slice, block: Block, direct: Direct, buckets: int) -> Int32 | None:
+        """(rows, n): direct buckets where codes are signs, added up as they are made; W or more where one is outside.
+
+        None where there is no faster way than :meth:`codes` and then to place them.
+        """
+        projection, (records, columns, norms) = self._projection, block
+        power, n = direct.strides.shape[1], len(records)
+        if not projection.signs or (columns is not None and len(columns) > loops.GROUP):
+            return None
+        if not self._terms and (power + 1) * buckets < 2**31:
+            self._terms = tuple(_terms(direct, buckets, code) for code in (0, 1))
+        if not self._terms:
+            return None
+        parts = slice(rows.start * power, rows.stop * power)
+        count = parts.stop - parts.start
+        self._grow(count * n, n * power)
+        directions, (lows, highs) = projection.directions[parts], (terms[parts] for terms in self._terms)
+        fixed = (norms, projection.limit, projection.slopes[parts], lows, highs, directions, records)
+        memory = self._products[: count * n].reshape(count, n)
+        out = memory[: count // power].view(np.int32)
+        if columns is None or self._padded is None:
+            np.dot(directions, records.T, out=memory)
+            flagged = sign_loops.buckets(memory, *fixed, self._line[:n].view(np.int32), self._flags, out)
+        else:
+            flagged = sign_loops.narrow_buckets(self._padded[parts], columns, *fixed, self._flags, out)
+        self.computed, self.flagged = self.computed + count * n, self.flagged + flagged
+        return out
+
     def _loops(self, parts: slice, block: Block, multipliers: UInt64, bits: int) -> Int32:
         projection, (records, columns, norms) = self._projection, block
         count, n = parts.stop - parts.start, len(records)
-        self._grow(count, n)
+        self._grow(count * n, n)
         directions, products = projection.directions[parts], self._products[: count * n].reshape(count, n)
         out, line, flags = products.view(np.int32), self._line[:n], self._flags
         fixed = (projection.limit, projection.slopes[parts], projection.shifts[parts], self._lowest[parts])
@@ -91,9 +120,9 @@ class FastProjection:
         self.computed, self.flagged = self.computed + out.size, self.flagged + flagged
         return out
 
-    def _grow(self, count: int, n: int) -> None:
-        if count * n > len(self._products):
-            self._products = np.empty(count * n, np.float32)
+    def _grow(self, products: int, n: int) -> None:
+        if products > len(self._products):
+            self._products = np.empty(products, np.float32)
         if n > len(self._line):
             self._line = np.empty(n, np.float32)
         if n >= self._flags.shape[1]:  # (2, more than n) for parts and records
@@ -106,3 +135,10 @@ def _padded(matrix: Float32) -> Float32:
     padded = np.zeros((n, -(-d // loops.GROUP) * loops.GROUP), np.float32)
     padded[:, :d] = matrix
     return padded
+
+
+def _terms(direct: Direct, buckets: int, code: int) -> Int32:
+    """What this code of each part adds to a bucket: W where it is outside, so that nothing brings the sum back."""
+    above = code - direct.lowest
+    inside = (above >= 0) & (above < direct.spans)
+    return np.where(inside, above * direct.strides, buckets).astype(np.int32).reshape(-1)

@@ -5,15 +5,14 @@ counter at its bucket. Signs make a row's answer unbiased: what else is in a buc
 Farach-Colton 2002; Density Sketches, theorem 3, *average recovery*).
 
 * ``cells = "grid"``: cubes of side ``bandwidth`` over the public bounds, the same for every row: the kernel is 1 within
-  one cell and 0 else, and an answer over n·volume is a density (:mod:`hushsum.families.partition.density`). The H
-  ``levels`` are dyadic, 2^ℓ × the side at level ℓ: :mod:`hushsum.families.partition.heavy` descends them. A query
-  beyond the bounds has no cell: its answer is 0, with a standard error of 0.
+  one cell and 0 else, and an answer over n·volume is a density (:mod:`~hushsum.families.partition.density`). The H
+  ``levels`` have cells of 2^ℓ × the side (:mod:`~hushsum.families.partition.heavy` descends them). A query beyond the
+  bounds has no cell: its answer is 0, with a standard error of 0.
 * ``cells = "lsh"``: each row cuts space by p-stable hashes of its own, so that rows are independent draws and their
   spread holds the choice of the cells too. The kernel is the collision probability of the euclidean hash to the power
   ``power``; such cells have no volume and no levels.
 
-**Frozen**: coordinates are those of :mod:`hushsum.families.vectors`, cells of :mod:`hushsum.families.partition.cells`,
-buckets and signs of :mod:`hushsum.families.partition.hashes`.
+**Frozen**: :mod:`hushsum.families.vectors`, and :mod:`cells` and :mod:`hashes` here.
 """
 
 import math
@@ -34,9 +33,8 @@ from hushsum.families.family import Answer, Counters, Float32, Increments, Queri
 from hushsum.families.lsh.euclidean import Euclidean
 from hushsum.families.lsh.projection import CODE_LIMIT, Projection
 from hushsum.families.medians import checked_groups
-from hushsum.families.partition import answers as partition_answers
+from hushsum.families.partition import answers, checks
 from hushsum.families.partition import cells as partition_cells
-from hushsum.families.partition import checks as partition_checks
 from hushsum.families.partition import hashes as partition_hashes
 from hushsum.families.partition.cells import Grid
 from hushsum.families.partition.rows import Rows
@@ -83,7 +81,7 @@ class Partition(Queried, FieldsAlone):
     transforms: Transforms
 
     def __post_init__(self) -> None:
-        partition_checks.refuse_sizes(
+        checks.refuse_sizes(
             self.space,
             self.bandwidth,
             rows=self.rows,
@@ -181,7 +179,7 @@ class Partition(Queried, FieldsAlone):
         Raises:
             DeltaError: With the reason ``impossible_counts``.
         """
-        partition_checks.check(increments, records, *self.shape)
+        checks.check(increments, records, *self.shape)
 
     def pack(self, increments: Increments, records: int) -> tuple[int, bytes]:
         """Dense or sparse values with signs: :mod:`hushsum.signed_packing`."""
@@ -224,9 +222,9 @@ class Partition(Queried, FieldsAlone):
             groups = checked_groups(groups, self.rows)
         counters, points = np.ascontiguousarray(counters, np.int64), self._points(queries)
         if groups is None:
-            answer = partition_answers.mean(self.tables, counters, points, noise_variance)
+            answer = answers.mean(self.tables, counters, points, noise_variance)
         else:
-            answer = partition_answers.median(self.tables, counters, points, groups)
+            answer = answers.median(self.tables, counters, points, groups)
         if self.tables.grid:
             outside = ~self.tables.grid.inside(points)
             answer.value[outside] = answer.std_error[outside] = 0.0

@@ -4,6 +4,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from hushsum.families.lsh import plain
+from hushsum.families.lsh.placement import Direct
 from hushsum.families.lsh.projection import Signs
 from tests.hushsum.families import hash_checks, reference
 
@@ -43,7 +45,7 @@ def near_edges(family_signs: Signs, rng: np.random.Generator, d: int) -> npt.NDA
     return np.array(found).reshape(-1, d)
 
 
-@pytest.mark.parametrize("power, buckets", ((1, 2), (3, 5), (1, 7), (8, 100)))
+@pytest.mark.parametrize("power, buckets", ((1, 2), (3, 5), (1, 7), (8, 100), (3, 8), (8, 256)))
 @pytest.mark.parametrize("d", (1, 3, 30))
 def test_both_engines_follow_the_definition_next_to_the_edge(
     d: int, power: int, buckets: int, rng: np.random.Generator
@@ -64,6 +66,19 @@ def test_a_sign_in_float32_alone_is_caught_by_the_edge(d: int, rng: np.random.Ge
     signs.__dict__["limit"] = np.float32(-np.inf)  # no code is ever flagged
     with pytest.raises(AssertionError):
         hash_checks.assert_engines_agree_with_the_definition(family, near_edges(signs, rng, d))
+
+
+@pytest.mark.parametrize("d", (2, 6, 20))
+def test_queries_that_no_record_can_be_like_read_the_same_in_both_engines(d: int, rng: np.random.Generator) -> None:
+    from hushsum.families.lsh import fast
+
+    rows = hash_checks.build(d, 1, 3, **KEYS, power=3, buckets=8)._tables
+    assert isinstance(rows.placement, Direct)
+    assert set(rows.placement.spans.reshape(-1).tolist()) == {1, 2}, "some signs are those of every record"
+    counters, less = rng.integers(1, 9, (len(rows), 8)), rng.normal(size=len(rows))
+    for queries in (rng.uniform(-3, 3, (1500, d)).astype(np.float32), np.full((1, d), -2, np.float32)):
+        found, expected = (engine.sums(rows, counters, less, queries) for engine in (fast, plain))
+        assert [part.tobytes() for part in found] == [part.tobytes() for part in expected]
 
 
 def test_few_codes_are_computed_again(rng: np.random.Generator) -> None:
