@@ -19,7 +19,7 @@ from hushsum.schema import Table
 from tests.checks.examples import EXAMPLES, Example, Floats, Int64
 
 FALSE_ALARM = 1e-6
-TRIALS = 300
+TRIALS = 200
 Make = Callable[[int], Family]
 
 
@@ -68,7 +68,7 @@ def assert_sums_are_unbiased(make: Make, example: Example, seed: int) -> None:
 
 def assert_noise_has_its_variance(family: Family, query: Any, rng: np.random.Generator, *, even: bool = True) -> None:
     """Noise of variance 10 on zero counters: the answers' variance by χ², and their mean."""
-    draws = 1500 if even else 300  # an upper limit alone is far from the truth if it is wrong
+    draws = 800 if even else 200  # an upper limit alone is far from the truth if it is wrong
     values = np.array([family.answer(rng.integers(-5, 6, family.shape), query).value[0] for _ in range(draws)])
     ratio = draws * np.square(values).mean() / family.answer_variance(10.0)
     assert ratio < chi2.isf(FALSE_ALARM / 4, draws), ratio / draws
@@ -79,7 +79,7 @@ def assert_noise_has_its_variance(family: Family, query: Any, rng: np.random.Gen
 def assert_bars_cover(make: Make, example: Example, seed: int) -> None:
     """95 % intervals of noised sketches hold the exact sum in 95 % of the trials, by the binomial distribution.
 
-    The band is twelve points wide at 300 trials: bars that are a third too short fail (see below).
+    The band is fifteen points wide at 200 trials: bars that are a third too short fail (see below).
     """
     rng, exact, inside = np.random.default_rng(seed), example.build(), 0
     half = 3 * exact.sensitivity.linf  # of the noise, uniform on integers from −half to half
