@@ -43,10 +43,10 @@ def warm_up() -> None:
     """
     if acceleration.enabled():
         from hushsum.families import vector_loops
-        from hushsum.families.fourier import fast as rff_fast
+        from hushsum.families.fourier import fast as fourier_fast
         from hushsum.families.hermite import loops as hermite_loops
         from hushsum.families.lsh import fast
         from hushsum.families.partition import fast as partition_fast
 
-        for loops in (vector_loops, fast, rff_fast, hermite_loops, partition_fast):
+        for loops in (vector_loops, fast, fourier_fast, hermite_loops, partition_fast):
             loops.warm_up()

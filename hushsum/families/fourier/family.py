@@ -30,21 +30,20 @@ from hushsum.families.fourier import limits, plain, ranges
 from hushsum.families.fourier.phases import REACH_MAX, Pairs
 from hushsum.families.fourier.spectrum import Spectrum
 from hushsum.families.fourier.waves import Waves, waves
+from hushsum.families.packed import SignedPacked
 from hushsum.families.stored import FieldsAlone, check_counters
 from hushsum.families.transforms import Transforms
 from hushsum.families.vectors import Space, vector_records
 from hushsum.parameters import NO_PARAMETERS, Parameters
 from hushsum.schema import Table
 from hushsum.sensitivity import Sensitivity
-from hushsum.signed_packing import pack_signed, signed_bytes_max, unpack_signed
 
 _ROWS_MAX: Final = 2**20
-_PACKED_MAX: Final = 2**47 - 1  # what the packing of signed counters holds
 _ANSWERED: Final = 1 << 13  # queries at once
 
 
 @dataclass(frozen=True)
-class Fourier(Queried, FieldsAlone):
+class Fourier(Queried, SignedPacked, FieldsAlone):
     """The fourier family with its parameters; frequencies are drawn from the seed at first use.
 
     Attributes:
@@ -137,7 +136,7 @@ class Fourier(Queried, FieldsAlone):
 
     @property
     def kernel_error(self) -> float:
-        """Of :meth:`Spectrum.error` and of float32; rounding drawn counters adds none (:mod:`.rff.waves`)."""
+        """Of :meth:`Spectrum.error` and of float32; rounding drawn counters adds none (:mod:`.waves`)."""
         lower, upper = (end.astype(np.float64) for end in self._space.ends)
         return self.spectrum.error(upper - lower, self.fraction_bits) + self.spectrum.rounding(self._space.rounding)
 
@@ -183,24 +182,6 @@ class Fourier(Queried, FieldsAlone):
             DeltaError: With the reason ``impossible_counts``.
         """
         ranges.refuse_impossible(increments, records, self._waves)
-
-    def pack(self, increments: Increments, records: int) -> tuple[int, bytes]:  # noqa: ARG002 -- the protocol has it
-        """Every counter, or those that changed."""
-        return pack_signed(increments.indices, increments.values, 2 * self.rows)
-
-    def unpack(self, encoding: int, data: bytes, records: int) -> Increments:
-        """What :meth:`pack` was given.
-
-        Raises:
-            DeltaError: See :func:`hushsum.signed_packing.unpack_signed`.
-        """
-        size, largest = 2 * self.rows, self._packed_largest(records)
-        return Increments(*unpack_signed(encoding, data, size, entries_max=size, largest=largest))
-
-    def packed_bytes_max(self, records: int) -> int:
-        """Of up to so many records."""
-        size = 2 * self.rows
-        return signed_bytes_max(size, entries_max=size, largest=self._packed_largest(records))
 
     def answer(
         self,
@@ -266,9 +247,6 @@ class Fourier(Queried, FieldsAlone):
     @cached_property
     def _space(self) -> Space:
         return Space.of(self.record, self.transforms)
-
-    def _packed_largest(self, records: int) -> int:
-        return min(records * self._waves.entry_max, _PACKED_MAX)
 
     def _read_queries(self, queries: npt.ArrayLike) -> Float32:
         points = self._space.queries(queries)

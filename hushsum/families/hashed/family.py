@@ -33,11 +33,11 @@ from hushsum.families.lsh.hashes import Domain
 from hushsum.families.lsh.jaccard import SetSpace
 from hushsum.families.lsh.rows import Rows
 from hushsum.families.medians import checked_groups
+from hushsum.families.packed import RowsPacked
 from hushsum.families.row_counts import refuse_impossible_counts
 from hushsum.families.stored import FieldsAlone, check_counters
 from hushsum.families.transforms import Transforms
 from hushsum.families.vectors import Space
-from hushsum.packing import pack_rows, size_max, unpack_rows
 from hushsum.parameters import NO_PARAMETERS, Parameters
 from hushsum.schema import Table
 from hushsum.sensitivity import Sensitivity
@@ -48,7 +48,7 @@ _BUCKETS_MAX: Final = 2**24
 
 
 @dataclass(frozen=True)
-class Hashed(FieldsAlone):
+class Hashed(RowsPacked, FieldsAlone):
     """The hashed family with its parameters; tables are drawn from the seed at first use.
 
     Attributes:
@@ -186,22 +186,6 @@ class Hashed(FieldsAlone):
             DeltaError: With the reason ``impossible_counts``.
         """
         refuse_impossible_counts(increments, records, rows=self.rows, buckets=self.buckets)
-
-    def pack(self, increments: Increments, records: int) -> tuple[int, bytes]:
-        """A list of buckets a row, Elias–Fano, or counts."""
-        return pack_rows(increments.indices, increments.values, self.rows, self.buckets, records)
-
-    def unpack(self, encoding: int, data: bytes, records: int) -> Increments:
-        """What :meth:`pack` was given.
-
-        Raises:
-            DeltaError: See :func:`hushsum.packing.unpack_rows`.
-        """
-        return Increments(*unpack_rows(encoding, data, self.rows, self.buckets, records))
-
-    def packed_bytes_max(self, records: int) -> int:
-        """Of up to so many records."""
-        return max(size_max(self.rows, self.buckets, n) for n in range(1, records + 1))
 
     def answer(
         self,

@@ -28,13 +28,13 @@ from hushsum.families.hermite import checks as hermite_checks
 from hushsum.families.hermite import grid as hermite_grid
 from hushsum.families.hermite import series as hermite_series
 from hushsum.families.hermite.grid import BLOCK_RECORDS, Float64, Grid
+from hushsum.families.packed import SignedPacked
 from hushsum.families.stored import FieldsAlone, check_counters
 from hushsum.families.transforms import Transforms
 from hushsum.families.vectors import MAGNITUDE_MAX, Space, vector_records
 from hushsum.parameters import NO_PARAMETERS, Parameters
 from hushsum.schema import Table
 from hushsum.sensitivity import Sensitivity
-from hushsum.signed_packing import pack_signed, signed_bytes_max, unpack_signed
 
 _DIM_MAX: Final = 3
 _ORDER_MAX: Final = 16
@@ -44,7 +44,7 @@ _ENCODED_COUNTERS: Final = 1 << 20  # worked on at once
 
 
 @dataclass(frozen=True)
-class Hermite(Queried, FieldsAlone):
+class Hermite(Queried, SignedPacked, FieldsAlone):
     """The hermite family with its parameters; the kernel is exp(−‖x − y‖²/σ²).
 
     Attributes:
@@ -193,22 +193,6 @@ class Hermite(Queried, FieldsAlone):
         """
         hermite_checks.check(self._grid, increments.indices, increments.values, records)
 
-    def pack(self, increments: Increments, records: int) -> tuple[int, bytes]:  # noqa: ARG002 -- as in the protocol
-        """The smaller of all counters, and of those that are not 0 with their places."""
-        return pack_signed(increments.indices, increments.values, math.prod(self.shape))
-
-    def unpack(self, encoding: int, data: bytes, records: int) -> Increments:
-        """What :meth:`pack` was given.
-
-        Raises:
-            DeltaError: See :func:`hushsum.signed_packing.unpack_signed`.
-        """
-        return Increments(*unpack_signed(encoding, data, math.prod(self.shape), **self._limits(records)))
-
-    def packed_bytes_max(self, records: int) -> int:
-        """Of up to so many records."""
-        return signed_bytes_max(math.prod(self.shape), **self._limits(records))
-
     def answer(
         self,
         counters: npt.NDArray[np.int64],
@@ -267,9 +251,6 @@ class Hermite(Queried, FieldsAlone):
     @cached_property
     def _space(self) -> Space:
         return Space.of(self.record, self.transforms, centred=False)
-
-    def _limits(self, records: int) -> dict[str, int]:
-        return {"entries_max": records * self.sensitivity.l0, "largest": records * self._grid.scale}
 
 
 def _engine() -> ModuleType:

@@ -39,6 +39,7 @@ from hushsum.draws import PublicSeed
 from hushsum.errors import RecordError
 from hushsum.families.family import Answer, Counters, Float32, Increments, Records, RecordSchema, VectorRecords
 from hushsum.families.medians import checked_groups, means_of_groups, median_of_means
+from hushsum.families.packed import RowsPacked
 from hushsum.families.paired.keys import lift_of, read_norm_bound, read_power, read_radius, refuse_sizes
 from hushsum.families.paired.lift import Lift
 from hushsum.families.paired.rows import PairedRows
@@ -46,7 +47,6 @@ from hushsum.families.row_counts import refuse_impossible_counts
 from hushsum.families.stored import FieldsAlone, check_counters
 from hushsum.families.transforms import Transforms
 from hushsum.families.vectors import Space, vector_records
-from hushsum.packing import pack_rows, size_max, unpack_rows
 from hushsum.parameters import NO_PARAMETERS, Parameters
 from hushsum.schema import Table
 from hushsum.sensitivity import Sensitivity
@@ -55,7 +55,7 @@ _ROWS_MAX: Final = 2**17
 
 
 @dataclass(frozen=True)
-class Paired(FieldsAlone):
+class Paired(RowsPacked, FieldsAlone):
     """The paired family with its parameters; tables are drawn from the seed at first use.
 
     Attributes:
@@ -190,22 +190,6 @@ class Paired(FieldsAlone):
             DeltaError: With the reason ``impossible_counts``.
         """
         refuse_impossible_counts(increments, records, rows=self.rows, buckets=self.shape[1])
-
-    def pack(self, increments: Increments, records: int) -> tuple[int, bytes]:
-        """A list of buckets a row, Elias–Fano, or counts."""
-        return pack_rows(increments.indices, increments.values, *self.shape, records)
-
-    def unpack(self, encoding: int, data: bytes, records: int) -> Increments:
-        """What :meth:`pack` was given.
-
-        Raises:
-            DeltaError: See :func:`hushsum.packing.unpack_rows`.
-        """
-        return Increments(*unpack_rows(encoding, data, *self.shape, records))
-
-    def packed_bytes_max(self, records: int) -> int:
-        """Of up to so many records."""
-        return max(size_max(*self.shape, n) for n in range(1, records + 1))
 
     def answer(
         self,

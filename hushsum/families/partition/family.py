@@ -15,7 +15,6 @@ Farach-Colton 2002; Density Sketches, theorem 3, *average recovery*).
 **Frozen**: :mod:`hushsum.families.vectors`, and :mod:`cells` and :mod:`hashes` here.
 """
 
-import math
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -33,6 +32,7 @@ from hushsum.families.family import Answer, Counters, Float32, Increments, Queri
 from hushsum.families.lsh.euclidean import Euclidean
 from hushsum.families.lsh.projection import CODE_LIMIT, Projection
 from hushsum.families.medians import checked_groups
+from hushsum.families.packed import SignedPacked
 from hushsum.families.partition import answers, checks
 from hushsum.families.partition import cells as partition_cells
 from hushsum.families.partition import hashes as partition_hashes
@@ -44,7 +44,6 @@ from hushsum.families.vectors import Space, vector_records
 from hushsum.parameters import NO_PARAMETERS, Parameters
 from hushsum.schema import Table
 from hushsum.sensitivity import Sensitivity
-from hushsum.signed_packing import pack_signed, signed_bytes_max, unpack_signed
 
 _LEVELS_MAX: Final = 32
 _POWER_MAX: Final = 8
@@ -53,7 +52,7 @@ _BUCKETS_MAX: Final = 2**24
 
 
 @dataclass(frozen=True)
-class Partition(Queried, FieldsAlone):
+class Partition(Queried, SignedPacked, FieldsAlone):
     """The partition family with its parameters; hashes are drawn from the seed at first use.
 
     Attributes:
@@ -181,24 +180,6 @@ class Partition(Queried, FieldsAlone):
         """
         checks.check(increments, records, *self.shape)
 
-    def pack(self, increments: Increments, records: int) -> tuple[int, bytes]:
-        """Dense or sparse values with signs: :mod:`hushsum.signed_packing`."""
-        del records
-        return pack_signed(increments.indices, increments.values, math.prod(self.shape))
-
-    def unpack(self, encoding: int, data: bytes, records: int) -> Increments:
-        """What :meth:`pack` was given.
-
-        Raises:
-            DeltaError: See :func:`hushsum.signed_packing.unpack_signed`.
-        """
-        size, most = math.prod(self.shape), self._entries_max(records)
-        return Increments(*unpack_signed(encoding, data, size, entries_max=most, largest=records))
-
-    def packed_bytes_max(self, records: int) -> int:
-        """Of up to so many records."""
-        return signed_bytes_max(math.prod(self.shape), entries_max=self._entries_max(records), largest=records)
-
     def answer(
         self,
         counters: npt.NDArray[np.int64],
@@ -266,9 +247,6 @@ class Partition(Queried, FieldsAlone):
                 worst = int(np.argmax(~(reach < CODE_LIMIT)))
                 raise RecordError(f"queries: number {worst} is so far from the bounds that its codes leave 32 bits")
         return points
-
-    def _entries_max(self, records: int) -> int:
-        return self.shape[0] * min(records, self.buckets)
 
     @cached_property
     def tables(self) -> Rows:
