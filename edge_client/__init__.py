@@ -9,6 +9,7 @@
 from edge_client.client import EdgeClient
 from edge_client.config import Config
 from edge_client.errors import (
+    AbsentWarning,
     ClientStateError,
     ClockWarning,
     DroppedRecordsWarning,
@@ -32,6 +33,7 @@ from edge_client.ports import Runtime, SystemRuntime
 from edge_client.tallies import Tallies
 
 __all__ = [
+    "AbsentWarning",
     "ClientStateError",
     "ClockWarning",
     "Config",

@@ -11,7 +11,7 @@ import numpy as np
 
 from edge_client.draft import Add, Unbound
 from edge_client.errors import EventTimeError
-from hushsum.delta import Delta, DeltaId, encode_all
+from hushsum.delta import Delta, DeltaId, encode_all, shows_presence
 from hushsum.families import SetRecords
 from hushsum.plan import Plan
 
@@ -46,7 +46,8 @@ def split(plan: Plan, records: Any, window: int, labels: object = None) -> Batch
     """
     deltas, dropped = encode_all(plan, _several(plan, records), window=window, id=_NO_ID, labels=labels)
     unbound = tuple(Unbound(delta.records, partial(_pack, delta, plan)) for delta in deltas)
-    return Batch(Add(window, unbound, dropped, plan.privacy.records_per_client), dropped)
+    addition = Add(window, unbound, dropped, plan.privacy.records_per_client, attended=shows_presence(plan))
+    return Batch(addition, dropped)
 
 
 def copied(records: Any) -> Any:

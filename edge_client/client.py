@@ -3,8 +3,6 @@
 import asyncio
 import os
 import warnings
-from collections import Counter
-from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,21 +11,30 @@ from typing import Any, Self
 
 from edge_client.batches import copied, split, time_in_ms
 from edge_client.config import Config
-from edge_client.draft import Bound
-from edge_client.errors import ClientStateError, DroppedRecordsWarning, FlushTimeoutError, RefusalWarning, RefusedError
+from edge_client.errors import (
+    AbsentWarning,
+    ClientStateError,
+    DroppedRecordsWarning,
+    FlushTimeoutError,
+)
 from edge_client.first_contact import fetch_plan, stored_plan
+from edge_client.lanes import presence_stream
 from edge_client.policy import Policy
 from edge_client.ports import Runtime, SystemRuntime
+from edge_client.presence import Presence
+from edge_client.refusals import Untold
 from edge_client.session import Session
 from edge_client.spool import Spool
 from edge_client.spool_writer import SpoolWriter
-from edge_client.tallies import Sends, Tallies, reason_name
+from edge_client.tallies import Sends, Tallies
+from edge_client.tasks import to_the_end
 from edge_client.transport_grpc import GrpcTransport, require_private
 from edge_client.uplink import Uplink, Wiring
 from hushsum.collection import label_list
+from hushsum.delta import shows_presence
 from hushsum.entropy import Entropy, OsEntropy
 from hushsum.plan import Plan
-from hushsum_proto.answers import Answer, Status
+from hushsum_proto.answers import Answer
 
 
 @dataclass(frozen=True)
@@ -38,6 +45,7 @@ class _Parts:
     plan: Plan
     writer: SpoolWriter
     uplink: Uplink
+    presence: Presence | None  # of a plan with public participation
 
 
 class EdgeClient:
@@ -46,6 +54,9 @@ class EdgeClient:
     ``async with`` starts and ends it. Entering opens the spool and, the first time, fetches the plan; later starts work
     offline. Leaving waits up to ``config.close_flush_s`` for answers (not while an error is on its way out); what is
     unsent then stays in the spool for the next start. A client is entered once.
+
+    Under public participation a running client shows that it takes part in each window, records or none
+    (:mod:`edge_client.presence`, which says what remains visible); its records of other windows are left out.
 
     Args:
         target: ``host:port`` of the service.
@@ -85,8 +96,7 @@ class EdgeClient:
         self._running = False
         self._spool: Spool | None = None
         self._parts: _Parts | None = None
-        self._untold: Counter[str] = Counter()  # refusals by reason that no flush has raised yet
-        self._details: dict[str, str] = {}
+        self._untold = Untold()
 
     async def __aenter__(self) -> Self:
         """Starts the client.
@@ -102,10 +112,12 @@ class EdgeClient:
             raise ClientStateError("a client can be entered once: make another one with the same spool")
         self._entered = True
         try:
-            await self._to_the_end(self._open_spool())
+            await to_the_end(self._runtime, self._open_spool())
             self._parts = await self._start()
+            if self._parts.presence is not None:
+                await self._parts.presence.begin()
         except BaseException:
-            await self._to_the_end(self._stop())
+            await to_the_end(self._runtime, self._stop())
             raise
         self._running = True
         return self
@@ -125,10 +137,10 @@ class EdgeClient:
                     await uplink.answered(self._config.close_flush_s)
         finally:
             self._running = False
-            await self._to_the_end(self._stop())
+            await to_the_end(self._runtime, self._stop())
         if error is None:
             uplink.raise_untold()
-            self._warn_untold()
+            self._untold.warn(stacklevel=2)
 
     @property
     def client_id(self) -> str:
@@ -181,6 +193,8 @@ class EdgeClient:
         now_ms = self._runtime.now_ms() if time is None else time_in_ms(time)
         mine = copied(records)  # the caller may reuse its array
         given = None if labels is None else label_list(labels)
+        if parts.presence is not None:
+            await parts.presence.caught_up()
         batch = await self._runtime.blocking(split, parts.plan, mine, parts.plan.window.index_at(now_ms), given)
         if batch.dropped:
             what = f"{batch.dropped} unusable records were left out, {batch.addition.records} were added"
@@ -189,8 +203,10 @@ class EdgeClient:
             return
         self._working()  # it may have ended in the meantime
         bound = parts.writer.put(batch.addition)
-        bound.add_done_callback(lambda done: _hand_over(done, parts.uplink))
-        await asyncio.shield(bound)
+        parts.uplink.expect(bound)
+        if not await asyncio.shield(bound) and batch.addition.deltas:
+            where = f"window {batch.addition.window}, in which this client does not take part"
+            warnings.warn(f"{batch.addition.records} records of {where}, were left out", AbsentWarning, stacklevel=2)
 
     async def flush(self, timeout_s: float | None = None) -> None:
         """Returns once everything that was added before has a definitive answer; None waits for ever.
@@ -204,9 +220,7 @@ class EdgeClient:
         if not self._running:
             raise _not_running()
         await uplink.answered(timeout_s)
-        if self._untold:
-            refused, self._untold = self._untold, Counter()
-            raise RefusedError(refused, self._details)
+        self._untold.tell()
 
     async def _open_spool(self) -> None:
         config = self._config
@@ -235,9 +249,13 @@ class EdgeClient:
         )
         writer = SpoolWriter(spool, runtime, config.commits_max)
         uplink = Uplink(session, Wiring(spool, writer, transport, runtime, plan.id, self._note))
+        presence = None
+        if shows_presence(plan):
+            await runtime.blocking(spool.keep_presences)
+            presence = Presence(plan, presence_stream(spool.stream), writer, uplink, runtime)
         if stored is not None:  # else the service was met a moment ago
             uplink.begin()
-        return _Parts(spool, plan, writer, uplink)
+        return _Parts(spool, plan, writer, uplink, presence)
 
     async def _stop(self) -> None:
         if self._parts is not None:
@@ -247,19 +265,6 @@ class EdgeClient:
             await self._runtime.blocking(self._spool.close)
         if self._own_runtime is not None:
             self._own_runtime.close()
-
-    async def _to_the_end(self, work: Coroutine[object, object, None]) -> None:
-        """Runs work that must not be left half done: a cancellation is kept until it is over."""
-        task = self._runtime.spawn(work, "hushsum-edge-whole")
-        cancelled: asyncio.CancelledError | None = None
-        while not task.done():
-            try:
-                await asyncio.wait([task])
-            except asyncio.CancelledError as error:
-                cancelled = error
-        if cancelled is not None:
-            raise cancelled
-        await task
 
     def _started(self) -> _Parts:
         if self._parts is None:
@@ -274,21 +279,9 @@ class EdgeClient:
         return parts
 
     def _note(self, answer: Answer) -> None:
-        if answer.status is Status.REFUSED and answer.refusal is not None:
-            name = reason_name(answer.refusal.reason)
-            self._untold[name] += 1
-            self._details.setdefault(name, answer.refusal.detail)
-
-    def _warn_untold(self) -> None:
-        if self._untold:
-            message = str(RefusedError(self._untold, self._details))
-            warnings.warn(message, RefusalWarning, stacklevel=3)
-
-
-def _hand_over(done: "asyncio.Future[tuple[Bound, ...]]", uplink: Uplink) -> None:
-    """New deltas go to the uplink whether or not anybody still waits in ``add``."""
-    if not done.cancelled() and done.exception() is None:
-        uplink.spooled(done.result())
+        presence = self._started().presence
+        if presence is None or not presence.took(answer):
+            self._untold.note(answer)
 
 
 def _not_running() -> ClientStateError:

@@ -5,8 +5,10 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from edge_client.attendance import Attendance, Rows
 from edge_client.errors import SpoolFullError
-from edge_client.tallies import DELTAS, RECORDS, RECORDS_DROPPED
+from edge_client.lanes import id_of, is_presence
+from edge_client.tallies import DELTAS, PRESENCES, RECORDS, RECORDS_ABSENT, RECORDS_DROPPED, WITHDRAWN
 from hushsum.delta import DeltaId
 from hushsum.errors import ContributionError, HushsumError
 
@@ -28,12 +30,14 @@ class Add:
         deltas: In the order in which they get their ids.
         dropped: Records that were left out, to be counted.
         records_max: The most records that this client may add to one window; None without such a bound.
+        attended: Only where this client's presence in the window stands; else the records are left out, and counted.
     """
 
     window: int
     deltas: tuple[Unbound, ...]
     dropped: int
     records_max: int | None
+    attended: bool = False
 
     @property
     def records(self) -> int:
@@ -42,8 +46,23 @@ class Add:
 
 
 @dataclass(frozen=True)
+class Attend:
+    """A change: this client takes part in these windows, where its presence in them does not stand already.
+
+    It is bound whatever else the spool holds: its limit on bytes is for records.
+    """
+
+    windows: range
+    pack: Callable[[int, DeltaId], bytes]
+
+
+@dataclass(frozen=True)
 class Remove:
-    """A change: a delta has its definitive answer, counted under this name."""
+    """A change: a delta has its definitive answer, counted under this name.
+
+    With a presence that the service has not counted go the deltas of records of its window, unsent: they, too, would
+    show that this client takes part, and whether they do would depend on its records.
+    """
 
     sequence: int
     answer: str
@@ -51,13 +70,14 @@ class Remove:
 
 @dataclass(frozen=True)
 class Bound:
-    """A delta's bytes under its sequence number, for ever."""
+    """A delta's bytes under its number (``lanes``), for ever."""
 
     sequence: int
     data: bytes
 
 
-Change = Add | Remove
+Change = Add | Attend | Remove
+#: What was bound; for a removal, what was withdrawn with it.
 Result = tuple[Bound, ...] | HushsumError
 
 
@@ -83,12 +103,13 @@ class Draft:
 
     Args:
         level: Where the spool stands.
-        number: The number that a query finds in the file, 0 where it finds none.
+        rows: What a query finds in the file.
     """
 
-    def __init__(self, level: Level, number: Callable[..., int]) -> None:
+    def __init__(self, level: Level, rows: Rows) -> None:
         self._level = level
-        self._number = number
+        self._find = rows
+        self._attendance = Attendance(rows)
         self._rows: list[tuple[int, bytes]] = []
         self._removed: list[tuple[int]] = []
         self._windows: dict[int, int] = {}
@@ -104,16 +125,49 @@ class Draft:
     def take(self, change: Change) -> Result:
         """Notes a change and says what it bound, or why it is refused; a refused one leaves no trace."""
         if isinstance(change, Remove):
-            self._removed.append((change.sequence,))
-            self._bytes -= self._number("SELECT length(bytes) FROM deltas WHERE sequence = ?", change.sequence)
-            self.counts[change.answer] += 1
-            return ()
+            return self._remove(change)
+        if isinstance(change, Attend):
+            return self._attend(change)
         try:
             return self._add(change)
         except HushsumError as error:
             return error
 
+    def _remove(self, change: Remove) -> tuple[Bound, ...]:
+        self._take_out(change.sequence)
+        self.counts[change.answer] += 1
+        if not is_presence(change.sequence):
+            return ()
+        withdrawn = tuple(Bound(*row) for row in self._attendance.answered(change.sequence, change.answer))
+        for delta in withdrawn:
+            self._take_out(delta.sequence)
+        self.counts[WITHDRAWN] += len(withdrawn)
+        return withdrawn
+
+    def _take_out(self, sequence: int) -> None:
+        self._removed.append((sequence,))
+        self._bytes -= self._number("SELECT length(bytes) FROM deltas WHERE sequence = ?", sequence)
+
+    def _attend(self, change: Attend) -> tuple[Bound, ...]:
+        stream = self._level.stream
+        taken = self._attendance.take(change.windows)
+        bound = tuple(Bound(number, change.pack(window, id_of(number, stream))) for number, window in taken)
+        self._keep(bound)
+        self.counts.update({PRESENCES: len(bound), DELTAS: len(bound)})
+        return bound
+
+    def _keep(self, bound: tuple[Bound, ...]) -> None:
+        self._rows += [(delta.sequence, delta.data) for delta in bound]
+        self._bytes += sum(len(delta.data) for delta in bound)
+
+    def _number(self, query: str, *values: object) -> int:
+        """The number that a query finds, 0 where it finds none."""
+        return next((int(number) for (number,) in self._find(query, values)), 0)
+
     def _add(self, change: Add) -> tuple[Bound, ...]:
+        if change.attended and not self._attendance.stands(change.window):
+            self.counts.update({RECORDS_ABSENT: change.records, RECORDS_DROPPED: change.dropped})
+            return ()
         contributed = self._contributed(change)
         ids = (DeltaId(self._level.stream, self._next + offset) for offset in range(len(change.deltas)))
         bound = tuple(Bound(id.sequence, delta.pack(id)) for id, delta in zip(ids, change.deltas, strict=True))
@@ -121,8 +175,7 @@ class Draft:
         if self._bytes + size > self._level.bytes_max:
             held = f"{self._bytes} unanswered bytes are in it, {size} came, {self._level.bytes_max} is the limit"
             raise SpoolFullError(f"spool: {held} (spool_bytes_max); nothing of this batch was taken")
-        self._rows += [(delta.sequence, delta.data) for delta in bound]
-        self._bytes += size
+        self._keep(bound)
         self._next += len(bound)
         if contributed is not None:
             self._windows[change.window] = contributed
@@ -158,4 +211,5 @@ class Draft:
             " ON CONFLICT (name) DO UPDATE SET count = count + excluded.count",
             self.counts.items(),
         )
+        self._attendance.write(database)
         database.execute("UPDATE next SET sequence = ?", (self._next,))

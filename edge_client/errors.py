@@ -22,6 +22,7 @@ HushsumError
 UserWarning
 └── EdgeWarning
     ├── DroppedRecordsWarning        records with NaN or infinity were left out
+    ├── AbsentWarning                records of a window were left out in which this client does not take part
     ├── ClockWarning                 this device's clock and the service's are far apart
     └── RefusalWarning               a client was closed while refusals had been told to nobody
 """
@@ -112,6 +113,13 @@ class EdgeWarning(UserWarning):
 
 class DroppedRecordsWarning(EdgeWarning):
     """Records with NaN or infinity were left out, each alone."""
+
+
+class AbsentWarning(EdgeWarning):
+    """Under public participation: records of a window in which this client did not run were left out.
+
+    That it takes part there is visible, and must not depend on its having records.
+    """
 
 
 class ClockWarning(EdgeWarning):

@@ -43,7 +43,8 @@ class Link:
         self._tasks = tasks
         self._cargo = cargo
         self._tell = tell
-        self._outbox: asyncio.Queue[int] = asyncio.Queue()
+        # Presences have the lowest numbers: they overtake the records that wait for a slow network.
+        self._outbox: asyncio.PriorityQueue[int] = asyncio.PriorityQueue()
         self._unary: bool | None = None
         self._task: asyncio.Task[None] | None = None
 
@@ -56,7 +57,7 @@ class Link:
         self._unary = unary
 
     def send(self, sequences: tuple[int, ...]) -> None:
-        """Sends these deltas after those that wait already."""
+        """Sends these deltas, those with lower numbers first."""
         for sequence in sequences:
             self._outbox.put_nowait(sequence)
 

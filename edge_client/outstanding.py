@@ -103,6 +103,12 @@ class Outstanding:
         assert self._places[sequence].stage is Stage.SETTLING
         del self._places[sequence]
 
+    def withdraw(self, sequences: Iterable[int]) -> None:
+        """These were never picked, and never will be: they are gone from the spool."""
+        gone = frozenset(sequences)
+        assert not gone & self._places.keys(), "what may have been sent is answered, never withdrawn"
+        self._beyond = deque(sequence for sequence in self._beyond if sequence not in gone)
+
     def lose_connection(self) -> None:
         """Nothing is in flight any more; what was is ready to be sent again."""
         for place in self._places.values():

@@ -3,40 +3,57 @@
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
+from typing import Final
 
 from edge_client.errors import PolicyError, SettingsError
 from hushsum.canonical import real, real_text
 from hushsum.errors import CanonicalError, GuaranteeError
 from hushsum.plan import Plan
+from hushsum.privacy.relation import CLIENT, UNITS
 from hushsum.privacy.verifier import verify
+
+_DELTA: Final = "a number from 0 to below 1"
+_Number = float | Fraction | Decimal | str
 
 
 @dataclass(frozen=True)
 class Policy:
-    """The rules of one device. A rule that is not set allows everything; the mechanism is verified always.
+    """The rules of one device. A rule that is None allows everything; the mechanism is verified always.
+
+    Numbers are exact: a float means its shortest text, and a text may be such as ``"0.5"`` or ``"1/3"``.
 
     Attributes:
-        max_epsilon: The largest ε of a window and unit that a plan may have; a number above 0, or its exact text such
-            as ``"0.5"`` or ``"1/3"``.
+        max_epsilon: The largest ε of a window and unit that a plan may have; above 0.
+        max_delta: The largest δ; 0 demands pure plans. It has a default, for with a large δ a small ε says nothing.
+        unit: Whom a plan must protect: ``client`` refuses plans that protect single records alone.
 
     Raises:
-        SettingsError: A rule holds no number above 0.
+        SettingsError: A rule holds what it must not.
     """
 
-    max_epsilon: float | Fraction | Decimal | str | None = None
+    max_epsilon: _Number | None = None
+    max_delta: _Number | None = Fraction(1, 10**5)
+    unit: str | None = None
 
     def __post_init__(self) -> None:
-        try:
-            limit = self.epsilon_limit
-        except CanonicalError as error:
-            raise SettingsError(f"max_epsilon: got {self.max_epsilon!r}, expected a number above 0") from error
-        if limit is not None and limit <= 0:
+        epsilon = _exact("max_epsilon", self.max_epsilon, "a number above 0")
+        if epsilon is not None and epsilon <= 0:
             raise SettingsError(f"max_epsilon: got {self.max_epsilon!r}, expected a number above 0")
+        delta = _exact("max_delta", self.max_delta, _DELTA)
+        if delta is not None and not 0 <= delta < 1:
+            raise SettingsError(f"max_delta: got {self.max_delta!r}, expected {_DELTA}")
+        if self.unit not in {None, *UNITS}:
+            raise SettingsError(f"unit: got {self.unit!r}, expected {' or '.join(map(repr, UNITS))}")
 
     @property
     def epsilon_limit(self) -> Fraction | None:
         """``max_epsilon``, exactly."""
         return None if self.max_epsilon is None else real(self.max_epsilon)
+
+    @property
+    def delta_limit(self) -> Fraction | None:
+        """``max_delta``, exactly."""
+        return None if self.max_delta is None else real(self.max_delta)
 
     def check(self, plan: Plan) -> None:
         """Refuses a plan that these rules do not allow, or whose mechanism does not support what it claims.
@@ -45,19 +62,25 @@ class Policy:
             PolicyError: With the rule, what the plan asks for, and what is allowed.
         """
         privacy = plan.privacy
-        limit = self.epsilon_limit
-        if limit is not None and privacy.epsilon > limit:
-            asked = f"epsilon {real_text(privacy.epsilon)} per window and {privacy.unit}"
-            raise PolicyError("max_epsilon", asked, f"at most {real_text(limit)}")
+        for name, asked, limit in (
+            ("epsilon", privacy.epsilon, self.epsilon_limit),
+            ("delta", privacy.delta, self.delta_limit),
+        ):
+            if limit is not None and asked > limit:
+                text = f"{name} {real_text(asked)} per window and {privacy.unit}"
+                raise PolicyError(f"max_{name}", text, f"at most {real_text(limit)}")
+        if self.unit == CLIENT and privacy.unit != CLIENT:
+            asked_unit = f"unit {privacy.unit!r}, which protects single records"
+            raise PolicyError("unit", asked_unit, "unit 'client', which protects all records of a client")
         try:
-            verify(
-                privacy.mechanism,
-                plan.family.sensitivity,
-                epsilon=privacy.epsilon,
-                delta=privacy.delta,
-                unit=privacy.unit,
-                records_per_client=privacy.records_per_client,
-            )
+            verify(privacy.mechanism, plan.family.sensitivity, privacy.claim)
         except GuaranteeError as error:
             allowed = "only a mechanism that supports what the plan claims"
             raise PolicyError("mechanism", f"one that does not ({error})", allowed) from error
+
+
+def _exact(rule: str, value: _Number | None, expected: str) -> Fraction | None:
+    try:
+        return None if value is None else real(value)
+    except CanonicalError as error:
+        raise SettingsError(f"{rule}: got {value!r}, expected {expected}") from error

@@ -17,7 +17,7 @@ from typing import Final
 from edge_client.backoff import BackOff
 from edge_client.config import Config
 from edge_client.errors import PlanChangedError, SessionRefusedError
-from edge_client.outstanding import Outstanding
+from edge_client.lanes import Lanes, number_of
 from edge_client.session_events import (
     Answered,
     Begun,
@@ -66,9 +66,9 @@ class Session:
     Args:
         config: Limits and waits.
         plan_id: Of the plan that the spool belongs to.
-        stream: The spool's stream number.
+        stream: The spool's stream number; of records, and with it that of presence.
         lateness_ms: The plan's; clocks further apart than that are told once.
-        unanswered: Sequence numbers that the spool holds, ascending.
+        unanswered: Numbers of the deltas that the spool holds (``lanes``).
         entropy: Of the back-off's jitter.
     """
 
@@ -83,7 +83,7 @@ class Session:
         entropy: Entropy,
     ) -> None:
         self.state = State.IDLE
-        self.outstanding = Outstanding(unanswered)
+        self.outstanding = Lanes(unanswered)
         self.last_loss: Loss | None = None
         self._config = config
         self._plan_id = plan_id
@@ -113,7 +113,7 @@ class Session:
             case Spooled():
                 self.outstanding.append(event.sequences)
             case Settled():
-                self.outstanding.settled(event.sequence)
+                self.outstanding.settled(event.sequence, event.withdrawn)
             case Woke():
                 self._wake_at = None
             case Greeted() if self._is_current(event.connection, State.GREETING):
@@ -153,8 +153,8 @@ class Session:
         if answer.id is None:
             detail = answer.refusal.detail if answer.refusal else "no reason given"
             return self._break(event.now, Loss(f"the service could read no id in a delta: {detail}"))
-        sequence = answer.id.sequence
-        if answer.id.stream != self._stream or not self.outstanding.is_in_flight(sequence):
+        sequence = number_of(answer.id, self._stream)
+        if sequence is None or not self.outstanding.is_in_flight(sequence):
             return []  # another copy of an answer that was heard already
         refusal = answer.refusal
         if refusal is not None and refusal.reason in _ENDS_SESSION:

@@ -34,7 +34,7 @@ class Begun:
 
 @dataclass(frozen=True)
 class Spooled:
-    """New deltas are durable under these sequence numbers, ascending, and above all earlier ones."""
+    """New deltas are durable under these numbers (``lanes``), in each stream above all earlier ones."""
 
     now: float
     sequences: tuple[int, ...]
@@ -70,10 +70,16 @@ class Lost:
 
 @dataclass(frozen=True)
 class Settled:
-    """That this delta has its answer is durable in the spool, and the delta is gone from it."""
+    """That this delta has its answer is durable in the spool, and the delta is gone from it.
+
+    Attributes:
+        sequence: Its number.
+        withdrawn: Of deltas of records that went with it: their window's presence does not stand.
+    """
 
     now: float
     sequence: int
+    withdrawn: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

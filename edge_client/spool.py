@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from edge_client import spool_file
+from edge_client import attendance, spool_file
 from edge_client.draft import Bound, Change, Draft, Level, Result
 from edge_client.errors import SpoolError
 from hushsum.entropy import Entropy
@@ -79,14 +79,20 @@ class Spool:
         with self._using(), self._transaction():
             self._database.execute("INSERT INTO plan (only, bytes) VALUES (1, ?)", (plan,))
 
+    def keep_presences(self) -> None:
+        """Makes room for presences, where there is none: for a plan with public participation."""
+        with self._using(), self._transaction():
+            self._database.execute(attendance.TABLE)
+            self._database.execute(attendance.INDEX)
+
     def unanswered(self) -> tuple[int, ...]:
-        """The sequence numbers of all deltas in the spool, ascending."""
+        """The numbers of all deltas in the spool (``lanes``), ascending."""
         with self._using():
             rows = self._database.execute("SELECT sequence FROM deltas ORDER BY sequence").fetchall()
         return tuple(int(sequence) for (sequence,) in rows)
 
     def load(self, first: int, limit: int, bytes_max: int) -> tuple[Bound, ...]:
-        """At most so many deltas from a sequence number on, ascending; no more once they have so many bytes."""
+        """At most so many deltas from a number on, ascending; no more once they have so many bytes."""
         query = "SELECT sequence, bytes FROM deltas WHERE sequence >= ? ORDER BY sequence LIMIT ?"
         loaded: list[Bound] = []
         with self._using():
@@ -101,13 +107,14 @@ class Spool:
         """Makes all changes in one transaction; durable when it returns.
 
         Returns:
-            For each change what was bound, or the error that refused it alone: it has then changed nothing.
+            For each change what was bound (for a removal, what was withdrawn), or the error that refused it alone: it
+            has then changed nothing.
 
         Raises:
             SpoolError: The file cannot be written; nothing was changed.
         """
         with self._using():
-            draft = Draft(self._level, self._number)
+            draft = Draft(self._level, self._database.execute)
             results = [draft.take(change) for change in changes]
             with self._transaction():
                 draft.write(self._database)

@@ -9,7 +9,10 @@ from hushsum_proto.answers import AnyReason, Status
 
 RECORDS: Final = "records"
 RECORDS_DROPPED: Final = "records_dropped"
+RECORDS_ABSENT: Final = "records_absent"
 DELTAS: Final = "deltas"
+PRESENCES: Final = "presences"
+WITHDRAWN: Final = "withdrawn"
 _REFUSED: Final = "refused:"
 _OTHER: Final = "other"  # a reason that only a newer service knows
 
@@ -39,7 +42,11 @@ class Tallies:
     Attributes:
         records: Usable records that were added.
         records_dropped: Records that were left out for a NaN or an infinity.
-        deltas: Deltas that the records became.
+        records_absent: Usable records that were left out under public participation: in their window this client did
+            not run, or its presence was refused.
+        deltas: Deltas that the records became, and presences.
+        presences: Deltas of 0 records, which show that this client takes part: one a window in which it ran, under
+            public participation.
         deltas_sent: Deltas that were sent at least once since this client started.
         deltas_resent: Further sends of those.
         bytes_sent: Of packed deltas, resends too.
@@ -49,12 +56,15 @@ class Tallies:
         counted: Deltas of a closed window that the service had counted.
         late: Deltas that came after their window's seal and count nowhere.
         unknown: Deltas whose window is over and forgotten: treated as spent.
+        withdrawn: Deltas that were never sent: the service had not counted their window's presence.
         refused: Deltas that were refused for good, by the reason's name.
     """
 
     records: int = 0
     records_dropped: int = 0
+    records_absent: int = 0
     deltas: int = 0
+    presences: int = 0
     deltas_sent: int = 0
     deltas_resent: int = 0
     bytes_sent: int = 0
@@ -62,6 +72,7 @@ class Tallies:
     counted: int = 0
     late: int = 0
     unknown: int = 0
+    withdrawn: int = 0
     refused: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
     @classmethod
@@ -71,7 +82,9 @@ class Tallies:
         return cls(
             records=kept.get(RECORDS, 0),
             records_dropped=kept.get(RECORDS_DROPPED, 0),
+            records_absent=kept.get(RECORDS_ABSENT, 0),
             deltas=kept.get(DELTAS, 0),
+            presences=kept.get(PRESENCES, 0),
             deltas_sent=sends.first,
             deltas_resent=sends.again,
             bytes_sent=sends.bytes,
@@ -79,6 +92,7 @@ class Tallies:
             counted=kept.get(Status.COUNTED.value, 0),
             late=kept.get(Status.LATE.value, 0),
             unknown=kept.get(Status.UNKNOWN.value, 0),
+            withdrawn=kept.get(WITHDRAWN, 0),
             refused=MappingProxyType(refused),
         )
 

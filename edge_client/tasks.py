@@ -6,6 +6,20 @@ from collections.abc import Callable, Coroutine
 from edge_client.ports import Runtime
 
 
+async def to_the_end(runtime: Runtime, work: Coroutine[object, object, None]) -> None:
+    """Runs work that must not be left half done: a cancellation is kept until it is over."""
+    task = runtime.spawn(work, "hushsum-edge-whole")
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    await task
+
+
 class Tasks:
     """A group of tasks.
 

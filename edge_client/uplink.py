@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Final
 
@@ -75,7 +75,7 @@ class Uplink:
         self._cargo = Cargo(wiring.spool, wiring.runtime)
         self._link: Link | None = None
         self._timer: asyncio.Task[None] | None = None
-        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._waiters: list[tuple[tuple[int, int], asyncio.Future[None]]] = []
         self._closed = False
         self._told = False  # somebody got the failure raised
 
@@ -93,6 +93,18 @@ class Uplink:
         """Connects at once, if only to hear early that another plan is collected there."""
         self._tell(Begun(self._runtime.monotonic()))
 
+    def spawn(self, work: Coroutine[object, object, None], name: str) -> "asyncio.Task[None]":
+        """Starts work of the same client, which ends when the session does; what fails in it ends the session."""
+        return self._tasks.spawn(work, name)
+
+    def expect(self, bound: "asyncio.Future[tuple[Bound, ...]]") -> None:
+        """Takes what a change binds once it is durable, whether or not anybody else still waits for it."""
+        bound.add_done_callback(self._hand_over)
+
+    def _hand_over(self, bound: "asyncio.Future[tuple[Bound, ...]]") -> None:
+        if not bound.cancelled() and bound.exception() is None:
+            self.spooled(bound.result())
+
     def spooled(self, bound: tuple[Bound, ...]) -> None:
         """Takes new deltas that are durable."""
         if bound and not self._closed:
@@ -106,8 +118,8 @@ class Uplink:
             FlushTimeoutError: Not within the time; nothing is given up.
             Exception: What has ended the session, where something is unanswered.
         """
-        mark = self._session.outstanding.end
-        if self._is_answered(mark):
+        mark = self._session.outstanding.mark
+        if self._session.outstanding.is_answered(mark):
             return
         self.raise_failure()
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -189,9 +201,10 @@ class Uplink:
 
     def _settled(self, effect: Settle, done: "asyncio.Future[tuple[Bound, ...]]") -> None:
         if not done.cancelled():  # else it could not be kept before the end: the delta is sent again at the next start
-            self._cargo.drop(effect.sequence)
+            withdrawn = tuple(delta.sequence for delta in done.result())
+            self._cargo.drop(effect.sequence, withdrawn)
             self._wiring.on_answer(effect.answer)
-            self._tell(Settled(self._runtime.monotonic(), effect.sequence))
+            self._tell(Settled(self._runtime.monotonic(), effect.sequence, withdrawn))
 
     async def _wake_at(self, at: float) -> None:
         await self._runtime.sleep(max(0.0, at - self._runtime.monotonic()))
@@ -208,13 +221,9 @@ class Uplink:
             what = f"{self.unanswered} deltas have no answer after {timeout_s:g} s; they stay in the spool"
             waiter.set_exception(FlushTimeoutError(f"{what} and are sent on{last}"))
 
-    def _is_answered(self, mark: int) -> bool:
-        lowest = self._session.outstanding.lowest
-        return lowest is None or lowest >= mark
-
     def _release_waiters(self) -> None:
         for mark, waiter in self._waiters:
-            if not waiter.done() and self._is_answered(mark):
+            if not waiter.done() and self._session.outstanding.is_answered(mark):
                 waiter.set_result(None)
 
     def _fail(self, error: Exception) -> None:

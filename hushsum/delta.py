@@ -3,6 +3,9 @@
 Packed: format version (1 byte), plan id (32), stream (8, big-endian), sequence and window (varints, the window zigzag),
 number of runs (varint), and for each run, in the order of its class: class, records, rows, buckets (varints), encoding
 (1 byte), length of the packed rows (varint), the packed rows.
+
+A delta of 0 runs says that its client takes part in the window, and nothing else. It is legal under public
+participation alone, where whether a client submits must not depend on its records (PRIVACY: relations).
 """
 
 import hashlib
@@ -18,6 +21,7 @@ from hushsum.errors import DeltaError, Reason
 from hushsum.families import Increments, Records
 from hushsum.labels import DELTA_DIGEST
 from hushsum.plan import Plan
+from hushsum.privacy.spec import PUBLIC
 from hushsum.varint import Reader, varint, zigzag
 
 DELTA_FORMAT: Final = 1
@@ -97,7 +101,7 @@ class Delta:
             came, expected = header.plan_id.hex()[:12], plan.hex_id[:12]
             raise DeltaError(Reason.WRONG_PLAN, f"plan {came}, expected {expected}")
         runs = reader.varint()
-        if runs == 0:
+        if runs == 0 and not shows_presence(plan):
             raise DeltaError(Reason.EMPTY, "a delta without records")
         if runs > plan.counters_shape[0]:
             raise DeltaError(Reason.MALFORMED, f"{runs} runs for {plan.counters_shape[0]} classes")
@@ -106,12 +110,30 @@ class Delta:
         return delta
 
 
+def shows_presence(plan: Plan) -> bool:
+    """Whether the plan's clients show that they take part, by one delta of 0 runs a window, records or none."""
+    return plan.privacy.participation == PUBLIC
+
+
+def presence(plan: Plan, *, window: int, id: DeltaId) -> Delta:
+    """The delta that a running client sends for each window, whatever it has to contribute: 0 runs.
+
+    Its bytes are its window and its id, and tell nothing of any record.
+
+    Raises:
+        DeltaError: ``empty``: under protected participation there is no such delta.
+    """
+    if not shows_presence(plan):
+        raise DeltaError(Reason.EMPTY, "a delta without records, where participation is protected")
+    return Delta(plan.id, window, id, ())
+
+
 def encode(plan: Plan, records: Any, *, window: int, id: DeltaId, labels: object = None) -> tuple[Delta | None, int]:
     """The delta of records (and their labels, where the plan has classes), on the device.
 
     Returns:
-        The delta (None where no usable record is left), and the number of records that were dropped, each alone (see
-        :meth:`hushsum.Sketch.add`).
+        The delta (None where no usable record is left: a :func:`presence` never comes of records), and the number of
+        records that were dropped, each alone (see :meth:`hushsum.Sketch.add`).
 
     Raises:
         RecordError: The array cannot be used at all.

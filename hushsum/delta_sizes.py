@@ -57,7 +57,7 @@ class DeltaSizes:
 
     @cached_property
     def bytes_max(self) -> int:
-        """Bytes that one packed delta can need."""
+        """Bytes that one packed delta can need; one of 0 runs needs a header alone, and always fits."""
         return self._bytes(self.records_max)
 
     def run_bytes_max(self, records: int) -> int:

@@ -1,12 +1,13 @@
 """Hundreds of real clients in one event loop, each with a connection and a spool of its own."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
 from edge_client import Config, EdgeClient, Policy, SystemRuntime, Tallies
+from edge_client.lanes import presence_stream
 from hushsum.delta import DeltaId
 from hushsum.plan import Plan
 from simulator.reconciliation import Sent
@@ -31,11 +32,14 @@ class Totals:
 
     @classmethod
     def of(cls, tallies: Tallies) -> Self:
-        """One client's; what was counted was durable, so it is acknowledged too."""
+        """One client's; what was counted was durable, so it is acknowledged too.
+
+        A presence that was refused for good, for a window before the service's first, is no delta here.
+        """
         return cls(
             records=tallies.records,
             records_dropped=tallies.records_dropped,
-            deltas=tallies.deltas,
+            deltas=tallies.deltas - _refused(tallies),
             resent=tallies.deltas_resent,
             bytes_sent=tallies.bytes_sent,
             acknowledged=tallies.acknowledged + tallies.counted,
@@ -56,7 +60,7 @@ class Fleet:
     """Clients that contribute their shares to one window; at most 200 are online at a time.
 
     Args:
-        plan: What they allow: its ε and no more.
+        plan: What they allow: its ε and δ, and no more.
         shares: Who has which records.
         target: Where they connect.
         folder: For their spools.
@@ -64,7 +68,7 @@ class Fleet:
     """
 
     def __init__(self, plan: Plan, shares: Sequence[Share], *, target: str, folder: Path, time_ms: int) -> None:
-        self._policy = Policy(max_epsilon=plan.privacy.epsilon)
+        self._policy = Policy(max_epsilon=plan.privacy.epsilon, max_delta=plan.privacy.delta)
         self._shares = shares
         self._target = target
         self._folder = folder
@@ -135,5 +139,17 @@ class Fleet:
             stream = client.stream
         self._clients.remove(client)
         self._done += Totals.of(client.tallies)
-        ids = (DeltaId(stream, sequence) for sequence in range(client.tallies.deltas))
-        self._sent |= {Sent(share.client_id, id) for id in ids}
+        self._sent |= {Sent(share.client_id, id) for id in _ids(stream, client.tallies)}
+
+
+def _refused(tallies: Tallies) -> int:
+    """Presences alone: a delta with records that is refused ends the run."""
+    return sum(tallies.refused.values())
+
+
+def _ids(stream: int, tallies: Tallies) -> Iterator[DeltaId]:
+    """Of a client that is done: all deltas but refused presences, which are the first ones, of windows long ago."""
+    for sequence in range(tallies.deltas - tallies.presences):
+        yield DeltaId(stream, sequence)
+    for sequence in range(_refused(tallies), tallies.presences):
+        yield DeltaId(presence_stream(stream), sequence)

@@ -26,8 +26,36 @@ def test_the_limit_is_exact() -> None:
     assert caught.value.allowed == "at most 0.0999999999999999999999"
 
 
-def test_a_plan_whose_mechanism_does_not_support_its_claim_is_refused_whatever_the_rules() -> None:
-    plan = small_plan()
+def approximate(delta: object) -> Plan:
+    return small_plan(privacy={"delta": delta, "total_delta": "0.5"})
+
+
+def test_a_delta_above_the_limit_is_refused() -> None:
+    Policy(max_delta="0.000001").check(approximate("0.000001"))
+    with pytest.raises(PolicyError) as caught:
+        Policy(max_delta=0).check(approximate("0.000001"))
+    assert (caught.value.rule, caught.value.asked) == ("max_delta", "delta 0.000001 per window and record")
+    assert caught.value.allowed == "at most 0"
+
+
+def test_a_large_delta_is_refused_unless_the_owner_allows_it() -> None:
+    Policy().check(approximate("0.00001"))
+    with pytest.raises(PolicyError, match="max_delta"):
+        Policy(max_epsilon=1).check(approximate("0.001"))
+    Policy(max_delta=None).check(approximate("0.001"))
+
+
+def test_an_owner_may_demand_protection_of_all_that_a_client_sends() -> None:
+    Policy(unit="client").check(client_plan())
+    Policy(unit="record").check(client_plan())  # which protects each record, too
+    Policy(unit="record").check(small_plan())
+    with pytest.raises(PolicyError, match="unit 'record'") as caught:
+        Policy(unit="client").check(small_plan())
+    assert caught.value.rule == "unit"
+
+
+@pytest.mark.parametrize("plan", [small_plan(), approximate("0.000001")], ids=["pure", "approximate"])
+def test_a_plan_whose_mechanism_does_not_support_its_claim_is_refused_whatever_the_rules(plan: Plan) -> None:
     weaker = replace(plan.privacy.mechanism, scale=plan.privacy.mechanism.scale * Fraction(99, 100))
     tampered = Plan.from_bytes(plan.to_bytes())
     object.__setattr__(tampered, "privacy", replace(plan.privacy, mechanism=weaker))
@@ -40,3 +68,14 @@ def test_a_plan_whose_mechanism_does_not_support_its_claim_is_refused_whatever_t
 def test_a_limit_that_is_no_number_above_zero_is_refused(limit: float | str) -> None:
     with pytest.raises(SettingsError, match="max_epsilon"):
         Policy(max_epsilon=limit)
+
+
+@pytest.mark.parametrize("limit", [1, -1.0, float("nan"), "little", True])
+def test_a_limit_that_is_no_delta_is_refused(limit: float | str) -> None:
+    with pytest.raises(SettingsError, match="max_delta"):
+        Policy(max_delta=limit)
+
+
+def test_an_unknown_unit_is_refused() -> None:
+    with pytest.raises(SettingsError, match="'record' or 'client'"):
+        Policy(unit="household")

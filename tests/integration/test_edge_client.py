@@ -177,9 +177,9 @@ async def test_a_device_hears_what_became_of_a_delta_after_its_window_was_sealed
             await client.flush(timeout_s=30)
         expected = Sketch(plan)
         expected.add([[1.0, 2.0], [3.0, 4.0]])
-        sealed = await service.store.sealed_sketch(plan, WINDOW)
+        sealed = await service.store.sealed_window(plan, WINDOW)
         assert sealed is not None
-        assert np.array_equal(sealed.counters, expected.counters)
+        assert np.array_equal(sealed.sketch.counters, expected.counters)
     tallies = client.tallies
     assert (tallies.acknowledged, tallies.late, tallies.refused) == (1, 1, {"window_in_future": 1})
 
@@ -206,8 +206,8 @@ async def test_a_service_that_shuts_down_finishes_what_it_took_and_the_rest_wait
             assert await operator.seal() == WINDOW
         expected = Sketch(plan)
         expected.add(records.reshape(-1, 2))
-        sealed = await service.store.sealed_sketch(plan, WINDOW)
+        sealed = await service.store.sealed_window(plan, WINDOW)
         assert sealed is not None
-        assert np.array_equal(sealed.counters, expected.counters)
-        assert np.array_equal(sealed.counts, expected.counts)
+        assert np.array_equal(sealed.sketch.counters, expected.counters)
+        assert np.array_equal(sealed.sketch.counts, expected.counts)
     assert client.tallies.acknowledged == 100

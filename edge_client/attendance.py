@@ -1,0 +1,102 @@
+"""In which windows a client takes part, as its spool knows it: the presences of one transaction.
+
+A client under public participation binds one presence delta a window while it runs there. The window's records are
+taken only while that presence *stands*: until the service has answered it with anything but that it was counted.
+"""
+
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+from edge_client.lanes import presence_number
+from edge_client.tallies import answer_name
+from hushsum.delta import read_header
+from hushsum.errors import Reason
+from hushsum_proto.answers import Status
+
+#: Rows that a query finds. Any: the values of a row are those of its query.
+Rows = Callable[[str, tuple[object, ...]], Iterable[Any]]
+
+#: Made at the first start under a plan with public participation; other spools never have it.
+TABLE: Final = (
+    "CREATE TABLE IF NOT EXISTS presences"
+    " (sequence INTEGER PRIMARY KEY, window INTEGER NOT NULL, state INTEGER NOT NULL)"
+)
+INDEX: Final = "CREATE INDEX IF NOT EXISTS presences_by_window ON presences (window)"
+
+# Stored numbers, never reused; 0 stands for no presence.
+_STANDS: Final = 1
+_OVER: Final = 2
+_EARLY: Final = 3  # by the service's clock; another one is bound when this device comes by again
+
+_COUNTED: Final = frozenset({Status.ACKNOWLEDGED.value, Status.COUNTED.value})
+_TOO_EARLY: Final = answer_name(Status.REFUSED, Reason.WINDOW_IN_FUTURE)
+_HEADER_BYTES: Final = 64  # no delta's header is longer
+
+
+class Attendance:
+    """The presences of a spool while one transaction is put together.
+
+    Args:
+        rows: What a query finds in the file as it was before.
+    """
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+        self._states: dict[int, int] = {}  # by window: of its latest presence, where this transaction changes it
+        self._taken: list[tuple[int, int]] = []
+        self._answered: list[tuple[int, int]] = []
+
+    def stands(self, window: int) -> bool:
+        """Whether this client takes part in the window."""
+        return self._state(window) == _STANDS
+
+    def take(self, windows: Iterable[int]) -> list[tuple[int, int]]:
+        """(number, window) of a new presence for each window that needs one."""
+        taken = []
+        for window in windows:
+            if self._state(window) in (0, _EARLY):
+                sequence = self._next()
+                self._taken.append((sequence, window))
+                self._states[window] = _STANDS
+                taken.append((presence_number(sequence), window))
+        return taken
+
+    def answered(self, number: int, answer: str) -> list[tuple[int, bytes]]:
+        """Notes the answer of a presence; returns (sequence, bytes) of the records that it takes along."""
+        if answer in _COUNTED:
+            return []
+        sequence = -1 - number
+        state = _EARLY if answer == _TOO_EARLY else _OVER
+        self._answered.append((state, sequence))
+        ((window,),) = self._rows("SELECT window FROM presences WHERE sequence = ?", (sequence,))
+        self._states[window] = state
+        return list(self._records_of(window))
+
+    def write(self, database: sqlite3.Connection) -> None:
+        """Writes what was noted; the caller holds a transaction."""
+        if self._taken:
+            rows = [(sequence, window, _STANDS) for sequence, window in self._taken]
+            database.executemany("INSERT INTO presences (sequence, window, state) VALUES (?, ?, ?)", rows)
+        if self._answered:
+            database.executemany("UPDATE presences SET state = ? WHERE sequence = ?", self._answered)
+
+    def _state(self, window: int) -> int:
+        if window not in self._states:
+            query = "SELECT state FROM presences WHERE window = ? ORDER BY sequence DESC LIMIT 1"
+            self._states[window] = next((state for (state,) in self._rows(query, (window,))), 0)
+        return self._states[window]
+
+    def _next(self) -> int:
+        if self._taken:
+            return self._taken[-1][0] + 1
+        ((highest,),) = self._rows("SELECT coalesce(max(sequence), -1) FROM presences", ())
+        return int(highest) + 1
+
+    def _records_of(self, window: int) -> Iterator[tuple[int, bytes]]:
+        """Those in the file: what this transaction adds comes after its removals, and finds the new state."""
+        heads = self._rows("SELECT sequence, substr(bytes, 1, ?) FROM deltas WHERE sequence >= 0", (_HEADER_BYTES,))
+        found = [sequence for sequence, head in heads if read_header(bytes(head)).window == window]
+        for sequence in found:
+            ((data,),) = self._rows("SELECT bytes FROM deltas WHERE sequence = ?", (sequence,))
+            yield sequence, bytes(data)
