@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
+from fractions import Fraction
 from functools import cached_property
 from math import prod
 from os import PathLike
@@ -50,7 +51,7 @@ class Plan:
         record: ``dim``, ``lower``, ``upper``, and optionally ``names``, ``units`` and ``classes``; or ``kind = "set"``.
         sketch: ``family`` and the family's own keys.
         privacy: ``epsilon``, ``total_epsilon``, and optionally the rest.
-        window: ``length``, ``epoch``, ``lateness``; all optional.
+        window: ``length``, ``epoch``, ``lateness``, ``min_clients``; all optional.
         parameters: The arrays that the sketch names by their digests (:func:`hushsum.parameters.digest`), and no other;
             of made :class:`hushsum.parameters.Parameters`, those that it names are taken.
 
@@ -83,8 +84,8 @@ class Plan:
         family = _family(top.table("sketch"), collection.schema, arrays)
         if (total := max(1, len(collection.classes)) * prod(family.shape)) > _COUNTERS_MAX:
             raise PlanError("record.classes", f"{total} counters in all classes", f"at most {_COUNTERS_MAX}")
-        promise = PrivacySpec.from_table(top.table("privacy"), family.sensitivity)
         schedule = Schedule.from_table(top.table("window"))
+        promise = PrivacySpec.from_table(top.table("privacy"), family.sensitivity, schedule.min_clients)
         fields = {"name": name, "collection": collection, "family": family, "privacy": promise, "window": schedule}
         used = arrays.only(family.digests)
         if arrays is not parameters and len(used) < len(arrays):
@@ -186,11 +187,29 @@ class Plan:
         return self.collection.classes
 
     def replace_privacy(self, **changes: object) -> "Plan":
-        """The same plan with other keys of ``[privacy]``, calibrated anew: another plan, with another id."""
+        """The same plan with other keys of ``[privacy]``, calibrated anew: another plan, with another id.
+
+        A total that is not changed itself, and that the new ε or δ alone would pass, is raised to it.
+
+        Args:
+            changes: Keys and values; None leaves a key out, such as ``min_clients_share`` for public participation.
+
+        Raises:
+            PlanError: With the key, what came and what was expected.
+        """
         fields = self.to_fields()
-        privacy = dict(self.privacy.to_fields())
-        del fields["format"], privacy["mechanism"]
-        return Plan.from_fields({**fields, "privacy": {**privacy, **changes}}, self.parameters)
+        privacy = {**self.privacy.to_fields(), **changes}
+        del fields["format"]
+        if changes.get("mechanism") is None:
+            del privacy["mechanism"]
+        for key, total, old in (
+            ("epsilon", "total_epsilon", self.privacy.total_epsilon),
+            ("delta", "total_delta", self.privacy.total_delta),
+        ):
+            if total not in changes and key in changes and _passes(changes[key], old):
+                privacy[total] = changes[key]
+        written = {key: value for key, value in privacy.items() if value is not None}
+        return Plan.from_fields({**fields, "privacy": written}, self.parameters)
 
     @cached_property
     def _bytes(self) -> bytes:
@@ -211,29 +230,15 @@ class Plan:
         """(classes, *shape of one class's counters); without classes there is one."""
         return (max(1, len(self.classes)), *self.family.shape)
 
-    @property
+    @cached_property
     def guarantee(self) -> Guarantee:
         """What each release of this plan promises."""
-        return Guarantee(
-            epsilon=self.privacy.epsilon,
-            delta=self.privacy.delta,
-            unit=self.privacy.unit,
-            relation="add/remove",
-            mode="central",
-            mechanism=self.privacy.mechanism,
-            records_per_client=self.privacy.records_per_client,
-        )
+        return self.privacy.guarantee(self.family.sensitivity)
 
     @property
     def limits(self) -> Limits:
         """The limits of the plan's population, as the plan declares them."""
-        return Limits(
-            population=self.privacy.population,
-            unit=self.privacy.unit,
-            relation="add/remove",
-            epsilon=self.privacy.total_epsilon,
-            delta=self.privacy.total_delta,
-        )
+        return self.privacy.limits
 
     @cached_property
     def delta_sizes(self) -> DeltaSizes:
@@ -264,6 +269,13 @@ class Plan:
 def plan_id_of(bundle: bytes) -> bytes:
     """The id that a bundle claims, unread: SHA-256 of its canonical bytes, which name the arrays after them."""
     return hashlib.sha256(bundle.partition(_BREAK)[0]).digest()
+
+
+def _passes(value: object, limit: Fraction) -> bool:
+    try:
+        return canonical.real(value) > limit
+    except CanonicalError:
+        return False  # whoever reads the key refuses it by its name
 
 
 def _refuse_unused(arrays: Parameters, used: Parameters) -> None:

@@ -79,6 +79,7 @@ def _classes(plan: Plan, label: str | None) -> slice:
 def noise_std_error(plan: Plan) -> float:
     """The part of an answer's standard error that is noise, from the plan alone; of one class, where it has classes.
 
-    For the hashed family √(2R)·(1 + c/R)/ε in records, which grows with R (MATH: central noise; RACE, Theorem 3.4).
+    For the hashed family and pure ε it is √(2R)·(1 + c/R)/ε in records, which grows with R (MATH: central noise; RACE,
+    Theorem 3.4); with δ above 0 it is √((1 + c²/R)/(2ρ)), which does not.
     """
     return math.sqrt(plan.family.answer_variance(plan.privacy.mechanism.noise().variance))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from hushsum.errors import NotBuiltError, PlanError
+from hushsum.errors import PlanError
 from hushsum.schema import Table
 
 _UNITS_MS: Final = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
@@ -22,11 +22,13 @@ class Schedule:
         length_ms: Length of a window, in milliseconds.
         epoch_ms: Start of window 0, in milliseconds since 1970-01-01T00:00:00Z.
         lateness_ms: How long after a window's end its deltas are still taken, before it is sealed.
+        min_clients: A window with fewer clients is withheld; 0: every window is released.
     """
 
     length_ms: int
     epoch_ms: int
     lateness_ms: int
+    min_clients: int = 0
 
     @classmethod
     def from_table(cls, table: Table) -> "Schedule":
@@ -40,10 +42,9 @@ class Schedule:
         lateness = _duration(table, "lateness", "5m", low_ms=0)
         table.choice("time", built=["event"], known=["arrival"], default="event")
         table.choice("release", built=["tumbling"], known=["cumulative"], default="tumbling")
-        if min_clients := table.integer("min_clients", low=0, default=0):
-            raise NotBuiltError(table.name("min_clients"), min_clients, "0")
+        min_clients = table.integer("min_clients", low=0, default=0)
         table.finish()
-        return cls(length, epoch, lateness)
+        return cls(length, epoch, lateness, min_clients)
 
     def to_fields(self) -> dict[str, object]:
         """Every key of ``[window]``, canonical."""
@@ -54,7 +55,7 @@ class Schedule:
             "lateness": _duration_text(self.lateness_ms),
             "time": "event",
             "release": "tumbling",
-            "min_clients": 0,
+            "min_clients": self.min_clients,
         }
 
     def index_at(self, time_ms: int) -> int:

@@ -103,15 +103,13 @@ def _print(made: "Plan", *, as_json: bool, note: str = "") -> None:
     import json
 
     from hushsum import query
-    from hushsum.canonical import real_text
 
     noise, sizes = query.noise_std_error(made), _sizes(made)
     if as_json:
         numbers = {"noise_std_error": noise, "kernel_error": made.family.kernel_error, **sizes._asdict()}
-        print_json({"id": made.hex_id, **numbers, "plan": json.loads(made.to_bytes())})
+        promised = {"guarantee": made.guarantee.to_fields(), "plan": json.loads(made.to_bytes())}
+        print_json({"id": made.hex_id, **numbers, **promised})
         return
-    mechanism = made.privacy.mechanism
-    scale = f"scale {real_text(mechanism.scale)} on every counter"
     answer = "an answer of one class" if made.classes else "an answer"
     if made.family.name == "hermite":  # whose answers read the counters with weights that differ from query to query
         answer = f"{answer} at the query where noise is worst"
@@ -123,8 +121,9 @@ def _print(made: "Plan", *, as_json: bool, note: str = "") -> None:
         ("delta", _delta(made, sizes)),
         *_kernel_error(made),
         ("promise", _promise(made)),
-        ("noise", f"{mechanism.name}, {scale}: ± {noise:,.4g} records on {answer}"),
-        ("budget", f"ε = {real_text(made.privacy.total_epsilon)} in all, for the population {_population(made)}"),
+        ("noise", f"{_noise(made)}: ± {noise:,.4g} records on {answer}"),
+        *_clients(made),
+        ("budget", _budget(made)),
         ("window", _keys(made.window.to_fields())),
     ]
     print_pairs([*pairs, ("file", note)] if note else pairs, title=made.name)
@@ -223,7 +222,41 @@ def _promise(made: "Plan") -> str:
 
     guarantee = made.guarantee
     bound = "" if guarantee.records_per_client is None else f" (at most {guarantee.records_per_client} records)"
-    return f"ε = {real_text(guarantee.epsilon)} per {guarantee.unit}{bound} and window, {guarantee.relation}"
+    delta = f", δ = {real_text(guarantee.delta)}" if guarantee.delta else ""
+    return f"ε = {real_text(guarantee.epsilon)}{delta} per {guarantee.unit}{bound} and window, {guarantee.relation}"
+
+
+def _noise(made: "Plan") -> str:
+    from hushsum.canonical import real_text
+
+    mechanism, rho = made.privacy.mechanism, made.guarantee.rho
+    if rho is None:
+        return f"{mechanism.name}, scale {real_text(mechanism.scale)} on every counter"
+    zcdp = f"standard deviation {mechanism.noise().std:,.4g} on every counter ({float(rho):.4g}-zCDP)"
+    return f"{mechanism.name}, {zcdp}"
+
+
+def _clients(made: "Plan") -> Iterator[tuple[str, str]]:
+    """What is visible of who takes part, and when a window is withheld."""
+    from hushsum.canonical import real_text
+    from hushsum.privacy.spec import PUBLIC
+
+    if made.privacy.participation == PUBLIC:
+        yield "public", "that a client takes part, which each running one does in every window, with records or without"
+    least, noise = made.window.min_clients, made.privacy.mechanism.clients_noise()
+    if least:
+        by = "its exact number"
+        if noise is not None:
+            epsilon = real_text(made.privacy.claim.clients_epsilon)
+            by = f"a number with noise of ± {noise.std:,.4g}, which takes ε = {epsilon} of the promise"
+        yield "withheld", f"a window of fewer than {least:,} clients, by {by}"
+
+
+def _budget(made: "Plan") -> str:
+    from hushsum.canonical import real_text
+
+    delta = f", δ = {real_text(made.privacy.total_delta)}" if made.privacy.total_delta else ""
+    return f"ε = {real_text(made.privacy.total_epsilon)}{delta} in all, for the population {_population(made)}"
 
 
 def _population(made: "Plan") -> str:

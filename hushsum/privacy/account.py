@@ -6,19 +6,31 @@ Exact fractions, rounded against us where a bound is irrational.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import cached_property
 from itertools import product
 from types import MappingProxyType
 from typing import Final
 
-from hushsum.canonical import real_text
 from hushsum.errors import BudgetError, PlanError
 from hushsum.privacy.event import TUMBLING, Spend
-from hushsum.privacy.relation import FREE, RECORD, RELATIONS, UNITS, Cost, implied, is_delta, is_positive
+from hushsum.privacy.numerals import numeral
+from hushsum.privacy.relation import (
+    NO_LOSS,
+    RECORD,
+    RELATIONS,
+    UNITS,
+    Cost,
+    Loss,
+    implied,
+    is_delta,
+    is_positive,
+)
 
 _Chain = tuple[Spend, "_Chain"] | None
-_Totals = Mapping[tuple[str, str], Cost | None]
+_Totals = Mapping[tuple[str, str], Loss | None]
 
-_NOTHING_SPENT: Final[_Totals] = MappingProxyType(dict.fromkeys(product(UNITS, RELATIONS), FREE))
+_NOTHING_SPENT: Final[_Totals] = MappingProxyType(dict.fromkeys(product(UNITS, RELATIONS), NO_LOSS))
+_COUNTED_MAX: Final = 10**9  # further nobody counts how many more windows can be paid for
 
 
 @dataclass(frozen=True)
@@ -69,7 +81,7 @@ class Account:
     limits: Limits
     _totals: _Totals = field(default_factory=lambda: _NOTHING_SPENT, repr=False)
     # Parallel composition: the worst window so far, by plan and relation.
-    _worst: Mapping[tuple[str, str], Cost] = field(default_factory=dict, repr=False)
+    _worst: Mapping[tuple[str, str], Loss] = field(default_factory=dict, repr=False)
     _newest_window: Mapping[str, int] = field(default_factory=dict, repr=False)
     # Newest first, each linked to the one before: sharing the past makes a charge cheap.
     _chain: _Chain = field(default=None, repr=False)
@@ -80,26 +92,74 @@ class Account:
         return tuple(self._backwards())[::-1]
 
     @property
+    def newest(self) -> Spend | None:
+        """The last spend; None where there is none."""
+        return self._chain[0] if self._chain else None
+
+    @property
+    def loss(self) -> Loss | None:
+        """All spends together in the unit and relation of the limits; None ("none") where some imply nothing there."""
+        return self._totals[self.limits.unit, self.limits.relation]
+
+    @cached_property
+    def cost(self) -> Cost | None:
+        """The same as the ε at the δ of the limits, and the part of δ that this uses; None where there is no such ε."""
+        return None if self.loss is None else self.loss.cost(self.limits.delta)
+
+    @property
     def spent(self) -> Cost:
-        """The total in the unit and relation of the limits.
+        """The same as :attr:`cost`.
 
         Raises:
             BudgetError: It reads "none", which no charge lets happen.
         """
-        total = self.total(self.limits.unit, self.limits.relation)
-        if total is None:
-            raise BudgetError(f"the spends of {self._name} imply nothing for its unit and relation")
-        return total
+        if self.cost is None:
+            raise BudgetError(f"the spends of {self._name} have no total for its unit and relation at its total_delta")
+        return self.cost
 
     @property
     def left(self) -> Cost:
-        """What the limits still allow; nothing where they were lowered below what is spent."""
+        """What the limits still allow; nothing where they were lowered below what is spent.
+
+        Where zCDP is converted, all of δ counts as spent from the first release on, and more releases take none of it.
+        """
         left = self.limits.cost.minus(self.spent)
         return Cost(max(left.epsilon, Fraction(0)), max(left.delta, Fraction(0)))
 
     def total(self, unit: str, relation: str) -> Cost | None:
-        """All spends together in one unit and relation, or None ("none") where some of them imply nothing for it."""
-        return self._totals[unit, relation]
+        """All spends together in one unit and relation, at the δ of the limits.
+
+        Returns:
+            None ("none") where some spends imply nothing for it, or give no ε at this δ.
+        """
+        loss = self._totals[unit, relation]
+        return None if loss is None else loss.cost(self.limits.delta)
+
+    def affordable(self, spend: Spend) -> int | None:
+        """How many more spends such as this one the limits allow, of other windows if it has one.
+
+        Returns:
+            None where they never add up, for a record is in one window; else a number, at most 10⁹.
+
+        Raises:
+            BudgetError: It is of another population, or would make the total read "none".
+        """
+        self._refuse_foreign(spend.population, spend.unit, spend.relation)
+        once = self.recorded(spend)
+        twice = once.recorded(spend)
+        if once.loss is None or twice.loss is None or not once.loss.within(self.limits.cost):
+            return 0
+        base, growth = once.loss, twice.loss.minus(once.loss)
+        if growth == NO_LOSS:
+            return None
+        low, high = 1, 2
+        while high <= _COUNTED_MAX and base.plus(growth.times(high - 1)).within(self.limits.cost):
+            low, high = high, 2 * high
+        while high - low > 1:
+            middle = (low + high) // 2
+            fits = base.plus(growth.times(middle - 1)).within(self.limits.cost)
+            low, high = (middle, high) if fits else (low, middle)
+        return min(low, _COUNTED_MAX)
 
     def register(self, limits: Limits) -> "Account":
         """The account after one more plan of the population: a plan may lower its limits, never raise them.
@@ -110,64 +170,81 @@ class Account:
             limits: What the plan declares, with the unit and relation that its spends will have.
 
         Raises:
-            BudgetError: Another population, a higher limit, or spends that would make the total read "none".
+            BudgetError: Another population, a higher limit, a δ at which what is spent has no ε, or spends that would
+                make the total read "none".
         """
         self._refuse_foreign(limits.population, limits.unit, limits.relation)
         own = self.limits
         for name, asked, fixed in (("epsilon", limits.epsilon, own.epsilon), ("delta", limits.delta, own.delta)):
             if asked > fixed:
                 raise BudgetError(
-                    f"total_{name} of {self._name} is {real_text(fixed)}: a plan may lower it, never raise it; "
-                    f"got {real_text(asked)}"
+                    f"total_{name} of {self._name} is {numeral(fixed, up=False)}: a plan may lower it, never raise it; "
+                    f"got {numeral(asked, up=True)}"
                 )
-        return replace(self, limits=replace(own, epsilon=limits.epsilon, delta=limits.delta))
+        lowered = replace(self, limits=replace(own, epsilon=limits.epsilon, delta=limits.delta))
+        if lowered.cost is None and self.cost is not None:
+            raise BudgetError(
+                f"total_delta of {self._name} cannot be lowered to {numeral(limits.delta, up=True)}: what is spent has "
+                "no epsilon there"
+            )
+        return lowered
 
     def charge(self, spend: Spend) -> "Account":
         """The account after a new spend.
 
         Raises:
-            BudgetError: It would pass a limit, is of another population, would make the total read "none", or its
-                window was charged before. The message says what is asked and what is left.
+            BudgetError: It would pass a limit, is of another population, would make the total read "none", needs a
+                total_delta, or its window was charged before. The message says what is asked and what is left.
         """
         self._refuse_foreign(spend.population, spend.unit, spend.relation)
         if self._holds_window(spend):
             raise BudgetError(f"window {spend.window} of plan {spend.plan_id[:12]} was charged before")
         after = self.recorded(spend)
-        total, limit = after.spent, self.limits.cost
-        if total.epsilon > limit.epsilon or total.delta > limit.delta:
+        if after.loss is not None and after.loss.within(self.limits.cost):
+            return after
+        if after.cost is None:
             raise BudgetError(
-                f"{self._name} cannot pay for this release: it asks {_text(total.minus(self.spent))}, "
-                f"and of {_text(limit)} there is left {_text(self.left)}"
+                f"total_delta is required: {self._name} allows a delta of {numeral(self.limits.delta, up=False)} in "
+                "all, and this release has no epsilon there"
             )
-        return after
-
-    def recorded(self, spend: Spend) -> "Account":
-        """The account after a spend that was charged elsewhere already, as a store replays it: nothing refuses it."""
-        worst, old = self._worst, FREE
-        new = spend.cost
-        if spend.unit == RECORD and spend.kind == TUMBLING:
-            # A record is in one window of its plan, so that these windows compose in parallel.
-            group = (spend.plan_id, spend.relation)
-            old = worst.get(group, FREE)
-            new = old.worst(new)
-            if new != old:
-                worst = {**worst, group: new}
-        newest = self._newest_window
-        if spend.window is not None:
-            newest = {**newest, spend.plan_id: max(spend.window, newest.get(spend.plan_id, spend.window))}
-        return replace(
-            self,
-            _totals={target: _added(total, spend, old, new, target) for target, total in self._totals.items()},
-            _worst=worst,
-            _newest_window=newest,
-            _chain=(spend, self._chain),
+        raise BudgetError(
+            f"{self._name} cannot pay for this release: it asks {_text(after.spent.minus(self.spent), up=True)}, "
+            f"and of {_text(self.limits.cost, up=False)} there is left {_text(self.left, up=False)}"
         )
+
+    def recorded(self, *spends: Spend) -> "Account":
+        """The account after spends that were charged elsewhere already, as a store replays them: nothing refuses them.
+
+        Many at once take far less time than one by one.
+        """
+        chain, newest = self._chain, dict(self._newest_window)
+        alike: dict[object, tuple[Spend, int]] = {}
+        for spend in spends:
+            chain = (spend, chain)
+            if spend.window is not None:
+                newest[spend.plan_id] = max(spend.window, newest.get(spend.plan_id, spend.window))
+            # Spends that were read or made together share their events: the same object, kept alive by the chain.
+            key = (spend.plan_id, spend.kind, spend.unit, spend.relation, id(spend.events))
+            alike[key] = (spend, alike[key][1] + 1 if key in alike else 1)
+        totals, worst = dict(self._totals), dict(self._worst)
+        for spend, times in alike.values():
+            old, new, count = NO_LOSS, spend.loss, times
+            if spend.unit == RECORD and spend.kind == TUMBLING:
+                # A record is in one window of its plan, so that these windows compose in parallel.
+                group = (spend.plan_id, spend.relation)
+                old = worst.get(group, NO_LOSS)
+                new, count = old.worst(new), 1
+                if new == old:
+                    continue
+                worst[group] = new
+            totals = {target: _added(total, spend, (old, new, count), target) for target, total in totals.items()}
+        return replace(self, _totals=totals, _worst=worst, _newest_window=newest, _chain=chain)
 
     def _refuse_foreign(self, population: str, unit: str, relation: str) -> None:
         own = self.limits
         if population != own.population:
             raise BudgetError(f"this is the ledger of {self._name}, not of population {population!r}")
-        if implied(FREE, unit=unit, relation=relation, for_unit=own.unit, for_relation=own.relation) is None:
+        if implied(NO_LOSS, unit=unit, relation=relation, for_unit=own.unit, for_relation=own.relation) is None:
             raise BudgetError(
                 f"{self._name} is accounted for unit {own.unit!r} under {own.relation}; a spend for unit {unit!r} "
                 f"under {relation} implies nothing there, and the total would read none"
@@ -191,16 +268,20 @@ class Account:
         return f"population {self.limits.population!r}"
 
 
-def _added(total: Cost | None, spend: Spend, old: Cost, new: Cost, target: tuple[str, str]) -> Cost | None:
-    """A total after what it holds of a spend's group grew from ``old`` to ``new``."""
-    after, before = (
-        implied(cost, unit=spend.unit, relation=spend.relation, for_unit=target[0], for_relation=target[1])
-        for cost in (new, old)
-    )
-    if total is None or after is None or before is None:
+def _added(total: Loss | None, spend: Spend, grown: tuple[Loss, Loss, int], target: tuple[str, str]) -> Loss | None:
+    """A total after what it holds of a spend's group grew from one loss to another, so many times."""
+    if total is None:
         return None
-    return total.plus(after.minus(before))
+    old, new, count = grown
+    before, after = (
+        implied(loss, unit=spend.unit, relation=spend.relation, for_unit=target[0], for_relation=target[1])
+        for loss in (old, new)
+    )
+    if after is None or before is None:
+        return None
+    growth = after if old == NO_LOSS else after.minus(before)
+    return total.plus(growth if count == 1 else growth.times(count))
 
 
-def _text(cost: Cost) -> str:
-    return f"epsilon {real_text(cost.epsilon)}, delta {real_text(cost.delta)}"
+def _text(cost: Cost, *, up: bool) -> str:
+    return f"epsilon {numeral(cost.epsilon, up=up)}, delta {numeral(cost.delta, up=up)}"

@@ -1,39 +1,47 @@
 """From a guarantee to the exact parameters of its mechanism; runs once, where a plan is made."""
 
+import math
 from fractions import Fraction
+from functools import lru_cache
+from types import ModuleType
 from typing import Final
 
-from hushsum.privacy.mechanism import DISCRETE_LAPLACE, Mechanism
-from hushsum.privacy.verifier import records_of_unit, scale_needed
+from hushsum.canonical import real_text
+from hushsum.errors import GuaranteeError, Missing, PlanError
+from hushsum.privacy.claim import Claim
+from hushsum.privacy.mechanism import DISCRETE_GAUSSIAN, DISCRETE_LAPLACE, Mechanism, scale_fits, scales_text
+from hushsum.privacy.verifier import scale_needed, verify
+from hushsum.privacy.zcdp import ALPHAS
 from hushsum.sensitivity import Sensitivity
 
-COUNT_SHARE: Final = Fraction(1, 20)  # of ε, for the count counter
+COUNT_SHARE: Final = Fraction(1, 20)  # of ε, or of ρ, for the count counter
 SIGNIFICANT_DIGITS: Final = 6
+_TOLERANCE: Final = 1e-9  # of ρ, far below the digits that are kept
 
 
-def calibrate(
-    sensitivity: Sensitivity, *, epsilon: Fraction, delta: Fraction, unit: str, records_per_client: int | None
-) -> Mechanism:
-    """The mechanism with the least noise that supports a guarantee.
+def calibrate(sensitivity: Sensitivity, claim: Claim) -> Mechanism:
+    """The mechanism with the least noise that supports a claim. All its scales are rounded towards more noise.
 
-    Pure ε: one scale m·(L1 + c)/ε for all counters, rounded towards more noise, where the count counter's scale
-    c = ⌈L1·0.05/0.95⌉ gives it 5 % of ε.
+    Pure ε: discrete Laplace, one scale m·(L1 + c)/ε for all counters, where c = ⌈L1·0.05/0.95⌉ gives the count counter
+    5 % of ε. δ > 0: discrete Gaussian, σ² = m²·(L2² + c²)/(2ρ) with the largest ρ that gives (ε, δ), where
+    c = ⌈L2·√(0.05/0.95)⌉ gives it 5 % of ρ. The test of the number of clients, where the claim has one, takes its share
+    of ε first.
 
     Args:
         sensitivity: Of one record under the plan's relation, without the count counter.
-        epsilon: Above 0, of one unit and one release.
-        delta: 0.
-        unit: ``record`` or ``client``.
-        records_per_client: m, for unit ``client`` alone.
+        claim: What is promised of one release.
 
     Raises:
-        NotBuiltError: δ > 0.
-        PlanError: The guarantee is out of range or contradicts itself, or needs noise that no counter can hold.
+        PlanError: The claim needs noise that no counter can hold; or δ > 0 without the package dp_accounting.
     """
-    records = records_of_unit(epsilon=epsilon, delta=delta, unit=unit, records_per_client=records_per_client)
+    clients_scale = None
+    if claim.clients_share is not None:
+        clients_scale = _held(DISCRETE_LAPLACE, round_up(1 / claim.clients_epsilon), claim)
+    if claim.delta:
+        return _gaussian(sensitivity, claim, clients_scale)
     count_scale = _ceil(sensitivity.l1 * COUNT_SHARE / (1 - COUNT_SHARE))
-    needed = scale_needed(sensitivity, count_scale, records, epsilon)
-    return Mechanism(DISCRETE_LAPLACE, round_up(needed), count_scale)
+    needed = scale_needed(sensitivity, count_scale, claim.records, claim.counters_epsilon)
+    return Mechanism(DISCRETE_LAPLACE, _held(DISCRETE_LAPLACE, round_up(needed), claim), count_scale, clients_scale)
 
 
 def round_up(value: Fraction) -> Fraction:
@@ -45,5 +53,81 @@ def round_up(value: Fraction) -> Fraction:
     return _ceil(value / notch) * notch
 
 
+def _gaussian(sensitivity: Sensitivity, claim: Claim, clients_scale: Fraction | None) -> Mechanism:
+    count_scale = _ceil_root(sensitivity.l2_squared * COUNT_SHARE / (1 - COUNT_SHARE))
+    squared = claim.records**2 * sensitivity.with_count(count_scale).l2_squared
+    rho = _rho(claim.counters_epsilon, claim.delta)
+    needed = squared / (2 * rho)
+    more = Fraction(1, 10 ** (SIGNIFICANT_DIGITS + 1))
+    while True:
+        scale = _held(DISCRETE_GAUSSIAN, round_up(needed), claim)
+        mechanism = Mechanism(DISCRETE_GAUSSIAN, scale, count_scale, clients_scale)
+        try:
+            verify(mechanism, sensitivity, claim)
+        except GuaranteeError:  # the accountant counts in floats: what they lost is hardly ever a notch
+            needed, more = scale * (1 + more), 2 * more
+        else:
+            return mechanism
+
+
+@lru_cache(maxsize=256)
+def _rho(epsilon: Fraction, delta: Fraction) -> Fraction:
+    """The largest ρ of which the accountant says that ρ-zCDP gives (ε, δ), by bisection."""
+    accounting = _accounting()
+    orders = [float(alpha) for alpha in ALPHAS]
+
+    def allowed(rho: float) -> bool:
+        accountant = accounting.rdp.RdpAccountant(orders)
+        accountant.compose(accounting.ZCDpEvent(rho))
+        return bool(accountant.get_epsilon(float(delta)) <= epsilon)
+
+    # ε is near ρ + 2·√(ρ·ln(1/δ)), which gives a first guess; a factor of two on either side brackets the truth.
+    surprise = -math.log(delta)
+    low = high = (epsilon / (math.sqrt(surprise + epsilon) + math.sqrt(surprise))) ** 2
+    while not allowed(low):
+        low /= 2
+    while allowed(high):
+        high *= 2
+    while high / low > 1 + _TOLERANCE:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if allowed(middle) else (low, middle)
+    return Fraction(low)
+
+
+def _accounting() -> ModuleType:
+    try:
+        import dp_accounting
+        import dp_accounting.rdp
+    except ImportError as error:
+        expected = (
+            "the mechanism that `hushsum plan make` writes, for delta is above 0; to calibrate one here: "
+            "pip install 'hushsum[accounting]'"
+        )
+        raise PlanError("privacy.mechanism", Missing.MISSING, expected) from error
+    module: ModuleType = dp_accounting
+    return module
+
+
+def _held(name: str, scale: Fraction, claim: Claim) -> Fraction:
+    if scale_fits(name, scale):
+        return scale
+    expected = (
+        f"a guarantee whose noise a counter can hold: this one needs {name} of scale {_short(scale)}, which is drawn "
+        f"{scales_text(name)}"
+    )
+    raise PlanError("privacy.epsilon", real_text(claim.epsilon), expected)
+
+
+def _short(scale: Fraction) -> str:
+    """Six digits of a scale, however large: a float ends at 10^308."""
+    digits = len(str(scale.numerator)) - len(str(scale.denominator))
+    return real_text(scale) if abs(digits) < 10 else f"about 10^{digits}"
+
+
 def _ceil(value: Fraction) -> int:
     return -(-value.numerator // value.denominator)
+
+
+def _ceil_root(value: Fraction) -> int:
+    """⌈√value⌉ of a value above 0, exactly."""
+    return math.isqrt(_ceil(value) - 1) + 1

@@ -1,38 +1,169 @@
-"""One spend of privacy, as a value that a ledger keeps."""
+"""One run of a mechanism, and one spend of privacy, as values that a ledger keeps."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cached_property, lru_cache, reduce
 from typing import Final, Self
 
+from hushsum import canonical
 from hushsum.canonical import INTEGER_LIMIT, real_text
-from hushsum.errors import PlanError
+from hushsum.errors import CanonicalError, GuaranteeError, PlanError
 from hushsum.privacy.guarantee import MODES
-from hushsum.privacy.relation import RELATIONS, UNITS, Cost, is_delta, is_positive
+from hushsum.privacy.mechanism import DISCRETE_GAUSSIAN, DISCRETE_LAPLACE
+from hushsum.privacy.relation import NO_LOSS, RELATIONS, UNITS, Loss, is_delta, is_positive
 from hushsum.schema import Table
+from hushsum.sensitivity import Sensitivity
 
 TUMBLING: Final = "tumbling"
 IN_PROCESS: Final = "in-process"
-KINDS: Final = (TUMBLING, IN_PROCESS)
+CHOICE: Final = "choice"
+KINDS: Final = (TUMBLING, IN_PROCESS, CHOICE)
+
+REPORT_NOISY_MAX: Final = "report-noisy-max"
+MECHANISMS: Final = (DISCRETE_LAPLACE, DISCRETE_GAUSSIAN, REPORT_NOISY_MAX)
 
 _PLAN_ID: Final = re.compile(r"[0-9a-f]{64}")
+_NORMS: Final = ("l0", "l1", "l2_squared", "linf")
+_WINDOW: Final = b',"window":'  # the last of the canonical keys of a spend
+
+
+@dataclass(frozen=True)
+class Event:
+    """One run of a mechanism with its exact parameters.
+
+    Args:
+        mechanism: ``discrete-laplace`` (noise of scale b on every value), ``discrete-gaussian`` (of σ² on every value),
+            or ``report-noisy-max`` (noise of scale b on every utility, of which the largest one's index is shown).
+        scale: b, or σ² for ``discrete-gaussian``.
+        sensitivity: How far one unit moves the values, under the relation of the spend: all its records together, the
+            count counters included.
+        epsilon: The pure ε that is claimed; 0 for ``discrete-gaussian``, of which ρ follows from the rest.
+
+    Raises:
+        PlanError: A field is out of range; it names the field under ``event``.
+        GuaranteeError: The parameters do not support the claim.
+    """
+
+    mechanism: str
+    scale: Fraction
+    sensitivity: Sensitivity
+    epsilon: Fraction
+
+    def __post_init__(self) -> None:
+        if self.mechanism not in MECHANISMS:
+            raise PlanError("event.mechanism", self.mechanism, " or ".join(map(repr, MECHANISMS)))
+        if not is_positive(self.scale):
+            raise PlanError("event.scale", self.scale, "an exact number above 0")
+        for name in _NORMS:
+            norm = getattr(self.sensitivity, name)
+            if type(norm) is not int or norm < 1:
+                raise PlanError(f"event.sensitivity.{name}", norm, "an integer of at least 1")
+        if self.mechanism == DISCRETE_GAUSSIAN:
+            if self.epsilon != 0:
+                raise GuaranteeError(f"discrete Gaussian noise supports no pure epsilon, got {real_text(self.epsilon)}")
+        elif not is_positive(self.epsilon):
+            raise PlanError("event.epsilon", self.epsilon, "an exact number above 0")
+        elif self.epsilon < self._needed:
+            raise GuaranteeError(
+                f"{self.mechanism} of scale {real_text(self.scale)} does not support epsilon {real_text(self.epsilon)} "
+                f"at a sensitivity of {self.sensitivity}: it supports {real_text(self._needed)}"
+            )
+
+    @property
+    def rho(self) -> Fraction:
+        """ρ of zCDP: L2²/(2σ²) (Canonne, Kamath and Steinke 2020, Theorem 14); 0 for the others, which are pure."""
+        if self.mechanism != DISCRETE_GAUSSIAN:
+            return Fraction(0)
+        return self.sensitivity.l2_squared / (2 * self.scale)
+
+    @cached_property
+    def loss(self) -> Loss:
+        """What it loses, in its own unit and relation."""
+        return Loss(rho=self.rho) if self.mechanism == DISCRETE_GAUSSIAN else Loss.of_pure(self.epsilon)
+
+    @property
+    def _needed(self) -> Fraction:
+        # A noisy maximum shows one index, however many utilities there are: one may rise as the others fall.
+        if self.mechanism == REPORT_NOISY_MAX:
+            return 2 * self.sensitivity.linf / self.scale
+        return self.sensitivity.l1 / self.scale
+
+    def to_fields(self) -> dict[str, object]:
+        """Nested strings, ready for the canonical encoding; norms too, for their squares pass its integers."""
+        return {
+            "mechanism": self.mechanism,
+            "scale": real_text(self.scale),
+            "sensitivity": {name: str(getattr(self.sensitivity, name)) for name in _NORMS},
+            "epsilon": real_text(self.epsilon),
+        }
+
+    @classmethod
+    def from_table(cls, table: Table) -> Self:
+        """Reads what :meth:`to_fields` wrote.
+
+        Raises:
+            PlanError: A field is missing, unknown or out of range.
+            GuaranteeError: The parameters do not support the claim.
+        """
+        norms = table.table("sensitivity")
+        event = cls(
+            mechanism=table.choice("mechanism", built=MECHANISMS),
+            scale=table.real("scale", expected="an exact number above 0", above=0),
+            sensitivity=Sensitivity(**{name: _whole(norms, name) for name in _NORMS}),
+            epsilon=table.real("epsilon", expected="an exact number of at least 0"),
+        )
+        norms.finish()
+        table.finish()
+        return event
+
+
+@dataclass(frozen=True)
+class ClaimedEvent:
+    """One run of a mechanism as the first version of the ledger wrote it: its claim, without parameters.
+
+    Args:
+        mechanism: Its name.
+        epsilon: Above 0.
+        delta: From 0 to below 1.
+
+    Raises:
+        PlanError: A field is out of range; it names the field under ``spend``.
+    """
+
+    mechanism: str
+    epsilon: Fraction
+    delta: Fraction
+
+    def __post_init__(self) -> None:
+        if not is_positive(self.epsilon):
+            raise PlanError("spend.epsilon", self.epsilon, "an exact number above 0")
+        if not is_delta(self.delta):
+            raise PlanError("spend.delta", self.delta, "an exact number from 0 to below 1")
+
+    @cached_property
+    def loss(self) -> Loss:
+        """What it loses, in its own unit and relation."""
+        return Loss.of_pure(self.epsilon, self.delta)
+
+    def to_fields(self) -> dict[str, object]:
+        """Strings, which stand among the fields of its spend."""
+        return {"mechanism": self.mechanism, "epsilon": real_text(self.epsilon), "delta": real_text(self.delta)}
 
 
 @dataclass(frozen=True)
 class Spend:
-    """What one outcome, or one in-process release, costs its population.
+    """What one outcome, one in-process release, or one private choice costs its population.
 
     Args:
         population: Whose data it is.
         plan_id: 64 lower-case hexadecimal digits.
-        kind: ``tumbling``, or ``in-process`` for a release without a window.
+        kind: ``tumbling``, ``in-process`` for a release without a window, or ``choice`` of a plan's parameter.
         window: The window's index, for ``tumbling`` alone.
         unit: ``record`` or ``client``.
         relation: ``add/remove``, ``zero-out`` or ``replace``.
         mode: ``central``.
-        mechanism: Its name.
-        epsilon: Above 0.
-        delta: From 0 to below 1.
+        events: Every mechanism that ran; none where a window was withheld by a number that is public.
 
     Raises:
         PlanError: A field is out of range; it names the field under ``spend``.
@@ -45,9 +176,7 @@ class Spend:
     unit: str
     relation: str
     mode: str
-    mechanism: str
-    epsilon: Fraction
-    delta: Fraction
+    events: tuple[Event, ...] | tuple[ClaimedEvent]
 
     def __post_init__(self) -> None:
         if not _PLAN_ID.fullmatch(self.plan_id):
@@ -64,18 +193,19 @@ class Spend:
             raise PlanError("spend.window", self.window, "a window's index for kind 'tumbling', else None")
         if self.window is not None and (type(self.window) is not int or abs(self.window) > INTEGER_LIMIT):
             raise PlanError("spend.window", self.window, "an integer")
-        if not is_positive(self.epsilon):
-            raise PlanError("spend.epsilon", self.epsilon, "an exact number above 0")
-        if not is_delta(self.delta):
-            raise PlanError("spend.delta", self.delta, "an exact number from 0 to below 1")
+        if type(self.events) is not tuple or (not self.events and self.kind != TUMBLING):
+            raise PlanError("spend.events", self.events, "a tuple of at least one event, but for a withheld window")
 
     @property
-    def cost(self) -> Cost:
-        """Its (ε, δ), in its own unit and relation."""
-        return Cost(self.epsilon, self.delta)
+    def loss(self) -> Loss:
+        """What it loses, in its own unit and relation."""
+        return reduce(Loss.plus, (event.loss for event in self.events), NO_LOSS)
 
     def to_fields(self) -> dict[str, object]:
-        """Strings and integers, ready for the canonical encoding; ``window`` only where there is one."""
+        """Nested strings and integers, ready for the canonical encoding; ``window`` only where there is one."""
+        what: dict[str, object] = {"events": [event.to_fields() for event in self.events]}
+        if self.events and isinstance(self.events[0], ClaimedEvent):
+            what = self.events[0].to_fields()
         fields: dict[str, object] = {
             "population": self.population,
             "plan_id": self.plan_id,
@@ -83,9 +213,7 @@ class Spend:
             "unit": self.unit,
             "relation": self.relation,
             "mode": self.mode,
-            "mechanism": self.mechanism,
-            "epsilon": real_text(self.epsilon),
-            "delta": real_text(self.delta),
+            **what,
         }
         if self.window is not None:
             fields["window"] = self.window
@@ -93,12 +221,24 @@ class Spend:
 
     @classmethod
     def from_fields(cls, fields: object) -> Self:
-        """Reads what :meth:`to_fields` wrote.
+        """Reads what :meth:`to_fields` wrote, in this version or the first.
 
         Raises:
             PlanError: A field is missing, unknown or out of range.
+            GuaranteeError: An event's parameters do not support its claim.
         """
         table = Table(fields, "spend")
+        events: tuple[Event, ...] | tuple[ClaimedEvent]
+        if table.has("events"):
+            events = tuple(Event.from_table(event) for event in table.tables("events"))
+        else:
+            events = (
+                ClaimedEvent(
+                    mechanism=table.text("mechanism"),
+                    epsilon=table.real("epsilon", expected="an exact number above 0", above=0),
+                    delta=table.real("delta", expected="an exact number from 0 to below 1"),
+                ),
+            )
         spend = cls(
             population=table.text("population"),
             plan_id=table.text("plan_id"),
@@ -107,9 +247,43 @@ class Spend:
             unit=table.choice("unit", built=UNITS),
             relation=table.choice("relation", built=RELATIONS),
             mode=table.choice("mode", built=MODES),
-            mechanism=table.text("mechanism"),
-            epsilon=table.real("epsilon", expected="an exact number above 0", above=0),
-            delta=table.real("delta", expected="an exact number from 0 to below 1"),
+            events=events,
         )
         table.finish()
         return spend
+
+    def to_bytes(self) -> bytes:
+        """Its canonical bytes."""
+        return canonical.encode(self.to_fields())
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> "Spend":
+        """Reads what :meth:`to_bytes` wrote. Spends that differ by their window alone share their events.
+
+        Raises:
+            CanonicalError: Not canonical bytes.
+            PlanError: A field is missing, unknown or out of range.
+            GuaranteeError: An event's parameters do not support its claim.
+        """
+        head, found, window = data.rpartition(_WINDOW)
+        if not found:
+            return _read(data)
+        try:
+            number = int(window[:-1])
+        except ValueError:
+            number = None
+        if window != b"%r}" % number:
+            raise CanonicalError(f"not canonical: {canonical.shown(window)} where a window's index ends a spend")
+        return replace(_read(head + _WINDOW + b"0}"), window=number)
+
+
+@lru_cache(maxsize=256)
+def _read(data: bytes) -> Spend:
+    return Spend.from_fields(canonical.decode(data))
+
+
+def _whole(table: Table, name: str) -> int:
+    value = table.real(name, expected="an integer of at least 1", above=0)
+    if value.denominator != 1:
+        raise PlanError(table.name(name), real_text(value), "an integer of at least 1")
+    return value.numerator

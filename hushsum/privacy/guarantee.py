@@ -7,7 +7,8 @@ from typing import Final, Self
 
 from hushsum.canonical import real_text
 from hushsum.errors import PlanError
-from hushsum.privacy.mechanism import Mechanism
+from hushsum.privacy.calibration import round_up
+from hushsum.privacy.mechanism import DISCRETE_GAUSSIAN, Mechanism
 from hushsum.privacy.relation import ADD_REMOVE, CLIENT, RELATIONS, REPLACE, UNITS, ZERO_OUT, is_delta, is_positive
 from hushsum.schema import Table
 
@@ -16,7 +17,7 @@ MODES: Final = (CENTRAL,)
 
 _NEIGHBOURS: Final = {
     ADD_REMOVE: "adding or removing",
-    ZERO_OUT: "emptying (though not hiding the presence of)",
+    ZERO_OUT: "emptying",
     REPLACE: "replacing by others",
 }
 
@@ -33,6 +34,7 @@ class Guarantee:
         mode: ``central``: the aggregator is trusted and adds the noise.
         mechanism: What was drawn.
         records_per_client: m, the most records of one client in a window; None for unit ``record``.
+        rho: What the counters' noise gives in zCDP, rounded up; None but for ``discrete-gaussian``.
 
     Raises:
         PlanError: A field is out of range; it names the field under ``guarantee``.
@@ -45,6 +47,7 @@ class Guarantee:
     mode: str
     mechanism: Mechanism
     records_per_client: int | None
+    rho: Fraction | None = None
 
     def __post_init__(self) -> None:
         if not is_positive(self.epsilon):
@@ -61,6 +64,8 @@ class Guarantee:
         m = self.records_per_client
         if (m is not None) != (self.unit == CLIENT) or (m is not None and (type(m) is not int or m < 1)):
             raise PlanError("guarantee.records_per_client", m, "an integer of at least 1 with unit 'client', else None")
+        if not is_positive(self.rho) if self.mechanism.name == DISCRETE_GAUSSIAN else self.rho is not None:
+            raise PlanError("guarantee.rho", self.rho, "an exact number above 0 with discrete-gaussian, else None")
 
     def statement(self, *, accounted: bool) -> str:
         """The guarantee in plain words.
@@ -68,7 +73,14 @@ class Guarantee:
         Args:
             accounted: Whether a ledger was charged for this release.
         """
-        return " ".join((self._promise(), self._means(), _accounting(accounted=accounted)))
+        parts = (
+            self._promise(),
+            self._participation(),
+            self._means(),
+            self._outcome(),
+            _accounting(accounted=accounted),
+        )
+        return " ".join(part for part in parts if part)
 
     def _promise(self) -> str:
         whose = "one record"
@@ -81,14 +93,33 @@ class Guarantee:
             f"factor of at most {_factor(self.epsilon)}{but}."
         )
 
-    def _means(self) -> str:
+    def _participation(self) -> str:
+        if self.relation != ZERO_OUT:
+            return ""
         return (
-            "The aggregator is trusted with the exact counters and adds the noise once "
-            f"({self.mechanism.name} of scale {real_text(self.mechanism.scale)} on every counter)."
+            "That a client takes part is not hidden: each submits in every window, with records or without, and how "
+            "many did may decide whether a window is released."
+        )
+
+    def _means(self) -> str:
+        mechanism, every = self.mechanism, "on every counter, the number of records included"
+        noise = f"{mechanism.name} of scale {real_text(mechanism.scale)} {every}"
+        if self.rho is not None:
+            deviation = f"{math.sqrt(mechanism.scale):.4g}"
+            noise = f"{mechanism.name} of standard deviation {deviation} {every}: {real_text(self.rho)}-zCDP"
+        return f"The aggregator is trusted with the exact counters and adds the noise once ({noise})."
+
+    def _outcome(self) -> str:
+        scale = self.mechanism.clients_scale
+        if scale is None:
+            return ""
+        return (
+            "Whether a window is released is decided by its number of clients with noise of its own (discrete-laplace "
+            f"of scale {real_text(scale)}); epsilon {real_text(round_up(1 / scale))} of the whole pays for that."
         )
 
     def to_fields(self) -> dict[str, object]:
-        """Nested strings and integers for the canonical encoding; ``records_per_client`` only where it is set."""
+        """Strings and integers, ready for the encoding; ``records_per_client`` and ``rho`` only where they are set."""
         fields: dict[str, object] = {
             "epsilon": real_text(self.epsilon),
             "delta": real_text(self.delta),
@@ -99,6 +130,8 @@ class Guarantee:
         }
         if self.records_per_client is not None:
             fields["records_per_client"] = self.records_per_client
+        if self.rho is not None:
+            fields["rho"] = real_text(self.rho)
         return fields
 
     @classmethod
@@ -117,6 +150,7 @@ class Guarantee:
             mode=table.choice("mode", built=MODES),
             mechanism=Mechanism.from_table(table.table("mechanism")),
             records_per_client=table.integer("records_per_client", low=1) if table.has("records_per_client") else None,
+            rho=table.real("rho", expected="an exact number above 0", above=0) if table.has("rho") else None,
         )
         table.finish()
         return guarantee

@@ -11,13 +11,16 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Final, Self
 
-from hushsum.canonical import decode, encode, real, real_text
+from hushsum.canonical import real, real_text
 from hushsum.errors import LedgerError
 from hushsum.privacy.account import Account, Limits
 from hushsum.privacy.event import Spend
+from hushsum.privacy.plain_words import account_told
 from hushsum.privacy.relation import FREE, Cost
 
-FORMAT_VERSION: Final = 1
+#: 2: spends hold their events, which version 1 would not read; the tables are the same.
+FORMAT_VERSION: Final = 2
+_VERSIONS_READ: Final = (1, FORMAT_VERSION)
 _APPLICATION_ID: Final = 0x48754C67  # "HuLg", in the file's header
 _BUSY_SECONDS: Final = 30.0
 _SYNCHRONOUS_FULL: Final = 2
@@ -110,7 +113,7 @@ class Ledger:
             account = self._registered(self._lowered(spend, limits)).charge(spend)
             cursor = self._db.execute(
                 "INSERT INTO spend (plan_id, kind, window_index, fields) VALUES (?, ?, ?, ?)",
-                (spend.plan_id, spend.kind, spend.window, encode(spend.to_fields())),
+                (spend.plan_id, spend.kind, spend.window, spend.to_bytes()),
             )
             number = cursor.lastrowid
         assert number is not None  # an INSERT has one
@@ -145,21 +148,11 @@ class Ledger:
         return account.spends if account else ()
 
     def statement(self) -> str:
-        """What is spent and what is left, in plain words."""
+        """What the releases tell about one unit, what is spent and what is left, in plain words."""
         account = self._current()
         if account is None:
             return "Nothing was ever charged to this ledger, and no limits are fixed."
-        limits, spent, left = account.limits, account.spent, account.left
-        whose = f"population {limits.population!r}" if limits.population else "the ledger's only population"
-        releases = "1 release" if len(account.spends) == 1 else f"{len(account.spends)} releases"
-        return (
-            f"Of {whose}, {releases} together spent "
-            f"epsilon {real_text(spent.epsilon)} of {real_text(limits.epsilon)} and "
-            f"delta {real_text(spent.delta)} of {real_text(limits.delta)}, "
-            f"for unit {limits.unit} under {limits.relation}. "
-            f"Left are epsilon {real_text(left.epsilon)} and delta {real_text(left.delta)}. "
-            "Releases that were not charged here are not counted."
-        )
+        return f"{account_told(account)} Releases that were not charged here are not counted."
 
     def _open(self) -> None:
         # In this order, for another process that makes the file now writes both in one transaction.
@@ -177,13 +170,14 @@ class Ledger:
                 for statement in _SCHEMA:
                     self._db.execute(statement)
                 self._db.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-                self._db.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
             elif application != _APPLICATION_ID:
                 raise LedgerError(f"{self._path} is an SQLite file, but no ledger")
-            elif version != FORMAT_VERSION:
+            elif version not in _VERSIONS_READ:
                 raise LedgerError(
                     f"{self._path} is a ledger of version {version}; this version of Hushsum reads {FORMAT_VERSION}"
                 )
+            if version != FORMAT_VERSION:  # an older Hushsum refuses the file from now on, instead of half of it
+                self._db.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
 
     def _holds_something(self) -> bool:
         return bool(self._db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0])
@@ -242,9 +236,7 @@ class Ledger:
         account = replace(self._account, limits=limits) if self._account else Account(limits)
         query = "SELECT number, fields FROM spend WHERE number > ? ORDER BY number"
         rows = self._db.execute(query, (self._newest_number,)).fetchall()
-        for _, fields in rows:
-            account = account.recorded(Spend.from_fields(decode(fields)))
-        self._account = account
+        self._account = account.recorded(*(Spend.from_bytes(fields) for _, fields in rows))
         self._newest_number = rows[-1][0] if rows else self._newest_number
 
     def _lowered(self, spend: Spend, limits: Limits) -> Limits:

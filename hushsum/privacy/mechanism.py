@@ -1,18 +1,28 @@
 """A mechanism with its exact parameters: how the noise of a plan is distributed."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from types import MappingProxyType
 from typing import Final, Self
 
 from hushsum.canonical import INTEGER_LIMIT, real_text
 from hushsum.errors import PlanError
-from hushsum.noise import DiscreteLaplace
-from hushsum.noise.discrete_laplace import SCALE_MAX, SCALE_MIN
+from hushsum.noise import SAMPLERS, Sampler, discrete_gaussian, discrete_laplace
 from hushsum.privacy.relation import is_positive
 from hushsum.schema import Table
 
 DISCRETE_LAPLACE: Final = "discrete-laplace"
 DISCRETE_GAUSSIAN: Final = "discrete-gaussian"
+MECHANISMS: Final = (DISCRETE_LAPLACE, DISCRETE_GAUSSIAN)
+
+#: The least and the largest parameter of each, powers of two: what its sampler draws and a counter can hold.
+SCALES: Final[Mapping[str, tuple[Fraction, Fraction]]] = MappingProxyType(
+    {
+        DISCRETE_LAPLACE: (discrete_laplace.SCALE_MIN, Fraction(discrete_laplace.SCALE_MAX)),
+        DISCRETE_GAUSSIAN: (discrete_gaussian.SCALE_MIN, Fraction(discrete_gaussian.SCALE_MAX)),
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -20,9 +30,11 @@ class Mechanism:
     """Independent noise of one distribution on every counter, the count counter included.
 
     Args:
-        name: ``discrete-laplace``.
-        scale: Its exact parameter: P(k) ∝ e^(−|k|/scale).
+        name: ``discrete-laplace`` or ``discrete-gaussian``.
+        scale: Its exact parameter: b with P(k) ∝ e^(−|k|/b), or σ² with P(k) ∝ e^(−k²/2σ²).
         count_scale: c, by which one record moves the count counter; at least 1.
+        clients_scale: b of the discrete Laplace noise on the number of clients that decides whether a window is
+            released; None: nothing noised decides it.
 
     Raises:
         PlanError: A parameter is out of range; it names the key under ``privacy.mechanism``.
@@ -31,22 +43,35 @@ class Mechanism:
     name: str
     scale: Fraction
     count_scale: int
+    clients_scale: Fraction | None = None
 
     def __post_init__(self) -> None:
-        if self.name != DISCRETE_LAPLACE:
-            raise PlanError("privacy.mechanism.name", self.name, repr(DISCRETE_LAPLACE))
-        if not is_positive(self.scale) or not SCALE_MIN <= self.scale <= SCALE_MAX:
-            raise PlanError("privacy.mechanism.scale", self.scale, "an exact rational from 2^-48 to 2^48")
+        if self.name not in MECHANISMS:
+            raise PlanError("privacy.mechanism.name", self.name, " or ".join(map(repr, MECHANISMS)))
+        _check_scale("scale", self.scale, self.name)
         if type(self.count_scale) is not int or not 1 <= self.count_scale <= INTEGER_LIMIT:
             raise PlanError("privacy.mechanism.count_scale", self.count_scale, f"an integer from 1 to {INTEGER_LIMIT}")
+        if self.clients_scale is not None:
+            _check_scale("clients_scale", self.clients_scale, DISCRETE_LAPLACE)
 
-    def noise(self) -> DiscreteLaplace:
+    def noise(self) -> Sampler:
         """The sampler of one counter's noise."""
-        return DiscreteLaplace(self.scale)
+        return SAMPLERS[self.name](self.scale)
+
+    def clients_noise(self) -> Sampler | None:
+        """The sampler of the noise on a window's number of clients; None where no noised number decides anything."""
+        return None if self.clients_scale is None else SAMPLERS[DISCRETE_LAPLACE](self.clients_scale)
 
     def to_fields(self) -> dict[str, object]:
-        """Strings and integers, ready for the canonical encoding."""
-        return {"name": self.name, "scale": real_text(self.scale), "count_scale": self.count_scale}
+        """Strings and integers for the canonical encoding; ``clients_scale`` only where it is set."""
+        fields: dict[str, object] = {
+            "name": self.name,
+            "scale": real_text(self.scale),
+            "count_scale": self.count_scale,
+        }
+        if self.clients_scale is not None:
+            fields["clients_scale"] = real_text(self.clients_scale)
+        return fields
 
     @classmethod
     def from_table(cls, table: Table) -> Self:
@@ -55,8 +80,27 @@ class Mechanism:
         Raises:
             PlanError: A key is missing, unknown or out of range.
         """
-        name = table.choice("name", built=(DISCRETE_LAPLACE,), known=(DISCRETE_GAUSSIAN,))
-        scale = table.real("scale", expected="an exact rational above 0", above=0)
+        expected = "an exact rational above 0"
+        name = table.choice("name", built=MECHANISMS)
+        scale = table.real("scale", expected=expected, above=0)
         count_scale = table.integer("count_scale", low=1)
+        clients = table.real("clients_scale", expected=expected, above=0) if table.has("clients_scale") else None
         table.finish()
-        return cls(name, scale, count_scale)
+        return cls(name, scale, count_scale, clients)
+
+
+def scale_fits(name: str, scale: Fraction) -> bool:
+    """Whether the parameter of a mechanism lies within :data:`SCALES`."""
+    low, high = SCALES[name]
+    return low <= scale <= high
+
+
+def scales_text(name: str) -> str:
+    """That range, as ``from 2^-48 to 2^48``."""
+    low, high = SCALES[name]
+    return f"from 2^{1 - low.denominator.bit_length()} to 2^{high.numerator.bit_length() - 1}"
+
+
+def _check_scale(key: str, scale: Fraction, name: str) -> None:
+    if not is_positive(scale) or not scale_fits(name, scale):
+        raise PlanError(f"privacy.mechanism.{key}", scale, f"an exact rational {scales_text(name)}")

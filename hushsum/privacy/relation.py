@@ -1,9 +1,12 @@
-"""Units and neighbouring relations, and what a guarantee in one of them implies in another."""
+"""Units and neighbouring relations; what a spend loses in them, how losses add up, and what one implies in another."""
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, NamedTuple
 
 from hushsum.noise.thresholds import exp_upper
+from hushsum.privacy.zcdp import epsilon_of
 
 RECORD: Final = "record"
 CLIENT: Final = "client"
@@ -14,6 +17,8 @@ ZERO_OUT: Final = "zero-out"
 REPLACE: Final = "replace"
 RELATIONS: Final = (ADD_REMOVE, ZERO_OUT, REPLACE)
 
+_ZERO: Final = Fraction(0)
+
 
 class Cost(NamedTuple):
     """An (ε, δ), exact."""
@@ -21,20 +26,98 @@ class Cost(NamedTuple):
     epsilon: Fraction
     delta: Fraction
 
-    def plus(self, other: "Cost") -> "Cost":
-        """Both: basic composition."""
-        return Cost(self.epsilon + other.epsilon, self.delta + other.delta)
-
     def minus(self, other: "Cost") -> "Cost":
         """What is left without ``other``."""
         return Cost(self.epsilon - other.epsilon, self.delta - other.delta)
 
-    def worst(self, other: "Cost") -> "Cost":
-        """The larger ε and the larger δ: parallel composition."""
-        return Cost(max(self.epsilon, other.epsilon), max(self.delta, other.delta))
+
+FREE: Final = Cost(_ZERO, _ZERO)
 
 
-FREE: Final = Cost(Fraction(0), Fraction(0))
+@dataclass(frozen=True)
+class Loss:
+    """What mechanisms lose together, in the terms in which each is exact. Every component is at least 0.
+
+    Args:
+        epsilon: Σ ε of those that promise a pure ε, or (ε, δ).
+        rho: Σ ρ of those that promise zero-concentrated differential privacy (zCDP).
+        half_squares: Σ ½ε² of the first: the zCDP that they imply (Bun and Steinke 2016, Proposition 1.4).
+        delta: Σ δ.
+    """
+
+    epsilon: Fraction = _ZERO
+    rho: Fraction = _ZERO
+    half_squares: Fraction = _ZERO
+    delta: Fraction = _ZERO
+
+    @classmethod
+    def of_pure(cls, epsilon: Fraction, delta: Fraction = _ZERO) -> "Loss":
+        """That of one mechanism which promises (ε, δ)."""
+        return cls(epsilon=epsilon, half_squares=epsilon**2 / 2, delta=delta)
+
+    def plus(self, other: "Loss") -> "Loss":
+        """Both, on the same data."""
+        return Loss(
+            self.epsilon + other.epsilon,
+            self.rho + other.rho,
+            self.half_squares + other.half_squares,
+            self.delta + other.delta,
+        )
+
+    def minus(self, other: "Loss") -> "Loss":
+        """What is left without ``other``, which is a part of it."""
+        return Loss(
+            self.epsilon - other.epsilon,
+            self.rho - other.rho,
+            self.half_squares - other.half_squares,
+            self.delta - other.delta,
+        )
+
+    def times(self, count: int) -> "Loss":
+        """The same, so many times on the same data."""
+        return Loss(self.epsilon * count, self.rho * count, self.half_squares * count, self.delta * count)
+
+    def worst(self, other: "Loss") -> "Loss":
+        """The larger of each component: parallel composition, where one unit's data is in one of the two alone."""
+        return Loss(
+            max(self.epsilon, other.epsilon),
+            max(self.rho, other.rho),
+            max(self.half_squares, other.half_squares),
+            max(self.delta, other.delta),
+        )
+
+    def cost(self, delta: Fraction) -> Cost | None:
+        """The least ε that is proven at a δ, with the part of δ that its proof uses.
+
+        Basic composition of the pure ones with the zCDP of the others, or zCDP for all of them: whichever says less.
+        The first needs no δ of its own where nothing is zCDP. Both hold for mechanisms whose parameters are fixed
+        before any of them runs, or bounded by such; the second for any sequence (Whitehouse et al. 2023).
+
+        Args:
+            delta: The δ at which zCDP is converted, from 0 to below 1.
+
+        Returns:
+            (ε, δ), or None: no ε at this δ.
+        """
+        return min(self._bounds(delta), default=None)
+
+    def within(self, limit: Cost) -> bool:
+        """Whether it is proven to stay within an (ε, δ); in most cases without a conversion of zCDP."""
+        return any(bound.epsilon <= limit.epsilon and bound.delta <= limit.delta for bound in self._bounds(limit.delta))
+
+    def _bounds(self, delta: Fraction) -> Iterator[Cost]:
+        if not self.rho:
+            yield Cost(self.epsilon, self.delta)
+        left = delta - self.delta
+        if left <= 0:
+            return
+        if self.rho:
+            yield Cost(self.epsilon + epsilon_of(self.rho, left), delta)
+        if self.half_squares:
+            yield Cost(epsilon_of(self.rho + self.half_squares, left), delta)
+
+
+NO_LOSS: Final = Loss()
 
 
 def is_positive(value: object) -> bool:
@@ -47,20 +130,21 @@ def is_delta(value: object) -> bool:
     return isinstance(value, Fraction) and 0 <= value < 1
 
 
-def implied(cost: Cost, *, unit: str, relation: str, for_unit: str, for_relation: str) -> Cost | None:
-    """What a guarantee of this cost in (unit, relation) is worth in another, or None where it implies nothing.
+def implied(loss: Loss, *, unit: str, relation: str, for_unit: str, for_relation: str) -> Loss | None:
+    """What a loss in (unit, relation) is worth in another, or None where it implies nothing.
 
-    A guarantee for clients holds for records in full, never the other way. Add/remove and zero-out imply replace, at
-    (2ε, (1 + e^ε)δ), for a replacement is one removal and one addition; replace implies neither. Between add/remove and
-    zero-out nothing is claimed.
+    A guarantee for clients holds for records in full, never the other way. Add/remove and zero-out imply replace, for a
+    replacement is one removal and one addition: 2ε, 4ρ (Bun and Steinke 2016, Proposition 1.9), (1 + e^ε)δ. Replace
+    implies neither. Between add/remove and zero-out nothing is claimed.
     """
     if unit == RECORD and for_unit == CLIENT:
         return None
     if relation == for_relation:
-        return cost
+        return loss
     if for_relation != REPLACE:
         return None
-    if cost.delta == 0:
-        return Cost(2 * cost.epsilon, Fraction(0))
-    # e^ε is irrational: rounded up, against us. δ above 1 says no more than 1 does.
-    return Cost(2 * cost.epsilon, min(Fraction(1), (1 + exp_upper(cost.epsilon)) * cost.delta))
+    delta = loss.delta
+    if delta:
+        # e^ε is irrational: rounded up, against us. δ above 1 says no more than 1 does.
+        delta = min(Fraction(1), (1 + exp_upper(loss.epsilon)) * delta)
+    return Loss(2 * loss.epsilon, 4 * loss.rho, 4 * loss.half_squares, delta)

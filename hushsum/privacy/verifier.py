@@ -3,47 +3,57 @@
 from fractions import Fraction
 
 from hushsum.canonical import real_text
-from hushsum.errors import GuaranteeError, NotBuiltError, PlanError
-from hushsum.privacy.mechanism import Mechanism
-from hushsum.privacy.relation import CLIENT, UNITS, is_delta, is_positive
+from hushsum.errors import GuaranteeError
+from hushsum.privacy.claim import Claim
+from hushsum.privacy.mechanism import DISCRETE_GAUSSIAN, Mechanism
+from hushsum.privacy.zcdp import epsilon_of
 from hushsum.sensitivity import Sensitivity
 
 
-def verify(
-    mechanism: Mechanism,
-    sensitivity: Sensitivity,
-    *,
-    epsilon: Fraction,
-    delta: Fraction,
-    unit: str,
-    records_per_client: int | None,
-) -> None:
+def verify(mechanism: Mechanism, sensitivity: Sensitivity, claim: Claim) -> None:
     """Refuses a mechanism whose noise is too small for the claim.
 
     Discrete Laplace noise of scale b on every counter is pure ε where the counters of two neighbours differ by at most
-    b·ε in L1 norm.
+    b·ε in L1 norm; discrete Gaussian noise is ρ-zCDP, where ρ = Δ2²/(2σ²) and they differ by at most Δ2 in L2 norm
+    (Canonne, Kamath and Steinke 2020, Theorem 14). The test of the number of clients is pure, and its ε adds.
 
     Args:
         mechanism: What the plan says will be drawn.
         sensitivity: Of one record under the plan's relation, without the count counter.
-        epsilon: Above 0, of one unit and one release.
-        delta: 0.
-        unit: ``record`` or ``client``.
-        records_per_client: m, for unit ``client`` alone: the most records of one client in a window.
+        claim: What it must support.
 
     Raises:
-        GuaranteeError: The scale is too small; the message has both numbers.
-        PlanError: The claim itself is out of range or contradicts itself.
-        NotBuiltError: δ > 0.
+        GuaranteeError: A scale is too small, or the mechanism is of another kind than the claim; the message has both
+            numbers.
     """
-    records = records_of_unit(epsilon=epsilon, delta=delta, unit=unit, records_per_client=records_per_client)
-    needed = scale_needed(sensitivity, mechanism.count_scale, records, epsilon)
-    if mechanism.scale < needed:
-        l1 = sensitivity.l1 + mechanism.count_scale
+    verify_counters(mechanism, sensitivity, claim)
+    verify_clients(mechanism, claim)
+
+
+def verify_counters(mechanism: Mechanism, sensitivity: Sensitivity, claim: Claim) -> None:
+    """The part of :func:`verify` that is about the noise of the counters."""
+    if mechanism.name == DISCRETE_GAUSSIAN:
+        _verify_gaussian(mechanism, sensitivity, claim)
+    else:
+        _verify_laplace(mechanism, sensitivity, claim)
+
+
+def verify_clients(mechanism: Mechanism, claim: Claim) -> None:
+    """The part of :func:`verify` that is about the test of the number of clients."""
+    if claim.clients_share is None:
+        if mechanism.clients_scale is not None:
+            came = real_text(mechanism.clients_scale)
+            raise GuaranteeError(
+                f"clients_scale {came} is noise for a test of the number of clients, which the plan does not have: "
+                "it belongs to participation 'protected' with window.min_clients above 0"
+            )
+        return
+    needed = 1 / claim.clients_epsilon  # one unit changes the number of clients by 1 at most
+    if mechanism.clients_scale is None or mechanism.clients_scale < needed:
+        came = "none" if mechanism.clients_scale is None else real_text(mechanism.clients_scale)
         raise GuaranteeError(
-            f"{mechanism.name} of scale {real_text(mechanism.scale)} does not support epsilon {real_text(epsilon)} of "
-            f"unit {unit!r}: one {unit} moves the counters by up to {records} x {l1} = {records * l1} in L1 norm, so "
-            f"needs scale >= {real_text(needed)}, got {real_text(mechanism.scale)}"
+            f"a test of the number of clients at epsilon {real_text(claim.clients_epsilon)} (min_clients_share of "
+            f"epsilon {real_text(claim.epsilon)}) needs clients_scale >= {real_text(needed)}, got {came}"
         )
 
 
@@ -52,25 +62,42 @@ def scale_needed(sensitivity: Sensitivity, count_scale: int, records: int, epsil
     return records * sensitivity.with_count(count_scale).l1 / epsilon
 
 
-def records_of_unit(*, epsilon: Fraction, delta: Fraction, unit: str, records_per_client: int | None) -> int:
-    """m: how many records of one window a unit may hold. Checks the claim on the way.
+def rho_of(mechanism: Mechanism, sensitivity: Sensitivity, records: int) -> Fraction:
+    """ρ = m²·(L2² + c²)/(2σ²), exactly: the zCDP that discrete Gaussian noise gives a unit of m records.
 
-    Raises:
-        PlanError: ε is not above 0, the unit is unknown, or ``records_per_client`` does not fit the unit.
-        NotBuiltError: δ > 0.
+    All m records may fall into the same counters.
     """
-    if not is_positive(epsilon):
-        raise PlanError("privacy.epsilon", epsilon, "an exact number above 0")
-    if not is_delta(delta):
-        raise PlanError("privacy.delta", delta, "an exact number from 0 to below 1")
-    if delta > 0:
-        raise NotBuiltError("privacy.delta", real_text(delta), "0 (pure epsilon)")
-    if unit not in UNITS:
-        raise PlanError("privacy.unit", unit, " or ".join(map(repr, UNITS)))
-    if unit != CLIENT:
-        if records_per_client is not None:
-            raise PlanError("privacy.records_per_client", records_per_client, f"no such key with unit {unit!r}")
-        return 1
-    if type(records_per_client) is not int or records_per_client < 1:
-        raise PlanError("privacy.records_per_client", records_per_client, "an integer of at least 1 with unit 'client'")
-    return records_per_client
+    return records**2 * sensitivity.with_count(mechanism.count_scale).l2_squared / (2 * mechanism.scale)
+
+
+def _verify_laplace(mechanism: Mechanism, sensitivity: Sensitivity, claim: Claim) -> None:
+    needed = scale_needed(sensitivity, mechanism.count_scale, claim.records, claim.counters_epsilon)
+    if mechanism.scale < needed:
+        l1 = sensitivity.l1 + mechanism.count_scale
+        raise GuaranteeError(
+            f"{mechanism.name} of scale {real_text(mechanism.scale)} does not support {_counters(claim)}: one "
+            f"{claim.unit} moves the counters by up to {claim.records} x {l1} = {claim.records * l1} in L1 norm, so "
+            f"needs scale >= {real_text(needed)}, got {real_text(mechanism.scale)}"
+        )
+
+
+def _verify_gaussian(mechanism: Mechanism, sensitivity: Sensitivity, claim: Claim) -> None:
+    if not claim.delta:
+        raise GuaranteeError(
+            f"{mechanism.name} noise does not support delta 0: it has no pure guarantee; discrete-laplace has one"
+        )
+    rho = rho_of(mechanism, sensitivity, claim.records)
+    given = epsilon_of(rho, claim.delta)
+    if given > claim.counters_epsilon:
+        squared = sensitivity.with_count(mechanism.count_scale).l2_squared
+        raise GuaranteeError(
+            f"{mechanism.name} of scale {real_text(mechanism.scale)} does not support {_counters(claim)}: one "
+            f"{claim.unit} moves the counters by up to {claim.records} x sqrt({squared}) in L2 norm, so that it is "
+            f"{float(rho):.6g}-zCDP, which gives epsilon {float(given):.6g}: needs a larger scale"
+        )
+
+
+def _counters(claim: Claim) -> str:
+    delta = f", delta {real_text(claim.delta)}" if claim.delta else ""
+    share = " (what the test of the number of clients leaves)" if claim.clients_share else ""
+    return f"epsilon {real_text(claim.counters_epsilon)}{share}{delta} of unit {claim.unit!r}"

@@ -71,6 +71,37 @@ def test_a_wrong_key_is_named(hushsum: Hushsum, plan_toml: Path) -> None:
     assert ended.err.startswith("hushsum: sketch.rows: got 0")
 
 
+def test_show_tells_an_approximate_promise_its_test_of_the_clients_and_its_budget(
+    hushsum: Hushsum, plan_toml: Path
+) -> None:
+    plan_toml.write_text(f"{TOML}delta = 1e-6\ntotal_delta = 1e-4\n[window]\nmin_clients = 50\n")
+    shown = " ".join(hushsum("plan", "show", str(plan_toml)).out.split())
+    assert "promise ε = 1, δ = 0.000001 per record and window, add/remove" in shown
+    assert "discrete-gaussian, standard deviation 34.9" in shown
+    assert (
+        "withheld a window of fewer than 50 clients, by a number with noise of ± 28.28, which takes ε = 0.05" in shown
+    )
+    assert "budget ε = 30, δ = 0.0001 in all" in shown
+    told = json.loads(hushsum("plan", "show", str(plan_toml), "--json").out)
+    assert told["guarantee"]["mechanism"]["clients_scale"] == "20"
+    assert float(told["guarantee"]["rho"]) == pytest.approx(0.0221, rel=0.01)
+
+
+def test_show_tells_what_public_participation_makes_visible(hushsum: Hushsum, plan_toml: Path) -> None:
+    plan_toml.write_text(f'{TOML}participation = "public"\n[window]\nmin_clients = 50\n')
+    shown = " ".join(hushsum("plan", "show", str(plan_toml)).out.split())
+    assert "ε = 1 per record and window, zero-out" in shown
+    assert "public that a client takes part" in shown
+    assert "withheld a window of fewer than 50 clients, by its exact number" in shown
+
+
+def test_an_approximate_plan_without_its_total_is_refused_by_what_is_missing(hushsum: Hushsum, plan_toml: Path) -> None:
+    plan_toml.write_text(f"{TOML}delta = 1e-6\n")
+    ended = hushsum("plan", "make", str(plan_toml))
+    assert ended.status == 1
+    assert ended.err.startswith("hushsum: privacy.total_delta: is missing, expected at least delta (0.000001)")
+
+
 TURN = np.array([[0.6, -0.8, 0.0], [0.8, 0.6, 1.0]])
 TURNED = TOML.replace(
     "[privacy]",

@@ -60,7 +60,7 @@ def test_a_collection_by_hand(hushsum: Hushsum, tmp_path: Path, rng: np.random.G
         assert f"window {window}" in hushsum("admin", "status", "--at", address).out
 
         (listed,) = json.loads(hushsum("release", "list", "--from", address, "--json").out)
-        assert listed["window"] == window
+        assert (listed["window"], listed["outcome"]) == (window, "released")
         assert str(window) in hushsum("release", "list", "--from", address).out
         out = tmp_path / "today.hush"
         assert hushsum("release", "get", "--from", address, "-o", str(out)).status == 0
@@ -71,6 +71,34 @@ def test_a_collection_by_hand(hushsum: Hushsum, tmp_path: Path, rng: np.random.G
     assert release.window == window
     # Discrete Laplace of scale 21 on a count of scale 2: 200 is farther than one in 10^8 releases go.
     assert abs(release.count - 2499) < 200
+
+
+def test_a_withheld_window_says_so_to_operators_and_analysts(hushsum: Hushsum, tmp_path: Path) -> None:
+    with serving(tmp_path, small_plan(window={"min_clients": 10**6})) as address:
+        (window,) = (
+            each["window"] for each in json.loads(hushsum("admin", "status", "--at", address, "--json").out)["windows"]
+        )
+        assert hushsum("admin", "seal", "--at", address).status == 0
+        ended = hushsum("admin", "release", "--at", address)
+        assert f"window {window} is withheld: too few clients, by the plan's test; ε = 0.05 spent" in ended.out
+        told = json.loads(hushsum("admin", "release", "--at", address, "--window", str(window), "--json").out)
+        assert (told["outcome"], told["epsilon_spent"], told["bytes"]) == ("withheld", "0.05", 0)
+        (listed,) = json.loads(hushsum("release", "list", "--from", address, "--json").out)
+        assert (listed["window"], listed["outcome"], listed["bytes"], listed["sha256"]) == (
+            window,
+            "withheld",
+            None,
+            None,
+        )
+        assert "withheld" in hushsum("release", "list", "--from", address).out
+        named = hushsum("release", "get", "--from", address, "--window", str(window))
+        assert (named.status, named.err.count("\n")) == (1, 1)
+        assert (
+            f"window {window} is withheld: too few clients, by the plan's test; there is nothing to fetch" in named.err
+        )
+        newest = hushsum("release", "get", "--from", address)
+        assert newest.status == 1
+        assert "no release is published here" in newest.err
 
 
 def test_records_that_do_not_fit_the_plan_are_not_sent(hushsum: Hushsum, tmp_path: Path) -> None:

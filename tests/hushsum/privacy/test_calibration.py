@@ -1,25 +1,39 @@
 """A calibrated mechanism supports its claim with the least noise; the verifier refuses everything below."""
 
+import sys
+from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hushsum.errors import GuaranteeError, NotBuiltError, PlanError
+from hushsum.errors import GuaranteeError, PlanError
 from hushsum.privacy.calibration import calibrate, round_up
+from hushsum.privacy.claim import Claim
 from hushsum.privacy.mechanism import Mechanism
-from hushsum.privacy.verifier import verify
+from hushsum.privacy.verifier import rho_of, verify
+from hushsum.privacy.zcdp import epsilon_of
 from hushsum.sensitivity import Sensitivity
 
 ZERO = Fraction(0)
+MILLIONTH = Fraction(1, 10**6)
+PURE = Claim(Fraction(1), ZERO, "record")
+APPROXIMATE = Claim(Fraction(1), MILLIONTH, "record")
+README_GAUSSIAN = Mechanism("discrete-gaussian", Fraction("21842.8"), 8)
 
 epsilons = st.fractions(min_value=Fraction(1, 10**4), max_value=50, max_denominator=10**6).filter(bool)
+shares = st.none() | st.sampled_from([Fraction(1, 20), Fraction(1, 3), Fraction(9, 10)])
 l1s = st.integers(1, 10**6)
 
 
 def hashed(rows: int) -> Sensitivity:
     return Sensitivity(l0=rows, l1=rows, l2_squared=rows, linf=1)
+
+
+def claim_of(epsilon: Fraction, delta: Fraction, records: int | None, share: Fraction | None) -> Claim:
+    return Claim(epsilon, delta, "record" if records is None else "client", records, share)
 
 
 def notch_below(scale: Fraction) -> Fraction:
@@ -29,32 +43,81 @@ def notch_below(scale: Fraction) -> Fraction:
 
 
 def test_the_plan_of_the_readme_gets_its_known_parameters() -> None:
-    mechanism = calibrate(hashed(1000), epsilon=Fraction(1), delta=ZERO, unit="record", records_per_client=None)
-    assert mechanism == Mechanism(name="discrete-laplace", scale=Fraction(1053), count_scale=53)
+    assert calibrate(hashed(1000), PURE) == Mechanism(name="discrete-laplace", scale=Fraction(1053), count_scale=53)
+    assert calibrate(hashed(1000), APPROXIMATE) == README_GAUSSIAN
 
 
 def test_noise_grows_with_the_records_of_a_client() -> None:
-    mechanism = calibrate(hashed(1000), epsilon=Fraction(1, 2), delta=ZERO, unit="client", records_per_client=5)
-    assert mechanism == Mechanism(name="discrete-laplace", scale=Fraction(10530), count_scale=53)
+    claim = Claim(Fraction(1, 2), ZERO, "client", 5)
+    assert calibrate(hashed(1000), claim) == Mechanism("discrete-laplace", Fraction(10530), 53)
+    five = calibrate(hashed(1000), replace(APPROXIMATE, unit="client", records_per_client=5))
+    assert five.count_scale == README_GAUSSIAN.count_scale
+    assert five.scale == pytest.approx(25 * README_GAUSSIAN.scale, rel=1e-5), "σ grows with m, σ² with its square"
 
 
-@given(l1=l1s, epsilon=epsilons, records=st.none() | st.integers(1, 1000))
+@given(l1=l1s, epsilon=epsilons, records=st.none() | st.integers(1, 1000), share=shares)
 def test_every_calibrated_mechanism_verifies_and_one_notch_lower_does_not(
-    l1: int, epsilon: Fraction, records: int | None
+    l1: int, epsilon: Fraction, records: int | None, share: Fraction | None
 ) -> None:
-    unit = "record" if records is None else "client"
-    mechanism = calibrate(hashed(l1), epsilon=epsilon, delta=ZERO, unit=unit, records_per_client=records)
-    verify(mechanism, hashed(l1), epsilon=epsilon, delta=ZERO, unit=unit, records_per_client=records)
-    lower = Mechanism(mechanism.name, notch_below(mechanism.scale), mechanism.count_scale)
+    _refuses_a_notch_less(hashed(l1), claim_of(epsilon, ZERO, records, share))
+
+
+@settings(max_examples=15)
+@given(
+    l2_squared=st.integers(1, 10**9),
+    epsilon=epsilons,
+    delta=st.integers(2, 15).map(lambda power: Fraction(1, 10**power)),
+    records=st.none() | st.integers(1, 1000),
+    share=shares,
+)
+def test_so_does_one_for_an_approximate_guarantee(
+    l2_squared: int, epsilon: Fraction, delta: Fraction, records: int | None, share: Fraction | None
+) -> None:
+    moved = Sensitivity(l0=1, l1=l2_squared, l2_squared=l2_squared, linf=l2_squared)
+    _refuses_a_notch_less(moved, claim_of(epsilon, delta, records, share), factor=1 - Fraction(1, 10**5))
+
+
+def _refuses_a_notch_less(sensitivity: Sensitivity, claim: Claim, factor: Fraction | None = None) -> None:
+    mechanism = calibrate(sensitivity, claim)
+    verify(mechanism, sensitivity, claim)
+    lower = notch_below(mechanism.scale) if factor is None else mechanism.scale * factor
     with pytest.raises(GuaranteeError):
-        verify(lower, hashed(l1), epsilon=epsilon, delta=ZERO, unit=unit, records_per_client=records)
+        verify(replace(mechanism, scale=lower), sensitivity, claim)
+    if mechanism.clients_scale is not None:
+        with pytest.raises(GuaranteeError):
+            verify(replace(mechanism, clients_scale=notch_below(mechanism.clients_scale)), sensitivity, claim)
 
 
 @given(l1=l1s, epsilon=epsilons)
 def test_the_count_counter_gets_a_twentieth_of_epsilon_or_little_more(l1: int, epsilon: Fraction) -> None:
-    mechanism = calibrate(hashed(l1), epsilon=epsilon, delta=ZERO, unit="record", records_per_client=None)
-    assert Fraction(mechanism.count_scale, l1 + mechanism.count_scale) >= Fraction(1, 20)
-    assert Fraction(mechanism.count_scale - 1, l1 + mechanism.count_scale - 1) < Fraction(1, 20)
+    c = calibrate(hashed(l1), replace(PURE, epsilon=epsilon)).count_scale
+    assert Fraction(c, l1 + c) >= Fraction(1, 20)
+    assert Fraction(c - 1, l1 + c - 1) < Fraction(1, 20)
+
+
+@settings(max_examples=25)
+@given(l2_squared=st.integers(1, 10**12))
+def test_the_count_counter_gets_a_twentieth_of_rho_or_little_more(l2_squared: int) -> None:
+    c = calibrate(Sensitivity(1, l2_squared, l2_squared, l2_squared), APPROXIMATE).count_scale
+    assert Fraction(c**2, l2_squared + c**2) >= Fraction(1, 20)
+    assert Fraction((c - 1) ** 2, l2_squared + (c - 1) ** 2) < Fraction(1, 20)
+
+
+def test_the_test_of_the_number_of_clients_takes_its_share_of_epsilon_and_nothing_of_delta() -> None:
+    share = Fraction(1, 5)
+    mechanism = calibrate(hashed(1000), replace(PURE, clients_share=share))
+    assert mechanism.clients_scale == 5
+    assert mechanism.scale == round_up(Fraction(1053) / (1 - share))
+    gaussian = calibrate(hashed(1000), replace(APPROXIMATE, clients_share=share))
+    assert gaussian.clients_scale == 5
+    assert gaussian.scale == calibrate(hashed(1000), replace(APPROXIMATE, epsilon=Fraction(4, 5))).scale
+    both = epsilon_of(rho_of(gaussian, hashed(1000), 1), MILLIONTH) + 1 / gaussian.clients_scale
+    assert Fraction("0.9999") < both <= 1
+
+
+def test_the_share_is_of_one_unit_however_many_records_it_has() -> None:
+    client = calibrate(hashed(10), Claim(Fraction(1), ZERO, "client", 100, Fraction(1, 4)))
+    assert client.clients_scale == 4
 
 
 @given(value=st.fractions(min_value=Fraction(1, 10**12), max_value=10**15).filter(bool))
@@ -86,28 +149,43 @@ def test_rounding_at_the_edges_of_a_power_of_ten(value: Fraction, rounded: Fract
 
 
 def test_a_refusal_names_what_is_needed_and_what_came() -> None:
+    claim = Claim(Fraction(1), ZERO, "client", 5)
     with pytest.raises(GuaranteeError, match=r"needs scale >= 5265, got 1053.*") as refusal:
-        verify(
-            Mechanism("discrete-laplace", Fraction(1053), 53),
-            hashed(1000),
-            epsilon=Fraction(1),
-            delta=ZERO,
-            unit="client",
-            records_per_client=5,
-        )
+        verify(Mechanism("discrete-laplace", Fraction(1053), 53), hashed(1000), claim)
     assert "5 x 1053 = 5265" in str(refusal.value)
 
 
-def test_a_larger_count_scale_than_calibrated_needs_more_noise() -> None:
-    with pytest.raises(GuaranteeError, match="needs scale >= 1054"):
-        verify(
-            Mechanism("discrete-laplace", Fraction(1053), 54),
-            hashed(1000),
-            epsilon=Fraction(1),
-            delta=ZERO,
-            unit="record",
-            records_per_client=None,
-        )
+def test_a_refusal_of_gaussian_noise_says_what_it_gives_instead() -> None:
+    weaker = replace(README_GAUSSIAN, scale=Fraction(20000))
+    with pytest.raises(GuaranteeError, match=r"5 x sqrt\(1064\) in L2 norm.* 0\.665-zCDP, .*gives epsilon 6\.14048"):
+        verify(weaker, hashed(1000), replace(APPROXIMATE, unit="client", records_per_client=5))
+
+
+def test_gaussian_noise_supports_no_pure_guarantee_and_laplace_noise_any() -> None:
+    huge = Mechanism("discrete-gaussian", Fraction(10**20), 53)
+    with pytest.raises(GuaranteeError, match="no pure guarantee"):
+        verify(huge, hashed(1000), PURE)
+    verify(Mechanism("discrete-laplace", Fraction(1053), 53), hashed(1000), APPROXIMATE)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "claim"),
+    ((Mechanism("discrete-laplace", Fraction(1053), 53), PURE), (README_GAUSSIAN, APPROXIMATE)),
+    ids=("pure", "approximate"),
+)
+def test_a_larger_count_scale_than_calibrated_needs_more_noise(mechanism: Mechanism, claim: Claim) -> None:
+    verify(mechanism, hashed(1000), claim)
+    with pytest.raises(GuaranteeError, match="does not support epsilon 1"):
+        verify(replace(mechanism, count_scale=mechanism.count_scale + 1), hashed(1000), claim)
+
+
+def test_noise_for_the_number_of_clients_stands_exactly_where_there_is_a_test() -> None:
+    tested = replace(PURE, clients_share=Fraction(1, 20))
+    mechanism = calibrate(hashed(10), tested)
+    with pytest.raises(GuaranteeError, match=r"needs clients_scale >= 20, got none"):
+        verify(replace(mechanism, clients_scale=None), hashed(10), tested)
+    with pytest.raises(GuaranteeError, match="which the plan does not have"):
+        verify(mechanism, hashed(10), PURE)
 
 
 @pytest.mark.parametrize(
@@ -122,36 +200,38 @@ def test_a_larger_count_scale_than_calibrated_needs_more_noise() -> None:
         ("privacy.records_per_client", {"records_per_client": 5}),
         ("privacy.records_per_client", {"unit": "client"}),
         ("privacy.records_per_client", {"unit": "client", "records_per_client": 0}),
+        ("privacy.min_clients_share", {"clients_share": ZERO}),
+        ("privacy.min_clients_share", {"clients_share": Fraction(1)}),
+        ("privacy.min_clients_share", {"clients_share": 0.05}),
     ),
     ids=str,
 )
-def test_a_claim_that_makes_no_sense_is_refused_by_its_key(key: str, change: dict[str, object]) -> None:
-    claim: dict[str, object] = {"epsilon": Fraction(1), "delta": ZERO, "unit": "record", "records_per_client": None}
-    for refuse in (
-        lambda claim: calibrate(hashed(10), **claim),
-        lambda claim: verify(Mechanism("discrete-laplace", Fraction(99), 1), hashed(10), **claim),
-    ):
-        with pytest.raises(PlanError) as refusal:
-            refuse({**claim, **change})
-        assert refusal.value.key == key
+def test_a_claim_that_makes_no_sense_is_refused_by_its_key(key: str, change: dict[str, Any]) -> None:
+    with pytest.raises(PlanError) as refusal:
+        replace(PURE, **change)
+    assert refusal.value.key == key
 
 
-def test_an_approximate_guarantee_is_refused_by_name_for_now() -> None:
-    delta = Fraction(1, 10**6)
-    with pytest.raises(NotBuiltError, match=r"privacy\.delta") as refusal:
-        calibrate(hashed(10), epsilon=Fraction(1), delta=delta, unit="record", records_per_client=None)
-    assert refusal.value.key == "privacy.delta"
-    with pytest.raises(NotBuiltError, match=r"privacy\.delta"):
-        verify(
-            Mechanism("discrete-laplace", Fraction(99), 1),
-            hashed(10),
-            epsilon=Fraction(1),
-            delta=delta,
-            unit="record",
-            records_per_client=None,
-        )
+@pytest.mark.parametrize(
+    ("claim", "needed"),
+    (
+        (Claim(Fraction(1, 10**9), ZERO, "record"), r"about 10\^17, .* from 2\^-48 to 2\^48"),
+        (Claim(Fraction(1, 10**12), Fraction(1, 10**15), "record"), r"about 10\^32, .* from 2\^-16 to 2\^90"),
+        (Claim(Fraction(1, 10**9), Fraction(1, 10**60), "client", 2**31), r"about 10\^\d\d, .* from 2\^-16 to 2\^90"),
+        (Claim(Fraction(1), ZERO, "record", None, Fraction(1, 10**15)), r"about 10\^15, .* from 2\^-48 to 2\^48"),
+    ),
+    ids=str,
+)
+def test_noise_that_no_counter_could_hold_is_refused_with_its_size(claim: Claim, needed: str) -> None:
+    with pytest.raises(PlanError, match=needed) as refusal:
+        calibrate(hashed(10**8), claim)
+    assert refusal.value.key == "privacy.epsilon"
 
 
-def test_noise_that_no_counter_could_hold_is_refused() -> None:
-    with pytest.raises(PlanError, match="2\\^48"):
-        calibrate(hashed(10**8), epsilon=Fraction(1, 10**9), delta=ZERO, unit="record", records_per_client=None)
+def test_without_the_accountant_a_refusal_names_both_ways_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    claim = replace(APPROXIMATE, epsilon=Fraction("0.987654321"))  # of which no other test has kept the answer
+    with pytest.raises(PlanError, match=r"hushsum plan make.*pip install 'hushsum\[accounting\]'") as refusal:
+        calibrate(hashed(10), claim)
+    assert refusal.value.key == "privacy.mechanism"
+    verify(README_GAUSSIAN, hashed(1000), APPROXIMATE)  # a made one needs no accountant

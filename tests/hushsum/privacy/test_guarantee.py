@@ -20,9 +20,15 @@ RECORD = Guarantee(
     records_per_client=None,
 )
 CLIENT = replace(RECORD, epsilon=Fraction(1, 3), unit="client", records_per_client=5)
+GAUSSIAN = replace(
+    RECORD,
+    delta=Fraction(1, 10**6),
+    mechanism=Mechanism("discrete-gaussian", Fraction("24039.5"), 8, clients_scale=Fraction(30)),
+    rho=Fraction("0.0221303"),
+)
 
 
-@pytest.mark.parametrize("guarantee", (RECORD, CLIENT), ids=lambda g: g.unit)
+@pytest.mark.parametrize("guarantee", (RECORD, CLIENT, GAUSSIAN), ids=("record", "client", "gaussian"))
 def test_it_survives_the_canonical_encoding(guarantee: Guarantee) -> None:
     assert Guarantee.from_fields(decode(encode(guarantee.to_fields()))) == guarantee
 
@@ -36,9 +42,32 @@ def test_the_statement_for_records_in_plain_words() -> None:
     assert RECORD.statement(accounted=True) == (
         "Epsilon 1, delta 0, unit record, add/remove: adding or removing one record changes the probability of "
         "anything that this release can show by a factor of at most e^1 = 2.72. The aggregator is trusted with the "
-        "exact counters and adds the noise once (discrete-laplace of scale 1053 on every counter). It was charged to "
-        "the ledger of its population."
+        "exact counters and adds the noise once (discrete-laplace of scale 1053 on every counter, the number of "
+        "records included). It was charged to the ledger of its population."
     )
+
+
+def test_the_statement_of_an_approximate_guarantee_says_what_delta_and_the_test_of_the_clients_mean() -> None:
+    assert GAUSSIAN.statement(accounted=True) == (
+        "Epsilon 1, delta 0.000001, unit record, add/remove: adding or removing one record changes the probability of "
+        "anything that this release can show by a factor of at most e^1 = 2.72, but for a probability of 0.000001. The "
+        "aggregator is trusted with the exact counters and adds the noise once (discrete-gaussian of standard "
+        "deviation 155 on every counter, the number of records included: 0.0221303-zCDP). Whether a window is released "
+        "is decided by its number of clients with noise of its own (discrete-laplace of scale 30); epsilon 0.0333334 "
+        "of the whole pays for that. It was charged to the ledger of its population."
+    )
+
+
+def test_the_statement_under_public_participation_says_what_is_visible() -> None:
+    said = replace(CLIENT, relation="zero-out").statement(accounted=True)
+    assert "zero-out: emptying all records of one client (at most 5 in a window) changes the probability" in said
+    assert "That a client takes part is not hidden: each submits in every window, with records or without" in said
+    assert "not hidden" not in CLIENT.statement(accounted=True)
+
+
+def test_rho_is_written_only_where_it_means_something() -> None:
+    assert "rho" not in RECORD.to_fields()
+    assert GAUSSIAN.to_fields()["rho"] == "0.0221303"
 
 
 def test_the_statement_for_clients_names_the_bound() -> None:
@@ -66,6 +95,7 @@ def test_each_relation_is_told_apart() -> None:
         ("relation", "edit"),
         ("mode", "local"),
         ("records_per_client", 5),
+        ("rho", Fraction(1)),
     ),
     ids=str,
 )
@@ -79,6 +109,12 @@ def test_a_field_out_of_range_is_refused_by_its_name(field: str, value: object) 
 def test_a_client_guarantee_needs_its_bound(value: object) -> None:
     with pytest.raises(PlanError, match="records_per_client"):
         replace(CLIENT, records_per_client=value)  # type: ignore[arg-type]  # of the wrong type on purpose
+
+
+@pytest.mark.parametrize("value", (None, Fraction(0), 0.02))
+def test_a_gaussian_guarantee_needs_its_rho(value: object) -> None:
+    with pytest.raises(PlanError, match=r"guarantee\.rho"):
+        replace(GAUSSIAN, rho=value)  # type: ignore[arg-type]  # of the wrong type on purpose
 
 
 @pytest.mark.parametrize("field", ("epsilon", "delta", "unit", "relation", "mode", "mechanism"))

@@ -13,25 +13,21 @@ import pytest
 
 from hushsum.errors import BudgetError, LedgerError
 from hushsum.privacy.account import Account, Limits
-from hushsum.privacy.event import Spend
-from hushsum.privacy.ledger import Ledger
+from hushsum.privacy.event import ClaimedEvent, Spend
+from hushsum.privacy.ledger import FORMAT_VERSION, Ledger
 from hushsum.privacy.relation import FREE, Cost
+from hushsum.privacy.zcdp import epsilon_of
+from tests.hushsum.privacy.spends import gaussian, spend
 
 LIMITS = Limits(
     population="patients", unit="record", relation="add/remove", epsilon=Fraction(3), delta=Fraction(1, 1000)
 )
-SPEND = Spend(
-    population="patients",
-    plan_id="ab" * 32,
-    kind="in-process",
-    window=None,
-    unit="record",
-    relation="add/remove",
-    mode="central",
-    mechanism="discrete-laplace",
-    epsilon=Fraction(1, 3),
-    delta=Fraction(0),
-)
+SPEND = replace(spend(Fraction(1, 3)), population="patients", plan_id="ab" * 32)
+OLD = replace(SPEND, events=(ClaimedEvent("discrete-laplace", Fraction(1, 3), Fraction(0)),))
+
+
+def costing(epsilon: Fraction) -> Spend:
+    return replace(SPEND, events=spend(epsilon).events)
 
 
 def windowed(window: int) -> Spend:
@@ -68,7 +64,7 @@ def test_what_was_charged_is_there_after_a_restart_exactly(path: Path) -> None:
 def test_a_refused_charge_writes_nothing_not_even_limits(path: Path) -> None:
     with Ledger(path) as ledger:
         with pytest.raises(BudgetError):
-            ledger.charge(replace(SPEND, epsilon=Fraction(4)), LIMITS)
+            ledger.charge(costing(Fraction(4)), LIMITS)
         assert ledger.left is None
         ledger.charge(SPEND, LIMITS)
         with pytest.raises(BudgetError):
@@ -85,7 +81,7 @@ def test_a_ledger_may_be_charged_up_to_its_limit_and_not_beyond(path: Path) -> N
             ledger.charge(SPEND, LIMITS)
         assert ledger.left == Cost(Fraction(0), Fraction(1, 1000))
         with pytest.raises(BudgetError, match="there is left epsilon 0,"):
-            ledger.charge(replace(SPEND, epsilon=Fraction(1, 10**12)), LIMITS)
+            ledger.charge(costing(Fraction(1, 10**12)), LIMITS)
 
 
 def test_no_window_is_charged_twice_not_even_after_a_restart(path: Path) -> None:
@@ -205,9 +201,9 @@ def test_a_ledger_in_memory_is_refused() -> None:
 def test_a_newer_version_is_refused(path: Path) -> None:
     Ledger(path).close()
     with sqlite3.connect(path) as db:
-        db.execute("PRAGMA user_version = 2")
+        db.execute("PRAGMA user_version = 3")
     db.close()
-    with pytest.raises(LedgerError, match="ledger of version 2; this version of Hushsum reads 1"):
+    with pytest.raises(LedgerError, match="ledger of version 3; this version of Hushsum reads 2"):
         Ledger(path)
 
 
@@ -228,26 +224,52 @@ def test_a_file_that_is_no_database_is_refused(path: Path) -> None:
         Ledger(path)
 
 
-def test_a_ledger_written_by_the_first_version_is_read(path: Path) -> None:
+@pytest.fixture
+def first_version(path: Path) -> Path:
     with sqlite3.connect(path) as db:
         db.executescript((Path(__file__).parent / "ledger_v1.sql").read_text())
     db.close()
-    with Ledger(path) as ledger:
+    return path
+
+
+def test_a_ledger_written_by_the_first_version_is_read(first_version: Path) -> None:
+    with Ledger(first_version) as ledger:
         assert ledger.limits == LIMITS
-        assert ledger.events() == (SPEND, windowed(7))
+        assert ledger.events() == (OLD, replace(OLD, kind="tumbling", window=7))
         assert ledger.spent == Cost(Fraction(2, 3), Fraction(0))
+
+
+def test_a_ledger_of_the_first_version_goes_on_as_one_of_this(first_version: Path) -> None:
+    with Ledger(first_version) as ledger:
+        with pytest.raises(BudgetError, match="charged before"):
+            ledger.charge(windowed(7), LIMITS)
+        ledger.charge(SPEND, LIMITS)
+        assert ledger._pragma("user_version") == FORMAT_VERSION
+    with Ledger(first_version) as ledger:
+        assert ledger.spent == Cost(Fraction(1), Fraction(0))
+        assert ledger.events()[-1] == SPEND
+
+
+def test_zcdp_spends_are_there_after_a_restart_exactly(path: Path) -> None:
+    with Ledger(path) as ledger:
+        for window in range(3):
+            ledger.charge(replace(windowed(window), events=gaussian(Fraction(1, 7)).events), LIMITS)
+        ledger.charge(replace(SPEND, events=gaussian(Fraction(1, 9)).events), LIMITS)
+        spent = ledger.spent
+    assert spent == Cost(epsilon_of(Fraction(1, 7) + Fraction(1, 9), LIMITS.delta), LIMITS.delta)
+    with Ledger(path) as ledger:
+        assert ledger.spent == spent
 
 
 def test_the_statement_tells_what_is_spent_and_left_in_plain_words(path: Path) -> None:
     with Ledger(path) as ledger:
-        ledger.charge(replace(SPEND, epsilon=Fraction(1, 2)), LIMITS)
+        ledger.charge(costing(Fraction(1, 2)), LIMITS)
         assert ledger.statement() == (
-            "Of population 'patients', 1 release together spent epsilon 0.5 of 3 and delta 0 of 0.001, for unit "
-            "record under add/remove. Left are epsilon 2.5 and delta 0.001. Releases that were not charged here are "
-            "not counted."
+            "Of population 'patients', 1 spend took epsilon 0.5, delta 0, for unit record under add/remove. Whoever "
+            "believed before with 50 % that one record is in here can believe it after with at most 62.3 %. Left: "
+            "epsilon 2.5 of 3, delta 0.001 of 0.001. It pays for 5 more such releases. Releases that were not charged "
+            "here are not counted."
         )
-        ledger.charge(SPEND, LIMITS)
-        assert "2 releases together" in ledger.statement()
 
 
 def test_a_ledger_that_nobody_holds_any_more_is_closed(path: Path) -> None:

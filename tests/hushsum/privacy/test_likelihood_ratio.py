@@ -14,7 +14,9 @@ from math import prod
 import pytest
 
 from hushsum.errors import GuaranteeError
+from hushsum.noise import DiscreteLaplace
 from hushsum.privacy.calibration import calibrate
+from hushsum.privacy.claim import Claim
 from hushsum.privacy.mechanism import Mechanism
 from hushsum.privacy.verifier import verify
 from hushsum.sensitivity import Sensitivity
@@ -30,12 +32,12 @@ ROUNDING = Fraction(1, 2**80)  # of the bounds, which are tighter still
 
 @pytest.fixture(scope="module")
 def scale_2() -> Bounds:
-    return pmf(Fraction(2), reach=REACH)
+    return pmf(DiscreteLaplace(Fraction(2)), reach=REACH, ties=3)
 
 
 @pytest.fixture(scope="module")
 def scale_1() -> Bounds:
-    return pmf(Fraction(1), reach=40, ties=2)
+    return pmf(DiscreteLaplace(Fraction(1)), reach=40, ties=2)
 
 
 def worst_of_all(noise: Bounds, neighbours: Sequence[tuple[int, ...]]) -> tuple[Fraction, Fraction]:
@@ -91,7 +93,7 @@ def changes_of_one_client(records: int, count_scale: int) -> list[tuple[int, ...
 def test_a_calibrated_mechanism_keeps_epsilon_over_all_outcomes(
     unit: str, records: int | None, epsilon: Fraction, scale_2: Bounds
 ) -> None:
-    mechanism = calibrate(ONE_ROW, epsilon=epsilon, delta=Fraction(0), unit=unit, records_per_client=records)
+    mechanism = calibrate(ONE_ROW, Claim(epsilon, Fraction(0), unit, records))
     assert mechanism == Mechanism("discrete-laplace", Fraction(2), 1)
     changes = changes_of_one_client(records, 1) if records else changes_of_one_record(1)
     low, high = worst_of_all(scale_2, changes)
@@ -106,14 +108,7 @@ def test_noise_of_half_the_scale_fails_the_audit_and_the_verifier(
     changes = changes_of_one_client(records, 1) if records else changes_of_one_record(1)
     assert worst_of_all(scale_1, changes)[0] > exp(epsilon) * 2
     with pytest.raises(GuaranteeError):
-        verify(
-            Mechanism("discrete-laplace", Fraction(1), 1),
-            ONE_ROW,
-            epsilon=epsilon,
-            delta=Fraction(0),
-            unit=unit,
-            records_per_client=records,
-        )
+        verify(Mechanism("discrete-laplace", Fraction(1), 1), ONE_ROW, Claim(epsilon, Fraction(0), unit, records))
 
 
 def test_a_client_of_more_records_than_the_bound_would_break_it(scale_2: Bounds) -> None:

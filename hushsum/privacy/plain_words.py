@@ -1,0 +1,128 @@
+"""What releases tell about one unit, what is spent and what is left: in words for everybody, with exact numbers.
+
+A guarantee (ε, δ) says how well anybody can tell two neighbouring data sets apart: whoever gives both the same chance
+before is right about which it is with a probability of at most (e^ε + δ)/(1 + e^ε) after (Kairouz, Oh and Viswanath
+2015, §2). Numbers that do not fit are rounded against us.
+"""
+
+from fractions import Fraction
+from math import ceil
+from typing import Final
+
+from hushsum.noise.thresholds import exp_upper
+from hushsum.privacy.account import Account
+from hushsum.privacy.event import IN_PROCESS, TUMBLING, Spend
+from hushsum.privacy.numerals import numeral
+from hushsum.privacy.relation import ADD_REMOVE, CLIENT, RECORD, REPLACE, ZERO_OUT, Cost
+
+_EPSILON_MAX: Final = 64  # e^-64 is 10^-28: nobody needs e^ε beyond
+_DECIMALS_MAX: Final = 3
+
+_FACTS: Final = {
+    (CLIENT, ADD_REMOVE): "one client's records are in here",
+    (CLIENT, ZERO_OUT): "one client had any records to send",
+    (CLIENT, REPLACE): "one client's records are these rather than certain others",
+    (RECORD, ADD_REMOVE): "one record is in here",
+    (RECORD, ZERO_OUT): "one record was there to be sent",
+    (RECORD, REPLACE): "one record is this one rather than a certain other",
+}
+
+
+def chance_after(cost: Cost) -> Fraction:
+    """The most that a chance of ½ that something holds about one unit can become, rounded up: (e^ε + δ)/(1 + e^ε)."""
+    if cost.epsilon > _EPSILON_MAX:
+        return Fraction(1)
+    odds = exp_upper(cost.epsilon) if cost.epsilon else Fraction(1)
+    return (odds + cost.delta) / (1 + odds)  # rises with the odds, as long as δ is at most 1
+
+
+def told(cost: Cost, *, unit: str, relation: str) -> str:
+    """One sentence: what something of this cost tells anybody about one unit.
+
+    Args:
+        cost: Of a release, or of several together.
+        unit: ``record`` or ``client``.
+        relation: ``add/remove``, ``zero-out`` or ``replace``.
+    """
+    fact = _FACTS[unit, relation]
+    chance = _percent(chance_after(cost))
+    if cost.delta == 0:
+        return f"Whoever believed before with 50 % that {fact} can believe it after with at most {chance}."
+    return (
+        f"Whoever held it for as likely as not that {fact} is right about it after with a chance of at most {chance}."
+    )
+
+
+def spend_told(spend: Spend, *, delta: Fraction) -> str:
+    """What one release, or one withheld window, tells about one unit.
+
+    Args:
+        spend: Its events.
+        delta: The δ at which zCDP is converted: the population's ``total_delta``.
+    """
+    cost = spend.loss.cost(delta)
+    if cost is None:
+        return f"At a delta of {numeral(delta, up=True)} no epsilon holds for it."
+    return f"{told(cost, unit=spend.unit, relation=spend.relation)} That is {cost_text(cost)}."
+
+
+def account_told(account: Account, *, next_spend: Spend | None = None) -> str:
+    """What the newest release and all of a population's together tell about one unit, what is spent and what is left.
+
+    Args:
+        account: Of the population.
+        next_spend: What the next window or release of a plan would spend; by default as much as the newest did.
+    """
+    limits = account.limits
+    whose = f"population {limits.population!r}" if limits.population else "the only population"
+    left = " ".join(filter(None, (f"Left: {left_text(account)}.", pays_for(account, next_spend or account.newest))))
+    if account.newest is None:
+        return f"Of {whose}, nothing is spent yet. {left}"
+    if account.cost is None:
+        return f"Of {whose}, what was spent has no total at a delta of {numeral(limits.delta, up=True)}."
+    number = len(account.spends)
+    spends = "1 spend" if number == 1 else f"{number} spends together"
+    unit = f"for unit {limits.unit} under {limits.relation}"
+    words = [f"Of {whose}, {spends} took {cost_text(account.cost)}, {unit}."]
+    if number > 1:
+        words += ["By the newest alone:", spend_told(account.newest, delta=limits.delta), "By all together:"]
+    return " ".join((*words, told(account.cost, unit=limits.unit, relation=limits.relation), left))
+
+
+def left_text(account: Account) -> str:
+    """What is left of the limits: ε; and δ, which zCDP takes once for all releases."""
+    if account.cost is None:
+        return "nothing"
+    limits, left = account.limits, account.left
+    text = f"epsilon {numeral(left.epsilon, up=False)} of {numeral(limits.epsilon, up=False)}"
+    if not limits.delta:
+        return text
+    total = numeral(limits.delta, up=False)
+    if account.cost.delta < limits.delta:
+        return f"{text}, delta {numeral(left.delta, up=False)} of {total}"
+    return f"{text}, at a delta of {total} for all releases together"
+
+
+def pays_for(account: Account, spend: Spend | None) -> str:
+    """How many more windows or releases that spend as much the limits pay for; empty without one."""
+    if spend is None:
+        return ""
+    noun = "window" if spend.kind == TUMBLING else "release" if spend.kind == IN_PROCESS else "choice"
+    more = account.affordable(spend)
+    if more is None:
+        return "It pays for any number of such windows: a record is in one of them."
+    return f"It pays for {'no' if more == 0 else more} more such {noun}{'' if more == 1 else 's'}."
+
+
+def cost_text(cost: Cost) -> str:
+    """Such as ``epsilon 0.5, delta 0``; rounded up where it is not short."""
+    return f"epsilon {numeral(cost.epsilon, up=True)}, delta {numeral(cost.delta, up=True)}"
+
+
+def _percent(chance: Fraction) -> str:
+    """Rounded up, with more decimals where fewer would read 100 %."""
+    for decimals in range(1, _DECIMALS_MAX + 1):
+        notches = ceil(chance * 100 * 10**decimals)
+        if notches < 100 * 10**decimals:
+            return f"{numeral(Fraction(notches, 10**decimals), up=True)} %"
+    return "100 %"

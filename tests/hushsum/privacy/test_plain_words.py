@@ -1,0 +1,129 @@
+"""The statements for everybody: exact numbers, rounded against us, and what is left of a budget."""
+
+import math
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hushsum.privacy.account import Account, Limits
+from hushsum.privacy.numerals import numeral
+from hushsum.privacy.plain_words import account_told, chance_after, spend_told, told
+from hushsum.privacy.relation import RELATIONS, UNITS, Cost
+from hushsum.privacy.zcdp import epsilon_of
+from tests.hushsum.privacy.spends import gaussian, spend, with_test
+
+ZERO = Fraction(0)
+LIMITS = Limits("", "client", "add/remove", Fraction(3), Fraction(1, 10**6))
+
+
+def test_at_epsilon_one_a_belief_of_a_half_becomes_at_most_73_percent() -> None:
+    assert told(Cost(Fraction(1), ZERO), unit="client", relation="add/remove") == (
+        "Whoever believed before with 50 % that one client's records are in here can believe it after with at most "
+        "73.2 %."
+    )
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+@pytest.mark.parametrize("unit", UNITS)
+def test_every_unit_and_relation_has_its_words(unit: str, relation: str) -> None:
+    assert f"one {unit}" in told(Cost(Fraction(1), ZERO), unit=unit, relation=relation)
+
+
+def test_with_a_delta_it_is_a_chance_of_being_right() -> None:
+    words = told(Cost(Fraction(1), Fraction(1, 10)), unit="record", relation="add/remove")
+    assert words.endswith("is right about it after with a chance of at most 75.8 %.")  # (e + 0.1)/(1 + e) = 0.75796
+
+
+@given(epsilon=st.fractions(min_value=0, max_value=100), delta=st.fractions(min_value=0, max_value=Fraction(99, 100)))
+@settings(max_examples=50)
+def test_the_chance_is_never_stated_too_low(epsilon: Fraction, delta: Fraction) -> None:
+    exact = (1 + float(delta) * math.exp(-epsilon)) / (1 + math.exp(-epsilon))
+    assert exact - 1e-12 <= chance_after(Cost(epsilon, delta)) <= 1
+    stated = told(Cost(epsilon, delta), unit="record", relation="add/remove").split()[-2]
+    assert float(stated) / 100 >= exact - 1e-12
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "stated"),
+    ((0, "50 %"), (3, "95.3 %"), (8, "99.97 %"), (9, "99.99 %"), (30, "100 %"), (10**6, "100 %")),
+)
+def test_what_is_not_certain_does_not_read_as_certain_nor_the_reverse(epsilon: int, stated: str) -> None:
+    assert told(Cost(Fraction(epsilon), ZERO), unit="record", relation="replace").endswith(f"at most {stated}.")
+
+
+def test_one_release_tells_what_it_tells_alone() -> None:
+    item = replace(gaussian(Fraction(1, 50)), unit="client")
+    words = spend_told(item, delta=Fraction(1, 10**6))
+    assert words.startswith("Whoever held it for as likely as not that one client's records are in here")
+    epsilon = epsilon_of(Fraction(1, 50), Fraction(1, 10**6))
+    assert 0.8999 < epsilon < 0.89994
+    assert words.endswith(" That is epsilon 0.899939, delta 1e-6.")
+    assert spend_told(item, delta=ZERO) == "At a delta of 0 no epsilon holds for it."
+
+
+def test_nothing_spent_leaves_everything() -> None:
+    assert account_told(Account(LIMITS)) == (
+        "Of the only population, nothing is spent yet. Left: epsilon 3 of 3, delta 1e-6 of 1e-6."
+    )
+    words = account_told(Account(LIMITS), next_spend=spend(1, window=0, unit="client"))
+    assert words.endswith("It pays for 3 more such windows.")
+
+
+def test_several_spends_are_told_alone_and_together() -> None:
+    account = Account(replace(LIMITS, delta=ZERO)).recorded(*(spend(1, window=w, unit="client") for w in range(2)))
+    assert account_told(account) == (
+        "Of the only population, 2 spends together took epsilon 2, delta 0, for unit client under add/remove. By the "
+        "newest alone: Whoever believed before with 50 % that one client's records are in here can believe it after "
+        "with at most 73.2 %. That is epsilon 1, delta 0. By all together: Whoever believed before with 50 % that one "
+        "client's records are in here can believe it after with at most 88.1 %. Left: epsilon 1 of 3. It pays for 1 "
+        "more such window."
+    )
+
+
+def test_a_delta_that_covers_all_releases_does_not_read_as_used_up() -> None:
+    account = Account(LIMITS).recorded(with_test(Fraction(1, 50), Fraction(1, 20), window=0, unit="client"))
+    assert "at a delta of 1e-6 for all releases together. It pays for 7 more such windows." in account_told(account)
+
+
+def test_record_windows_are_paid_for_ever_or_not_at_all() -> None:
+    account = Account(replace(LIMITS, unit="record")).recorded(spend(1, window=0))
+    assert account_told(account).endswith("It pays for any number of such windows: a record is in one of them.")
+    words = account_told(account, next_spend=spend(3, plan=2, window=0))
+    assert words.endswith("It pays for no more such windows.")
+
+
+def test_spends_without_a_total_at_this_delta_say_so() -> None:
+    account = Account(replace(LIMITS, delta=ZERO)).recorded(replace(gaussian(), unit="client"))
+    assert account_told(account) == "Of the only population, what was spent has no total at a delta of 0."
+
+
+@pytest.mark.parametrize(
+    ("value", "up", "down"),
+    (
+        (Fraction(1, 2), "0.5", "0.5"),
+        (Fraction(1, 3), "1/3", "1/3"),
+        (Fraction(10**9), "1000000000", "1000000000"),
+        (Fraction(10**18 + 1, 10**18), "1.00001", "1"),
+        (Fraction(123456789123456789, 10**17), "1.23457", "1.23456"),
+        (Fraction(10**18 + 1, 10**24), "1.00001e-6", "1e-6"),
+        (Fraction(1, 3 * 10**20), "3.33334e-21", "3.33333e-21"),
+        (Fraction(1, 10**6), "1e-6", "1e-6"),
+        (Fraction(1, 1000), "0.001", "0.001"),
+        (Fraction(999_999_999, 10**13), "1e-4", "9.99999e-5"),
+        (ZERO, "0", "0"),
+    ),
+)
+def test_a_numeral_is_short_and_rounded_against_us(value: Fraction, up: str, down: str) -> None:
+    assert (numeral(value, up=True), numeral(value, up=False)) == (up, down)
+
+
+@given(value=st.fractions(min_value=0, max_value=10**30), small=st.integers(0, 30))
+@settings(max_examples=100)
+def test_a_numeral_is_near_and_on_the_right_side(value: Fraction, small: int) -> None:
+    value /= 10**small
+    up, down = Fraction(numeral(value, up=True)), Fraction(numeral(value, up=False))
+    assert down <= value <= up
+    assert up - down <= value / 10**4

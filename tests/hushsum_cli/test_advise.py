@@ -1,0 +1,89 @@
+"""`hushsum plan advise`: what it prints of the advice, and what it refuses."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hushsum import Plan
+from hushsum_cli import plan as plan_commands
+from hushsum_cli.advise import advise as advise_command
+from tests.hushsum_cli.calling import Hushsum
+from tests.plans import client_plan, small_plan
+
+SMALL = ("--memory-mib", "0.2")
+
+
+@pytest.fixture(autouse=True)
+def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command is one of `hushsum plan`."""
+    monkeypatch.setitem(plan_commands.plan.commands, "advise", advise_command)
+
+
+def file_of(plan: Plan, folder: Path) -> str:
+    path = folder / "plan.json"
+    path.write_bytes(plan.bundle)
+    return str(path)
+
+
+def test_the_table_shows_errors_costs_and_what_to_take(hushsum: Hushsum, tmp_path: Path) -> None:
+    path = file_of(small_plan(privacy={"epsilon": "0.2"}), tmp_path)
+    ended = hushsum("plan", "advise", path, "--records", "2e4", "--density", "0.2", *SMALL)
+    assert ended.status == 0, ended.err
+    for text in (
+        "20,000 records",
+        "about n·k̄ = 4,000",
+        "best, pure",
+        "best, δ=1e-6",
+        "--memory-mib",
+        "R*",
+        "not allowed",
+    ):
+        assert text in ended.out
+    (plan,) = (line for line in ended.out.splitlines() if line.endswith("the plan"))
+    assert plan.split()[0] == "20"
+
+
+def test_unit_client_is_told_what_its_bound_costs(hushsum: Hushsum, tmp_path: Path) -> None:
+    path = file_of(client_plan(7), tmp_path)
+    ended = hushsum("plan", "advise", path, "--records", "2e4", "--clients", "5000", "--density", "0.2", *SMALL)
+    assert ended.status == 0, ended.err
+    assert "noise is 7 times that of unit record" in " ".join(ended.out.split())
+    assert "clients of 4" in ended.out
+
+
+def test_json_is_the_advice_and_nothing_else(hushsum: Hushsum, tmp_path: Path) -> None:
+    plan = small_plan()
+    ended = hushsum("plan", "advise", file_of(plan, tmp_path), "--records", "500", "--density", "0.2", "--json", *SMALL)
+    fields = json.loads(ended.out)
+    assert fields["id"] == plan.hex_id
+    assert fields["guesses"]["clients"] == 500
+    assert fields["allowance"]["memory_mib"] == 0.2
+    assert all(size["costs"]["record_seconds"] > 0 for size in fields["sizes"])
+
+
+def test_the_plot_is_written_and_named(hushsum: Hushsum, tmp_path: Path) -> None:
+    picture, path = tmp_path / "advice.png", file_of(small_plan(), tmp_path)
+    ended = hushsum("plan", "advise", path, "--records", "500", "--density", "0.2", "--plot", str(picture), *SMALL)
+    assert ended.status == 0, ended.err
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert str(picture.name) in ended.out.replace("\n", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    (
+        (("--records", "1e4", "--density", "1e-9"), "density: got 1e-09, expected from"),
+        (("--records", "nan", "--density", "0.2"), "cannot convert"),
+        (("--records", "1e4", "--density", "0.2", "--device-ms", "-1"), "device_ms: got -1"),
+        (("--records", "500", "--density", "0.2", "--plot", "advice.abc"), "--plot"),
+        (("--records", "500"), "--density"),
+    ),
+)
+def test_what_cannot_be_is_refused_in_a_sentence(
+    hushsum: Hushsum, tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    ended = hushsum("plan", "advise", file_of(small_plan(), tmp_path), *arguments)
+    assert ended.status == 2
+    assert message in " ".join(ended.err.split())
+    assert not ended.out

@@ -1,0 +1,56 @@
+"""`hushsum ledger show`, on the ledgers of analysts."""
+
+import json
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+from click.testing import CliRunner, Result
+
+import hushsum as hs
+from hushsum.privacy.account import Limits
+from hushsum_cli.ledger import ledger
+from tests.hushsum.privacy.spends import gaussian, spend
+
+LIMITS = Limits("", "record", "add/remove", Fraction(3), Fraction(1, 10**6))
+
+
+def show(*arguments: str) -> Result:
+    return CliRunner().invoke(ledger, ["show", *arguments])
+
+
+def test_it_shows_every_spend_and_what_is_left_in_plain_words(tmp_path: Path) -> None:
+    path = str(tmp_path / "ledger.db")
+    with hs.Ledger(path) as opened:
+        opened.charge(replace(spend(1, window=7), plan_id="ab" * 32), LIMITS)
+        opened.charge(gaussian(Fraction(1, 50)), LIMITS)
+        statement = opened.statement()
+    said = show(path)
+    assert said.exit_code == 0
+    assert "abababababab" in said.output
+    assert "tumbling" in said.output
+    assert "2 spends together" in said.output
+    told = json.loads(show(path, "--json").output)
+    assert told["statement"] == statement
+    assert told["limits"] == {
+        "population": "",
+        "unit": "record",
+        "relation": "add/remove",
+        "epsilon": "3",
+        "delta": "1e-6",
+    }
+    assert told["left"]["delta"] == "0"
+    assert Fraction(told["spent"]["epsilon"]) + Fraction(told["left"]["epsilon"]) >= 3
+    assert [item["kind"] for item in told["spends"]] == ["tumbling", "in-process"]
+
+
+def test_a_new_ledger_says_that_nothing_was_charged(tmp_path: Path) -> None:
+    path = str(tmp_path / "ledger.db")
+    hs.Ledger(path).close()
+    assert show(path).output.strip() == "Nothing was ever charged to this ledger, and no limits are fixed."
+    assert json.loads(show(path, "--json").output)["limits"] is None
+
+
+def test_a_file_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    assert show(str(tmp_path / "none.db")).exit_code == 2
+    assert not list(tmp_path.iterdir())
