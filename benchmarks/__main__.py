@@ -14,6 +14,7 @@ from benchmarks import (
     fourier,
     memory,
     minhash,
+    noise,
     one_permutation,
     queries,
     rotations,
@@ -33,6 +34,7 @@ SUBJECTS = {
     "cores": cores,
     "memory": memory,
     "rotations": rotations,
+    "noise": noise,
 }
 RESULTS = Path(__file__).parent / "results"
 

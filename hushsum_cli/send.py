@@ -37,6 +37,9 @@ _BATCH = 1000
 )
 @click.option("--client-id", help="Who contributes. Default: the one in the spool, at first a random one.")
 @click.option("--max-epsilon", type=ExactNumber(), help="Refuse a plan with a larger ε.")
+@click.option(
+    "--max-delta", type=ExactNumber(), help="Refuse a plan with a larger δ. Default: 0.00001, one in 100,000."
+)
 @click.option("--timeout", "timeout_s", type=click.FloatRange(0, min_open=True), help="Seconds to wait for answers.")
 @click.option("--insecure", is_flag=True, help="Allow plaintext to another machine.")
 @as_json_option
@@ -49,6 +52,7 @@ def send(  # noqa: PLR0913  one argument an option
     spool: Path,
     client_id: str | None,
     max_epsilon: Fraction | None,
+    max_delta: Fraction | None,
     timeout_s: float | None,
     insecure: bool,
     as_json: bool,
@@ -70,7 +74,7 @@ def send(  # noqa: PLR0913  one argument an option
         target,
         spool=spool,
         client_id=client_id,
-        policy=Policy(max_epsilon=max_epsilon),
+        policy=Policy(max_epsilon=max_epsilon) if max_delta is None else Policy(max_epsilon, max_delta),
         config=Config(insecure=insecure, close_flush_s=0.0),
     )
     with _told_warnings():

@@ -20,6 +20,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     epilog=examples(
         "hushsum simulate",
         "hushsum simulate --data trips.parquet --columns lon,lat --clients 50 --epsilon 0.5",
+        "hushsum simulate --epsilon 0.1 --delta 1e-6",
         "hushsum simulate --unit client --records-per-client 5 --clients 4000",
     ),
 )
@@ -31,6 +32,7 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--deltas", type=click.IntRange(2), default=5000, show_default=True, help="Send at least so many.")
 @click.option("--queries", type=click.IntRange(1), default=2000, show_default=True, help="Hold out so many records.")
 @click.option("--epsilon", type=ExactNumber(), help="ε of the release. Default: the plan's, or 1.")
+@click.option("--delta", type=ExactNumber(), help="δ of the release. Default: the plan's, or 0, which is pure ε.")
 @click.option(
     "--unit", type=click.Choice(["record", "client"]), help="Whom ε protects. Default: the plan's, or record."
 )

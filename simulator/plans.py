@@ -24,6 +24,7 @@ _BUCKETS: Final = 1024
 # Bandwidth 5 of a cube of 255: RACE's for skin colours in RGB. For other records the same share of the box's diagonal.
 _COLOUR_BANDWIDTH: Final = 5
 _DIAGONALS: Final = 441.673 / _COLOUR_BANDWIDTH
+_PURE: Final = Fraction(0)
 _TOTAL: Final = 10  # the population's limit, in releases of this ε that add up
 
 
@@ -79,9 +80,13 @@ def of_file(records: Records, privacy: Mapping[str, object], seed: int) -> Plan:
     return _plan(Path(records.source).stem or "records", record, bandwidth, privacy, seed)
 
 
-def privacy_table(epsilon: Fraction, unit: str, records_per_client: int | None) -> dict[str, object]:
+def privacy_table(
+    epsilon: Fraction, unit: str, records_per_client: int | None, *, delta: Fraction = _PURE
+) -> dict[str, object]:
     """``[privacy]`` of a run's own plan, with room for ten such releases in the population's ledger."""
     table: dict[str, object] = {"epsilon": epsilon, "total_epsilon": _TOTAL * epsilon, "unit": unit}
+    if delta:
+        table |= {"delta": delta, "total_delta": delta}
     if records_per_client is not None:
         table["records_per_client"] = records_per_client
     return table

@@ -43,6 +43,7 @@ class Settings:
         deltas: At least so many deltas, or one a record where there are fewer.
         queries: At most so many records are held out as queries.
         epsilon: None takes the plan's, or 1.
+        delta: None takes the plan's, or 0.
         unit: ``record`` or ``client``; None takes the plan's, or ``record``.
         records_per_client: Unit ``client`` alone.
         partitions: P of the server's log.
@@ -58,6 +59,7 @@ class Settings:
     deltas: int = 5000
     queries: int = 2000
     epsilon: Fraction | None = None
+    delta: Fraction | None = None
     unit: str | None = None
     records_per_client: int | None = None
     partitions: int = 1
@@ -169,6 +171,7 @@ def _declared(settings: Settings) -> Plan | None:
     plans.refuse_incomparable(plan)
     changes = {
         "epsilon": settings.epsilon,
+        "delta": settings.delta,
         "unit": settings.unit,
         "records_per_client": settings.records_per_client,
     }
@@ -179,7 +182,9 @@ def _declared(settings: Settings) -> Plan | None:
 def _fitting(settings: Settings, source: Records, progress: Progress) -> Plan:
     """A plan that fits the records."""
     unit = settings.unit or ("record" if settings.records_per_client is None else "client")
-    privacy = plans.privacy_table(settings.epsilon or Fraction(1), unit, settings.records_per_client)
+    privacy = plans.privacy_table(
+        settings.epsilon or Fraction(1), unit, settings.records_per_client, delta=settings.delta or Fraction(0)
+    )
     if settings.data is None:
         return plans.of_photograph(privacy, settings.seed)
     progress.warn("the plan's bounds are the file's own extremes: NOT private, for trying out alone; see --plan")
@@ -255,6 +260,7 @@ def _summary(
         mean_kernel_sum=accuracy.mean_kernel_sum,
         noise_std_error=query.noise_std_error(plan),
         epsilon=float(plan.privacy.epsilon),
+        delta=float(plan.privacy.delta),
         unit=plan.privacy.unit,
         records_per_client=plan.privacy.records_per_client,
         unacknowledged_at_kill=journey.untold,

@@ -33,6 +33,7 @@ class Summary:
         mean_kernel_sum: Mean exact kernel sum over those queries, in records; 0 where there is none.
         noise_std_error: The part of an answer's standard error that is noise, in records.
         epsilon: Of the plan.
+        delta: Of the plan.
         unit: Of the plan: what the promise protects.
         records_per_client: The plan's contribution bound; None for unit ``record``.
         unacknowledged_at_kill: Deltas that were durable, and that nobody had been told of, when the server was killed.
@@ -63,6 +64,7 @@ class Summary:
     mean_kernel_sum: float
     noise_std_error: float
     epsilon: float
+    delta: float
     unit: str
     records_per_client: int | None
     unacknowledged_at_kill: int

@@ -44,7 +44,7 @@ def _rows(summary: Summary) -> list[tuple[str, str, str]]:
         ("seconds", f"{summary.seconds:.1f}", ""),
         ("mean relative error", _percent(summary.mean_relative_error), _queries(summary)),
         ("expected error", *_expected(summary)),
-        ("noise of an answer", f"± {summary.noise_std_error:,.1f}", f"records, from ε = {summary.epsilon:g} alone"),
+        ("noise of an answer", f"± {summary.noise_std_error:,.1f}", f"records, from {_promise(summary)} alone"),
     ]
     rows += _price(summary)
     return [
@@ -52,6 +52,10 @@ def _rows(summary: Summary) -> list[tuple[str, str, str]]:
         ("ε spent", f"{summary.epsilon_spent:g}", f"per {summary.unit} and window"),
         ("ε left", f"{summary.epsilon_left:g}", "of the population's ledger"),
     ]
+
+
+def _promise(summary: Summary) -> str:
+    return f"ε = {summary.epsilon:g}" + (f", δ = {summary.delta:g}" if summary.delta else "")
 
 
 def _dropped(summary: Summary) -> str:

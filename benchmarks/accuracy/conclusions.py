@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from benchmarks.accuracy.curves import NO_NOISE
+from benchmarks.accuracy.curves import NO_NOISE, PURE
 from benchmarks.accuracy.subjects import RELATIVE
 from benchmarks.accuracy.tables import matching, number, ratio_of
 from benchmarks.report import Row
@@ -50,7 +50,7 @@ def of_coverage(rows: Sequence[Row]) -> str:
 def of_regression(rows: Sequence[Row]) -> str:
     """What is kept of least squares, and where nothing is."""
     said = []
-    slope = {str(row["form"]): row for row in matching(rows, data="slope", epsilon=1.0)}
+    slope = {str(row["form"]): row for row in matching(rows, data="slope", epsilon=1.0, delta=PURE)}
     if {"inner", "orthogonal"} <= slope.keys():
         inner, other = (float(slope[form]["first coefficient"]) for form in ("inner", "orthogonal"))
         said.append(

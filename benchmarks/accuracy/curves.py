@@ -5,6 +5,7 @@ Noise comes from :func:`hushsum.release` alone, and so from the mechanism that a
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any, Final
 
 import numpy as np
@@ -19,10 +20,16 @@ from hushsum.errors import NotBuiltError
 from hushsum.families import FAMILIES
 
 Floats = npt.NDArray[np.float64]
+Price = tuple[float, float]
+Errors = tuple[float, float, float, float]
 
 #: ε of a row without noise.
 NO_NOISE: Final = 0.0
 EPSILONS: Final = (0.01, 0.05, 0.1, 0.5, 1.0)
+#: δ of the releases: pure ε with discrete Laplace noise, and δ > 0 with discrete Gaussian noise.
+PURE: Final = 0.0
+SMALL_DELTA: Final = 1e-6
+DELTAS: Final = (PURE, SMALL_DELTA)
 CONFIDENCE: Final = 0.95
 _LIMIT: Final = 1_000_000  # of ε: these are no releases of anybody's
 _ROOT_QUERIES: Final = 200  # for f̃, of which the mean is wanted
@@ -40,6 +47,7 @@ class Curve:
         seeds: Fewest and most sketches of a size, each with a public seed and noise of its own.
         rows: Of all sketches of a size together, within those limits.
         epsilons: Of the releases.
+        deltas: Of the releases, each with every ε.
         queries_each: Queries of a seed, each seed its own; 0: all of them for every seed.
         median: Whether answers are the median of the rows instead of their mean.
     """
@@ -51,6 +59,7 @@ class Curve:
     seeds: tuple[int, int] = (3, 32)
     rows: int = 8192
     epsilons: Sequence[float] = EPSILONS
+    deltas: Sequence[float] = DELTAS
     queries_each: int = 0
     median: bool = False
 
@@ -71,7 +80,7 @@ class Curve:
             PlanError: The data cannot be sketched so.
         """
         keys = {**self.sketch, self.axis: size, **({} if self.family == "hermite" else {"seed": seed})}
-        privacy = {"epsilon": 1, "total_epsilon": _LIMIT}
+        privacy = {"epsilon": 1, "total_epsilon": _LIMIT, "total_delta": SMALL_DELTA}
         return hs.Plan(name=f"accuracy-{data.name}", record=data.record, sketch=keys, privacy=privacy)
 
     def built(self, data: DataSet) -> bool:
@@ -109,14 +118,14 @@ class Truth:
 
 
 def measure(curve: Curve, truth: Truth) -> list[Row]:
-    """One row a size and ε, averaged over seeds and queries: relative error, absolute error of densities, coverage."""
+    """One row a size, ε and δ, averaged over seeds and queries: relative error, error of densities, coverage."""
     rows: list[Row] = []
     for size in curve.sizes:
-        errors: dict[float, list[tuple[float, float, float, float]]] = {}
+        errors: dict[Price, list[Errors]] = {}
         for seed in range(1, curve.sketches(size) + 1):
-            for epsilon, error in _one(curve, truth, size, seed).items():
-                errors.setdefault(epsilon, []).append(error)
-        rows += [_row(curve, truth, size, epsilon, each) for epsilon, each in errors.items()]
+            for price, error in _one(curve, truth, size, seed).items():
+                errors.setdefault(price, []).append(error)
+        rows += [_row(curve, truth, size, price, each) for price, each in errors.items()]
     return rows
 
 
@@ -127,7 +136,7 @@ def best_rows(curve: Curve, truth: Truth, epsilon: float) -> int:
     return optimal_rows(float(truth.of(plan, root=True).mean()), epsilon * share)
 
 
-def errors_of(answer: hs.Answer, density: Floats, exact: Floats, records: int) -> tuple[float, float, float, float]:
+def errors_of(answer: hs.Answer, density: Floats, exact: Floats, records: int) -> Errors:
     """Mean relative error, mean absolute error of densities, coverage of the stated interval, its mean half width / f.
 
     Args:
@@ -149,7 +158,7 @@ def errors_of(answer: hs.Answer, density: Floats, exact: Floats, records: int) -
     )
 
 
-def _one(curve: Curve, truth: Truth, size: int, seed: int) -> dict[float, tuple[float, float, float, float]]:
+def _one(curve: Curve, truth: Truth, size: int, seed: int) -> dict[Price, Errors]:
     data = truth.data
     plan = curve.plan(data, size, seed)
     each = curve.queries_each
@@ -160,15 +169,15 @@ def _one(curve: Curve, truth: Truth, size: int, seed: int) -> dict[float, tuple[
     assert dropped == 0, "every record counts in the exact sums"
     groups = size if curve.median else None
     answer = plan.family.answer(sketch.counters[0], queries, groups=groups)
-    errors = {NO_NOISE: errors_of(answer, answer.value / data.size, exact, data.size)}
-    for epsilon in curve.epsilons:
-        release = hs.release(sketch, epsilon=epsilon)
+    errors = {(NO_NOISE, PURE): errors_of(answer, answer.value / data.size, exact, data.size)}
+    for epsilon, delta in product(curve.epsilons, curve.deltas):
+        release = hs.release(sketch, epsilon=epsilon, delta=delta)
         answer, density = release.kernel_sum(queries, groups=groups), release.density(queries, groups=groups)
-        errors[epsilon] = errors_of(answer, density.value, exact, data.size)
+        errors[epsilon, delta] = errors_of(answer, density.value, exact, data.size)
     return errors
 
 
-def _row(curve: Curve, truth: Truth, size: int, epsilon: float, each: Sequence[tuple[float, ...]]) -> Row:
+def _row(curve: Curve, truth: Truth, size: int, price: Price, each: Sequence[Errors]) -> Row:
     relative, absolute, coverage, half = (float(np.mean(one)) for one in zip(*each, strict=True))
     bars: Row = {} if np.isnan(coverage) else {"coverage": coverage, "half width": half}
     spread = np.std(np.array(each), axis=0, ddof=1) / np.sqrt(len(each)) if len(each) > 1 else np.zeros(4)
@@ -177,7 +186,8 @@ def _row(curve: Curve, truth: Truth, size: int, epsilon: float, each: Sequence[t
         "sketch": curve.label,
         "axis": curve.axis,
         "size": size,
-        "epsilon": epsilon,
+        "epsilon": price[0],
+        "delta": price[1],
         "relative error": relative,
         "its standard error": float(spread[0]),
         "density error": absolute,

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from benchmarks.accuracy.curves import Curve, Truth, keys, measure
+from benchmarks.accuracy.curves import PURE, Curve, Truth, keys, measure
 from benchmarks.accuracy.data import data_sets
 from benchmarks.report import Row
 
@@ -83,6 +83,7 @@ def _of(study: Study, truth: Truth, *, quick: bool) -> Iterator[Row]:
             seeds=(1, 1) if quick else (12, 32),
             rows=8192,
             epsilons=(_EPSILON,),
+            deltas=(PURE,),
         )
         if curve.built(truth.data):
             for row in measure(curve, truth):

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.accuracy import conclusions, findings, plots
-from benchmarks.accuracy.curves import NO_NOISE
+from benchmarks.accuracy.curves import DELTAS, NO_NOISE, PURE, SMALL_DELTA
 from benchmarks.accuracy.subjects import ABSOLUTE, RELATIVE, SUBJECTS
 from benchmarks.accuracy.tables import (
+    at_delta,
     coverage_table,
     draws_table,
     errors_table,
@@ -22,8 +23,9 @@ _OPENING: Final = """# Accuracy
 How far private answers are from exact kernel sums over real data. `make bench-accuracy` measures all of it again and
 writes this page, its figures and `benchmarks/results/accuracy.json` (a quarter of an hour on two cores at most;
 `ARGS=--quick` shows that it runs). Every noised figure is a real release: a plan, a sketch, `hs.release(sketch,
-epsilon=...)` with the exact discrete Laplace sampler at δ = 0, unit `record`, the noisy count included. Data is read
-from `../shared/data`; the figures move a little from run to run, because the noise is real.
+epsilon=..., delta=...)` with exact discrete Laplace noise at δ = 0 and exact discrete Gaussian noise at δ = 10⁻⁶, unit
+`record`, the noisy count included. Data is read from `../shared/data`; the figures move a little from run to run,
+because the noise is real.
 
 - **Mean relative error**, |f̂ − f|/f averaged over queries, as in RACE: skin, covtype, pay.
 - **Mean absolute error of densities**, |f̂/n̂ − f/n| averaged over queries, as in LSQ (n̂ is the noisy count; LSQ's code
@@ -47,8 +49,10 @@ def write(path: Path, rows: Sequence[Row]) -> None:
         if some:
             stars = matching(rows, part="best rows", data=subject.data)
             best = {(str(row["sketch"]), float(row["epsilon"])): int(row["rows"]) for row in stars}
-            figure = path.parent / "accuracy" / f"{subject.data}.png"
-            plots.draw(figure, f"{subject.data}: {_METRICS[subject.metric]}", some, subject.metric, best)
+            for delta in DELTAS:
+                figure = path.parent / "accuracy" / _figure(subject.data, delta)
+                title = f"{subject.data}: {_METRICS[subject.metric]}, {_at(delta)}"
+                plots.draw(figure, title, at_delta(some, delta), subject.metric, {} if delta else best)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text(rows), "utf-8")
 
@@ -82,21 +86,38 @@ def _subject(index: int, rows: Sequence[Row]) -> str:
     constants = {
         str(row["sketch"]): float(row[subject.metric]) for row in matching(rows, part="kernel", data=subject.data)
     }
-    table = errors_table(subject.data, subject.metric, some, constants)
+    pure, small = (errors_table(subject.data, subject.metric, some, constants, delta) for delta in DELTAS)
+    metric = _METRICS[subject.metric]
     found = findings.of_subject(subject.data, rows)
     return f"""## {subject.data}
 
 {about["text"]}. Public parameters: {about["setting"]}.
 
-![{subject.data}: {_METRICS[subject.metric]} against rows](accuracy/{subject.data}.png)
+![{subject.data}: {metric} against rows, pure ε](accuracy/{_figure(subject.data, PURE)})
 
-*{_METRICS[subject.metric].capitalize()} against rows, pairs or order, for ε from 0.01 (light) to 1 (dark) and without
-noise (black, broken); the star is R\\*, where it is within the figure.*
+*{metric.capitalize()} against rows, pairs or order at δ = 0, for ε from 0.01 (light) to 1 (dark) and without noise
+(black, broken); the star is R\\*, where it is within the figure.*
 
-{_METRICS[subject.metric].capitalize()}, the least of all sizes (and that size):
+![{subject.data}: {metric} against rows, δ = 10⁻⁶](accuracy/{_figure(subject.data, SMALL_DELTA)})
 
-{table}
+*The same at δ = 10⁻⁶.*
+
+{metric.capitalize()} at **δ = 0**, the least of all sizes (and that size):
+
+{pure}
+
+The same at **δ = 10⁻⁶**:
+
+{small}
 {found}"""
+
+
+def _figure(data: str, delta: float) -> str:
+    return f"{data}-delta.png" if delta else f"{data}.png"
+
+
+def _at(delta: float) -> str:
+    return "δ = 10⁻⁶" if delta else "pure ε"
 
 
 def _draws(rows: Sequence[Row]) -> str:

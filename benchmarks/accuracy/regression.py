@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 import hushsum as hs
-from benchmarks.accuracy.curves import NO_NOISE
+from benchmarks.accuracy.curves import DELTAS, NO_NOISE, PURE, SMALL_DELTA, Price
 from benchmarks.accuracy.data import SOURCES_REGRESSION, columns, present
 from benchmarks.report import Row
 from hushsum.families import FAMILIES
@@ -24,7 +25,7 @@ _LIMIT: Final = 1_000_000
 
 
 def measure(*, quick: bool) -> list[Row]:
-    """One row a data set, form, number of rows and ε; none where this version has no paired family."""
+    """One row a data set, form, number of rows, ε and δ; none where this version has no paired family."""
     if "paired" not in FAMILIES:
         print("regression: skipped, this version does not offer the paired family", flush=True)
         return []
@@ -70,15 +71,15 @@ def _measure(name: str, records: Floats, form: str, size: int, *, seeds: int) ->
     from hushsum.fitting import fit_regression
 
     least = np.asarray(np.linalg.lstsq(records[:, :-1], records[:, -1], rcond=None)[0], np.float64)
-    found: dict[float, list[tuple[float, float]]] = {}
+    found: dict[Price, list[tuple[float, float]]] = {}
     for seed in range(1, seeds + 1):
         sketch = hs.Sketch(_plan(name, records, form, size, seed))
         sketch.add(records)
-        released = {epsilon: hs.release(sketch, epsilon=epsilon) for epsilon in _EPSILONS}
+        released = {price: hs.release(sketch, epsilon=price[0], delta=price[1]) for price in product(_EPSILONS, DELTAS)}
         exact = replace(next(iter(released.values())), counters=sketch.counters)
-        for epsilon, release in {NO_NOISE: exact, **released}.items():
+        for price, release in {(NO_NOISE, PURE): exact, **released}.items():
             coefficients = fit_regression(release)
-            found.setdefault(epsilon, []).append((r_squared(records, coefficients), float(coefficients[0])))
+            found.setdefault(price, []).append((r_squared(records, coefficients), float(coefficients[0])))
     return [
         {
             "data": name,
@@ -87,12 +88,13 @@ def _measure(name: str, records: Floats, form: str, size: int, *, seeds: int) ->
             "form": form,
             "rows": size,
             "epsilon": epsilon,
+            "delta": delta,
             "R²": float(np.median([one[0] for one in each])),
             "R² of least squares": r_squared(records, least),
             "first coefficient": float(np.median([one[1] for one in each])),
             "that of least squares": float(least[0]),
         }
-        for epsilon, each in found.items()
+        for (epsilon, delta), each in found.items()
     ]
 
 
@@ -102,5 +104,5 @@ def _plan(name: str, records: Floats, form: str, size: int, seed: int) -> hs.Pla
     typical = float(np.round(1.5 * np.sqrt(dim) if name != "slope" else 1.0, 2))
     inner = {"radius": typical, "norm_bound": 4} if form == "inner" else {}
     sketch = {"family": "paired", "form": form, "power": _POWER, "rows": size, "seed": seed, **inner}
-    privacy = {"epsilon": 1, "total_epsilon": _LIMIT}
+    privacy = {"epsilon": 1, "total_epsilon": _LIMIT, "total_delta": SMALL_DELTA}
     return hs.Plan(name=f"accuracy-{name}", record=record, sketch=sketch, privacy=privacy)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from benchmarks.accuracy.curves import NO_NOISE
+from benchmarks.accuracy.curves import DELTAS, NO_NOISE, PURE
 from benchmarks.accuracy.peers import PEERS
 from benchmarks.report import Row
 
@@ -31,8 +31,17 @@ def number(value: float) -> str:
     return f"{value:.1e}".replace("e-0", "e-") if "e" in text and abs(value) < 1 else f"{float(text):g}"
 
 
-def errors_table(data: str, metric: str, rows: Sequence[Row], constants: Mapping[str, float]) -> str:
-    """One line a sketch: the least error over its sizes for each ε, with that size, and of the mean; peers below."""
+def at_delta(rows: Iterable[Row], delta: float) -> list[Row]:
+    """The rows with releases at this δ, and those without noise."""
+    return [row for row in rows if row["epsilon"] == NO_NOISE or row["delta"] == delta]
+
+
+def errors_table(data: str, metric: str, rows: Sequence[Row], constants: Mapping[str, float], delta: float) -> str:
+    """One line a sketch: the least error over its sizes for each ε, with that size, and of the mean; peers below.
+
+    Peers, who are pure, stand below the table of δ = 0.
+    """
+    rows = at_delta(rows, delta)
     epsilons = sorted({float(row["epsilon"]) for row in rows} - {NO_NOISE}, reverse=True)
     columns = [NO_NOISE, *epsilons]
     header = ["sketch", "no noise", *(f"ε = {epsilon:g}" for epsilon in epsilons), "the mean"]
@@ -44,7 +53,7 @@ def errors_table(data: str, metric: str, rows: Sequence[Row], constants: Mapping
     lines += [
         [peer.label, *(f"{peer.errors[e]:g}" if e in peer.errors else "" for e in columns), ""]
         for peer in PEERS
-        if peer.data == data
+        if peer.data == data and delta == PURE
     ]
     return markdown(header, lines)
 
@@ -85,14 +94,15 @@ def coverage_table(rows: Sequence[Row]) -> str:
 
 
 def regression_table(rows: Sequence[Row]) -> str:
-    """One line a data set and form: R² for each ε at the best number of rows."""
+    """One line a data set and form: R² for each ε at the best number of rows, at δ = 0 and at the small δ."""
     epsilons = sorted({float(row["epsilon"]) for row in rows} - {NO_NOISE}, reverse=True)
-    columns = [NO_NOISE, *epsilons]
-    header = ["data", "n", "features", "form", "least squares", "no noise", *(f"ε = {e:g}" for e in epsilons)]
+    columns = [(NO_NOISE, PURE), *((epsilon, delta) for epsilon in epsilons for delta in DELTAS)]
+    named = (f"ε = {e:g}" + (f", δ = {d:g}" if d else "") for e, d in columns[1:])
+    header = ["data", "n", "features", "form", "least squares", "no noise", *named]
     lines = []
     for data, form in dict.fromkeys((row["data"], row["form"]) for row in rows):
         some = matching(rows, data=data, form=form)
-        cells = [max(matching(some, epsilon=e), key=lambda row: float(row["R²"])) for e in columns]
+        cells = [max(matching(some, epsilon=e, delta=d), key=lambda row: float(row["R²"])) for e, d in columns]
         texts = [f"{float(cell['R²']):.2f} (R {cell['rows']})" for cell in cells]
         first = some[0]
         least = f"{float(first['R² of least squares']):.2f}"

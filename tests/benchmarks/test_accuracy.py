@@ -8,7 +8,7 @@ import pytest
 from scipy import sparse
 
 import hushsum as hs
-from benchmarks.accuracy.curves import NO_NOISE, Curve, Truth, best_rows, errors_of, keys, measure
+from benchmarks.accuracy.curves import NO_NOISE, PURE, SMALL_DELTA, Curve, Truth, best_rows, errors_of, keys, measure
 from benchmarks.accuracy.data import DataSet, present, vectors
 from benchmarks.accuracy.page import text, write
 from benchmarks.accuracy.regression import r_squared, sloped, standardised
@@ -58,16 +58,19 @@ def test_errors_are_what_their_names_say() -> None:
 def test_a_curve_falls_with_rows_and_rises_with_noise(little: DataSet) -> None:
     truth = Truth(little)
     rows = measure(CURVE, truth)
-    assert [(row["size"], row["epsilon"], row["sketches"]) for row in rows] == [
-        (8, NO_NOISE, 4),
-        (8, 0.5, 4),
-        (512, NO_NOISE, 4),
-        (512, 0.5, 4),
+    assert [(row["size"], row["epsilon"], row["delta"], row["sketches"]) for row in rows] == [
+        (8, NO_NOISE, PURE, 4),
+        (8, 0.5, PURE, 4),
+        (8, 0.5, SMALL_DELTA, 4),
+        (512, NO_NOISE, PURE, 4),
+        (512, 0.5, PURE, 4),
+        (512, 0.5, SMALL_DELTA, 4),
     ]
     errors = [float(row["relative error"]) for row in rows]
-    assert errors[2] < errors[0]  # of public seeds alone: the same every time
+    assert errors[3] < errors[0]  # of public seeds alone: the same every time
+    assert errors[4] > 2 * errors[5]  # √(2·512)/0.5 beside 1/√(2ρ): 64 beside 10 records
     assert (
-        errors[3] > 2 * errors[2]
+        errors[4] > 2 * errors[3]
     )  # 512 rows of noise at ε = 0.5: the mean of 240 errors is about 15 times as large, false alarm < 1e-9
     assert best_rows(CURVE, truth, 0.5) > best_rows(CURVE, truth, 0.1) >= 1
 
@@ -88,13 +91,13 @@ def test_a_file_that_is_absent_is_skipped_with_one_line(capsys: pytest.CaptureFi
 
 def test_the_best_row_has_the_least_error_and_a_table_shows_it() -> None:
     rows: list[Row] = [
-        {"sketch": "a", "axis": "rows", "size": size, "epsilon": epsilon, "relative error": error}
+        {"sketch": "a", "axis": "rows", "size": size, "epsilon": epsilon, "delta": PURE, "relative error": error}
         for size, epsilon, error in ((8, NO_NOISE, 0.5), (32, NO_NOISE, 0.25), (8, 1.0, 0.125), (32, 1.0, 0.75))
     ]
     found = best(matching(rows, epsilon=NO_NOISE), "relative error")
     assert found is not None
     assert found["size"] == 32
-    table = errors_table("nowhere", "relative error", rows, {"a": 0.9})
+    table = errors_table("nowhere", "relative error", rows, {"a": 0.9}, PURE)
     assert table.splitlines()[2:] == ["| a | 0.25 (R 32) | 0.12 (R 8) | 0.9 |"]
     assert best([], "relative error") is None
 
@@ -115,7 +118,7 @@ def test_the_page_shows_what_was_measured_and_nothing_else(little: DataSet, tmp_
     assert "## skin\n" in page
     assert "| hashed euclidean |" in page
     assert "## taxi" not in page
-    assert [path.name for path in (tmp_path / "accuracy").iterdir()] == ["skin.png"]
+    assert {path.name for path in (tmp_path / "accuracy").iterdir()} == {"skin.png", "skin-delta.png"}
     assert (tmp_path / "accuracy" / "skin.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -29,6 +29,7 @@ GOOD = Summary(
     mean_kernel_sum=8600.0,
     noise_std_error=47.1,
     epsilon=1.0,
+    delta=0.0,
     unit="record",
     records_per_client=None,
     unacknowledged_at_kill=77,

@@ -1,0 +1,165 @@
+"""Mistakes that the audits must catch, each planted in the code that runs; and a service that runs in memory."""
+
+import hashlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from aggregator.ports import Runtime, StoredOutcome
+from aggregator.releaser import Releaser
+from hushsum import outcomes, releases
+from hushsum.entropy import Entropy, OsEntropy, ReplayableEntropy
+from hushsum.families.hashed.family import Hashed
+from hushsum.noise import DiscreteGaussian, DiscreteLaplace, Sampler, discrete_gaussian, discrete_laplace
+from hushsum.noise.thresholds import Form
+from hushsum.outcomes import Withheld
+from hushsum.plan import Plan
+from hushsum.privacy.event import TUMBLING
+from hushsum.privacy.mechanism import Mechanism
+from hushsum.releases import Release
+from hushsum.sensitivity import Sensitivity
+from hushsum.sketch import Sketch
+from simulator.audits import service
+from simulator.audits.service import Durable
+from tests.doubles import MemoryReceipts, MemoryStore, PowerLossLog
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+Integers = npt.NDArray[np.int64]
+
+
+def half_the_noise(patch: pytest.MonkeyPatch) -> None:
+    """The parameter of every counter's noise says one thing, and half as much is drawn."""
+    honest = Mechanism.noise
+
+    def noise(self: Mechanism) -> Sampler:
+        sampler = honest(self)
+        return replace(sampler, scale=sampler.scale / (4 if isinstance(sampler, DiscreteGaussian) else 2))  # type: ignore[type-var]  # every sampler is a dataclass
+
+    patch.setattr(Mechanism, "noise", noise)
+
+
+def half_the_noise_in_the_sampler(patch: pytest.MonkeyPatch) -> None:
+    """The same, where the parameter does not show it."""
+    for kind, factor in ((DiscreteLaplace, 2), (DiscreteGaussian, 4)):
+        honest = kind.sample
+
+        def sample(
+            self: Any, size: int, entropy: Entropy, honest: Any = honest, factor: int = factor
+        ) -> Integers:
+            drawn: Integers = honest(replace(self, scale=self.scale / factor), size, entropy)
+            return drawn
+
+        patch.setattr(kind, "sample", sample)
+
+
+def divide_by_the_exact_n(patch: pytest.MonkeyPatch) -> None:
+    """A density is a noisy kernel sum over the exact number of records."""
+    honest = releases.draw
+
+    def draw(sketch: Sketch, **keys: Any) -> Release:
+        release, records = honest(sketch, **keys), float(max(sketch.records, 1))
+        object.__setattr__(release, "density", lambda queries: release.kernel_sum(queries).over(records))
+        return release
+
+    patch.setattr(releases, "draw", draw)
+
+
+def forget_a_row(patch: pytest.MonkeyPatch) -> None:
+    """The sensitivity of R rows is that of R − 1."""
+
+    def sensitivity(self: Hashed) -> Sensitivity:
+        rows = self.rows - 1
+        return Sensitivity(l0=rows, l1=rows, l2_squared=rows, linf=1)
+
+    patch.setattr(Hashed, "sensitivity", property(sensitivity))
+
+
+def gate_on_the_exact_count(patch: pytest.MonkeyPatch) -> None:
+    """Whether a window is released hangs on the exact number of its clients."""
+
+    def enough(plan: Plan, clients: int, entropy: Entropy) -> bool:
+        del entropy
+        return clients >= plan.window.min_clients
+
+    patch.setattr(outcomes, "_enough", enough)
+
+
+def redraw_a_withheld_outcome(patch: pytest.MonkeyPatch) -> None:
+    """A withheld window is told and not stored: who asks again has it drawn again, up to the third time."""
+
+    class Redraws(Releaser):
+        tries = 0
+
+        async def _outcome(self, window: int | None) -> StoredOutcome:
+            assert window is not None
+            sealed = await self._store.sealed_window(self._plan, window)
+            assert sealed is not None
+            drawn = outcomes.decide(
+                sealed.sketch, kind=TUMBLING, window=window, clients=sealed.clients, entropy=OsEntropy()
+            )
+            self.tries += 1
+            if isinstance(drawn, Withheld) and self.tries < 3:
+                data = drawn.to_bytes()
+                digest = hashlib.sha256(data).digest()
+                return StoredOutcome(self._plan.id, TUMBLING, window, data, digest, withheld=True)
+            self.tries = 0
+            self._decided = lambda *_: drawn  # type: ignore[method-assign]  # what was drawn is what is stored
+            return await super()._outcome(window)
+
+    patch.setattr(service, "Releaser", Redraws)
+
+
+def one_bad_record_refuses_its_batch(patch: pytest.MonkeyPatch) -> None:
+    """An unusable record takes with it all that came with it."""
+    honest = Hashed.accept
+
+    def accept(self: Hashed, records: Any) -> tuple[Any, npt.NDArray[np.bool_]]:
+        usable, kept = honest(self, records)
+        return (usable, kept) if kept.all() else (usable[:0], np.zeros_like(kept))
+
+    patch.setattr(Hashed, "accept", accept)
+
+
+def drop_the_top_part(patch: pytest.MonkeyPatch) -> None:
+    """What stands above the binary digits of a geometric is never drawn, nor the tail of a Gaussian."""
+    laplace, gaussian = discrete_laplace._resolve, discrete_gaussian._resolve
+
+    def no_top(draws: Integers, tie: Any, table: Any, entropy: Entropy) -> None:
+        if table.thresholds[tie.column].form is not Form.TAIL:
+            laplace(draws, tie, table, entropy)
+
+    def no_tail(envelope: Any, draw: Any, entropy: Entropy) -> int | None:
+        strip = int(np.searchsorted(envelope.ends, draw.choice >> discrete_gaussian.CHOICE_BITS, side="right"))
+        return None if strip == envelope.tail else gaussian(envelope, draw, entropy)
+
+    patch.setattr(discrete_laplace, "_resolve", no_top)
+    patch.setattr(discrete_gaussian, "_resolve", no_tail)
+
+
+def seed_by_a_constant(patch: pytest.MonkeyPatch) -> None:
+    """Every read begins the same stream."""
+    patch.setattr(OsEntropy, "read", lambda self, size: ReplayableEntropy(b"constant").read(size))  # noqa: ARG005  as the original
+
+
+def seed_once_a_process(patch: pytest.MonkeyPatch) -> None:
+    """One stream a process, from public values: releases of one process differ, and those of two repeat."""
+    stream = ReplayableEntropy(b"plan and window")
+    patch.setattr(OsEntropy, "read", lambda self, size: stream.read(size))  # noqa: ARG005  as the original
+
+
+def stream_across_a_fork(patch: pytest.MonkeyPatch) -> None:
+    """One stream a process, from the operating system; a fork copies it."""
+    stream = ReplayableEntropy(OsEntropy().read(32))
+    patch.setattr(OsEntropy, "read", lambda self, size: stream.read(size))  # noqa: ARG005  as the original
+
+
+@asynccontextmanager
+async def in_memory(plan: Plan, runtime: Runtime) -> AsyncIterator[Durable]:
+    """What a service keeps, without files."""
+    del plan
+    yield Durable(PowerLossLog(1, runtime), MemoryStore(), MemoryReceipts())
