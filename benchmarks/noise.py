@@ -16,8 +16,8 @@ from hushsum.entropy import OsEntropy
 from hushsum.noise import SAMPLERS, Sampler, warm_up
 
 TITLE = (
-    "Exact noise, nanoseconds a draw on one core (cipher: AES-256 in counter mode alone, into one buffer, as many bytes "
-    "as our draws read; OpenDP: its exact vector samplers on integers)"
+    "Exact noise, nanoseconds a draw on one core (cipher: AES-256 in counter mode alone, into one buffer, as many "
+    "bytes as our draws read; OpenDP: its exact vector samplers on integers)"
 )
 DRAWS, DRAWS_QUICK = 1_000_000, 50_000
 OPENDP_SHARE = 50  # it gets as many times fewer draws

@@ -12,10 +12,12 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from hushsum import acceleration
 from hushsum.entropy import Entropy
+from hushsum.noise.discrete_gaussian import DiscreteGaussian
 from hushsum.noise.discrete_laplace import DiscreteLaplace
 
-__all__ = ["SAMPLERS", "DiscreteLaplace", "Sampler"]
+__all__ = ["SAMPLERS", "DiscreteGaussian", "DiscreteLaplace", "Sampler", "warm_up"]
 
 
 class Sampler(Protocol):
@@ -50,4 +52,19 @@ class Sampler(Protocol):
         ...
 
 
-SAMPLERS: Final[Mapping[str, Callable[[Fraction], Sampler]]] = MappingProxyType({"discrete-laplace": DiscreteLaplace})
+SAMPLERS: Final[Mapping[str, Callable[[Fraction], Sampler]]] = MappingProxyType(
+    {"discrete-laplace": DiscreteLaplace, "discrete-gaussian": DiscreteGaussian}
+)
+
+
+def warm_up() -> None:
+    """Makes compiled loops ready where they are used: a second once after an install, then a fraction of one.
+
+    Raises:
+        AccelerationError: The environment asks for loops that cannot be compiled.
+    """
+    if acceleration.enabled():
+        from hushsum.noise import digits_fast, strips_fast
+
+        digits_fast.warm_up()
+        strips_fast.warm_up()

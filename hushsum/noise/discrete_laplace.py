@@ -10,24 +10,26 @@ The work of a draw is the same whatever comes out, but for those ties: one word 
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
-from typing import ClassVar, Final
+from typing import ClassVar, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from hushsum.acceleration import enabled
 from hushsum.entropy import Entropy
-from hushsum.noise.thresholds import Form, Threshold
+from hushsum.noise.digits import WORD, WORD_BITS, Digits, Int64, UInt16, differences, digits
+from hushsum.noise.thresholds import Form
+from hushsum.noise.words import below_tied, read, wrapped
 
 SCALE_MAX: Final = 2**48  # int64 then holds every draw, but for an event of probability e^(−2^14)
 SCALE_MIN: Final = Fraction(1, 2**48)  # so that 1/scale is a float for the error bars
-WORD_BITS: Final = 16  # of a first comparison
-TIE_BITS: Final = 64  # of each further one
-_TIE_MASK: Final = 2**TIE_BITS - 1
-_WORD: Final = np.dtype("<u2")
-_TAIL_EXPONENT: Final = 45  # e^−45 < 2^−64
+GROUP_DRAWS: Final = 4096  # whose words stand column by column; part of the definition, unlike the size of a block
+_FAST_DRAWS: Final = 4096  # fewer do not pay for loading the compiled loops
+
+Differences = Callable[[Digits, UInt16, Int64], Int64]
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class DiscreteLaplace:
     """
 
     scale: Fraction
-    block_draws: ClassVar[int] = 2048  # the words of a block stay in the second-level cache
+    block_draws: ClassVar[int] = GROUP_DRAWS  # whole groups; their words stay in the second-level cache
 
     def __post_init__(self) -> None:
         if not isinstance(self.scale, Fraction):
@@ -71,8 +73,9 @@ class DiscreteLaplace:
     def sample(self, size: int, entropy: Entropy) -> npt.NDArray[np.int64]:
         """Independent draws.
 
-        It reads all first words in order of the draws, and then what the ties need, in the same order: the draws do not
-        depend on the size of a block. A value beyond int64 (never seen: e^(−2^14) and less) wraps around, which is
+        It reads the first words of all draws, group after group, in a group column after column, in a column first all
+        that are added and then all that are subtracted; and then what the ties need, in the same order. So the draws do
+        not depend on the size of a block. A value beyond int64 (never seen: e^(−2^14) and less) wraps around, which is
         post-processing and takes nothing from the guarantee.
 
         Args:
@@ -91,93 +94,52 @@ class DiscreteLaplace:
             raise TypeError(f"noise is drawn from an Entropy, got {type(entropy).__name__}")
         if size < 0:
             raise ValueError(f"cannot draw {size} times")
-        digits = _digits(self.scale)
+        table, loop = digits(self.scale), _loop(size)
         draws = np.empty(size, dtype=np.int64)
-        ties: list[int] = []
-        thresholds = np.tile(digits.first_words, 2 * min(size, self.block_draws))
-        for start in range(0, size, self.block_draws):
-            block = draws[start : start + self.block_draws]
-            words = np.frombuffer(_read(entropy, block.size * digits.bytes_per_draw), dtype=_WORD)
-            block[:] = _differences(words < thresholds[: words.size], digits.columns)
-            tied = np.flatnonzero(words == thresholds[: words.size])
-            ties.extend((tied + start * 2 * digits.columns).tolist())
-        for position in ties:
-            _resolve(draws, position, digits, entropy)
+        ties: list[_Tie] = []
+        block_draws = max(1, self.block_draws // GROUP_DRAWS) * GROUP_DRAWS
+        for start in range(0, size, block_draws):
+            block = draws[start : start + block_draws]
+            words = np.frombuffer(read(entropy, block.size * table.bytes_per_draw), dtype=WORD)
+            words = words.astype(np.uint16, copy=False)  # of this machine's byte order
+            for at in range(0, block.size, GROUP_DRAWS):
+                group = block[at : at + GROUP_DRAWS]
+                own = words[2 * table.columns * at :][: 2 * table.columns * group.size].reshape(table.columns, -1)
+                ties += [_tie(position, start + at, group.size) for position in loop(table, own, group)]
+        for tie in ties:
+            _resolve(draws, tie, table, entropy)
         return draws
 
 
-@dataclass(frozen=True)
-class _Digits:
-    """What decides one geometric: ``columns`` words, one a binary digit and the last for all that stands above them.
+class _Tie(NamedTuple):
+    """A word that equals its threshold's first bits: of which draw and digit, and whether that is subtracted."""
 
-    The number of columns is a multiple of 8, so that comparisons pack into whole bytes.
-    """
-
-    thresholds: tuple[Threshold, ...]
-    first_words: npt.NDArray[np.uint16]
-
-    @property
-    def columns(self) -> int:
-        return len(self.thresholds)
-
-    @property
-    def bytes_per_draw(self) -> int:
-        return 2 * self.columns * _WORD.itemsize
+    draw: int
+    column: int
+    subtracted: bool
 
 
-@lru_cache(maxsize=64)
-def _digits(scale: Fraction) -> _Digits:
-    needed = 0
-    while 2**needed < _TAIL_EXPONENT * scale:  # until q^(2^B) < 2^−64
-        needed += 1
-    top = 8 * (needed // 8 + 1) - 1
-    thresholds = (*(Threshold(2**i / scale, Form.DIGIT) for i in range(top)), Threshold(2**top / scale, Form.TAIL))
-    first_words = np.array([threshold.prefix(WORD_BITS) for threshold in thresholds], dtype=_WORD)
-    first_words.flags.writeable = False
-    return _Digits(thresholds, first_words)
+def _tie(position: int, start: int, group: int) -> _Tie:
+    column, geometric = divmod(int(position), 2 * group)
+    return _Tie(start + geometric % group, column, geometric >= group)
 
 
-def _differences(bits: npt.NDArray[np.bool_], columns: int) -> npt.NDArray[np.int64]:
-    """(n,) int64 from the (2n·columns,) digits of n pairs of geometrics, lowest digits first."""
-    packed = np.packbits(bits, bitorder="little").reshape(-1, columns // 8)
-    values = packed[:, -1].astype(np.int64)
-    for column in range(columns // 8 - 2, -1, -1):
-        values <<= 8
-        values |= packed[:, column]
-    return values[0::2] - values[1::2]
+def _loop(size: int) -> Differences:
+    if size < _FAST_DRAWS or not enabled():
+        return differences
+    from hushsum.noise import digits_fast
+
+    return digits_fast.differences
 
 
-def _resolve(draws: npt.NDArray[np.int64], position: int, digits: _Digits, entropy: Entropy) -> None:
-    """Decides the word at ``position``, which equals its threshold's first bits, and adds what it stands for."""
-    geometric, column = divmod(position, digits.columns)
-    draw, subtracted = divmod(geometric, 2)
-    threshold = digits.thresholds[column]
-    if not _below(threshold, WORD_BITS, entropy):
+def _resolve(draws: Int64, tie: _Tie, table: Digits, entropy: Entropy) -> None:
+    """Decides a tie, and adds what its digit stands for."""
+    threshold = table.thresholds[tie.column]
+    if not below_tied(threshold, WORD_BITS, entropy):
         return
     times = 1
     if threshold.form is Form.TAIL:  # unbounded: geometric with ratio q^(2^B)
-        while _below(threshold, 0, entropy):
+        while below_tied(threshold, 0, entropy):
             times += 1
-    value = times << column
-    draws[draw] = _wrapped(int(draws[draw]) + (-value if subtracted else value))
-
-
-def _below(threshold: Threshold, bits: int, entropy: Entropy) -> bool:
-    """Whether U < p, given that their first ``bits`` binary digits are equal."""
-    while True:
-        word = int.from_bytes(_read(entropy, TIE_BITS // 8), "little")
-        bits += TIE_BITS
-        wanted = threshold.prefix(bits) & _TIE_MASK
-        if word != wanted:
-            return word < wanted
-
-
-def _read(entropy: Entropy, size: int) -> bytes:
-    data = entropy.read(size)
-    if len(data) != size:  # never stretch what came: the same word would decide two draws
-        raise OSError(f"the source of entropy gave {len(data)} bytes of {size}")
-    return data
-
-
-def _wrapped(value: int) -> int:
-    return (value + 2**63) % 2**64 - 2**63
+    value = times << tie.column
+    draws[tie.draw] = wrapped(int(draws[tie.draw]) + (-value if tie.subtracted else value))

@@ -2,7 +2,8 @@
 
 Everything is integer arithmetic with the rounding outwards: an enclosure [low, high] that certainly holds the number.
 No float decides anything here. For rational x > 0 the number e⁻ˣ is transcendental (Lindemann), so none of these
-probabilities is a binary fraction: a finer enclosure always settles the next digit.
+probabilities is a binary fraction: a finer enclosure always settles the next digit. For x = 0 they are rational, and
+their digits are those of a division.
 """
 
 import math
@@ -11,6 +12,7 @@ from fractions import Fraction
 from typing import Final
 
 _GUARD_BITS: Final = 32  # beyond the digits asked for, so that one enclosure nearly always settles them
+_ONE: Final = Fraction(1)
 _SPARE_BITS: Final = 8  # of the working precision: they keep an enclosure tight, not right
 
 
@@ -18,7 +20,7 @@ class Form(Enum):
     """Which function of x a probability is."""
 
     DIGIT = "1/(1 + e^x)"
-    TAIL = "e^-x"
+    TAIL = "factor * e^-x"
 
 
 def exp_minus(x: Fraction, bits: int) -> tuple[int, int]:
@@ -53,29 +55,38 @@ def exp_upper(x: Fraction, bits: int = 64) -> Fraction:
 class Threshold:
     """A probability that a random word is compared with: U < p, where U = 0.w₁w₂w₃… in binary.
 
-    Its digits are computed when they are first asked for, and kept; it holds nothing that depends on a draw.
+    Its digits are computed when they are first asked for, and kept; it holds nothing that depends on what is compared.
 
     Args:
-        x: Above 0.
+        x: Above 0; or 0 for the tail form.
         form: Which function of x.
+        factor: What a tail is multiplied by, above 0: the product must be at most 1, and 1 only where x = 0.
+
+    Raises:
+        ValueError: x or the factor is out of range.
     """
 
-    def __init__(self, x: Fraction, form: Form) -> None:
-        if x <= 0:
+    def __init__(self, x: Fraction, form: Form, factor: Fraction = _ONE) -> None:
+        if x < 0 or (x == 0 and form is not Form.TAIL):
             raise ValueError(f"a threshold needs x > 0, got {x}")
+        if factor <= 0 or (factor != 1 and form is not Form.TAIL):
+            raise ValueError(f"a threshold takes no factor of {factor}")
         self.x = x
         self.form = form
+        self.factor = factor
         self._prefixes: dict[int, int] = {}
 
     def prefix(self, bits: int) -> int:
-        """⌊p·2^bits⌋, exactly: the first ``bits`` binary digits of p."""
+        """⌊p·2^bits⌋, exactly: the first ``bits`` binary digits of p (2^bits where p = 1)."""
         known = self._prefixes.get(bits)
         if known is None:
             known = self._prefixes[bits] = self._compute(bits)
         return known
 
     def _compute(self, bits: int) -> int:
-        extra = _GUARD_BITS
+        if self.x == 0:
+            return (self.factor.numerator << bits) // self.factor.denominator
+        extra = _GUARD_BITS + math.ceil(self.factor).bit_length()
         while True:
             low, high = self._enclosure(bits + extra)
             if low >> extra == high >> extra:
@@ -85,12 +96,13 @@ class Threshold:
     def _enclosure(self, bits: int) -> tuple[int, int]:
         low, high = exp_minus(self.x, bits)
         if self.form is Form.TAIL:
-            return low, high
+            up, down = self.factor.numerator, self.factor.denominator
+            return low * up // down, -(-high * up // down)
         one = 1 << bits  # 1/(1 + e^x) = E/(1 + E) grows with E = e^-x
         return (low << bits) // (one + low), -(-(high << bits) // (one + high))
 
     def __repr__(self) -> str:
-        return f"Threshold({self.x!r}, {self.form})"
+        return f"Threshold({self.x!r}, {self.form}, {self.factor!r})"
 
 
 def _series(y: Fraction, bits: int) -> tuple[int, int]:

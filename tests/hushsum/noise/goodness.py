@@ -9,6 +9,7 @@ from hushsum.noise import Sampler
 FALSE_ALARM = 1e-6  # of one test; the expected counts below are large enough for the χ² tail to be that exact
 EXPECTED_MIN = 200.0
 BINS_MAX = 60
+BINS_FEW = 5
 
 
 def p_value(sampler: Sampler, draws: npt.NDArray[np.int64]) -> float:
@@ -18,6 +19,8 @@ def p_value(sampler: Sampler, draws: npt.NDArray[np.int64]) -> float:
     cumulative = np.cumsum(np.exp(sampler.log_probability(support)))
     assert abs(cumulative[-1] - 1) < 1e-9, f"the stated probabilities sum to {cumulative[-1]}"
     edges = _edges(cumulative * len(draws), max(EXPECTED_MIN, len(draws) / BINS_MAX))
+    if len(edges) < BINS_FEW:  # nearly all draws are one value: the others still tell
+        edges = _edges(cumulative * len(draws), EXPECTED_MIN)
     expected = np.diff(np.concatenate(([0.0], cumulative[edges[:-1]], [1.0]))) * len(draws)
     places = np.clip(draws, -reach, reach) + reach
     observed = np.bincount(np.searchsorted(edges, places, side="left"), minlength=len(edges))

@@ -1,18 +1,22 @@
-"""What the discrete Laplace sampler really does, read off by driving it with crafted words instead of random ones.
+"""What the samplers really do, read off by driving them with crafted words instead of random ones.
 
-A draw reads ``columns`` words of 16 bits for each of its two geometrics, lowest digit first, the last word standing for
-all that lies above; then 8 bytes for every tie. So feeding it every first word, and bisecting over what follows a tie,
-gives the exact binary digits of the probability with which each digit comes out 1: of the code, not of the formula.
+A draw of the discrete Laplace sampler reads ``columns`` words of 16 bits for each of its two geometrics, lowest digit
+first, the last word standing for all that lies above; then 8 bytes for every tie. So feeding it every first word, and
+bisecting over what follows a tie, gives the exact binary digits of the probability with which each digit comes out 1:
+of the code, not of the formula. The discrete Gaussian one is in ``observed_gaussian``.
 """
 
-import math
 from decimal import ROUND_FLOOR, Decimal, localcontext
 from fractions import Fraction
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from hushsum.noise.discrete_laplace import DiscreteLaplace
+from hushsum.noise import DiscreteGaussian, DiscreteLaplace, Sampler
+from hushsum.noise.digits import digits
+from hushsum.noise.discrete_laplace import GROUP_DRAWS
+from tests.hushsum.noise import observed_gaussian
 
 FAIL = 0xFFFF  # a first word above every threshold, for no digit is likelier than one half
 ALL = 2**16
@@ -40,7 +44,9 @@ def columns_of(scale: Fraction) -> int:
 
 def draw(scale: Fraction, words: npt.NDArray[np.uint16], *ties: int) -> npt.NDArray[np.int64]:
     """The draws of (n, 2, columns) first words, with these 64-bit words for the ties."""
-    tape = Tape(words.astype("<u2").tobytes() + b"".join(tie.to_bytes(8, "little") for tie in ties))
+    groups = (words[start : start + GROUP_DRAWS] for start in range(0, len(words), GROUP_DRAWS))
+    firsts = b"".join(group.transpose(2, 1, 0).astype("<u2").tobytes() for group in groups)
+    tape = Tape(firsts + b"".join(tie.to_bytes(8, "little") for tie in ties))
     return DiscreteLaplace(scale).sample(len(words), tape)
 
 
@@ -65,25 +71,19 @@ def prefix(scale: Fraction, column: int, *, side: int, ties: int) -> int:
     assert set(outcomes.tolist()) <= {0, value}
     assert (outcomes[:hits] == value).all(), "a larger word came out 1 where a smaller one came out 0"
     found = [hits]
-    for _ in range(ties):
-        found.append(_bisect(scale, column, side, found))
+    tied = no_digits(scale, 1)
+    tied[0, side, column] = hits
+
+    def comes_out(tie: int) -> bool:
+        return bool(draw(scale, tied, *found[1:], tie)[0])
+
+    for level in range(1, ties + 1):
+        guess = digits(scale).thresholds[column].prefix(16 + 64 * level) % 2**64
+        found.append(observed_gaussian.count(2**64, comes_out, guess))
     result = found[0]
     for word in found[1:]:
         result = result << 64 | word
     return result
-
-
-def _bisect(scale: Fraction, column: int, side: int, before: list[int]) -> int:
-    words = no_digits(scale, 1)
-    words[0, side, column] = before[0]
-    low, high = 0, 2**64  # as many of the words that follow make the digit 1
-    while low < high:
-        middle = (low + high) // 2
-        if draw(scale, words, *before[1:], middle)[0]:
-            low = middle + 1
-        else:
-            high = middle
-    return low
 
 
 def true_prefix(x: Fraction, bits: int, *, tail: bool) -> int:
@@ -97,35 +97,56 @@ def true_prefix(x: Fraction, bits: int, *, tail: bool) -> int:
         return int(scaled.to_integral_value(ROUND_FLOOR))
 
 
-def pmf(scale: Fraction, *, reach: int, ties: int = 3) -> dict[int, tuple[Fraction, Fraction]]:
-    """Rigorous bounds of P(k), |k| <= reach, from the sampler's observed thresholds: what it draws, exactly.
+def pmf(sampler: Sampler, reach: int, *, ties: int = 2) -> dict[int, tuple[Fraction, Fraction]]:
+    """Rigorous bounds of P(k), |k| <= reach, of what a sampler draws: from its observed decisions, not its formula.
 
-    For scales of 8 columns: 7 digits, and the top part up to 3 times, which must hold all but a negligible part.
+    Args:
+        sampler: A discrete Laplace one of scale up to 10 (its time grows with the scale), or a discrete Gaussian one of
+            σ up to 32 (below that its strips hold one value each).
+        reach: Of k, on either side.
+        ties: How many words of 64 bits to look at behind the first bits of each threshold.
     """
-    columns = columns_of(scale)
-    assert columns == 8
-    one = 1 << 16 + 64 * ties
-    thresholds = [prefix(scale, column, side=0, ties=ties) for column in range(columns)]
-    ends = []
-    for end in (0, 1):
-        geometric = [1]
-        for threshold in thresholds[:-1]:  # digit after digit: all values below 2^digits, in units of one^-digits
-            geometric = [p * (one - threshold - (1 - end)) for p in geometric] + [
-                p * (threshold + end) for p in geometric
-            ]
-        top = thresholds[-1] + end
-        rest = one - thresholds[-1] - (1 - end)
-        parts = [p * rest * top**times * one ** (3 - times) for times in range(4) for p in geometric]
-        ends.append(parts)
-    unit = one ** (columns - 1 + 4)
+    if isinstance(sampler, DiscreteGaussian):
+        return observed_gaussian.pmf(sampler, reach, ties=ties)
+    assert isinstance(sampler, DiscreteLaplace)
+    assert sampler.scale <= 10
+    return _laplace_pmf(sampler.scale, reach, ties)
+
+
+def _laplace_pmf(scale: Fraction, reach: int, ties: int) -> dict[int, tuple[Fraction, Fraction]]:
+    added, subtracted = (_geometric(scale, side, ties) for side in (0, 1))
     bounds = {}
     fine = 1 << 1024  # bounds are rounded outwards to multiples of 2^-1024, which keeps what follows fast
-    for k in range(reach + 1):
-        low, high = (sum(p * q for p, q in zip(parts[k:], parts, strict=False)) for parts in ends)
-        slack = Fraction(2 * (thresholds[-1] + 1) ** 4, one**4)  # the top part four times or more, on either side
-        high += math.ceil(slack * unit * unit)
-        bounds[k] = bounds[-k] = (
-            Fraction(low * fine // (unit * unit), fine),
-            Fraction(-(-high * fine // (unit * unit)), fine),
-        )
+    for k in range(-reach, reach + 1):
+        ends = [
+            sum(p * q for p, q in zip(one[max(k, 0) :], other[max(-k, 0) :], strict=False))
+            for one, other in zip(added.ends, subtracted.ends, strict=True)
+        ]
+        high = ends[1] + added.beyond * subtracted.unit + subtracted.beyond * added.unit
+        whole = added.unit * subtracted.unit
+        bounds[k] = Fraction(ends[0] * fine // whole, fine), Fraction(-(-high * fine // whole), fine)
     return bounds
+
+
+class _Geometric(NamedTuple):
+    """Lower and upper ends of P(value) from 0 on, and an upper end of all that is left out, in shares of ``unit``."""
+
+    ends: tuple[list[int], list[int]]
+    beyond: int
+    unit: int
+
+
+def _geometric(scale: Fraction, side: int, ties: int) -> _Geometric:
+    """Of one of the two geometrics: its digits, and the part above them up to 3 times."""
+    columns, one = columns_of(scale), 1 << 16 + 64 * ties
+    thresholds = [prefix(scale, column, side=side, ties=ties) for column in range(columns)]
+    ends = []
+    for end in (0, 1):
+        digits = [1]
+        for threshold in thresholds[:-1]:  # digit after digit: all values below 2^digits, in units of one^-digits
+            digits = [p * (one - threshold - (1 - end)) for p in digits] + [p * (threshold + end) for p in digits]
+        top = thresholds[-1] + end
+        rest = one - thresholds[-1] - (1 - end)
+        ends.append([p * rest * top**times * one ** (3 - times) for times in range(4) for p in digits])
+    unit = one ** (columns - 1 + 4)
+    return _Geometric((ends[0], ends[1]), (thresholds[-1] + 1) ** 4 * one ** (columns - 1), unit)

@@ -12,8 +12,10 @@ import pytest
 from hushsum.draws import PublicSeed
 from hushsum.entropy import Entropy, OsEntropy, ReplayableEntropy
 from hushsum.noise import discrete_laplace
-from hushsum.noise.discrete_laplace import DiscreteLaplace
+from hushsum.noise.digits import digits
+from hushsum.noise.discrete_laplace import GROUP_DRAWS, DiscreteLaplace
 from hushsum.noise.thresholds import Form, Threshold
+from hushsum.noise.words import below_tied, wrapped
 from tests.hushsum.noise.goodness import FALSE_ALARM, p_value
 from tests.hushsum.noise.observed import Tape, columns_of, draw, no_digits, pmf, prefix, true_prefix
 
@@ -29,9 +31,9 @@ def entropy(seed: int) -> ReplayableEntropy:
 @pytest.fixture
 def fresh_thresholds() -> Iterator[None]:
     """For tests that plant mistakes in thresholds, which the sampler keeps."""
-    discrete_laplace._digits.cache_clear()
+    digits.cache_clear()
     yield
-    discrete_laplace._digits.cache_clear()
+    digits.cache_clear()
 
 
 def check_digits(scale: Fraction) -> None:
@@ -63,7 +65,7 @@ def test_every_digit_has_exactly_its_probability_to_144_bits(scale: Fraction) ->
 
 @pytest.mark.parametrize("scale", (Fraction(3, 10), Fraction(1), Fraction(2)), ids=str)
 def test_the_drawn_distribution_is_the_stated_one_to_a_hundred_bits(scale: Fraction) -> None:
-    drawn = pmf(scale, reach=24)
+    drawn = pmf(DiscreteLaplace(scale), 24, ties=3)
     with localcontext() as context:
         context.prec = 100
         ratio = (-Decimal(scale.denominator) / Decimal(scale.numerator)).exp()
@@ -140,8 +142,19 @@ def test_several_ties_of_one_draw_are_decided_in_order_and_add_up() -> None:
     firsts = [true_prefix(2**column / scale, 16, tail=False) for column in (0, 1, 2)]
     words[0, 0, 0], words[0, 1, 2], words[2, 0, 1] = firsts[0], firsts[2], firsts[1]
     assert draw(scale, words, 0, 0, 0).tolist() == [1 - 4, 0, 2]
-    assert draw(scale, words, 0, 2**64 - 1, 0).tolist() == [1, 0, 2]
-    assert draw(scale, words, 2**64 - 1, 0, 2**64 - 1).tolist() == [-4, 0, 0]
+    assert draw(scale, words, 0, 2**64 - 1, 0).tolist() == [1 - 4, 0, 0]
+    assert draw(scale, words, 2**64 - 1, 0, 2**64 - 1).tolist() == [0, 0, 2]
+
+
+def test_ties_in_any_group_belong_to_their_own_draw() -> None:
+    scale, draws = Fraction(15, 2), GROUP_DRAWS + 5
+    words = no_digits(scale, draws)
+    where = (0, GROUP_DRAWS - 1, GROUP_DRAWS, draws - 1)
+    for place in where:
+        words[place, place % 2, 1] = true_prefix(2 / scale, 16, tail=False)
+    drawn = draw(scale, words, 0, 0, 0, 0)
+    assert np.flatnonzero(drawn).tolist() == list(where)
+    assert drawn[list(where)].tolist() == [2, -2, 2, 2]
 
 
 @pytest.mark.parametrize("scale", SCALES, ids=str)
@@ -163,9 +176,9 @@ def test_the_part_above_the_digits_is_unbounded(times: int, side: int) -> None:
 
 
 def test_a_value_beyond_int64_wraps_as_post_processing_may() -> None:
-    assert discrete_laplace._wrapped(2**63) == -(2**63)
-    assert discrete_laplace._wrapped(-(2**63) - 1) == 2**63 - 1
-    assert discrete_laplace._wrapped(-5) == -5
+    assert wrapped(2**63) == -(2**63)
+    assert wrapped(-(2**63) - 1) == 2**63 - 1
+    assert wrapped(-5) == -5
 
 
 # ---------------------------------------------------------------------------------------------------- refusals
@@ -200,7 +213,7 @@ def test_a_source_that_gives_too_little_is_refused() -> None:
         def read(self, size: int) -> bytes:
             return bytes(size // 2)
 
-    with pytest.raises(OSError, match="16 bytes of 32"):
+    with pytest.raises(OSError, match="14 bytes of 28"):
         DiscreteLaplace(Fraction(1)).sample(1, Short())
 
 
@@ -254,11 +267,9 @@ def test_a_threshold_rounded_up_at_any_depth_fails_the_exact_check(bits: int, mo
 
 @pytest.mark.usefixtures("fresh_thresholds")
 def test_a_missing_top_part_fails_its_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    below = discrete_laplace._below
-
     def deaf_to_the_tail(threshold: Threshold, bits: int, entropy: Entropy) -> bool:
-        return threshold.form is not Form.TAIL and below(threshold, bits, entropy)
+        return threshold.form is not Form.TAIL and below_tied(threshold, bits, entropy)
 
-    monkeypatch.setattr(discrete_laplace, "_below", deaf_to_the_tail)
+    monkeypatch.setattr(discrete_laplace, "below_tied", deaf_to_the_tail)
     with pytest.raises(AssertionError):
         check_top(Fraction(1))
