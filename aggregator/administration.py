@@ -2,13 +2,17 @@
 
 from typing import Final
 
+from aggregator.catalogue import info_of
 from aggregator.openings import Openings
 from aggregator.ports import Store
 from aggregator.releaser import Releaser
 from aggregator.windows import WindowState
-from hushsum.canonical import real_text
 from hushsum.plan import Plan
-from hushsum_proto.messages import Released, ReleaseInfo, ServiceStatus
+from hushsum.privacy.event import TUMBLING
+from hushsum.privacy.numerals import numeral
+from hushsum.privacy.plain_words import account_told
+from hushsum.releases import spend_of
+from hushsum_proto.messages import Released, ServiceStatus
 
 WINDOWS_SHOWN: Final = 100
 
@@ -27,17 +31,23 @@ class Administration:
         """Everything at a glance."""
         states = await self._store.windows(self._plan.id)
         account = await self._store.account(self._plan.privacy.population)
+        limits, spent, left = account.limits, account.spent, account.left
+        next_spend = spend_of(self._plan, kind=TUMBLING, window=max(states, default=0) + 1)
         return ServiceStatus(
             plan_id=self._plan.id,
             plan_name=self._plan.name,
             partitions=self._partitions,
             windows=tuple(sorted(states.items())[-WINDOWS_SHOWN:]),
-            epsilon_total=real_text(account.limits.epsilon),
-            epsilon_spent=real_text(account.spent.epsilon),
-            epsilon_left=real_text(account.left.epsilon),
+            epsilon_total=numeral(limits.epsilon, up=False),
+            epsilon_spent=numeral(spent.epsilon, up=True),
+            epsilon_left=numeral(left.epsilon, up=False),
             releasing_stopped=_stopped_text(
                 self._releaser.stopped, sealed=[*states.values()].count(WindowState.SEALED)
             ),
+            delta_total=numeral(limits.delta, up=False),
+            delta_spent=numeral(spent.delta, up=True),
+            delta_left=numeral(left.delta, up=False),
+            statement=account_told(account, next_spend=next_spend),
         )
 
     async def seal(self, window: int | None) -> int:
@@ -59,8 +69,8 @@ class Administration:
         """
         stored = await self._releaser.release(window)
         account = await self._store.account(self._plan.privacy.population)
-        info = ReleaseInfo(stored.plan_id, stored.kind, stored.window, len(stored.data), stored.sha256)
-        return Released(info, real_text(account.spent.epsilon), real_text(account.left.epsilon))
+        spent, left = account.spent.epsilon, account.left.epsilon
+        return Released(info_of(stored), numeral(spent, up=True), numeral(left, up=False))
 
 
 def _stopped_text(why: str, sealed: int) -> str:

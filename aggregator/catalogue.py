@@ -1,10 +1,10 @@
-"""What is published: the plan and its releases, for analysts and for new clients."""
+"""What is published: the plan and its outcomes, for analysts and for new clients."""
 
 import asyncio
 from collections.abc import AsyncIterator
 
 from aggregator.errors import AggregatorError
-from aggregator.ports import Outcome, Store
+from aggregator.ports import Outcome, Store, StoredOutcome
 from hushsum.plan import Plan
 from hushsum_proto.messages import ReleaseInfo
 
@@ -14,7 +14,7 @@ class NotFoundError(AggregatorError):
 
 
 class Catalogue:
-    """The published releases of one plan.
+    """The published outcomes of one plan: its releases, and which windows are withheld.
 
     Args:
         plan: Whose.
@@ -28,10 +28,10 @@ class Catalogue:
         self._closing = False
 
     async def releases(self, first_window: int | None) -> list[ReleaseInfo]:
-        """The published releases from a window on, in the order of their windows."""
+        """The published outcomes from a window on, in the order of their windows."""
         outcomes = await self._store.outcomes(self.plan.id)
         return [
-            _info(outcome)
+            info_of(outcome)
             for outcome in outcomes
             if outcome.published and (first_window is None or outcome.window >= first_window)
         ]
@@ -40,15 +40,17 @@ class Catalogue:
         """The bytes of a published release.
 
         Raises:
-            NotFoundError: There is none, or it is not published.
+            NotFoundError: There is none, it is not published, or the window is withheld.
         """
-        release = await self._store.release(self.plan.id, kind, window)
-        if release is None:
+        outcome = await self._store.outcome(self.plan.id, kind, window)
+        if outcome is None:
             raise NotFoundError(f"no published release of kind {kind!r} and window {window}")
-        return release.data
+        if outcome.withheld:
+            raise NotFoundError(f"window {window} is withheld, for ever: too few clients; there is nothing to fetch")
+        return outcome.data
 
     async def watch(self, first_window: int | None) -> AsyncIterator[ReleaseInfo]:
-        """What is published already, then each release as it is published; ends when the service stops."""
+        """What is published already, then each outcome as it is published; ends when the service stops."""
         shown: set[tuple[str, int]] = set()
         while True:
             published = self._published
@@ -71,5 +73,8 @@ class Catalogue:
         self.announce()
 
 
-def _info(outcome: Outcome) -> ReleaseInfo:
+def info_of(outcome: Outcome | StoredOutcome) -> ReleaseInfo:
+    """What is told of an outcome; of a withheld one nothing can be fetched, so that it has no size and no sum."""
+    if outcome.withheld:
+        return ReleaseInfo(outcome.plan_id, outcome.kind, outcome.window, 0, b"", withheld=True)
     return ReleaseInfo(outcome.plan_id, outcome.kind, outcome.window, outcome.size_bytes, outcome.sha256)

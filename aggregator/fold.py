@@ -18,6 +18,7 @@ from aggregator.verdicts import Remembered, RememberedKind, Verdict, VerdictKind
 from hushsum.delta import Delta, DeltaHeader, DeltaId, apply, digest, read_header
 from hushsum.errors import DeltaError, Reason
 from hushsum.plan import Plan
+from hushsum.privacy.spec import PUBLIC
 from hushsum_proto.entries import DeltaEntry, LogEntry, SealEntry, partition_of
 
 __all__ = [
@@ -106,6 +107,8 @@ class Fold:
         self._plan, self._partition, self._partitions = plan, partition, partitions
         self._count_scale = plan.privacy.mechanism.count_scale
         self._bound = plan.privacy.records_per_client
+        self._tallies = self._bound is not None or plan.window.min_clients > 0
+        self._presence_is_public = plan.privacy.participation == PUBLIC
         self.position = state.position
         self.closed_through = state.closed_through
         self.forgotten_through = state.forgotten_through
@@ -216,7 +219,7 @@ class Fold:
         return (RememberedKind.LATE if late else RememberedKind.UNKNOWN), None
 
     def contributed(self, client_id: str, window: int) -> int:
-        """Records of a client that are counted in a window: they grow until the window is forgotten."""
+        """Records of a client that are counted in a window: they grow until it is forgotten. 0 without a tally."""
         return self._contributions.get(Contribution(window, client_id), 0)
 
     def _seal(self, entry: SealEntry) -> None:
@@ -250,10 +253,16 @@ class Fold:
             return (VerdictKind.REFUSED, _REFUSALS[found]) if found in _REFUSALS else (VerdictKind.DUPLICATE, None)
         if header.window <= self.closed_through:
             return VerdictKind.LATE, None
-        return self._add(entry, key, sign)
+        return self._add(entry, header, key, sign)
 
-    def _add(self, entry: DeltaEntry, key: StreamKey, sign: bytes) -> tuple[VerdictKind, Reason | None]:
+    def _add(
+        self, entry: DeltaEntry, header: DeltaHeader, key: StreamKey, sign: bytes
+    ) -> tuple[VerdictKind, Reason | None]:
         """Counts a new delta for an open window, and remembers its id, unless its bytes alone refuse it."""
+        if self._presence_is_public:
+            # That its client takes part is public; what it sent must not decide whether it is one of the clients.
+            # (A gateway lets no bytes come here that no client of this format writes.)
+            self._tally(Contribution(header.window, entry.client_id), 0)
         try:
             delta = Delta.unpack(entry.delta, self._plan)
         except DeltaError as error:
@@ -267,14 +276,16 @@ class Fold:
 
     def _contribute(self, contribution: Contribution, records: int) -> Reason | None:
         """Charges the client's bound over all its streams and classes; a delta beyond it is refused whole."""
-        if self._bound is None:
-            return None
-        total = self._contributions.get(contribution, 0) + records
-        if total > self._bound:
+        if self._bound is not None and self._contributions.get(contribution, 0) + records > self._bound:
             return Reason.TOO_MANY_RECORDS
-        self._contributions[contribution] = total
-        self._changed_contributions.add(contribution)
+        self._tally(contribution, records)
         return None
+
+    def _tally(self, contribution: Contribution, records: int) -> None:
+        """Adds to what a client has in a window, where the plan bounds that or asks for a number of clients."""
+        if self._tallies:
+            self._contributions[contribution] = self._contributions.get(contribution, 0) + records
+            self._changed_contributions.add(contribution)
 
     def _window(self, window: int) -> _OpenWindow:
         if window not in self._windows:

@@ -32,7 +32,7 @@ class FoldView(Protocol):
         """
 
     def contributed(self, partition: int, client_id: str, window: int) -> int:
-        """Records of a client that the fold has counted in a window; 0 where the plan has no bound."""
+        """Records of a client that the fold has counted in a window; 0 where the plan has no reason to tally them."""
 
 
 class Folds(FoldView, Protocol):

@@ -1,4 +1,4 @@
-"""Erases what was sent for windows that are released, and keeps at it until nothing of it is left in any file.
+"""Erases what was sent for windows that have their outcome, and keeps at it until nothing of it is left in any file.
 
 Folds, log and store forget in this order, each independent of how the one before it fared. What fails (somebody reads
 an old moment of a file, and so keeps its erased bytes in the write-ahead log) is told, and tried again: by every later

@@ -43,7 +43,7 @@ _STATUSES: Final = {
 }
 # Every fold has closed such a window: nothing that is appended for it could count any more. (While it is *closing*, a
 # delta is still appended: another copy of it may be on its way, and only what the fold says after both is final.)
-_OVER: Final = frozenset({WindowState.SEALED, WindowState.RELEASED})
+_OVER: Final = frozenset({WindowState.SEALED, WindowState.RELEASED, WindowState.WITHHELD})
 
 _journal = journal("gateway")
 

@@ -30,7 +30,8 @@ def read_sealed(path: Path, plan: Plan, window: int) -> Sketch | None:
     Raises:
         StoreError: No store, a newer format, an unknown plan, or a window that is forgotten.
     """
-    return _look(STORE_FILE, path, lambda db: store_folds.sealed_sum(db, plan, window))
+    sealed = _look(STORE_FILE, path, lambda db: store_folds.sealed_window(db, plan, window))
+    return None if sealed is None else sealed.sketch
 
 
 def read_verdicts(path: Path, plan: Plan) -> list[tuple[int, Verdict]]:

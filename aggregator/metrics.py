@@ -9,7 +9,7 @@ from typing import Any, Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
 from aggregator.fold import Verdict
-from aggregator.ports import StoredRelease
+from aggregator.ports import StoredOutcome
 from hushsum.errors import Reason
 from hushsum_proto.answers import Answer, AnyReason, ServiceReason, Status
 
@@ -46,6 +46,7 @@ class Metrics:
         )
         self._checkpoint_seconds = Histogram("hushsum_checkpoint_seconds", "Of a checkpoint", buckets=_SECONDS, **make)
         self._outcomes = Counter("hushsum_outcomes", "Published outcomes", ["kind"], **make)
+        self._withheld = Counter("hushsum_outcomes_withheld", "Those of them that were withheld", ["kind"], **make)
         self._releasing_stopped = Gauge("hushsum_releasing_stopped", "1 where an operator must act", **make)
         self._forgetting_pending = Gauge(
             "hushsum_forgetting_pending", "1 while something of a released window is not erased yet", **make
@@ -110,9 +111,14 @@ class Metrics:
         """A checkpoint is durable."""
         self._checkpoint_seconds.observe(seconds)
 
-    def released(self, release: StoredRelease) -> None:
-        """An outcome is published."""
+    def released(self, release: StoredOutcome) -> None:
+        """A release is published."""
         self._outcomes.labels(release.kind).inc()
+
+    def withheld(self, outcome: StoredOutcome) -> None:
+        """It is published that a window is withheld."""
+        self._outcomes.labels(outcome.kind).inc()
+        self._withheld.labels(outcome.kind).inc()
 
     def releasing_stopped(self, why: str) -> None:
         """No outcome is taken; empty: it goes on again."""

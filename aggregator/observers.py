@@ -6,7 +6,7 @@ from aggregator.catalogue import Catalogue
 from aggregator.fold import Verdict
 from aggregator.journal import journal
 from aggregator.metrics import Metrics
-from aggregator.ports import StoredRelease
+from aggregator.ports import StoredOutcome
 
 _journal = journal("service")
 
@@ -26,11 +26,17 @@ class Observers:
         self._metrics.checkpointed(partition, position, seconds)
         _journal.debug("checkpointed", partition=partition, seconds=round(seconds, 4))
 
-    def released(self, release: StoredRelease) -> None:
-        """An outcome is published."""
+    def released(self, release: StoredOutcome) -> None:
+        """A release is published."""
         self._metrics.released(release)
         self._catalogue.announce()
         _journal.info("released", kind=release.kind, window=release.window)
+
+    def withheld(self, outcome: StoredOutcome) -> None:
+        """It is published that a window is withheld."""
+        self._metrics.withheld(outcome)
+        self._catalogue.announce()
+        _journal.info("withheld", kind=outcome.kind, window=outcome.window)
 
     def releasing_stopped(self, why: str) -> None:
         """No outcome is taken, until an operator acts or what is committed can be published."""

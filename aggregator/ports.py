@@ -12,12 +12,11 @@ from typing import Protocol, TypeVar
 
 from aggregator.fold_state import Checkpoint, FoldState
 from aggregator.fold_view import Folds, FoldView
-from aggregator.records import Appended, Outcome, StoredRelease
+from aggregator.records import Appended, Outcome, SealedWindow, StoredOutcome
 from aggregator.verdicts import Verdict
 from hushsum.plan import Plan
 from hushsum.privacy.account import Account
 from hushsum.privacy.event import Spend
-from hushsum.sketch import Sketch
 
 __all__ = [
     "Appended",
@@ -29,8 +28,9 @@ __all__ = [
     "Outcome",
     "Receipts",
     "Runtime",
+    "SealedWindow",
     "Store",
-    "StoredRelease",
+    "StoredOutcome",
     "SystemRuntime",
 ]
 
@@ -131,7 +131,7 @@ class Store(Protocol):
         """Records the fact that a gateway had these windows open (those that exist already stay as they are)."""
 
     async def windows(self, plan_id: bytes) -> dict[int, str]:
-        """State by window: open, closing, sealed, released, skipped (forgotten ones included): all there ever were."""
+        """State by window, as :class:`aggregator.windows.WindowState` names them: all there ever were."""
 
     async def states(self, plan_id: bytes, first: int, last: int) -> dict[int, str]:
         """State by window from ``first`` to ``last``: one short read, never held up by a checkpoint.
@@ -140,7 +140,7 @@ class Store(Protocol):
         """
 
     async def unfinished(self, plan_id: bytes) -> dict[int, str]:
-        """State by window of those that are neither released nor skipped: few, whatever the store's age."""
+        """State by window of those that have no outcome and are not skipped: few, whatever the store's age."""
 
     async def positions(self, plan_id: bytes) -> dict[int, int]:
         """The stored position of each partition: no replay starts before it."""
@@ -168,23 +168,28 @@ class Store(Protocol):
             StaleCheckpointError: Its position is before the stored one.
         """
 
-    async def sealed_sketch(self, plan: Plan, window: int) -> Sketch | None:
-        """The sum over all partitions of a window; None until every partition has stored its sealed counters.
+    async def sealed_window(self, plan: Plan, window: int) -> SealedWindow | None:
+        """The sum and the number of clients of a window over all partitions, of one moment.
+
+        None until every partition has stored its sealed counters.
 
         Raises:
             StoreError: The window's counters are forgotten.
         """
 
-    async def commit_outcome(self, plan: Plan, kind: str, window: int, data: bytes, spend: Spend) -> None:
-        """Charges the ledger, stores the outcome (``committed``), marks the window ``released``: one transaction.
+    async def commit_outcome(
+        self, plan: Plan, kind: str, window: int, data: bytes, spend: Spend, *, withheld: bool = False
+    ) -> None:
+        """Charges the ledger, stores the outcome (``committed``), marks its window's state: one transaction.
 
         Raises:
             OutcomeExistsError: Another draw was stored first; this one must be dropped unseen.
             WindowOrderError: The window is not sealed, or an older one has no outcome yet.
-            BudgetError: The ledger's limits do not allow the spend.
+            BudgetError: The ledger's limits do not allow what a release of the window costs, whether or not it is
+                withheld.
         """
 
-    async def unpublished(self, plan_id: bytes) -> list[StoredRelease]:
+    async def unpublished(self, plan_id: bytes) -> list[StoredOutcome]:
         """Outcomes that are committed and not yet published."""
 
     async def publish(self, plan_id: bytes, kind: str, window: int) -> None: ...
@@ -192,8 +197,8 @@ class Store(Protocol):
     async def outcomes(self, plan_id: bytes) -> list[Outcome]:
         """All outcomes in the order of their windows, published or not, without their bytes: what a list is made of."""
 
-    async def release(self, plan_id: bytes, kind: str, window: int) -> StoredRelease | None:
-        """One published release; None where there is none, or it is not published yet."""
+    async def outcome(self, plan_id: bytes, kind: str, window: int) -> StoredOutcome | None:
+        """One published outcome; None where there is none, or it is not published yet."""
 
     async def forget(self, plan: Plan, window: int) -> None:
         """Erases the counters of windows up to ``window``, which all have their published outcome (or were skipped).
@@ -212,9 +217,9 @@ class Store(Protocol):
 
 
 class Receipts(Protocol):
-    """A record of every outcome, apart from the store, written before anybody sees the release."""
+    """A record of every outcome, apart from the store, written before anybody sees it."""
 
-    async def write(self, release: StoredRelease, spend: Spend) -> None:
+    async def write(self, outcome: StoredOutcome, spend: Spend) -> None:
         """Durable when it returns; writing the same outcome again changes nothing.
 
         Raises:
@@ -222,7 +227,7 @@ class Receipts(Protocol):
         """
 
     async def read(self) -> list[tuple[bytes, str, int, bytes, Spend]]:
-        """(plan id, kind, window, sha256 of the release, spend) of each outcome."""
+        """(plan id, kind, window, sha256 of its data, spend) of each outcome."""
 
 
 class Observer(Protocol):
@@ -233,13 +238,15 @@ class Observer(Protocol):
 
     def checkpointed(self, partition: int, position: int, seconds: float) -> None: ...
 
-    def released(self, release: StoredRelease) -> None: ...
+    def released(self, release: StoredOutcome) -> None: ...
+
+    def withheld(self, outcome: StoredOutcome) -> None: ...
 
     def releasing_stopped(self, why: str) -> None:
         """No outcome is taken, and why; empty: it goes on again."""
 
     def forgetting_pending(self, why: str) -> None:
-        """Something of a released window is not erased yet, and why; empty: all of it is."""
+        """Something of a window that has its outcome is not erased yet, and why; empty: all of it is."""
 
 
 class Authenticator(Protocol):

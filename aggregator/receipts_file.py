@@ -20,14 +20,14 @@ from typing import Final, Self
 
 from aggregator.errors import ReceiptsError
 from aggregator.journal import journal
-from aggregator.ports import Receipts, Runtime, StoredRelease
+from aggregator.ports import Receipts, Runtime, StoredOutcome
 from aggregator.private_files import FILE_MODE
 from hushsum import canonical
 from hushsum.durable import sync_folder
 from hushsum.errors import HushsumError
 from hushsum.privacy.event import Spend
 
-RECEIPTS_FORMAT: Final = 1
+RECEIPTS_FORMAT: Final = 2  # 1 had spends without their events; it is still read
 
 _UNTIL: Final = "nothing is released until it is restored and the service is started again"
 
@@ -78,7 +78,7 @@ class Receipt:
                 raise ValueError("the checksum does not match")
         except (HushsumError, ValueError, KeyError, AssertionError) as error:
             raise _NotWholeError(f"not a receipt: {error}") from error
-        if fields["format"] != RECEIPTS_FORMAT:
+        if fields["format"] not in range(1, RECEIPTS_FORMAT + 1):
             raise ReceiptsError(
                 f"format {fields['format']}; this version reads up to {RECEIPTS_FORMAT}: update the service"
             )
@@ -117,9 +117,9 @@ class ReceiptsFile:
         await runtime.blocking(receipts._load)
         return receipts
 
-    async def write(self, release: StoredRelease, spend: Spend) -> None:
+    async def write(self, outcome: StoredOutcome, spend: Spend) -> None:
         """Appends a receipt, unless it is there."""
-        receipt = Receipt(release.plan_id, release.kind, release.window, release.sha256, spend)
+        receipt = Receipt(outcome.plan_id, outcome.kind, outcome.window, outcome.sha256, spend)
         await self._runtime.blocking(self._write, receipt)
 
     async def read(self) -> list[tuple[bytes, str, int, bytes, Spend]]:
@@ -165,9 +165,9 @@ class ReceiptsFile:
         with self._guard:
             known = self._receipts.get(receipt.key)
             if known is not None:
-                if known != receipt:
+                if known.sha256 != receipt.sha256:  # its spend may be in the words of an older version
                     raise ReceiptsError(
-                        f"receipts {self._path}: window {receipt.window} has a receipt for another release; "
+                        f"receipts {self._path}: window {receipt.window} has a receipt for another outcome; "
                         "nothing is released until the store or the receipts are restored"
                     )
                 return
@@ -186,7 +186,7 @@ class NoReceipts:
     def __init__(self, why: str) -> None:
         self._why = why
 
-    async def write(self, release: StoredRelease, spend: Spend) -> None:  # noqa: ARG002  as of all receipts
+    async def write(self, outcome: StoredOutcome, spend: Spend) -> None:  # noqa: ARG002  as of all receipts
         """Writes nothing."""
         raise ReceiptsError(self._why)
 

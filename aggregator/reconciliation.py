@@ -26,8 +26,8 @@ def reconcile(
     """Compares a plan's outcomes with its receipts (PRIVACY: receipts).
 
     An outcome that is not published may lack its receipt: the crash came in between, and nobody has seen it. A
-    published one never may, and a receipt says that its release may have been shown: where the store does not hold that
-    very release, it was restored from an older copy, and drawing again would show a second draw.
+    published one never may, and a receipt says that its outcome may have been shown: where the store does not hold that
+    very outcome, it was restored from an older copy, and drawing again would show a second draw.
     """
     spends = tuple(receipt[4] for receipt in receipts)
     proved = {(kind, window): digest for plan, kind, window, digest, _ in receipts if plan == plan_id}
@@ -40,16 +40,16 @@ def _problem(proved: dict[tuple[str, int], bytes], stored: dict[tuple[str, int],
     missing = sorted(window for _, window in published - proved.keys())
     if missing:
         return (
-            f"{len(published)} releases are published, but window {missing[0]} has no receipt: the receipts are not "
+            f"{len(published)} outcomes are published, but window {missing[0]} has no receipt: the receipts are not "
             "those of this store; restore them"
         )
     lost = sorted(window for _, window in proved.keys() - stored.keys())
     if lost:
         return (
-            f"there is a receipt for window {lost[0]}, but the store does not hold its release: the store is older "
+            f"there is a receipt for window {lost[0]}, but the store does not hold its outcome: the store is older "
             "than its receipts; restore a newer copy of it"
         )
     other = sorted(key[1] for key, digest in proved.items() if stored[key].sha256 != digest)
     if other:
-        return f"the receipt of window {other[0]} is for another release than the store holds; restore the store"
+        return f"the receipt of window {other[0]} is for another outcome than the store holds; restore the store"
     return ""

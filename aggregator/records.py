@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+from hushsum.sketch import Sketch
+
 
 @dataclass(frozen=True)
 class Appended:
@@ -13,24 +15,50 @@ class Appended:
 
 
 @dataclass(frozen=True)
-class StoredRelease:
-    """A release as the store keeps it; ``data`` are the bytes of its .hush file."""
+class SealedWindow:
+    """What the folds have made of a sealed window, over all partitions: exact.
+
+    Attributes:
+        sketch: Its sum.
+        clients: How many are in it; 0 where the plan gives nobody a reason to count them.
+    """
+
+    sketch: Sketch
+    clients: int
+
+
+@dataclass(frozen=True)
+class StoredOutcome:
+    """An outcome as the store keeps it.
+
+    Attributes:
+        data: Of a release the bytes of its .hush file; of a withheld window those that say so.
+        sha256: Of ``data``.
+        withheld: Whether nothing is released of the window.
+    """
 
     plan_id: bytes
     kind: str
     window: int
     data: bytes
     sha256: bytes
+    withheld: bool = False
+
+    @property
+    def size_bytes(self) -> int:
+        """Of ``data``."""
+        return len(self.data)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What is known of a stored release without reading it.
+    """What is known of a stored outcome without reading it.
 
     Attributes:
-        size_bytes: Of its .hush file.
-        sha256: Of its .hush file.
+        size_bytes: Of its data.
+        sha256: Of its data.
         published: Whether anybody may see it yet.
+        withheld: Whether nothing is released of the window.
     """
 
     plan_id: bytes
@@ -39,3 +67,4 @@ class Outcome:
     size_bytes: int
     sha256: bytes
     published: bool
+    withheld: bool = False

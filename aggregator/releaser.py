@@ -1,7 +1,8 @@
-"""Closes windows and draws their outcomes, in order: seal, noise, commit, receipt, publication, forgetting.
+"""Closes windows and draws their outcomes, in order: seal, draw, commit, receipt, publication, forgetting.
 
 Each step can be repeated after a crash between any two: a seal that stands already counts for nothing, an outcome is
-stored once, a receipt is written once. Only the draw is never repeated once it is stored, and never shown before.
+stored once, a receipt is written once. Only the draw is never repeated once it is stored, and never shown before: a
+window that was withheld stays so.
 
 What fails between the commit and the end (a full disk, a caller that goes away) is finished by whoever comes next: the
 automatic loop, the next release, the next start.
@@ -21,15 +22,15 @@ from aggregator.errors import (
     WindowOrderError,
 )
 from aggregator.forgetting import Forgetting
-from aggregator.ports import Appended, Folds, Log, Observer, Receipts, Runtime, Store, StoredRelease
+from aggregator.ports import Appended, Folds, Log, Observer, Receipts, Runtime, SealedWindow, Store, StoredOutcome
 from aggregator.reconciliation import reconcile
 from aggregator.windows import WindowBook, WindowState, due_ms
 from hushsum.entropy import Entropy
 from hushsum.errors import BudgetError
+from hushsum.outcomes import Withheld, decide
 from hushsum.plan import Plan
 from hushsum.privacy.event import TUMBLING
-from hushsum.releases import draw, spend_of
-from hushsum.sketch import Sketch
+from hushsum.releases import Release, spend_of
 from hushsum_proto.convert import entry_to_bytes
 from hushsum_proto.entries import SealEntry
 
@@ -74,7 +75,7 @@ class Releaser:
         self._one_at_a_time = asyncio.Lock()
         self._stopped = ""  # until the next start
         self._unpublishable = ""  # until it succeeds
-        self._untold: dict[tuple[str, int], StoredRelease] = {}  # publication begun, and nobody told of it yet
+        self._untold: dict[tuple[str, int], StoredOutcome] = {}  # publication begun, and nobody told of it yet
 
     @property
     def stopped(self) -> str:
@@ -145,14 +146,14 @@ class Releaser:
             await self._forgetting.attempt()
             return window
 
-    async def release(self, window: int | None = None) -> StoredRelease:
-        """Draws, stores and publishes the outcome of a sealed window, then forgets the window.
+    async def release(self, window: int | None = None) -> StoredOutcome:
+        """Draws, stores and publishes the outcome of a sealed window, then forgets the window, released or withheld.
 
-        A release is given back although its window is not forgotten, where that fails: it is tried again.
+        An outcome is given back although its window is not forgotten, where that fails: it is tried again.
 
         Args:
             window: Which; None: the oldest sealed one, or the one that an earlier call committed and could not publish.
-                One that is released already is given back as it is stored.
+                One that has its outcome already is given back as it is stored.
 
         Raises:
             WindowOrderError: It is not sealed, or an older one comes first.
@@ -161,14 +162,14 @@ class Releaser:
         """
         async with self._one_at_a_time:
             try:
-                release = await self._released(window)
+                outcome = await self._outcome(window)
             except AggregatorError:
                 await self._forgetting.attempt()
                 raise
             await self._forgetting.attempt()
-            return release
+            return outcome
 
-    async def _released(self, window: int | None) -> StoredRelease:
+    async def _outcome(self, window: int | None) -> StoredOutcome:
         if self._stopped:
             raise ReleasingStoppedError(self._stopped)
         finished = await self._publish_committed()
@@ -183,10 +184,10 @@ class Releaser:
         if book.states[window] is WindowState.SEALED:
             await self._draw(window)
         await self._publish_committed()
-        release = await self._store.release(self._plan.id, TUMBLING, window)
-        assert release is not None, "it was published above"
+        outcome = await self._store.outcome(self._plan.id, TUMBLING, window)
+        assert outcome is not None, "it was published above"
         self._forgetting.add(window)
-        return release
+        return outcome
 
     async def _seal(self, window: int) -> None:
         """Repeated after a crash, it appends seals that count for nothing where the first ones stand."""
@@ -199,15 +200,18 @@ class Releaser:
 
     async def _draw(self, window: int) -> None:
         """Draws outside any transaction, and stores the draw with its charge; a losing draw is dropped unseen."""
-        sketch = await self._store.sealed_sketch(self._plan, window)
-        if sketch is None:
+        sealed = await self._store.sealed_window(self._plan, window)
+        if sealed is None:
             raise StoreError(f"window {window} is sealed, but not in every partition: the store is damaged")
-        spend = spend_of(self._plan, kind=TUMBLING, window=window)
+        dearest = spend_of(self._plan, kind=TUMBLING, window=window)
         try:
             # Asked before anything is drawn; what decides is the charge in the outcome's transaction.
-            (await self._store.account(spend.population)).charge(spend)
-            data = await self._runtime.blocking(self._noised, sketch, window)
-            await self._store.commit_outcome(self._plan, TUMBLING, window, data, spend)
+            (await self._store.account(dearest.population)).charge(dearest)
+            outcome = await self._runtime.blocking(self._decided, sealed, window)
+            withheld = isinstance(outcome, Withheld)
+            spend = spend_of(self._plan, kind=TUMBLING, window=window, withheld=withheld)
+            data = await self._runtime.blocking(outcome.to_bytes)
+            await self._store.commit_outcome(self._plan, TUMBLING, window, data, spend, withheld=withheld)
         except OutcomeExistsError:
             return  # another draw was stored first: that one is the outcome
         except BudgetError as error:
@@ -216,9 +220,9 @@ class Releaser:
             self._stop(f"window {window} stays sealed: {error}")
             raise ReleasingStoppedError(self._stopped) from error
 
-    def _noised(self, sketch: Sketch, window: int) -> bytes:
-        release = draw(sketch, kind=TUMBLING, window=window, entropy=self._ports.entropy, accounted=True)
-        return release.to_bytes()
+    def _decided(self, sealed: SealedWindow, window: int) -> Release | Withheld:
+        entropy = self._ports.entropy
+        return decide(sealed.sketch, kind=TUMBLING, window=window, clients=sealed.clients, entropy=entropy)
 
     async def _catch_up(self) -> None:
         """Finishes what is committed, as far as that can be done now; what cannot, `stopped` and the observer say."""
@@ -227,18 +231,19 @@ class Releaser:
                 await self._publish_committed()
         await self._forgetting.attempt(patient=True)
 
-    async def _publish_committed(self) -> list[StoredRelease]:
-        """Publishes what is committed, and gives it back. Nobody sees a release before its receipt is durable."""
-        told: list[StoredRelease] = []
+    async def _publish_committed(self) -> list[StoredOutcome]:
+        """Publishes what is committed, and gives it back. Nobody sees an outcome before its receipt is durable."""
+        told: list[StoredOutcome] = []
         try:
             waiting = {(each.kind, each.window): each for each in await self._store.unpublished(self._plan.id)}
             # A call that was given up in between may have published one, and told nobody.
             told += [self._tell(key) for key in [*self._untold] if key not in waiting]
-            for key, release in waiting.items():
-                self._untold[key] = release
-                spend = spend_of(self._plan, kind=release.kind, window=release.window)
-                await self._ports.receipts.write(release, spend)
-                await self._store.publish(self._plan.id, release.kind, release.window)
+            for key, outcome in waiting.items():
+                self._untold[key] = outcome
+                kind, window = key
+                spend = spend_of(self._plan, kind=kind, window=window, withheld=outcome.withheld)
+                await self._ports.receipts.write(outcome, spend)
+                await self._store.publish(self._plan.id, kind, window)
                 told.append(self._tell(key))
         except AggregatorError as error:
             which = f"window {min(window for _, window in self._untold)} is" if self._untold else "an outcome may be"
@@ -247,11 +252,11 @@ class Releaser:
         self._say(unpublishable="")
         return told
 
-    def _tell(self, key: tuple[str, int]) -> StoredRelease:
-        release = self._untold.pop(key)
-        self._forgetting.add(release.window)
-        self._ports.observer.released(release)
-        return release
+    def _tell(self, key: tuple[str, int]) -> StoredOutcome:
+        outcome, observer = self._untold.pop(key), self._ports.observer
+        self._forgetting.add(outcome.window)
+        (observer.withheld if outcome.withheld else observer.released)(outcome)
+        return outcome
 
     async def _reconcile(self) -> None:
         outcomes = await self._store.outcomes(self._plan.id)

@@ -2,7 +2,7 @@
 
 from aggregator.administration import Administration
 from aggregator.server_calls import Call, Handler, Methods
-from hushsum_proto import convert
+from hushsum_proto import convert_outcomes
 from hushsum_proto.v1 import wire_pb2 as pb
 
 
@@ -22,7 +22,7 @@ class AdministrationService:
     async def get_status(self, call: Call, _: pb.StatusRequest) -> pb.StatusReply:
         """Windows, ledger, and what stops releasing."""
         call.check_loopback()
-        return convert.status_to_wire(await self._administration.status())
+        return convert_outcomes.status_to_wire(await self._administration.status())
 
     async def seal_window(self, call: Call, request: pb.SealWindowRequest) -> pb.SealWindowReply:
         """Closes a window."""
@@ -34,4 +34,4 @@ class AdministrationService:
         """Draws an outcome."""
         call.check_loopback()
         released = await self._administration.release(None if request.oldest else request.window)
-        return convert.released_to_wire(released)
+        return convert_outcomes.released_to_wire(released)

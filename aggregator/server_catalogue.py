@@ -7,7 +7,7 @@ from aggregator.catalogue import Catalogue
 from aggregator.places import Places
 from aggregator.refusals import check_plan
 from aggregator.server_calls import Call, Handler, Methods
-from hushsum_proto import convert
+from hushsum_proto import convert_outcomes
 from hushsum_proto.v1 import wire_pb2 as pb
 
 CHUNK_BYTES: Final = 256 * 1024  # far below every default limit of a client
@@ -41,7 +41,7 @@ class CatalogueService:
         """Published releases, in the order of their windows."""
         check_plan(request.plan_id, self._catalogue.plan)
         infos = await self._catalogue.releases(_first_window(request))
-        return pb.ListReleasesReply(releases=[convert.release_info_to_wire(info) for info in infos])
+        return pb.ListReleasesReply(releases=[convert_outcomes.release_info_to_wire(info) for info in infos])
 
     async def get_release(self, _: Call, request: pb.GetReleaseRequest) -> AsyncIterator[pb.ReleaseChunk]:
         """A release's bytes, in chunks."""
@@ -56,7 +56,7 @@ class CatalogueService:
         check_plan(request.plan_id, self._catalogue.plan)
         with self._watchers.taken():
             async for info in self._catalogue.watch(_first_window(request)):
-                yield convert.release_info_to_wire(info)
+                yield convert_outcomes.release_info_to_wire(info)
 
 
 def _first_window(request: pb.ListReleasesRequest) -> int | None:

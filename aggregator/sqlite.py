@@ -133,10 +133,13 @@ class DatabaseKind:
 
     def _make(self, connection: sqlite3.Connection) -> None:
         connection.execute("BEGIN IMMEDIATE")
-        if _pragma(connection, "user_version") == 0:
+        version = _pragma(connection, "user_version")
+        if version == 0:
             for statement in self.schema:
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id={self.application_id}")
+        if version != self.version:
+            # No format so far has other tables than the one before: an older file is this format's from here on.
             connection.execute(f"PRAGMA user_version={self.version}")
         connection.execute("COMMIT")
 

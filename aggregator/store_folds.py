@@ -7,6 +7,7 @@ import numpy as np
 
 from aggregator.errors import StaleCheckpointError, StoreError
 from aggregator.fold_state import BLOCK, Checkpoint, Contribution, Counters, FoldState, StreamKey, WindowSum
+from aggregator.records import SealedWindow
 from aggregator.store_schema import pack, unpack
 from aggregator.store_windows import mark_sealed, plan_number
 from aggregator.verdicts import Verdict, VerdictKind
@@ -74,8 +75,8 @@ def checkpoint(db: sqlite3.Connection, plan_id: bytes, partition: int, change: C
     mark_sealed(db, plan)
 
 
-def sealed_sum(db: sqlite3.Connection, plan: Plan, window: int) -> Sketch | None:
-    """The sum of a window over all partitions, once it is sealed in every one."""
+def sealed_window(db: sqlite3.Connection, plan: Plan, window: int) -> SealedWindow | None:
+    """The sum of a window over all partitions and its number of clients, once it is sealed in every one."""
     number = plan_number(db, plan.id)
     partitions = db.execute(
         "SELECT partition, closed_through, forgotten_through FROM partitions WHERE plan = ?", (number,)
@@ -86,11 +87,13 @@ def sealed_sum(db: sqlite3.Connection, plan: Plan, window: int) -> Sketch | None
         return None
     counters = np.zeros(plan.counters_shape, np.int64)
     counts = np.zeros(plan.counters_shape[0], np.int64)
+    clients = 0
     for partition, _, _ in partitions:
         part = _sum(db, plan, number, window, partition)
         counters += part.counters
         counts += part.counts
-    return Sketch.of_counters(plan, counters, counts)
+        clients += _clients(db, number, window, partition)
+    return SealedWindow(Sketch.of_counters(plan, counters, counts), clients)
 
 
 def forget(db: sqlite3.Connection, plan_id: bytes, window: int) -> None:
@@ -138,6 +141,12 @@ def _sum(db: sqlite3.Connection, plan: Plan, number: int, window: int, partition
     if found is not None:
         _fill(counts, found[0])
     return WindowSum(counters, counts)
+
+
+def _clients(db: sqlite3.Connection, number: int, window: int, partition: int) -> int:
+    """A client belongs to one partition, so that those of all partitions may be added up."""
+    query = "SELECT count(*) FROM contributions WHERE plan = ? AND partition = ? AND window = ?"
+    return int(db.execute(query, (number, partition, window)).fetchone()[0])
 
 
 def _fill(place: Counters, data: bytes) -> None:

@@ -7,13 +7,14 @@ from typing import Final
 
 from aggregator.errors import OutcomeExistsError, StoreError
 from aggregator.fold_state import NOTHING_CLOSED
-from aggregator.ports import Outcome, StoredRelease
+from aggregator.records import Outcome, StoredOutcome
 from aggregator.store_windows import check_next_outcome, move, plan_number
 from aggregator.windows import WindowState
 from hushsum import canonical
 from hushsum.plan import Plan
 from hushsum.privacy.account import Account, Limits
 from hushsum.privacy.event import Spend
+from hushsum.releases import spend_of
 
 _INSERT_SPEND: Final = "INSERT INTO spends (population, plan_id, kind, window, fields) VALUES (?, ?, ?, ?, ?)"
 
@@ -73,7 +74,9 @@ def count_spend(db: sqlite3.Connection, spend: Spend) -> None:
         db.execute(_INSERT_SPEND, _spend_row(spend))
 
 
-def commit_outcome(db: sqlite3.Connection, plan: Plan, kind: str, window: int, data: bytes, spend: Spend) -> None:
+def commit_outcome(
+    db: sqlite3.Connection, plan: Plan, kind: str, window: int, data: bytes, spend: Spend, *, withheld: bool
+) -> None:
     """Charges and stores an outcome."""
     number = plan_number(db, plan.id)
     stored = db.execute(
@@ -82,13 +85,14 @@ def commit_outcome(db: sqlite3.Connection, plan: Plan, kind: str, window: int, d
     if stored is not None:
         raise OutcomeExistsError(f"window {window} has its outcome already; this draw is dropped unseen")
     check_next_outcome(db, number, window)
-    account(db, spend.population).charge(spend)
+    # What a release costs must be there, whichever was drawn: to refuse the dearer one alone would tell which it was.
+    account(db, spend.population).charge(spend_of(plan, kind=kind, window=window))
     db.execute(_INSERT_SPEND, _spend_row(spend))
     db.execute(
         "INSERT INTO outcomes (plan, kind, window, published, sha256, data) VALUES (?, ?, ?, 0, ?, ?)",
         (number, kind, window, hashlib.sha256(data).digest(), data),
     )
-    move(db, number, window, WindowState.RELEASED)
+    move(db, number, window, WindowState.WITHHELD if withheld else WindowState.RELEASED)
 
 
 def publish(db: sqlite3.Connection, plan_id: bytes, kind: str, window: int) -> None:
@@ -104,24 +108,26 @@ def publish(db: sqlite3.Connection, plan_id: bytes, kind: str, window: int) -> N
 def outcomes(db: sqlite3.Connection, plan_id: bytes) -> list[Outcome]:
     """All outcomes of a plan, in the order of their windows, without their bytes."""
     rows = db.execute(
-        "SELECT kind, window, length(data), sha256, published FROM outcomes WHERE plan = ? ORDER BY window, kind",
+        "SELECT kind, window, length(data), sha256, published, state = 'withheld' "
+        "FROM outcomes JOIN windows USING (plan, window) WHERE plan = ? ORDER BY window, kind",
         (plan_number(db, plan_id),),
     )
     return [
-        Outcome(plan_id, kind, window, size, digest, bool(published)) for kind, window, size, digest, published in rows
+        Outcome(plan_id, kind, window, size, digest, bool(published), bool(withheld))
+        for kind, window, size, digest, published, withheld in rows
     ]
 
 
-def releases(
+def whole_outcomes(
     db: sqlite3.Connection, plan_id: bytes, *, published: bool, window: int | None = None
-) -> list[StoredRelease]:
+) -> list[StoredOutcome]:
     """Outcomes with their bytes, in the order of their windows: the published or the others, of one window or all."""
     rows = db.execute(
-        "SELECT kind, window, data, sha256 FROM outcomes WHERE plan = ? AND published = ? "
-        "AND (window = ? OR ? IS NULL) ORDER BY window, kind",
+        "SELECT kind, window, data, sha256, state = 'withheld' FROM outcomes JOIN windows USING (plan, window) "
+        "WHERE plan = ? AND published = ? AND (window = ? OR ? IS NULL) ORDER BY window, kind",
         (plan_number(db, plan_id), int(published), window, window),
     )
-    return [StoredRelease(plan_id, kind, at, data, digest) for kind, at, data, digest in rows]
+    return [StoredOutcome(plan_id, kind, at, data, digest, bool(withheld)) for kind, at, data, digest, withheld in rows]
 
 
 def _spend_row(spend: Spend) -> tuple[str, str, str, int | None, bytes]:

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from aggregator.errors import StoreError
 from aggregator.sqlite import DatabaseKind
 
-STORE_FORMAT: Final = 1
+STORE_FORMAT: Final = 2  # 1 knew no withheld windows, and spends without their events; its tables are the same
 _ITEM_BYTES: Final = (1, 2, 4, 8)
 
 STORE_FILE: Final = DatabaseKind(
@@ -56,6 +56,7 @@ STORE_FILE: Final = DatabaseKind(
         """CREATE TABLE spends (
             number INTEGER PRIMARY KEY, population TEXT NOT NULL, plan_id TEXT NOT NULL, kind TEXT NOT NULL,
             window INTEGER, fields BLOB NOT NULL, UNIQUE (plan_id, kind, window))""",
+        # Whether it was withheld, its window's state says: both are written in one transaction.
         """CREATE TABLE outcomes (
             plan INTEGER NOT NULL, kind TEXT NOT NULL, window INTEGER NOT NULL, published INTEGER NOT NULL,
             sha256 BLOB NOT NULL, data BLOB NOT NULL,

@@ -9,13 +9,12 @@ from typing import Self
 
 from aggregator import store_folds, store_outcomes, store_windows
 from aggregator.fold_state import Checkpoint, FoldState
-from aggregator.ports import Outcome, Runtime, StoredRelease
+from aggregator.ports import Outcome, Runtime, SealedWindow, StoredOutcome
 from aggregator.sqlite import Database
 from aggregator.store_schema import STORE_FILE
 from hushsum.plan import Plan
 from hushsum.privacy.account import Account
 from hushsum.privacy.event import Spend
-from hushsum.sketch import Sketch
 
 
 class SqliteStore:
@@ -103,9 +102,9 @@ class SqliteStore:
         query = "SELECT partition, position FROM partitions WHERE plan = (SELECT number FROM plans WHERE id = ?)"
         return dict(await self._reader.read(lambda db: db.execute(query, (plan_id,)).fetchall()))
 
-    async def sealed_sketch(self, plan: Plan, window: int) -> Sketch | None:
-        """The sum of a window over all partitions, once every one has stored it as sealed."""
-        return await self._reader.read(lambda db: store_folds.sealed_sum(db, plan, window))
+    async def sealed_window(self, plan: Plan, window: int) -> SealedWindow | None:
+        """Sum and number of clients of a window over all partitions, once every one has stored it as sealed."""
+        return await self._reader.read(lambda db: store_folds.sealed_window(db, plan, window))
 
     async def forget(self, plan: Plan, window: int) -> None:
         """Erases the counters of windows up to this one, from the file too."""
@@ -114,9 +113,13 @@ class SqliteStore:
 
     # -------------------------------------------------------------------------------------------------- outcomes
 
-    async def commit_outcome(self, plan: Plan, kind: str, window: int, data: bytes, spend: Spend) -> None:
+    async def commit_outcome(
+        self, plan: Plan, kind: str, window: int, data: bytes, spend: Spend, *, withheld: bool = False
+    ) -> None:
         """Charges and stores an outcome, both or neither."""
-        await self._writer.write(lambda db: store_outcomes.commit_outcome(db, plan, kind, window, data, spend))
+        await self._writer.write(
+            lambda db: store_outcomes.commit_outcome(db, plan, kind, window, data, spend, withheld=withheld)
+        )
 
     async def publish(self, plan_id: bytes, kind: str, window: int) -> None:
         """Lets everybody see an outcome."""
@@ -126,14 +129,16 @@ class SqliteStore:
         """All outcomes, without their bytes."""
         return await self._reader.read(lambda db: store_outcomes.outcomes(db, plan_id))
 
-    async def release(self, plan_id: bytes, kind: str, window: int) -> StoredRelease | None:
-        """One published release."""
-        found = await self._reader.read(lambda db: store_outcomes.releases(db, plan_id, published=True, window=window))
-        return next((release for release in found if release.kind == kind), None)
+    async def outcome(self, plan_id: bytes, kind: str, window: int) -> StoredOutcome | None:
+        """One published outcome."""
+        found = await self._reader.read(
+            lambda db: store_outcomes.whole_outcomes(db, plan_id, published=True, window=window)
+        )
+        return next((outcome for outcome in found if outcome.kind == kind), None)
 
-    async def unpublished(self, plan_id: bytes) -> list[StoredRelease]:
+    async def unpublished(self, plan_id: bytes) -> list[StoredOutcome]:
         """Outcomes that nobody may see yet."""
-        return await self._reader.read(lambda db: store_outcomes.releases(db, plan_id, published=False))
+        return await self._reader.read(lambda db: store_outcomes.whole_outcomes(db, plan_id, published=False))
 
     async def account(self, population: str) -> Account:
         """A population's limits and spends."""

@@ -1,12 +1,12 @@
 """Which windows a service has open, and which comes next for its seal and for its outcome: pure (WIRE: windows, seals).
 
-    open ──▶ closing ──▶ sealed ──▶ released
+    open ──▶ closing ──▶ sealed ──▶ released, or withheld
     (never opened) ──▶ skipped
 
 A window is *open* once a gateway has recorded it, whether or not anything came: a fact about the service and its clock,
 never about data. *closing* is marked before the first seal is appended, *sealed* holds once every partition has stored
-its sealed counters, *released* once the outcome is stored. Seals and outcomes are taken in the order of the windows; a
-window that no gateway had open is skipped, at the latest when a later one closes.
+its sealed counters, *released* or *withheld* once the outcome is stored: both are final. Seals and outcomes are taken
+in the order of the windows; a window that no gateway had open is skipped, at the latest when a later one closes.
 """
 
 import enum
@@ -25,6 +25,7 @@ class WindowState(enum.StrEnum):
     CLOSING = "closing"
     SEALED = "sealed"
     RELEASED = "released"
+    WITHHELD = "withheld"
     SKIPPED = "skipped"
 
 
@@ -33,12 +34,14 @@ MOVES: Final[Mapping[WindowState | None, frozenset[WindowState]]] = {
     None: frozenset({WindowState.OPEN, WindowState.SKIPPED}),
     WindowState.OPEN: frozenset({WindowState.CLOSING}),
     WindowState.CLOSING: frozenset({WindowState.SEALED}),
-    WindowState.SEALED: frozenset({WindowState.RELEASED}),
+    WindowState.SEALED: frozenset({WindowState.RELEASED, WindowState.WITHHELD}),
     WindowState.RELEASED: frozenset(),
+    WindowState.WITHHELD: frozenset(),
     WindowState.SKIPPED: frozenset(),
 }
 _UNSEALED: Final = frozenset({WindowState.OPEN, WindowState.CLOSING})
-_FINISHED: Final = frozenset({WindowState.RELEASED, WindowState.SKIPPED})
+_DECIDED: Final = frozenset({WindowState.RELEASED, WindowState.WITHHELD})
+_FINISHED: Final = _DECIDED | {WindowState.SKIPPED}
 
 
 def accepted_windows(schedule: Schedule, now_ms: int, *, skew_ms: int, first_window: int) -> range:
@@ -107,7 +110,7 @@ class WindowBook:
             WindowOrderError: It is not sealed, or an older one comes first.
         """
         state = self.states.get(window)
-        if state is WindowState.RELEASED:
+        if state in _DECIDED:
             return
         if state is not WindowState.SEALED:
             raise WindowOrderError(f"window {window} cannot be released: it is {state or 'unknown here'}, not sealed")

@@ -1,8 +1,8 @@
 """A closed sum becomes a release: noised once, saved, and queried for ever."""
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from math import prod
 from os import PathLike
 from pathlib import Path
@@ -14,13 +14,15 @@ import numpy.typing as npt
 from hushsum import canonical, query
 from hushsum.durable import sync_folder
 from hushsum.entropy import Entropy, OsEntropy
-from hushsum.errors import CanonicalError, PlanError
 from hushsum.families import Answer
 from hushsum.hush_format import COUNTERS_MAX, Header, decode, encode
 from hushsum.plan import Plan
-from hushsum.privacy.event import IN_PROCESS, Spend
+from hushsum.privacy import plain_words
+from hushsum.privacy.event import IN_PROCESS, TUMBLING, Event, Spend
 from hushsum.privacy.guarantee import Guarantee
 from hushsum.privacy.ledger import Ledger
+from hushsum.privacy.mechanism import DISCRETE_LAPLACE
+from hushsum.sensitivity import Sensitivity
 from hushsum.sketch import Sketch
 
 Counters = npt.NDArray[np.int64]
@@ -77,8 +79,10 @@ class Release:
         return query.density(self.plan, self.counters, self.counts, queries, label=label, groups=groups)
 
     def statement(self) -> str:
-        """What is promised, in plain words."""
-        return self.guarantee.statement(accounted=self.accounted)
+        """What is promised, and what that tells about one unit, in plain words (what is left: `Ledger.statement`)."""
+        spend = spend_of(self.plan, kind=self.kind, window=self.window)
+        told = plain_words.spend_told(spend, delta=self.plan.privacy.total_delta)
+        return f"{self.guarantee.statement(accounted=self.accounted)} {told}"
 
     def save(self, path: str | PathLike[str]) -> None:
         """Writes a ``.hush`` file: after a crash there is the whole of it, or what was there before."""
@@ -117,7 +121,8 @@ class Release:
         return cls(plan, header.kind, header.window, counters, counts, plan.guarantee, header.accounted)
 
     def __repr__(self) -> str:
-        promise = f"ε={self.guarantee.epsilon} per {self.guarantee.unit}"
+        delta = f", δ={canonical.real_text(self.guarantee.delta)}" if self.guarantee.delta else ""
+        promise = f"ε={self.guarantee.epsilon}{delta} per {self.guarantee.unit}"
         where = "" if self.window is None else f", window={self.window}"
         accounting = "" if self.accounted else ", unaccounted"
         return f"Release({self.plan.name!r}{where}, {promise}{accounting})"
@@ -130,13 +135,15 @@ def release(
     epsilon: object = None,
     delta: object = None,
 ) -> Release:
-    """The private release of a sketch that was built in this process.
+    """The private release of a sketch that was built in this process: of the counters alone, whoever is in it.
+
+    A plan's ``min_clients`` is for the windows of a service; the share of ε that its test takes is not charged here.
 
     Args:
         sketch: Exact counters.
         ledger: Charged before anything is returned; without one the release says "unaccounted".
         epsilon: Another ε than the plan's; the release then carries a plan of its own.
-        delta: Another δ than the plan's; only 0 is built yet.
+        delta: Another δ than the plan's: 0 for discrete Laplace noise, above 0 for discrete Gaussian.
 
     Raises:
         BudgetError: The ledger's limits do not allow the spend. Nothing was drawn.
@@ -145,7 +152,7 @@ def release(
     plan, counts, limits = sketch.plan, sketch.counts, sketch.plan.limits
     changes = {key: value for key, value in (("epsilon", epsilon), ("delta", delta)) if value is not None}
     if changes:
-        plan = _overridden(plan, changes)
+        plan = plan.replace_privacy(**changes)
         counts = counts // sketch.plan.privacy.mechanism.count_scale * plan.privacy.mechanism.count_scale
         sketch = Sketch.of_counters(plan, sketch.counters, counts)
     if ledger is not None:
@@ -154,7 +161,7 @@ def release(
 
 
 def draw(sketch: Sketch, *, kind: str, window: int | None, entropy: Entropy, accounted: bool) -> Release:
-    """The release of a closed sum: discrete Laplace noise on every counter and count counter, once."""
+    """The release of a closed sum: the plan's noise on every counter and count counter of every class, once."""
     plan = sketch.plan
     noise = plan.privacy.mechanism.noise().sample(sketch.counters.size + sketch.counts.size, entropy)
     split = sketch.counters.size
@@ -169,8 +176,27 @@ def draw(sketch: Sketch, *, kind: str, window: int | None, entropy: Entropy, acc
     )
 
 
-def spend_of(plan: Plan, *, kind: str, window: int | None) -> Spend:
-    """What one release of this plan spends."""
+def spend_of(plan: Plan, *, kind: str, window: int | None, withheld: bool = False) -> Spend:
+    """What one release of this plan spends, or one window that is withheld.
+
+    Args:
+        plan: Its parameters are the spend's; they were fixed before any data was seen.
+        kind: ``tumbling`` (the counters, and the test of the number of clients where the plan has one) or
+            ``in-process`` (the counters alone).
+        window: Index of the window; None without one.
+        withheld: The test alone, for the counters were never drawn; nothing where participation is public.
+    """
+    mechanism, claim = plan.privacy.mechanism, plan.privacy.claim
+    events = []
+    if kind == TUMBLING and mechanism.clients_scale is not None:
+        # One unit changes the number of clients by at most one.
+        one = Sensitivity(l0=1, l1=1, l2_squared=1, linf=1)
+        events.append(Event(DISCRETE_LAPLACE, mechanism.clients_scale, one, claim.clients_epsilon))
+    if not withheld:
+        size = prod(plan.counters_shape) + plan.counters_shape[0]
+        moved = plan.family.sensitivity.with_count(mechanism.count_scale).times(claim.records, size)
+        pure = claim.counters_epsilon if mechanism.name == DISCRETE_LAPLACE else Fraction(0)
+        events.append(Event(mechanism.name, mechanism.scale, moved, pure))
     return Spend(
         population=plan.privacy.population,
         plan_id=plan.hex_id,
@@ -179,9 +205,7 @@ def spend_of(plan: Plan, *, kind: str, window: int | None) -> Spend:
         unit=plan.guarantee.unit,
         relation=plan.guarantee.relation,
         mode=plan.guarantee.mode,
-        mechanism=plan.privacy.mechanism.name,
-        epsilon=plan.privacy.epsilon,
-        delta=plan.privacy.delta,
+        events=tuple(events),
     )
 
 
@@ -192,12 +216,3 @@ def load(path: str | PathLike[str], *, counters_max: int = COUNTERS_MAX) -> Rele
         ReleaseError: Truncated, altered, larger than that, or of a newer format.
     """
     return Release.from_bytes(Path(path).read_bytes(), counters_max=counters_max)
-
-
-def _overridden(plan: Plan, changes: Mapping[str, object]) -> Plan:
-    """The plan with another ε or δ; where that alone would pass the plan's own limit, the limit goes with it."""
-    try:
-        passes = "epsilon" in changes and canonical.real(changes["epsilon"]) > plan.privacy.total_epsilon
-    except CanonicalError as error:
-        raise PlanError("privacy.epsilon", changes["epsilon"], f"a number above 0 ({error})") from error
-    return plan.replace_privacy(**changes, **({"total_epsilon": changes["epsilon"]} if passes else {}))

@@ -42,25 +42,30 @@ def seal(*, service: str, window: int | None, as_json: bool) -> None:
         click.echo(f"window {sealed} is sealed")
 
 
-@admin.command(short_help="Draw the release of a sealed window.", epilog=examples("hushsum admin release"))
+@admin.command(short_help="Draw the outcome of a sealed window.", epilog=examples("hushsum admin release"))
 @_service
 @click.option("--window", type=int, help="Its index. Default: the oldest sealed one without an outcome.")
 @as_json_option
 def release(*, service: str, window: int | None, as_json: bool) -> None:
-    """Draw the noise of a sealed window once, charge the ledger, and publish the release."""
+    """Draw the noise of a sealed window once, charge the ledger, and publish what came of it.
+
+    That is a release; or, where too few clients were in the window by the plan's test, that it is withheld for ever.
+    """
     released = _ask(service, lambda console: console.release(window))
     if as_json:
         print_json(
             {
                 "window": released.release.window,
+                "outcome": "withheld" if released.release.withheld else "released",
                 "bytes": released.release.size_bytes,
                 "epsilon_spent": released.epsilon_spent,
                 "epsilon_left": released.epsilon_left,
             }
         )
     else:
+        what = "withheld: too few clients, by the plan's test;" if released.release.withheld else "released:"
         click.echo(
-            f"window {released.release.window} is released: ε = {released.epsilon_spent} spent, "
+            f"window {released.release.window} is {what} ε = {released.epsilon_spent} spent, "
             f"{released.epsilon_left} left"
         )
 
@@ -81,6 +86,10 @@ def status(*, service: str, as_json: bool) -> int:
                 "epsilon_total": shown.epsilon_total,
                 "epsilon_spent": shown.epsilon_spent,
                 "epsilon_left": shown.epsilon_left,
+                "delta_total": shown.delta_total,
+                "delta_spent": shown.delta_spent,
+                "delta_left": shown.delta_left,
+                "statement": shown.statement,
                 "releasing_stopped": shown.releasing_stopped,
             }
         )
@@ -89,6 +98,8 @@ def status(*, service: str, as_json: bool) -> int:
             ("plan", f"{shown.plan_name} ({shown.plan_id.hex()[:12]})"),
             ("partitions", str(shown.partitions)),
             ("ε", f"{shown.epsilon_spent} spent, {shown.epsilon_left} left of {shown.epsilon_total}"),
+            ("δ", f"{shown.delta_spent} spent, {shown.delta_left} left of {shown.delta_total}"),
+            ("in words", shown.statement),
             *((f"window {window}", state) for window, state in shown.windows),
         ]
         print_pairs([*pairs, ("releasing stopped", shown.releasing_stopped)] if shown.releasing_stopped else pairs)

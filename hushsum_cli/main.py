@@ -6,6 +6,9 @@ from typing import NoReturn
 import click
 
 from hushsum_cli.admin import admin
+from hushsum_cli.advise import advise
+from hushsum_cli.audit import audit
+from hushsum_cli.ledger import ledger
 from hushsum_cli.output import examples
 from hushsum_cli.plan import plan
 from hushsum_cli.plot import plot
@@ -43,8 +46,9 @@ def cli() -> None:
     """
 
 
-for command in (simulate, serve, send, plan, release, query, plot, admin):
+for command in (simulate, serve, send, plan, release, query, plot, audit, ledger, admin):
     cli.add_command(command)
+plan.add_command(advise)
 
 
 def main() -> NoReturn:

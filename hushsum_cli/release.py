@@ -1,4 +1,4 @@
-"""`hushsum release`: lists what a service has published, and fetches it."""
+"""`hushsum release`: lists what a service has published, and fetches releases."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,19 +24,22 @@ _service = click.option(
 _insecure = click.option("--insecure", is_flag=True, help="Allow plaintext to another machine.")
 
 
-@click.group(short_help="List published releases, or fetch one.")
+@click.group(short_help="List published windows, or fetch a release.")
 def release() -> None:
-    """List the releases that a service has published, or fetch one as a .hush file."""
+    """List the windows whose outcome a service has published, or fetch a release as a .hush file."""
 
 
 @release.command(
-    "list", short_help="List published releases.", epilog=examples("hushsum release list --from 127.0.0.1:7443")
+    "list", short_help="List published windows.", epilog=examples("hushsum release list --from 127.0.0.1:7443")
 )
 @_service
 @_insecure
 @as_json_option
 def list_(*, service: str, insecure: bool, as_json: bool) -> None:
-    """List the releases that a service has published, in the order of their windows."""
+    """List what a service has published of its windows, in their order: releases, and which windows are withheld.
+
+    A window is withheld, for ever, where too few clients were in it by the plan's test.
+    """
     import asyncio
 
     from simulator.console import Console
@@ -54,15 +57,26 @@ def list_(*, service: str, insecure: bool, as_json: bool) -> None:
                     "start_ms": plan.window.start_ms(info.window),
                     "end_ms": plan.window.end_ms(info.window),
                     "kind": info.kind,
-                    "bytes": info.size_bytes,
-                    "sha256": info.sha256.hex(),
+                    "outcome": _outcome(info),
+                    "bytes": None if info.withheld else info.size_bytes,
+                    "sha256": None if info.withheld else info.sha256.hex(),
                 }
                 for info in infos
             ]
         )
         return
-    rows = [[str(info.window), info.kind, _start(plan, info.window), f"{info.size_bytes:,}"] for info in infos]
-    print_table(["window", "kind", "from (UTC)", "bytes"], rows, title=f"{plan.name}: {len(infos)} published")
+    rows = [
+        [
+            str(info.window),
+            info.kind,
+            _start(plan, info.window),
+            _outcome(info),
+            "" if info.withheld else f"{info.size_bytes:,}",
+        ]
+        for info in infos
+    ]
+    title = f"{plan.name}: {len(infos)} published"
+    print_table(["window", "kind", "from (UTC)", "outcome", "bytes"], rows, title=title)
 
 
 @release.command(
@@ -82,9 +96,11 @@ def get(*, service: str, insecure: bool, window: int | None, out: Path | None, a
 
     async def ask() -> "Release":
         async with Console(service, insecure=insecure) as console:
-            infos = [info for info in await console.releases() if window in (None, info.window)]
+            infos = await console.releases()
+            # A withheld window that is asked for says so itself; none is what "the newest release" means.
+            infos = [each for each in infos if (not each.withheld if window is None else each.window == window)]
             if not infos:
-                which = "nothing" if window is None else f"no release of window {window}"
+                which = "no release" if window is None else f"no release of window {window}"
                 raise ServiceError(f"{service}: {which} is published here")
             return await console.fetch(infos[-1])
 
@@ -95,6 +111,10 @@ def get(*, service: str, insecure: bool, window: int | None, out: Path | None, a
         print_json({"file": str(target), "window": fetched.window, "statement": fetched.statement()})
     else:
         click.echo(f"{target}: {fetched.statement()}")
+
+
+def _outcome(info: "ReleaseInfo") -> str:
+    return "withheld" if info.withheld else "released"
 
 
 def _start(plan: "Plan", window: int) -> str:

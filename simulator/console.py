@@ -13,7 +13,7 @@ from edge_client.transport_grpc import is_loopback
 from hushsum.errors import PlanError
 from hushsum.plan import BUNDLE_BYTES_MAX, Plan
 from hushsum.releases import Release
-from hushsum_proto import convert
+from hushsum_proto import convert, convert_outcomes
 from hushsum_proto.errors import WireError
 from hushsum_proto.messages import PROTOCOL_VERSIONS, Hello, Released, ReleaseInfo, ServiceStatus, Welcome
 from hushsum_proto.metadata import CLIENT_ID
@@ -76,7 +76,7 @@ class Console:
         with self._asking():
             stub = stubs.AdministrationStub(self._open)
             reply = await stub.GetStatus(pb.StatusRequest(), metadata=_NAME, timeout=_QUICK_S)
-            return convert.status_from_wire(reply)
+            return convert_outcomes.status_from_wire(reply)
 
     async def seal(self, window: int | None = None) -> int:
         """Closes a window, the oldest open one where none is named, and returns once every fold has passed its seal."""
@@ -90,22 +90,28 @@ class Console:
         with self._asking():
             stub = stubs.AdministrationStub(self._open)
             request = pb.ReleaseWindowRequest(window=window or 0, oldest=window is None)
-            return convert.released_from_wire(await stub.ReleaseWindow(request, metadata=_NAME, timeout=_LONG_S))
+            return convert_outcomes.released_from_wire(
+                await stub.ReleaseWindow(request, metadata=_NAME, timeout=_LONG_S)
+            )
 
     async def releases(self) -> list[ReleaseInfo]:
-        """Every published release, in the order of their windows."""
+        """Every published outcome, released or withheld, in the order of their windows."""
         with self._asking():
             stub = stubs.CatalogueStub(self._open)
             reply = await stub.ListReleases(pb.ListReleasesRequest(), metadata=_NAME, timeout=_QUICK_S)
-            return [convert.release_info_from_wire(info) for info in reply.releases]
+            return [convert_outcomes.release_info_from_wire(info) for info in reply.releases]
 
     async def fetch(self, info: ReleaseInfo) -> Release:
         """A published release, checked against its sum.
 
         Raises:
-            ServiceError: It cannot be had.
+            ServiceError: It cannot be had, or its window is withheld.
             ReleaseError: Its bytes are not what they should be.
         """
+        if info.withheld:
+            raise ServiceError(
+                f"window {info.window} is withheld: too few clients, by the plan's test; there is nothing to fetch"
+            )
         data = bytearray()
         with self._asking():
             request = pb.GetReleaseRequest(plan_id=info.plan_id, kind=info.kind, window=info.window)

@@ -149,6 +149,8 @@ async def _close(
         listed = [info for info in await analyst.releases() if info.window == window]
         if not listed:
             raise JourneyError(f"window {window} is released, and the catalogue does not list it")
+        if listed[0].withheld:
+            raise JourneyError(f"window {window} is withheld, too few clients by the plan's test: nothing to compare")
         return folded, reconciliation, released, await analyst.fetch(listed[0])
 
 

@@ -18,11 +18,12 @@ from aggregator.errors import (
 from aggregator.fold import Checkpoint, FoldState, Verdict
 from aggregator.fold_state import BLOCK, Contribution, Counters, StreamKey, WindowSum
 from aggregator.milestone import Milestone
-from aggregator.ports import Appended, Outcome, Runtime, StoredRelease
+from aggregator.ports import Appended, Outcome, Runtime, SealedWindow, StoredOutcome
 from aggregator.windows import WindowState
 from hushsum.plan import Plan
 from hushsum.privacy.account import Account
 from hushsum.privacy.event import Spend
+from hushsum.releases import spend_of
 from hushsum.sketch import Sketch
 
 T = TypeVar("T")
@@ -272,7 +273,7 @@ class MemoryStore:
         return {window: state for window, state in sorted(self.states_by_window.items()) if first <= window <= last}
 
     async def unfinished(self, plan_id: bytes) -> dict[int, str]:
-        finished = (WindowState.RELEASED, WindowState.SKIPPED)
+        finished = (WindowState.RELEASED, WindowState.WITHHELD, WindowState.SKIPPED)
         return {window: state for window, state in sorted(self.states_by_window.items()) if state not in finished}
 
     async def positions(self, plan_id: bytes) -> dict[int, int]:
@@ -303,7 +304,7 @@ class MemoryStore:
             if state is WindowState.CLOSING and window <= closed:
                 self.states_by_window[window] = WindowState.SEALED
 
-    async def sealed_sketch(self, plan: Plan, window: int) -> Sketch | None:
+    async def sealed_window(self, plan: Plan, window: int) -> SealedWindow | None:
         if any(window <= fold.state.forgotten_through for fold in self.folds):
             raise StoreError(f"window {window} is forgotten")
         if any(window > fold.state.closed_through for fold in self.folds):
@@ -312,26 +313,31 @@ class MemoryStore:
         parts = [fold.sums[window] for fold in self.folds if window in fold.sums]
         counters = sum((part.counters.reshape(shape) for part in parts), np.zeros(shape, np.int64))
         counts = sum((part.counts for part in parts), np.zeros(shape[:1], np.int64))
-        return Sketch.of_counters(plan, counters, counts)
+        clients = sum(key.window == window for fold in self.folds for key in fold.state.contributions)
+        return SealedWindow(Sketch.of_counters(plan, counters, counts), clients)
 
-    async def commit_outcome(self, plan: Plan, kind: str, window: int, data: bytes, spend: Spend) -> None:
+    async def commit_outcome(
+        self, plan: Plan, kind: str, window: int, data: bytes, spend: Spend, *, withheld: bool = False
+    ) -> None:
         if (kind, window) in self.results:
             raise OutcomeExistsError(f"window {window}")
         if self.states_by_window.get(window) is not WindowState.SEALED:
             raise WindowOrderError(f"window {window} is not sealed")
         assert self.ledger is not None
-        self.ledger = self.ledger.charge(spend)
+        self.ledger.charge(spend_of(plan, kind=kind, window=window))
+        self.ledger = self.ledger.recorded(spend)
         self.results[kind, window] = (data, False)
-        self.states_by_window[window] = WindowState.RELEASED
+        self.states_by_window[window] = WindowState.WITHHELD if withheld else WindowState.RELEASED
 
-    def _stored(self, kind: str, window: int) -> StoredRelease:
+    def _stored(self, kind: str, window: int) -> StoredOutcome:
         import hashlib
 
         assert self.plan is not None
         data = self.results[kind, window][0]
-        return StoredRelease(self.plan.id, kind, window, data, hashlib.sha256(data).digest())
+        withheld = self.states_by_window[window] is WindowState.WITHHELD
+        return StoredOutcome(self.plan.id, kind, window, data, hashlib.sha256(data).digest(), withheld)
 
-    async def unpublished(self, plan_id: bytes) -> list[StoredRelease]:
+    async def unpublished(self, plan_id: bytes) -> list[StoredOutcome]:
         return [self._stored(*key) for key, (_, published) in sorted(self.results.items()) if not published]
 
     async def publish(self, plan_id: bytes, kind: str, window: int) -> None:
@@ -340,11 +346,11 @@ class MemoryStore:
     async def outcomes(self, plan_id: bytes) -> list[Outcome]:
         stored = [(self._stored(*key), published) for key, (_, published) in sorted(self.results.items())]
         return [
-            Outcome(plan_id, each.kind, each.window, len(each.data), each.sha256, published)
+            Outcome(plan_id, each.kind, each.window, len(each.data), each.sha256, published, each.withheld)
             for each, published in stored
         ]
 
-    async def release(self, plan_id: bytes, kind: str, window: int) -> StoredRelease | None:
+    async def outcome(self, plan_id: bytes, kind: str, window: int) -> StoredOutcome | None:
         published = self.results.get((kind, window), (b"", False))[1]
         return self._stored(kind, window) if published else None
 
@@ -371,10 +377,10 @@ class MemoryReceipts:
     def __init__(self) -> None:
         self.written: dict[tuple[bytes, str, int], tuple[bytes, Spend]] = {}
 
-    async def write(self, release: StoredRelease, spend: Spend) -> None:
-        key = (release.plan_id, release.kind, release.window)
-        if self.written.setdefault(key, (release.sha256, spend))[0] != release.sha256:
-            raise ReceiptsError("a receipt for another release")
+    async def write(self, outcome: StoredOutcome, spend: Spend) -> None:
+        key = (outcome.plan_id, outcome.kind, outcome.window)
+        if self.written.setdefault(key, (outcome.sha256, spend))[0] != outcome.sha256:
+            raise ReceiptsError("a receipt for another outcome")
 
     async def read(self) -> list[tuple[bytes, str, int, bytes, Spend]]:
         return [(*key, digest, spend) for key, (digest, spend) in self.written.items()]
@@ -386,7 +392,8 @@ class RecordingObserver:
     def __init__(self) -> None:
         self.verdicts: list[tuple[int, Verdict]] = []
         self.checkpoints: list[tuple[int, int]] = []
-        self.releases: list[StoredRelease] = []
+        self.releases: list[StoredOutcome] = []
+        self.withholdings: list[StoredOutcome] = []
         self.stops: list[str] = []
         self.pending: list[str] = []
 
@@ -396,8 +403,11 @@ class RecordingObserver:
     def checkpointed(self, partition: int, position: int, seconds: float) -> None:
         self.checkpoints.append((partition, position))
 
-    def released(self, release: StoredRelease) -> None:
+    def released(self, release: StoredOutcome) -> None:
         self.releases.append(release)
+
+    def withheld(self, outcome: StoredOutcome) -> None:
+        self.withholdings.append(outcome)
 
     def releasing_stopped(self, why: str) -> None:
         self.stops.append(why)
@@ -433,11 +443,11 @@ class Steps:
                 if name not in methods:
                     return found
 
-                async def call(*arguments: object) -> object:
+                async def call(*arguments: object, **keywords: object) -> object:
                     fatal = steps._next(f"{type(port).__name__}.{name}")
                     if fatal and not steps._after:
                         raise CrashError(name)
-                    result = await found(*arguments)
+                    result = await found(*arguments, **keywords)
                     if fatal:
                         raise CrashError(name)
                     return result

@@ -207,9 +207,11 @@ class Account:
                 f"total_delta is required: {self._name} allows a delta of {numeral(self.limits.delta, up=False)} in "
                 "all, and this release has no epsilon there"
             )
+        mixed = after.loss is not None and after.loss.rho and after.loss.epsilon
         raise BudgetError(
             f"{self._name} cannot pay for this release: it asks {_text(after.spent.minus(self.spent), up=True)}, "
             f"and of {_text(self.limits.cost, up=False)} there is left {_text(self.left, up=False)}"
+            + (" (pure releases beside some with delta are counted as zCDP, epsilon^2/2 each)" if mixed else "")
         )
 
     def recorded(self, *spends: Spend) -> "Account":

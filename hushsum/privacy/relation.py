@@ -89,9 +89,10 @@ class Loss:
     def cost(self, delta: Fraction) -> Cost | None:
         """The least ε that is proven at a δ, with the part of δ that its proof uses.
 
-        Basic composition of the pure ones with the zCDP of the others, or zCDP for all of them: whichever says less.
-        The first needs no δ of its own where nothing is zCDP. Both hold for mechanisms whose parameters are fixed
-        before any of them runs, or bounded by such; the second for any sequence (Whitehouse et al. 2023).
+        zCDP for all of them, in which a pure ε counts ½ε²; where all are pure, also the sum of their ε, which needs no
+        δ: whichever says less. Both hold however each mechanism is chosen from what the ones before it showed (Rogers
+        et al. 2016, Whitehouse et al. 2023). The sum of some ε and the zCDP of the rest is not offered: who trades one
+        for the other by what was shown could pass it.
 
         Args:
             delta: The δ at which zCDP is converted, from 0 to below 1.
@@ -111,9 +112,7 @@ class Loss:
         left = delta - self.delta
         if left <= 0:
             return
-        if self.rho:
-            yield Cost(self.epsilon + epsilon_of(self.rho, left), delta)
-        if self.half_squares:
+        if self.rho or self.half_squares:
             yield Cost(epsilon_of(self.rho + self.half_squares, left), delta)
 
 

@@ -11,7 +11,7 @@ from hushsum.privacy.calibration import calibrate, round_up
 from hushsum.privacy.claim import Claim
 from hushsum.privacy.guarantee import CENTRAL, Guarantee
 from hushsum.privacy.mechanism import DISCRETE_GAUSSIAN, Mechanism
-from hushsum.privacy.relation import ADD_REMOVE, ZERO_OUT
+from hushsum.privacy.relation import ADD_REMOVE, ZERO_OUT, Cost, Loss
 from hushsum.privacy.verifier import rho_of, verify_clients, verify_counters
 from hushsum.schema import Table
 from hushsum.sensitivity import Sensitivity
@@ -73,9 +73,6 @@ class PrivacySpec:
         unit = table.choice("unit", built=["record", "client"], default="record")
         records = _records_per_client(table, unit)
         total_epsilon = table.real("total_epsilon", expected="a number above 0", above=0)
-        if total_epsilon < epsilon:
-            expected = f"at least epsilon ({real_text(epsilon)}): the first release would pass the limit"
-            raise PlanError(table.name("total_epsilon"), real_text(total_epsilon), expected)
         total_delta = _delta(table, "total_delta")
         if total_delta < delta:
             came = real_text(total_delta) if table.has("total_delta") else Missing.MISSING
@@ -85,7 +82,7 @@ class PrivacySpec:
         share = _clients_share(table, participation, min_clients)
         mechanism = _mechanism(table, sensitivity, Claim(epsilon, delta, unit, records, share))
         table.finish()
-        return cls(
+        spec = cls(
             epsilon=epsilon,
             delta=delta,
             unit=unit,
@@ -97,6 +94,24 @@ class PrivacySpec:
             min_clients_share=share,
             mechanism=mechanism,
         )
+        spec._check_first_release(sensitivity, table.name("total_epsilon"))
+        return spec
+
+    def _check_first_release(self, sensitivity: Sensitivity, key: str) -> None:
+        """Refuses limits that do not pay for one release."""
+        claim = self.claim
+        if self.mechanism.name == DISCRETE_GAUSSIAN:
+            loss = Loss(rho=rho_of(self.mechanism, sensitivity, claim.records))
+        else:
+            loss = Loss.of_pure(claim.counters_epsilon)
+        if claim.clients_epsilon:
+            loss = loss.plus(Loss.of_pure(claim.clients_epsilon))
+        if loss.within(Cost(self.total_epsilon, self.total_delta)):
+            return
+        needed = loss.cost(self.total_delta)
+        assert needed is not None, "total_delta is at least delta, which is above 0 where it is needed"
+        expected = f"at least {real_text(round_up(needed.epsilon))}, what the ledger charges for the first release"
+        raise PlanError(key, real_text(self.total_epsilon), expected)
 
     @property
     def claim(self) -> Claim:

@@ -14,7 +14,7 @@ from hushsum_proto.answers import Answer, AnyReason, Fault, Refusal, Status
 from hushsum_proto.convert_numbers import FAULTS, FAULTS_READ, REASONS, REASONS_READ, STATUSES, STATUSES_READ
 from hushsum_proto.entries import ENTRY_FORMAT, DeltaEntry, LogEntry, SealEntry
 from hushsum_proto.errors import MalformedEntryError, MalformedMessageError, NewerEntryError
-from hushsum_proto.messages import Hello, Released, ReleaseInfo, ServiceStatus, Welcome
+from hushsum_proto.messages import Hello, Welcome
 from hushsum_proto.v1 import wire_pb2 as pb
 
 PLAN_ID_BYTES: Final = 32
@@ -227,60 +227,3 @@ def welcome_from_wire(message: pb.HelloReply) -> Welcome:
         delta_bytes_max=message.delta_bytes_max,
         features=tuple(message.features),
     )
-
-
-# ----------------------------------------------------------------------------------- releases and administration
-
-
-def release_info_to_wire(info: ReleaseInfo) -> pb.ReleaseInfo:
-    """What is told of a published release."""
-    return pb.ReleaseInfo(
-        plan_id=info.plan_id, kind=info.kind, window=info.window, size_bytes=info.size_bytes, sha256=info.sha256
-    )
-
-
-def release_info_from_wire(message: pb.ReleaseInfo) -> ReleaseInfo:
-    """What is told of a published release."""
-    return ReleaseInfo(message.plan_id, message.kind, message.window, message.size_bytes, message.sha256)
-
-
-def status_to_wire(status: ServiceStatus) -> pb.StatusReply:
-    """What the administration shows of a service."""
-    return pb.StatusReply(
-        plan_id=status.plan_id,
-        plan_name=status.plan_name,
-        partitions=status.partitions,
-        windows=[pb.WindowStatus(window=window, state=state) for window, state in status.windows],
-        epsilon_total=status.epsilon_total,
-        epsilon_spent=status.epsilon_spent,
-        epsilon_left=status.epsilon_left,
-        releasing_stopped=status.releasing_stopped,
-    )
-
-
-def status_from_wire(message: pb.StatusReply) -> ServiceStatus:
-    """What the administration shows of a service."""
-    return ServiceStatus(
-        plan_id=message.plan_id,
-        plan_name=message.plan_name,
-        partitions=message.partitions,
-        windows=tuple((window.window, window.state) for window in message.windows),
-        epsilon_total=message.epsilon_total,
-        epsilon_spent=message.epsilon_spent,
-        epsilon_left=message.epsilon_left,
-        releasing_stopped=message.releasing_stopped,
-    )
-
-
-def released_to_wire(released: Released) -> pb.ReleaseWindowReply:
-    """A release that was just drawn."""
-    return pb.ReleaseWindowReply(
-        release=release_info_to_wire(released.release),
-        epsilon_spent=released.epsilon_spent,
-        epsilon_left=released.epsilon_left,
-    )
-
-
-def released_from_wire(message: pb.ReleaseWindowReply) -> Released:
-    """A release that was just drawn."""
-    return Released(release_info_from_wire(message.release), message.epsilon_spent, message.epsilon_left)

@@ -44,13 +44,18 @@ class Welcome:
 
 @dataclass(frozen=True)
 class ReleaseInfo:
-    """A published release: its key, the size of its bytes, their SHA-256."""
+    """A published outcome: its key; the size of a release's bytes and their SHA-256.
+
+    Attributes:
+        withheld: Whether nothing is released of the window: no bytes then, and no sum.
+    """
 
     plan_id: bytes
     kind: str
     window: int
     size_bytes: int
     sha256: bytes
+    withheld: bool = False
 
 
 @dataclass(frozen=True)
@@ -59,8 +64,11 @@ class ServiceStatus:
 
     Attributes:
         windows: (window, state) of the newest ones, in order.
-        epsilon_total: Of the population's ledger, exact text, as are the two that follow.
+        epsilon_total: Of the population's ledger, as are the two that follow and those of δ: exact text where that is
+            short, else rounded, what is spent up and what is left down.
         releasing_stopped: Why the releaser is stopped; empty when it is not.
+        delta_total: Where zCDP is converted.
+        statement: What was released tells about one unit and what is left, in plain words.
     """
 
     plan_id: bytes
@@ -71,11 +79,15 @@ class ServiceStatus:
     epsilon_spent: str
     epsilon_left: str
     releasing_stopped: str = ""
+    delta_total: str = "0"
+    delta_spent: str = "0"
+    delta_left: str = "0"
+    statement: str = ""
 
 
 @dataclass(frozen=True)
 class Released:
-    """A release that was just drawn, with what the population's ledger says after it."""
+    """An outcome that was just drawn, with what the population's ledger says after it."""
 
     release: ReleaseInfo
     epsilon_spent: str

@@ -16,12 +16,20 @@ from tests.plans import small_plan
 COUNTERS = 10_000  # three blocks, the last one not full
 
 
-def tally_plan(*, records_per_client: int | None = None, counters: int = COUNTERS, total_epsilon: object = 100) -> Plan:
+def tally_plan(
+    *,
+    records_per_client: int | None = None,
+    counters: int = COUNTERS,
+    total_epsilon: object = 100,
+    min_clients: int = 0,
+    participation: str = "protected",
+) -> Plan:
     """A plan of one row, so that a delta of one record is one counter."""
-    privacy: dict[str, object] = {"total_epsilon": total_epsilon}
+    privacy: dict[str, object] = {"total_epsilon": total_epsilon, "participation": participation}
     if records_per_client is not None:
         privacy |= {"unit": "client", "records_per_client": records_per_client}
-    return small_plan(sketch={"rows": 1, "buckets": counters}, privacy=privacy)
+    window: dict[str, object] = {"min_clients": min_clients}
+    return small_plan(sketch={"rows": 1, "buckets": counters}, privacy=privacy, window=window)
 
 
 def tally(plan: Plan, number: int, window: int, stream: int, sequence: int, records: int = 1) -> bytes:
@@ -29,6 +37,11 @@ def tally(plan: Plan, number: int, window: int, stream: int, sequence: int, reco
     increments = Increments(np.array([number]), np.array([records]))
     run = Run(0, records, increments)
     return Delta(plan.id, window, DeltaId(stream, sequence), (run,)).pack(plan)
+
+
+def empty(plan: Plan, window: int, stream: int, sequence: int) -> bytes:
+    """The packed delta without records, which says that its client takes part."""
+    return Delta(plan.id, window, DeltaId(stream, sequence), ()).pack(plan)
 
 
 def entry(client_id: str, delta: bytes) -> DeltaEntry:

@@ -57,14 +57,14 @@ async def sealed_and_released(settings: ServiceConfig, plan: hs.Plan) -> tuple[h
     """Seals the window, starts again, releases, and fetches."""
     async with service_of(settings) as service, RawClient(service.grpc) as analyst:
         assert await analyst.seal() == WINDOW
-        sealed = await service.store.sealed_sketch(plan, WINDOW)
+        sealed = await service.store.sealed_window(plan, WINDOW)
     assert sealed is not None
     async with service_of(settings) as service, RawClient(service.grpc) as analyst:
         await analyst.release()
         (info,) = (await analyst.catalogue.ListReleases(pb.ListReleasesRequest())).releases
         request = pb.GetReleaseRequest(plan_id=info.plan_id, window=info.window, kind=info.kind)
         chunks = [chunk.data async for chunk in analyst.catalogue.GetRelease(request)]
-    return sealed, hs.Release.from_bytes(b"".join(chunks))
+    return sealed.sketch, hs.Release.from_bytes(b"".join(chunks))
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
@@ -116,11 +116,11 @@ async def test_the_bound_of_a_client_covers_all_its_classes(tmp_path: Path, rng:
         assert await refusal(1, "a", "c") is Reason.TOO_MANY_RECORDS  # four records of one client
         assert await refusal(2, "c") is None
         assert await client.seal() == WINDOW
-        sealed = await service.store.sealed_sketch(plan, WINDOW)
+        sealed = await service.store.sealed_window(plan, WINDOW)
     expected.add(records[[0, 1, 0]], clients=["x"] * 3, labels=["a", "b", "c"])
     assert sealed is not None
-    assert np.array_equal(sealed.counters, expected.counters)
-    assert np.array_equal(sealed.counts, expected.counts)
+    assert np.array_equal(sealed.sketch.counters, expected.counters)
+    assert np.array_equal(sealed.sketch.counts, expected.counts)
 
 
 async def test_classes_twice_in_a_delta_are_refused_at_the_door(tmp_path: Path, rng: np.random.Generator) -> None:

@@ -1,15 +1,17 @@
 import json
 import os
 import sys
+from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
 from aggregator.errors import ReceiptsError
 from aggregator.journal import write_journal
-from aggregator.ports import StoredRelease
+from aggregator.ports import StoredOutcome
 from aggregator.receipts_file import ReceiptsFile
-from hushsum.privacy.event import TUMBLING, Spend
+from hushsum.privacy.event import TUMBLING, ClaimedEvent, Spend
 from hushsum.releases import spend_of
 from tests.doubles import ManualRuntime
 from tests.plans import small_plan
@@ -34,8 +36,8 @@ def plant(path: Path, data: bytes) -> None:
     path.write_bytes(data)
 
 
-def release(window: int, mark: int = 0) -> StoredRelease:
-    return StoredRelease(PLAN.id, TUMBLING, window, b"", bytes([window, mark]) * 16)
+def release(window: int, mark: int = 0) -> StoredOutcome:
+    return StoredOutcome(PLAN.id, TUMBLING, window, b"", bytes([window, mark]) * 16)
 
 
 def spend(window: int) -> Spend:
@@ -68,7 +70,7 @@ async def test_writing_the_same_outcome_again_changes_nothing(path: Path) -> Non
 
 async def test_a_receipt_for_another_release_of_the_same_window_is_refused(path: Path) -> None:
     receipts = await written(path, 1)
-    with pytest.raises(ReceiptsError, match="window 1 has a receipt for another release"):
+    with pytest.raises(ReceiptsError, match="window 1 has a receipt for another outcome"):
         await receipts.write(release(1, mark=9), spend(1))
 
 
@@ -144,14 +146,24 @@ async def test_a_line_that_is_missing_before_the_last_is_found(path: Path, lost:
         await opened(path)
 
 
+async def test_a_receipt_that_an_older_version_wrote_in_its_words_stands_for_the_same_outcome(path: Path) -> None:
+    old = replace(spend(1), events=(ClaimedEvent("discrete-laplace", Fraction(1), Fraction(0)),))
+    await (await opened(path)).write(release(1), old)
+    before = content(path)
+    again = await opened(path)
+    await again.write(release(1), spend(1))
+    assert content(path) == before
+    assert [each[4] for each in await again.read()] == [old]
+
+
 async def test_a_newer_format_is_refused_and_not_taken_for_a_torn_line(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aggregator.receipts_file.RECEIPTS_FORMAT", 2)
+    monkeypatch.setattr("aggregator.receipts_file.RECEIPTS_FORMAT", 3)
     await written(path, 1)
     before = content(path)
     monkeypatch.undo()
-    with pytest.raises(ReceiptsError, match="format 2; this version reads up to 1"):
+    with pytest.raises(ReceiptsError, match="format 3; this version reads up to 2"):
         await opened(path)
     assert content(path) == before
 
@@ -193,5 +205,5 @@ async def test_lines_are_canonical_json_that_others_can_read(path: Path) -> None
     await written(path, 1)
     fields = json.loads(content(path))
     assert fields["plan_id"] == PLAN.hex_id
-    assert fields["spend"]["epsilon"] == "1"
+    assert [event["epsilon"] for event in fields["spend"]["events"]] == ["1"]
     assert sorted(fields) == ["checksum", "format", "kind", "plan_id", "sha256", "spend", "window"]

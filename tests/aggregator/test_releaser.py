@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from aggregator.errors import PartitionStoppedError, ReleasingStoppedError, WindowOrderError
-from aggregator.ports import StoredRelease
+from aggregator.ports import StoredOutcome
 from aggregator.receipts_file import ReceiptsFile
 from aggregator.releaser import Releaser
 from hushsum.entropy import ReplayableEntropy
@@ -61,9 +61,9 @@ async def test_a_seal_reaches_every_partition_and_closes_the_window(tmp_path: Pa
         assert [await site.log.end(partition) for partition in range(PARTITIONS)] == [2, 1]
         assert await site.store.windows(PLAN.id) == {site.window: "sealed"}
         await site.send(1)
-        sketch = await site.store.sealed_sketch(PLAN, site.window)
-        assert sketch is not None
-        assert np.flatnonzero(sketch.counters).tolist() == [0]
+        sealed = await site.store.sealed_window(PLAN, site.window)
+        assert sealed is not None
+        assert np.flatnonzero(sealed.sketch.counters).tolist() == [0]
 
 
 async def test_sealing_again_appends_nothing(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ async def test_an_empty_window_is_released_like_any_other_and_one_that_nobody_ha
         }
         spends = (await site.store.account("")).spends
         assert [spend.window for spend in spends] == [site.window, site.window + 2]
-        released = await site.store.release(PLAN.id, TUMBLING, site.window)
+        released = await site.store.outcome(PLAN.id, TUMBLING, site.window)
         assert released is not None
         assert Release.from_bytes(released.data).counters.any()  # noise
 
@@ -160,7 +160,7 @@ async def test_nobody_is_told_of_a_release_before_its_receipt_is_written(tmp_pat
     async with disk_site(tmp_path, PLAN) as site:
         seen: list[int] = []
 
-        def released(release: StoredRelease) -> None:
+        def released(release: StoredOutcome) -> None:
             assert f'"sha256":"{release.sha256.hex()}"' in (tmp_path / "receipts.jsonl").read_text()
             seen.append(release.window)
 
@@ -185,7 +185,7 @@ async def test_nothing_of_a_released_window_is_left_but_its_release(tmp_path: Pa
         assert {window for (window,) in sketch_blocks} <= {site.window + 1}
 
 
-def unpaged(folder: Path, release: StoredRelease) -> bytes:
+def unpaged(folder: Path, release: StoredOutcome) -> bytes:
     """The release as another process reads it."""
     from aggregator.store_schema import STORE_FILE
 
@@ -290,7 +290,7 @@ async def check_all_is_well(folder: Path, lives: list[DiskSite], runtime: Manual
     shown = {(release.window, release.sha256) for life in lives for release in life.observer.releases}
     assert shown <= {(outcome.window, outcome.sha256) for outcome in outcomes}
     for turn, window in enumerate(windows):
-        stored = await site.store.release(PLAN.id, TUMBLING, window)
+        stored = await site.store.outcome(PLAN.id, TUMBLING, window)
         assert stored is not None
         noise = (
             Release.from_bytes(stored.data).counters - exact(dict.fromkeys(range(3 * turn, 3 * turn + 3), 1)).counters
@@ -357,11 +357,11 @@ async def test_the_loser_of_a_race_drops_its_draw_unseen(tmp_path: Path) -> None
         slow.releaser = Releaser(PLAN, replace(slow.releaser._ports, folds=site.workers))
         honest = slow.store.commit_outcome
 
-        async def overtaken(*arguments: object) -> None:
+        async def overtaken(*arguments: object, **keywords: object) -> None:
             await site.releaser.release()
-            await honest(*arguments)  # type: ignore[arg-type]  # handed on as they came
+            await honest(*arguments, **keywords)  # type: ignore[arg-type]  # handed on as they came
 
-        slow.store.commit_outcome = overtaken  # type: ignore[method-assign, assignment]  # the winner comes in between
+        slow.store.commit_outcome = overtaken  # type: ignore[method-assign]  # the winner comes in between
         release = await slow.releaser.release()
         assert release.data == drawn(b"winner", site.window, {0: 1})
         assert slow.observer.releases == []
@@ -434,7 +434,7 @@ async def test_receipts_that_are_gone_stop_releasing(tmp_path: Path) -> None:
     await released_once(tmp_path, runtime)
     (tmp_path / "receipts.jsonl").rename(tmp_path / "kept")
     async with disk_site(tmp_path, PLAN, runtime) as site:
-        with pytest.raises(ReleasingStoppedError, match=f"1 releases are published, but window {site.window} has no"):
+        with pytest.raises(ReleasingStoppedError, match=f"1 outcomes are published, but window {site.window} has no"):
             await site.releaser.release()
     (tmp_path / "kept").replace(tmp_path / "receipts.jsonl")
     async with disk_site(tmp_path, PLAN, runtime) as site:
@@ -449,8 +449,8 @@ async def test_a_receipt_for_another_release_than_the_stored_one_stops_releasing
     window = PLAN.window.index_at(runtime.now_ms())
     from hushsum.releases import spend_of
 
-    other = StoredRelease(PLAN.id, TUMBLING, window, b"", bytes(32))
+    other = StoredOutcome(PLAN.id, TUMBLING, window, b"", bytes(32))
     await receipts.write(other, spend_of(PLAN, kind=TUMBLING, window=window))
     async with disk_site(tmp_path, PLAN, runtime) as site:
-        with pytest.raises(ReleasingStoppedError, match=f"receipt of window {window} is for another release"):
+        with pytest.raises(ReleasingStoppedError, match=f"receipt of window {window} is for another outcome"):
             await site.releaser.release()

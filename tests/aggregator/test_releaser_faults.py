@@ -15,7 +15,7 @@ from tests.doubles import ManualRuntime
 
 
 async def is_published(site: DiskSite, window: int) -> bool:
-    return await site.store.release(PLAN.id, TUMBLING, window) is not None
+    return await site.store.outcome(PLAN.id, TUMBLING, window) is not None
 
 
 async def spent(site: DiskSite) -> list[int | None]:
@@ -85,9 +85,9 @@ async def test_a_release_that_is_cancelled_anywhere_is_finished_by_the_next(
         port: object = site.receipts if step == "write" else site.store
         honest, reached = getattr(port, step), asyncio.Event()
 
-        async def held(*arguments: object) -> None:
+        async def held(*arguments: object, **keywords: object) -> None:
             if effect:
-                await honest(*arguments)
+                await honest(*arguments, **keywords)
             reached.set()
             await asyncio.Event().wait()
 

@@ -24,7 +24,7 @@ from aggregator.store_sqlite import SqliteStore
 from hushsum import Plan
 from hushsum.entropy import OsEntropy
 from hushsum.releases import Release, draw, spend_of
-from hushsum_proto import convert
+from hushsum_proto import convert, convert_outcomes
 from hushsum_proto.answers import Answer, ServiceReason, Status
 from hushsum_proto.messages import ServiceStatus
 from hushsum_proto.v1 import wire_pb2 as pb
@@ -342,6 +342,37 @@ async def test_releases_are_listed_given_and_watched_once_they_are_published(tmp
         ).releases
 
 
+async def test_a_withheld_window_is_told_to_analysts_who_find_nothing_to_fetch(tmp_path: Path) -> None:
+    plan = small_plan(window={"min_clients": 10**6})
+    config = config_of(tmp_path, plan, metrics_listen="127.0.0.1:0")
+    told = pb.ReleaseInfo(plan_id=plan.id, kind="tumbling", window=WINDOW, withheld=True)  # no size, and no sum
+    async with service_of(config) as service, RawClient(service.grpc) as client:
+        catalogue = client.catalogue
+        watch = catalogue.WatchReleases(pb.ListReleasesRequest())
+        await client.submit_one(plan.id, Contributor(plan, 3).delta(5)[1])
+        await client.seal()
+        replied = await client.release()
+        assert (replied.release, replied.epsilon_spent) == (told, "0.05")
+        async for watched in watch:
+            assert watched == told
+            break
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            _ = [chunk async for chunk in catalogue.GetRelease(pb.GetReleaseRequest(kind="tumbling", window=WINDOW))]
+        assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+        assert f"window {WINDOW} is withheld" in str(caught.value.details())
+        assert (await status_of(client)).windows == ((WINDOW, "withheld"),)
+        again = await client.administration.ReleaseWindow(pb.ReleaseWindowRequest(window=WINDOW))
+        assert again == replied
+        page = await asyncio.to_thread(page_of, service.metrics_page)
+        assert 'hushsum_outcomes_total{kind="tumbling"} 1.0' in page.splitlines()
+        assert 'hushsum_outcomes_withheld_total{kind="tumbling"} 1.0' in page.splitlines()
+        # Who resends hears what it would hear of a released window: that its ids are forgotten.
+        late = await client.submit_one(plan.id, Contributor(plan, 3).delta(5)[1])
+        assert late.status is Status.UNKNOWN
+    async with service_of(config) as service, RawClient(service.grpc) as client:
+        assert [*(await client.catalogue.ListReleases(pb.ListReleasesRequest())).releases] == [told]
+
+
 async def test_a_release_that_is_committed_and_not_published_is_seen_by_nobody(tmp_path: Path) -> None:
     config = config_of(tmp_path, PLAN)
     get = pb.GetReleaseRequest(kind="tumbling", window=WINDOW)
@@ -359,9 +390,9 @@ async def test_a_release_that_is_committed_and_not_published_is_seen_by_nobody(t
 
 
 async def commit_unpublished(service: Service) -> None:
-    sketch = await service.store.sealed_sketch(PLAN, WINDOW)
-    assert sketch is not None
-    release = draw(sketch, kind="tumbling", window=WINDOW, entropy=OsEntropy(), accounted=True)
+    sealed = await service.store.sealed_window(PLAN, WINDOW)
+    assert sealed is not None
+    release = draw(sealed.sketch, kind="tumbling", window=WINDOW, entropy=OsEntropy(), accounted=True)
     spend = spend_of(PLAN, kind="tumbling", window=WINDOW)
     await service.store.commit_outcome(PLAN, "tumbling", WINDOW, release.to_bytes(), spend)
 
@@ -382,7 +413,7 @@ async def test_the_status_shows_windows_and_ledger(tmp_path: Path) -> None:
     async with service_of(config) as service, RawClient(service.grpc) as client:
         await client.seal()
         released = await client.release()
-        status = convert.status_from_wire(await client.administration.GetStatus(pb.StatusRequest()))
+        status = convert_outcomes.status_from_wire(await client.administration.GetStatus(pb.StatusRequest()))
 
         assert (status.plan_id, status.plan_name, status.partitions) == (PLAN.id, "test", 3)
         assert status.windows == ((WINDOW, "released"), (WINDOW + 1, "open"), (WINDOW + 2, "open"))
@@ -392,7 +423,7 @@ async def test_the_status_shows_windows_and_ledger(tmp_path: Path) -> None:
 
 
 async def status_of(client: RawClient) -> ServiceStatus:
-    return convert.status_from_wire(await client.administration.GetStatus(pb.StatusRequest()))
+    return convert_outcomes.status_from_wire(await client.administration.GetStatus(pb.StatusRequest()))
 
 
 async def test_damaged_receipts_stop_releasing_and_nothing_else(tmp_path: Path) -> None:

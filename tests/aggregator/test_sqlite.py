@@ -76,6 +76,17 @@ def test_a_newer_format_is_refused_by_writers_and_readers_and_left_alone(kind: D
     assert path.read_bytes() == before
 
 
+def test_a_store_of_format_1_is_read_as_it_is_and_is_of_this_format_once_it_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    connection = STORE_FILE.open_writing(path)
+    connection.execute("PRAGMA user_version=1")
+    connection.close()
+    for opens, version in ((STORE_FILE.open_reading, 1), (STORE_FILE.open_writing, 2), (STORE_FILE.open_reading, 2)):
+        connection = opens(path)
+        assert connection.execute("PRAGMA user_version").fetchone() == (version,)
+        connection.close()
+
+
 def test_another_kind_of_file_is_refused(tmp_path: Path) -> None:
     LOG_FILE.open_writing(tmp_path / "log.db").close()
     with pytest.raises(StoreError, match="another kind of file"):

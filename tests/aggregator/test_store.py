@@ -1,6 +1,7 @@
 """What a store promises, asked of the real one and of the double that stands in for it."""
 
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -171,7 +172,7 @@ async def test_a_window_is_sealed_when_the_last_partition_has_stored_it(store: S
     await store.open_windows(PLAN.id, W, W)
     await store.mark_closing(PLAN.id, W)
     for partition in range(PARTITIONS):
-        assert await store.sealed_sketch(PLAN, W) is None
+        assert await store.sealed_window(PLAN, W) is None
         assert await store.windows(PLAN.id) == {W: "closing"}
         folding = await Folding.of(store, partition)
         await folding.apply(folding.delta(7), seal())
@@ -213,16 +214,18 @@ async def test_a_checkpoint_from_before_the_stored_one_is_stale(store: Store) ->
 
 async def test_the_sealed_sum_is_that_of_all_partitions(store: Store) -> None:
     await sealed(store)
-    sketch = await store.sealed_sketch(PLAN, W)
-    assert sketch is not None
+    found = await store.sealed_window(PLAN, W)
+    assert found is not None
+    sketch = found.sketch
     assert np.flatnonzero(sketch.counters[0, 0]).tolist() == [7, 8]
     assert sketch.records == 2
 
 
 async def test_an_empty_window_has_a_sum_like_any_other(store: Store) -> None:
     await sealed(store, (W, W + 1))
-    sketch = await store.sealed_sketch(PLAN, W + 1)
-    assert sketch is not None
+    found = await store.sealed_window(PLAN, W + 1)
+    assert found is not None
+    sketch = found.sketch
     assert not sketch.counters.any()
     assert sketch.records == 0
 
@@ -276,9 +279,9 @@ async def test_an_outcome_is_stored_with_its_charge_and_shown_when_it_is_publish
     assert await store.windows(PLAN.id) == {W: "released"}
     assert (await store.account("")).spends == (spend(W),)
     assert [release.data for release in await store.unpublished(PLAN.id)] == [b"the draw"]
-    assert await store.release(PLAN.id, TUMBLING, W) is None
+    assert await store.outcome(PLAN.id, TUMBLING, W) is None
     await store.publish(PLAN.id, TUMBLING, W)
-    shown = await store.release(PLAN.id, TUMBLING, W)
+    shown = await store.outcome(PLAN.id, TUMBLING, W)
     assert shown is not None
     assert shown.data == b"the draw"
     (outcome,) = await store.outcomes(PLAN.id)
@@ -305,6 +308,59 @@ async def test_an_exhausted_budget_stores_nothing(store: Store) -> None:
     assert await store.unfinished(PLAN.id) == {W + 2: "sealed"}
     assert len(await store.outcomes(PLAN.id)) == 2
     assert (await store.account("")).left.epsilon == 0
+
+
+async def test_a_withheld_window_is_stored_listed_and_given_back_as_withheld(store: Store) -> None:
+    await sealed(store, (W, W + 1))
+    charged = replace(spend(W), events=())
+    await store.commit_outcome(PLAN, TUMBLING, W, b"says so", charged, withheld=True)
+    await store.commit_outcome(PLAN, TUMBLING, W + 1, b"the draw", spend(W + 1))
+    assert await store.windows(PLAN.id) == {W: "withheld", W + 1: "released"}
+    assert await store.unfinished(PLAN.id) == {}
+    assert (await store.account("")).spends == (charged, spend(W + 1))
+    assert [(each.window, each.withheld) for each in await store.unpublished(PLAN.id)] == [(W, True), (W + 1, False)]
+    await store.publish(PLAN.id, TUMBLING, W)
+    shown = await store.outcome(PLAN.id, TUMBLING, W)
+    assert shown is not None
+    assert (shown.data, shown.withheld) == (b"says so", True)
+    assert [(each.window, each.withheld) for each in await store.outcomes(PLAN.id)] == [(W, True), (W + 1, False)]
+
+
+async def test_a_withheld_window_cannot_have_another_outcome(store: Store) -> None:
+    await sealed(store)
+    await store.commit_outcome(PLAN, TUMBLING, W, b"says so", replace(spend(W), events=()), withheld=True)
+    for withheld in (True, False):
+        with pytest.raises(OutcomeExistsError):
+            await store.commit_outcome(PLAN, TUMBLING, W, b"the draw", spend(W), withheld=withheld)
+    assert await store.windows(PLAN.id) == {W: "withheld"}
+    assert len((await store.account("")).spends) == 1
+
+
+async def test_a_budget_that_cannot_pay_for_a_release_stores_no_withheld_window_either(store: Store) -> None:
+    windows = (W, W + 1, W + 2)
+    await sealed(store, windows)
+    for window in windows[:2]:
+        await store.commit_outcome(PLAN, TUMBLING, window, b"draw", spend(window))
+    free = replace(spend(W + 2), events=())
+    with pytest.raises(BudgetError):
+        await store.commit_outcome(PLAN, TUMBLING, W + 2, b"says so", free, withheld=True)
+    assert await store.unfinished(PLAN.id) == {W + 2: "sealed"}
+
+
+async def test_the_clients_of_a_sealed_window_are_those_of_all_its_partitions(store: Store) -> None:
+    await store.open_windows(PLAN.id, W, W + 1)
+    folds = [await Folding.of(store, partition) for partition in range(PARTITIONS)]
+    for folding in folds:
+        others = [entry(client_of(folding.partition, PARTITIONS, n), tally(PLAN, n, W, 1, 0)) for n in (1, 2)]
+        await folding.apply(folding.delta(7), folding.delta(8, sequence=1), *others[: folding.partition + 1])
+        await folding.apply(folding.delta(9, W + 1, sequence=2))
+    for window, clients in ((W, 2 + 3), (W + 1, 2)):
+        await store.mark_closing(PLAN.id, window)
+        for folding in folds:
+            await folding.apply(seal(window))
+        found = await store.sealed_window(PLAN, window)
+        assert found is not None
+        assert found.clients == clients
 
 
 async def test_an_outcome_out_of_order_is_refused(sqlite_store: SqliteStore) -> None:
@@ -391,7 +447,7 @@ async def test_the_counters_of_a_forgotten_window_are_not_taken_for_an_empty_sum
         await folding.apply()
     await store.forget(PLAN, W)
     with pytest.raises(StoreError, match="forgotten"):
-        await store.sealed_sketch(PLAN, W)
+        await store.sealed_window(PLAN, W)
 
 
 # --------------------------------------------------------------------------------------------------- looking inside

@@ -6,7 +6,7 @@ from hushsum.schedule import Schedule
 
 HOUR = 3_600_000
 SCHEDULE = Schedule(length_ms=HOUR, epoch_ms=0, lateness_ms=HOUR // 12)
-OPEN, CLOSING, SEALED, RELEASED, SKIPPED = WindowState
+OPEN, CLOSING, SEALED, RELEASED, WITHHELD, SKIPPED = WindowState
 
 
 def accepted(now_ms: int, skew_ms: int = 60_000, first: int = 0) -> list[int]:
@@ -54,7 +54,9 @@ def test_outcomes_are_taken_in_order() -> None:
     assert WindowBook({3: SEALED, 4: SEALED, 5: OPEN}).next_outcome() == 3
     assert WindowBook({3: CLOSING, 4: SEALED}).next_outcome() is None
     assert WindowBook({2: RELEASED, 3: SKIPPED, 4: SEALED}).next_outcome() == 4
+    assert WindowBook({2: RELEASED, 3: WITHHELD, 4: SEALED}).next_outcome() == 4
     assert WindowBook({2: RELEASED}).next_outcome() is None
+    assert WindowBook({2: WITHHELD}).next_outcome() is None
 
 
 @pytest.mark.parametrize(
@@ -65,7 +67,7 @@ def test_a_seal_out_of_order_is_refused(states: dict[int, WindowState], window: 
         WindowBook(states).check_seal(window)
 
 
-@pytest.mark.parametrize("state", [OPEN, CLOSING, SEALED, RELEASED])
+@pytest.mark.parametrize("state", [OPEN, CLOSING, SEALED, RELEASED, WITHHELD])
 def test_the_seal_of_the_oldest_window_may_be_asked_for_again(state: WindowState) -> None:
     WindowBook({5: state, 6: OPEN}).check_seal(5)
 
@@ -79,14 +81,21 @@ def test_an_outcome_out_of_order_is_refused(states: dict[int, WindowState], wind
         WindowBook(states).check_outcome(window)
 
 
-@pytest.mark.parametrize("states", [{5: SEALED, 6: SEALED}, {4: SKIPPED, 5: SEALED}, {4: OPEN, 5: RELEASED}])
+@pytest.mark.parametrize(
+    "states", [{5: SEALED, 6: SEALED}, {4: SKIPPED, 5: SEALED}, {4: OPEN, 5: RELEASED}, {5: WITHHELD}]
+)
 def test_the_outcome_of_the_oldest_sealed_window_is_allowed(states: dict[int, WindowState]) -> None:
     WindowBook(states).check_outcome(5)
 
 
 def test_no_window_ever_goes_back() -> None:
-    order = [None, OPEN, CLOSING, SEALED, RELEASED]
+    order = {None: 0, OPEN: 1, CLOSING: 2, SEALED: 3, RELEASED: 4, WITHHELD: 4}
     for state, nexts in MOVES.items():
         for following in nexts - {SKIPPED}:
-            assert order.index(following) == order.index(state) + 1
+            assert order[following] == order[state] + 1
     assert set(MOVES) == {None, *WindowState}
+
+
+@pytest.mark.parametrize("state", [RELEASED, WITHHELD, SKIPPED])
+def test_what_a_window_has_come_to_is_final(state: WindowState) -> None:
+    assert MOVES[state] == frozenset()

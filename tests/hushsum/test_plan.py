@@ -117,7 +117,7 @@ def test_every_key_changes_the_id(table: str, key: str, value: object) -> None:
         ("privacy", "epsilon", 0, "a number above 0"),
         ("privacy", "epsilon", ..., "is missing, expected a number above 0"),
         ("privacy", "total_epsilon", ..., "is missing"),
-        ("privacy", "total_epsilon", 0.5, "at least epsilon (1)"),
+        ("privacy", "total_epsilon", 0.5, "expected at least 1, what the ledger charges for the first release"),
         ("privacy", "total_delta", 1, "from 0 to below 1"),
         ("privacy", "participation", "secret", "one of 'protected', 'public'"),
         ("privacy", "unit", "device", "one of 'record', 'client'"),

@@ -2,14 +2,18 @@
 
 import hashlib
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import zstandard
 
 import hushsum as hs
+from hushsum.canonical import real
 from hushsum.entropy import OsEntropy, ReplayableEntropy
+from hushsum.noise import DiscreteGaussian, DiscreteLaplace
 from hushsum.query import count_std_error
 from hushsum.releases import draw
 from tests.plans import client_plan, small_plan
@@ -221,9 +225,78 @@ def test_another_epsilon_keeps_the_count_right_whatever_the_count_scale_becomes(
     assert abs(release.count - 500) < 20  # the noise has scale 22/50 and is divided by 2: beyond this is below 1e-39
 
 
-def test_delta_above_zero_is_not_built_yet() -> None:
-    with pytest.raises(hs.NotBuiltError, match=r"privacy\.delta"):
-        hs.release(hs.Sketch(small_plan()), delta=1e-6)
+GAUSSIAN: dict[str, object] = {"epsilon": 1, "delta": 1e-6, "total_delta": 1e-4}
+
+
+def test_a_release_of_a_plan_with_delta_has_gaussian_noise_and_survives_its_file(tmp_path: Path) -> None:
+    release = released(small_plan(privacy=GAUSSIAN))
+    law = release.plan.privacy.mechanism.noise()
+    assert isinstance(law, DiscreteGaussian)
+    sketch = hs.Sketch(release.plan)
+    sketch.add(RECORDS)
+    added = np.append((release.counters - sketch.counters).reshape(-1), release.counts - sketch.counts)
+    assert np.array_equal(added, law.sample(20 * 64 + 1, ReplayableEntropy(b"test")))
+    release.save(tmp_path / "a.hush")
+    loaded = hs.load(tmp_path / "a.hush")
+    assert np.array_equal(loaded.counters, release.counters)
+    assert (loaded.plan, loaded.guarantee) == (release.plan, release.guarantee)
+    assert "ε=1, δ=0.000001 per record" in repr(loaded)
+
+
+@pytest.mark.parametrize(
+    ("privacy", "override", "kind", "total_delta"),
+    [
+        ({}, {"epsilon": 1.0, "delta": 1e-6}, DiscreteGaussian, "0.000001"),
+        ({}, {"delta": 1e-6}, DiscreteGaussian, "0.000001"),
+        ({"total_delta": 1e-4}, {"delta": 1e-6}, DiscreteGaussian, "0.0001"),
+        (GAUSSIAN, {"delta": 0}, DiscreteLaplace, "0.0001"),
+        (GAUSSIAN, {"epsilon": 0.5, "delta": 1e-9}, DiscreteGaussian, "0.0001"),
+    ],
+)
+def test_another_delta_is_another_plan_with_its_own_noise_and_room_for_it(
+    privacy: dict[str, object], override: dict[str, Any], kind: type, total_delta: str
+) -> None:
+    sketch = hs.Sketch(small_plan(privacy=privacy))
+    sketch.add(RECORDS)
+    release = hs.release(sketch, **override)
+    mechanism, limits = release.plan.privacy.mechanism, release.plan.limits
+    assert isinstance(mechanism.noise(), kind)
+    assert release.guarantee.delta == real(override["delta"])
+    assert limits.delta == Fraction(total_delta)
+    # Noise of deviation below 60 on a count of scale 2: 400 is farther than one in 10^12 releases go.
+    assert mechanism.noise().std < 60
+    assert abs(release.count - 500) < 400
+
+
+def test_another_delta_keeps_the_count_right_whatever_the_count_scale_becomes() -> None:
+    written = {"name": "discrete-laplace", "scale": "100", "count_scale": 7}
+    sketch = hs.Sketch(small_plan(privacy={"mechanism": written}))
+    sketch.add(RECORDS)
+    release = hs.release(sketch, epsilon=50, delta=1e-6)
+    mechanism = release.plan.privacy.mechanism
+    assert mechanism.count_scale == 2
+    assert mechanism.noise().std < 2
+    assert abs(release.count - 500) < 20  # twenty deviations
+
+
+def test_another_delta_cannot_raise_the_limits_of_a_ledger(tmp_path: Path) -> None:
+    sketch = hs.Sketch(small_plan())
+    with hs.Ledger(tmp_path / "ledger.db") as ledger, pytest.raises(hs.BudgetError):
+        hs.release(sketch, ledger=ledger, delta=1e-6)
+
+
+@pytest.mark.parametrize("delta", ["abc", True, float("nan"), 1, -1e-6])
+def test_another_delta_that_is_none_is_refused_by_its_key(delta: object) -> None:
+    with pytest.raises(hs.PlanError) as caught:
+        hs.release(hs.Sketch(small_plan()), delta=delta)
+    assert caught.value.key == "privacy.delta"
+
+
+def test_a_release_in_process_pays_for_the_counters_and_not_for_the_test_of_the_clients(tmp_path: Path) -> None:
+    plan = small_plan(privacy={"min_clients_share": "0.25"}, window={"min_clients": 10**6})
+    with hs.Ledger(tmp_path / "ledger.db") as ledger:
+        assert hs.release(hs.Sketch(plan), ledger=ledger).accounted
+        assert ledger.spent.epsilon == Fraction(3, 4)
 
 
 def test_the_exact_count_is_never_shown() -> None:

@@ -22,7 +22,7 @@ def show(*arguments: str) -> Result:
 def test_it_shows_every_spend_and_what_is_left_in_plain_words(tmp_path: Path) -> None:
     path = str(tmp_path / "ledger.db")
     with hs.Ledger(path) as opened:
-        opened.charge(replace(spend(1, window=7), plan_id="ab" * 32), LIMITS)
+        opened.charge(replace(spend(Fraction(1, 5), window=7), plan_id="ab" * 32), LIMITS)
         opened.charge(gaussian(Fraction(1, 50)), LIMITS)
         statement = opened.statement()
     said = show(path)

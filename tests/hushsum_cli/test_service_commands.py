@@ -75,9 +75,8 @@ def test_a_collection_by_hand(hushsum: Hushsum, tmp_path: Path, rng: np.random.G
 
 def test_a_withheld_window_says_so_to_operators_and_analysts(hushsum: Hushsum, tmp_path: Path) -> None:
     with serving(tmp_path, small_plan(window={"min_clients": 10**6})) as address:
-        (window,) = (
-            each["window"] for each in json.loads(hushsum("admin", "status", "--at", address, "--json").out)["windows"]
-        )
+        status = json.loads(hushsum("admin", "status", "--at", address, "--json").out)
+        window = status["windows"][0]["window"]
         assert hushsum("admin", "seal", "--at", address).status == 0
         ended = hushsum("admin", "release", "--at", address)
         assert f"window {window} is withheld: too few clients, by the plan's test; ε = 0.05 spent" in ended.out

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from hushsum.delta import DeltaId
 from hushsum.errors import Reason
-from hushsum_proto import convert, convert_numbers
+from hushsum_proto import convert, convert_numbers, convert_outcomes
 from hushsum_proto.answers import Answer, Fault, Refusal, ServiceReason, Status
 from hushsum_proto.entries import DeltaEntry, SealEntry
 from hushsum_proto.errors import MalformedEntryError, MalformedMessageError, NewerEntryError
@@ -144,12 +144,15 @@ def test_a_plan_id_of_another_length_is_malformed() -> None:
 
 def test_releases_and_status_come_back_from_the_wire() -> None:
     info = ReleaseInfo(b"p" * 32, "tumbling", -7, 12345, b"s" * 32)
+    withheld = ReleaseInfo(b"p" * 32, "tumbling", -7, 0, b"", withheld=True)
     released = Released(info, "1", "29")
-    status = ServiceStatus(b"p" * 32, "pixels", 4, ((-1, "sealed"), (0, "open")), "30", "1", "29", "why")
+    budget = {"delta_total": "1e-6", "delta_spent": "1e-7", "delta_left": "9e-7", "statement": "in words"}
+    status = ServiceStatus(b"p" * 32, "pixels", 4, ((-1, "sealed"), (0, "open")), "30", "1", "29", "why", **budget)
 
-    assert convert.release_info_from_wire(convert.release_info_to_wire(info)) == info
-    assert convert.released_from_wire(convert.released_to_wire(released)) == released
-    assert convert.status_from_wire(convert.status_to_wire(status)) == status
+    for told in (info, withheld):
+        assert convert_outcomes.release_info_from_wire(convert_outcomes.release_info_to_wire(told)) == told
+    assert convert_outcomes.released_from_wire(convert_outcomes.released_to_wire(released)) == released
+    assert convert_outcomes.status_from_wire(convert_outcomes.status_to_wire(status)) == status
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=128))

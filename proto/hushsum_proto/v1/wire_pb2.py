@@ -24,19 +24,19 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bhushsum_proto/v1/wire.proto\x12\nhushsum.v1\"^\n\x0cHelloRequest\x12\x19\n\x11protocol_versions\x18\x01 \x03(\r\x12\x10\n\x08\x66\x65\x61tures\x18\x02 \x03(\t\x12\x0f\n\x07plan_id\x18\x03 \x01(\x0c\x12\x10\n\x08software\x18\x04 \x01(\t\"\xc7\x01\n\nHelloReply\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x10\n\x08\x66\x65\x61tures\x18\x02 \x03(\t\x12\x0f\n\x07plan_id\x18\x03 \x01(\x0c\x12\x0e\n\x06window\x18\x04 \x01(\x12\x12\x0e\n\x06now_ms\x18\x05 \x01(\x03\x12\x15\n\roldest_window\x18\x06 \x01(\x12\x12\x15\n\rnewest_window\x18\x07 \x01(\x12\x12\x15\n\rin_flight_max\x18\x08 \x01(\r\x12\x17\n\x0f\x64\x65lta_bytes_max\x18\t \x01(\r\"/\n\rSubmitRequest\x12\x0f\n\x07plan_id\x18\x01 \x01(\x0c\x12\r\n\x05\x64\x65lta\x18\x02 \x01(\x0c\"\x86\x01\n\x07Refusal\x12\"\n\x06reason\x18\x01 \x01(\x0e\x32\x12.hushsum.v1.Reason\x12\x0e\n\x06\x64\x65tail\x18\x02 \x01(\t\x12 \n\x05\x66\x61ult\x18\x03 \x01(\x0e\x32\x11.hushsum.v1.Fault\x12\r\n\x05retry\x18\x04 \x01(\x08\x12\x16\n\x0eretry_after_ms\x18\x05 \x01(\r\"+\n\x07\x44\x65ltaId\x12\x0e\n\x06stream\x18\x01 \x01(\x06\x12\x10\n\x08sequence\x18\x02 \x01(\x04\"x\n\x0bSubmitReply\x12\x1f\n\x02id\x18\x01 \x01(\x0b\x32\x13.hushsum.v1.DeltaId\x12\"\n\x06status\x18\x02 \x01(\x0e\x32\x12.hushsum.v1.Status\x12$\n\x07refusal\x18\x03 \x01(\x0b\x32\x13.hushsum.v1.Refusal\"D\n\x0fVerdictsRequest\x12\x0f\n\x07plan_id\x18\x01 \x01(\x0c\x12 \n\x03ids\x18\x02 \x03(\x0b\x32\x13.hushsum.v1.DeltaId\":\n\rVerdictsReply\x12)\n\x08verdicts\x18\x01 \x03(\x0b\x32\x17.hushsum.v1.SubmitReply\"!\n\x0eGetPlanRequest\x12\x0f\n\x07plan_id\x18\x01 \x01(\x0c\"L\n\nSignedPlan\x12\x0c\n\x04plan\x18\x01 \x01(\x0c\x12\x0e\n\x06key_id\x18\x02 \x01(\t\x12\r\n\x05suite\x18\x03 \x01(\r\x12\x11\n\tsignature\x18\x04 \x01(\x0c\"P\n\x13ListReleasesRequest\x12\x0f\n\x07plan_id\x18\x01 \x01(\x0c\x12\x14\n\x0c\x66irst_window\x18\x02 \x01(\x12\x12\x12\n\nfrom_first\x18\x03 \x01(\x08\">\n\x11ListReleasesReply\x12)\n\x08releases\x18\x01 \x03(\x0b\x32\x17.hushsum.v1.ReleaseInfo\"`\n\x0bReleaseInfo\x12\x0f\n\x07plan_id\x18\x01 \x01(\x0c\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x0e\n\x06window\x18\x03 \x01(\x12\x12\x12\n\nsize_bytes\x18\x04 \x01(\x04\x12\x0e\n\x06sha256\x18\x05 \x01(\x0c\"B\n\x11GetReleaseRequest\x12\x0f\n\x07plan_id\x18\x01 \x01(\x0c\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x0e\n\x06window\x18\x03 \x01(\x12\",\n\x0cReleaseChunk\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"R\n\rSignedRelease\x12\x0f\n\x07release\x18\x01 \x01(\x0c\x12\x0e\n\x06key_id\x18\x02 \x01(\t\x12\r\n\x05suite\x18\x03 \x01(\r\x12\x11\n\tsignature\x18\x04 \x01(\x0c\"\x0f\n\rStatusRequest\"\xcf\x01\n\x0bStatusReply\x12\x0f\n\x07plan_id\x18\x01 \x01(\x0c\x12\x11\n\tplan_name\x18\x02 \x01(\t\x12\x12\n\npartitions\x18\x03 \x01(\r\x12)\n\x07windows\x18\x04 \x03(\x0b\x32\x18.hushsum.v1.WindowStatus\x12\x15\n\repsilon_total\x18\x05 \x01(\t\x12\x15\n\repsilon_spent\x18\x06 \x01(\t\x12\x14\n\x0c\x65psilon_left\x18\x07 \x01(\t\x12\x19\n\x11releasing_stopped\x18\x08 \x01(\t\"-\n\x0cWindowStatus\x12\x0e\n\x06window\x18\x01 \x01(\x12\x12\r\n\x05state\x18\x02 \x01(\t\"3\n\x11SealWindowRequest\x12\x0e\n\x06window\x18\x01 \x01(\x12\x12\x0e\n\x06oldest\x18\x02 \x01(\x08\"!\n\x0fSealWindowReply\x12\x0e\n\x06window\x18\x01 \x01(\x12\"6\n\x14ReleaseWindowRequest\x12\x0e\n\x06window\x18\x01 \x01(\x12\x12\x0e\n\x06oldest\x18\x02 \x01(\x08\"k\n\x12ReleaseWindowReply\x12(\n\x07release\x18\x01 \x01(\x0b\x32\x17.hushsum.v1.ReleaseInfo\x12\x15\n\repsilon_spent\x18\x02 \x01(\t\x12\x14\n\x0c\x65psilon_left\x18\x03 \x01(\t\"\xbb\x01\n\x05\x45ntry\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12\x12\n\narrived_ms\x18\x02 \x01(\x03\x12.\n\x0c\x61uthenticity\x18\x03 \x01(\x0b\x32\x18.hushsum.v1.Authenticity\x12\'\n\x05\x64\x65lta\x18\x04 \x01(\x0b\x32\x16.hushsum.v1.DeltaEntryH\x00\x12%\n\x04seal\x18\x05 \x01(\x0b\x32\x15.hushsum.v1.SealEntryH\x00\x42\x06\n\x04\x62ody\":\n\x0c\x41uthenticity\x12\r\n\x05suite\x18\x01 \x01(\r\x12\x0e\n\x06key_id\x18\x02 \x01(\t\x12\x0b\n\x03tag\x18\x03 \x01(\x0c\".\n\nDeltaEntry\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\r\n\x05\x64\x65lta\x18\x02 \x01(\x0c\",\n\tSealEntry\x12\x0f\n\x07plan_id\x18\x01 \x01(\x0c\x12\x0e\n\x06window\x18\x02 \x01(\x12*\x86\x01\n\x06Status\x12\x16\n\x12STATUS_UNSPECIFIED\x10\x00\x12\x17\n\x13STATUS_ACKNOWLEDGED\x10\x01\x12\x12\n\x0eSTATUS_COUNTED\x10\x02\x12\x0f\n\x0bSTATUS_LATE\x10\x03\x12\x12\n\x0eSTATUS_UNKNOWN\x10\x04\x12\x12\n\x0eSTATUS_REFUSED\x10\x05*\xaa\x04\n\x06Reason\x12\x16\n\x12REASON_UNSPECIFIED\x10\x00\x12\x14\n\x10REASON_MALFORMED\x10\x01\x12\x17\n\x13REASON_NEWER_FORMAT\x10\x02\x12\x15\n\x11REASON_WRONG_PLAN\x10\x03\x12\x16\n\x12REASON_WRONG_SHAPE\x10\x04\x12\x10\n\x0cREASON_EMPTY\x10\x05\x12\x1e\n\x1aREASON_BUCKET_OUT_OF_RANGE\x10\x06\x12\x1c\n\x18REASON_IMPOSSIBLE_COUNTS\x10\x07\x12\x1b\n\x17REASON_TOO_MANY_RECORDS\x10\x08\x12\x14\n\x10REASON_TOO_LARGE\x10\t\x12\x14\n\x10REASON_ID_REUSED\x10\n\x12\x1f\n\x1bREASON_ID_OF_ANOTHER_WINDOW\x10\x0b\x12\x19\n\x15REASON_WINDOW_IN_PAST\x10\x0c\x12\x1b\n\x17REASON_WINDOW_IN_FUTURE\x10\r\x12\x1a\n\x16REASON_WRONG_PARTITION\x10\x0e\x12\x1a\n\x16REASON_UNAUTHENTICATED\x10\x0f\x12\x15\n\x11REASON_OVERLOADED\x10\x10\x12\x18\n\x14REASON_SHUTTING_DOWN\x10\x11\x12\x1b\n\x17REASON_PROTOCOL_VERSION\x10\x12\x12\x1a\n\x16REASON_WINDOW_NOT_OPEN\x10\x13\x12\x16\n\x12REASON_UNAVAILABLE\x10\x14*C\n\x05\x46\x61ult\x12\x15\n\x11\x46\x41ULT_UNSPECIFIED\x10\x00\x12\x10\n\x0c\x46\x41ULT_SENDER\x10\x01\x12\x11\n\rFAULT_SERVICE\x10\x02\x32\x91\x02\n\nCollection\x12\x39\n\x05Hello\x12\x18.hushsum.v1.HelloRequest\x1a\x16.hushsum.v1.HelloReply\x12@\n\x06Submit\x12\x19.hushsum.v1.SubmitRequest\x1a\x17.hushsum.v1.SubmitReply(\x01\x30\x01\x12?\n\tSubmitOne\x12\x19.hushsum.v1.SubmitRequest\x1a\x17.hushsum.v1.SubmitReply\x12\x45\n\x0bGetVerdicts\x12\x1b.hushsum.v1.VerdictsRequest\x1a\x19.hushsum.v1.VerdictsReply2\xb0\x02\n\tCatalogue\x12=\n\x07GetPlan\x12\x1a.hushsum.v1.GetPlanRequest\x1a\x16.hushsum.v1.SignedPlan\x12N\n\x0cListReleases\x12\x1f.hushsum.v1.ListReleasesRequest\x1a\x1d.hushsum.v1.ListReleasesReply\x12G\n\nGetRelease\x12\x1d.hushsum.v1.GetReleaseRequest\x1a\x18.hushsum.v1.ReleaseChunk0\x01\x12K\n\rWatchReleases\x12\x1f.hushsum.v1.ListReleasesRequest\x1a\x17.hushsum.v1.ReleaseInfo0\x01\x32\xee\x01\n\x0e\x41\x64ministration\x12?\n\tGetStatus\x12\x19.hushsum.v1.StatusRequest\x1a\x17.hushsum.v1.StatusReply\x12H\n\nSealWindow\x12\x1d.hushsum.v1.SealWindowRequest\x1a\x1b.hushsum.v1.SealWindowReply\x12Q\n\rReleaseWindow\x12 .hushsum.v1.ReleaseWindowRequest\x1a\x1e.hushsum.v1.ReleaseWindowReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1bhushsum_proto/v1/wire.proto\x12\nhushsum.v1\"^\n\x0cHelloRequest\x12\x19\n\x11protocol_versions\x18\x01 \x03(\r\x12\x10\n\x08\x66\x65\x61tures\x18\x02 \x03(\t\x12\x0f\n\x07plan_id\x18\x03 \x01(\x0c\x12\x10\n\x08software\x18\x04 \x01(\t\"\xc7\x01\n\nHelloReply\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x10\n\x08\x66\x65\x61tures\x18\x02 \x03(\t\x12\x0f\n\x07plan_id\x18\x03 \x01(\x0c\x12\x0e\n\x06window\x18\x04 \x01(\x12\x12\x0e\n\x06now_ms\x18\x05 \x01(\x03\x12\x15\n\roldest_window\x18\x06 \x01(\x12\x12\x15\n\rnewest_window\x18\x07 \x01(\x12\x12\x15\n\rin_flight_max\x18\x08 \x01(\r\x12\x17\n\x0f\x64\x65lta_bytes_max\x18\t \x01(\r\"/\n\rSubmitRequest\x12\x0f\n\x07plan_id\x18\x01 \x01(\x0c\x12\r\n\x05\x64\x65lta\x18\x02 \x01(\x0c\"\x86\x01\n\x07Refusal\x12\"\n\x06reason\x18\x01 \x01(\x0e\x32\x12.hushsum.v1.Reason\x12\x0e\n\x06\x64\x65tail\x18\x02 \x01(\t\x12 \n\x05\x66\x61ult\x18\x03 \x01(\x0e\x32\x11.hushsum.v1.Fault\x12\r\n\x05retry\x18\x04 \x01(\x08\x12\x16\n\x0eretry_after_ms\x18\x05 \x01(\r\"+\n\x07\x44\x65ltaId\x12\x0e\n\x06stream\x18\x01 \x01(\x06\x12\x10\n\x08sequence\x18\x02 \x01(\x04\"x\n\x0bSubmitReply\x12\x1f\n\x02id\x18\x01 \x01(\x0b\x32\x13.hushsum.v1.DeltaId\x12\"\n\x06status\x18\x02 \x01(\x0e\x32\x12.hushsum.v1.Status\x12$\n\x07refusal\x18\x03 \x01(\x0b\x32\x13.hushsum.v1.Refusal\"D\n\x0fVerdictsRequest\x12\x0f\n\x07plan_id\x18\x01 \x01(\x0c\x12 \n\x03ids\x18\x02 \x03(\x0b\x32\x13.hushsum.v1.DeltaId\":\n\rVerdictsReply\x12)\n\x08verdicts\x18\x01 \x03(\x0b\x32\x17.hushsum.v1.SubmitReply\"!\n\x0eGetPlanRequest\x12\x0f\n\x07plan_id\x18\x01 \x01(\x0c\"L\n\nSignedPlan\x12\x0c\n\x04plan\x18\x01 \x01(\x0c\x12\x0e\n\x06key_id\x18\x02 \x01(\t\x12\r\n\x05suite\x18\x03 \x01(\r\x12\x11\n\tsignature\x18\x04 \x01(\x0c\"P\n\x13ListReleasesRequest\x12\x0f\n\x07plan_id\x18\x01 \x01(\x0c\x12\x14\n\x0c\x66irst_window\x18\x02 \x01(\x12\x12\x12\n\nfrom_first\x18\x03 \x01(\x08\">\n\x11ListReleasesReply\x12)\n\x08releases\x18\x01 \x03(\x0b\x32\x17.hushsum.v1.ReleaseInfo\"r\n\x0bReleaseInfo\x12\x0f\n\x07plan_id\x18\x01 \x01(\x0c\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x0e\n\x06window\x18\x03 \x01(\x12\x12\x12\n\nsize_bytes\x18\x04 \x01(\x04\x12\x0e\n\x06sha256\x18\x05 \x01(\x0c\x12\x10\n\x08withheld\x18\x06 \x01(\x08\"B\n\x11GetReleaseRequest\x12\x0f\n\x07plan_id\x18\x01 \x01(\x0c\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x0e\n\x06window\x18\x03 \x01(\x12\",\n\x0cReleaseChunk\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"R\n\rSignedRelease\x12\x0f\n\x07release\x18\x01 \x01(\x0c\x12\x0e\n\x06key_id\x18\x02 \x01(\t\x12\r\n\x05suite\x18\x03 \x01(\r\x12\x11\n\tsignature\x18\x04 \x01(\x0c\"\x0f\n\rStatusRequest\"\xa0\x02\n\x0bStatusReply\x12\x0f\n\x07plan_id\x18\x01 \x01(\x0c\x12\x11\n\tplan_name\x18\x02 \x01(\t\x12\x12\n\npartitions\x18\x03 \x01(\r\x12)\n\x07windows\x18\x04 \x03(\x0b\x32\x18.hushsum.v1.WindowStatus\x12\x15\n\repsilon_total\x18\x05 \x01(\t\x12\x15\n\repsilon_spent\x18\x06 \x01(\t\x12\x14\n\x0c\x65psilon_left\x18\x07 \x01(\t\x12\x19\n\x11releasing_stopped\x18\x08 \x01(\t\x12\x13\n\x0b\x64\x65lta_total\x18\t \x01(\t\x12\x13\n\x0b\x64\x65lta_spent\x18\n \x01(\t\x12\x12\n\ndelta_left\x18\x0b \x01(\t\x12\x11\n\tstatement\x18\x0c \x01(\t\"-\n\x0cWindowStatus\x12\x0e\n\x06window\x18\x01 \x01(\x12\x12\r\n\x05state\x18\x02 \x01(\t\"3\n\x11SealWindowRequest\x12\x0e\n\x06window\x18\x01 \x01(\x12\x12\x0e\n\x06oldest\x18\x02 \x01(\x08\"!\n\x0fSealWindowReply\x12\x0e\n\x06window\x18\x01 \x01(\x12\"6\n\x14ReleaseWindowRequest\x12\x0e\n\x06window\x18\x01 \x01(\x12\x12\x0e\n\x06oldest\x18\x02 \x01(\x08\"k\n\x12ReleaseWindowReply\x12(\n\x07release\x18\x01 \x01(\x0b\x32\x17.hushsum.v1.ReleaseInfo\x12\x15\n\repsilon_spent\x18\x02 \x01(\t\x12\x14\n\x0c\x65psilon_left\x18\x03 \x01(\t\"\xbb\x01\n\x05\x45ntry\x12\x16\n\x0e\x66ormat_version\x18\x01 \x01(\r\x12\x12\n\narrived_ms\x18\x02 \x01(\x03\x12.\n\x0c\x61uthenticity\x18\x03 \x01(\x0b\x32\x18.hushsum.v1.Authenticity\x12\'\n\x05\x64\x65lta\x18\x04 \x01(\x0b\x32\x16.hushsum.v1.DeltaEntryH\x00\x12%\n\x04seal\x18\x05 \x01(\x0b\x32\x15.hushsum.v1.SealEntryH\x00\x42\x06\n\x04\x62ody\":\n\x0c\x41uthenticity\x12\r\n\x05suite\x18\x01 \x01(\r\x12\x0e\n\x06key_id\x18\x02 \x01(\t\x12\x0b\n\x03tag\x18\x03 \x01(\x0c\".\n\nDeltaEntry\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\r\n\x05\x64\x65lta\x18\x02 \x01(\x0c\",\n\tSealEntry\x12\x0f\n\x07plan_id\x18\x01 \x01(\x0c\x12\x0e\n\x06window\x18\x02 \x01(\x12*\x86\x01\n\x06Status\x12\x16\n\x12STATUS_UNSPECIFIED\x10\x00\x12\x17\n\x13STATUS_ACKNOWLEDGED\x10\x01\x12\x12\n\x0eSTATUS_COUNTED\x10\x02\x12\x0f\n\x0bSTATUS_LATE\x10\x03\x12\x12\n\x0eSTATUS_UNKNOWN\x10\x04\x12\x12\n\x0eSTATUS_REFUSED\x10\x05*\xaa\x04\n\x06Reason\x12\x16\n\x12REASON_UNSPECIFIED\x10\x00\x12\x14\n\x10REASON_MALFORMED\x10\x01\x12\x17\n\x13REASON_NEWER_FORMAT\x10\x02\x12\x15\n\x11REASON_WRONG_PLAN\x10\x03\x12\x16\n\x12REASON_WRONG_SHAPE\x10\x04\x12\x10\n\x0cREASON_EMPTY\x10\x05\x12\x1e\n\x1aREASON_BUCKET_OUT_OF_RANGE\x10\x06\x12\x1c\n\x18REASON_IMPOSSIBLE_COUNTS\x10\x07\x12\x1b\n\x17REASON_TOO_MANY_RECORDS\x10\x08\x12\x14\n\x10REASON_TOO_LARGE\x10\t\x12\x14\n\x10REASON_ID_REUSED\x10\n\x12\x1f\n\x1bREASON_ID_OF_ANOTHER_WINDOW\x10\x0b\x12\x19\n\x15REASON_WINDOW_IN_PAST\x10\x0c\x12\x1b\n\x17REASON_WINDOW_IN_FUTURE\x10\r\x12\x1a\n\x16REASON_WRONG_PARTITION\x10\x0e\x12\x1a\n\x16REASON_UNAUTHENTICATED\x10\x0f\x12\x15\n\x11REASON_OVERLOADED\x10\x10\x12\x18\n\x14REASON_SHUTTING_DOWN\x10\x11\x12\x1b\n\x17REASON_PROTOCOL_VERSION\x10\x12\x12\x1a\n\x16REASON_WINDOW_NOT_OPEN\x10\x13\x12\x16\n\x12REASON_UNAVAILABLE\x10\x14*C\n\x05\x46\x61ult\x12\x15\n\x11\x46\x41ULT_UNSPECIFIED\x10\x00\x12\x10\n\x0c\x46\x41ULT_SENDER\x10\x01\x12\x11\n\rFAULT_SERVICE\x10\x02\x32\x91\x02\n\nCollection\x12\x39\n\x05Hello\x12\x18.hushsum.v1.HelloRequest\x1a\x16.hushsum.v1.HelloReply\x12@\n\x06Submit\x12\x19.hushsum.v1.SubmitRequest\x1a\x17.hushsum.v1.SubmitReply(\x01\x30\x01\x12?\n\tSubmitOne\x12\x19.hushsum.v1.SubmitRequest\x1a\x17.hushsum.v1.SubmitReply\x12\x45\n\x0bGetVerdicts\x12\x1b.hushsum.v1.VerdictsRequest\x1a\x19.hushsum.v1.VerdictsReply2\xb0\x02\n\tCatalogue\x12=\n\x07GetPlan\x12\x1a.hushsum.v1.GetPlanRequest\x1a\x16.hushsum.v1.SignedPlan\x12N\n\x0cListReleases\x12\x1f.hushsum.v1.ListReleasesRequest\x1a\x1d.hushsum.v1.ListReleasesReply\x12G\n\nGetRelease\x12\x1d.hushsum.v1.GetReleaseRequest\x1a\x18.hushsum.v1.ReleaseChunk0\x01\x12K\n\rWatchReleases\x12\x1f.hushsum.v1.ListReleasesRequest\x1a\x17.hushsum.v1.ReleaseInfo0\x01\x32\xee\x01\n\x0e\x41\x64ministration\x12?\n\tGetStatus\x12\x19.hushsum.v1.StatusRequest\x1a\x17.hushsum.v1.StatusReply\x12H\n\nSealWindow\x12\x1d.hushsum.v1.SealWindowRequest\x1a\x1b.hushsum.v1.SealWindowReply\x12Q\n\rReleaseWindow\x12 .hushsum.v1.ReleaseWindowRequest\x1a\x1e.hushsum.v1.ReleaseWindowReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'hushsum_proto.v1.wire_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_STATUS']._serialized_start=2251
-  _globals['_STATUS']._serialized_end=2385
-  _globals['_REASON']._serialized_start=2388
-  _globals['_REASON']._serialized_end=2942
-  _globals['_FAULT']._serialized_start=2944
-  _globals['_FAULT']._serialized_end=3011
+  _globals['_STATUS']._serialized_start=2350
+  _globals['_STATUS']._serialized_end=2484
+  _globals['_REASON']._serialized_start=2487
+  _globals['_REASON']._serialized_end=3041
+  _globals['_FAULT']._serialized_start=3043
+  _globals['_FAULT']._serialized_end=3110
   _globals['_HELLOREQUEST']._serialized_start=43
   _globals['_HELLOREQUEST']._serialized_end=137
   _globals['_HELLOREPLY']._serialized_start=140
@@ -62,39 +62,39 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTRELEASESREPLY']._serialized_start=1019
   _globals['_LISTRELEASESREPLY']._serialized_end=1081
   _globals['_RELEASEINFO']._serialized_start=1083
-  _globals['_RELEASEINFO']._serialized_end=1179
-  _globals['_GETRELEASEREQUEST']._serialized_start=1181
-  _globals['_GETRELEASEREQUEST']._serialized_end=1247
-  _globals['_RELEASECHUNK']._serialized_start=1249
-  _globals['_RELEASECHUNK']._serialized_end=1293
-  _globals['_SIGNEDRELEASE']._serialized_start=1295
-  _globals['_SIGNEDRELEASE']._serialized_end=1377
-  _globals['_STATUSREQUEST']._serialized_start=1379
-  _globals['_STATUSREQUEST']._serialized_end=1394
-  _globals['_STATUSREPLY']._serialized_start=1397
-  _globals['_STATUSREPLY']._serialized_end=1604
-  _globals['_WINDOWSTATUS']._serialized_start=1606
-  _globals['_WINDOWSTATUS']._serialized_end=1651
-  _globals['_SEALWINDOWREQUEST']._serialized_start=1653
-  _globals['_SEALWINDOWREQUEST']._serialized_end=1704
-  _globals['_SEALWINDOWREPLY']._serialized_start=1706
-  _globals['_SEALWINDOWREPLY']._serialized_end=1739
-  _globals['_RELEASEWINDOWREQUEST']._serialized_start=1741
-  _globals['_RELEASEWINDOWREQUEST']._serialized_end=1795
-  _globals['_RELEASEWINDOWREPLY']._serialized_start=1797
-  _globals['_RELEASEWINDOWREPLY']._serialized_end=1904
-  _globals['_ENTRY']._serialized_start=1907
-  _globals['_ENTRY']._serialized_end=2094
-  _globals['_AUTHENTICITY']._serialized_start=2096
-  _globals['_AUTHENTICITY']._serialized_end=2154
-  _globals['_DELTAENTRY']._serialized_start=2156
-  _globals['_DELTAENTRY']._serialized_end=2202
-  _globals['_SEALENTRY']._serialized_start=2204
-  _globals['_SEALENTRY']._serialized_end=2248
-  _globals['_COLLECTION']._serialized_start=3014
-  _globals['_COLLECTION']._serialized_end=3287
-  _globals['_CATALOGUE']._serialized_start=3290
-  _globals['_CATALOGUE']._serialized_end=3594
-  _globals['_ADMINISTRATION']._serialized_start=3597
-  _globals['_ADMINISTRATION']._serialized_end=3835
+  _globals['_RELEASEINFO']._serialized_end=1197
+  _globals['_GETRELEASEREQUEST']._serialized_start=1199
+  _globals['_GETRELEASEREQUEST']._serialized_end=1265
+  _globals['_RELEASECHUNK']._serialized_start=1267
+  _globals['_RELEASECHUNK']._serialized_end=1311
+  _globals['_SIGNEDRELEASE']._serialized_start=1313
+  _globals['_SIGNEDRELEASE']._serialized_end=1395
+  _globals['_STATUSREQUEST']._serialized_start=1397
+  _globals['_STATUSREQUEST']._serialized_end=1412
+  _globals['_STATUSREPLY']._serialized_start=1415
+  _globals['_STATUSREPLY']._serialized_end=1703
+  _globals['_WINDOWSTATUS']._serialized_start=1705
+  _globals['_WINDOWSTATUS']._serialized_end=1750
+  _globals['_SEALWINDOWREQUEST']._serialized_start=1752
+  _globals['_SEALWINDOWREQUEST']._serialized_end=1803
+  _globals['_SEALWINDOWREPLY']._serialized_start=1805
+  _globals['_SEALWINDOWREPLY']._serialized_end=1838
+  _globals['_RELEASEWINDOWREQUEST']._serialized_start=1840
+  _globals['_RELEASEWINDOWREQUEST']._serialized_end=1894
+  _globals['_RELEASEWINDOWREPLY']._serialized_start=1896
+  _globals['_RELEASEWINDOWREPLY']._serialized_end=2003
+  _globals['_ENTRY']._serialized_start=2006
+  _globals['_ENTRY']._serialized_end=2193
+  _globals['_AUTHENTICITY']._serialized_start=2195
+  _globals['_AUTHENTICITY']._serialized_end=2253
+  _globals['_DELTAENTRY']._serialized_start=2255
+  _globals['_DELTAENTRY']._serialized_end=2301
+  _globals['_SEALENTRY']._serialized_start=2303
+  _globals['_SEALENTRY']._serialized_end=2347
+  _globals['_COLLECTION']._serialized_start=3113
+  _globals['_COLLECTION']._serialized_end=3386
+  _globals['_CATALOGUE']._serialized_start=3389
+  _globals['_CATALOGUE']._serialized_end=3693
+  _globals['_ADMINISTRATION']._serialized_start=3696
+  _globals['_ADMINISTRATION']._serialized_end=3934
 # @@protoc_insertion_point(module_scope)

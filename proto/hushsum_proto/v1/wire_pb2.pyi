@@ -502,7 +502,7 @@ class ListReleasesReply(_message.Message):
     RELEASES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def releases(self) -> _containers.RepeatedCompositeFieldContainer[Global___ReleaseInfo]:
-        """published ones alone, in the order of their windows"""
+        """published outcomes alone, in the order of their windows"""
 
     def __init__(
         self,
@@ -526,12 +526,16 @@ class ReleaseInfo(_message.Message):
     WINDOW_FIELD_NUMBER: _builtins.int
     SIZE_BYTES_FIELD_NUMBER: _builtins.int
     SHA256_FIELD_NUMBER: _builtins.int
+    WITHHELD_FIELD_NUMBER: _builtins.int
     plan_id: _builtins.bytes
     kind: _builtins.str
     """"tumbling" """
     window: _builtins.int
     size_bytes: _builtins.int
+    """0 where the window is withheld, and no sum"""
     sha256: _builtins.bytes
+    withheld: _builtins.bool
+    """true: nothing is released of this window, now or ever, and there is nothing to fetch"""
     def __init__(
         self,
         *,
@@ -540,10 +544,11 @@ class ReleaseInfo(_message.Message):
         window: _builtins.int = ...,
         size_bytes: _builtins.int = ...,
         sha256: _builtins.bytes = ...,
+        withheld: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "plan_id", b"plan_id", "sha256", b"sha256", "size_bytes", b"size_bytes", "window", b"window"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kind", b"kind", "plan_id", b"plan_id", "sha256", b"sha256", "size_bytes", b"size_bytes", "window", b"window", "withheld", b"withheld"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -652,15 +657,25 @@ class StatusReply(_message.Message):
     EPSILON_SPENT_FIELD_NUMBER: _builtins.int
     EPSILON_LEFT_FIELD_NUMBER: _builtins.int
     RELEASING_STOPPED_FIELD_NUMBER: _builtins.int
+    DELTA_TOTAL_FIELD_NUMBER: _builtins.int
+    DELTA_SPENT_FIELD_NUMBER: _builtins.int
+    DELTA_LEFT_FIELD_NUMBER: _builtins.int
+    STATEMENT_FIELD_NUMBER: _builtins.int
     plan_id: _builtins.bytes
     plan_name: _builtins.str
     partitions: _builtins.int
     epsilon_total: _builtins.str
-    """exact decimals or fractions"""
+    """decimals or fractions, exact where that is short, else rounded: spent up, left down"""
     epsilon_spent: _builtins.str
     epsilon_left: _builtins.str
     releasing_stopped: _builtins.str
     """why the releaser is stopped; empty when it is not"""
+    delta_total: _builtins.str
+    """at which epsilon_spent holds, and like it"""
+    delta_spent: _builtins.str
+    delta_left: _builtins.str
+    statement: _builtins.str
+    """what was released tells about one unit, and what is left, in plain words"""
     @_builtins.property
     def windows(self) -> _containers.RepeatedCompositeFieldContainer[Global___WindowStatus]:
         """the newest 100"""
@@ -676,10 +691,14 @@ class StatusReply(_message.Message):
         epsilon_spent: _builtins.str = ...,
         epsilon_left: _builtins.str = ...,
         releasing_stopped: _builtins.str = ...,
+        delta_total: _builtins.str = ...,
+        delta_spent: _builtins.str = ...,
+        delta_left: _builtins.str = ...,
+        statement: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["epsilon_left", b"epsilon_left", "epsilon_spent", b"epsilon_spent", "epsilon_total", b"epsilon_total", "partitions", b"partitions", "plan_id", b"plan_id", "plan_name", b"plan_name", "releasing_stopped", b"releasing_stopped", "windows", b"windows"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["delta_left", b"delta_left", "delta_spent", b"delta_spent", "delta_total", b"delta_total", "epsilon_left", b"epsilon_left", "epsilon_spent", b"epsilon_spent", "epsilon_total", b"epsilon_total", "partitions", b"partitions", "plan_id", b"plan_id", "plan_name", b"plan_name", "releasing_stopped", b"releasing_stopped", "statement", b"statement", "windows", b"windows"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -693,7 +712,7 @@ class WindowStatus(_message.Message):
     STATE_FIELD_NUMBER: _builtins.int
     window: _builtins.int
     state: _builtins.str
-    """open, closing, sealed, released, skipped"""
+    """open, closing, sealed, released, withheld, skipped"""
     def __init__(
         self,
         *,

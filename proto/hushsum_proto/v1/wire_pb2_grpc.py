@@ -300,7 +300,7 @@ class CatalogueServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WatchReleases(self, request, context):
-        """First what is published already (from the given window on), then each release as it is published.
+        """First what is published already (from the given window on), then each outcome as it is published.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

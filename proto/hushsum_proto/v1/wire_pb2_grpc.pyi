@@ -92,7 +92,7 @@ class CatalogueStub:
     ListReleases: _aio.UnaryUnaryMultiCallable[_wire_pb2.ListReleasesRequest, _wire_pb2.ListReleasesReply]
     GetRelease: _aio.UnaryStreamMultiCallable[_wire_pb2.GetReleaseRequest, _wire_pb2.ReleaseChunk]
     WatchReleases: _aio.UnaryStreamMultiCallable[_wire_pb2.ListReleasesRequest, _wire_pb2.ReleaseInfo]
-    """First what is published already (from the given window on), then each release as it is published."""
+    """First what is published already (from the given window on), then each outcome as it is published."""
 
 class CatalogueServicer(metaclass=_abc_1.ABCMeta):
     """---------------------------------------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ class CatalogueServicer(metaclass=_abc_1.ABCMeta):
         request: _wire_pb2.ListReleasesRequest,
         context: _aio.ServicerContext[_wire_pb2.ListReleasesRequest, _abc.AsyncIterator[_wire_pb2.ReleaseInfo]],
     ) -> _abc.AsyncIterator[_wire_pb2.ReleaseInfo]:
-        """First what is published already (from the given window on), then each release as it is published."""
+        """First what is published already (from the given window on), then each outcome as it is published."""
 
 def add_CatalogueServicer_to_server(servicer: CatalogueServicer, server: _aio.Server) -> None: ...
 

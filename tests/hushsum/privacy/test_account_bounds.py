@@ -41,11 +41,10 @@ def test_zcdp_adds_up_before_it_is_converted() -> None:
     assert total == Cost(epsilon_of(4 * RHO, DELTA), DELTA)
 
 
-def test_pure_beside_zcdp_takes_the_lesser_of_both_bounds() -> None:
-    few = client(spend(TEST), gaussian(RHO))
-    assert total_of(*few) == Cost(epsilon_of(RHO + TEST**2 / 2, DELTA), DELTA)
-    large = client(spend(5), gaussian(Fraction(1, 10**4)))
-    assert total_of(*large) == Cost(5 + epsilon_of(Fraction(1, 10**4), DELTA), DELTA)
+def test_pure_beside_zcdp_counts_as_zcdp_however_large() -> None:
+    for pure in (TEST, Fraction(5)):  # a sum of 5 and an epsilon would be less, and no bound for spends that are chosen
+        mixed = client(spend(pure), gaussian(RHO))
+        assert total_of(*mixed) == Cost(epsilon_of(RHO + pure**2 / 2, DELTA), DELTA)
 
 
 def test_many_pure_spends_cost_less_where_a_delta_is_allowed() -> None:
@@ -57,14 +56,12 @@ def test_many_pure_spends_cost_less_where_a_delta_is_allowed() -> None:
 
 def test_a_claimed_delta_leaves_that_much_less_to_convert_at() -> None:
     total = total_of(*client(gaussian(RHO), claimed(1, DELTA / 4)))
-    bounds = (1 + epsilon_of(RHO, DELTA * 3 / 4), epsilon_of(RHO + Fraction(1, 2), DELTA * 3 / 4))
-    assert total == Cost(min(bounds), DELTA)
+    assert total == Cost(epsilon_of(RHO + Fraction(1, 2), DELTA * 3 / 4), DELTA)
 
 
 def test_a_replacement_is_worth_four_times_the_zcdp() -> None:
     account = Account(LIMITS).recorded(*client(gaussian(RHO), spend(2)))
-    bounds = (4 + epsilon_of(4 * RHO, DELTA), epsilon_of(4 * (RHO + 2), DELTA))
-    assert account.total("client", "replace") == Cost(min(bounds), DELTA)
+    assert account.total("client", "replace") == Cost(epsilon_of(4 * (RHO + 2), DELTA), DELTA)
     assert account.total("record", "add/remove") == account.cost
 
 
@@ -78,9 +75,7 @@ def test_record_windows_cost_what_the_worst_of_them_does_component_by_component(
     worst = Cost(min(TEST + epsilon_of(2 * RHO, DELTA), epsilon_of(2 * RHO + TEST**2 / 2, DELTA)), DELTA)
     assert total_of(*windows, limits=limits) == worst
     assert total_of(windows[0], limits=limits) == Cost(TEST, ZERO)
-    assert total_of(*windows, gaussian(RHO), limits=limits) == Cost(
-        min(TEST + epsilon_of(3 * RHO, DELTA), epsilon_of(3 * RHO + TEST**2 / 2, DELTA)), DELTA
-    )
+    assert total_of(*windows, gaussian(RHO), limits=limits) == Cost(epsilon_of(3 * RHO + TEST**2 / 2, DELTA), DELTA)
 
 
 def test_withheld_windows_of_clients_cost_their_test_alone() -> None:
@@ -107,7 +102,8 @@ def test_no_total_is_below_what_the_worst_mechanisms_lose_by_dp_accounting(
     total = total_of(*client(*map(spend, pure), *map(gaussian, rho)), limits=replace(LIMITS, delta=delta))
     assert total is not None
     proven = _least_epsilon(pure, rho, float(delta))
-    assert proven <= float(total.epsilon) < 1.35 * proven
+    slack = 3.5 if pure and rho else 1.35  # an epsilon of 1 as zCDP is dear: the price of a bound for every sequence
+    assert proven <= float(total.epsilon) < slack * proven
 
 
 def _least_epsilon(pure: Sequence[Fraction], rho: Sequence[Fraction], delta: float) -> float:

@@ -1,0 +1,74 @@
+"""What a sealed window comes to: released or withheld, decided once (PRIVACY: the outcome of a window).
+
+This is the one place that looks at the number of clients, and whether a window is released is the one thing that it
+tells of it. Under protected participation a noised number decides, in every window, the empty ones too: that costs the
+plan's ``min_clients_share`` of ε whatever comes of it. Under public participation who takes part is no secret, and the
+exact number decides.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from hushsum import canonical
+from hushsum.entropy import Entropy
+from hushsum.plan import Plan
+from hushsum.privacy.spec import PUBLIC
+from hushsum.releases import Release, draw
+from hushsum.sketch import Sketch
+
+WITHHELD_FORMAT: Final = 1
+
+
+@dataclass(frozen=True)
+class Withheld:
+    """The outcome of a window that had too few clients: final, and nothing more is ever told of the window.
+
+    Attributes:
+        plan_id: 32 bytes.
+        kind: ``tumbling``.
+        window: Index of the window.
+    """
+
+    plan_id: bytes
+    kind: str
+    window: int
+
+    def to_bytes(self) -> bytes:
+        """Canonical bytes of what is public alone: of one window they are the same whoever took part."""
+        fields: dict[str, object] = {
+            "format": WITHHELD_FORMAT,
+            "outcome": "withheld",
+            "plan_id": self.plan_id.hex(),
+            "kind": self.kind,
+            "window": self.window,
+        }
+        return canonical.encode(fields)
+
+
+def decide(sketch: Sketch, *, kind: str, window: int, clients: int, entropy: Entropy) -> Release | Withheld:
+    """The outcome of a sealed window, drawn here: to be stored with its charge before anybody sees it.
+
+    Args:
+        sketch: The exact sum of the window.
+        kind: ``tumbling``.
+        window: Its index.
+        clients: The exact number of clients that are in it; looked at where the plan has ``min_clients`` alone.
+        entropy: Of all noise: first of the number of clients where it has some, then, once that is enough, of the
+            counters.
+    """
+    if _enough(sketch.plan, clients, entropy):
+        return draw(sketch, kind=kind, window=window, entropy=entropy, accounted=True)
+    return Withheld(sketch.plan.id, kind, window)
+
+
+def _enough(plan: Plan, clients: int, entropy: Entropy) -> bool:
+    """Whether the clients reach the plan's ``min_clients``: by a noised number, but where they are public."""
+    assert clients >= 0
+    least = plan.window.min_clients
+    if least == 0:
+        return True
+    if plan.privacy.participation == PUBLIC:
+        return clients >= least
+    noise = plan.privacy.mechanism.clients_noise()
+    assert noise is not None, "a plan with protected clients and min_clients has it"
+    return clients + int(noise.sample(1, entropy)[0]) >= least

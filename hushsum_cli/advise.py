@@ -1,0 +1,260 @@
+"""`hushsum plan advise`: the accuracy that a plan may be expected to have, before any budget is spent."""
+
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from hushsum_cli.output import ExactNumber, examples, print_json, print_pairs, print_table
+from hushsum_cli.output import as_json as as_json_option
+
+if TYPE_CHECKING:
+    from hushsum.advice import Advice, Promise, Size
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_LIMITS: Final = {"device_ms": "--device-ms", "delta_kib": "--delta-kib", "memory_mib": "--memory-mib"}
+_SHOWN: Final = 4  # sizes below a quarter of all that matter are left out of the table
+_KIB: Final = 2**10
+
+
+@click.command(
+    short_help="Predict accuracy and costs, before budget is spent.",
+    epilog=examples(
+        "hushsum plan advise plan.toml --records 1e6 --density 0.01",
+        "hushsum plan advise plan.toml --records 2e5 --clients 40000 --density 0.02 --plot advice.png",
+    ),
+)
+@click.argument("plan_file", type=_FILE)
+@click.option(
+    "--records", type=ExactNumber(), required=True, help="Records expected in a window; with classes, of one."
+)
+@click.option(
+    "--density",
+    type=ExactNumber(),
+    required=True,
+    help="Mean kernel at a typical query: its answer over --records.",
+)
+@click.option(
+    "--clients",
+    type=ExactNumber(),
+    help="Clients that they come from.  [default: as many as fill their bound, or one a record]",
+)
+@click.option(
+    "--device-ms", type=ExactNumber(), default="10", show_default=True, help="Most milliseconds to hash a record."
+)
+@click.option(
+    "--delta-kib", type=ExactNumber(), default="64", show_default=True, help="Most KiB to send for one record."
+)
+@click.option(
+    "--memory-mib", type=ExactNumber(), default="512", show_default=True, help="Most MiB for one window's counters."
+)
+@click.option(
+    "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw error against rows: a .png, .svg or .pdf."
+)
+@as_json_option
+def advise(  # noqa: PLR0913  an option each, and click passes them by name
+    *,
+    plan_file: Path,
+    records: Fraction,
+    density: Fraction,
+    clients: Fraction | None,
+    device_ms: Fraction,
+    delta_kib: Fraction,
+    memory_mib: Fraction,
+    plot: Path | None,
+    as_json: bool,
+) -> None:
+    """Predict how far answers of a plan will be off, what it costs, and which number of rows to take.
+
+    Nothing real is read, and no budget is spent: the plan is tried on made-up records whose mean kernel is your guess.
+    Guess from what is public, never from the records that the plan protects: what you choose by them would tell of
+    them.
+
+    Hashing errs more or less with how records lie, which nobody knows beforehand; noise is exact. The time is that of
+    this machine. A plan that names arrays is made first: give its plan.json.
+    """
+    from time import perf_counter
+
+    from hushsum.advice import Allowance
+    from hushsum.advice import advise as ask
+    from simulator.plans import load
+
+    plan = load(plan_file)
+    try:
+        advice = ask(
+            plan,
+            records=round(records),
+            density=float(density),
+            clients=None if clients is None else round(clients),
+            allowance=Allowance(float(device_ms), float(delta_kib), float(memory_mib)),
+            clock=perf_counter,
+        )
+    except (ValueError, OverflowError) as error:
+        raise click.UsageError(str(error)) from error
+    if plot is not None:
+        _draw(advice, plot)
+    if as_json:
+        print_json(advice.to_fields())
+    else:
+        _print(advice, plot)
+
+
+def _draw(advice: "Advice", path: Path) -> None:
+    from hushsum import advice_plot
+
+    try:
+        advice_plot.error_figure(advice).savefig(path)
+    except ValueError as error:  # a family without rows, or an ending that is no format
+        raise click.BadParameter(str(error).splitlines()[0], param_hint="--plot") from error
+
+
+def _print(advice: "Advice", plot: Path | None) -> None:
+    pairs = [
+        *_expected(advice),
+        *_best(advice),
+        *_useful(advice),
+        *_caveats(advice),
+    ]
+    print_pairs([*pairs, ("plot", f"written to {plot}")] if plot else pairs, title=f"advice for {advice.plan.name}")
+    sizes, first = _shown(advice), "pairs" if advice.plan.family.name == "fourier" else "rows"
+    titles = [_title(promise) for promise in advice.promises]
+    errors = [
+        first,
+        "hashing",
+        *(f"noise, {title}" for title in titles),
+        *(f"± {title}" for title in titles),
+        "share",
+        "",
+    ]
+    print_table(errors, [_errors(advice, size) for size in sizes], title="one standard error of an answer, in records")
+    costs = [first, "delta", "a client's", "device", "window", "release", "µs a record"]
+    print_table(costs, [_costs(size) for size in sizes], title="on the wire, in memory, and time")
+    click.echo(
+        "share: of n·k̄, for the plan's own promise. delta: of one record; a client's: of all that it sends together.\n"
+        "device: hash parameters; window: exact counters of one; release: the file at most; time: on this machine."
+    )
+
+
+def _title(promise: "Promise") -> str:
+    return promise.name if not promise.delta else f"δ={float(promise.delta):.0e}".replace("e-0", "e-")
+
+
+def _expected(advice: "Advice") -> Iterator[tuple[str, str]]:
+    from hushsum.advice import shown
+
+    guesses, own, promise = advice.guesses, advice.own, advice.promises[advice.own_promise]
+    yield "guesses", f"{guesses.records:,} records from {guesses.clients:,} clients; mean kernel {guesses.density:g}"
+    yield "answer", f"about n·k̄ = {shown(guesses.kernel_sum)} records"
+    error, noise = advice.std_error, own.noises[advice.own_promise]
+    share = f"{100 * error / guesses.kernel_sum:.3g} % of it"
+    yield "error", f"± {shown(error)} records, {share}, as written: ε = {float(promise.epsilon):g}, {_delta(promise)}"
+    yield "", f"of which hashing {shown(own.hashing)}, noise {shown(noise)}"
+    if advice.kernel_error:
+        yield "bias", f"up to {advice.kernel_error:.2g} a record more: how far the estimated kernel may lie off"
+
+
+def _delta(promise: "Promise") -> str:
+    return f"δ = {float(promise.delta):g} (zCDP)" if promise.delta else "δ = 0 (pure)"
+
+
+def _best(advice: "Advice") -> Iterator[tuple[str, str]]:
+    from hushsum.advice import shown
+
+    for index, promise in enumerate(advice.promises):
+        if promise.best is None:
+            error = advice.own.errors[index]
+            text = f"± {shown(error)} at this size, the only one"
+            if any(size.rows for size in advice.sizes) and len(advice.sizes) > 1:
+                text = "no size is allowed: raise " + ", ".join(_LIMITS[name] for name in advice.sizes[0].exceeds)
+        else:
+            error = advice.at(promise.best).errors[index]
+            text = f"R = {promise.best:,}: ± {shown(error)}"
+            if promise.enough != promise.best:
+                text += f" (R = {promise.enough:,} is within 5 % of that)"
+            if promise.delta:
+                text += f"; noise does not grow with R, so as many as allowed: the limit is {_bound(advice)}"
+        yield f"best, {_title(promise)}", text
+    if advice.optimal_rows is not None:
+        reason = "it takes a row's variance for its upper bound f̃², so it can be several times too large"
+        yield "R*", f"{advice.optimal_rows:,}: RACE's optimum for pure ε, Corollary 3.5; {reason}"
+    if advice.missing is not None:
+        yield "δ > 0", f"not shown: {advice.missing}"
+
+
+def _bound(advice: "Advice") -> str:
+    return " and ".join(_LIMITS.get(name, name) for name in advice.bound_by.split(" and "))
+
+
+def _useful(advice: "Advice") -> Iterator[tuple[str, str]]:
+    unit, most = advice.plan.privacy.unit, advice.plan.privacy.records_per_client
+    for promise in advice.promises:
+        text = f"from {promise.useful_records:,} records noise is at most a tenth of an answer"
+        if unit == "client":
+            text += f": {promise.useful_clients:,} clients of {advice.guesses.records / advice.guesses.clients:.3g}"
+        yield f"useful, {_title(promise)}", text
+    if unit == "client":
+        yield (
+            "",
+            (
+                f"unit client protects all {most:,} records that a client may send: noise is {most:,} times that of "
+                "unit record, and a bound that few clients fill is paid for by all"
+            ),
+        )
+
+
+def _caveats(advice: "Advice") -> Iterator[tuple[str, str]]:
+    if advice.plan.classes:
+        several = len(advice.plan.classes)
+        yield (
+            "classes",
+            f"all this is of one class; over all {several}, records add up and noise is √{several} times as much",
+        )
+    least = advice.plan.window.min_clients
+    if least > advice.guesses.clients:
+        yield "withheld", f"{advice.guesses.clients:,} clients are fewer than window.min_clients = {least:,}"
+
+
+def _shown(advice: "Advice") -> list["Size"]:
+    matter = [size.rows for size in advice.sizes if size.rows in _marks(advice) and size.rows]
+    return [size for size in advice.sizes if not matter or (size.rows or 0) * _SHOWN >= min(matter)]
+
+
+def _marks(advice: "Advice") -> dict[int | None, list[str]]:
+    marks: dict[int | None, list[str]] = {advice.own.rows: ["the plan"]}
+    for promise in advice.promises:
+        if promise.best is not None:
+            marks.setdefault(promise.best, []).append(f"best {_title(promise)}")
+    if advice.optimal_rows is not None:
+        marks.setdefault(advice.optimal_rows, []).append("R*")
+    return marks
+
+
+def _errors(advice: "Advice", size: "Size") -> list[str]:
+    from hushsum.advice import shown
+
+    return [
+        "" if size.rows is None else f"{size.rows:,}",
+        *(shown(part) for part in (size.hashing, *size.noises, *size.errors)),
+        f"{100 * size.errors[advice.own_promise] / advice.guesses.kernel_sum:.3g} %",
+        ", ".join(_marks(advice).get(size.rows, []) + ["not allowed"] * bool(size.exceeds)),
+    ]
+
+
+def _costs(size: "Size") -> list[str]:
+    costs = size.costs
+    return [
+        "" if size.rows is None else f"{size.rows:,}",
+        *(_bytes(value) for value in (costs.delta_bytes, costs.client_delta_bytes, costs.device_bytes)),
+        *(_bytes(value) for value in (costs.aggregator_bytes, costs.release_bytes)),
+        "" if costs.record_seconds is None else f"{1e6 * costs.record_seconds:,.3g}",
+    ]
+
+
+def _bytes(number: float) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if number < 1000:
+            return f"{number:.3g} {unit}"
+        number /= _KIB
+    return f"{number:.3g} GiB"

@@ -1,0 +1,78 @@
+"""Outcomes and status on the wire: what the catalogue tells analysts, and the administration its operator."""
+
+from hushsum_proto.messages import Released, ReleaseInfo, ServiceStatus
+from hushsum_proto.v1 import wire_pb2 as pb
+
+
+def release_info_to_wire(info: ReleaseInfo) -> pb.ReleaseInfo:
+    """What is told of a published outcome."""
+    return pb.ReleaseInfo(
+        plan_id=info.plan_id,
+        kind=info.kind,
+        window=info.window,
+        size_bytes=info.size_bytes,
+        sha256=info.sha256,
+        withheld=info.withheld,
+    )
+
+
+def release_info_from_wire(message: pb.ReleaseInfo) -> ReleaseInfo:
+    """What is told of a published outcome."""
+    return ReleaseInfo(
+        plan_id=message.plan_id,
+        kind=message.kind,
+        window=message.window,
+        size_bytes=message.size_bytes,
+        sha256=message.sha256,
+        withheld=message.withheld,
+    )
+
+
+def status_to_wire(status: ServiceStatus) -> pb.StatusReply:
+    """What the administration shows of a service."""
+    return pb.StatusReply(
+        plan_id=status.plan_id,
+        plan_name=status.plan_name,
+        partitions=status.partitions,
+        windows=[pb.WindowStatus(window=window, state=state) for window, state in status.windows],
+        epsilon_total=status.epsilon_total,
+        epsilon_spent=status.epsilon_spent,
+        epsilon_left=status.epsilon_left,
+        releasing_stopped=status.releasing_stopped,
+        delta_total=status.delta_total,
+        delta_spent=status.delta_spent,
+        delta_left=status.delta_left,
+        statement=status.statement,
+    )
+
+
+def status_from_wire(message: pb.StatusReply) -> ServiceStatus:
+    """What the administration shows of a service."""
+    return ServiceStatus(
+        plan_id=message.plan_id,
+        plan_name=message.plan_name,
+        partitions=message.partitions,
+        windows=tuple((window.window, window.state) for window in message.windows),
+        epsilon_total=message.epsilon_total,
+        epsilon_spent=message.epsilon_spent,
+        epsilon_left=message.epsilon_left,
+        releasing_stopped=message.releasing_stopped,
+        delta_total=message.delta_total,
+        delta_spent=message.delta_spent,
+        delta_left=message.delta_left,
+        statement=message.statement,
+    )
+
+
+def released_to_wire(released: Released) -> pb.ReleaseWindowReply:
+    """An outcome that was just drawn."""
+    return pb.ReleaseWindowReply(
+        release=release_info_to_wire(released.release),
+        epsilon_spent=released.epsilon_spent,
+        epsilon_left=released.epsilon_left,
+    )
+
+
+def released_from_wire(message: pb.ReleaseWindowReply) -> Released:
+    """An outcome that was just drawn."""
+    return Released(release_info_from_wire(message.release), message.epsilon_spent, message.epsilon_left)
