@@ -58,11 +58,9 @@ def account(db: sqlite3.Connection, population: str) -> Account:
     if row is None:
         raise StoreError(f"store: no plan of population {population!r} is registered here")
     unit, relation, epsilon, delta = row
-    result = Account(Limits(population, unit, relation, Fraction(epsilon), Fraction(delta)))
     rows = db.execute("SELECT fields FROM spends WHERE population = ? ORDER BY number", (population,))
-    for (fields,) in rows:
-        result = result.recorded(Spend.from_fields(canonical.decode(fields)))
-    return result
+    limits = Limits(population, unit, relation, Fraction(epsilon), Fraction(delta))
+    return Account(limits).recorded(*(Spend.from_bytes(fields) for (fields,) in rows))
 
 
 def count_spend(db: sqlite3.Connection, spend: Spend) -> None:

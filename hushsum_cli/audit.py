@@ -12,7 +12,7 @@ from hushsum_cli.output import examples
     short_help="Try to break the privacy promise: claimed and audited ε side by side.",
     epilog=examples("hushsum audit", "hushsum audit --quick", "hushsum audit --runs 40000 --json > audit.json"),
 )
-@click.option("--runs", type=click.IntRange(100), help="On each of two neighbouring data sets.  [default: 8000]")
+@click.option("--runs", type=click.IntRange(100), help="On each of two neighbouring data sets.  [default: 4000]")
 @click.option("--quick", is_flag=True, help="Few runs, and no services: everything exact is still audited.")
 @as_json_option
 def audit(*, runs: int | None, quick: bool, as_json: bool) -> int:

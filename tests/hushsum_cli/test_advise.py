@@ -6,18 +6,10 @@ from pathlib import Path
 import pytest
 
 from hushsum import Plan
-from hushsum_cli import plan as plan_commands
-from hushsum_cli.advise import advise as advise_command
 from tests.hushsum_cli.calling import Hushsum
 from tests.plans import client_plan, small_plan
 
 SMALL = ("--memory-mib", "0.2")
-
-
-@pytest.fixture(autouse=True)
-def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command is one of `hushsum plan`."""
-    monkeypatch.setitem(plan_commands.plan.commands, "advise", advise_command)
 
 
 def file_of(plan: Plan, folder: Path) -> str:

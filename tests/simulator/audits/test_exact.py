@@ -73,7 +73,7 @@ def test_with_a_test_of_the_clients_delta_covers_both_parts(delta: str) -> None:
 @pytest.mark.parametrize("keys", [{}, {"delta": "0.000001"}, {"min_clients": 4}], ids=str)
 def test_half_the_noise_is_caught(keys: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
     planted.half_the_noise(monkeypatch)
-    plan = cases.plan_of(**keys)  # type: ignore[arg-type]  # keys of the plan
+    plan = cases.plan_of(**keys)
     assert found(plan) > 1.5 * float(plan.privacy.epsilon)
 
 

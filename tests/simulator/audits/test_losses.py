@@ -55,4 +55,4 @@ def test_for_large_noise_it_is_the_curve_of_the_continuous_gaussian() -> None:
 def test_what_zcdp_promises_is_never_below_and_hardly_above_the_exact_epsilon(delta: str) -> None:
     rho = Fraction(3, 2 * 40)  # three counters change by one
     exact, promised = gaussian_losses((1, 1, 1), Fraction(40)).epsilon(float(delta)), epsilon_of(rho, Fraction(delta))
-    assert exact <= promised <= exact * 1.25
+    assert exact <= promised <= exact * 1.5

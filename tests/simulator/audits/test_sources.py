@@ -35,4 +35,4 @@ def test_a_seeded_source_is_caught(
     mistake: planted.Plant, expected: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mistake(monkeypatch)
-    assert held(sys.executable, "-c", PLANTED.format(mistake.__name__)) == expected  # type: ignore[attr-defined]  # functions
+    assert held(sys.executable, "-c", PLANTED.format(mistake.__name__)) == expected

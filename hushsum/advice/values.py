@@ -1,0 +1,173 @@
+"""What advice is made of: frozen values, all of them public."""
+
+import math
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+
+from hushsum.advice.costs import Allowance, Costs
+from hushsum.advice.sizes import rows_of
+from hushsum.canonical import real_text
+from hushsum.plan import Plan
+
+#: An answer is called useful here where noise is at most this share of it.
+USEFUL: float = 0.1
+
+
+def shown(number: float) -> str:
+    """A number of records as people read it: three digits, and whole from 100."""
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+
+
+@dataclass(frozen=True)
+class Guesses:
+    """What was guessed of a window: with classes, of one of them.
+
+    Attributes:
+        records: n.
+        density: k̄, the mean kernel at a query.
+        clients: From whom the records come.
+    """
+
+    records: int
+    density: float
+    clients: int
+
+    @property
+    def kernel_sum(self) -> float:
+        """n·k̄: a typical answer, in records."""
+        return self.records * self.density
+
+
+@dataclass(frozen=True)
+class Size:
+    """One number of rows: its predicted errors, in records, and its costs.
+
+    Attributes:
+        rows: R, or P of the fourier family; None for a family without.
+        hashing: The standard error of an answer that is due to hashing.
+        noises: That which is due to noise, for each promise.
+        costs: What it costs.
+        exceeds: Which of what is allowed it exceeds, by name.
+    """
+
+    rows: int | None
+    hashing: float
+    noises: tuple[float, ...]
+    costs: Costs
+    exceeds: tuple[str, ...]
+
+    @property
+    def errors(self) -> tuple[float, ...]:
+        """The standard error of an answer, for each promise."""
+        return tuple(math.hypot(self.hashing, noise) for noise in self.noises)
+
+
+@dataclass(frozen=True)
+class Promise:
+    """One (ε, δ) for the same plan, and the size to take for it.
+
+    Attributes:
+        name: ``pure`` or ``zCDP``.
+        mechanism: By its name in plans.
+        epsilon: ε.
+        delta: δ.
+        own: Whether the plan makes this promise as it is written.
+        best: The rows with the least error of those that are allowed; None where none are, or there are none.
+        enough: The fewest rows whose error is at most 5 % above that.
+        useful_records: How many records it takes for noise to be a tenth of an answer, at the plan's own size.
+        useful_clients: From how many clients they come, each with as many as was guessed.
+    """
+
+    name: str
+    mechanism: str
+    epsilon: Fraction
+    delta: Fraction
+    own: bool
+    best: int | None
+    enough: int | None
+    useful_records: int
+    useful_clients: int
+
+
+@dataclass(frozen=True)
+class Advice:
+    """How accurate a plan may be expected to be, at several sizes.
+
+    Attributes:
+        plan: As it was written.
+        guesses: What was guessed.
+        allowance: What a size may cost.
+        sizes: From the smallest; among them the plan's own, and the best of each promise.
+        promises: Pure ε, then zCDP at the plan's δ (or at 10⁻⁶), where it can be calibrated.
+        optimal_rows: RACE's R* for pure ε, for the hashed family.
+        bound_by: What stops the sizes from growing.
+        reached_density: The mean kernel that the made-up records have: near the guessed one.
+        kernel_error: How far the estimated kernel may lie off the exact one, which no standard error shows.
+        missing: Why zCDP is not among the promises; None where it is.
+    """
+
+    plan: Plan
+    guesses: Guesses
+    allowance: Allowance
+    sizes: tuple[Size, ...]
+    promises: tuple[Promise, ...]
+    optimal_rows: int | None
+    bound_by: str
+    reached_density: float
+    kernel_error: float
+    missing: str | None
+
+    @property
+    def own(self) -> Size:
+        """The plan's own size."""
+        return self.at(rows_of(self.plan))
+
+    @property
+    def own_promise(self) -> int:
+        """Which of the promises the plan makes."""
+        return [promise.own for promise in self.promises].index(True)
+
+    @property
+    def std_error(self) -> float:
+        """Of an answer of the plan as it is written, in records."""
+        return self.own.errors[self.own_promise]
+
+    def at(self, rows: int | None) -> Size:
+        """The size of so many rows, which is among :attr:`sizes`."""
+        return next(size for size in self.sizes if size.rows == rows)
+
+    def to_fields(self) -> dict[str, object]:
+        """All of it for JSON: numbers, strings, lists and tables."""
+        return {
+            "plan": self.plan.name,
+            "id": self.plan.hex_id,
+            "guesses": {**asdict(self.guesses), "kernel_sum": self.guesses.kernel_sum},
+            "allowance": asdict(self.allowance),
+            "rows": self.own.rows,
+            "std_error": self.std_error,
+            "relative_error": self.std_error / self.guesses.kernel_sum,
+            "hashing": self.own.hashing,
+            "noise": self.own.noises[self.own_promise],
+            "kernel_error": self.kernel_error,
+            "optimal_rows": self.optimal_rows,
+            "bound_by": self.bound_by,
+            "reached_density": self.reached_density,
+            "missing": self.missing,
+            "promises": [
+                {**asdict(promise), "epsilon": real_text(promise.epsilon), "delta": real_text(promise.delta)}
+                for promise in self.promises
+            ],
+            "sizes": [
+                {
+                    "rows": size.rows,
+                    "hashing": size.hashing,
+                    "errors": [
+                        {"promise": promise.name, "noise": noise, "std_error": error}
+                        for promise, noise, error in zip(self.promises, size.noises, size.errors, strict=True)
+                    ],
+                    "costs": asdict(size.costs),
+                    "exceeds": list(size.exceeds),
+                }
+                for size in self.sizes
+            ],
+        }

@@ -1,0 +1,108 @@
+"""A figure of advice: predicted error against rows, for each promise (extra ``plots``)."""
+
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from hushsum.advice import Advice, Promise, shown
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's, told apart without colour vision.
+_COLOURS: Final = {"pure": "#d55e00", "zCDP": "#0072b2"}
+_HASHING: Final = "0.15"
+_SHADED: Final = "0.93"
+
+
+def error_figure(advice: Advice) -> "Figure":
+    """The predicted standard error of an answer against rows, both axes logarithmic.
+
+    A line for each promise with its noise dashed, the hashing part they share, the plan's own rows, the best of each
+    promise, RACE's R*, and what is not allowed shaded.
+
+    Returns:
+        A matplotlib figure; ``figure.savefig(path)`` writes it.
+
+    Raises:
+        ValueError: There is but one size: nothing to draw.
+    """
+    from matplotlib.figure import Figure
+
+    if len(advice.sizes) < 2:
+        raise ValueError("a plan that can have no other rows has no error against rows to draw")
+    figure = Figure(figsize=(9.0, 5.6), dpi=120, layout="constrained")
+    axis = figure.add_subplot()
+    rows = [size.rows or 1 for size in advice.sizes]
+    if any(size.hashing for size in advice.sizes):
+        hashing = [size.hashing for size in advice.sizes]
+        axis.plot(rows, hashing, color=_HASHING, linewidth=1.2, linestyle=":", zorder=4, label="hashing alone")
+    for index, promise in enumerate(advice.promises):
+        _draw_promise(axis, advice, index, promise)
+    _mark_rows(axis, advice)
+    axis.set_xscale("log", base=2)
+    axis.set_yscale("log")
+    axis.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axis.set_xlim(rows[0], rows[-1])
+    axis.set_xlabel("frequency pairs P" if advice.plan.family.name == "fourier" else "rows R")
+    axis.set_ylabel("standard error of an answer, in records")
+    total = advice.guesses.kernel_sum
+    share = axis.secondary_yaxis("right", functions=(partial(_times, 100 / total), partial(_times, total / 100)))
+    share.yaxis.set_major_formatter(lambda value, _: f"{value:g} %")
+    share.set_ylabel(f"of n·k̄ = {shown(total)} records")
+    axis.grid(visible=True, which="major", color="0.9", linewidth=0.7, zorder=0)
+    axis.set_title(_title(advice), fontsize=11)
+    axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=3, frameon=False, fontsize=9)
+    return figure
+
+
+def _draw_promise(axis: "Axes", advice: Advice, index: int, promise: Promise) -> None:
+    rows, colour = [size.rows or 1 for size in advice.sizes], _COLOURS[promise.name]
+    name = f"δ = {float(promise.delta):g} (zCDP)" if promise.delta else "δ = 0 (pure)"
+    axis.plot(rows, [size.errors[index] for size in advice.sizes], color=colour, linewidth=2.0, label=f"error, {name}")
+    noises = [size.noises[index] for size in advice.sizes]
+    axis.plot(rows, noises, color=colour, linewidth=1.1, linestyle=(0, (4, 3)), label=f"its noise, {name}")
+    if promise.best is not None:
+        error = advice.at(promise.best).errors[index]
+        label = f"best: R = {promise.best:,}, ± {shown(error)}"
+        axis.plot([promise.best], [error], "o", color=colour, markersize=8, zorder=5, label=label)
+
+
+def _mark_rows(axis: "Axes", advice: Advice) -> None:
+    own = advice.own.rows
+    if own is not None:
+        label = f"the plan: R = {own:,}, ± {shown(advice.std_error)}"
+        axis.axvline(own, color="black", linewidth=1.0, zorder=1)
+        axis.plot([own], [advice.std_error], "D", color="black", markersize=6, zorder=6, label=label)
+    if advice.optimal_rows is not None:
+        sizes = [size for size in advice.sizes if size.rows == advice.optimal_rows]
+        if sizes:
+            label = f"RACE's R* = {advice.optimal_rows:,}"
+            axis.plot(
+                [advice.optimal_rows],
+                [sizes[0].errors[0]],
+                "*",
+                color=_COLOURS["pure"],
+                markersize=13,
+                clip_on=False,
+                label=label,
+            )
+    beyond = [size.rows for size in advice.sizes if size.exceeds and size.rows]
+    within = [size.rows for size in advice.sizes if not size.exceeds and size.rows]
+    if beyond and within:
+        axis.axvspan(max(within), max(beyond), color=_SHADED, zorder=0, label="not allowed")
+
+
+def _title(advice: Advice) -> str:
+    guesses, privacy = advice.guesses, advice.plan.privacy
+    most = privacy.records_per_client
+    unit = privacy.unit if most is None else f"client (at most {most} records)"
+    guessed = f"n = {guesses.records:,} records  ·  mean kernel {guesses.density:g}"
+    return f"{advice.plan.name}: predicted error of an answer\n{guessed}  ·  ε = {float(privacy.epsilon):g} per {unit}"
+
+
+def _times(factor: float, values: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    return np.asarray(values, np.float64) * factor

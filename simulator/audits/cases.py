@@ -1,0 +1,143 @@
+"""What is audited: small plans, and data sets that differ by one unit, as real records of real clients."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import combinations_with_replacement
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from hushsum.plan import Plan
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+
+TARGET: Final = "target"  # the client that the neighbours differ by; for unit record it also holds others' records
+
+_TABLES: Final[Mapping[str, Mapping[str, object]]] = {
+    "record": {"kind": "vector", "dim": 1, "lower": [0], "upper": [10]},
+    "sketch": {"family": "hashed", "kernel": "euclidean", "bandwidth": 5, "rows": 1, "buckets": 2, "seed": 3},
+    # Of any number of windows: unit client adds them up.
+    "privacy": {"epsilon": 1, "total_epsilon": 10**9, "total_delta": "0.999999"},
+    "window": {"length": "1h", "lateness": "0s"},
+}
+_GRID: Final = np.linspace(0.0, 10.0, 41)  # every pattern of buckets that one coordinate can show
+
+
+@dataclass(frozen=True)
+class Submission:
+    """What one client contributes to a window.
+
+    Attributes:
+        client: Its id.
+        records: (n, 1); NaN is an unusable record, none at all is a submission without records.
+    """
+
+    client: str
+    records: Floats = field(repr=False)
+
+
+DataSet = tuple[Submission, ...]
+
+
+@dataclass(frozen=True)
+class Case:
+    """Two neighbouring data sets of one plan.
+
+    Attributes:
+        what: In words.
+        plan: What is collected.
+        first: Submissions,
+        second: and those of the neighbour.
+    """
+
+    what: str
+    plan: Plan
+    first: DataSet = field(repr=False)
+    second: DataSet = field(repr=False)
+
+
+def plan_of(*, sketch: Any = None, min_clients: Any = 0, **privacy: Any) -> Plan:
+    """A small plan: one row of two buckets, unless ``sketch`` says otherwise; ``privacy`` are keys of its table."""
+    window: dict[str, object] = {"min_clients": min_clients} if min_clients else {}
+    changes: Mapping[str, Mapping[str, object]] = {"sketch": sketch or {}, "privacy": privacy, "window": window}
+    tables = {name: {**table, **changes.get(name, {})} for name, table in _TABLES.items()}
+    return Plan.from_fields({"name": "audit", **tables})
+
+
+def column(*values: float) -> Floats:
+    """(n, 1) records."""
+    return np.array(values, dtype=np.float64).reshape(-1, 1)
+
+
+def others(clients: int) -> DataSet:
+    """What both neighbours hold: so many clients of one record each."""
+    return tuple(Submission(f"other-{index}", column(2.5 * (index % 5))) for index in range(clients))
+
+
+def case(plan: Plan, what: str = "", *, clients: int = 2) -> Case:
+    """The neighbours that this plan's noise hides least: one more record, or one more client with all that it may hold.
+
+    Under zero-out both neighbours have the submission, and one of them has nothing in it.
+
+    Args:
+        plan: What is collected.
+        what: In words.
+        clients: How many others there are; the target of unit ``record`` is one of them.
+    """
+    protection = plan.privacy
+    public = plan.guarantee.relation == "zero-out"
+    mine, rest = worst_content(plan), others(clients)
+    if protection.unit == "client":
+        first = (*rest, Submission(TARGET, mine))
+        second = (*rest, Submission(TARGET, mine[:0])) if public else rest
+    else:
+        kept = column(5.0)
+        first = (*rest, Submission(TARGET, np.concatenate([kept, mine])))
+        second = (*rest, Submission(TARGET, kept))
+    return Case(what, plan, first, second)
+
+
+def lone_record(plan: Plan, what: str, *, clients: int) -> Case:
+    """One more record, of a client that has no other: whether it takes part hangs on that record."""
+    rest = others(clients)
+    return Case(what, plan, (*rest, Submission(TARGET, worst_content(plan))), rest)
+
+
+def excessive(plan: Plan, what: str, *, clients: int) -> Case:
+    """More records than the plan's bound, against none: what is refused must not decide who takes part."""
+    rest, held = others(clients), column(*[5.0] * ((plan.privacy.records_per_client or 0) + 1))
+    return Case(what, plan, (*rest, Submission(TARGET, held)), (*rest, Submission(TARGET, held[:0])))
+
+
+def bad_record(plan: Plan, what: str) -> Case:
+    """One more record that is unusable, in a batch with others' records: it must take nothing with it."""
+    good = column(*[5.0] * 6)
+    batch = np.concatenate([good[:3], column(np.nan), good[3:]])
+    rest = others(1)
+    return Case(what, plan, (*rest, Submission(TARGET, good)), (*rest, Submission(TARGET, batch)))
+
+
+def contents(plan: Plan) -> Iterator[Floats]:
+    """Everything that one unit can hold, up to what falls into the same counters: (n, 1) records each."""
+    most = plan.privacy.records_per_client or 1
+    for number in range(1, most + 1):
+        for chosen in combinations_with_replacement(_patterns(plan), number):
+            yield column(*chosen)
+
+
+def worst_content(plan: Plan) -> Floats:
+    """The content that changes the counters most: all of a unit's records in the same buckets."""
+    return column(*[_patterns(plan)[0]] * (plan.privacy.records_per_client or 1))
+
+
+@lru_cache(maxsize=64)
+def _patterns(plan: Plan) -> tuple[float, ...]:
+    """One value for each set of counters that a record can fall into."""
+    found: dict[bytes, float] = {}
+    for value in _GRID:
+        increments = plan.family.encode(plan.family.accept(column(value))[0])
+        found.setdefault(increments.indices.tobytes() + increments.values.tobytes(), float(value))
+    return tuple(found.values())

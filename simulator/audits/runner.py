@@ -1,0 +1,173 @@
+"""One audit from its beginning to its end: every mechanism, unit and relation, on every road."""
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Final
+
+import numpy as np
+
+from hushsum.plan import Plan
+from simulator.audits import cases, selections
+from simulator.audits.cases import Case
+from simulator.audits.confidence import ERROR, Floats
+from simulator.audits.events import audited
+from simulator.audits.exact import changes, epsilon
+from simulator.audits.fits import outcome_check, sampler_check, selection_check
+from simulator.audits.pipelines import Pipeline, added, decided, folded, in_process, service
+from simulator.audits.report import Check, Report, Row
+from simulator.audits.sources import source_checks
+from simulator.audits.views import COLUMNS, View, stacked
+from simulator.progress import Bar, Progress
+
+RUNS: Final = 4000  # of each road, on either data set
+QUICK_RUNS: Final = 400
+_WINDOWS: Final = 20  # a service gets one window for so many runs: it takes that much longer
+_DELTA: Final = "0.05"  # large, so that runs can show what they must show
+_CLIENTS: Final = 4  # of a plan with a least number of clients, others
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How much is run.
+
+    Attributes:
+        runs: Of each road, on each of two neighbouring data sets.
+        services: Whether services on files of their own are run too; a run of theirs takes a window.
+    """
+
+    runs: int = RUNS
+    services: bool = True
+
+
+def audit(settings: Settings, progress: Progress) -> Report:
+    """Everything; two minutes at most with the default settings."""
+    began = time.monotonic()
+    rows = [row for what, plan in plans() for row in _promise(what, plan, settings, progress)]
+    rows += [*_others(settings, progress), _choice(settings, progress)]
+    return Report(tuple(rows), tuple(_checks(settings)), time.monotonic() - began)
+
+
+def plans() -> Iterator[tuple[str, Plan]]:
+    """A small plan of every mechanism, unit and relation, with and without a test of the number of clients."""
+    client: dict[str, object] = {"unit": "client", "records_per_client": 2}
+    no_keys: dict[str, object] = {}
+    for promise in (no_keys, client):
+        for noise in (no_keys, {"delta": _DELTA, "epsilon": 2}):
+            keys: dict[str, object] = {**promise, **noise}
+            yield "fold", cases.plan_of(**keys)
+            yield "outcome", cases.plan_of(min_clients=_CLIENTS, min_clients_share="0.5", **keys)
+            yield "fold", cases.plan_of(participation="public", **keys)
+
+
+def _promise(what: str, plan: Plan, settings: Settings, progress: Progress) -> Iterator[Row]:
+    """One plan: exact ε on the sketches of both roads, and what the runs of each prove."""
+    delta, tested = float(plan.privacy.delta), plan.privacy.mechanism.clients_noise() is not None
+    found = epsilon(plan, changes(plan, added) | changes(plan, folded), delta)
+    case = cases.lone_record(plan, what, clients=_CLIENTS - 1) if tested else cases.case(plan, what)
+    yield replace(run(case, decided, settings.runs, progress), exact=found)
+    if not tested and plan.guarantee.relation == "add/remove":
+        alone = replace(case, what="in process")
+        yield replace(run(alone, in_process, settings.runs, progress), exact=found)
+
+
+def _others(settings: Settings, progress: Progress) -> Iterator[Row]:
+    """What the small plans of :func:`plans` leave out."""
+    several = cases.plan_of(sketch={"rows": 3, "buckets": 4})
+    yield replace(row_of("several rows", several), exact=epsilon(several, changes(several, added), 0.0))
+    for promise in ({}, {"unit": "client", "records_per_client": 2}):
+        usual = cases.plan_of(delta="0.000001", **promise)
+        yield replace(row_of("usual δ", usual), exact=epsilon(usual, changes(usual, added), 1e-6))
+        yield from (_replaced(plan) for plan in (cases.plan_of(**promise), usual))
+    plan, runs = cases.plan_of(), settings.runs
+    yield run(cases.case(plan, "answers"), in_process, max(runs // 4, QUICK_RUNS), progress, asks=True)
+    yield run(cases.bad_record(plan, "unusable record"), decided, runs, progress)
+    public = cases.plan_of(participation="public", unit="client", records_per_client=2, min_clients=_CLIENTS)
+    by_public = cases.case(public, "outcome", clients=_CLIENTS - 1)
+    yield run(by_public, decided, runs, progress)
+    yield run(cases.excessive(public, "too many records", clients=_CLIENTS - 1), decided, runs, progress)
+    if not settings.services:
+        return
+    tested = cases.plan_of(min_clients=_CLIENTS, min_clients_share="0.5")
+    for case in (
+        cases.case(plan, "service"),
+        cases.lone_record(tested, "service outcome", clients=_CLIENTS - 1),
+        replace(by_public, what="service outcome"),
+    ):
+        yield run(case, service, runs // _WINDOWS, progress)
+
+
+def run(case: Case, pipeline: Pipeline, runs: int, progress: Progress, *, asks: bool = False) -> Row:
+    """The lower limit of ε that so many runs of one road prove.
+
+    Args:
+        case: Two neighbouring data sets.
+        pipeline: The road.
+        runs: On each of the two.
+        progress: Shown a bar.
+        asks: Whether every release is asked too.
+    """
+    view = View(case.plan, *added(case.plan, [case.first, case.second]), asks=asks)
+    bar = progress.bar(f"{case.what}, {pipeline.__name__}", 2 * runs)
+    seen: list[Floats] = []
+    redrawn = 0
+    for data in (case.first, case.second):
+        outcomes = pipeline(case.plan, data, runs, _shifted(bar, len(seen) * runs))
+        seen.append(stacked([view.row(release, withheld=withheld) for release, withheld in outcomes]))
+        redrawn += sum(release is not None and withheld > 0 for release, withheld in outcomes)
+    bound = audited(seen[0], seen[1], COLUMNS, delta=float(case.plan.privacy.delta), error=ERROR)
+    row = row_of(case.what, case.plan)
+    return replace(row, audited=bound.epsilon, event=bound.event, runs=runs, redrawn=redrawn)
+
+
+def _choice(settings: Settings, progress: Progress) -> Row:
+    """Report noisy max: exactly, and by many choices under two neighbouring lists of utilities."""
+    claimed, runs = Fraction(1), max(settings.runs // 4, QUICK_RUNS)
+    bar = progress.bar("private choice", 2)
+    seen = []
+    for utilities in ((2, 2, 0), (3, 1, 1)):
+        seen.append(np.array(selections.winners(utilities, 1, claimed, runs)))
+        bar(len(seen))
+    bound = audited(seen[0], seen[1], ("winner",))
+    row = Row("private choice", "record", "add/remove", "report-noisy-max", float(claimed), 0.0)
+    found = selections.exact_epsilon(1, claimed)
+    return replace(row, exact=found, audited=bound.epsilon, event=bound.event, runs=runs)
+
+
+def _checks(settings: Settings) -> Iterator[Check]:
+    draws = 10 * settings.runs
+    for plan in (cases.plan_of(), cases.plan_of(delta=_DELTA)):
+        yield sampler_check(plan.privacy.mechanism, draws)
+    yield selection_check(Fraction(1), max(settings.runs // 4, QUICK_RUNS))
+    tested = cases.plan_of(min_clients=_CLIENTS, min_clients_share="0.5")
+    roads = [(decided, settings.runs), (service, settings.runs // _WINDOWS)]
+    for road, runs in roads if settings.services else roads[:1]:
+        yield outcome_check(tested, _CLIENTS, road(tested, cases.others(_CLIENTS), runs, lambda _: None))
+    yield from source_checks()
+
+
+def _replaced(plan: Plan) -> Row:
+    """What add/remove implies for one content against another: (2ε, (1 + e^ε)·δ), see PRIVACY on the ledger."""
+    row = row_of("in process", plan)
+    claimed = (1 + math.exp(row.epsilon)) * row.delta
+    found = epsilon(plan, changes(plan, added, replace=True), claimed)
+    return replace(row, relation="replace", epsilon=2 * row.epsilon, delta=claimed, exact=found)
+
+
+def row_of(what: str, plan: Plan) -> Row:
+    """What a plan claims; nothing is found yet."""
+    promise = plan.guarantee
+    return Row(
+        what,
+        promise.unit,
+        promise.relation,
+        plan.privacy.mechanism.name,
+        float(plan.privacy.epsilon),
+        float(plan.privacy.delta),
+    )
+
+
+def _shifted(bar: Bar, by: int) -> Bar:
+    return lambda done: bar(by + done)

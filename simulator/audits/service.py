@@ -1,0 +1,205 @@
+"""The road through a service: real deltas in a real log, folded, sealed, decided, stored and published.
+
+All of its windows hold the same submissions, so that each is a trial of its own; they run as a service runs them, with
+files of their own, the clock and the operating system's randomness. What is collected are the published outcomes, as an
+analyst is told of them.
+"""
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from aggregator.log_sqlite import SqliteLog
+from aggregator.ports import Appended, Log, Receipts, Runtime, SealedWindow, Store, StoredOutcome, SystemRuntime
+from aggregator.receipts_file import ReceiptsFile
+from aggregator.releaser import Releaser, ReleaserPorts
+from aggregator.store_sqlite import SqliteStore
+from aggregator.verdicts import Verdict
+from aggregator.worker import Workers, WorkerSettings
+from hushsum.delta import Delta, DeltaId, encode_all
+from hushsum.entropy import OsEntropy
+from hushsum.plan import Plan
+from hushsum.releases import Release
+from hushsum_proto.convert import entry_to_bytes
+from hushsum_proto.entries import DeltaEntry
+from simulator.audits.cases import DataSet, Submission
+
+_ASKED: Final = 3  # how often an operator asks for the outcome of a window that is withheld
+_STREAM: Final = 1
+_ID: Final = DeltaId(_STREAM, 0)  # until each delta gets its own
+_DELTAS_MAX: Final = 8  # of a client in a window
+_FIRST: Final = 0
+_THREADS: Final = 2
+_OPEN: Final = 8  # windows at once: more would make the log that is rewritten behind each outcome longer
+
+#: A final release, or None for a withheld window; and how often the window was told withheld before.
+Seen = tuple[Release | None, int]
+Tell = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Durable:
+    """Where a service keeps what outlives it."""
+
+    log: Log
+    store: Store
+    receipts: Receipts
+
+
+Opened = Callable[[Plan, Runtime], AbstractAsyncContextManager[Durable]]
+
+
+def windows_of(
+    plan: Plan, data: DataSet, runs: int, tell: Tell, *, opened: Opened | None = None, runtime: Runtime | None = None
+) -> list[Seen]:
+    """The published outcomes of so many windows of one service.
+
+    Args:
+        plan: What is collected.
+        data: What every window holds.
+        runs: Number of windows.
+        tell: Is told how many are done.
+        opened: Where the service keeps what it knows; by default in SQLite files of its own.
+        runtime: Its time and tasks; by default the real ones.
+    """
+
+    async def run() -> list[Seen]:
+        seen: list[Seen] = []
+        async with _site(plan, opened or on_files, runtime or SystemRuntime(_THREADS)) as site:
+            for start in range(_FIRST, _FIRST + runs, _OPEN):
+                windows = range(start, min(start + _OPEN, _FIRST + runs))
+                await site.collect(data, windows)
+                for window in windows:
+                    seen.append(await site.outcome(window))
+                    tell(len(seen))
+        return seen
+
+    return asyncio.run(run())
+
+
+def sealed_windows(plan: Plan, contents: Sequence[DataSet]) -> list[SealedWindow]:
+    """What the folds of a service make of these submissions, each in a window of its own.
+
+    Returns:
+        Of each the exact sum, and the exact number of clients.
+    """
+
+    async def run() -> list[SealedWindow]:
+        found = []
+        async with _site(plan, on_files, SystemRuntime(_THREADS)) as site:
+            for window, data in enumerate(contents, _FIRST):
+                await site.collect(data, range(window, window + 1))
+                await site.releaser.seal(window)
+                sealed = await site.durable.store.sealed_window(plan, window)
+                assert sealed is not None, "it was sealed above"
+                found.append(sealed)
+        return found
+
+    return asyncio.run(run())
+
+
+class _Site:
+    """The inner half of a service, from the log to the outcome."""
+
+    def __init__(self, plan: Plan, durable: Durable, releaser: Releaser) -> None:
+        self.plan, self.durable, self.releaser = plan, durable, releaser
+
+    async def collect(self, data: DataSet, windows: range) -> None:
+        """Appends the deltas of every submission for each of these windows, which all become open."""
+        await self.durable.store.open_windows(self.plan.id, windows[0], windows[-1])
+        batches = [(each.client, _encoded(self.plan, each)) for each in data]
+        entries = [
+            Appended(0, window, entry_to_bytes(DeltaEntry(client, delta, 0)))
+            for window in windows
+            for client, delta in _deltas(self.plan, batches, window)
+        ]
+        await self.durable.log.append(entries)
+
+    async def outcome(self, window: int) -> Seen:
+        """Seals a window and asks for its outcome, again where it is withheld: that must change nothing."""
+        await self.releaser.seal(window)
+        withheld = 0
+        for _ in range(_ASKED):
+            stored = await self.releaser.release(window)
+            if not stored.withheld:
+                return Release.from_bytes(stored.data), withheld
+            withheld += 1
+        return None, withheld
+
+
+def _encoded(plan: Plan, submission: Submission) -> list[Delta]:
+    """The deltas of a submission, but for their windows and ids; none where it has no usable record."""
+    return encode_all(plan, submission.records, window=_FIRST, id=_ID)[0]
+
+
+def _deltas(plan: Plan, batches: Sequence[tuple[str, Sequence[Delta]]], window: int) -> Iterator[tuple[str, bytes]]:
+    """(client, packed delta): for public participation first one without records of every client that takes part."""
+    for client, encoded in batches:
+        presence = [Delta(plan.id, window, _ID, ())] if plan.privacy.participation == "public" else []
+        for number, delta in enumerate([*presence, *encoded]):
+            id = DeltaId(_STREAM, window * _DELTAS_MAX + number)
+            yield client, replace(delta, window=window, id=id).pack(plan)
+
+
+class _Unwatched:
+    """Nobody counts what the folds and the releaser do."""
+
+    def folded(self, partition: int, position: int, verdicts: Sequence[Verdict]) -> None:
+        """Nothing."""
+
+    def checkpointed(self, partition: int, position: int, seconds: float) -> None:
+        """Nothing."""
+
+    def released(self, release: StoredOutcome) -> None:
+        """Nothing."""
+
+    def withheld(self, outcome: StoredOutcome) -> None:
+        """Nothing."""
+
+    def releasing_stopped(self, why: str) -> None:
+        """Nothing: who asks for the outcome is told."""
+
+    def forgetting_pending(self, why: str) -> None:
+        """Nothing."""
+
+
+@asynccontextmanager
+async def on_files(plan: Plan, runtime: Runtime) -> AsyncIterator[Durable]:
+    """In a temporary folder of this service alone."""
+    with tempfile.TemporaryDirectory(prefix="hushsum-audit-") as name:
+        folder = Path(name)
+        store = await SqliteStore.open(folder / "store.db", runtime)
+        log = await SqliteLog.open(folder / "log.db", plan.id, 1, runtime)
+        try:
+            yield Durable(log, store, await ReceiptsFile.open(folder / "receipts.jsonl", runtime))
+        finally:
+            await log.close()
+            await store.close()
+
+
+@asynccontextmanager
+async def _site(plan: Plan, opened: Opened, runtime: Runtime) -> AsyncIterator[_Site]:
+    observer = _Unwatched()
+    async with opened(plan, runtime) as durable:
+        await durable.store.register(plan, 1, _FIRST)
+        workers = Workers(plan, durable.log, durable.store, runtime, observer, WorkerSettings())
+        ports = ReleaserPorts(
+            log=durable.log,
+            store=durable.store,
+            receipts=durable.receipts,
+            folds=workers,
+            entropy=OsEntropy(),
+            runtime=runtime,
+            observer=observer,
+        )
+        releaser = Releaser(plan, ports)
+        await workers.start()
+        await releaser.start()
+        try:
+            yield _Site(plan, durable, releaser)
+        finally:
+            await workers.stop()
