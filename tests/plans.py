@@ -1,5 +1,6 @@
 """Plans for tests: small ones of each unit, and the tables that they are made of."""
 
+from collections.abc import Mapping
 from copy import deepcopy
 
 from hushsum import Plan
@@ -12,7 +13,7 @@ TABLES: dict[str, dict[str, object]] = {
 }
 
 
-def tables(**changes: dict[str, object]) -> dict[str, object]:
+def tables(**changes: Mapping[str, object]) -> dict[str, object]:
     """The tables of a small plan; ``sketch={"rows": 5}`` changes a key, a value of ``...`` removes it."""
     result: dict[str, object] = {"name": "test", **deepcopy(TABLES)}
     for name, keys in changes.items():
@@ -22,24 +23,24 @@ def tables(**changes: dict[str, object]) -> dict[str, object]:
     return result
 
 
-def small_plan(**changes: dict[str, object]) -> Plan:
+def small_plan(**changes: Mapping[str, object]) -> Plan:
     """A small plan of unit record."""
     return Plan.from_fields(tables(**changes))
 
 
-def classed_plan(*classes: str, **changes: dict[str, object]) -> Plan:
+def classed_plan(*classes: str, **changes: Mapping[str, object]) -> Plan:
     """A small plan whose records have labels: those given, or ``a``, ``b`` and ``c``."""
     record = {**changes.pop("record", {}), "classes": list(classes or "abc")}
     return small_plan(record=record, **changes)
 
 
-def set_plan(**changes: dict[str, object]) -> Plan:
+def set_plan(**changes: Mapping[str, object]) -> Plan:
     """A small plan of sets of ids below 100."""
     record = {**dict.fromkeys(("dim", "lower", "upper"), ...), "kind": "set", "universe": 100}
     return small_plan(record=record, sketch={"kernel": "jaccard", "bandwidth": ...}, **changes)
 
 
-def model_plan(**changes: dict[str, object]) -> Plan:
+def model_plan(**changes: Mapping[str, object]) -> Plan:
     """A small plan of the paired family: models of two coefficients."""
     record: dict[str, object] = {"dim": 3, "lower": [-2, -2, -2], "upper": [2, 2, 2]}
     sketch: dict[str, object] = {"kernel": ..., "bandwidth": ..., "buckets": ..., "family": "paired", "radius": 2}
