@@ -99,7 +99,7 @@ SUBJECTS: Final = (
         (
             hashed("euclidean", 50, (*_FEWER, 8192), draws="independent"),
             hashed("euclidean", 50, (*_FEWER, 8192), draws="sobol"),
-            Curve("hashed angular, independent", ANGULAR, _FEWER, rows=4096, seeds=(2, 16)),
+            Curve("hashed angular, independent", ANGULAR, (*_FEWER, 8192), rows=4096, seeds=(2, 16)),
             fourier(500, "independent"),
         ),
         "w = 50, for a mean density of 0.012 (RACE takes 20); angular to the power 8; gaussian σ = 500 as in LSQ",

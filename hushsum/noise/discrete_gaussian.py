@@ -23,7 +23,7 @@ from hushsum.acceleration import enabled
 from hushsum.entropy import Entropy
 from hushsum.noise.strips import ACCEPTANCE_BITS, CHOICE_BITS, Strips, strips
 from hushsum.noise.strips_plain import settle
-from hushsum.noise.words import below, read, word, wrapped
+from hushsum.noise.words import below, check_draws, read, word, wrapped
 
 SCALE_MIN: Final = Fraction(1, 2**16)  # of σ²
 SCALE_MAX: Final = 2**90
@@ -98,10 +98,7 @@ class DiscreteGaussian:
             ValueError: ``size`` is negative.
             OSError: ``entropy`` gave fewer bytes than it was asked for.
         """
-        if not isinstance(entropy, Entropy):
-            raise TypeError(f"noise is drawn from an Entropy, got {type(entropy).__name__}")
-        if size < 0:
-            raise ValueError(f"cannot draw {size} times")
+        check_draws(size, entropy)
         envelope, loop = strips(self.scale), _loop(size)
         draws, rejected = self._round(envelope, loop, size, entropy)
         while len(rejected):

@@ -22,7 +22,7 @@ from hushsum.acceleration import enabled
 from hushsum.entropy import Entropy
 from hushsum.noise.digits import WORD, WORD_BITS, Digits, Int64, UInt16, differences, digits
 from hushsum.noise.thresholds import Form
-from hushsum.noise.words import below_tied, read, wrapped
+from hushsum.noise.words import below_tied, check_draws, read, wrapped
 
 SCALE_MAX: Final = 2**48  # int64 then holds every draw, but for an event of probability e^(−2^14)
 SCALE_MIN: Final = Fraction(1, 2**48)  # so that 1/scale is a float for the error bars
@@ -90,10 +90,7 @@ class DiscreteLaplace:
             ValueError: ``size`` is negative.
             OSError: ``entropy`` gave fewer bytes than it was asked for.
         """
-        if not isinstance(entropy, Entropy):
-            raise TypeError(f"noise is drawn from an Entropy, got {type(entropy).__name__}")
-        if size < 0:
-            raise ValueError(f"cannot draw {size} times")
+        check_draws(size, entropy)
         table, loop = digits(self.scale), _loop(size)
         draws = np.empty(size, dtype=np.int64)
         ties: list[_Tie] = []

@@ -9,6 +9,19 @@ TIE_BITS: Final = 64  # of each further comparison
 _TIE_MASK: Final = 2**TIE_BITS - 1
 
 
+def check_draws(size: int, entropy: Entropy) -> None:
+    """Refuses what no sampler can draw.
+
+    Raises:
+        TypeError: ``entropy`` cannot be read from; a public seed cannot.
+        ValueError: ``size`` is negative.
+    """
+    if not isinstance(entropy, Entropy):
+        raise TypeError(f"noise is drawn from an Entropy, got {type(entropy).__name__}")
+    if size < 0:
+        raise ValueError(f"cannot draw {size} times")
+
+
 def read(entropy: Entropy, size: int) -> bytes:
     """``size`` bytes.
 
