@@ -82,7 +82,8 @@ class Release:
         """What is promised, and what that tells about one unit, in plain words (what is left: `Ledger.statement`)."""
         spend = spend_of(self.plan, kind=self.kind, window=self.window)
         told = plain_words.spend_told(spend, delta=self.plan.privacy.total_delta)
-        return f"{self.guarantee.statement(accounted=self.accounted)} {told}"
+        promised = self.guarantee.statement(accounted=self.accounted, windowed=self.window is not None)
+        return f"{promised} {told}"
 
     def save(self, path: str | PathLike[str]) -> None:
         """Writes a ``.hush`` file: after a crash there is the whole of it, or what was there before."""

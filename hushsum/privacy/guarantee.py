@@ -67,17 +67,18 @@ class Guarantee:
         if not is_positive(self.rho) if self.mechanism.name == DISCRETE_GAUSSIAN else self.rho is not None:
             raise PlanError("guarantee.rho", self.rho, "an exact number above 0 with discrete-gaussian, else None")
 
-    def statement(self, *, accounted: bool) -> str:
+    def statement(self, *, accounted: bool, windowed: bool = True) -> str:
         """The guarantee in plain words.
 
         Args:
             accounted: Whether a ledger was charged for this release.
+            windowed: Whether it is of a window, which might have been withheld.
         """
         parts = (
             self._promise(),
             self._participation(),
             self._means(),
-            self._outcome(),
+            self._outcome() if windowed else "",
             _accounting(accounted=accounted),
         )
         return " ".join(part for part in parts if part)

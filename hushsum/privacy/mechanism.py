@@ -6,7 +6,7 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import Final, Self
 
-from hushsum.canonical import INTEGER_LIMIT, real_text
+from hushsum.canonical import real_text
 from hushsum.errors import PlanError
 from hushsum.noise import SAMPLERS, Sampler, discrete_gaussian, discrete_laplace
 from hushsum.privacy.relation import is_positive
@@ -15,6 +15,9 @@ from hushsum.schema import Table
 DISCRETE_LAPLACE: Final = "discrete-laplace"
 DISCRETE_GAUSSIAN: Final = "discrete-gaussian"
 MECHANISMS: Final = (DISCRETE_LAPLACE, DISCRETE_GAUSSIAN)
+
+#: The count counters of 10^9 records then fit 63 bits; calibration asks for far less.
+COUNT_SCALE_MAX: Final = 2**33
 
 #: The least and the largest parameter of each, powers of two: what its sampler draws and a counter can hold.
 SCALES: Final[Mapping[str, tuple[Fraction, Fraction]]] = MappingProxyType(
@@ -32,7 +35,7 @@ class Mechanism:
     Args:
         name: ``discrete-laplace`` or ``discrete-gaussian``.
         scale: Its exact parameter: b with P(k) ∝ e^(−|k|/b), or σ² with P(k) ∝ e^(−k²/2σ²).
-        count_scale: c, by which one record moves the count counter; at least 1.
+        count_scale: c, by which one record moves the count counter; from 1 to 2^33.
         clients_scale: b of the discrete Laplace noise on the number of clients that decides whether a window is
             released; None: nothing noised decides it.
 
@@ -49,8 +52,9 @@ class Mechanism:
         if self.name not in MECHANISMS:
             raise PlanError("privacy.mechanism.name", self.name, " or ".join(map(repr, MECHANISMS)))
         _check_scale("scale", self.scale, self.name)
-        if type(self.count_scale) is not int or not 1 <= self.count_scale <= INTEGER_LIMIT:
-            raise PlanError("privacy.mechanism.count_scale", self.count_scale, f"an integer from 1 to {INTEGER_LIMIT}")
+        if type(self.count_scale) is not int or not 1 <= self.count_scale <= COUNT_SCALE_MAX:
+            expected = f"an integer from 1 to {COUNT_SCALE_MAX}"
+            raise PlanError("privacy.mechanism.count_scale", self.count_scale, expected)
         if self.clients_scale is not None:
             _check_scale("clients_scale", self.clients_scale, DISCRETE_LAPLACE)
 

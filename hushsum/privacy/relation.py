@@ -112,7 +112,8 @@ class Loss:
         left = delta - self.delta
         if left <= 0:
             return
-        if self.rho or self.half_squares:
+        # Of two bounds for what may be chosen from earlier outputs, only one may spend a delta.
+        if self.rho or (self.half_squares and not self.delta):
             yield Cost(epsilon_of(self.rho + self.half_squares, left), delta)
 
 
