@@ -301,7 +301,7 @@ def test_a_release_in_process_pays_for_the_counters_and_not_for_the_test_of_the_
 
 def test_a_release_in_process_says_nothing_of_a_test_that_did_not_run() -> None:
     plan = small_plan(window={"min_clients": 5})
-    assert "Whether a window is released" not in release(Sketch(plan)).statement()
+    assert "Whether a window is released" not in hs.release(hs.Sketch(plan)).statement()
     assert "Whether a window is released" in plan.guarantee.statement(accounted=True)
 
 
