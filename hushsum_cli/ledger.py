@@ -26,7 +26,7 @@ def show(*, file: Path, as_json: bool) -> None:
     """Show every spend of a ledger, what they tell together in plain words, and what is left."""
     from hushsum.privacy.ledger import Ledger
 
-    with Ledger(file) as opened:
+    with Ledger(file, read_only=True) as opened:
         limits, spends, statement = opened.limits, opened.events(), opened.statement()
         spent, left = opened.spent, opened.left
     if as_json:

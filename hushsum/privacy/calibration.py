@@ -36,7 +36,7 @@ def calibrate(sensitivity: Sensitivity, claim: Claim) -> Mechanism:
     """
     clients_scale = None
     if claim.clients_share is not None:
-        clients_scale = _held(DISCRETE_LAPLACE, round_up(1 / claim.clients_epsilon), claim)
+        clients_scale = _held(DISCRETE_LAPLACE, round_up(1 / claim.clients_epsilon), claim, "min_clients_share")
     if claim.delta:
         return _gaussian(sensitivity, claim, clients_scale)
     count_scale = _ceil(sensitivity.l1 * COUNT_SHARE / (1 - COUNT_SHARE))
@@ -108,14 +108,16 @@ def _accounting() -> ModuleType:
     return module
 
 
-def _held(name: str, scale: Fraction, claim: Claim) -> Fraction:
+def _held(name: str, scale: Fraction, claim: Claim, key: str = "epsilon") -> Fraction:
     if scale_fits(name, scale):
         return scale
     expected = (
         f"a guarantee whose noise a counter can hold: this one needs {name} of scale {_short(scale)}, which is drawn "
         f"{scales_text(name)}"
     )
-    raise PlanError("privacy.epsilon", real_text(claim.epsilon), expected)
+    came = claim.epsilon if key == "epsilon" else claim.clients_share
+    assert came is not None, "the share is what asks for this scale"
+    raise PlanError(f"privacy.{key}", real_text(came), expected)
 
 
 def _short(scale: Fraction) -> str:

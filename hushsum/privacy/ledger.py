@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
@@ -49,21 +50,26 @@ class Ledger:
 
     Args:
         path: The file; made where it is not there.
+        read_only: To look at it alone: the file is not made, and an older one stays what it is. A charge fails.
 
     Raises:
         LedgerError: The file is no ledger, is of a newer version, or lies where SQLite cannot keep it durable.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, read_only: bool = False) -> None:
         self._path = os.fspath(path)
         self._account: Account | None = None
         self._newest_number = 0
+        target = Path(self._path).absolute().as_uri() + "?mode=ro" if read_only else self._path
         try:
-            self._db = sqlite3.connect(self._path, timeout=_BUSY_SECONDS, isolation_level=None)
+            self._db = sqlite3.connect(target, timeout=_BUSY_SECONDS, isolation_level=None, uri=read_only)
         except sqlite3.Error as error:
             raise LedgerError(f"{self._path} cannot be opened as a ledger: {error}") from error
         try:
-            self._open()
+            if read_only:
+                self._check_version()
+            else:
+                self._open()
         except sqlite3.Error as error:
             self._db.close()
             raise LedgerError(f"{self._path} cannot be opened as a ledger: {error}") from error
@@ -165,19 +171,23 @@ class Ledger:
             if found != expected:
                 raise LedgerError(f"{self._path}: {pragma} is {found!r}, and a ledger needs {expected!r}")
         with self._transaction():
-            version, application = self._pragma("user_version"), self._pragma("application_id")
-            if version == 0 and not self._holds_something():
+            if self._pragma("user_version") == 0 and not self._holds_something():
                 for statement in _SCHEMA:
                     self._db.execute(statement)
                 self._db.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-            elif application != _APPLICATION_ID:
-                raise LedgerError(f"{self._path} is an SQLite file, but no ledger")
-            elif version not in _VERSIONS_READ:
-                raise LedgerError(
-                    f"{self._path} is a ledger of version {version}; this version of Hushsum reads {FORMAT_VERSION}"
-                )
-            if version != FORMAT_VERSION:  # an older Hushsum refuses the file from now on, instead of half of it
+            else:
+                self._check_version()
+            if self._pragma("user_version") != FORMAT_VERSION:  # an older Hushsum refuses it now, instead of half of it
                 self._db.execute(f"PRAGMA user_version = {FORMAT_VERSION}")
+
+    def _check_version(self) -> None:
+        if self._pragma("application_id") != _APPLICATION_ID:
+            raise LedgerError(f"{self._path} is an SQLite file, but no ledger")
+        version = self._pragma("user_version")
+        if version not in _VERSIONS_READ:
+            raise LedgerError(
+                f"{self._path} is a ledger of version {version}; this version of Hushsum reads {FORMAT_VERSION}"
+            )
 
     def _holds_something(self) -> bool:
         return bool(self._db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0])

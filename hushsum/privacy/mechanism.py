@@ -107,4 +107,5 @@ def scales_text(name: str) -> str:
 
 def _check_scale(key: str, scale: Fraction, name: str) -> None:
     if not is_positive(scale) or not scale_fits(name, scale):
-        raise PlanError(f"privacy.mechanism.{key}", scale, f"an exact rational {scales_text(name)}")
+        came = real_text(scale) if isinstance(scale, Fraction) else scale
+        raise PlanError(f"privacy.mechanism.{key}", came, f"an exact rational {scales_text(name)}")

@@ -1,10 +1,13 @@
 """`hushsum ledger show`, on the ledgers of analysts."""
 
 import json
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner, Result
 
 import hushsum as hs
@@ -12,6 +15,7 @@ from hushsum.privacy.account import Limits
 from hushsum_cli.ledger import ledger
 from tests.hushsum.privacy.spends import gaussian, spend
 
+LEDGER_V1 = Path(__file__).parents[1] / "hushsum/privacy/ledger_v1.sql"
 LIMITS = Limits("", "record", "add/remove", Fraction(3), Fraction(1, 10**6))
 
 
@@ -54,3 +58,17 @@ def test_a_new_ledger_says_that_nothing_was_charged(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     assert show(str(tmp_path / "none.db")).exit_code == 2
     assert not list(tmp_path.iterdir())
+
+
+def test_looking_changes_nothing_not_even_the_version_of_an_older_file(tmp_path: Path) -> None:
+    old = tmp_path / "old.db"
+    with closing(sqlite3.connect(old)) as database:
+        database.executescript(LEDGER_V1.read_text("utf-8"))
+    before = old.read_bytes()
+    assert show(str(old)).exit_code == 0
+    assert old.read_bytes() == before
+    empty = tmp_path / "empty.db"
+    empty.touch()
+    with pytest.raises(hs.LedgerError, match="no ledger"):
+        raise show(str(empty)).exception or AssertionError("it was taken for a ledger")
+    assert empty.read_bytes() == b""

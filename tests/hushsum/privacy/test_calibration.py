@@ -225,7 +225,8 @@ def test_a_claim_that_makes_no_sense_is_refused_by_its_key(key: str, change: dic
 def test_noise_that_no_counter_could_hold_is_refused_with_its_size(claim: Claim, needed: str) -> None:
     with pytest.raises(PlanError, match=needed) as refusal:
         calibrate(hashed(10**8), claim)
-    assert refusal.value.key == "privacy.epsilon"
+    to_blame = "epsilon" if claim.clients_share is None else "min_clients_share"
+    assert refusal.value.key == f"privacy.{to_blame}"
 
 
 def test_without_the_accountant_a_refusal_names_both_ways_out(monkeypatch: pytest.MonkeyPatch) -> None:
