@@ -12,7 +12,7 @@ import numpy as np
 from edge_client.draft import Add, Unbound
 from edge_client.errors import EventTimeError
 from hushsum.delta import Delta, DeltaId, encode_all, shows_presence
-from hushsum.families import SetRecords
+from hushsum.families import SetRecords, vector_rows
 from hushsum.plan import Plan
 
 _TIME_MS_MAX: Final = 2**53 - 1
@@ -37,12 +37,13 @@ def split(plan: Plan, records: Any, window: int, labels: object = None) -> Batch
 
     Args:
         plan: What is collected.
-        records: (n, d), or (d,) for one. Sets: n integer arrays, one of them alone, or a scipy CSR matrix.
+        records: (n, d), or (d,) for one; a list is one record if it holds numbers and nothing that could be a row.
+            Sets: n integer arrays, one of them alone, or a scipy CSR matrix.
         window: Of all of them.
         labels: For a plan with classes: n of them, or one for one record.
 
     Raises:
-        RecordError: The array cannot be used at all.
+        RecordError: An array of another type or dimension, or labels of another number.
     """
     deltas, dropped = encode_all(plan, _several(plan, records), window=window, id=_NO_ID, labels=labels)
     unbound = tuple(Unbound(delta.records, partial(_pack, delta, plan)) for delta in deltas)
@@ -53,9 +54,14 @@ def split(plan: Plan, records: Any, window: int, labels: object = None) -> Batch
 def copied(records: Any) -> Any:
     """Records that nobody else writes to: whatever NumPy reads, lists of it, or a CSR matrix."""
     if isinstance(records, np.ndarray) or hasattr(records, "indptr"):
-        return records.copy()
-    if isinstance(records, list | tuple):
-        return [_copied_item(item) for item in records]
+        mine = records.copy()
+        if isinstance(mine, np.ndarray) and mine.dtype == np.object_:
+            for place, item in np.ndenumerate(records):
+                mine[place] = _copied_item(item)
+        return mine
+    rows = vector_rows.rows_of(records)
+    if rows is not None:
+        return [_copied_item(item) for item in rows]
     return _copied_item(records)
 
 
@@ -69,23 +75,27 @@ def _copied_item(item: Any) -> Any:
     if hasattr(item, "to_pylist"):  # pyarrow's, which never change
         return item
     if hasattr(item, "__array__") or isinstance(item, array | memoryview):
-        return np.asarray(item).copy()
-    return item
+        try:
+            return np.asarray(item).copy()
+        except Exception:  # noqa: BLE001 -- what one record raises is no reason to refuse the others
+            return None
+    rows = vector_rows.rows_of(item)
+    return item if rows is None else rows
 
 
 def _several(plan: Plan, records: Any) -> Any:
     """Several records, where it was one; the family says what is wrong with them."""
     if isinstance(plan.record, SetRecords):
-        return [records] if isinstance(records, np.ndarray) and records.ndim == 1 else records
-    if isinstance(records, np.ndarray):
-        return records[np.newaxis] if records.ndim == 1 else records
-    try:
-        rows = np.asarray(records)
-    except (ValueError, OverflowError):  # rows of different lengths: the odd ones drop alone
-        return records
-    if rows.dtype == np.object_:
-        return records
-    return rows[np.newaxis] if rows.ndim == 1 else rows
+        one = isinstance(records, np.ndarray) and records.ndim == 1 and records.dtype != np.object_
+        return [records] if one else records
+    if not isinstance(records, np.ndarray) and hasattr(records, "__array__"):
+        records = np.asarray(records)
+    rows = vector_rows.rows_of(records)
+    if rows is not None:  # of any length and type: read one by one
+        return [rows] if vector_rows.is_one_record(rows) else records
+    if isinstance(records, array | memoryview):
+        records = np.asarray(records)
+    return records[np.newaxis] if isinstance(records, np.ndarray) and records.ndim == 1 else records
 
 
 def _pack(delta: Delta, plan: Plan, id: DeltaId) -> bytes:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from itertools import chain
 from math import prod
 from typing import Any, Final, Self
 
@@ -66,7 +67,7 @@ class Sketch:
 
         Args:
             records: (n, d); float64, float32, integers or booleans, clipped to the plan's bounds. Sets: a list of n
-                integer arrays, or a scipy CSR matrix.
+                integer arrays, or a scipy CSR matrix. Each row of a list is read by itself.
             clients: For unit ``client``: n client ids, one a record, all strings, all bytes or all integers; the
                 contribution bound holds over all additions.
             labels: For a plan with classes: n strings, one a record.
@@ -76,7 +77,7 @@ class Sketch:
             set, for a label that the plan does not have.
 
         Raises:
-            RecordError: The array cannot be used at all.
+            RecordError: An array of another type or dimension, or ids or labels of another number.
             ContributionError: A client exceeds the plan's ``records_per_client``. Nothing is added.
         """
         family = self.plan.family
@@ -116,7 +117,7 @@ class Sketch:
 
         Raises:
             PlanMismatchError: Their plan ids differ.
-            MergeError: Something would be counted twice.
+            MergeError: Something would be counted twice, or clients' ids are of another type there.
             ContributionError: A client is in both, and beyond the bound in their sum.
         """
         if not isinstance(other, Sketch):
@@ -124,6 +125,9 @@ class Sketch:
         self._same_plan(other)
         if self._parts.keys() & other._parts.keys():
             raise MergeError("the two sketches have a part in common, which would be counted twice")
+        kinds = _kinds(self._contributions, other._contributions)
+        if len(kinds) > 1:
+            raise MergeError(f"clients: ids of types {' and '.join(kinds)}, expected one type in a sketch")
         merged = Sketch(self.plan)
         merged._contributions = self._contributions + other._contributions
         self._check_bound(merged._contributions)
@@ -174,9 +178,9 @@ class Sketch:
         ids = [_client_id(client) for client in clients]
         if len(ids) != len(kept):
             raise RecordError(f"clients: {len(ids)} ids for {len(kept)} records")
-        kinds = {type(client).__name__ for client in (*ids, *list(self._contributions)[:1])}
+        kinds = _kinds(ids, self._contributions)
         if len(kinds) > 1:
-            raise RecordError(f"clients: ids of types {' and '.join(sorted(kinds))}, expected one type in a sketch")
+            raise RecordError(f"clients: ids of types {' and '.join(kinds)}, expected one type in a sketch")
         new = Counter(client for client, usable in zip(ids, kept, strict=True) if usable)
         self._check_bound(Counter({client: count + self._contributions[client] for client, count in new.items()}))
         return new
@@ -189,6 +193,11 @@ class Sketch:
             if count > bound:
                 expected = f"at most privacy.records_per_client = {bound}"
                 raise ContributionError(f"client {client!r} would contribute {count} records, {expected}")
+
+
+def _kinds(*ids: Iterable[ClientId]) -> list[str]:
+    """The types of ids, by name: of two types, one client could be two, as "7" and 7, and pass the bound."""
+    return sorted({type(client).__name__ for client in chain(*ids)})
 
 
 def _client_id(value: object) -> ClientId:

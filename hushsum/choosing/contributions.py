@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from hushsum.errors import RecordError
 from hushsum.families import Family, SetRecords
+from hushsum.families.vector_rows import readable
 from hushsum.plan import Plan
 
 Floats = npt.NDArray[np.float64]
@@ -47,16 +48,13 @@ def usable_records(plan: Plan, records: Any, clients: Iterable[Any] | None) -> U
         clients: For unit ``client`` n ids, one a record.
 
     Raises:
-        RecordError: The records cannot be used at all, or the ids are of another number.
+        RecordError: An array of records of another type or dimension, or ids of another number.
     """
     _, kept = plan.family.accept(records)
     numbers = _within_bound(plan.privacy.records_per_client, clients, kept)
     if isinstance(plan.record, SetRecords):
         return _sets(records, numbers)
-    if isinstance(records, list | tuple):  # one by one: the type of the whole list is decided by all of them
-        rows = [np.asarray(records[number], np.float64) for number in numbers]
-        return np.stack(rows) if rows else np.empty((0, plan.vectors.dim))
-    return np.asarray(np.asarray(records)[numbers], np.float64)
+    return np.asarray(readable(records, plan.vectors.dim)[numbers], np.float64)
 
 
 def contribution_sum(family: Family, records: Usable, queries: Any, *, root: bool) -> int:

@@ -15,6 +15,7 @@ Int64 = npt.NDArray[np.int64]
 UInt32 = npt.NDArray[np.uint32]
 Bools = npt.NDArray[np.bool_]
 _UNUSABLE: Final = np.empty(0, np.int64)
+_OUTSIDE: Final = np.int64(-1)  # of every universe
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,14 +74,15 @@ class Universe:
         """Usable sets, and the mask (n,) of those that were kept.
 
         A set that is empty, unsorted, has an id twice or one outside the universe, or is no set of integers, is dropped
-        alone. The ids of a CSR matrix with 32-bit indices are not copied where all sets are kept.
+        alone, and so is a row of a CSR matrix that stores a zero: nobody can tell whether its id is meant. The ids of a
+        CSR matrix with 32-bit indices are not copied where all sets are kept.
 
         Args:
-            records: A list of n integer arrays of one axis, a pyarrow array of lists, or an (n, universe) scipy CSR
+            records: A list or an array of objects of n integer arrays of one axis, a pyarrow array of lists, or an (n, universe) scipy CSR
                 matrix whose stored entries are the ids.
 
         Raises:
-            RecordError: Another type, or a CSR matrix with explicit zeros or of another width.
+            RecordError: Neither, or a CSR matrix of another width or type. What the items of a list are never raises.
         """
         starts, ids = self._read(records, "records")
         kept = self._usable(starts, ids)
@@ -131,12 +133,14 @@ class Universe:
             return self._read_csr(sets, what)
         if hasattr(sets, "to_pylist"):  # pyarrow's lists
             sets = sets.to_pylist()
+        if isinstance(sets, np.ndarray) and sets.dtype == np.object_ and sets.ndim:
+            sets = sets.tolist()
         if isinstance(sets, str | bytes) or not isinstance(sets, Sequence):
             came = f"an array of shape {sets.shape}" if isinstance(sets, np.ndarray) else type(sets).__name__
             raise RecordError(f"{what}: got {came}, expected a list of integer arrays, or a scipy CSR matrix")
         found = [_ids(item) for item in sets]
         refused = [(number, why) for number, why in enumerate(found) if isinstance(why, str)]
-        if refused and (what == "queries" or len(refused) == len(found)):
+        if refused and what == "queries":
             raise RecordError(f"{what}: number {refused[0][0]}: {refused[0][1]}")
         arrays = [_UNUSABLE if isinstance(ids, str) else ids for ids in found]
         sizes = np.fromiter(map(len, arrays), np.int64, len(arrays))
@@ -154,8 +158,10 @@ class Universe:
         if entries.dtype.kind not in "biuf":
             raise RecordError(f"{what}: got a matrix of {entries.dtype}, expected real numbers or booleans")
         if not entries.all():
-            expected = "entries other than 0 alone: matrix.eliminate_zeros()"
-            raise RecordError(f"{what}: the CSR matrix stores zeros explicitly, expected {expected}")
+            if what == "queries":
+                expected = "entries other than 0 alone: matrix.eliminate_zeros()"
+                raise RecordError(f"{what}: the CSR matrix stores zeros explicitly, expected {expected}")
+            ids = np.where(entries == 0, _OUTSIDE, ids.astype(np.int64))  # their rows drop alone
         return starts, ids
 
 
@@ -167,7 +173,7 @@ def _ids(item: Any) -> Int64 | str:
         return f"got a {type(item).__name__}, which has no order; expected sorted(...) of it"
     try:
         array = np.asarray(item)
-    except ValueError as error:
+    except Exception as error:  # noqa: BLE001 -- anything may be in a list, and NumPy calls what its items define
         return f"not an array: {error}"
     if array.size == 0 and array.ndim == 1:
         return _UNUSABLE

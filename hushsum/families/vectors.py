@@ -1,6 +1,7 @@
 """Vector records as float32: read, clipped to the public bounds, transformed, centred on their midpoint.
 
-This is part of the definition of a family's bytes: coordinates are cast to float32 (round to nearest), clipped to
+This is part of the definition of a family's bytes: coordinates are cast to float32 (round to nearest; those of a list
+by way of float64, row by row: :mod:`hushsum.families.vector_rows`), clipped to
 float32 of the bounds, put through the plan's transforms (:mod:`hushsum.families.transforms`), clipped to the bounds
 that follow for what comes out, and less float32 of their midpoint in float32 arithmetic. A real of the plan becomes
 float32 by way of float64. A :class:`Space` does all of it; a :class:`Box` is the part without transforms.
@@ -19,6 +20,7 @@ from hushsum.errors import PlanError, RecordError
 from hushsum.families import rounding
 from hushsum.families.family import Float32, Records, RecordSchema, VectorRecords
 from hushsum.families.transforms import Float64, Transforms, UnitNorm, float32
+from hushsum.families.vector_rows import readable
 from hushsum.parameters import Parameters
 from hushsum.schema import Table
 
@@ -108,10 +110,11 @@ class Space:
         A record with NaN or infinity is dropped alone; in a list, so is one that is no row of d numbers.
 
         Args:
-            records: (n, d) float64, float32, integers or booleans, in the unit of the bounds.
+            records: In the unit of the bounds: (n, d) float64, float32, integers or booleans, or a list or an array of
+                objects, of n rows, each read by itself.
 
         Raises:
-            RecordError: Another type or dimension.
+            RecordError: An array of another type or dimension. What the items of a list are never raises.
         """
         usable, kept = self.box.read(records)
         if self.transforms.steps:
@@ -141,7 +144,8 @@ class Space:
         """
         usable, kept = self.accept(records)
         if not kept.all():
-            raise RecordError("records: got NaN or infinity, expected finite numbers")
+            number, dim = int(np.argmin(kept)), len(self.box.lower)
+            raise RecordError(f"records: number {number} has NaN or infinity, or is no row of {dim} numbers")
         return usable
 
     def queries(self, queries: npt.ArrayLike) -> Float32:
@@ -225,7 +229,7 @@ class Box:
 
     def read(self, records: npt.ArrayLike) -> tuple[Float32, npt.NDArray[np.bool_]]:
         """Usable records, clipped, (k, d) float32, and the mask (n,) of those that were kept."""
-        array = self._matrix(_row_by_row(records, len(self.lower)), "records")
+        array = self._matrix(readable(records, len(self.lower)), "records")
         finite = np.isfinite(array)
         kept = np.ones(len(array), np.bool_) if finite.all() else finite.all(axis=1)
         with np.errstate(over="ignore"):  # a float64 beyond float32 is clipped like any other
@@ -257,35 +261,6 @@ class Box:
                 f"{what}: got an array of shape {array.shape}, expected (n, {dim}); one point is array.reshape(1, -1)"
             )
         return array
-
-
-def _row_by_row(records: npt.ArrayLike, dim: int) -> npt.ArrayLike:
-    """A list of which NumPy makes no array of numbers, because of some rows: those become NaN, and drop alone.
-
-    Where no row can be read it is left as it is, to be refused.
-    """
-    if not isinstance(records, list | tuple):
-        return records
-    try:
-        if np.asarray(records).dtype != np.object_:
-            return records
-    except (ValueError, OverflowError):
-        pass
-    rows = np.full((len(records), dim), np.nan)
-    read = [_read_row(record, row) for record, row in zip(records, rows, strict=True)]
-    return rows if any(read) else records
-
-
-def _read_row(record: object, row: Float64) -> bool:
-    try:
-        values = np.asarray(record)
-        numbers = values.astype(np.float64) if values.dtype.kind in "biuf" else np.empty(0)
-    except (ValueError, TypeError, OverflowError):
-        return False
-    if numbers.shape != row.shape:
-        return False
-    row[:] = numbers
-    return True
 
 
 def _within(records: Float32, lower: Float32, upper: Float32) -> bool:

@@ -61,7 +61,7 @@ def spend_told(spend: Spend, *, delta: Fraction) -> str:
         delta: The δ at which zCDP is converted: the population's ``total_delta``.
     """
     if not spend.events:
-        return "A public number alone decided that nothing is shown: that tells nothing about anybody, and costs nothing."
+        return "A public number decided that nothing is shown: that tells nothing about anybody, and costs nothing."
     cost = spend.loss.cost(delta)
     if cost is None:
         return f"At a delta of {numeral(delta, up=True)} no epsilon holds for it."
