@@ -66,21 +66,22 @@ def copied(records: Any) -> Any:
 
 
 def _copied_item(item: Any) -> Any:
-    if isinstance(item, float | int | np.generic):
-        return item
-    if isinstance(item, list | tuple):
-        return list(item)
+    rows = vector_rows.rows_of(item)
+    if rows is not None:
+        return rows
     if isinstance(item, np.ndarray | set):  # a masked array stays one, and a set, to be refused as what they are
         return item.copy()
-    if hasattr(item, "to_pylist"):  # pyarrow's, which never change
+    unchanging = isinstance(item, np.generic) or hasattr(item, "to_pylist")  # numbers, and pyarrow's
+    if unchanging or not (hasattr(item, "__array__") or isinstance(item, array | memoryview | bytearray)):
         return item
-    if hasattr(item, "__array__") or isinstance(item, array | memoryview):
-        try:
-            return np.asarray(item).copy()
-        except Exception:  # noqa: BLE001 -- what one record raises is no reason to refuse the others
-            return None
-    rows = vector_rows.rows_of(item)
-    return item if rows is None else rows
+    return _copied_array(item)
+
+
+def _copied_array(item: Any) -> Any:
+    try:
+        return np.asarray(item).copy()
+    except Exception:  # noqa: BLE001 -- what one record raises is no reason to refuse the others: None is dropped alone
+        return None
 
 
 def _several(plan: Plan, records: Any) -> Any:
@@ -88,13 +89,10 @@ def _several(plan: Plan, records: Any) -> Any:
     if isinstance(plan.record, SetRecords):
         one = isinstance(records, np.ndarray) and records.ndim == 1 and records.dtype != np.object_
         return [records] if one else records
-    if not isinstance(records, np.ndarray) and hasattr(records, "__array__"):
-        records = np.asarray(records)
+    records = vector_rows.typed(records)
     rows = vector_rows.rows_of(records)
     if rows is not None:  # of any length and type: read one by one
         return [rows] if vector_rows.is_one_record(rows) else records
-    if isinstance(records, array | memoryview):
-        records = np.asarray(records)
     return records[np.newaxis] if isinstance(records, np.ndarray) and records.ndim == 1 else records
 
 

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from itertools import chain
+from itertools import chain, islice
 from math import prod
 from typing import Any, Final, Self
 
@@ -125,7 +125,7 @@ class Sketch:
         self._same_plan(other)
         if self._parts.keys() & other._parts.keys():
             raise MergeError("the two sketches have a part in common, which would be counted twice")
-        kinds = _kinds(self._contributions, other._contributions)
+        kinds = _kinds(islice(self._contributions, 1), islice(other._contributions, 1))
         if len(kinds) > 1:
             raise MergeError(f"clients: ids of types {' and '.join(kinds)}, expected one type in a sketch")
         merged = Sketch(self.plan)
@@ -178,7 +178,7 @@ class Sketch:
         ids = [_client_id(client) for client in clients]
         if len(ids) != len(kept):
             raise RecordError(f"clients: {len(ids)} ids for {len(kept)} records")
-        kinds = _kinds(ids, self._contributions)
+        kinds = _kinds(ids, islice(self._contributions, 1))
         if len(kinds) > 1:
             raise RecordError(f"clients: ids of types {' and '.join(kinds)}, expected one type in a sketch")
         new = Counter(client for client, usable in zip(ids, kept, strict=True) if usable)

@@ -78,8 +78,8 @@ class Universe:
         CSR matrix with 32-bit indices are not copied where all sets are kept.
 
         Args:
-            records: A list or an array of objects of n integer arrays of one axis, a pyarrow array of lists, or an (n, universe) scipy CSR
-                matrix whose stored entries are the ids.
+            records: A list or an array of objects, of n integer arrays of one axis, a pyarrow array of lists, or an
+                (n, universe) scipy CSR matrix whose stored entries are the ids.
 
         Raises:
             RecordError: Neither, or a CSR matrix of another width or type. What the items of a list are never raises.

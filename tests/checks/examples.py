@@ -1,6 +1,6 @@
 """Parameters and points to check every sketch family with: a new family needs an entry in EXAMPLES and no more."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import product
@@ -17,6 +17,7 @@ from hushsum.schema import Table
 
 Floats = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
+_CSR_MAX: Final = 10_000  # of a universe whose matrices are made
 
 
 class Points(Protocol):
@@ -60,8 +61,34 @@ class Points(Protocol):
         ...
 
     def unusable_arrays(self) -> dict[str, Any]:
-        """What is refused as a whole, by what is wrong with it."""
+        """What is refused as a whole, by what is wrong with it: nothing that one record decides."""
         ...
+
+    def unusable_queries(self) -> dict[str, Any]:
+        """What is refused as queries, but as records drops one by one."""
+        ...
+
+    def odd_batches(self, points: Any) -> Iterator[tuple[str, Any, Any, Any]]:
+        """Batches without a type for all records: a name, some records, one odd one alone, and all of them.
+
+        The odd one came by mistake, or is of another form; each is to be read by itself.
+        """
+        ...
+
+
+class Raising:
+    """A record that cannot be read."""
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Floats:
+        raise RuntimeError("not today")
+
+
+def objects(rows: list[Any]) -> npt.NDArray[np.object_]:
+    """An array (n,) of whatever these are."""
+    array = np.empty(len(rows), object)
+    for place, row in enumerate(rows):
+        array[place] = row
+    return array
 
 
 @dataclass(frozen=True)
@@ -121,8 +148,7 @@ class Vectors:
     def unusable_arrays(self) -> dict[str, Any]:
         dim, good = self.dim, np.ones((3, self.dim))
         return {
-            "object": good.astype(object),
-            "None": [[None] * dim],
+            "objects of another dimension": np.ones((3, dim + 7), object),
             "complex": good.astype(complex),
             "str": good.astype(str),
             "float16": good.astype(np.float16),
@@ -132,7 +158,56 @@ class Vectors:
             "a number": 1.0,
             "three axes": good[None],
             "masked": np.ma.masked_array(good, mask=good > 2),
+        }
+
+    def unusable_queries(self) -> dict[str, Any]:
+        dim = self.dim
+        return {
+            "object": np.ones((3, dim), object),
+            "None": [[None] * dim],
             "ragged": [[1.0] * (dim + 7), [1.0] * (dim + 8)],
+            "strings": [["1"] * dim],
+        }
+
+    def odd_batches(self, points: Floats) -> Iterator[tuple[str, Any, Any, Any]]:
+        rows: dict[str, list[Any]] = {
+            "floats": points.tolist(),
+            "integers": np.rint(points).astype(int).tolist(),
+            "arrays": list(points),
+            "float32": list(points.astype(np.float32)),
+            "float16": list(points.astype(np.float16)),
+        }
+        for name, one in self._odd(points).items():
+            for kind, some in rows.items():
+                yield f"{name} after {kind}", some, [one], [*some, one]
+            tuples = tuple(map(tuple, rows["floats"]))
+            yield f"{name} before tuples", tuples, (one,), (one, *tuples)
+            yield f"{name} among objects", objects(rows["floats"]), objects([one]), objects([one, *rows["floats"]])
+
+    def _odd(self, points: Floats) -> dict[str, Any]:
+        dim, numbers = self.dim, points[0].tolist()
+        return {
+            "strings": ["1"] * dim,
+            "bytes": [b"1"] * dim,
+            "None": None,
+            "a None": [None] * dim,
+            "complex": [1j] * dim,
+            "nested": [[1.0] * dim],
+            "huge": [10**400] * dim,
+            "larger than 64 bits": [2**70] * dim,
+            "longer": [1.0] * (dim + 7),
+            "empty": [],
+            "a number": 1.0,
+            "a date": np.array(["2020-01-01"] * dim, "M8[D]"),
+            "masked": np.ma.masked_array(points[0], mask=[True] * dim),
+            "raises": Raising(),
+            "NaN": np.full(dim, np.nan, np.float32),
+            "a float": numbers,
+            "long double": points[0].astype(np.longdouble),
+            "float16": points[0].astype(np.float16),
+            "huge numbers": [2**63] * dim,
+            "booleans": [True] * dim,
+            "objects": points[0].astype(object),
         }
 
 
@@ -211,22 +286,66 @@ class IdSets:
         return [[way() if i in which else each for i, each in enumerate(points)] for way in ways]
 
     def unusable_arrays(self) -> dict[str, Any]:
-        matrix = sparse.csr_matrix(np.eye(3, self.universe)) if self.universe <= 10_000 else None
-        arrays = {
+        arrays: dict[str, Any] = {"an array": np.ones((3, 4)), "text": "1 2 3", "a number": 1.0}
+        if self.universe <= _CSR_MAX:
+            matrix = sparse.csr_matrix(np.eye(3, self.universe))
+            arrays |= {"COO": matrix.tocoo(), "another width": matrix[:, :5].tocsr()}
+        return arrays
+
+    def unusable_queries(self) -> dict[str, Any]:
+        arrays: dict[str, Any] = {
             "float": [np.array([1.0, 2.0])],
             "two axes": [np.array([[1, 2]])],
-            "an array": np.ones((3, 4)),
-            "text": "1 2 3",
             "strings": [np.array(["1"])],
-            "a number": 1.0,
             "None": [None],
             "masked": [np.ma.masked_array([1, 2], mask=[False, True])],
         }
-        if matrix is not None:
-            zeros = matrix.copy()
-            zeros.data[0] = 0
-            arrays |= {"explicit zeros": zeros, "COO": matrix.tocoo(), "another width": matrix[:, :5].tocsr()}
+        if self.universe <= _CSR_MAX:
+            arrays["explicit zeros"] = self._csr([np.array([1, 2])])
+            arrays["explicit zeros"].data[1] = 0
         return arrays
+
+    def odd_batches(self, points: list[Int64]) -> Iterator[tuple[str, Any, Any, Any]]:
+        for name, one in self._odd().items():
+            yield f"{name} after arrays", points, [one], [*points, one]
+            yield f"{name} among objects", objects(points), objects([one]), objects([one, *points])
+        if self.universe > _CSR_MAX:
+            return
+        for name, ids, entry in (
+            ("a zero", [3, 4], 0),
+            ("twice", [2, 2], 1),
+            ("unsorted", [3, 2], 1),
+            ("empty", [], 1),
+        ):
+            last, before = self._csr([np.array(ids, int)]), self._csr(points)
+            last.data[:1] = entry
+            both = self._csr([*points, np.array(ids, int)])
+            both.data[len(before.data) : len(before.data) + 1] = entry
+            yield f"{name} in a matrix", before, last, both
+
+    def _csr(self, rows: list[Int64]) -> Any:
+        starts, ids = np.cumsum([0, *map(len, rows)]), np.concatenate(rows)
+        return sparse.csr_matrix((np.ones(len(ids)), ids, starts), (len(rows), self.universe))
+
+    def _odd(self) -> dict[str, Any]:
+        return {
+            "twice": [2, 2],
+            "unsorted": [3, 2],
+            "outside": [0, self.universe],
+            "empty": np.empty(0, np.int64),
+            "strings": ["1"],
+            "None": None,
+            "complex": [1j],
+            "floats": [1.0, 2.0],
+            "nested": [[1, 2]],
+            "huge": [10**400],
+            "a number": 1,
+            "a set": {1, 2},
+            "masked": np.ma.masked_array([1, 2], mask=[False, True]),
+            "raises": Raising(),
+            "8 bits": np.array([1, 2], np.uint8),
+            "64 bits": np.array([1, 2], np.uint64),
+        }
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,16 @@
 """What every sketch family does with what comes from outside: records, increments, packed bytes, keys."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
-from hushsum import canonical
+from edge_client.batches import copied, split
+from hushsum import Plan, Sketch, canonical
+from hushsum.collection import Collection
+from hushsum.delta import Delta, DeltaId, apply, encode_all
 from hushsum.errors import DeltaError, PlanError, Reason, RecordError
 from hushsum.families import FAMILIES
 from hushsum.schema import Table
@@ -104,6 +109,50 @@ def test_an_array_that_cannot_be_used_is_refused(example: Example) -> None:
         with pytest.raises(RecordError, match="queries"):
             family.answer(np.zeros(family.shape, np.int64), array)
         assert what
+    for what, array in example.points.unusable_queries().items():
+        with pytest.raises(RecordError, match="queries"):
+            family.answer(np.zeros(family.shape, np.int64), array)
+        assert what
+
+
+def test_no_record_changes_what_becomes_of_others_of_its_batch(example: Example, rng: np.random.Generator) -> None:
+    """Whatever it is, and however it comes: a batch becomes the sum of what its parts become, on the device too."""
+    plan, points = plan_of(example), example.points
+    for what, others, one, both in points.odd_batches(points.random(rng, 5)):
+        apart = [sketched(plan, batch) for batch in (others, one)]
+        assert apart[0].any(), what
+        for way in (sketched, encoded, on_the_device):
+            assert np.array_equal(way(plan, both), apart[0] + apart[1]), f"{what}, {way.__name__}"
+
+
+def plan_of(example: Example) -> Plan:
+    record = Collection(example.points.record, (), (), ()).to_fields()
+    sketch = {"family": example.family, **example.build().to_fields()}
+    fields = {"name": "test", "record": record, "sketch": sketch}
+    privacy, window = {"epsilon": 1, "total_epsilon": 100}, {"length": "1h", "lateness": "5m"}
+    return Plan.from_fields({**fields, "privacy": privacy, "window": window}, example.parameters)
+
+
+def sketched(plan: Plan, records: Any) -> npt.NDArray[np.int64]:
+    sketch = Sketch(plan)
+    sketch.add(records)
+    return sketch.counters
+
+
+def encoded(plan: Plan, records: Any) -> npt.NDArray[np.int64]:
+    return folded(plan, encode_all(plan, records, window=0, id=DeltaId(0, 0))[0])
+
+
+def on_the_device(plan: Plan, records: Any) -> npt.NDArray[np.int64]:
+    unbound = split(plan, copied(records), 0).addition.deltas
+    return folded(plan, [Delta.unpack(each.pack(DeltaId(0, 0)), plan) for each in unbound])
+
+
+def folded(plan: Plan, deltas: list[Delta]) -> npt.NDArray[np.int64]:
+    counters, counts = np.zeros(plan.counters_shape, np.int64), np.zeros(1, np.int64)
+    for delta in deltas:
+        apply(delta, counters, counts, 1)
+    return counters
 
 
 def test_a_bad_record_is_dropped_alone_and_a_bad_query_is_refused(example: Example, rng: np.random.Generator) -> None:

@@ -1,6 +1,7 @@
 """What a caller may give: copied before another thread reads it, and cut into the deltas of the usable records."""
 
 from array import array
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from edge_client.batches import copied, split
 from hushsum import Plan, RecordError, Sketch
 from hushsum.delta import Delta, DeltaId, apply
+from tests.checks.examples import Raising, objects
 from tests.plans import classed_plan, client_plan, small_plan
 
 RECORDS = np.random.default_rng(0).uniform(0, 10, (20, 2))
@@ -76,9 +78,9 @@ def overwritten(given: Any) -> None:
     [
         RECORDS.copy(), RECORDS.tolist(), list(RECORDS.copy()), tuple(RECORDS.tolist()), frame(), RECORDS[0].tolist(),
         array("d", [1.0, 2.0]), memoryview(RECORDS.copy().data), [array("d", row) for row in RECORDS.tolist()],
-        [Frame(row) for row in RECORDS.tolist()],
+        [Frame(row) for row in RECORDS.tolist()], deque(map(deque, RECORDS.tolist())),
     ],
-    ids=["array", "lists", "arrays", "tuple", "frame", "one", "array.array", "buffer", "array.arrays", "series"],
+    ids=["array", "lists", "arrays", "tuple", "frame", "one", "array.array", "buffer", "buffers", "series", "deques"],
 )  # fmt: skip
 def test_a_copy_keeps_what_the_caller_overwrites(given: Any) -> None:
     mine = copied(given)
@@ -109,15 +111,38 @@ def test_a_row_of_another_length_is_left_out_alone_however_a_batch_is_cut(plan: 
 @pytest.mark.parametrize(
     "given",
     [
-        [[1.0], [1.0, 2.0, 3.0]], ["ab", "cd"], [[]], [None, None], [1.0, None], [[[1.0, 2.0]], [[1.0]]], "text", None,
-        {}, np.ma.masked_array([1.0, 2.0], [True, False]), np.ma.masked_array(RECORDS, RECORDS > 5),
-        Frame([["x", 1]]), [[10**400, 1], [2]],
+        "text", None, {}, 1.0, np.ma.masked_array([1.0, 2.0], [True, False]),
+        np.ma.masked_array(RECORDS, RECORDS > 5), Frame([["x", 1]]), np.zeros(3), np.ones((2, 2), complex),
+        np.ones((2, 3), object),
     ],
     ids=lambda given: repr(given)[:30],
 )  # fmt: skip
-def test_what_holds_no_record_at_all_is_refused(given: Any) -> None:
+def test_what_is_no_batch_whatever_its_records_are_is_refused(given: Any) -> None:
     with pytest.raises(RecordError):
         split(small_plan(), copied(given), 0)
+
+
+@pytest.mark.parametrize(
+    "given, dropped",
+    [
+        ([], 0), ([[1.0], [1.0, 2.0, 3.0]], 2), (["ab", "cd"], 2), ([[]], 1), ([None, None], 2), ([1.0, None], 1),
+        ([1.0, 2.0, 3.0], 1), ([[[1.0, 2.0]], [[1.0]]], 2), ([[10**400, 1], [2]], 2), ([["1", "2"]], 1),
+        (np.array([[None, 1.0]]), 1), ([Raising()] * 2, 2),
+    ],
+    ids=lambda given: repr(given)[:30],
+)  # fmt: skip
+def test_a_list_without_a_usable_record_is_a_batch_of_none(given: Any, dropped: int) -> None:
+    counters, count = counters_of(small_plan(), copied(given))
+    assert count == dropped
+    assert not counters.any()
+
+
+@pytest.mark.parametrize("odd", [None, 1.0, "x", ["x", "y"], [1j, 2], [], [10**400, 1], {1}, Raising()], ids=repr)
+def test_no_record_of_a_list_decides_whether_it_is_one_record_or_has_a_type(odd: Any) -> None:
+    for batch in ([[1.0, 2.0], odd], [odd, [1.0, 2.0]], deque([odd, [1.0, 2.0]]), objects([odd, [1.0, 2.0]])):
+        counters, dropped = counters_of(small_plan(), copied(batch))
+        assert dropped == 1
+        assert np.array_equal(counters, sketched(small_plan(), np.array([[1.0, 2.0]])))
 
 
 def test_a_frame_is_its_rows() -> None:

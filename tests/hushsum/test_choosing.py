@@ -134,6 +134,24 @@ def test_a_client_above_the_bound_loses_its_own_excess_alone(rng: np.random.Gene
     assert np.array_equal(usable_records(plan, records, ids), records[[0, 2, 5]])  # who has no id is dropped alone
 
 
+@pytest.mark.parametrize("odd", [None, [None, 2.0], ["x", "y"], [1j, 2], [], [10**400, 1], 3.0, [1.0, 2.0, 3.0]])
+def test_an_odd_record_in_a_list_counts_for_nothing_with_or_without_others(odd: object) -> None:
+    plan = small_plan()
+    for good in ([], [[1.0, 2.0]], [[2**60 + 1, 3], [4, 5]]):
+        for records in ([*good, odd], [odd, *good]):
+            assert np.array_equal(usable_records(plan, records, None), np.array(good, np.float64).reshape(-1, 2))
+        found = [rows_question(each, QUERIES, [1, 20], plan, share="0.1") for each in ([*good, odd], good)]
+        assert found[0].utilities == found[1].utilities
+
+
+def test_no_records_are_chosen_for_however_they_come() -> None:
+    for empty in ([], (), np.empty((0, 2)), [[np.nan, 1.0]]):
+        assert rows_question(empty, QUERIES, [1, 20], small_plan(), share="0.1").utilities
+    for wrong in (np.empty((0, 3)), np.ones((2, 2), complex), "ab", None):
+        with pytest.raises(hs.RecordError):
+            rows_question(wrong, QUERIES, [1, 20], small_plan(), share="0.1")
+
+
 def test_one_bad_record_changes_nothing_for_others(records: npt.NDArray[np.float64]) -> None:
     plan = small_plan()
     clean = rows_question(records, QUERIES, [1, 20], plan, share="0.1").utilities

@@ -1,5 +1,6 @@
 """Private randomness comes from the operating system, fresh at every read; the replayable source says what it is."""
 
+import hashlib
 import os
 
 import pytest
@@ -9,16 +10,18 @@ from hypothesis import strategies as st
 
 from hushsum import entropy as module
 from hushsum.draws import PublicSeed, PublicStream
-from hushsum.entropy import Entropy, OsEntropy, ReplayableEntropy
+from hushsum.entropy import Entropy, KeyedEntropy, OsEntropy, ReplayableEntropy
+
+KEY = bytes(range(32))
 
 
 @pytest.mark.parametrize("size", (0, 1, 64, 65, 4096, 2**20 + 1, 3 * 2**20))
-@pytest.mark.parametrize("source", (OsEntropy(), ReplayableEntropy(b"k")), ids=repr)
+@pytest.mark.parametrize("source", (OsEntropy(), KeyedEntropy(KEY), ReplayableEntropy(b"k")), ids=repr)
 def test_a_read_gives_exactly_what_was_asked_for(source: Entropy, size: int) -> None:
     assert len(source.read(size)) == size
 
 
-@pytest.mark.parametrize("source", (OsEntropy(), ReplayableEntropy(b"k")), ids=repr)
+@pytest.mark.parametrize("source", (OsEntropy(), KeyedEntropy(KEY), ReplayableEntropy(b"k")), ids=repr)
 def test_a_negative_read_is_refused(source: Entropy) -> None:
     with pytest.raises(ValueError, match="-1"):
         source.read(-1)
@@ -50,6 +53,36 @@ def test_the_operating_systems_source_keeps_nothing() -> None:
     assert vars(source) == {}
 
 
+@given(cuts=st.lists(st.integers(0, 3000), max_size=8))
+def test_a_keyed_stream_does_not_depend_on_how_reads_are_cut(cuts: list[int]) -> None:
+    source = KeyedEntropy(KEY)
+    assert b"".join(source.read(cut) for cut in cuts) == KeyedEntropy(KEY).read(sum(cuts))
+
+
+def test_a_keyed_stream_is_aes_256_under_the_labelled_hash_of_its_key_alone() -> None:
+    hashed = hashlib.sha256(b"hushsum/v1/keyed-entropy\0" + KEY).digest()
+    stream = Cipher(algorithms.AES(hashed), modes.CTR(bytes(16))).encryptor().update(bytes(1000))
+    assert KeyedEntropy(KEY).read(1000) == stream
+    assert ReplayableEntropy(KEY).read(1000) != stream
+
+
+def test_a_keyed_source_keeps_neither_its_key_nor_shows_it() -> None:
+    source = KeyedEntropy(KEY)
+    source.read(100)
+    shown = f"{source!r} {source} {vars(source)}"
+    assert KEY not in vars(source).values()
+    assert not any(part in shown for part in (repr(KEY)[2:20], KEY.hex()[:12]))
+
+
+@pytest.mark.parametrize(
+    ("key", "error"),
+    [(b"", ValueError), (KEY[1:], ValueError), (KEY + b"0", ValueError), ("a" * 32, TypeError), (7, TypeError)],
+)
+def test_what_is_no_key_of_32_bytes_is_refused_and_not_repeated(key: object, error: type[Exception]) -> None:
+    with pytest.raises(error, match=r"^the key of a KeyedEntropy (is|has) (32 )?bytes, got (int|str|\d+)$"):
+        KeyedEntropy(key)  # type: ignore[arg-type]  # of the wrong type on purpose
+
+
 @given(key=st.binary(max_size=40), cuts=st.lists(st.integers(0, 3000), max_size=8))
 def test_a_replayable_stream_does_not_depend_on_how_reads_are_cut(key: bytes, cuts: list[int]) -> None:
     source = ReplayableEntropy(key)
@@ -78,6 +111,7 @@ def test_a_seed_is_no_key(key: object) -> None:
 
 def test_public_and_private_randomness_cannot_be_exchanged() -> None:
     assert isinstance(OsEntropy(), Entropy)
+    assert isinstance(KeyedEntropy(KEY), Entropy)
     assert not isinstance(PublicSeed(7), Entropy)
     assert not isinstance(PublicStream(PublicSeed(7), "purpose"), Entropy)
     for private in (OsEntropy(), ReplayableEntropy(b"k")):

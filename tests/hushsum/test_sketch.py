@@ -61,7 +61,18 @@ def test_unusable_records_are_dropped_alone_and_counted() -> None:
     assert (sketch.counters.sum(axis=2) == 1).all()
 
 
-@pytest.mark.parametrize("records", [np.zeros((3, 3)), np.zeros((1, 2, 2)), [["a", "b"]], np.zeros((2, 2), complex)])
+@pytest.mark.parametrize("records", [[], [["a", "b"]], [None], [1.0, 2.0], [[1.0, 2.0, 3.0]], [[[1.0, 2.0]]], ["ab"]])
+def test_a_list_without_a_usable_record_adds_none(records: list[object]) -> None:
+    for plan, clients in ((small_plan(), None), (client_plan(3), ["a"] * len(records))):
+        sketch = Sketch(plan)
+        assert sketch.add(records, clients=clients) == len(records)
+        assert sketch.records == 0
+        assert not sketch.counters.any()
+
+
+@pytest.mark.parametrize(
+    "records", [np.zeros((3, 3)), np.zeros((1, 2, 2)), np.ones(2), "ab", np.zeros((2, 2), complex)]
+)
 def test_an_array_that_cannot_be_used_changes_nothing(records: object) -> None:
     sketch = Sketch(small_plan())
     with pytest.raises(RecordError):
@@ -86,6 +97,21 @@ def test_the_bound_holds_over_merges() -> None:
     right.add(RECORDS[:2], clients=["a", "a"])
     with pytest.raises(ContributionError):
         _ = left + right
+
+
+@pytest.mark.parametrize("left, right, third", [("7", 7, "8"), (b"7", "7", b"8"), (7, b"7", np.int64(8))])
+def test_sketches_whose_ids_are_of_two_types_are_not_merged(left: Any, right: Any, third: Any) -> None:
+    """One client under two ids would pass the bound."""
+    plan = client_plan(3)
+    sketches = Sketch(plan), Sketch(plan)
+    for sketch, client in zip(sketches, (left, right), strict=True):
+        sketch.add(RECORDS[:3], clients=[client] * 3)
+    for one, other in (sketches, sketches[::-1]):
+        with pytest.raises(MergeError, match=r"clients: ids of types .* and .*, expected one type"):
+            _ = one + other
+    more = Sketch(plan)
+    more.add(RECORDS[:3], clients=[third] * 3)
+    assert (sketches[0] + more + Sketch(plan)).records == 6
 
 
 def test_unit_client_needs_an_id_for_each_record() -> None:

@@ -11,6 +11,7 @@ from scipy import sparse
 
 from hushsum.errors import RecordError
 from hushsum.families.sets import Sets, Universe
+from tests.checks.examples import objects
 
 UNIVERSE = 50
 Int64 = npt.NDArray[np.int64]
@@ -130,12 +131,6 @@ def short() -> Any:
     return matrix
 
 
-def with_zero() -> Any:
-    matrix = csr([np.array([1, 2]), np.array([0])])
-    matrix.data[1] = 0.0
-    return matrix
-
-
 REFUSED: tuple[tuple[Any, str], ...] = (
     (np.ones((2, 3), np.int64), r"array of shape \(2, 3\), expected a list of integer arrays"),
     (np.array([1, 2]), r"array of shape \(2,\), expected a list"),
@@ -144,6 +139,16 @@ REFUSED: tuple[tuple[Any, str], ...] = (
     (3, "got int"),
     (None, "got NoneType"),
     ({1, 2}, "got set"),
+    (csr([np.array([1])]).tocoo(), r"expected .*CSR|list of integer arrays"),
+    (csr([np.array([1])]).tocsc(), r"expected CSR: matrix\.tocsr"),
+    (csr([np.array([1])])[:, :7].tocsr(), rf"shape \(1, 7\), expected \(n, {UNIVERSE}\)"),
+    (csr([np.array([1])]).astype(np.complex128), "complex128, expected real"),
+    (broken(), "broken"),
+    (short(), "broken"),
+)
+
+
+UNREADABLE: tuple[tuple[list[Any], str], ...] = (
     ([1, 2], r"number 0: got int64 of shape \(\), expected one axis"),
     ([[1.5], [2.5]], "number 0: got float64"),
     ([{1, 2}], "number 0: got a set, which has no order"),
@@ -153,13 +158,6 @@ REFUSED: tuple[tuple[Any, str], ...] = (
     ([[[1]]], r"number 0: got int64 of shape \(1, 1\)"),
     ([[[1], [1, 2]]], "number 0: not an array"),
     ([np.ma.masked_array([1, 2], mask=[False, True])], "number 0: got a masked array"),
-    (csr([np.array([1])]).tocoo(), r"expected .*CSR|list of integer arrays"),
-    (csr([np.array([1])]).tocsc(), r"expected CSR: matrix\.tocsr"),
-    (csr([np.array([1])])[:, :7].tocsr(), rf"shape \(1, 7\), expected \(n, {UNIVERSE}\)"),
-    (csr([np.array([1])]).astype(np.complex128), "complex128, expected real"),
-    (with_zero(), r"explicitly.*eliminate_zeros"),
-    (broken(), "broken"),
-    (short(), "broken"),
 )
 
 
@@ -169,6 +167,30 @@ def test_what_holds_no_sets_is_refused_with_what_came(records: Any, match: str, 
     universe = Universe(UNIVERSE)
     with pytest.raises(RecordError, match=f"^{what}: .*({match})"):
         (universe.accept if what == "records" else universe.queries)(records)
+
+
+@pytest.mark.parametrize("records, match", UNREADABLE)
+def test_a_list_without_a_set_has_none_to_keep_and_is_no_list_of_queries(records: list[Any], match: str) -> None:
+    for given in (records, objects(records)):
+        sets, kept = Universe(UNIVERSE).accept(given)
+        assert len(sets) == 0
+        assert kept.tolist() == [False] * len(records)
+    with pytest.raises(RecordError, match=f"^queries: .*({match})"):
+        Universe(UNIVERSE).queries(records)
+
+
+def test_a_row_that_stores_a_zero_is_dropped_alone_and_no_query() -> None:
+    matrix = csr([np.array([1, 2]), np.array([0]), np.array([3, 4, 5])])
+    before = matrix.indices.copy()
+    for places, left in (([1], [[0], [3, 4, 5]]), ([2], [[1, 2], [3, 4, 5]]), ([0, 1, 4], [[0]]), ([0, 2, 5], [])):
+        matrix.data[:] = 1
+        matrix.data[places] = 0
+        sets, kept = Universe(UNIVERSE).accept(matrix)
+        assert lists(sets) == left
+        assert kept.sum() == len(left)
+        with pytest.raises(RecordError, match=r"queries: .*explicitly.*eliminate_zeros"):
+            Universe(UNIVERSE).queries(matrix)
+    assert np.array_equal(matrix.indices, before)
 
 
 @pytest.mark.parametrize("bad", ([], [2, 1], [1, 1], [-1], [UNIVERSE]))
