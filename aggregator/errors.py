@@ -13,7 +13,7 @@ HushsumError
         │   └── LogGapError           positions that are gone, although a fold still needs them
         ├── StoreError                the store: its file, its version, what does not belong together in it
         │   ├── StaleCheckpointError  a checkpoint from before the one that is stored
-        │   └── OutcomeExistsError    another draw was stored first
+        │   └── OutcomeExistsError    the window has its outcome
         ├── ReceiptsError             receipts that are damaged, or of a newer format
         └── PartitionStoppedError     a partition's fold has stopped and passes nothing more
 """
@@ -74,7 +74,7 @@ class StaleCheckpointError(StoreError):
 
 
 class OutcomeExistsError(StoreError):
-    """A window has its outcome already; this draw must be dropped unseen."""
+    """A window has its outcome already; what was drawn for it again is the same, and is dropped."""
 
 
 class ReceiptsError(AggregatorError):

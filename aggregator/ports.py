@@ -14,6 +14,7 @@ from aggregator.fold_state import Checkpoint, FoldState
 from aggregator.fold_view import Folds, FoldView
 from aggregator.records import Appended, Outcome, SealedWindow, StoredOutcome
 from aggregator.verdicts import Verdict
+from hushsum.entropy import Entropy
 from hushsum.plan import Plan
 from hushsum.privacy.account import Account
 from hushsum.privacy.event import Spend
@@ -177,16 +178,38 @@ class Store(Protocol):
             StoreError: The window's counters are forgotten.
         """
 
-    async def commit_outcome(
-        self, plan: Plan, kind: str, window: int, data: bytes, spend: Spend, *, withheld: bool = False
-    ) -> None:
-        """Charges the ledger, stores the outcome (``committed``), marks its window's state: one transaction.
+    async def reserve_outcome(self, plan: Plan, kind: str, window: int, digest: bytes, entropy: Entropy) -> bytes:
+        """Charges what a release of the window costs, and fixes the key of all randomness of its outcome.
+
+        One transaction, before anything is drawn or decided; what it writes has the same size whatever was collected.
+        Asked again, by whomever, it gives back the same key and charges nothing.
+
+        Args:
+            plan: Whose window it is.
+            kind: ``tumbling``.
+            window: The oldest sealed one without an outcome.
+            digest: :meth:`SealedWindow.digest` of what the outcome will be drawn from.
+            entropy: Of the key; read once the charge is allowed.
+
+        Returns:
+            The key of a :class:`hushsum.entropy.KeyedEntropy`. Who knows it knows the noise.
 
         Raises:
-            OutcomeExistsError: Another draw was stored first; this one must be dropped unseen.
+            OutcomeExistsError: The window has its outcome.
             WindowOrderError: The window is not sealed, or an older one has no outcome yet.
-            BudgetError: The ledger's limits do not allow what a release of the window costs, whether or not it is
-                withheld.
+            BudgetError: The ledger's limits do not allow what a release costs. Nothing is fixed.
+            StoreError: The outcome was charged for other counters: the store is damaged.
+        """
+
+    async def commit_outcome(self, plan: Plan, kind: str, window: int, data: bytes, *, withheld: bool = False) -> None:
+        """Stores a reserved outcome (``committed``), erases its key, marks its window's state: one transaction.
+
+        The charge of a withheld window becomes that of its test alone.
+
+        Raises:
+            OutcomeExistsError: The window has its outcome.
+            WindowOrderError: The window is not sealed, or an older one has no outcome yet.
+            StoreError: It was not reserved.
         """
 
     async def unpublished(self, plan_id: bytes) -> list[StoredOutcome]:

@@ -1,7 +1,11 @@
 """What passes through the ports of log and store."""
 
+import hashlib
 from dataclasses import dataclass
 
+import numpy as np
+
+from hushsum.labels import SEALED_WINDOW
 from hushsum.sketch import Sketch
 
 
@@ -25,6 +29,13 @@ class SealedWindow:
 
     sketch: Sketch
     clients: int
+
+    def digest(self) -> bytes:
+        """SHA-256 of all that its outcome is drawn from; as secret as the counters, for who guesses them can check."""
+        hashed = hashlib.sha256(SEALED_WINDOW + self.clients.to_bytes(8, "big"))
+        for values in (self.sketch.counters, self.sketch.counts):
+            hashed.update(np.ascontiguousarray(values, "<i8").data)
+        return hashed.digest()
 
 
 @dataclass(frozen=True)

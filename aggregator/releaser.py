@@ -1,8 +1,9 @@
-"""Closes windows and draws their outcomes, in order: seal, draw, commit, receipt, publication, forgetting.
+"""Closes windows and draws their outcomes, in order: seal, reserve, draw, commit, receipt, publication, forgetting.
 
 Each step can be repeated after a crash between any two: a seal that stands already counts for nothing, an outcome is
-stored once, a receipt is written once. Only the draw is never repeated once it is stored, and never shown before: a
-window that was withheld stays so.
+charged and stored once, a receipt is written once. What charges an outcome fixes all its randomness, before anything is
+drawn: whatever fails after that, and however often the draw is repeated, by whomever, it comes out the same. So nothing
+that depends on an outcome (its size on a full disk, the time that it takes) can choose between several.
 
 What fails between the commit and the end (a full disk, a caller that goes away) is finished by whoever comes next: the
 automatic loop, the next release, the next start.
@@ -25,12 +26,12 @@ from aggregator.forgetting import Forgetting
 from aggregator.ports import Appended, Folds, Log, Observer, Receipts, Runtime, SealedWindow, Store, StoredOutcome
 from aggregator.reconciliation import reconcile
 from aggregator.windows import WindowBook, WindowState, due_ms
-from hushsum.entropy import Entropy
+from hushsum.entropy import Entropy, KeyedEntropy
 from hushsum.errors import BudgetError
 from hushsum.outcomes import Withheld, decide
 from hushsum.plan import Plan
 from hushsum.privacy.event import TUMBLING
-from hushsum.releases import Release, spend_of
+from hushsum.releases import spend_of
 from hushsum_proto.convert import entry_to_bytes
 from hushsum_proto.entries import SealEntry
 
@@ -199,30 +200,20 @@ class Releaser:
             await self._ports.folds.closed(partition, window)
 
     async def _draw(self, window: int) -> None:
-        """Draws outside any transaction, and stores the draw with its charge; a losing draw is dropped unseen."""
+        """Charges an outcome and fixes its randomness; draws it outside any transaction; stores it."""
         sealed = await self._store.sealed_window(self._plan, window)
         if sealed is None:
             raise StoreError(f"window {window} is sealed, but not in every partition: the store is damaged")
-        dearest = spend_of(self._plan, kind=TUMBLING, window=window)
         try:
-            # Asked before anything is drawn; what decides is the charge in the outcome's transaction.
-            (await self._store.account(dearest.population)).charge(dearest)
-            outcome = await self._runtime.blocking(self._decided, sealed, window)
-            withheld = isinstance(outcome, Withheld)
-            spend = spend_of(self._plan, kind=TUMBLING, window=window, withheld=withheld)
-            data = await self._runtime.blocking(outcome.to_bytes)
-            await self._store.commit_outcome(self._plan, TUMBLING, window, data, spend, withheld=withheld)
+            digest = await self._runtime.blocking(sealed.digest)
+            key = await self._store.reserve_outcome(self._plan, TUMBLING, window, digest, self._ports.entropy)
+            data, withheld = await self._runtime.blocking(_decided, sealed, window, KeyedEntropy(key))
+            await self._store.commit_outcome(self._plan, TUMBLING, window, data, withheld=withheld)
         except OutcomeExistsError:
-            return  # another draw was stored first: that one is the outcome
+            return  # another releaser has drawn and stored it meanwhile
         except BudgetError as error:
-            if any(outcome.window == window for outcome in await self._store.outcomes(self._plan.id)):
-                return  # another releaser has charged and stored it meanwhile
             self._stop(f"window {window} stays sealed: {error}")
             raise ReleasingStoppedError(self._stopped) from error
-
-    def _decided(self, sealed: SealedWindow, window: int) -> Release | Withheld:
-        entropy = self._ports.entropy
-        return decide(sealed.sketch, kind=TUMBLING, window=window, clients=sealed.clients, entropy=entropy)
 
     async def _catch_up(self) -> None:
         """Finishes what is committed, as far as that can be done now; what cannot, `stopped` and the observer say."""
@@ -292,3 +283,9 @@ class Releaser:
         if unpublishable != self._unpublishable:
             self._unpublishable = unpublishable
             self._ports.observer.releasing_stopped(self.stopped)
+
+
+def _decided(sealed: SealedWindow, window: int, entropy: Entropy) -> tuple[bytes, bool]:
+    """The outcome's bytes, and whether it is withheld."""
+    outcome = decide(sealed.sketch, kind=TUMBLING, window=window, clients=sealed.clients, entropy=entropy)
+    return outcome.to_bytes(), isinstance(outcome, Withheld)

@@ -6,7 +6,7 @@ SQLite ignores a setting that it cannot keep, so every writing connection reads 
 
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, TypeVar
@@ -42,16 +42,24 @@ class DatabaseKind:
         version: The format that this version writes; a newer one is refused.
         schema: Statements that make its tables.
         error: What is raised.
+        upgrades: By format, the statements that make the next one of it; none where only the rows are others.
     """
 
     def __init__(
-        self, what: str, application_id: int, version: int, schema: Sequence[str], error: type[AggregatorError]
+        self,
+        what: str,
+        application_id: int,
+        version: int,
+        schema: Sequence[str],
+        error: type[AggregatorError],
+        upgrades: Mapping[int, Sequence[str]] | None = None,
     ) -> None:
         self.what = what
         self.application_id = application_id
         self.version = version
         self.schema = tuple(schema)
         self.error = error
+        self.upgrades = dict(upgrades or {})
 
     def open_writing(self, path: Path) -> sqlite3.Connection:
         """A connection that may write; makes the file where it is not there.
@@ -133,13 +141,16 @@ class DatabaseKind:
 
     def _make(self, connection: sqlite3.Connection) -> None:
         connection.execute("BEGIN IMMEDIATE")
-        version = _pragma(connection, "user_version")
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version == 0:
             for statement in self.schema:
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id={self.application_id}")
+        elif version < self.version:
+            for older in range(version, self.version):
+                for statement in self.upgrades.get(older, ()):
+                    connection.execute(statement)
         if version != self.version:
-            # No format so far has other tables than the one before: an older file is this format's from here on.
             connection.execute(f"PRAGMA user_version={self.version}")
         connection.execute("COMMIT")
 
@@ -174,6 +185,10 @@ class Database:
                 return
             await self._runtime.sleep(_TRUNCATE_PAUSE_S)
         raise self._kind.error(f"{self._kind.what}: a reader keeps deleted bytes from being erased; close it")
+
+    async def try_truncate(self) -> None:
+        """Empties it where nobody prevents that now: for bytes that a later :meth:`truncate` makes sure of."""
+        await self._runtime.blocking(self._truncate)
 
     async def close(self) -> None:
         """Closes it, after the call that is under way."""

@@ -11,6 +11,7 @@ from aggregator.records import Outcome, StoredOutcome
 from aggregator.store_windows import check_next_outcome, move, plan_number
 from aggregator.windows import WindowState
 from hushsum import canonical
+from hushsum.entropy import KEY_BYTES, Entropy
 from hushsum.plan import Plan
 from hushsum.privacy.account import Account, Limits
 from hushsum.privacy.event import Spend
@@ -72,20 +73,47 @@ def count_spend(db: sqlite3.Connection, spend: Spend) -> None:
         db.execute(_INSERT_SPEND, _spend_row(spend))
 
 
-def commit_outcome(
-    db: sqlite3.Connection, plan: Plan, kind: str, window: int, data: bytes, spend: Spend, *, withheld: bool
-) -> None:
-    """Charges and stores an outcome."""
+def reserve_outcome(
+    db: sqlite3.Connection, plan: Plan, kind: str, window: int, digest: bytes, entropy: Entropy
+) -> bytes:
+    """Charges an outcome and fixes its key; gives back the key that is fixed already, where one is."""
     number = plan_number(db, plan.id)
-    stored = db.execute(
-        "SELECT 1 FROM outcomes WHERE plan = ? AND kind = ? AND window = ?", (number, kind, window)
+    _refuse_second(db, number, kind, window)
+    found = db.execute(
+        "SELECT key, digest FROM reservations WHERE plan = ? AND kind = ? AND window = ?", (number, kind, window)
     ).fetchone()
-    if stored is not None:
-        raise OutcomeExistsError(f"window {window} has its outcome already; this draw is dropped unseen")
+    if found is not None:
+        if found[1] != digest:
+            raise StoreError(
+                f"store: the counters of window {window} are not those that its outcome was charged for: it is damaged"
+            )
+        return bytes(found[0])
     check_next_outcome(db, number, window)
-    # What a release costs must be there, whichever was drawn: to refuse the dearer one alone would tell which it was.
-    account(db, spend.population).charge(spend_of(plan, kind=kind, window=window))
+    # What a release costs, whatever will be drawn: to refuse the dearer outcome alone would tell which it was.
+    spend = spend_of(plan, kind=kind, window=window)
+    account(db, spend.population).charge(spend)
+    key = entropy.read(KEY_BYTES)
     db.execute(_INSERT_SPEND, _spend_row(spend))
+    db.execute("INSERT INTO reservations VALUES (?, ?, ?, ?, ?)", (number, kind, window, key, digest))
+    return key
+
+
+def commit_outcome(db: sqlite3.Connection, plan: Plan, kind: str, window: int, data: bytes, *, withheld: bool) -> None:
+    """Stores an outcome in place of its key; what was charged too much for a withheld one is given back."""
+    number = plan_number(db, plan.id)
+    _refuse_second(db, number, kind, window)
+    check_next_outcome(db, number, window)
+    reserved = (number, kind, window)
+    if db.execute("DELETE FROM reservations WHERE plan = ? AND kind = ? AND window = ?", reserved).rowcount != 1:
+        raise StoreError(f"store: the outcome of window {window} was not charged before it was drawn")
+    if withheld:
+        spend = spend_of(plan, kind=kind, window=window, withheld=True)
+        changed = db.execute(
+            "UPDATE spends SET fields = ? WHERE plan_id = ? AND kind = ? AND window = ?",
+            (_fields(spend), spend.plan_id, kind, window),
+        ).rowcount
+        if changed != 1:
+            raise StoreError(f"store: the charge of window {window} is gone: it is damaged")
     db.execute(
         "INSERT INTO outcomes (plan, kind, window, published, sha256, data) VALUES (?, ?, ?, 0, ?, ?)",
         (number, kind, window, hashlib.sha256(data).digest(), data),
@@ -128,5 +156,15 @@ def whole_outcomes(
     return [StoredOutcome(plan_id, kind, at, data, digest, bool(withheld)) for kind, at, data, digest, withheld in rows]
 
 
+def _refuse_second(db: sqlite3.Connection, plan: int, kind: str, window: int) -> None:
+    stored = db.execute("SELECT 1 FROM outcomes WHERE plan = ? AND kind = ? AND window = ?", (plan, kind, window))
+    if stored.fetchone() is not None:
+        raise OutcomeExistsError(f"window {window} has its outcome already")
+
+
 def _spend_row(spend: Spend) -> tuple[str, str, str, int | None, bytes]:
-    return spend.population, spend.plan_id, spend.kind, spend.window, canonical.encode(spend.to_fields())
+    return spend.population, spend.plan_id, spend.kind, spend.window, _fields(spend)
+
+
+def _fields(spend: Spend) -> bytes:
+    return canonical.encode(spend.to_fields())

@@ -8,8 +8,15 @@ import numpy.typing as npt
 from aggregator.errors import StoreError
 from aggregator.sqlite import DatabaseKind
 
-STORE_FORMAT: Final = 2  # 1 knew no withheld windows, and spends without their events; its tables are the same
+STORE_FORMAT: Final = 2  # 1 knew no withheld windows, no reservations, and spends without their events
 _ITEM_BYTES: Final = (1, 2, 4, 8)
+
+# Outcomes that are charged and not stored yet, each with all its randomness; the digest is of what it is drawn from.
+# A row has the same size whatever was collected.
+_RESERVATIONS: Final = """CREATE TABLE reservations (
+            plan INTEGER NOT NULL, kind TEXT NOT NULL, window INTEGER NOT NULL,
+            key BLOB NOT NULL, digest BLOB NOT NULL,
+            PRIMARY KEY (plan, kind, window)) WITHOUT ROWID"""
 
 STORE_FILE: Final = DatabaseKind(
     what="store",
@@ -61,7 +68,9 @@ STORE_FILE: Final = DatabaseKind(
             plan INTEGER NOT NULL, kind TEXT NOT NULL, window INTEGER NOT NULL, published INTEGER NOT NULL,
             sha256 BLOB NOT NULL, data BLOB NOT NULL,
             PRIMARY KEY (plan, kind, window))""",
+        _RESERVATIONS,
     ),
+    upgrades={1: (_RESERVATIONS,)},
     error=StoreError,
 )
 

@@ -12,6 +12,7 @@ from aggregator.fold_state import Checkpoint, FoldState
 from aggregator.ports import Outcome, Runtime, SealedWindow, StoredOutcome
 from aggregator.sqlite import Database
 from aggregator.store_schema import STORE_FILE
+from hushsum.entropy import Entropy
 from hushsum.plan import Plan
 from hushsum.privacy.account import Account
 from hushsum.privacy.event import Spend
@@ -113,13 +114,18 @@ class SqliteStore:
 
     # -------------------------------------------------------------------------------------------------- outcomes
 
-    async def commit_outcome(
-        self, plan: Plan, kind: str, window: int, data: bytes, spend: Spend, *, withheld: bool = False
-    ) -> None:
-        """Charges and stores an outcome, both or neither."""
-        await self._writer.write(
-            lambda db: store_outcomes.commit_outcome(db, plan, kind, window, data, spend, withheld=withheld)
+    async def reserve_outcome(self, plan: Plan, kind: str, window: int, digest: bytes, entropy: Entropy) -> bytes:
+        """Charges an outcome and fixes the key of all its randomness, both or neither; once."""
+        return await self._writer.write(
+            lambda db: store_outcomes.reserve_outcome(db, plan, kind, window, digest, entropy)
         )
+
+    async def commit_outcome(self, plan: Plan, kind: str, window: int, data: bytes, *, withheld: bool = False) -> None:
+        """Stores an outcome and erases its key, from the file too; where a reader prevents that, `forget` does it."""
+        await self._writer.write(
+            lambda db: store_outcomes.commit_outcome(db, plan, kind, window, data, withheld=withheld)
+        )
+        await self._writer.try_truncate()
 
     async def publish(self, plan_id: bytes, kind: str, window: int) -> None:
         """Lets everybody see an outcome."""

@@ -1,4 +1,4 @@
-"""Where private randomness comes from: the operating system, or a replayable source in tests and simulation.
+"""Where private randomness comes from: the operating system, a key of its, or a replayable source in tests.
 
 An :class:`Entropy` is no :class:`hushsum.draws.PublicSeed`: the one must never be known and the other is known to all.
 Neither has what the other offers, so neither is accepted where the other is asked for.
@@ -10,8 +10,9 @@ from typing import Final, Protocol, runtime_checkable
 
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 
-from hushsum.labels import REPLAYABLE_ENTROPY
+from hushsum.labels import KEYED_ENTROPY, REPLAYABLE_ENTROPY
 
+KEY_BYTES: Final = 32  # of a KeyedEntropy
 _SMALL_READ: Final = 64  # bytes; below it the key set-up costs more than the system call
 _ZEROS: Final = bytes(1 << 20)  # what the cipher encrypts, so that its output is its key stream
 
@@ -45,6 +46,42 @@ class OsEntropy:
 
     def __repr__(self) -> str:
         return "OsEntropy()"
+
+
+class KeyedEntropy:
+    """The private stream of one outcome, which its key decides: so that an outcome is drawn again and is the same.
+
+    **Whoever learns the key learns the noise.** It comes from :class:`OsEntropy`, is kept as the exact counters are
+    until the outcome is stored, and is erased then; it serves one outcome. The stream is as unpredictable as the key
+    and AES-256 are: AES-256 in counter mode under the key's labelled SHA-256, however the reads are cut. It is one
+    stream: it is not for sharing between threads or across a fork.
+
+    Args:
+        key: 32 bytes of the operating system's generator.
+
+    Raises:
+        TypeError: The key is not bytes.
+        ValueError: It has another length.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        if not isinstance(key, bytes):
+            raise TypeError(f"the key of a KeyedEntropy is bytes, got {type(key).__name__}")
+        if len(key) != KEY_BYTES:
+            raise ValueError(f"the key of a KeyedEntropy has {KEY_BYTES} bytes, got {len(key)}")
+        self._stream = _aes_ctr(hashlib.sha256(KEYED_ENTROPY + key).digest())
+
+    def read(self, size: int) -> bytes:
+        """The next ``size`` bytes of the stream.
+
+        Raises:
+            ValueError: ``size`` is negative.
+        """
+        _refuse_negative(size)
+        return _key_stream(self._stream, size)
+
+    def __repr__(self) -> str:
+        return "KeyedEntropy()"
 
 
 class ReplayableEntropy:

@@ -20,6 +20,7 @@ from aggregator.fold_state import BLOCK, Contribution, Counters, StreamKey, Wind
 from aggregator.milestone import Milestone
 from aggregator.ports import Appended, Outcome, Runtime, SealedWindow, StoredOutcome
 from aggregator.windows import WindowState
+from hushsum.entropy import KEY_BYTES, Entropy
 from hushsum.plan import Plan
 from hushsum.privacy.account import Account
 from hushsum.privacy.event import Spend
@@ -244,6 +245,7 @@ class MemoryStore:
         self.states_by_window: dict[int, WindowState] = {}
         self.folds: list[StoredFold] = []
         self.results: dict[tuple[str, int], tuple[bytes, bool]] = {}
+        self.reserved: dict[tuple[str, int], tuple[bytes, bytes]] = {}  # key and digest
         self.ledger: Account | None = None
         self.checkpoints = 0
 
@@ -316,16 +318,32 @@ class MemoryStore:
         clients = sum(key.window == window for fold in self.folds for key in fold.state.contributions)
         return SealedWindow(Sketch.of_counters(plan, counters, counts), clients)
 
-    async def commit_outcome(
-        self, plan: Plan, kind: str, window: int, data: bytes, spend: Spend, *, withheld: bool = False
-    ) -> None:
+    def _check_next(self, kind: str, window: int) -> None:
         if (kind, window) in self.results:
             raise OutcomeExistsError(f"window {window}")
         if self.states_by_window.get(window) is not WindowState.SEALED:
             raise WindowOrderError(f"window {window} is not sealed")
+
+    async def reserve_outcome(self, plan: Plan, kind: str, window: int, digest: bytes, entropy: Entropy) -> bytes:
+        self._check_next(kind, window)
         assert self.ledger is not None
-        self.ledger.charge(spend_of(plan, kind=kind, window=window))
-        self.ledger = self.ledger.recorded(spend)
+        if (kind, window) not in self.reserved:
+            self.ledger = self.ledger.charge(spend_of(plan, kind=kind, window=window))
+            self.reserved[kind, window] = (entropy.read(KEY_BYTES), digest)
+        key, reserved_for = self.reserved[kind, window]
+        if reserved_for != digest:
+            raise StoreError(f"window {window} was charged for other counters")
+        return key
+
+    async def commit_outcome(self, plan: Plan, kind: str, window: int, data: bytes, *, withheld: bool = False) -> None:
+        self._check_next(kind, window)
+        if self.reserved.pop((kind, window), None) is None:
+            raise StoreError(f"window {window} was not charged before it was drawn")
+        assert self.ledger is not None
+        if withheld:
+            cheaper = spend_of(plan, kind=kind, window=window, withheld=True)
+            spends = [cheaper if each.window == window else each for each in self.ledger.spends]
+            self.ledger = Account(self.ledger.limits).recorded(*spends)
         self.results[kind, window] = (data, False)
         self.states_by_window[window] = WindowState.WITHHELD if withheld else WindowState.RELEASED
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from aggregator.errors import StoreError
 from aggregator.log_sqlite import SqliteLog
 from aggregator.ports import Appended, Log, Receipts, Runtime, SealedWindow, Store, StoredOutcome, SystemRuntime
 from aggregator.receipts_file import ReceiptsFile
@@ -28,7 +29,7 @@ from hushsum_proto.convert import entry_to_bytes
 from hushsum_proto.entries import DeltaEntry
 from simulator.audits.cases import DataSet, Submission
 
-_ASKED: Final = 3  # how often an operator asks for the outcome of a window that is withheld
+_ASKED: Final = 3  # how often an operator asks for the outcome of a window that is withheld, or fails
 _STREAM: Final = 1
 _ID: Final = DeltaId(_STREAM, 0)  # until each delta gets its own
 _DELTAS_MAX: Final = 8  # of a client in a window
@@ -120,14 +121,24 @@ class _Site:
         await self.durable.log.append(entries)
 
     async def outcome(self, window: int) -> Seen:
-        """Seals a window and asks for its outcome, again where it is withheld: that must change nothing."""
+        """Seals a window and asks for its outcome, again where it is withheld or fails: that must change nothing.
+
+        Raises:
+            StoreError: It failed as often as it was asked for.
+        """
         await self.releaser.seal(window)
-        withheld = 0
+        withheld, failure = 0, None
         for _ in range(_ASKED):
-            stored = await self.releaser.release(window)
+            try:
+                stored = await self.releaser.release(window)
+            except StoreError as error:
+                failure = error
+                continue
             if not stored.withheld:
                 return Release.from_bytes(stored.data), withheld
             withheld += 1
+        if failure is not None and not withheld:
+            raise failure
         return None, withheld
 
 

@@ -25,7 +25,7 @@ from tests.doubles import ManualRuntime, RecordingObserver, Steps
 PARTITIONS = 2
 SETTINGS = WorkerSettings(checkpoint_entries=20, retain_verdicts=True)
 LOG_STEPS = ("append", "forget")
-STORE_STEPS = ("mark_closing", "checkpoint", "commit_outcome", "publish", "forget")
+STORE_STEPS = ("mark_closing", "checkpoint", "reserve_outcome", "commit_outcome", "publish", "forget")
 RECEIPTS_STEPS = ("write",)
 
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.aggregator.disk_site import DiskSite, client_for
+from aggregator.ports import SystemRuntime
+from hushsum.entropy import OsEntropy
+from tests.aggregator.disk_site import DiskSite, client_for, disk_site
 from tests.aggregator.victim import PLAN
 from tests.doubles import ManualRuntime
 
@@ -15,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LIVES = 4
 
 
-def killed(folder: Path, first_number: int, lines: int) -> list[list[str]]:
+def killed(folder: Path, first_number: int | str, lines: int) -> list[list[str]]:
     """What a victim promised before it was killed, some lines after its start."""
     path = os.pathsep.join([str(ROOT), str(ROOT / "proto")])
     command = [sys.executable, "-m", "tests.aggregator.victim", str(folder), str(first_number)]
@@ -57,3 +59,12 @@ async def test_whatever_is_killed_every_promise_is_kept(tmp_path: Path, rng: np.
     assert spends == sorted(stored)
     assert len(acknowledged) > 10
     await site.die()
+
+
+async def test_whoever_is_killed_while_it_draws_the_next_one_draws_the_same(tmp_path: Path) -> None:
+    drawn = [tuple(promise) for _ in range(3) for promise in killed(tmp_path, "drawing", lines=1)]
+    async with disk_site(tmp_path, PLAN, SystemRuntime(), entropy=OsEntropy()) as site:
+        assert [spend.window for spend in (await site.store.account("")).spends] == [site.window]
+        stored = await site.releaser.release(site.window)
+        assert set(drawn) == {("drawn", str(site.window), stored.sha256.hex())}
+        assert [spend.window for spend in (await site.store.account("")).spends] == [site.window]

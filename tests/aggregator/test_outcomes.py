@@ -13,7 +13,7 @@ import pytest
 
 from aggregator.errors import PartitionStoppedError, ReceiptsError, ReleasingStoppedError
 from aggregator.releaser import Releaser
-from hushsum.entropy import ReplayableEntropy
+from hushsum.entropy import KEY_BYTES, KeyedEntropy, ReplayableEntropy
 from hushsum.outcomes import Withheld
 from hushsum.plan import Plan
 from hushsum.privacy.event import TUMBLING
@@ -34,8 +34,9 @@ def key_of(*, released: bool, plan: Plan = PLAN) -> bytes:
     assert law is not None
 
     def first_noises(key: bytes) -> list[int]:
-        entropy = ReplayableEntropy(key)
-        return [int(law.sample(1, entropy)[0]) for _ in range(1 if released else 3)]
+        source = ReplayableEntropy(key)
+        keys = [source.read(KEY_BYTES) for _ in range(1 if released else 3)]
+        return [int(law.sample(1, KeyedEntropy(each))[0]) for each in keys]
 
     keys = (number.to_bytes(2, "big") for number in itertools.count())
     least = plan.window.min_clients
@@ -127,8 +128,8 @@ async def lived(folder: Path, runtime: ManualRuntime, steps: Steps, key: bytes) 
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("fatal", range(1, 12))
-async def test_killed_at_any_step_a_window_that_was_withheld_stays_so_whatever_the_next_life_would_draw(
+@pytest.mark.parametrize("fatal", range(1, 13))
+async def test_killed_at_any_step_after_its_charge_a_window_stays_withheld_whatever_the_next_life_would_draw(
     tmp_path: Path, fatal: int, after: bool
 ) -> None:
     runtime, steps = ManualRuntime(), Steps(fatal, after=after)
@@ -141,7 +142,7 @@ async def test_killed_at_any_step_a_window_that_was_withheld_stays_so_whatever_t
     assert steps.count >= fatal
     second = await lived(tmp_path, runtime, Steps(), RELEASES)
     done = steps.names if after else steps.names[:-1]
-    withheld = "SqliteStore.commit_outcome" in done
+    withheld = "SqliteStore.reserve_outcome" in done
     shown = {
         stored.withheld for life in (first, second) for stored in life.observer.releases + life.observer.withholdings
     }
@@ -156,14 +157,14 @@ async def test_killed_at_any_step_a_window_that_was_withheld_stays_so_whatever_t
     await site.die()
 
 
-@pytest.mark.parametrize(("winner", "loser"), [(WITHHOLDS, RELEASES), (RELEASES, WITHHOLDS)])
-async def test_the_loser_of_a_race_drops_its_draw_unseen_whichever_it_is(
-    tmp_path: Path, winner: bytes, loser: bytes
+@pytest.mark.parametrize(("fast", "first"), [(WITHHOLDS, RELEASES), (RELEASES, WITHHOLDS)])
+async def test_whoever_stores_it_the_outcome_of_a_race_is_that_of_the_first_charge(
+    tmp_path: Path, fast: bytes, first: bytes
 ) -> None:
     runtime = ManualRuntime()
-    async with disk_site(tmp_path, PLAN, runtime, entropy=ReplayableEntropy(winner)) as site:
+    async with disk_site(tmp_path, PLAN, runtime, entropy=ReplayableEntropy(fast)) as site:
         await site.releaser.seal()
-        slow = await DiskSite.open(tmp_path, PLAN, runtime, entropy=ReplayableEntropy(loser))
+        slow = await DiskSite.open(tmp_path, PLAN, runtime, entropy=ReplayableEntropy(first))
         slow.releaser = Releaser(PLAN, replace(slow.releaser._ports, folds=site.workers))
         honest = slow.store.commit_outcome
 
@@ -171,8 +172,8 @@ async def test_the_loser_of_a_race_drops_its_draw_unseen_whichever_it_is(
             await site.releaser.release()
             await honest(*arguments, **keywords)  # type: ignore[arg-type]  # handed on as they came
 
-        slow.store.commit_outcome = overtaken  # type: ignore[method-assign]  # the winner comes in between
-        assert (await slow.releaser.release()).withheld == (winner == WITHHOLDS)
+        slow.store.commit_outcome = overtaken  # type: ignore[method-assign]  # the other comes in between
+        assert (await slow.releaser.release()).withheld == (first == WITHHOLDS)
         assert (slow.observer.releases, slow.observer.withholdings) == ([], [])
         assert len((await site.store.account("")).spends) == len(await site.receipts.read()) == 1
         await slow.die()
@@ -232,7 +233,7 @@ async def test_a_budget_that_pays_for_the_test_alone_draws_nothing(tmp_path: Pat
 def rows(folder: Path) -> Iterator[tuple[object, ...]]:
     """Everything that the store keeps of outcomes."""
     connection = sqlite3.connect(folder / "store.db")
-    for table in ("outcomes", "spends", "windows", "blocks", "counts", "contributions", "streams"):
+    for table in ("outcomes", "reservations", "spends", "windows", "blocks", "counts", "contributions", "streams"):
         yield table, connection.execute(f"SELECT * FROM {table}").fetchall()
     connection.close()
 
@@ -257,10 +258,11 @@ async def test_what_is_kept_of_a_withheld_window_is_the_same_whoever_took_part(t
 
 @pytest.mark.parametrize(("with_records", "without"), [(0, 0), (1, 0), (0, 1), (2, 0), (1, 1), (0, 2)])
 async def test_public_clients_are_those_that_submitted_whatever_they_had(
-    tmp_path: Path, with_records: int, without: int
+    tmp_path: Path, with_records: int, without: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entropy = CountingEntropy(b"key")
-    async with disk_site(tmp_path, PUBLIC, entropy=entropy) as site:
+    monkeypatch.setattr("aggregator.releaser.KeyedEntropy", lambda _: entropy)
+    async with disk_site(tmp_path, PUBLIC) as site:
         for number in range(with_records):
             await site.send(number)
         for number in range(with_records, with_records + without):

@@ -12,7 +12,8 @@ from aggregator.errors import PartitionStoppedError, ReleasingStoppedError, Wind
 from aggregator.ports import StoredOutcome
 from aggregator.receipts_file import ReceiptsFile
 from aggregator.releaser import Releaser
-from hushsum.entropy import ReplayableEntropy
+from hushsum.entropy import KEY_BYTES, KeyedEntropy, ReplayableEntropy
+from hushsum.plan import Plan
 from hushsum.privacy.event import TUMBLING
 from hushsum.releases import Release, draw
 from hushsum.sketch import Sketch
@@ -46,8 +47,8 @@ def exact(numbers: dict[int, int]) -> Sketch:
 
 
 def drawn(key: bytes, window: int, numbers: dict[int, int]) -> bytes:
-    """What a releaser whose noise comes from ``key`` makes of a window first."""
-    entropy = ReplayableEntropy(key)
+    """What a releaser whose keys come from ``key`` makes of a window first."""
+    entropy = KeyedEntropy(ReplayableEntropy(key).read(KEY_BYTES))
     return draw(exact(numbers), kind=TUMBLING, window=window, entropy=entropy, accounted=True).to_bytes()
 
 
@@ -304,8 +305,9 @@ def noises() -> list[np.ndarray[tuple[int, ...], np.dtype[np.int64]]]:
     """The noise that a life draws first, and second."""
     found = []
     for life in (b"first", b"second"):
-        entropy = ReplayableEntropy(life)
+        source = ReplayableEntropy(life)
         for _ in range(2):
+            entropy = KeyedEntropy(source.read(KEY_BYTES))
             made = draw(Sketch(PLAN), kind=TUMBLING, window=0, entropy=entropy, accounted=True)
             found.append(made.counters)
     return found
@@ -324,6 +326,7 @@ async def test_every_step_of_a_release_is_one_that_can_be_died_at(tmp_path: Path
         "SqliteStore.mark_closing",
         "SqliteLog.append",
         *["SqliteStore.checkpoint"] * PARTITIONS,
+        "SqliteStore.reserve_outcome",
         "SqliteStore.commit_outcome",
         "ReceiptsFile.write",
         "SqliteStore.publish",
@@ -335,7 +338,7 @@ async def test_every_step_of_a_release_is_one_that_can_be_died_at(tmp_path: Path
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("fatal", range(1, 23))
+@pytest.mark.parametrize("fatal", range(1, 25))
 async def test_killed_at_any_step_and_started_again_there_is_one_outcome_one_charge_and_one_receipt(
     tmp_path: Path, fatal: int, after: bool
 ) -> None:
@@ -348,22 +351,23 @@ async def test_killed_at_any_step_and_started_again_there_is_one_outcome_one_cha
     await check_all_is_well(tmp_path, [first, second], runtime)
 
 
-async def test_the_loser_of_a_race_drops_its_draw_unseen(tmp_path: Path) -> None:
+async def test_two_releasers_that_race_draw_the_same_and_it_is_stored_once(tmp_path: Path) -> None:
     runtime = ManualRuntime()
-    async with disk_site(tmp_path, PLAN, runtime, entropy=ReplayableEntropy(b"winner")) as site:
+    async with disk_site(tmp_path, PLAN, runtime, entropy=ReplayableEntropy(b"fast")) as site:
         await site.send(0)
         await site.releaser.seal()
-        slow = await DiskSite.open(tmp_path, PLAN, runtime, entropy=ReplayableEntropy(b"loser"))
+        slow = await DiskSite.open(tmp_path, PLAN, runtime, entropy=ReplayableEntropy(b"slow"))
         slow.releaser = Releaser(PLAN, replace(slow.releaser._ports, folds=site.workers))
         honest = slow.store.commit_outcome
 
-        async def overtaken(*arguments: object, **keywords: object) -> None:
-            await site.releaser.release()
-            await honest(*arguments, **keywords)  # type: ignore[arg-type]  # handed on as they came
+        async def overtaken(plan: Plan, kind: str, window: int, data: bytes, **keywords: bool) -> None:
+            assert (await site.releaser.release()).data == data
+            await honest(plan, kind, window, data, **keywords)
 
-        slow.store.commit_outcome = overtaken  # type: ignore[method-assign]  # the winner comes in between
+        slow.store.commit_outcome = overtaken  # type: ignore[method-assign]  # the other comes in between
         release = await slow.releaser.release()
-        assert release.data == drawn(b"winner", site.window, {0: 1})
+        assert release.data == drawn(b"slow", site.window, {0: 1}), "who charges fixes what is drawn"
+        assert [each.window for each in site.observer.releases] == [site.window]
         assert slow.observer.releases == []
         assert len(await site.receipts.read()) == len(await slow.receipts.read()) + 1 == 1
         assert len((await site.store.account("")).spends) == 1
@@ -377,13 +381,13 @@ async def test_who_finds_the_window_charged_by_another_is_no_spent_budget(tmp_pa
         await site.releaser.seal()
         slow = await DiskSite.open(tmp_path, PLAN, runtime, entropy=ReplayableEntropy(b"loser"))
         slow.releaser = Releaser(PLAN, replace(slow.releaser._ports, folds=site.workers))
-        honest = slow.store.account
+        honest = slow.store.reserve_outcome
 
-        async def overtaken(population: str) -> object:
+        async def overtaken(*arguments: object) -> bytes:
             await site.releaser.release()
-            return await honest(population)
+            return await honest(*arguments)  # type: ignore[arg-type]  # handed on as they came
 
-        slow.store.account = overtaken  # type: ignore[method-assign, assignment]  # the winner comes in between
+        slow.store.reserve_outcome = overtaken  # type: ignore[method-assign, assignment]  # the winner comes in between
         assert (await slow.releaser.release()).data == drawn(b"winner", site.window, {})
         assert slow.releaser.stopped == ""
         await slow.die()

@@ -75,7 +75,7 @@ async def test_an_outcome_whose_receipt_failed_twice_is_what_a_repeated_release_
 
 
 @pytest.mark.parametrize("effect", [False, True], ids=["before it took effect", "after it"])
-@pytest.mark.parametrize("step", ["commit_outcome", "write", "publish", "forget"])
+@pytest.mark.parametrize("step", ["reserve_outcome", "commit_outcome", "write", "publish", "forget"])
 async def test_a_release_that_is_cancelled_anywhere_is_finished_by_the_next(
     tmp_path: Path, step: str, effect: bool
 ) -> None:

@@ -23,7 +23,7 @@ from aggregator.service import Service
 from aggregator.store_sqlite import SqliteStore
 from hushsum import Plan
 from hushsum.entropy import OsEntropy
-from hushsum.releases import Release, draw, spend_of
+from hushsum.releases import Release, draw
 from hushsum_proto import convert, convert_outcomes
 from hushsum_proto.answers import Answer, ServiceReason, Status
 from hushsum_proto.messages import ServiceStatus
@@ -393,8 +393,8 @@ async def commit_unpublished(service: Service) -> None:
     sealed = await service.store.sealed_window(PLAN, WINDOW)
     assert sealed is not None
     release = draw(sealed.sketch, kind="tumbling", window=WINDOW, entropy=OsEntropy(), accounted=True)
-    spend = spend_of(PLAN, kind="tumbling", window=WINDOW)
-    await service.store.commit_outcome(PLAN, "tumbling", WINDOW, release.to_bytes(), spend)
+    await service.store.reserve_outcome(PLAN, "tumbling", WINDOW, sealed.digest(), OsEntropy())
+    await service.store.commit_outcome(PLAN, "tumbling", WINDOW, release.to_bytes())
 
 
 async def test_another_plans_releases_are_not_here(tmp_path: Path) -> None:

@@ -79,11 +79,15 @@ def test_a_newer_format_is_refused_by_writers_and_readers_and_left_alone(kind: D
 def test_a_store_of_format_1_is_read_as_it_is_and_is_of_this_format_once_it_is_written(tmp_path: Path) -> None:
     path = tmp_path / "store.db"
     connection = STORE_FILE.open_writing(path)
+    tables = "SELECT type, name, sql FROM sqlite_master ORDER BY name"
+    wanted = connection.execute(tables).fetchall()
+    connection.execute("DROP TABLE reservations")
     connection.execute("PRAGMA user_version=1")
     connection.close()
     for opens, version in ((STORE_FILE.open_reading, 1), (STORE_FILE.open_writing, 2), (STORE_FILE.open_reading, 2)):
         connection = opens(path)
         assert connection.execute("PRAGMA user_version").fetchone() == (version,)
+        assert (connection.execute(tables).fetchall() == wanted) == (version == 2)
         connection.close()
 
 

@@ -50,6 +50,31 @@ def spend(window: int, plan: Plan = PLAN) -> Spend:
     return spend_of(plan, kind=TUMBLING, window=window)
 
 
+DIGEST = b"d" * 32  # the store compares it, and looks no further
+
+
+async def reserved(store: Store, window: int = W, key: bytes = b"k" * 32) -> bytes:
+    """The key that the store gives to a window, which is offered this one."""
+    return await store.reserve_outcome(PLAN, TUMBLING, window, DIGEST, Given(key))
+
+
+async def committed(store: Store, window: int, data: bytes, *, withheld: bool = False) -> None:
+    await reserved(store, window)
+    await store.commit_outcome(PLAN, TUMBLING, window, data, withheld=withheld)
+
+
+class Given:
+    """A source that gives one key, once."""
+
+    def __init__(self, key: bytes) -> None:
+        self.left = [key]
+
+    def read(self, size: int) -> bytes:
+        key = self.left.pop()
+        assert len(key) == size
+        return key
+
+
 class Folding:
     """A fold that works on a store."""
 
@@ -275,7 +300,7 @@ async def test_the_real_store_gives_back_what_the_double_gives_back(
 
 async def test_an_outcome_is_stored_with_its_charge_and_shown_when_it_is_published(store: Store) -> None:
     await sealed(store)
-    await store.commit_outcome(PLAN, TUMBLING, W, b"the draw", spend(W))
+    await committed(store, W, b"the draw")
     assert await store.windows(PLAN.id) == {W: "released"}
     assert (await store.account("")).spends == (spend(W),)
     assert [release.data for release in await store.unpublished(PLAN.id)] == [b"the draw"]
@@ -291,9 +316,11 @@ async def test_an_outcome_is_stored_with_its_charge_and_shown_when_it_is_publish
 
 async def test_a_second_draw_is_refused_and_not_charged(store: Store) -> None:
     await sealed(store)
-    await store.commit_outcome(PLAN, TUMBLING, W, b"first", spend(W))
+    await committed(store, W, b"first")
     with pytest.raises(OutcomeExistsError):
-        await store.commit_outcome(PLAN, TUMBLING, W, b"second", spend(W))
+        await reserved(store)
+    with pytest.raises(OutcomeExistsError):
+        await store.commit_outcome(PLAN, TUMBLING, W, b"second")
     assert [release.data for release in await store.unpublished(PLAN.id)] == [b"first"]
     assert len((await store.account("")).spends) == 1
 
@@ -302,9 +329,9 @@ async def test_an_exhausted_budget_stores_nothing(store: Store) -> None:
     windows = (W, W + 1, W + 2)
     await sealed(store, windows)
     for window in windows[:2]:
-        await store.commit_outcome(PLAN, TUMBLING, window, b"draw", spend(window))
+        await committed(store, window, b"draw")
     with pytest.raises(BudgetError):
-        await store.commit_outcome(PLAN, TUMBLING, W + 2, b"draw", spend(W + 2))
+        await committed(store, W + 2, b"draw")
     assert await store.unfinished(PLAN.id) == {W + 2: "sealed"}
     assert len(await store.outcomes(PLAN.id)) == 2
     assert (await store.account("")).left.epsilon == 0
@@ -313,8 +340,8 @@ async def test_an_exhausted_budget_stores_nothing(store: Store) -> None:
 async def test_a_withheld_window_is_stored_listed_and_given_back_as_withheld(store: Store) -> None:
     await sealed(store, (W, W + 1))
     charged = replace(spend(W), events=())
-    await store.commit_outcome(PLAN, TUMBLING, W, b"says so", charged, withheld=True)
-    await store.commit_outcome(PLAN, TUMBLING, W + 1, b"the draw", spend(W + 1))
+    await committed(store, W, b"says so", withheld=True)
+    await committed(store, W + 1, b"the draw")
     assert await store.windows(PLAN.id) == {W: "withheld", W + 1: "released"}
     assert await store.unfinished(PLAN.id) == {}
     assert (await store.account("")).spends == (charged, spend(W + 1))
@@ -328,23 +355,65 @@ async def test_a_withheld_window_is_stored_listed_and_given_back_as_withheld(sto
 
 async def test_a_withheld_window_cannot_have_another_outcome(store: Store) -> None:
     await sealed(store)
-    await store.commit_outcome(PLAN, TUMBLING, W, b"says so", replace(spend(W), events=()), withheld=True)
+    await committed(store, W, b"says so", withheld=True)
     for withheld in (True, False):
         with pytest.raises(OutcomeExistsError):
-            await store.commit_outcome(PLAN, TUMBLING, W, b"the draw", spend(W), withheld=withheld)
+            await store.commit_outcome(PLAN, TUMBLING, W, b"the draw", withheld=withheld)
     assert await store.windows(PLAN.id) == {W: "withheld"}
     assert len((await store.account("")).spends) == 1
 
 
-async def test_a_budget_that_cannot_pay_for_a_release_stores_no_withheld_window_either(store: Store) -> None:
-    windows = (W, W + 1, W + 2)
-    await sealed(store, windows)
-    for window in windows[:2]:
-        await store.commit_outcome(PLAN, TUMBLING, window, b"draw", spend(window))
-    free = replace(spend(W + 2), events=())
+async def test_what_is_not_charged_first_is_not_stored(store: Store) -> None:
+    await sealed(store)
+    for withheld in (True, False):
+        with pytest.raises(StoreError, match="not charged before it was drawn"):
+            await store.commit_outcome(PLAN, TUMBLING, W, b"draw", withheld=withheld)
+    assert await store.unfinished(PLAN.id) == {W: "sealed"}
+    assert await store.outcomes(PLAN.id) == []
+
+
+async def test_until_an_outcome_is_stored_it_costs_what_a_release_costs(store: Store) -> None:
+    await sealed(store)
+    await reserved(store)
+    assert (await store.account("")).spends == (spend(W),)
+    assert await store.unfinished(PLAN.id) == {W: "sealed"}
+    await store.commit_outcome(PLAN, TUMBLING, W, b"says so", withheld=True)
+    assert (await store.account("")).spends == (replace(spend(W), events=()),)
+    assert (await store.account("")).spent.epsilon == 0
+
+
+async def test_a_window_that_is_charged_gives_its_first_key_to_whoever_asks_and_is_charged_once(store: Store) -> None:
+    await sealed(store)
+    keys = [await reserved(store, key=bytes([number]) * 32) for number in range(3)]
+    assert keys == [bytes(32)] * 3
+    assert (await store.account("")).spends == (spend(W),)
+
+
+async def test_each_window_has_a_key_of_its_own(store: Store) -> None:
+    await sealed(store, (W, W + 1))
+    for window, key in ((W, b"a" * 32), (W + 1, b"b" * 32)):
+        assert await reserved(store, window, key) == key
+        await store.commit_outcome(PLAN, TUMBLING, window, b"draw")
+
+
+async def test_counters_that_changed_after_their_charge_get_no_key(store: Store) -> None:
+    await sealed(store)
+    await reserved(store)
+    with pytest.raises(StoreError, match="charged for"):
+        await store.reserve_outcome(PLAN, TUMBLING, W, b"e" * 32, Given(b"another key, of which nothing is"))
+    assert await reserved(store) == b"k" * 32
+
+
+async def test_a_budget_that_is_spent_reads_no_key(store: Store) -> None:
+    await sealed(store, (W, W + 1, W + 2))
+    for window in (W, W + 1):
+        await committed(store, window, b"draw")
+    source = Given(b"k" * 32)
     with pytest.raises(BudgetError):
-        await store.commit_outcome(PLAN, TUMBLING, W + 2, b"says so", free, withheld=True)
-    assert await store.unfinished(PLAN.id) == {W + 2: "sealed"}
+        await store.reserve_outcome(PLAN, TUMBLING, W + 2, DIGEST, source)
+    assert source.left
+    with pytest.raises(StoreError, match="not charged"):
+        await store.commit_outcome(PLAN, TUMBLING, W + 2, b"says so", withheld=True)
 
 
 async def test_the_clients_of_a_sealed_window_are_those_of_all_its_partitions(store: Store) -> None:
@@ -368,7 +437,9 @@ async def test_an_outcome_out_of_order_is_refused(sqlite_store: SqliteStore) -> 
     await sqlite_store.open_windows(PLAN.id, W + 2, W + 2)
     for window in (W + 1, W + 2, W + 3):
         with pytest.raises(WindowOrderError, match=f"window {W} is next"):
-            await sqlite_store.commit_outcome(PLAN, TUMBLING, window, b"draw", spend(window))
+            await reserved(sqlite_store, window)
+        with pytest.raises(WindowOrderError, match=f"window {W} is next"):
+            await sqlite_store.commit_outcome(PLAN, TUMBLING, window, b"draw")
     assert (await sqlite_store.account("")).spends == ()
 
 
@@ -387,7 +458,7 @@ async def test_a_spend_that_a_receipt_proves_is_counted_once_whatever_the_limits
 async def test_only_what_has_its_published_outcome_is_forgotten(sqlite_store: SqliteStore) -> None:
     await sealed(sqlite_store)
     for step in (
-        sqlite_store.commit_outcome(PLAN, TUMBLING, W, b"draw", spend(W)),
+        committed(sqlite_store, W, b"draw"),
         sqlite_store.publish(PLAN.id, TUMBLING, W),
     ):
         with pytest.raises(StoreError, match=f"window {W} cannot be forgotten"):
@@ -413,7 +484,7 @@ async def test_no_byte_of_forgotten_counters_streams_and_clients_is_left_in_the_
     pattern = bytes(marked)
     assert pattern in files(tmp_path)
     assert all(name in files(tmp_path) for name in names)
-    await sqlite_store.commit_outcome(PLAN, TUMBLING, W, b"THE DRAW", spend(W))
+    await committed(sqlite_store, W, b"THE DRAW")
     await sqlite_store.publish(PLAN.id, TUMBLING, W)
     for folding in folds:
         folding.fold.forget(W)
@@ -439,7 +510,7 @@ def files(folder: Path) -> bytes:
 
 async def test_the_counters_of_a_forgotten_window_are_not_taken_for_an_empty_sum(store: Store) -> None:
     await sealed(store)
-    await store.commit_outcome(PLAN, TUMBLING, W, b"draw", spend(W))
+    await committed(store, W, b"draw")
     await store.publish(PLAN.id, TUMBLING, W)
     for partition in range(PARTITIONS):
         folding = await Folding.of(store, partition)
@@ -478,10 +549,13 @@ async def test_everything_is_there_after_reopening(tmp_path: Path) -> None:
     first = await real_store(tmp_path)
     await first.register(PLAN, PARTITIONS, W)
     await sealed(first)
-    await first.commit_outcome(PLAN, TUMBLING, W, b"draw", spend(W))
+    await committed(first, W, b"draw")
+    await sealed(first, (W + 1,))
+    await reserved(first, W + 1, b"1" * 32)
     await first.close()
     again = await real_store(tmp_path)
-    assert await again.windows(PLAN.id) == {W: "released"}
+    assert await again.windows(PLAN.id) == {W: "released", W + 1: "sealed"}
     assert [release.data for release in await again.unpublished(PLAN.id)] == [b"draw"]
-    assert (await again.account("")).spends == (spend(W),)
+    assert (await again.account("")).spends == (spend(W), spend(W + 1))
+    assert await reserved(again, W + 1, b"2" * 32) == b"1" * 32
     await again.close()

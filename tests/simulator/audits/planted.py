@@ -1,6 +1,7 @@
 """Mistakes that the audits must catch, each planted in the code that runs; and a service that runs in memory."""
 
 import hashlib
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -10,6 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from aggregator import releaser
+from aggregator.errors import StoreError
 from aggregator.ports import Runtime, StoredOutcome
 from aggregator.releaser import Releaser
 from hushsum import outcomes, releases
@@ -107,10 +110,15 @@ def redraw_a_withheld_outcome(patch: pytest.MonkeyPatch) -> None:
                 digest = hashlib.sha256(data).digest()
                 return StoredOutcome(self._plan.id, TUMBLING, window, data, digest, withheld=True)
             self.tries = 0
-            self._decided = lambda *_: drawn  # type: ignore[method-assign]  # what was drawn is what is stored
+            patch.setattr(releaser, "decide", lambda *_, **__: drawn)  # what was drawn is what is stored
             return await super()._outcome(window)
 
     patch.setattr(service, "Releaser", Redraws)
+
+
+def draw_anew_at_every_try(patch: pytest.MonkeyPatch) -> None:
+    """The key that a charge fixed is not what its outcome is drawn from: where storing it fails, it is drawn anew."""
+    patch.setattr(releaser, "KeyedEntropy", lambda key: OsEntropy())
 
 
 def draw_until_it_is_released(patch: pytest.MonkeyPatch) -> None:
@@ -172,3 +180,24 @@ async def in_memory(plan: Plan, runtime: Runtime) -> AsyncIterator[Durable]:
     """What a service keeps, without files."""
     del plan
     yield Durable(PowerLossLog(1, runtime), MemoryStore(), MemoryReceipts())
+
+
+class NearlyFull(MemoryStore):
+    """Has room for the outcome of a window that is withheld; a release fits at the third try alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failures: Counter[int] = Counter()
+
+    async def commit_outcome(self, plan: Plan, kind: str, window: int, data: bytes, *, withheld: bool = False) -> None:
+        if not withheld and self.failures[window] < 2:
+            self.failures[window] += 1
+            raise StoreError("the disk is full")
+        await super().commit_outcome(plan, kind, window, data, withheld=withheld)
+
+
+@asynccontextmanager
+async def on_a_full_disk(plan: Plan, runtime: Runtime) -> AsyncIterator[Durable]:
+    """The same, where what is stored must be small."""
+    del plan
+    yield Durable(PowerLossLog(1, runtime), NearlyFull(), MemoryReceipts())

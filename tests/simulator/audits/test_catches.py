@@ -38,6 +38,11 @@ def in_memory(plan: Plan, data: DataSet, runs: int, tell: Tell) -> list[Seen]:
     return windows_of(plan, data, runs, tell, opened=planted.in_memory, runtime=ManualRuntime())
 
 
+def on_a_full_disk(plan: Plan, data: DataSet, runs: int, tell: Tell) -> list[Seen]:
+    """The same, where a release is stored at the third try alone, and a withheld window at once."""
+    return windows_of(plan, data, runs, tell, opened=planted.on_a_full_disk, runtime=ManualRuntime())
+
+
 def gated(share: str, **keys: object) -> Case:
     """One record decides whether its client is there, and the window has just enough clients with it."""
     return cases.lone_record(cases.plan_of(min_clients=4, min_clients_share=share, **keys), "", clients=3)
@@ -56,6 +61,7 @@ def by_public(**keys: object) -> Case:
         (cases.bad_record(cases.plan_of(), ""), decided, 1000),
         (gated("0.5"), decided, 1000),
         (gated("0.9", epsilon=2), in_memory, 100),
+        (gated("0.9", epsilon=2), on_a_full_disk, 100),
         (by_public(), decided, 1000),
         (by_public(), in_memory, 50),
         (cases.excessive(cases.plan_of(participation="public", min_clients=4, **CLIENT), "", clients=3), decided, 1000),
@@ -113,6 +119,14 @@ def test_a_window_that_is_drawn_until_it_is_released_is_caught(
     assert outcome_check(plan, 3, road(plan, cases.others(3), runs, lambda _: None)).holds
     planted.draw_until_it_is_released(monkeypatch)
     assert not outcome_check(plan, 3, road(plan, cases.others(3), runs, lambda _: None)).holds
+
+
+def test_a_draw_that_is_made_anew_where_storing_it_failed_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = cases.plan_of(min_clients=4, min_clients_share="0.5")
+    assert outcome_check(plan, 3, on_a_full_disk(plan, cases.others(3), 300, lambda _: None)).holds
+    planted.draw_anew_at_every_try(monkeypatch)
+    assert outcome_check(plan, 3, in_memory(plan, cases.others(3), 100, lambda _: None)).holds, "where nothing fails"
+    assert not outcome_check(plan, 3, on_a_full_disk(plan, cases.others(3), 300, lambda _: None)).holds
 
 
 def test_a_bad_record_that_refuses_its_batch_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
