@@ -2,10 +2,13 @@
 
 A client under public participation binds one presence delta a window while it runs there. The window's records are
 taken only while that presence *stands*: until the service has answered it with anything but that it was counted.
+
+What a transaction does for presences takes no more steps for a spool that is full of records, but to take the window's
+own records along.
 """
 
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from edge_client.lanes import presence_number
@@ -32,6 +35,42 @@ _EARLY: Final = 3  # by the service's clock; another one is bound when this devi
 _COUNTED: Final = frozenset({Status.ACKNOWLEDGED.value, Status.COUNTED.value})
 _TOO_EARLY: Final = answer_name(Status.REFUSED, Reason.WINDOW_IN_FUTURE)
 _HEADER_BYTES: Final = 64  # no delta's header is longer
+_WINDOWS_KEPT: Final = 1024  # before those of now: a clock that is set back finds where this client has been
+
+
+class Holdings:
+    """The numbers of deltas of records by window, as ranges; a number that has left the spool stays in its range."""
+
+    def __init__(self) -> None:
+        self._ranges: dict[int, list[range]] = {}
+        self._latest: int | None = None
+
+    @classmethod
+    def found(cls, rows: Rows) -> "Holdings":
+        """Those of all deltas in the file."""
+        holdings = cls()
+        query = "SELECT sequence, substr(bytes, 1, ?) FROM deltas WHERE sequence >= 0 ORDER BY sequence"
+        for sequence, head in rows(query, (_HEADER_BYTES,)):
+            holdings.note(read_header(bytes(head)).window, range(sequence, sequence + 1))
+        return holdings
+
+    def note(self, window: int, numbers: range) -> None:
+        """Deltas of a window, numbered above all earlier ones."""
+        ranges = self._ranges.setdefault(window, [])
+        if ranges and self._latest == window:  # no other window's are in between
+            ranges[-1] = range(ranges[-1].start, numbers.stop)
+        else:
+            ranges.append(numbers)
+        self._latest = window
+
+    def of(self, window: int) -> list[range]:
+        """Where the window's deltas are, as far as they are in the spool."""
+        return self._ranges.get(window, [])
+
+    def forget(self, windows: Iterable[int]) -> None:
+        """Nobody asks for these windows any more."""
+        for window in windows:
+            self._ranges.pop(window, None)
 
 
 class Attendance:
@@ -39,10 +78,16 @@ class Attendance:
 
     Args:
         rows: What a query finds in the file as it was before.
+        holdings: Where the deltas of records are in it.
+
+    Attributes:
+        left: Windows of long ago whose presences are answered, and now forgotten.
     """
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: Rows, holdings: Holdings) -> None:
         self._rows = rows
+        self._holdings = holdings
+        self.left: list[int] = []
         self._states: dict[int, int] = {}  # by window: of its latest presence, where this transaction changes it
         self._taken: list[tuple[int, int]] = []
         self._answered: list[tuple[int, int]] = []
@@ -51,7 +96,7 @@ class Attendance:
         """Whether this client takes part in the window."""
         return self._state(window) == _STANDS
 
-    def take(self, windows: Iterable[int]) -> list[tuple[int, int]]:
+    def take(self, windows: range) -> list[tuple[int, int]]:
         """(number, window) of a new presence for each window that needs one."""
         taken = []
         for window in windows:
@@ -60,10 +105,12 @@ class Attendance:
                 self._taken.append((sequence, window))
                 self._states[window] = _STANDS
                 taken.append((presence_number(sequence), window))
+        if taken:
+            self._leave(windows.start - _WINDOWS_KEPT)
         return taken
 
-    def answered(self, number: int, answer: str) -> list[tuple[int, bytes]]:
-        """Notes the answer of a presence; returns (sequence, bytes) of the records that it takes along."""
+    def answered(self, number: int, answer: str) -> list[tuple[int, int]]:
+        """Notes the answer of a presence; returns (sequence, size) of the deltas of records that it takes along."""
         if answer in _COUNTED:
             return []
         sequence = -1 - number
@@ -71,10 +118,12 @@ class Attendance:
         self._answered.append((state, sequence))
         ((window,),) = self._rows("SELECT window FROM presences WHERE sequence = ?", (sequence,))
         self._states[window] = state
-        return list(self._records_of(window))
+        return self._records_of(window)
 
     def write(self, database: sqlite3.Connection) -> None:
         """Writes what was noted; the caller holds a transaction."""
+        if self.left:  # never the highest number, lest it be given again: windows are left as others are taken
+            database.executemany("DELETE FROM presences WHERE window = ?", [(window,) for window in self.left])
         if self._taken:
             rows = [(sequence, window, _STANDS) for sequence, window in self._taken]
             database.executemany("INSERT INTO presences (sequence, window, state) VALUES (?, ?, ?)", rows)
@@ -93,10 +142,18 @@ class Attendance:
         ((highest,),) = self._rows("SELECT coalesce(max(sequence), -1) FROM presences", ())
         return int(highest) + 1
 
-    def _records_of(self, window: int) -> Iterator[tuple[int, bytes]]:
+    def _leave(self, floor: int) -> None:
+        """Notes the windows below this one in which every presence is answered."""
+        query = (
+            "SELECT DISTINCT window FROM presences AS old WHERE window < ? AND NOT EXISTS (SELECT 1 FROM presences JOIN"
+            " deltas ON deltas.sequence = -1 - presences.sequence WHERE presences.window = old.window)"
+        )
+        for (window,) in self._rows(query, (floor,)):
+            self.left.append(window)
+            self._states[window] = 0
+
+    def _records_of(self, window: int) -> list[tuple[int, int]]:
         """Those in the file: what this transaction adds comes after its removals, and finds the new state."""
-        heads = self._rows("SELECT sequence, substr(bytes, 1, ?) FROM deltas WHERE sequence >= 0", (_HEADER_BYTES,))
-        found = [sequence for sequence, head in heads if read_header(bytes(head)).window == window]
-        for sequence in found:
-            ((data,),) = self._rows("SELECT bytes FROM deltas WHERE sequence = ?", (sequence,))
-            yield sequence, bytes(data)
+        query = "SELECT sequence, length(bytes) FROM deltas WHERE sequence >= ? AND sequence < ?"
+        ranges = self._holdings.of(window)
+        return [row for numbers in ranges for row in self._rows(query, (numbers.start, numbers.stop))]

@@ -41,6 +41,7 @@ from hushsum_proto.answers import Answer
 class _Parts:
     """What a running client is made of."""
 
+    met: bool  # the service, a moment ago: for its plan
     spool: Spool
     plan: Plan
     writer: SpoolWriter
@@ -114,8 +115,10 @@ class EdgeClient:
         try:
             await to_the_end(self._runtime, self._open_spool())
             self._parts = await self._start()
-            if self._parts.presence is not None:
+            if self._parts.presence is not None:  # before any of the records in the spool
                 await self._parts.presence.begin()
+            if not self._parts.met:
+                self._parts.uplink.begin()
         except BaseException:
             await to_the_end(self._runtime, self._stop())
             raise
@@ -149,7 +152,10 @@ class EdgeClient:
 
     @property
     def stream(self) -> int:
-        """The stream number of all its deltas; with the sequence numbers from 0 on, these are their ids."""
+        """The stream number of its deltas with records; with the sequence numbers from 0 on, these are their ids.
+
+        Presences have a stream of their own (``lanes``).
+        """
         return self._started().spool.stream
 
     @property
@@ -195,7 +201,7 @@ class EdgeClient:
         given = None if labels is None else label_list(labels)
         if parts.presence is not None:
             await parts.presence.caught_up()
-        batch = await self._runtime.blocking(split, parts.plan, mine, parts.plan.window.index_at(now_ms), given)
+        batch = await self._runtime.computing(split, parts.plan, mine, parts.plan.window.index_at(now_ms), given)
         if batch.dropped:
             what = f"{batch.dropped} unusable records were left out, {batch.addition.records} were added"
             warnings.warn(what, DroppedRecordsWarning, stacklevel=2)
@@ -212,7 +218,8 @@ class EdgeClient:
         """Returns once everything that was added before has a definitive answer; None waits for ever.
 
         Raises:
-            RefusedError: Deltas were refused for good since the last flush that said so; it has the reasons.
+            RefusedError: Deltas were refused for good since the last flush that said so, or withdrawn unsent because
+                their window's presence was; it has the reasons.
             FlushTimeoutError: Not within the time; nothing is given up.
             SessionRefusedError: The service has ended the session for good.
         """
@@ -246,6 +253,7 @@ class EdgeClient:
             lateness_ms=plan.window.lateness_ms,
             unanswered=await runtime.blocking(spool.unanswered),
             entropy=self._entropy,
+            kept=int(shows_presence(plan)),
         )
         writer = SpoolWriter(spool, runtime, config.commits_max)
         uplink = Uplink(session, Wiring(spool, writer, transport, runtime, plan.id, self._note))
@@ -253,9 +261,7 @@ class EdgeClient:
         if shows_presence(plan):
             await runtime.blocking(spool.keep_presences)
             presence = Presence(plan, presence_stream(spool.stream), writer, uplink, runtime)
-        if stored is not None:  # else the service was met a moment ago
-            uplink.begin()
-        return _Parts(spool, plan, writer, uplink, presence)
+        return _Parts(stored is None, spool, plan, writer, uplink, presence)
 
     async def _stop(self) -> None:
         if self._parts is not None:
@@ -278,10 +284,9 @@ class EdgeClient:
         parts.uplink.raise_failure()
         return parts
 
-    def _note(self, answer: Answer) -> None:
+    def _note(self, answer: Answer, withdrawn: int) -> None:
         presence = self._started().presence
-        if presence is None or not presence.took(answer):
-            self._untold.note(answer)
+        self._untold.note(answer, withdrawn if presence is not None and presence.took(answer) else 1)
 
 
 def _not_running() -> ClientStateError:

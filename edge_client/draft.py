@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from edge_client.attendance import Attendance, Rows
+from edge_client.attendance import Attendance, Holdings, Rows
 from edge_client.errors import SpoolFullError
 from edge_client.lanes import id_of, is_presence
 from edge_client.tallies import DELTAS, PRESENCES, RECORDS, RECORDS_ABSENT, RECORDS_DROPPED, WITHDRAWN
@@ -77,7 +77,7 @@ class Bound:
 
 
 Change = Add | Attend | Remove
-#: What was bound; for a removal, what was withdrawn with it.
+#: What was bound; for a removal, what was withdrawn with it, without its bytes.
 Result = tuple[Bound, ...] | HushsumError
 
 
@@ -104,12 +104,14 @@ class Draft:
     Args:
         level: Where the spool stands.
         rows: What a query finds in the file.
+        holdings: Where the deltas of records are in it, under public participation; unchanged before :meth:`note_in`.
     """
 
-    def __init__(self, level: Level, rows: Rows) -> None:
+    def __init__(self, level: Level, rows: Rows, holdings: Holdings) -> None:
         self._level = level
         self._find = rows
-        self._attendance = Attendance(rows)
+        self._attendance = Attendance(rows, holdings)
+        self._held: list[tuple[int, range]] = []
         self._rows: list[tuple[int, bytes]] = []
         self._removed: list[tuple[int]] = []
         self._windows: dict[int, int] = {}
@@ -138,11 +140,11 @@ class Draft:
         self.counts[change.answer] += 1
         if not is_presence(change.sequence):
             return ()
-        withdrawn = tuple(Bound(*row) for row in self._attendance.answered(change.sequence, change.answer))
-        for delta in withdrawn:
-            self._take_out(delta.sequence)
+        withdrawn = self._attendance.answered(change.sequence, change.answer)
+        self._removed += [(sequence,) for sequence, _ in withdrawn]
+        self._bytes -= sum(size for _, size in withdrawn)
         self.counts[WITHDRAWN] += len(withdrawn)
-        return withdrawn
+        return tuple(Bound(sequence, b"") for sequence, _ in withdrawn)
 
     def _take_out(self, sequence: int) -> None:
         self._removed.append((sequence,))
@@ -176,6 +178,8 @@ class Draft:
             held = f"{self._bytes} unanswered bytes are in it, {size} came, {self._level.bytes_max} is the limit"
             raise SpoolFullError(f"spool: {held} (spool_bytes_max); nothing of this batch was taken")
         self._keep(bound)
+        if change.attended and bound:
+            self._held.append((change.window, range(self._next, self._next + len(bound))))
         self._next += len(bound)
         if contributed is not None:
             self._windows[change.window] = contributed
@@ -213,3 +217,9 @@ class Draft:
         )
         self._attendance.write(database)
         database.execute("UPDATE next SET sequence = ?", (self._next,))
+
+    def note_in(self, holdings: Holdings) -> None:
+        """Notes what was written, once it is."""
+        for window, numbers in self._held:
+            holdings.note(window, numbers)
+        holdings.forget(self._attendance.left)

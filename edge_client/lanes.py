@@ -1,9 +1,14 @@
-"""The two streams of one client, each with its own sequence numbers: presence, which always goes first, and records.
+"""The two streams of one client, each with its own sequence numbers: presence, which is picked first, and records.
 
 A presence delta must not wait for records: how many of them a client has would decide whether it takes part in time. So
-it has a stream of its own, of which no backlog of records uses up the 64 numbers, and nothing of the other stream is
-picked before each presence has its answer. A delta of records of a window is then never sent before its client has
-shown that it takes part there.
+it has a stream of its own, of which no backlog of records uses up the 64 numbers; records never take the last place in
+flight, so that one presence can be sent while no answer comes; the newest presence within reach of its stream goes
+first; and no records are picked before each presence has its answer. A delta of records of a window is then never sent
+before its client has shown that it takes part there.
+
+What this does not do: records that are already on their way are overtaken no more, and share the network with the
+presence. Where only one delta may be in flight there is no place to keep: presence then waits for the answer that is
+outstanding, and goes next.
 
 In the spool, the session and the cargo a delta has one *number*: its sequence number in the stream of records, or
 −1 less its sequence number in that of presence.
@@ -47,10 +52,12 @@ class Lanes:
 
     Args:
         numbers: What the spool holds, in any order.
+        kept: Places in flight that records leave to presence: 1 under public participation, else 0.
     """
 
-    def __init__(self, numbers: Iterable[int] = ()) -> None:
-        self._presence = Outstanding()
+    def __init__(self, numbers: Iterable[int] = (), *, kept: int = 0) -> None:
+        self._kept = kept
+        self._presence = Outstanding(newest_first=True)
         self._records = Outstanding()
         self.append(sorted(numbers, key=abs))
 
@@ -81,9 +88,15 @@ class Lanes:
     def pick(self, now: float, in_flight_max: int) -> tuple[int, ...]:
         """The numbers to send now; they are in flight from here on. No records while a presence has no answer."""
         if not len(self._presence):
-            return self._records.pick(now, in_flight_max)
+            return self._records.pick(now, self._records_max(in_flight_max))
         room = in_flight_max - self._records.in_flight
         return tuple(map(presence_number, self._presence.pick(now, room)))
+
+    def has_room(self, in_flight_max: int) -> bool:
+        """Whether one more could be sent now of the stream whose turn it is."""
+        if not len(self._presence):
+            return self._records.in_flight < self._records_max(in_flight_max)
+        return self.in_flight < in_flight_max
 
     def is_in_flight(self, number: int) -> bool:
         """Whether an answer to this number is waited for."""
@@ -120,6 +133,9 @@ class Lanes:
     def next_ready_at(self) -> float | None:
         """When the first held delta may be sent again."""
         return (self._presence if len(self._presence) else self._records).next_ready_at
+
+    def _records_max(self, in_flight_max: int) -> int:
+        return max(1, in_flight_max - self._kept)
 
     def _place(self, number: int) -> tuple[Outstanding, int]:
         return (self._presence, -1 - number) if is_presence(number) else (self._records, number)

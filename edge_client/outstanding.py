@@ -32,11 +32,13 @@ class Outstanding:
 
     Args:
         sequences: What the spool holds, ascending.
+        newest_first: Pick the highest number first, once it is within reach; until then, as else, the lowest.
     """
 
-    def __init__(self, sequences: Iterable[int] = ()) -> None:
-        self._beyond: deque[int] = deque()  # never picked yet, ascending, all above those in _places
-        self._places: dict[int, _Place] = {}  # picked at least once, ascending
+    def __init__(self, sequences: Iterable[int] = (), *, newest_first: bool = False) -> None:
+        self._newest_first = newest_first
+        self._beyond: deque[int] = deque()  # never picked, ascending, all above those in _places
+        self._places: dict[int, _Place] = {}  # picked at least once, or newest first and within reach; ascending
         self._in_flight = 0
         self.end = 0  # one above the highest number ever seen
         self.append(sequences)
@@ -62,10 +64,10 @@ class Outstanding:
             self.end = sequence + 1
 
     def pick(self, now: float, in_flight_max: int) -> tuple[int, ...]:
-        """The numbers to send now, lowest first; they are in flight from here on."""
+        """The numbers to send now, in this order; they are in flight from here on."""
         room = in_flight_max - self._in_flight
         picked: list[int] = []
-        for sequence, place in self._places.items():
+        for sequence, place in self._candidates():
             if len(picked) >= room:
                 break
             if place.stage is Stage.READY or (place.stage is Stage.HELD and place.ready_at <= now):
@@ -78,6 +80,15 @@ class Outstanding:
             picked.append(sequence)
         self._in_flight += len(picked)
         return tuple(picked)
+
+    def _candidates(self) -> Iterable[tuple[int, _Place]]:
+        """Those that were picked before, lowest first; newest first, all others within reach as well."""
+        if not self._newest_first:
+            return self._places.items()
+        lowest = self.lowest
+        while lowest is not None and self._beyond and self._beyond[0] < lowest + SEQUENCE_WINDOW:
+            self._places[self._beyond.popleft()] = _Place()
+        return self._places.items() if self._beyond else reversed(self._places.items())
 
     def is_in_flight(self, sequence: int) -> bool:
         """Whether an answer to this number is waited for."""

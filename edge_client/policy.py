@@ -10,6 +10,7 @@ from hushsum.canonical import real, real_text
 from hushsum.errors import CanonicalError, GuaranteeError
 from hushsum.plan import Plan
 from hushsum.privacy.relation import CLIENT, UNITS
+from hushsum.privacy.spec import PARTICIPATIONS, PROTECTED
 from hushsum.privacy.verifier import verify
 
 _DELTA: Final = "a number from 0 to below 1"
@@ -26,6 +27,7 @@ class Policy:
         max_epsilon: The largest ε of a window and unit that a plan may have; above 0.
         max_delta: The largest δ; 0 demands pure plans. It has a default, for with a large δ a small ε says nothing.
         unit: Whom a plan must protect: ``client`` refuses plans that protect single records alone.
+        participation: ``protected`` refuses plans under which it is visible that this device takes part.
 
     Raises:
         SettingsError: A rule holds what it must not.
@@ -34,6 +36,7 @@ class Policy:
     max_epsilon: _Number | None = None
     max_delta: _Number | None = Fraction(1, 10**5)
     unit: str | None = None
+    participation: str | None = None
 
     def __post_init__(self) -> None:
         epsilon = _exact("max_epsilon", self.max_epsilon, "a number above 0")
@@ -42,8 +45,12 @@ class Policy:
         delta = _exact("max_delta", self.max_delta, _DELTA)
         if delta is not None and not 0 <= delta < 1:
             raise SettingsError(f"max_delta: got {self.max_delta!r}, expected {_DELTA}")
-        if self.unit not in {None, *UNITS}:
-            raise SettingsError(f"unit: got {self.unit!r}, expected {' or '.join(map(repr, UNITS))}")
+        for name, came, known in (
+            ("unit", self.unit, UNITS),
+            ("participation", self.participation, PARTICIPATIONS),
+        ):
+            if came not in {None, *known}:
+                raise SettingsError(f"{name}: got {came!r}, expected {' or '.join(map(repr, known))}")
 
     @property
     def epsilon_limit(self) -> Fraction | None:
@@ -72,6 +79,9 @@ class Policy:
         if self.unit == CLIENT and privacy.unit != CLIENT:
             asked_unit = f"unit {privacy.unit!r}, which protects single records"
             raise PolicyError("unit", asked_unit, "unit 'client', which protects all records of a client")
+        if self.participation == PROTECTED != privacy.participation:
+            asked_for = f"participation {privacy.participation!r}, under which everybody sees that this device takes part"
+            raise PolicyError("participation", asked_for, "participation 'protected', which hides it in what is released")
         try:
             verify(privacy.mechanism, plan.family.sensitivity, privacy.claim)
         except GuaranteeError as error:

@@ -37,7 +37,11 @@ class Runtime(Protocol):
         ...
 
     async def blocking(self, function: Callable[..., T], *arguments: object) -> T:
-        """Runs what blocks or computes (hashing, packing, an fsync) off the event loop."""
+        """Runs what waits for the spool (a commit, a read) off the event loop."""
+        ...
+
+    async def computing(self, function: Callable[..., T], *arguments: object) -> T:
+        """Hashes records off the event loop, in other threads: however many there are, no :meth:`blocking` waits."""
         ...
 
 
@@ -45,11 +49,12 @@ class SystemRuntime:
     """The real clock, event loop and threads.
 
     Args:
-        threads: Of its pool; they start when they are needed.
+        threads: That hash, and as many for spools; they start when they are needed.
     """
 
     def __init__(self, threads: int = 2) -> None:
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="hushsum-edge")
+        self._hashing = ThreadPoolExecutor(threads, thread_name_prefix="hushsum-edge-hash")
+        self._spools = ThreadPoolExecutor(threads, thread_name_prefix="hushsum-edge-spool")
 
     def now_ms(self) -> int:
         """The wall clock, ms since 1970-01-01T00:00:00Z."""
@@ -68,12 +73,17 @@ class SystemRuntime:
         return asyncio.create_task(work, name=name)
 
     async def blocking(self, function: Callable[..., T], *arguments: object) -> T:
-        """Runs a call in one of the threads."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: function(*arguments))
+        """Runs a call in one of the threads for spools."""
+        return await asyncio.get_running_loop().run_in_executor(self._spools, lambda: function(*arguments))
+
+    async def computing(self, function: Callable[..., T], *arguments: object) -> T:
+        """Runs a call in one of the threads that hash."""
+        return await asyncio.get_running_loop().run_in_executor(self._hashing, lambda: function(*arguments))
 
     def close(self) -> None:
         """Lets the threads end once they are idle; nothing can be run any more."""
-        self._threads.shutdown(wait=False)
+        for threads in (self._hashing, self._spools):
+            threads.shutdown(wait=False)
 
 
 class ConnectionLostError(Exception):

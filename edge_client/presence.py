@@ -4,15 +4,23 @@ Under public participation the promise is about what a client submits, and that 
 (PRIVACY: relations). So whether it does must not depend on its records: a running client sends one delta of 0 runs for
 each window of its clock, and records of a window in which it has not shown itself are left out.
 
-What this module looks at is the plan, a clock, and whether the spool's disk works: never a record. What remains visible
-to the service, and to whoever watches the network, is that a client is running, and when; and the number, the sizes and
-the times of its deltas with records, as of all traffic. None of it is in a release.
+What this module looks at is the plan, a clock, and whether the spool's disk works: never a record. No queue of records
+is before a presence: not in the threads (hashing has others), in the spool (presences are written first, and alone), or
+among what may be in flight (``lanes``). What records can still do is to delay it: by the one transaction that is under
+way, by the sends that are, and by their use of the processor. A minute is the shortest window, so a delay is no absence;
+but a disk that they fill, or a network so slow that it needs the lateness for what is on it already, is one.
+
+Only a running client shows itself. Whoever runs one when there are records alone tells by that that there are some.
+
+What remains visible to the service, and to whoever watches the network, is that a client is running, and when; and the
+number, the sizes and the times of its deltas with records, as of all traffic. None of it is in a release.
 """
 
 import asyncio
 import logging
 from typing import Final
 
+from edge_client.config import SEQUENCE_WINDOW
 from edge_client.draft import Attend
 from edge_client.errors import SpoolError
 from edge_client.ports import Runtime
@@ -26,17 +34,16 @@ from hushsum_proto.answers import Answer
 
 _LOG: Final = logging.getLogger("edge_client")
 _LOOKS_APART_S: Final = 5.0  # a wall clock may be set; this is how late it may be noticed
-_WINDOWS_MAX: Final = 4096  # at once, where windows are far shorter than their lateness
 
 
 def windows_at(schedule: Schedule, now_ms: int) -> range:
     """The windows in which a client takes part that runs at this time (ms since 1970 UTC).
 
-    From the one that holds now − lateness, so that a record that is late within reason has its window, to the one that
-    holds now; of more than 4,096 the latest ones.
+    All that take deltas: from the one that holds now − lateness to the one that holds now; of more than 64, which is
+    what may be sent at a time, the latest ones.
     """
     newest = schedule.index_at(now_ms)
-    return range(max(schedule.index_at(now_ms - schedule.lateness_ms), newest - _WINDOWS_MAX + 1), newest + 1)
+    return range(max(schedule.index_at(now_ms - schedule.lateness_ms), newest - SEQUENCE_WINDOW + 1), newest + 1)
 
 
 class Presence:
@@ -83,7 +90,7 @@ class Presence:
     def took(self, answer: Answer) -> bool:
         """Hears each definitive answer, and says whether it was a presence's.
 
-        A refusal needs no telling: nothing of the caller's is lost but what is tallied as absent or withdrawn. One that
+        A refusal of a presence itself needs no telling, only that of the records that went with it. A presence that
         came too early by the service's clock is bound anew at a later look.
         """
         if answer.id is None or answer.id.stream != self._stream:

@@ -70,6 +70,7 @@ class Session:
         lateness_ms: The plan's; clocks further apart than that are told once.
         unanswered: Numbers of the deltas that the spool holds (``lanes``).
         entropy: Of the back-off's jitter.
+        kept: Places in flight that records leave to presence.
     """
 
     def __init__(
@@ -81,9 +82,10 @@ class Session:
         lateness_ms: int,
         unanswered: Iterable[int],
         entropy: Entropy,
+        kept: int = 0,
     ) -> None:
         self.state = State.IDLE
-        self.outstanding = Lanes(unanswered)
+        self.outstanding = Lanes(unanswered, kept=kept)
         self.last_loss: Loss | None = None
         self._config = config
         self._plan_id = plan_id
@@ -227,7 +229,7 @@ class Session:
             times.append(self._resume_at)
         if self.state is State.OPEN:
             held = self.outstanding.next_ready_at
-            if held is not None and self.outstanding.in_flight < self._in_flight_max:
+            if held is not None and self.outstanding.has_room(self._in_flight_max):
                 times.append(held)
             if self.outstanding.in_flight:
                 times.append(self._progress_at + self._config.answer_wait_s)

@@ -41,6 +41,7 @@ class Spool:
     ) -> None:
         self._path = Path(path)
         self._lock = threading.Lock()
+        self._holdings = attendance.Holdings()
         self._database = spool_file.open_locked(self._path)
         try:
             with self._using(), self._transaction():
@@ -84,6 +85,7 @@ class Spool:
         with self._using(), self._transaction():
             self._database.execute(attendance.TABLE)
             self._database.execute(attendance.INDEX)
+            self._holdings = attendance.Holdings.found(self._database.execute)
 
     def unanswered(self) -> tuple[int, ...]:
         """The numbers of all deltas in the spool (``lanes``), ascending."""
@@ -114,10 +116,11 @@ class Spool:
             SpoolError: The file cannot be written; nothing was changed.
         """
         with self._using():
-            draft = Draft(self._level, self._database.execute)
+            draft = Draft(self._level, self._database.execute, self._holdings)
             results = [draft.take(change) for change in changes]
             with self._transaction():
                 draft.write(self._database)
+            draft.note_in(self._holdings)
             self._level = draft.level
             self._tallies = self._tallies + draft.counts
         return results

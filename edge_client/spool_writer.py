@@ -1,5 +1,8 @@
 """Group commit: whatever arrives while one transaction reaches the disk shares the next one.
 
+Only presences go before everything that waits, in a transaction of their own: neither how many records wait nor what
+their bytes do to a disk is theirs to suffer.
+
 A disk that is full, or fails for a while, refuses additions to whoever makes them. Answers are never given up: their
 deltas stay in the spool, where a resend is harmless (same id, same bytes), and the removal is tried again and again.
 """
@@ -10,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
-from edge_client.draft import Bound, Change, Remove, Result
+from edge_client.draft import Attend, Bound, Change, Remove, Result
 from edge_client.ports import Runtime
 from edge_client.spool import Spool
 from hushsum.errors import HushsumError
@@ -40,6 +43,7 @@ class SpoolWriter:
         self._spool = spool
         self._runtime = runtime
         self._commits_max = commits_max
+        self._attends: deque[_Waiting] = deque()
         self._adds: deque[_Waiting] = deque()
         self._removes: deque[_Waiting] = deque()
         self._task: asyncio.Task[None] | None = None
@@ -59,7 +63,8 @@ class SpoolWriter:
         future shields it: the change is made even if nobody waits any more.
         """
         future: asyncio.Future[tuple[Bound, ...]] = asyncio.get_running_loop().create_future()
-        (self._removes if isinstance(change, Remove) else self._adds).append((change, future))
+        queue = {Attend: self._attends, Remove: self._removes}.get(type(change), self._adds)
+        queue.append((change, future))
         self._start()
         return future
 
@@ -69,7 +74,7 @@ class SpoolWriter:
         if self._timer is not None:
             self._timer.cancel()
             await asyncio.wait([self._timer])
-        if self._adds or self._removes:
+        if self._attends or self._adds or self._removes:
             self._start()
         while self._task is not None and not self._task.done():
             await asyncio.wait([self._task])
@@ -90,7 +95,9 @@ class SpoolWriter:
         self._set_timer()
 
     def _pick(self) -> list[_Waiting]:
-        """What the next transaction takes out of the queues: removes first, for they make room."""
+        """What the next transaction takes out of the queues: presences alone, or removes first, for they make room."""
+        if self._attends:
+            return [*_taken(self._attends)]
         batch: list[_Waiting] = []
         if self._closing or not self._failures or self._runtime.monotonic() >= self._retry_at:
             batch += _taken(self._removes, self._commits_max)
@@ -105,13 +112,13 @@ class SpoolWriter:
             self._failed(batch, error)
             return
         except BaseException:
-            for _, future in (*batch, *_taken(self._removes), *_taken(self._adds)):
+            for _, future in (*batch, *_taken(self._attends), *_taken(self._removes), *_taken(self._adds)):
                 future.cancel()
             raise
         if any(isinstance(change, Remove) for change, _ in batch):
             self._failures = 0
             self._unerased = True
-        else:
+        elif not isinstance(batch[0][0], Attend):
             self._apart = self._failures > 0
         for (_, future), result in zip(batch, results, strict=True):
             _resolve(future, result)
@@ -129,7 +136,8 @@ class SpoolWriter:
             if not future.done():
                 future.set_exception(error)
         if adds:
-            self._apart = self._failures > 0
+            if not isinstance(adds[0][0], Attend):
+                self._apart = self._failures > 0
             return
         if not self._failures:
             _LOG.warning("answers cannot be kept, they are tried again: %s", error)

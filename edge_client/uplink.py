@@ -48,7 +48,7 @@ class Wiring:
         transport: Where connections come from.
         runtime: Time, tasks and threads.
         plan_id: What Hello names.
-        on_answer: Called with each definitive answer once it is durable.
+        on_answer: Called with each definitive answer once it is durable, and how many deltas were withdrawn with it.
     """
 
     spool: Spool
@@ -56,7 +56,7 @@ class Wiring:
     transport: Transport
     runtime: Runtime
     plan_id: bytes
-    on_answer: Callable[[Answer], None]
+    on_answer: Callable[[Answer, int], None]
 
 
 class Uplink:
@@ -203,7 +203,7 @@ class Uplink:
         if not done.cancelled():  # else it could not be kept before the end: the delta is sent again at the next start
             withdrawn = tuple(delta.sequence for delta in done.result())
             self._cargo.drop(effect.sequence, withdrawn)
-            self._wiring.on_answer(effect.answer)
+            self._wiring.on_answer(effect.answer, len(withdrawn))
             self._tell(Settled(self._runtime.monotonic(), effect.sequence, withdrawn))
 
     async def _wake_at(self, at: float) -> None:

@@ -29,7 +29,7 @@ from hushsum.families import FAMILIES, Family, RecordSchema, VectorRecords
 from hushsum.parameters import Parameters
 from hushsum.privacy.account import Limits
 from hushsum.privacy.guarantee import Guarantee
-from hushsum.privacy.spec import PrivacySpec
+from hushsum.privacy.spec import PUBLIC, PrivacySpec
 from hushsum.schedule import Schedule
 from hushsum.schema import Table
 
@@ -86,6 +86,8 @@ class Plan:
             raise PlanError("record.classes", f"{total} counters in all classes", f"at most {_COUNTERS_MAX}")
         schedule = Schedule.from_table(top.table("window"))
         promise = PrivacySpec.from_table(top.table("privacy"), family.sensitivity, schedule.min_clients)
+        if promise.participation == PUBLIC:
+            schedule.check_shown()
         fields = {"name": name, "collection": collection, "family": family, "privacy": promise, "window": schedule}
         used = arrays.only(family.digests)
         if arrays is not parameters and len(used) < len(arrays):

@@ -12,6 +12,9 @@ _UNITS_MS: Final = {"d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "m
 _DURATION: Final = re.compile(r"([0-9]{1,15})(d|h|m|s|ms)")
 _EPOCH_FORM: Final = "%Y-%m-%dT%H:%M:%SZ"
 _LONGEST_MS: Final = 3_660 * _UNITS_MS["d"]
+# Each running device shows itself in each window, and makes that durable: a plan must not wear its disk out by it.
+_SHOWN_LENGTH_MS: Final = _UNITS_MS["m"]
+_SHOWN_LATENESS_MAX: Final = 64  # windows
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,19 @@ class Schedule:
             "release": "tumbling",
             "min_clients": self.min_clients,
         }
+
+    def check_shown(self) -> None:
+        """Refuses windows in which no device should have to show itself, as public participation has it do.
+
+        Raises:
+            PlanError: Windows shorter than a minute, or a lateness of more than 64 of them.
+        """
+        if self.length_ms < _SHOWN_LENGTH_MS:
+            expected = f"at least '{_duration_text(_SHOWN_LENGTH_MS)}' where participation is public"
+            raise PlanError("window.length", _duration_text(self.length_ms), expected)
+        if self.lateness_ms > (most := _SHOWN_LATENESS_MAX * self.length_ms):
+            expected = f"at most {_SHOWN_LATENESS_MAX} windows ('{_duration_text(most)}') where participation is public"
+            raise PlanError("window.lateness", _duration_text(self.lateness_ms), expected)
 
     def index_at(self, time_ms: int) -> int:
         """The index of the window that holds a time, in ms since 1970 UTC; negative before the epoch."""

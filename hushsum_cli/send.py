@@ -1,7 +1,7 @@
 """`hushsum send`: contributes a file's records, as a device does."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -61,6 +61,9 @@ def send(  # noqa: PLR0913  one argument an option
 
     Returns when everything is answered. What has no answer in time stays in the spool, and a later run sends it first.
     A second run with the same file contributes its records a second time.
+
+    Under public participation a run shows that this client takes part, also where the file is empty or does not fit the
+    plan. Run it in each window, then, and not only when there are records: that it was run tells that there are some.
     """
     import asyncio
     import sys
@@ -69,7 +72,9 @@ def send(  # noqa: PLR0913  one argument an option
     from simulator import records
     from simulator.progress import Bars, Quiet
 
-    loaded = records.load(data, tuple(columns.split(",")) if columns else (), label_column)
+    def load() -> "Records":
+        return records.load(data, tuple(columns.split(",")) if columns else (), label_column)
+
     client = EdgeClient(
         target,
         spool=spool,
@@ -80,9 +85,9 @@ def send(  # noqa: PLR0913  one argument an option
     with _told_warnings():
         if sys.stderr.isatty():
             with Bars() as bars:
-                tallies = asyncio.run(_contribute(client, loaded, timeout_s, bars))
+                tallies = asyncio.run(_contribute(client, load, timeout_s, bars))
         else:
-            tallies = asyncio.run(_contribute(client, loaded, timeout_s, Quiet()))
+            tallies = asyncio.run(_contribute(client, load, timeout_s, Quiet()))
     numbers = {name: getattr(tallies, name) for name in tallies.__dataclass_fields__ if name != "refused"}
     if as_json:
         print_json({**numbers, "refused": dict(tallies.refused)})
@@ -109,19 +114,36 @@ def _told_warnings() -> Iterator[None]:
 
 
 async def _contribute(
-    client: "EdgeClient", loaded: "Records", timeout_s: float | None, progress: "Progress"
+    client: "EdgeClient", load: "Callable[[], Records]", timeout_s: float | None, progress: "Progress"
 ) -> "Tallies":
+    """Starts the client before anything is known of the records: whether it takes part is not theirs to say."""
+    from edge_client import EdgeError
+    from hushsum.delta import shows_presence
+
     async with client:
-        _check(client.plan, loaded)
-        added = progress.bar("records hashed", len(loaded.values))
-        for start in range(0, len(loaded.values), _BATCH):
-            labels = None if loaded.labels is None else loaded.labels[start : start + _BATCH]
-            await client.add(loaded.values[start : start + _BATCH], labels=labels)
-            added(min(start + _BATCH, len(loaded.values)))
+        try:
+            await _add(client, load, progress)
+        except Exception:
+            if shows_presence(client.plan):
+                with suppress(EdgeError):  # what is wrong with the records is told
+                    await client.flush(timeout_s)
+            raise
         answered = progress.bar("waiting for answers", None)
         await client.flush(timeout_s)
         answered(1)
     return client.tallies
+
+
+async def _add(client: "EdgeClient", load: "Callable[[], Records]", progress: "Progress") -> None:
+    import asyncio
+
+    loaded = await asyncio.to_thread(load)  # presence goes out meanwhile
+    _check(client.plan, loaded)
+    added = progress.bar("records hashed", len(loaded.values))
+    for start in range(0, len(loaded.values), _BATCH):
+        labels = None if loaded.labels is None else loaded.labels[start : start + _BATCH]
+        await client.add(loaded.values[start : start + _BATCH], labels=labels)
+        added(min(start + _BATCH, len(loaded.values)))
 
 
 def _check(plan: "Plan", loaded: "Records") -> None:

@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from edge_client.draft import Add, Attend, Bound, Remove, Unbound
 from edge_client.errors import SpoolError
-from edge_client.lanes import id_of
+from edge_client.lanes import id_of, presence_number
 from edge_client.spool import Spool
 from edge_client.tallies import Sends, Tallies
 from hushsum.delta import Delta, DeltaId, presence
@@ -139,4 +140,100 @@ def test_a_spool_of_a_protected_plan_has_no_room_for_presences(path: Path) -> No
     spool = opened(path)
     with pytest.raises(SpoolError, match="no such table"):
         spool.commit([attend(1)])
+    spool.close()
+
+
+def steps(spool: Spool, *changes: Add | Attend | Remove) -> int:
+    """How many steps of SQLite's virtual machine a transaction takes."""
+    count = 0
+
+    def step() -> int:
+        nonlocal count
+        count += 1
+        return 0
+
+    spool._database.set_progress_handler(step, 1)
+    commit(spool, *changes)
+    spool._database.set_progress_handler(None, 1)
+    return count
+
+
+def test_no_presence_takes_longer_in_a_spool_that_is_full_of_records(path: Path) -> None:
+    taken = []
+    for index, full in enumerate((0, 1500)):
+        spool = public(path.with_suffix(f".{index}"))
+        commit(spool, attend(1, 5), records(5))
+        commit(spool, *[records(4, 50) for _ in range(full // 50)])
+        taken.append([steps(spool, *map(Remove, (-1, -2), ("late", "acknowledged"))), steps(spool, attend(6, 7))])
+        spool.close()
+    assert taken[0] == taken[1]
+
+
+@pytest.mark.parametrize("reopened", [False, True])
+def test_the_records_of_a_window_are_found_wherever_they_are_among_those_of_others(
+    path: Path, rng: np.random.Generator, reopened: bool
+) -> None:
+    spool = public(path)
+    commit(spool, attend(0, 9))
+    windows = [int(window) for window in rng.integers(0, 10, 300)]
+    for start in range(0, 300, 30):
+        commit(spool, *map(records, windows[start : start + 30]))
+    answered = {int(number) for number in rng.choice(300, 100, replace=False)}
+    commit(spool, *(Remove(number, "acknowledged") for number in answered))
+    if reopened:
+        spool.close()
+        spool = public(path)
+    held = spool._level.bytes
+    gone = 0
+    for window in range(10):
+        expected = [number for number in range(300) if windows[number] == window and number not in answered]
+        gone += len(expected)
+        assert commit(spool, Remove(presence_number(window), "late")) == [expected]
+    assert gone == 200
+    assert spool.is_empty
+    assert held > 0
+    spool.close()
+
+
+def test_a_transaction_that_fails_leaves_no_trace_of_where_its_records_are(path: Path) -> None:
+    spool = public(path)
+    commit(spool, attend(1, 2))
+    spool._database.execute("CREATE TRIGGER torn BEFORE INSERT ON deltas BEGIN SELECT raise(ABORT, 'torn'); END")
+    with pytest.raises(SpoolError, match="torn"):
+        spool.commit([records(1)])
+    spool._database.execute("DROP TRIGGER torn")
+    assert commit(spool, records(2)) == [[0]]  # the number that the other would have had
+    assert commit(spool, Remove(-1, "late")) == [[]]
+    assert spool.unanswered() == (-2, 0)
+    spool.close()
+
+
+def test_what_was_answered_long_ago_is_forgotten_and_no_number_is_given_twice(path: Path) -> None:
+    spool = public(path)
+    assert commit(spool, attend(0, 4), records(1), records(2)) == [list(range(-1, -6, -1)), [0], [1]]
+    commit(spool, Remove(-2, "acknowledged"), Remove(-3, "late"), Remove(-4, "refused:window_in_past"))
+    commit(spool, Remove(-5, "acknowledged"))
+    count = "SELECT count(*), max(sequence) FROM presences"
+    assert commit(spool, attend(1027, 1027)) == [[-6]]
+    assert spool._database.execute(count).fetchone() == (4, 5)  # of those below 3, window 0 alone has no answer
+    commit(spool, Remove(-6, "acknowledged"))
+    assert commit(spool, attend(10_000, 10_000)) == [[-7]]
+    assert spool._database.execute("SELECT window FROM presences ORDER BY window").fetchall() == [(0,), (10_000,)]
+    assert commit(spool, attend(10_000, 10_000), records(1)) == [[], []]
+    assert commit(spool, Remove(-7, "acknowledged"), Remove(-1, "acknowledged")) == [[], []]
+    spool.close()
+    again = public(path)
+    assert commit(again, attend(30_000, 30_000)) == [[-8]]
+    assert again._database.execute(count).fetchone() == (1, 7)
+    assert again.unanswered() == (-8, 0)
+    again.close()
+
+
+def test_the_records_of_a_presence_without_an_answer_are_found_however_old_it_is(path: Path) -> None:
+    spool = public(path)
+    commit(spool, attend(0, 1), records(0), records(1))
+    commit(spool, Remove(-2, "acknowledged"))
+    commit(spool, attend(5_000, 5_000))
+    assert commit(spool, Remove(-1, "late")) == [[0]]
+    assert spool.unanswered() == (-3, 1)
     spool.close()

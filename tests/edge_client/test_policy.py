@@ -79,3 +79,19 @@ def test_a_limit_that_is_no_delta_is_refused(limit: float | str) -> None:
 def test_an_unknown_unit_is_refused() -> None:
     with pytest.raises(SettingsError, match="'record' or 'client'"):
         Policy(unit="household")
+
+
+def test_an_owner_may_demand_that_nobody_sees_whether_the_device_takes_part() -> None:
+    public = small_plan(privacy={"participation": "public"})
+    Policy(participation="protected").check(small_plan())
+    for rule in (None, "public"):
+        Policy(participation=rule).check(small_plan())
+        Policy(participation=rule).check(public)
+    with pytest.raises(PolicyError, match="participation 'public', under which everybody sees") as caught:
+        Policy(participation="protected").check(public)
+    assert caught.value.rule == "participation"
+
+
+def test_an_unknown_participation_is_refused() -> None:
+    with pytest.raises(SettingsError, match="participation: got 'secret', expected 'protected' or 'public'"):
+        Policy(participation="secret")

@@ -1,18 +1,33 @@
 """Whether a client submits never depends on its records: one presence a window in which it runs, whatever it has."""
 
 import asyncio
+import threading
+import warnings
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from typing_extensions import override
 
-from edge_client import AbsentWarning, Config, EdgeClient, FlushTimeoutError, SpoolError, SystemRuntime, Tallies
+from edge_client import (
+    AbsentWarning,
+    Config,
+    EdgeClient,
+    FlushTimeoutError,
+    RefusalWarning,
+    RefusedError,
+    SpoolError,
+    SystemRuntime,
+    Tallies,
+)
 from edge_client import batches as batches_module
+from edge_client import client as client_module
 from edge_client.presence import Presence, windows_at
+from edge_client.uplink import Uplink
 from hushsum import Plan
 from hushsum.delta import Delta, DeltaId
 from hushsum.errors import Reason
@@ -120,8 +135,8 @@ def test_a_client_takes_part_in_the_windows_of_its_clock_and_of_what_is_late_wit
     assert windows_at(PLAN.window, hour * HOUR + 5 * MINUTE - 1) == range(hour - 1, hour + 1)
     assert windows_at(PLAN.window, hour * HOUR + 5 * MINUTE) == range(hour, hour + 1)
     assert windows_at(PLAN.window, -1) == range(-1, 0)
-    tiny = small_plan(window={"length": "1ms", "lateness": "1d"}).window
-    assert windows_at(tiny, 10**6) == range(10**6 - 4095, 10**6 + 1)
+    slow = small_plan(window={"length": "1m", "lateness": "64m"}, privacy={"participation": "public"}).window
+    assert windows_at(slow, 10**6 * MINUTE) == range(10**6 - 63, 10**6 + 1)
 
 
 # ------------------------------------------------------------------- worlds that differ in one client's records alone
@@ -366,7 +381,10 @@ async def test_a_presence_too_early_for_the_service_is_shown_again_and_its_recor
         service.answers.clear()
         await client.add(RECORD)
         service.answers.set()
-        await client.flush()  # and raises nothing
+        with pytest.raises(RefusedError, match=r"1 for window_in_future \(not yet\)") as caught:
+            await client.flush()
+        assert caught.value.refused == {"window_in_future": 1}  # the records, not the presence
+        await client.flush()
         assert (client.tallies.withdrawn, client.unanswered) == (1, 0)
         with pytest.warns(AbsentWarning):
             await client.add(RECORD)
@@ -379,6 +397,116 @@ async def test_a_presence_too_early_for_the_service_is_shown_again_and_its_recor
         (DeltaId(client.stream ^ 1, 1), 0),
         (DeltaId(client.stream, 1), 1),
     ]
+
+
+@pytest.mark.parametrize("records", [0, 3])
+async def test_a_refused_presence_is_told_for_the_records_that_it_takes_along_alone(
+    service: ModelService, path: Path, clock: Clock, records: int
+) -> None:
+    service.decide = lambda id: Answer(id, Status.REFUSED, Refusal.of(Reason.WINDOW_IN_PAST, "too old"))
+    service.answers.clear()
+    client = await client_of(service, path, clock).__aenter__()
+    for _ in range(records):
+        await client.add(RECORD)
+    service.answers.set()
+    await until(lambda: not client.unanswered, "the presence has its answer")
+    assert client.tallies.withdrawn == records
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", RefusalWarning)
+        await client.__aexit__(None, None, None)
+    said = [str(warning.message) for warning in caught if warning.category is RefusalWarning]
+    assert said == ["the service refused 3 deltas: 3 for window_in_past (too old)"] * bool(records)
+
+
+async def test_no_number_of_batches_that_are_hashed_holds_a_presence_up(
+    service: ModelService, path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, hashing = threading.Event(), []
+
+    def slow(*given: Any) -> Any:
+        hashing.append(given)
+        assert gate.wait(60)
+        return batches_module.split(*given)
+
+    monkeypatch.setattr(client_module, "split", slow)
+    async with client_of(service, path, clock) as client:
+        adding = [asyncio.ensure_future(client.add(RECORD, time=START)) for _ in range(8)]
+        try:
+            await until(lambda: len(hashing) == 2, "as many batches are hashed as there are threads")
+            for hours in range(2, 5):
+                await client.flush()  # no connection waits for an answer while the hour passes
+                clock.pass_time(3600.0)
+                await arrived(service, hours)
+            assert not any(add.done() for add in adding)
+        finally:
+            gate.set()
+        await asyncio.gather(*adding)
+        await client.flush()
+    assert service.fold.windows[START // HOUR] == 8
+
+
+async def test_a_look_that_comes_late_binds_every_window_that_still_takes_deltas(path: Path, clock: Clock) -> None:
+    plan = small_plan(privacy={"participation": "public"}, window={"length": "1h", "lateness": "3h"})
+    service, start = await started(clock, plan), START // HOUR
+    async with client_of(service, path, clock) as client:
+        await client.flush()
+        assert client._spool is not None
+        with client._spool._lock:  # a disk that stands still for four hours
+            clock.pass_time(3600.0)
+            await asyncio.wait([asyncio.ensure_future(asyncio.sleep(0)) for _ in range(10)])
+            clock.pass_time(4 * 3600.0)
+        await arrived(service, 9)
+    assert sorted(presences(service)) == list(range(start - 3, start + 6))
+    await service.stop()
+
+
+async def test_after_hours_away_the_newest_window_is_shown_first(path: Path, clock: Clock) -> None:
+    plan = small_plan(privacy={"participation": "public"}, window={"length": "1h", "lateness": "9h"})
+    service, start = await started(clock, plan), START // HOUR
+    async with client_of(service, path, clock) as client:
+        await client.flush()
+    shown = presences(service)
+    assert shown == sorted(range(start - 9, start + 1), reverse=True)
+    await service.stop()
+
+
+async def test_a_client_shows_itself_before_its_spools_records_are_sent(
+    service: ModelService, path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with client_of(service, path, clock) as client:
+        await client.flush()
+    order: list[str] = []
+    look, begin = Presence.begin, Uplink.begin
+
+    async def looks(self: Presence) -> None:
+        await look(self)
+        order.append("shown")
+
+    def begins(self: Uplink) -> None:
+        order.append("sending")
+        begin(self)
+
+    monkeypatch.setattr(Presence, "begin", looks)
+    monkeypatch.setattr(Uplink, "begin", begins)
+    async with client_of(service, path, clock):
+        assert order == ["shown", "sending"]
+
+
+async def test_a_backlog_without_answers_keeps_no_presence_back(
+    service: ModelService, path: Path, clock: Clock
+) -> None:
+    async with client_of(service, path, clock) as client:
+        await client.flush()
+        service.answers.clear()
+        for _ in range(80):
+            await client.add(RECORD)
+        await until(lambda: client.tallies.deltas_sent == 64, "all but one place is taken")  # and the first presence
+        clock.at_ms += HOUR
+        clock.pass_time(5.0)
+        await until(lambda: client.tallies.deltas_sent == 65, "the presence is sent, and no answer has come")
+        assert client.tallies.presences == 2
+        service.answers.set()
+        await client.flush()
 
 
 async def test_a_disk_that_fails_at_a_turn_is_tried_again_until_the_client_has_shown_itself(

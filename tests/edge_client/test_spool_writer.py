@@ -1,20 +1,21 @@
 """Group commit: what arrives while one transaction reaches the disk shares the next one; each hears its own result."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from typing_extensions import override
 
-from edge_client.draft import Bound, Remove
+from edge_client.draft import Attend, Bound, Change, Remove, Result
 from edge_client.errors import SpoolError
 from edge_client.ports import SystemRuntime, T
 from edge_client.spool import Spool
 from edge_client.spool_writer import SpoolWriter
+from hushsum.entropy import OsEntropy
 from hushsum.errors import ContributionError
-from tests.edge_client.spools import addition, opened
+from tests.edge_client.spools import addition, bytes_of, opened
 
 
 class GatedRuntime(SystemRuntime):
@@ -242,3 +243,48 @@ async def test_an_erasure_that_fails_is_tried_again(tmp_path: Path, monkeypatch:
         assert runtime.slept == [5.0, 5.0]
         assert (tmp_path / "spool.db-wal").stat().st_size == 0
         await writer.close()
+
+
+class Watched(Spool):
+    """Notes what each transaction is made of; refuses those with an addition, as a disk does that has little room."""
+
+    def __init__(self, path: Path) -> None:
+        self.seen: list[list[str]] = []
+        self.full = False
+        super().__init__(path, client_id=None, entropy=OsEntropy(), bytes_max=2**30)
+
+    @override
+    def commit(self, changes: Sequence[Change]) -> list[Result]:
+        self.seen.append([type(change).__name__ for change in changes])
+        if self.full and "Add" in self.seen[-1]:
+            raise SpoolError("the disk is full")
+        return super().commit(changes)
+
+
+@pytest.mark.parametrize("full", [False, True])
+async def test_presences_go_before_everything_that_waits_and_share_no_transaction_with_it(
+    tmp_path: Path, full: bool
+) -> None:
+    spool, runtime = Watched(tmp_path / "spool.db"), GatedRuntime()
+    spool.keep_presences()
+    writer = SpoolWriter(spool, runtime, commits_max=2)
+    spool.commit([addition("a", "b", "c")])
+    spool.seen.clear()
+    spool.full = full
+    under_way = writer.put(Remove(0, "acknowledged"))
+    await asyncio.wait([under_way], timeout=0)
+    waiting = [writer.put(Remove(number, "acknowledged")) for number in (1, 2)]
+    adds = [writer.put(addition(str(number))) for number in range(3)]
+    shown = writer.put(Attend(range(7, 9), lambda window, id: bytes_of(id, f"presence {window}")))
+    for _ in range(20):
+        runtime.gate.release()
+    assert [bound.sequence for bound in await shown] == [-1, -2]
+    assert not any(future.done() for future in (*waiting, *adds))
+    results = await asyncio.gather(*adds, return_exceptions=True)
+    assert [isinstance(result, SpoolError) for result in results] == [full] * 3
+    await asyncio.wait(waiting)
+    assert spool.seen[:3] == [["Remove"], ["Attend"], ["Remove", "Remove"]]
+    assert "Attend" not in {name for names in spool.seen[2:] for name in names}
+    await writer.close()
+    spool.close()
+    runtime.close()

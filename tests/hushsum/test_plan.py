@@ -262,3 +262,27 @@ def test_windows_are_half_open_and_consecutive() -> None:
         1,
     ]
     assert window.start_ms(1) == window.end_ms(0) == 7_200_000
+
+
+@pytest.mark.parametrize(
+    ("window", "key"),
+    [
+        ({"length": "59s", "lateness": "0s"}, "length"),
+        ({"length": "1ms", "lateness": "0s"}, "length"),
+        ({"length": "1m", "lateness": "3840001ms"}, "lateness"),
+        ({"length": "1h", "lateness": "3660d"}, "lateness"),
+    ],
+)
+def test_a_public_plan_has_no_device_show_itself_at_every_moment(window: dict[str, object], key: str) -> None:
+    with pytest.raises(PlanError, match="where participation is public") as caught:
+        small_plan(window=window, privacy={"participation": "public"})
+    assert caught.value.key == f"window.{key}"
+    made = small_plan(window=window)
+    assert Plan.from_bytes(made.to_bytes()) == made
+    with pytest.raises(PlanError, match="where participation is public"):
+        made.replace_privacy(participation="public")
+
+
+def test_a_public_plan_may_have_windows_of_a_minute_and_a_lateness_of_sixty_four() -> None:
+    plan = small_plan(window={"length": "60s", "lateness": "64m"}, privacy={"participation": "public"})
+    assert Plan.from_bytes(plan.to_bytes()) == plan
