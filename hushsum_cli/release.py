@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hushsum_cli.output import as_json as as_json_option
-from hushsum_cli.output import examples, print_json, print_table
+from hushsum_cli.output import examples, print_json, print_pairs, print_table
 
 if TYPE_CHECKING:
     from hushsum.plan import Plan
@@ -111,6 +111,39 @@ def get(*, service: str, insecure: bool, window: int | None, out: Path | None, a
         print_json({"file": str(target), "window": fetched.window, "statement": fetched.statement()})
     else:
         click.echo(f"{target}: {fetched.statement()}")
+
+
+@release.command(short_help="Show what a .hush file promises.", epilog=examples("hushsum release show today.hush"))
+@click.argument("file", metavar="FILE.hush", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@as_json_option
+def show(*, file: Path, as_json: bool) -> None:
+    """Show what a release promises to those who are in it, in plain words, and how many records it counts."""
+    import hushsum
+    from hushsum import query
+
+    shown = hushsum.load(file)
+    count, error = shown.count, query.count_std_error(shown.plan)
+    if as_json:
+        about = {"plan": shown.plan.name, "plan_id": shown.plan.hex_id, "kind": shown.kind, "window": shown.window}
+        print_json({**about, "count": count, "count_std_error": error, "statement": shown.statement()})
+        return
+    when = "no window: released in process" if shown.window is None else _window(shown.plan, shown.window)
+    print_pairs(
+        [
+            ("plan", shown.plan.hex_id),
+            ("window", when),
+            ("records", f"{count:,.0f} ± {error:,.3g}: their noisy number, with its standard error"),
+            ("promise", shown.statement()),
+        ],
+        title=shown.plan.name,
+    )
+
+
+def _window(plan: "Plan", window: int) -> str:
+    from datetime import UTC, datetime
+
+    end = datetime.fromtimestamp(plan.window.end_ms(window) / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return f"{window}, from {_start(plan, window)} to {end} UTC"
 
 
 def _outcome(info: "ReleaseInfo") -> str:

@@ -210,3 +210,13 @@ def test_plot_says_of_sets_and_models_what_to_do_instead(
             assert (ended.status, ended.out, ended.err.count("\n")) == (1, "", 1)
             assert hint in ended.err
     assert not list(tmp_path.glob("*.png"))
+
+
+def test_show_says_what_a_file_promises_and_counts(hushsum: Hushsum, release_file: Path) -> None:
+    release = hs.load(release_file)
+    shown = json.loads(hushsum("release", "show", str(release_file), "--json").out)
+    assert shown["statement"] == release.statement()
+    assert (shown["count"], shown["count_std_error"]) == (release.count, count_std_error(release.plan))
+    told = hushsum("release", "show", str(release_file)).out
+    assert f"{release.count:,.0f} ±" in told
+    assert "released in process" in told
