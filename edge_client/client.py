@@ -4,13 +4,14 @@ import asyncio
 import os
 import warnings
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
-from edge_client.batches import copied, split, time_in_ms
+from edge_client.batches import Batch, copied, split, time_in_ms
 from edge_client.config import Config
+from edge_client.draft import packed
 from edge_client.errors import (
     AbsentWarning,
     ClientStateError,
@@ -66,7 +67,8 @@ class EdgeClient:
             one.
         policy: What this device allows. None allows every plan whose mechanism supports its claim.
         config: Limits and waits.
-        runtime: Time, tasks and threads; many clients of one process share one. None makes one with two threads.
+        runtime: Time, tasks and threads; many clients of one process share one. None makes one with two threads
+            that hash, and two for the spool.
         entropy: Of the stream number, a random client id, and the back-off's jitter. None is the operating system's.
 
     Raises:
@@ -201,7 +203,7 @@ class EdgeClient:
         given = None if labels is None else label_list(labels)
         if parts.presence is not None:
             await parts.presence.caught_up()
-        batch = await self._runtime.computing(split, parts.plan, mine, parts.plan.window.index_at(now_ms), given)
+        batch = await self._runtime.computing(_hashed, parts.plan, mine, parts.plan.window.index_at(now_ms), given)
         if batch.dropped:
             what = f"{batch.dropped} unusable records were left out, {batch.addition.records} were added"
             warnings.warn(what, DroppedRecordsWarning, stacklevel=2)
@@ -287,6 +289,11 @@ class EdgeClient:
     def _note(self, answer: Answer, withdrawn: int) -> None:
         presence = self._started().presence
         self._untold.note(answer, withdrawn if presence is not None and presence.took(answer) else 1)
+
+
+def _hashed(plan: Plan, records: Any, window: int, labels: object) -> Batch:
+    batch = split(plan, records, window, labels)
+    return replace(batch, addition=packed(batch.addition))
 
 
 def _not_running() -> ClientStateError:

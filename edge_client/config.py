@@ -16,7 +16,8 @@ class Config:
 
     Attributes:
         insecure: Allow plaintext to a target that is not on loopback.
-        in_flight_max: Unanswered deltas on a connection, 1 to 64; the service's own limit holds as well.
+        in_flight_max: Unanswered deltas on a connection, 1 to 64; the service's own limit holds as well. Under public
+            participation one of several is kept for presence; where it is 1, presence waits for the answer to it.
         backoff_first_s: The longest first wait after a lost connection; it doubles with each further one.
         backoff_longest_s: No wait is longer.
         first_contact_s: How long a client without a plan tries to get one before it gives up.

@@ -88,7 +88,8 @@ class RefusedError(EdgeError):
     """Deltas were refused for good: their records are not counted, and sending them again cannot help.
 
     Args:
-        refused: Number of deltas by the reason's name, at least one.
+        refused: Number of deltas by the reason's name, at least one; those too that were withdrawn unsent, for their
+            window's presence was refused.
         details: One of the service's sentences for each reason.
     """
 

@@ -27,7 +27,7 @@ class Policy:
         max_epsilon: The largest ε of a window and unit that a plan may have; above 0.
         max_delta: The largest δ; 0 demands pure plans. It has a default, for with a large δ a small ε says nothing.
         unit: Whom a plan must protect: ``client`` refuses plans that protect single records alone.
-        participation: ``protected`` refuses plans under which it is visible that this device takes part.
+        participation: ``protected`` refuses plans under which it is no secret that this device takes part.
 
     Raises:
         SettingsError: A rule holds what it must not.
@@ -80,8 +80,8 @@ class Policy:
             asked_unit = f"unit {privacy.unit!r}, which protects single records"
             raise PolicyError("unit", asked_unit, "unit 'client', which protects all records of a client")
         if self.participation == PROTECTED != privacy.participation:
-            asked_for = f"participation {privacy.participation!r}, under which everybody sees that this device takes part"
-            raise PolicyError("participation", asked_for, "participation 'protected', which hides it in what is released")
+            asked_for = f"participation {privacy.participation!r}, under which it is no secret that a device takes part"
+            raise PolicyError("participation", asked_for, "participation 'protected', of which no release tells")
         try:
             verify(privacy.mechanism, plan.family.sensitivity, privacy.claim)
         except GuaranteeError as error:

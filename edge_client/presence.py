@@ -5,12 +5,13 @@ Under public participation the promise is about what a client submits, and that 
 each window of its clock, and records of a window in which it has not shown itself are left out.
 
 What this module looks at is the plan, a clock, and whether the spool's disk works: never a record. No queue of records
-is before a presence: not in the threads (hashing has others), in the spool (presences are written first, and alone), or
-among what may be in flight (``lanes``). What records can still do is to delay it: by the one transaction that is under
-way, by the sends that are, and by their use of the processor. A minute is the shortest window, so a delay is no absence;
-but a disk that they fill, or a network so slow that it needs the lateness for what is on it already, is one.
+stands before a presence: not in the threads (hashing has others), not in the spool (presences are written first, and
+alone), not among what may be in flight (``lanes``). Records can still delay it: by the one transaction that is under
+way, by what is on the network already, and by the processor's time. A delay is no absence while it is shorter than a
+window, which lasts a minute at least, and its lateness. A disk that records have filled, or a network that needs longer
+than that for what is on it, does keep a presence away.
 
-Only a running client shows itself. Whoever runs one when there are records alone tells by that that there are some.
+Only a running client shows itself. Whoever runs one only when there are records tells by that that there are some.
 
 What remains visible to the service, and to whoever watches the network, is that a client is running, and when; and the
 number, the sizes and the times of its deltas with records, as of all traffic. None of it is in a release.

@@ -81,7 +81,10 @@ class Spool:
             self._database.execute("INSERT INTO plan (only, bytes) VALUES (1, ?)", (plan,))
 
     def keep_presences(self) -> None:
-        """Makes room for presences, where there is none: for a plan with public participation."""
+        """For a plan with public participation: makes room for presences, and finds which records are of which window.
+
+        To be called once, before the first commit.
+        """
         with self._using(), self._transaction():
             self._database.execute(attendance.TABLE)
             self._database.execute(attendance.INDEX)

@@ -43,7 +43,7 @@ class Tallies:
         records: Usable records that were added.
         records_dropped: Records that were left out for a NaN or an infinity.
         records_absent: Usable records that were left out under public participation: in their window this client did
-            not run, or its presence was refused.
+            not run, or its presence was refused, or the window is more than a thousand windows ago.
         deltas: Deltas that the records became, and presences.
         presences: Deltas of 0 records, which show that this client takes part: one a window in which it ran, under
             public participation.

@@ -87,7 +87,7 @@ def test_an_owner_may_demand_that_nobody_sees_whether_the_device_takes_part() ->
     for rule in (None, "public"):
         Policy(participation=rule).check(small_plan())
         Policy(participation=rule).check(public)
-    with pytest.raises(PolicyError, match="participation 'public', under which everybody sees") as caught:
+    with pytest.raises(PolicyError, match="participation 'public', under which it is no secret") as caught:
         Policy(participation="protected").check(public)
     assert caught.value.rule == "participation"
 

@@ -434,7 +434,7 @@ async def test_no_number_of_batches_that_are_hashed_holds_a_presence_up(
         try:
             await until(lambda: len(hashing) == 2, "as many batches are hashed as there are threads")
             for hours in range(2, 5):
-                await client.flush()  # no connection waits for an answer while the hour passes
+                await until(lambda: not client.unanswered, "no connection waits for an answer while the hour passes")
                 clock.pass_time(3600.0)
                 await arrived(service, hours)
             assert not any(add.done() for add in adding)
@@ -443,6 +443,26 @@ async def test_no_number_of_batches_that_are_hashed_holds_a_presence_up(
         await asyncio.gather(*adding)
         await client.flush()
     assert service.fold.windows[START // HOUR] == 8
+
+
+async def test_no_records_are_packed_while_a_transaction_keeps_presences_waiting(
+    service: ModelService, path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pack, threads = Delta.pack, []
+
+    def noted(self: Delta, plan: Plan) -> bytes:
+        if self.runs:
+            threads.append(threading.current_thread().name)
+        return pack(self, plan)
+
+    monkeypatch.setattr(Delta, "pack", noted)
+    async with client_of(service, path, clock) as client:
+        for _ in range(5):
+            await client.add([RECORD] * 3)
+        await client.flush()
+    assert service.fold.windows[START // HOUR] == 15
+    assert len(threads) == 5
+    assert all(name.startswith("hushsum-edge-hash") for name in threads)
 
 
 async def test_a_look_that_comes_late_binds_every_window_that_still_takes_deltas(path: Path, clock: Clock) -> None:

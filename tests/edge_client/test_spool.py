@@ -7,19 +7,23 @@ import stat
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from edge_client import spool_file
-from edge_client.draft import Bound, Remove
+from edge_client.batches import split
+from edge_client.draft import Bound, Remove, packed
 from edge_client.errors import SettingsError, SpoolError, SpoolFullError, SpoolInUseError
 from edge_client.tallies import Sends, Tallies
+from hushsum import Plan
 from hushsum.delta import Delta, DeltaId, encode, read_header
 from hushsum.errors import ContributionError
 from tests.edge_client.adder import PLAN, record
 from tests.edge_client.spools import addition, bytes_of, opened
+from tests.plans import classed_plan, set_plan, small_plan
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'proto'}"}
@@ -251,3 +255,19 @@ def test_as_many_deltas_are_read_at_once_as_fit_and_one_at_least(path: Path) -> 
     assert [bound.sequence for bound in spool.load(5, 10, 1)] == [5]
     assert spool.load(6, 10, 1) == ()
     spool.close()
+
+
+@pytest.mark.parametrize("plan", [small_plan(), set_plan(), classed_plan()], ids=["vectors", "sets", "classes"])
+def test_what_was_packed_before_it_had_an_id_is_what_is_packed_with_it(plan: Plan, rng: np.random.Generator) -> None:
+    records = [np.array([1, 5]), np.array([7])] if plan.record == set_plan().record else rng.uniform(0, 10, (2, 2))
+    labels = ["a", "c"] if plan.classes else None
+    edges = (0, 1, 127, 128, 2**32, 2**63 - 1)
+    for window in (-(2**40), -1, 0, 63, 64, 480_000):
+        batch = split(plan, records, window, labels)
+        addition = packed(batch.addition)
+        assert replace(addition, deltas=batch.addition.deltas) == batch.addition
+        for sequence in (*edges, int(rng.integers(2**62))):
+            id = DeltaId(int(rng.integers(2**63)), sequence)
+            (unbound,), (before,) = addition.deltas, batch.addition.deltas
+            assert unbound.pack(id) == before.pack(id)
+            assert unbound.records == before.records == 2
