@@ -4,18 +4,17 @@ import sqlite3
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from edge_client.attendance import Attendance, Holdings, Rows
 from edge_client.errors import SpoolFullError
 from edge_client.lanes import id_of, is_presence
 from edge_client.tallies import DELTAS, PRESENCES, RECORDS, RECORDS_ABSENT, RECORDS_DROPPED, WITHDRAWN
-from hushsum.delta import DeltaId
+from hushsum.delta import DeltaId, renumbered
 from hushsum.errors import ContributionError, HushsumError
-from hushsum.varint import varint
 
 _NO_ID: Final = DeltaId(0, 0)  # stands in until the spool gives the real one
-_STREAM_AT: Final = 33  # after the format and the plan's id
 
 
 @dataclass(frozen=True)
@@ -52,22 +51,8 @@ class Add:
 
 def packed(addition: Add) -> Add:
     """The same with its deltas packed but for their ids, so that to bind them takes a transaction no time."""
-    deltas = tuple(Unbound(delta.records, _Numbered(delta.pack(_NO_ID))) for delta in addition.deltas)
+    deltas = tuple(Unbound(delta.records, partial(renumbered, delta.pack(_NO_ID))) for delta in addition.deltas)
     return replace(addition, deltas=deltas)
-
-
-class _Numbered:
-    """Packed bytes under an id of one's choice: format, plan, stream and sequence number stand first (WIRE: delta)."""
-
-    def __init__(self, data: bytes) -> None:
-        self._before, self._after = data[:_STREAM_AT], data[_STREAM_AT + len(_stream_and_number(_NO_ID)) :]
-
-    def __call__(self, id: DeltaId) -> bytes:
-        return self._before + _stream_and_number(id) + self._after
-
-
-def _stream_and_number(id: DeltaId) -> bytes:
-    return id.stream.to_bytes(8, "big") + varint(id.sequence)
 
 
 @dataclass(frozen=True)

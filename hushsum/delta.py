@@ -26,6 +26,7 @@ from hushsum.varint import Reader, varint, zigzag
 
 DELTA_FORMAT: Final = 1
 SEQUENCE_MAX: Final = 2**63 - 1
+_ID_AT: Final = 33  # after the format version and the plan's id
 
 
 @dataclass(frozen=True, order=True)
@@ -176,6 +177,16 @@ def read_header(data: bytes) -> DeltaHeader:
     return _read_header(data)[1]
 
 
+def renumbered(data: bytes, id: DeltaId) -> bytes:
+    """A packed delta under another id; its bytes are those that it would have been packed to.
+
+    Raises:
+        DeltaError: ``malformed`` or ``newer_format``.
+    """
+    end = _ID_AT + len(_packed_id(read_header(data).id))
+    return data[:_ID_AT] + _packed_id(id) + data[end:]
+
+
 def digest(data: bytes) -> bytes:
     """8 bytes that tell one packed delta from another with the same id."""
     return hashlib.sha256(DELTA_DIGEST + data).digest()[:8]
@@ -194,9 +205,11 @@ def apply(delta: Delta, counters: npt.NDArray[np.int64], counts: npt.NDArray[np.
 
 
 def _pack_header(delta: Delta) -> bytes:
-    id = delta.id
-    stream = id.stream.to_bytes(8, "big")
-    return bytes([DELTA_FORMAT]) + delta.plan_id + stream + varint(id.sequence) + varint(zigzag(delta.window))
+    return bytes([DELTA_FORMAT]) + delta.plan_id + _packed_id(delta.id) + varint(zigzag(delta.window))
+
+
+def _packed_id(id: DeltaId) -> bytes:
+    return id.stream.to_bytes(8, "big") + varint(id.sequence)
 
 
 def _read_header(data: bytes) -> tuple[Reader, DeltaHeader]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hushsum import DeltaError, Plan, Reason, Sketch
-from hushsum.delta import Delta, DeltaId, Run, apply, digest, encode, presence, read_header
+from hushsum.delta import Delta, DeltaId, Run, apply, digest, encode, presence, read_header, renumbered
 from hushsum.families import Increments
 from hushsum.varint import varint
 from tests.plans import client_plan, small_plan
@@ -223,3 +223,12 @@ def test_unpacking_random_bytes_raises_nothing_but_a_delta_error() -> None:
             Delta.unpack(bytes(broken[: generator.integers(1, len(good) + 1)]), plan)
         except DeltaError:
             continue
+
+
+@pytest.mark.parametrize("sequence", (0, 127, 128, 2**63 - 1))
+def test_a_packed_delta_under_another_id_has_the_bytes_that_it_would_be_packed_to(sequence: int) -> None:
+    plan = small_plan()
+    delta, _ = encode(plan, np.array([[1.0, 2.0], [3.0, 4.0]]), window=-5, id=DeltaId(7, 300))
+    assert delta is not None
+    other = DeltaId(2**64 - 1, sequence)
+    assert renumbered(delta.pack(plan), other) == replace(delta, id=other).pack(plan)
