@@ -19,7 +19,7 @@ from typing import Final
 from hushsum.noise.thresholds import exp_minus
 
 _OCTAVES: Final = (-16, 48)  # of α − 1: the best order is near 1 + √(ln(1/δ)/ρ)
-_STEPS: Final = 16  # orders an octave: a sixteenth between neighbours costs at most about 0.1 % of ρ
+_STEPS: Final = 16  # orders an octave: a sixteenth between neighbours costs at most 0.12 % of ρ
 
 _ONE: Final = _STEPS << -_OCTAVES[0]
 
