@@ -46,8 +46,8 @@ errors:
 
 {halves}
 
-A record changes few counters of cells and of a low order, so that its L1 norm is not much more than its L2 norm, and pure
-noise is the smaller: take δ = 0 there. Where hashed rows miss it, noise alone is a good part of an answer.
+A record changes few counters of cells and of a low order, so that its L1 norm is not much more than its L2 norm, and
+pure noise is the smaller: take δ = 0 there. Where hashed rows miss it, noise alone is a good part of an answer.
 """
 
 
