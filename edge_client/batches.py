@@ -66,6 +66,15 @@ def copied(records: Any) -> Any:
 
 
 def _copied_item(item: Any) -> Any:
+    try:
+        return _copy_of(item)
+    except Exception:  # noqa: BLE001 -- what one record raises is no reason to refuse the others: None is dropped alone
+        return None
+
+
+def _copy_of(item: Any) -> Any:
+    if isinstance(item, range):  # which never changes, and may be of any length
+        return item
     rows = vector_rows.rows_of(item)
     if rows is not None:
         return rows
@@ -74,14 +83,7 @@ def _copied_item(item: Any) -> Any:
     unchanging = isinstance(item, np.generic) or hasattr(item, "to_pylist")  # numbers, and pyarrow's
     if unchanging or not (hasattr(item, "__array__") or isinstance(item, array | memoryview | bytearray)):
         return item
-    return _copied_array(item)
-
-
-def _copied_array(item: Any) -> Any:
-    try:
-        return np.asarray(item).copy()
-    except Exception:  # noqa: BLE001 -- what one record raises is no reason to refuse the others: None is dropped alone
-        return None
+    return np.asarray(item).copy()
 
 
 def _several(plan: Plan, records: Any) -> Any:

@@ -167,11 +167,11 @@ class Universe:
 
 def _ids(item: Any) -> Int64 | str:
     """The ids of one set, or what is wrong with it: then it is dropped alone, like an empty set."""
-    if isinstance(item, np.ma.MaskedArray):
-        return "got a masked array; fill or drop what is masked first"
-    if isinstance(item, AbstractSet):
-        return f"got a {type(item).__name__}, which has no order; expected sorted(...) of it"
     try:
+        if isinstance(item, np.ma.MaskedArray):
+            return "got a masked array; fill or drop what is masked first"
+        if isinstance(item, AbstractSet):
+            return f"got a {type(item).__name__}, which has no order; expected sorted(...) of it"
         array = np.asarray(item)
     except Exception as error:  # noqa: BLE001 -- anything may be in a list, and NumPy calls what its items define
         return f"not an array: {error}"

@@ -7,7 +7,7 @@ taken only where it gives the same.
 """
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Sequence, Sized
 from itertools import chain
 from numbers import Number
 from typing import Any, Final
@@ -35,9 +35,12 @@ def rows_of(records: Any) -> list[Any] | None:
 def is_one_record(rows: Sequence[Any]) -> bool:
     """Whether a list is one vector, not a batch: numbers in it, and nothing that could be a row.
 
-    So in a batch with one vector in it no record decides about this, whatever it is.
+    A list of bare numbers is one record by its caller's word; where a row stands among them, they are bad records.
     """
-    return all(map(_is_scalar, rows)) and any(map(_is_number, rows))
+    try:
+        return all(map(_is_scalar, rows)) and any(map(_is_number, rows))
+    except Exception:  # noqa: BLE001 -- what raises when it is looked at is no number
+        return False
 
 
 def typed(records: Any) -> Any:
@@ -76,6 +79,8 @@ def readable(records: Any, dim: int) -> Any:
 def _read_row(record: Any, row: Float64) -> None:
     """The definition. What a record raises when it is read, it raises for itself alone."""
     try:
+        if isinstance(record, Sized) and len(record) != len(row):
+            return  # before anything of that length is allocated
         values = np.asarray(record)
         if values.dtype == np.object_:
             values = np.asarray(values.tolist())

@@ -2,6 +2,7 @@
 
 from array import array
 from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -181,3 +182,20 @@ def test_labels_go_with_their_records_where_some_are_dropped(bound: int | None) 
     for wrong in (labels[:-1], [*labels, "a"], None, [5] * 20):
         with pytest.raises(RecordError, match="labels: "):
             split(plan, records, 0, wrong)
+
+
+class Hostile(list[float]):
+    """A row that raises when anybody looks at it."""
+
+    def __iter__(self) -> Iterator[float]:
+        raise RuntimeError("no")
+
+    def __len__(self) -> int:
+        raise RuntimeError("no")
+
+
+@pytest.mark.parametrize("odd", (Hostile(), range(10**13), range(150_000_000)), ids=("raises", "endless", "long"))
+def test_a_row_that_cannot_even_be_looked_at_drops_alone(odd: object) -> None:
+    plan = small_plan()
+    batch = split(plan, copied([[1.0, 2.0], odd, [3.0, 4.0]]), window=0)
+    assert (batch.addition.records, batch.dropped) == (2, 1)
