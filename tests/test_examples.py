@@ -2,6 +2,8 @@
 
 import re
 import runpy
+import shlex
+import shutil
 import textwrap
 from pathlib import Path
 
@@ -12,10 +14,13 @@ from aggregator.ports import SystemRuntime
 from aggregator.service import running
 from edge_client import EdgeClient
 from hushsum import Plan
+from hushsum_cli.advise import advise
+from tests.hushsum_cli.calling import Hushsum
 from tests.services import config_of
 
 ROOT = Path(__file__).parents[1]
-BLOCKS = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 EXAMPLE_PLAN = Plan.from_toml(ROOT / "examples" / "plan.toml")
 
 
@@ -49,6 +54,21 @@ async def test_the_readmes_device_contributes(tmp_path: Path, monkeypatch: pytes
         client = await names["contribute"](np.ones((5, 2)))  # type: ignore[operator]  # defined just above
     assert isinstance(client, EdgeClient)
     assert client.tallies.records == 5
+
+
+def test_what_the_readme_lets_an_operator_do_with_a_plan_works_with_the_plan_of_the_examples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copy(ROOT / "examples" / "plan.toml", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    operator = README.partition("\nAn operator:\n")[2].split("```")[1]
+    commands = [shlex.split(line, comments=True)[1:] for line in operator.splitlines() if "hushsum plan " in line]
+    assert [command[:3] for command in commands] == [["plan", name, "plan.toml"] for name in ("advise", "make")]
+    assert " ".join(["hushsum", *commands[0]]) in (advise.epilog or "").splitlines()[2].strip()
+    for command in commands:
+        ended = Hushsum(monkeypatch, capsys)(*command)
+        assert ended.status == 0, ended.err
+    assert Plan.from_bytes((tmp_path / "plan.json").read_bytes()).id == EXAMPLE_PLAN.id
 
 
 def test_the_analyst_example_runs_and_its_intervals_are_near(capsys: pytest.CaptureFixture[str]) -> None:

@@ -123,7 +123,7 @@ class _Adviser:
             if size.exceeds:
                 return ladder, " and ".join(size.exceeds)
             if rows >= enough and self._saturated(ladder):
-                return ladder, "nothing: more rows gain nothing"
+                return ladder, "more rows gain nothing"
             rows *= 2
         return ladder, "the format of plans and deltas"
 
@@ -147,8 +147,8 @@ class _Adviser:
         return Size(rows, hashing, noises, costs, self._allowance.exceeded(costs))
 
     def _noise(self, index: int, rows: int | None) -> float:
-        variance = with_rows(self._plans[index], rows).privacy.mechanism.noise().variance
-        return math.sqrt(variance * self._hashing.noise_weight(rows))
+        plan = with_rows(self._plans[index], rows)
+        return math.sqrt(plan.privacy.mechanism.noise().variance * self._hashing.noise_weight(plan.family))
 
     def _best(self, index: int, ladder: list[Size]) -> int | None:
         """The rows with the least error, of those that are allowed, between the powers of two as well."""

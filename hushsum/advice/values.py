@@ -102,7 +102,7 @@ class Advice:
         optimal_rows: RACE's R* for pure ε, for the hashed family.
         bound_by: What stops the sizes from growing.
         reached_density: The mean kernel that the made-up records have: near the guessed one.
-        kernel_error: How far the estimated kernel may lie off the exact one, which no standard error shows.
+        kernel_error: For each record, how far the estimated kernel may lie off, which no standard error shows.
         missing: Why zCDP is not among the promises; None where it is.
     """
 
@@ -128,6 +128,11 @@ class Advice:
         return [promise.own for promise in self.promises].index(True)
 
     @property
+    def bias(self) -> float:
+        """The most by which an answer may lie off beside its standard error, in records: the kernel error of all."""
+        return self.kernel_error * self.guesses.records
+
+    @property
     def std_error(self) -> float:
         """Of an answer of the plan as it is written, in records."""
         return self.own.errors[self.own_promise]
@@ -149,6 +154,7 @@ class Advice:
             "hashing": self.own.hashing,
             "noise": self.own.noises[self.own_promise],
             "kernel_error": self.kernel_error,
+            "bias": self.bias,
             "optimal_rows": self.optimal_rows,
             "bound_by": self.bound_by,
             "reached_density": self.reached_density,

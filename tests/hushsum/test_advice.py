@@ -82,6 +82,47 @@ def test_the_noise_of_the_plan_as_written_is_the_noise_that_it_states(privacy: d
     assert advice.std_error == math.hypot(advice.own.hashing, advice.own.noises[advice.own_promise])
 
 
+PARTITION: dict[str, object] = {"family": "partition", "kernel": ..., "rows": 8}
+FOURIER: dict[str, object] = {"family": "fourier", "kernel": "gaussian", "buckets": ...}
+
+
+@pytest.mark.parametrize(
+    ("sketch", "density"),
+    (
+        ({}, 0.2),
+        ({"draws": "sobol", "sobol_sets": 4}, 0.2),
+        (FOURIER, 0.2),
+        ({**PARTITION, "bandwidth": 1.25}, 0.1),  # a bucket a cell: hashing adds nothing, at any number of rows
+        ({**PARTITION, "bandwidth": 0.05}, 0.01),
+    ),
+    ids=("hashed", "sobol", "fourier", "a bucket a cell", "fine cells"),
+)
+def test_the_noise_of_every_size_is_that_which_the_plan_of_that_size_states(
+    sketch: dict[str, object], density: float
+) -> None:
+    advice = advise(small_plan(sketch=sketch), records=2000, density=density, allowance=Allowance(memory_mib=0.02))
+    assert len(advice.sizes) > 3
+    for size in advice.sizes:
+        plans = [small_plan(sketch={**sketch, "rows": size.rows}, privacy=privacy) for privacy in ({}, DELTA)]
+        assert size.noises == pytest.approx([noise_std_error(plan) for plan in plans], rel=1e-9), size.rows
+
+
+def test_noise_without_rows_is_that_of_the_queries_and_at_most_what_the_plan_states() -> None:
+    plan = small_plan(sketch=HERMITE)
+    advice, made = advice_for(plan), stand_in(plan, 0.2, 4096)
+    variance = plan.privacy.mechanism.noise().variance
+    answer = plan.family.answer(np.zeros(plan.family.shape, np.int64), made.queries, noise_variance=variance)
+    assert advice.own.noises[0] == pytest.approx(math.sqrt(np.square(answer.std_error).mean()), rel=1e-9)
+    assert 0.5 < advice.own.noises[0] / noise_std_error(plan) <= 1
+
+
+def test_where_every_cell_has_a_bucket_one_row_is_the_best_for_pure() -> None:
+    advice = advice_for(small_plan(sketch={**PARTITION, "bandwidth": 1.25}), density=0.1)
+    assert advice.promises[0].best == advice.promises[0].enough == 1
+    assert {size.hashing for size in advice.sizes} == {0.0}
+    assert advice.bound_by == "more rows gain nothing"
+
+
 def test_the_other_promise_is_that_of_the_same_plan_without_or_with_delta() -> None:
     pure = advice_for(small_plan())
     both = advice_for(small_plan(privacy=DELTA))
@@ -183,7 +224,8 @@ def test_a_family_without_rows_has_one_size() -> None:
     advice = advice_for(small_plan(sketch=HERMITE))
     assert [size.rows for size in advice.sizes] == [None]
     assert advice.own.hashing == 0
-    assert advice.kernel_error > 0
+    assert advice.bias == 20_000 * advice.plan.family.kernel_error > 0
+    assert advice.to_fields()["bias"] == advice.bias
     assert [promise.best for promise in advice.promises] == [None, None]
 
 

@@ -1,15 +1,28 @@
 """`hushsum plan advise`: what it prints of the advice, and what it refuses."""
 
 import json
+import re
+import shlex
+import shutil
 from pathlib import Path
 
 import pytest
 
 from hushsum import Plan
+from hushsum.advice import shown
+from hushsum.advice.stand_in import stand_in
+from hushsum_cli.advise import advise
 from tests.hushsum_cli.calling import Hushsum
 from tests.plans import client_plan, small_plan
 
 SMALL = ("--memory-mib", "0.2")
+EXAMPLE_PLAN = Path(__file__).resolve().parents[2] / "examples" / "plan.toml"
+HERMITE: dict[str, object] = {"family": "hermite", "kernel": "gaussian", "rows": ..., "buckets": ..., "seed": ...}
+PARTITION: dict[str, object] = {"family": "partition", "kernel": ..., "bandwidth": 1.25}
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
 
 
 def file_of(plan: Plan, folder: Path) -> str:
@@ -42,6 +55,44 @@ def test_unit_client_is_told_what_its_bound_costs(hushsum: Hushsum, tmp_path: Pa
     assert ended.status == 0, ended.err
     assert "noise is 7 times that of unit record" in " ".join(ended.out.split())
     assert "clients of 4" in ended.out
+
+
+@pytest.mark.parametrize(
+    ("sketch", "arguments", "sentence"),
+    (
+        ({}, SMALL, "noise does not grow with R, so as many rows as --memory-mib allows"),
+        ({}, ("--delta-kib", "0.2"), "noise does not grow with R, so as many rows as --delta-kib allows"),
+        (PARTITION, (), "hashing adds nothing here, so more rows gain nothing"),
+    ),
+)
+def test_why_no_more_rows_are_advised_is_said(
+    hushsum: Hushsum, tmp_path: Path, sketch: dict[str, object], arguments: tuple[str, ...], sentence: str
+) -> None:
+    path = file_of(small_plan(sketch=sketch), tmp_path)
+    ended = hushsum("plan", "advise", path, "--records", "2000", "--density", "0.1", *arguments)
+    assert ended.status == 0, ended.err
+    assert f"; {sentence} " in words(ended.out) + " "
+
+
+def test_bias_is_told_in_records_of_an_answer_and_as_its_share(hushsum: Hushsum, tmp_path: Path) -> None:
+    plan = small_plan(sketch=HERMITE)
+    ended = hushsum("plan", "advise", file_of(plan, tmp_path), "--records", "1e4", "--density", "0.1")
+    each = plan.family.kernel_error
+    assert f"up to {shown(1e4 * each)} records more, {1000 * each:.2g} % of it: {each:.2g} for each" in words(ended.out)
+
+
+def test_the_examples_of_the_help_can_be_asked_of_the_plan_of_the_examples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copy(EXAMPLE_PLAN, tmp_path / "plan.toml")
+    monkeypatch.chdir(tmp_path)
+    lines = re.findall(r"^ *hushsum plan advise (.*)$", advise.epilog or "", re.MULTILINE)
+    assert len(lines) == 2
+    for line in lines:
+        asked = advise.make_context("advise", shlex.split(line)).params
+        density = float(asked["density"])
+        made = stand_in(Plan.from_toml(asked["plan_file"]), density, 1000)  # raises where no records are so dense
+        assert made.density == pytest.approx(density, rel=0.02)
 
 
 def test_json_is_the_advice_and_nothing_else(hushsum: Hushsum, tmp_path: Path) -> None:
