@@ -199,5 +199,5 @@ def test_the_kernel_of_given_pairs_is_one_at_equal_points_and_clips_records() ->
     assert np.array_equal(np.diag(family.kernel(x, x)), np.ones(4))
     assert np.array_equal(family.kernel([[7.0]], x), family.kernel([[1.0]], x))
     assert family.kernel(x[:0], x).shape == (0, 4)
-    with pytest.raises(RecordError, match="records: got NaN"):
+    with pytest.raises(RecordError, match="records: number 0 has NaN"):
         family.kernel([[np.nan]], x)
