@@ -22,7 +22,12 @@ STRING_MAX: Final = 1024
 REAL_MAX: Final = 64
 _DEPTH_MAX: Final = 16
 _SHOWN_MAX: Final = 80  # characters of a value in an error
+_SUGGESTED_MAX: Final = 24  # characters of a real
 _REAL: Final = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?|-?[1-9][0-9]*/[1-9][0-9]*")
+#: What people write else: no zero in a denominator, and no exponent that takes long to write out.
+_OTHER: Final = re.compile(
+    r"[+-]?[0-9]*\.?[0-9]+(e[+-]?[0-9]{1,2})?|[+-]?[0-9]+/[0-9]*[1-9][0-9]*", re.IGNORECASE | re.ASCII
+)
 _TEN_MAX: Final = 10**REAL_MAX
 _UNICODE: Final = unicodedata.ucd_3_2_0  # the version that every Python has: normal forms never change with another
 
@@ -101,7 +106,19 @@ def _exact(value: object) -> Fraction:
         fraction = Fraction(value)
         if real_text(fraction) == value:
             return fraction
-    raise CanonicalError(f"{shown(value)} is not a real number in canonical form")
+    raise CanonicalError(f"{shown(value)} is not a real number in canonical form{_instead(value)}")
+
+
+def _instead(value: object) -> str:
+    """How to write what another notation, such as ``1e-6``, means; empty where that is not known."""
+    if not isinstance(value, str) or len(value) > REAL_MAX or not _OTHER.fullmatch(value):
+        return ""
+    fraction = Fraction(value)
+    texts = [real_text(fraction)]
+    if fraction.denominator > 1 and "/" not in texts[0]:
+        texts.append(f"{fraction.numerator}/{fraction.denominator}")
+    short = [text for text in texts if len(text) <= _SUGGESTED_MAX]
+    return f"; write {' or '.join(short)}" if short else ""
 
 
 def real_text(value: Fraction) -> str:

@@ -29,6 +29,7 @@ from hushsum.families import FAMILIES, Family, RecordSchema, VectorRecords
 from hushsum.parameters import Parameters
 from hushsum.privacy.account import Limits
 from hushsum.privacy.guarantee import Guarantee
+from hushsum.privacy.numerals import numeral
 from hushsum.privacy.spec import PUBLIC, PrivacySpec
 from hushsum.schedule import Schedule
 from hushsum.schema import Table
@@ -265,7 +266,10 @@ class Plan:
         return hash(self.id)
 
     def __repr__(self) -> str:
-        return f"Plan({self.name!r}, id={self.hex_id[:12]}, family={self.family.name!r}, ε={self.privacy.epsilon})"
+        promise = f"ε={numeral(self.privacy.epsilon, up=True)}"
+        if self.privacy.delta:
+            promise = f"{promise}, δ={numeral(self.privacy.delta, up=True)}"
+        return f"Plan({self.name!r}, id={self.hex_id[:12]}, family={self.family.name!r}, {promise})"
 
 
 def plan_id_of(bundle: bytes) -> bytes:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hushsum import canonical, query
+from hushsum import query
 from hushsum.durable import sync_folder
 from hushsum.entropy import Entropy, OsEntropy
 from hushsum.families import Answer
@@ -22,6 +22,7 @@ from hushsum.privacy.event import IN_PROCESS, TUMBLING, Event, Spend
 from hushsum.privacy.guarantee import Guarantee
 from hushsum.privacy.ledger import Ledger
 from hushsum.privacy.mechanism import DISCRETE_LAPLACE
+from hushsum.privacy.numerals import numeral
 from hushsum.sensitivity import Sensitivity
 from hushsum.sketch import Sketch
 
@@ -81,7 +82,7 @@ class Release:
     def statement(self) -> str:
         """What is promised, and what that tells about one unit, in plain words (what is left: `Ledger.statement`)."""
         spend = spend_of(self.plan, kind=self.kind, window=self.window)
-        told = plain_words.spend_told(spend, delta=self.plan.privacy.total_delta)
+        told = plain_words.spend_told(spend, delta=self.plan.privacy.total_delta, own_delta=self.guarantee.delta)
         promised = self.guarantee.statement(accounted=self.accounted, windowed=self.window is not None)
         return f"{promised} {told}"
 
@@ -122,8 +123,8 @@ class Release:
         return cls(plan, header.kind, header.window, counters, counts, plan.guarantee, header.accounted)
 
     def __repr__(self) -> str:
-        delta = f", δ={canonical.real_text(self.guarantee.delta)}" if self.guarantee.delta else ""
-        promise = f"ε={self.guarantee.epsilon}{delta} per {self.guarantee.unit}"
+        delta = f", δ={numeral(self.guarantee.delta, up=True)}" if self.guarantee.delta else ""
+        promise = f"ε={numeral(self.guarantee.epsilon, up=True)}{delta} per {self.guarantee.unit}"
         where = "" if self.window is None else f", window={self.window}"
         accounting = "" if self.accounted else ", unaccounted"
         return f"Release({self.plan.name!r}{where}, {promise}{accounting})"

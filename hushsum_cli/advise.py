@@ -161,7 +161,9 @@ def _expected(advice: "Advice") -> Iterator[tuple[str, str]]:
 
 
 def _delta(promise: "Promise") -> str:
-    return f"δ = {float(promise.delta):g} (zCDP)" if promise.delta else "δ = 0 (pure)"
+    from hushsum.privacy.numerals import numeral
+
+    return f"δ = {numeral(promise.delta, up=True)} (zCDP)" if promise.delta else "δ = 0 (pure)"
 
 
 def _best(advice: "Advice") -> Iterator[tuple[str, str]]:

@@ -10,7 +10,7 @@ from hushsum_cli.output import examples, print_json, print_table
 
 if TYPE_CHECKING:
     from hushsum.privacy.account import Limits
-    from hushsum.privacy.event import Spend
+    from hushsum.privacy.event import ClaimedEvent, Event, Spend
     from hushsum.privacy.relation import Cost
 
 
@@ -41,8 +41,15 @@ def show(*, file: Path, as_json: bool) -> None:
         )
         return
     if limits is not None:
-        print_table(["plan", "kind", "window", "unit", "relation", "ε", "δ"], [_row(limits, item) for item in spends])
+        print_table(_columns(limits), [_row(limits, item) for item in spends])
     click.echo(statement)
+
+
+def _columns(limits: "Limits") -> list[str]:
+    from hushsum.privacy.numerals import numeral
+
+    epsilon = f"ε at the\ntotal δ,\n{numeral(limits.delta, up=False)}" if limits.delta else "ε"
+    return ["plan", "kind\nwindow", "unit\nrelation", "mechanism\nscale", epsilon, "δ"]  # narrow, for 80 characters
 
 
 def _row(limits: "Limits", spend: "Spend") -> list[str]:
@@ -51,7 +58,18 @@ def _row(limits: "Limits", spend: "Spend") -> list[str]:
     window = "" if spend.window is None else str(spend.window)
     alone = spend.loss.cost(limits.delta)
     cost = ["none", "none"] if alone is None else [numeral(value, up=True) for value in alone]
-    return [spend.plan_id[:12], spend.kind, window, spend.unit, spend.relation, *cost]
+    events = "\n".join(f"{event.mechanism}\n{_scale(event)}" for event in spend.events)
+    return [spend.plan_id[:12], f"{spend.kind}\n{window}", f"{spend.unit}\n{spend.relation}", events, *cost]
+
+
+def _scale(event: "Event | ClaimedEvent") -> str:
+    from hushsum.privacy.event import ClaimedEvent
+    from hushsum.privacy.mechanism import DISCRETE_GAUSSIAN
+    from hushsum.privacy.numerals import numeral
+
+    if isinstance(event, ClaimedEvent):  # of the first version, which did not keep it
+        return ""
+    return f"{'σ²' if event.mechanism == DISCRETE_GAUSSIAN else 'b'} = {numeral(event.scale, up=False)}"
 
 
 def _limits_json(limits: "Limits | None") -> dict[str, str] | None:

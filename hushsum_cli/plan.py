@@ -218,12 +218,14 @@ def _listed(items: Any) -> str:
 
 
 def _promise(made: "Plan") -> str:
-    from hushsum.canonical import real_text
+    from hushsum.privacy.numerals import numeral
 
     guarantee = made.guarantee
     bound = "" if guarantee.records_per_client is None else f" (at most {guarantee.records_per_client} records)"
-    delta = f", δ = {real_text(guarantee.delta)}" if guarantee.delta else ""
-    return f"ε = {real_text(guarantee.epsilon)}{delta} per {guarantee.unit}{bound} and window, {guarantee.relation}"
+    delta = f", δ = {numeral(guarantee.delta, up=True)}" if guarantee.delta else ""
+    return (
+        f"ε = {numeral(guarantee.epsilon, up=True)}{delta} per {guarantee.unit}{bound} and window, {guarantee.relation}"
+    )
 
 
 def _noise(made: "Plan") -> str:
@@ -238,7 +240,7 @@ def _noise(made: "Plan") -> str:
 
 def _clients(made: "Plan") -> Iterator[tuple[str, str]]:
     """What is visible of who takes part, and when a window is withheld."""
-    from hushsum.canonical import real_text
+    from hushsum.privacy.numerals import numeral
     from hushsum.privacy.spec import PUBLIC
 
     if made.privacy.participation == PUBLIC:
@@ -247,16 +249,16 @@ def _clients(made: "Plan") -> Iterator[tuple[str, str]]:
     if least:
         by = "its exact number"
         if noise is not None:
-            epsilon = real_text(made.privacy.claim.clients_epsilon)
+            epsilon = numeral(made.privacy.claim.clients_epsilon, up=True)
             by = f"a number with noise of ± {noise.std:,.4g}, which takes ε = {epsilon} of the promise"
         yield "withheld", f"a window of fewer than {least:,} clients, by {by}"
 
 
 def _budget(made: "Plan") -> str:
-    from hushsum.canonical import real_text
+    from hushsum.privacy.numerals import numeral
 
-    delta = f", δ = {real_text(made.privacy.total_delta)}" if made.privacy.total_delta else ""
-    return f"ε = {real_text(made.privacy.total_epsilon)}{delta} in all, for the population {_population(made)}"
+    delta = f", δ = {numeral(made.privacy.total_delta, up=False)}" if made.privacy.total_delta else ""
+    return f"ε = {numeral(made.privacy.total_epsilon, up=False)}{delta} in all, for the population {_population(made)}"
 
 
 def _population(made: "Plan") -> str:

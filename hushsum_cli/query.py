@@ -92,7 +92,8 @@ def query(  # noqa: PLR0913  one argument an option
         for at, value, error, (low, high) in zip(asked, answer.value, answer.std_error, interval, strict=True)
     ]
     share = f"{100 * confidence:g} %"
-    title = repr(release) if label is None else f"{release!r}, class {label!r}"
+    where = "released in process" if release.window is None else f"window {release.window}"
+    title = f"{release.plan.name}, {where}" + ("" if label is None else f", class {label!r}")
     print_table(["at", what, "± std error", f"{share} from", "to"], table, title=title)
     if counts.classes:
         of_classes = [[name, f"{value:,.1f}", f"{error:,.1f}"] for name, value, error in counts.classes]

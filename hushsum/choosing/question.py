@@ -13,7 +13,11 @@ from hushsum.errors import CanonicalError, PlanError
 from hushsum.plan import Plan
 from hushsum.privacy import noisy_max
 from hushsum.privacy.event import CHOICE, Spend
+from hushsum.privacy.guarantee import factor_text
 from hushsum.privacy.ledger import Ledger
+from hushsum.privacy.numerals import numeral
+from hushsum.privacy.plain_words import told
+from hushsum.privacy.relation import Cost
 
 CANDIDATES_MAX: Final = 64
 ROWS: Final = "rows"
@@ -82,14 +86,15 @@ class Choice:
 
     def statement(self) -> str:
         """What was chosen and what that tells about one unit, in plain words."""
-        whose = "one record"
+        whose, unit, relation = "one record", self.spend.unit, self.spend.relation
         if self.plan.privacy.records_per_client is not None:
             whose = f"one client (its first {self.plan.privacy.records_per_client} records, and no other, were used)"
         return (
             f"{self.key} = {real_text(self.value)} was chosen from {self.candidates} public candidates by looking at "
-            f"the data, by report noisy max. Epsilon {real_text(self.epsilon)}, delta 0, {self.spend.relation}: "
-            f"{whose} changes the probability of any choice by a factor of at most e^{real_text(self.epsilon)}. It was "
-            "charged to the ledger of its population before it was drawn; releases are charged apart."
+            f"the data, by report noisy max. Epsilon {numeral(self.epsilon, up=True)}, delta 0, unit {unit}, "
+            f"{relation}: {whose} changes the probability of any choice by a factor of at most "
+            f"{factor_text(self.epsilon)}. {told(Cost(self.epsilon, Fraction(0)), unit=unit, relation=relation)} It "
+            "was charged to the ledger of its population before it was drawn; releases are charged apart."
         )
 
 

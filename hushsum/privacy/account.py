@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from hushsum.errors import BudgetError, PlanError
-from hushsum.privacy.event import TUMBLING, Spend
+from hushsum.privacy.event import CHOICE, TUMBLING, Spend
 from hushsum.privacy.numerals import numeral
 from hushsum.privacy.relation import (
     NO_LOSS,
@@ -97,6 +97,16 @@ class Account:
         return self._chain[0] if self._chain else None
 
     @property
+    def newest_release(self) -> Spend | None:
+        """The last spend that is no choice, nor a window that a public number withheld; None where there is none."""
+        return next((spend for spend in self._backwards() if spend.events and spend.kind != CHOICE), None)
+
+    @property
+    def whose(self) -> str:
+        """The population, as sentences name it."""
+        return f"population {self.limits.population!r}" if self.limits.population else "the only population"
+
+    @property
     def loss(self) -> Loss | None:
         """All spends together in the unit and relation of the limits; None ("none") where some imply nothing there."""
         return self._totals[self.limits.unit, self.limits.relation]
@@ -114,7 +124,7 @@ class Account:
             BudgetError: It reads "none", which no charge lets happen.
         """
         if self.cost is None:
-            raise BudgetError(f"the spends of {self._name} have no total for its unit and relation at its total_delta")
+            raise BudgetError(f"the spends of {self.whose} have no total for its unit and relation at its total_delta")
         return self.cost
 
     @property
@@ -178,13 +188,13 @@ class Account:
         for name, asked, fixed in (("epsilon", limits.epsilon, own.epsilon), ("delta", limits.delta, own.delta)):
             if asked > fixed:
                 raise BudgetError(
-                    f"total_{name} of {self._name} is {numeral(fixed, up=False)}: a plan may lower it, never raise it; "
+                    f"total_{name} of {self.whose} is {numeral(fixed, up=False)}: a plan may lower it, never raise it; "
                     f"got {numeral(asked, up=True)}"
                 )
         lowered = replace(self, limits=replace(own, epsilon=limits.epsilon, delta=limits.delta))
         if lowered.cost is None and self.cost is not None:
             raise BudgetError(
-                f"total_delta of {self._name} cannot be lowered to {numeral(limits.delta, up=True)}: what is spent has "
+                f"total_delta of {self.whose} cannot be lowered to {numeral(limits.delta, up=True)}: what is spent has "
                 "no epsilon there"
             )
         return lowered
@@ -199,17 +209,19 @@ class Account:
         self._refuse_foreign(spend.population, spend.unit, spend.relation)
         if self._holds_window(spend):
             raise BudgetError(f"window {spend.window} of plan {spend.plan_id[:12]} was charged before")
+        if spend.loss.delta:  # a delta that is traded for zCDP by what was shown would pass the limit
+            raise BudgetError(f"{self.whose} takes no spend with a delta of its own: zCDP has one for all releases")
         after = self.recorded(spend)
         if after.loss is not None and after.loss.within(self.limits.cost):
             return after
         if after.cost is None:
             raise BudgetError(
-                f"total_delta is required: {self._name} allows a delta of {numeral(self.limits.delta, up=False)} in "
+                f"total_delta is required: {self.whose} allows a delta of {numeral(self.limits.delta, up=False)} in "
                 "all, and this release has no epsilon there"
             )
         mixed = after.loss is not None and after.loss.rho and after.loss.epsilon
         raise BudgetError(
-            f"{self._name} cannot pay for this release: it asks {_text(after.spent.minus(self.spent), up=True)}, "
+            f"{self.whose} cannot pay for this release: it asks {_text(after.spent.minus(self.spent), up=True)}, "
             f"and of {_text(self.limits.cost, up=False)} there is left {_text(self.left, up=False)}"
             + (" (pure releases beside some with delta are counted as zCDP, epsilon^2/2 each)" if mixed else "")
         )
@@ -245,10 +257,11 @@ class Account:
     def _refuse_foreign(self, population: str, unit: str, relation: str) -> None:
         own = self.limits
         if population != own.population:
-            raise BudgetError(f"this is the ledger of {self._name}, not of population {population!r}")
+            other = f"not of population {population!r}" if population else "and the plan names none"
+            raise BudgetError(f"this is the ledger of {self.whose}, {other}")
         if implied(NO_LOSS, unit=unit, relation=relation, for_unit=own.unit, for_relation=own.relation) is None:
             raise BudgetError(
-                f"{self._name} is accounted for unit {own.unit!r} under {own.relation}; a spend for unit {unit!r} "
+                f"{self.whose} is accounted for unit {own.unit!r} under {own.relation}; a spend for unit {unit!r} "
                 f"under {relation} implies nothing there, and the total would read none"
             )
 
@@ -264,10 +277,6 @@ class Account:
         while chain is not None:
             spend, chain = chain
             yield spend
-
-    @property
-    def _name(self) -> str:
-        return f"population {self.limits.population!r}"
 
 
 def _added(total: Loss | None, spend: Spend, grown: tuple[Loss, Loss, int], target: tuple[str, str]) -> Loss | None:

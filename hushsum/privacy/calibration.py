@@ -121,9 +121,9 @@ def _held(name: str, scale: Fraction, claim: Claim, key: str = "epsilon") -> Fra
 
 
 def _short(scale: Fraction) -> str:
-    """Six digits of a scale, however large: a float ends at 10^308."""
-    digits = len(str(scale.numerator)) - len(str(scale.denominator))
-    return real_text(scale) if abs(digits) < 10 else f"about 10^{digits}"
+    """A scale that is far from 1 as a power of two, as :func:`scales_text` has them: a float ends at 10^308."""
+    power = scale.numerator.bit_length() - scale.denominator.bit_length()
+    return real_text(scale) if abs(power) < 32 else f"about 2^{power}"
 
 
 def _ceil(value: Fraction) -> int:

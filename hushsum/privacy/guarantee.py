@@ -9,6 +9,7 @@ from hushsum.canonical import real_text
 from hushsum.errors import PlanError
 from hushsum.privacy.calibration import round_up
 from hushsum.privacy.mechanism import DISCRETE_GAUSSIAN, Mechanism
+from hushsum.privacy.numerals import numeral
 from hushsum.privacy.relation import ADD_REMOVE, CLIENT, RELATIONS, REPLACE, UNITS, ZERO_OUT, is_delta, is_positive
 from hushsum.schema import Table
 
@@ -87,11 +88,12 @@ class Guarantee:
         whose = "one record"
         if self.records_per_client is not None:
             whose = f"all records of one client (at most {self.records_per_client} in a window)"
-        but = f", but for a probability of {real_text(self.delta)}" if self.delta else ""
+        epsilon, delta = numeral(self.epsilon, up=True), numeral(self.delta, up=True)
+        but = f", but for a probability of {delta}" if self.delta else ""
         return (
-            f"Epsilon {real_text(self.epsilon)}, delta {real_text(self.delta)}, unit {self.unit}, {self.relation}: "
+            f"Epsilon {epsilon}, delta {delta}, unit {self.unit}, {self.relation}: "
             f"{_NEIGHBOURS[self.relation]} {whose} changes the probability of anything that this release can show by a "
-            f"factor of at most {_factor(self.epsilon)}{but}."
+            f"factor of at most {factor_text(self.epsilon)}{but}."
         )
 
     def _participation(self) -> str:
@@ -107,7 +109,7 @@ class Guarantee:
         noise = f"{mechanism.name} of scale {real_text(mechanism.scale)} {every}"
         if self.rho is not None:
             deviation = f"{math.sqrt(mechanism.scale):.4g}"
-            noise = f"{mechanism.name} of standard deviation {deviation} {every}: {real_text(self.rho)}-zCDP"
+            noise = f"{mechanism.name} of standard deviation {deviation} {every}: {numeral(self.rho, up=True)}-zCDP"
         return f"The aggregator is trusted with the exact counters and adds the noise once ({noise})."
 
     def _outcome(self) -> str:
@@ -116,7 +118,7 @@ class Guarantee:
             return ""
         return (
             "Whether a window is released is decided by its number of clients with noise of its own (discrete-laplace "
-            f"of scale {real_text(scale)}); epsilon {real_text(round_up(1 / scale))} of the whole pays for that."
+            f"of scale {real_text(scale)}); epsilon {numeral(round_up(1 / scale), up=True)} of the whole pays for that."
         )
 
     def to_fields(self) -> dict[str, object]:
@@ -157,8 +159,10 @@ class Guarantee:
         return guarantee
 
 
-def _factor(epsilon: Fraction) -> str:
-    factor = f"e^{real_text(epsilon)}"
+def factor_text(epsilon: Fraction) -> str:
+    """By what a probability changes at most, such as ``e^1 = 2.72``."""
+    power = numeral(epsilon, up=True)
+    factor = f"e^{power}" if power.replace(".", "").isdigit() else f"e^({power})"
     return f"{factor} = {math.exp(epsilon):.3g}" if epsilon <= 20 else factor
 
 

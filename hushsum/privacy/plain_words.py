@@ -11,7 +11,7 @@ from typing import Final
 
 from hushsum.noise.thresholds import exp_upper
 from hushsum.privacy.account import Account
-from hushsum.privacy.event import IN_PROCESS, TUMBLING, Spend
+from hushsum.privacy.event import CHOICE, TUMBLING, Spend
 from hushsum.privacy.numerals import numeral
 from hushsum.privacy.relation import ADD_REMOVE, CLIENT, RECORD, REPLACE, ZERO_OUT, Cost
 
@@ -48,24 +48,27 @@ def told(cost: Cost, *, unit: str, relation: str) -> str:
     chance = _percent(chance_after(cost))
     if cost.delta == 0:
         return f"Whoever believed before with 50 % that {fact} can believe it after with at most {chance}."
-    return (
-        f"Whoever held it for as likely as not that {fact} is right about it after with a chance of at most {chance}."
-    )
+    return f"Whoever guesses, from even odds, whether {fact} is right with a chance of at most {chance}."
 
 
-def spend_told(spend: Spend, *, delta: Fraction) -> str:
+def spend_told(spend: Spend, *, delta: Fraction, own_delta: Fraction | None = None) -> str:
     """What one release, or one withheld window, tells about one unit.
 
     Args:
         spend: Its events.
         delta: The δ at which zCDP is converted: the population's ``total_delta``.
+        own_delta: The δ of one release, where that is told beside: the sentence then says why it names another one.
     """
     if not spend.events:
         return "A public number decided that nothing is shown: that tells nothing about anybody, and costs nothing."
     cost = spend.loss.cost(delta)
     if cost is None:
         return f"At a delta of {numeral(delta, up=True)} no epsilon holds for it."
-    return f"{told(cost, unit=spend.unit, relation=spend.relation)} That is {cost_text(cost)}."
+    words = told(cost, unit=spend.unit, relation=spend.relation)
+    if own_delta is not None and own_delta != cost.delta == delta:
+        epsilon, total = numeral(cost.epsilon, up=True), numeral(delta, up=True)
+        return f"{words} That is epsilon {epsilon}, counted at the population's total delta of {total}."
+    return f"{words} That is {cost_text(cost)}."
 
 
 def account_told(account: Account, *, next_spend: Spend | None = None) -> str:
@@ -73,11 +76,11 @@ def account_told(account: Account, *, next_spend: Spend | None = None) -> str:
 
     Args:
         account: Of the population.
-        next_spend: What the next window or release of a plan would spend; by default as much as the newest did.
+        next_spend: What the next window or release of a plan would spend; by default as much as the newest release.
     """
-    limits = account.limits
-    whose = f"population {limits.population!r}" if limits.population else "the only population"
-    left = " ".join(filter(None, (f"Left: {left_text(account)}.", pays_for(account, next_spend or account.newest))))
+    limits, whose = account.limits, account.whose
+    more = pays_for(account, next_spend or account.newest_release)
+    left = " ".join(filter(None, (f"Left: {left_text(account)}.", more)))
     if account.newest is None:
         return f"Of {whose}, nothing is spent yet. {left}"
     if account.cost is None:
@@ -106,10 +109,10 @@ def left_text(account: Account) -> str:
 
 
 def pays_for(account: Account, spend: Spend | None) -> str:
-    """How many more windows or releases that spend as much the limits pay for; empty without one."""
-    if spend is None:
+    """How many more windows or releases that spend as much the limits pay for; empty without one, and for a choice."""
+    if spend is None or spend.kind == CHOICE:
         return ""
-    noun = "window" if spend.kind == TUMBLING else "release" if spend.kind == IN_PROCESS else "choice"
+    noun = "window" if spend.kind == TUMBLING else "release"
     more = account.affordable(spend)
     if more is None:
         return "It pays for any number of such windows: a record is in one of them."

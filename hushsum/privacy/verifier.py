@@ -1,13 +1,18 @@
 """Checks that a mechanism supports what a plan claims: integers and exact fractions only, so that it fits a device."""
 
+from bisect import bisect_left
 from fractions import Fraction
+from typing import Final
 
 from hushsum.canonical import real_text
 from hushsum.errors import GuaranteeError
 from hushsum.privacy.claim import Claim
-from hushsum.privacy.mechanism import DISCRETE_GAUSSIAN, Mechanism
-from hushsum.privacy.zcdp import epsilon_of
+from hushsum.privacy.mechanism import DISCRETE_GAUSSIAN, SCALES, Mechanism, scales_text
+from hushsum.privacy.numerals import numeral
+from hushsum.privacy.zcdp import epsilon_of, supports
 from hushsum.sensitivity import Sensitivity
+
+_SIX_DIGITS: Final = range(10**5, 10**6)
 
 
 def verify(mechanism: Mechanism, sensitivity: Sensitivity, claim: Claim) -> None:
@@ -67,7 +72,34 @@ def rho_of(mechanism: Mechanism, sensitivity: Sensitivity, records: int) -> Frac
 
     All m records may fall into the same counters.
     """
-    return records**2 * sensitivity.with_count(mechanism.count_scale).l2_squared / (2 * mechanism.scale)
+    return _rho(mechanism.scale, mechanism.count_scale, sensitivity, records)
+
+
+def variance_needed(sensitivity: Sensitivity, count_scale: int, claim: Claim) -> Fraction | None:
+    """The smallest σ² of 6 significant digits with which discrete Gaussian noise supports a claim with δ > 0.
+
+    Returns:
+        None where none that can be drawn does.
+    """
+    low, high = SCALES[DISCRETE_GAUSSIAN]
+
+    def enough(scale: Fraction) -> bool:
+        rho = _rho(scale, count_scale, sensitivity, claim.records)
+        return supports(rho, epsilon=claim.counters_epsilon, delta=claim.delta)
+
+    # The larger σ², the smaller ε: the first power of ten that is enough, then the digits below it.
+    notch = Fraction(1, 10**26)
+    while notch * _SIX_DIGITS.stop < low or not enough(notch * _SIX_DIGITS.stop):
+        if notch * _SIX_DIGITS.stop > high:
+            return None
+        notch *= 10
+    first = bisect_left(_SIX_DIGITS, 1, key=lambda digits: int(enough(notch * digits)))
+    needed = notch * (_SIX_DIGITS.start + first)
+    return max(low, needed) if needed <= high else None
+
+
+def _rho(scale: Fraction, count_scale: int, sensitivity: Sensitivity, records: int) -> Fraction:
+    return records**2 * sensitivity.with_count(count_scale).l2_squared / (2 * scale)
 
 
 def _verify_laplace(mechanism: Mechanism, sensitivity: Sensitivity, claim: Claim) -> None:
@@ -77,7 +109,7 @@ def _verify_laplace(mechanism: Mechanism, sensitivity: Sensitivity, claim: Claim
         raise GuaranteeError(
             f"{mechanism.name} of scale {real_text(mechanism.scale)} does not support {_counters(claim)}: one "
             f"{claim.unit} moves the counters by up to {claim.records} x {l1} = {claim.records * l1} in L1 norm, so "
-            f"needs scale >= {real_text(needed)}, got {real_text(mechanism.scale)}"
+            f"it needs scale >= {real_text(needed)}, got {real_text(mechanism.scale)}"
         )
 
 
@@ -90,14 +122,19 @@ def _verify_gaussian(mechanism: Mechanism, sensitivity: Sensitivity, claim: Clai
     given = epsilon_of(rho, claim.delta)
     if given > claim.counters_epsilon:
         squared = sensitivity.with_count(mechanism.count_scale).l2_squared
+        needed = variance_needed(sensitivity, mechanism.count_scale, claim)
+        came = real_text(mechanism.scale)
+        enough = (
+            f"it needs scale >= {real_text(needed)}" if needed else f"no scale {scales_text(mechanism.name)} suffices"
+        )
         raise GuaranteeError(
-            f"{mechanism.name} of scale {real_text(mechanism.scale)} does not support {_counters(claim)}: one "
+            f"{mechanism.name} of scale {came} does not support {_counters(claim)}: one "
             f"{claim.unit} moves the counters by up to {claim.records} x sqrt({squared}) in L2 norm, so that it is "
-            f"{float(rho):.6g}-zCDP, which gives epsilon {float(given):.6g}: needs a larger scale"
+            f"{float(rho):.6g}-zCDP, which gives epsilon {float(given):.6g}: {enough}, got {came}"
         )
 
 
 def _counters(claim: Claim) -> str:
-    delta = f", delta {real_text(claim.delta)}" if claim.delta else ""
+    delta = f", delta {numeral(claim.delta, up=False)}" if claim.delta else ""
     share = " (what the test of the number of clients leaves)" if claim.clients_share else ""
-    return f"epsilon {real_text(claim.counters_epsilon)}{share}{delta} of unit {claim.unit!r}"
+    return f"epsilon {numeral(claim.counters_epsilon, up=False)}{share}{delta} of unit {claim.unit!r}"

@@ -71,6 +71,32 @@ def test_a_real_that_takes_more_than_64_characters_is_refused_whatever_its_type(
         real(value)
 
 
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("1e-6", "; write 0.000001 or 1/1000000"),
+        ("0.50", "; write 0.5 or 1/2"),
+        ("4/6", "; write 2/3"),
+        ("1E2", "; write 100"),
+        ("1e99", ""),
+        ("1e-60", ""),
+        ("1e999999999", ""),
+        ("1/0", ""),
+        ("1/3e2", ""),
+        ("nan", ""),
+        ("one", ""),
+    ],
+)
+def test_a_text_in_another_notation_is_refused_with_how_to_write_it(text: str, hint: str) -> None:
+    with pytest.raises(CanonicalError) as refusal:
+        real(text)
+    assert str(refusal.value) == f"{text} is not a real number in canonical form{hint}"
+    for written in hint.removeprefix("; write ").split(" or ") if hint else ():
+        assert Fraction(written) == Fraction(text)
+    if hint:
+        assert real(hint.removeprefix("; write ").split(" or ")[0]) == Fraction(text)
+
+
 def test_every_real_that_is_accepted_is_accepted_again_as_its_own_text() -> None:
     for value in (10**63, Decimal("1." + "3" * 61), Fraction(1, 2**40), Fraction(10**31, 3), 1e-60, -(10**62)):
         assert real(real_text(real(value))) == real(value)

@@ -350,7 +350,13 @@ def test_the_statement_says_what_the_choice_costs(rng: np.random.Generator, ledg
         rng.uniform(0, 10, (10, 2)), QUERIES, [3, 30], client_plan(), share="0.01", ledger=ledger, clients=ids
     )
     statement = choice.statement()
-    for part in (f"rows = {choice.value}", "2 public candidates", "Epsilon 1,", "one client (its first 3 records"):
+    for part in (
+        f"rows = {choice.value}",
+        "2 public candidates",
+        "Epsilon 1, delta 0, unit client, add/remove: one client (its first 3 records",
+        "by a factor of at most e^1 = 2.72. Whoever believed before with 50 % that one client's records are in here",
+        "can believe it after with at most 73.2 %.",
+    ):
         assert part in statement
 
 

@@ -286,3 +286,9 @@ def test_a_public_plan_has_no_device_show_itself_at_every_moment(window: dict[st
 def test_a_public_plan_may_have_windows_of_a_minute_and_a_lateness_of_sixty_four() -> None:
     plan = small_plan(window={"length": "60s", "lateness": "64m"}, privacy={"participation": "public"})
     assert Plan.from_bytes(plan.to_bytes()) == plan
+
+
+def test_a_plan_shows_what_it_promises() -> None:
+    assert repr(small_plan(privacy={"epsilon": 0.5})).endswith(", family='hashed', ε=0.5)")
+    delta = {"epsilon": 0.5, "delta": "0.000001", "total_delta": "0.00001"}
+    assert repr(small_plan(privacy=delta)).endswith(", family='hashed', ε=0.5, δ=1e-6)")

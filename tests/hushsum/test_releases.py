@@ -156,9 +156,28 @@ def test_a_release_without_a_ledger_says_so(tmp_path: Path) -> None:
     sketch.add(RECORDS)
     release = hs.release(sketch)
     assert "unaccounted" in repr(release)
-    assert "unaccounted" in release.statement()
+    assert release.statement() == (
+        "Epsilon 1, delta 0, unit record, add/remove: adding or removing one record changes the probability of "
+        "anything that this release can show by a factor of at most e^1 = 2.72. The aggregator is trusted with the "
+        "exact counters and adds the noise once (discrete-laplace of scale 22 on every counter, the number of records "
+        "included). It is unaccounted: no ledger was charged, so nothing limits what other releases of the same data "
+        "add to it. Whoever believed before with 50 % that one record is in here can believe it after with at most "
+        "73.2 %. That is epsilon 1, delta 0."
+    )
     release.save(tmp_path / "a.hush")
     assert not hs.load(tmp_path / "a.hush").accounted
+
+
+def test_a_release_that_is_counted_at_another_delta_than_its_own_says_so() -> None:
+    promised = {"epsilon": 0.5, "delta": "0.000001"}
+    same = hs.release(hs.Sketch(small_plan(privacy={**promised, "total_delta": "0.000001"}))).statement()
+    other = hs.release(hs.Sketch(small_plan(privacy={**promised, "total_delta": "0.00001"}))).statement()
+    assert "Epsilon 0.5, delta 1e-6, unit record" in same
+    assert "whether one record is in here is right with a chance of at most 62.3 %. That is epsilon 0.5" in same
+    assert same.endswith(", delta 1e-6.")
+    assert "counted at" not in same
+    assert "whether one record is in here is right with a chance of at most 60.8 %. That is epsilon 0.4373" in other
+    assert other.endswith(", counted at the population's total delta of 1e-5.")
 
 
 def test_a_ledger_is_charged_before_anything_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,7 +259,7 @@ def test_a_release_of_a_plan_with_delta_has_gaussian_noise_and_survives_its_file
     loaded = hs.load(tmp_path / "a.hush")
     assert np.array_equal(loaded.counters, release.counters)
     assert (loaded.plan, loaded.guarantee) == (release.plan, release.guarantee)
-    assert "ε=1, δ=0.000001 per record" in repr(loaded)
+    assert "ε=1, δ=1e-6 per record" in repr(loaded)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 import hushsum as hs
 from hushsum.privacy.account import Limits
 from hushsum_cli.ledger import ledger
-from tests.hushsum.privacy.spends import gaussian, spend
+from tests.hushsum.privacy.spends import claimed, gaussian, spend, with_test
 
 LEDGER_V1 = Path(__file__).parents[1] / "hushsum/privacy/ledger_v1.sql"
 LIMITS = Limits("", "record", "add/remove", Fraction(3), Fraction(1, 10**6))
@@ -46,6 +46,30 @@ def test_it_shows_every_spend_and_what_is_left_in_plain_words(tmp_path: Path) ->
     assert told["left"]["delta"] == "0"
     assert Fraction(told["spent"]["epsilon"]) + Fraction(told["left"]["epsilon"]) >= 3
     assert [item["kind"] for item in told["spends"]] == ["tumbling", "in-process"]
+
+
+def test_each_spend_has_its_mechanisms_with_scales_and_the_delta_that_epsilon_is_counted_at(tmp_path: Path) -> None:
+    path = str(tmp_path / "ledger.db")
+    with hs.Ledger(path) as opened:
+        opened.charge(with_test(Fraction(1, 50), Fraction(1, 20), window=498691), LIMITS)
+        opened.charge(claimed(Fraction(1, 10), Fraction(0)), LIMITS)
+    table = show(path).output.partition("Of the only population")[0]
+    lines = [" ".join(line.split()) for line in table.splitlines() if line.split()]
+    assert lines[:3] == ["ε at the", "kind unit mechanism total δ,", "plan window relation scale 1e-6 δ"]
+    assert lines[4].startswith("000000000000 tumbling record discrete-laplace 0.9")
+    assert lines[4].endswith(" 1e-6")
+    assert lines[5:] == [
+        "498691 add/remove b = 20",
+        "discrete-gaussian",
+        "σ² = 400",
+        "000000000000 in-process record discrete-laplace 0.1 0",
+        "add/remove",
+    ]
+    pure = str(tmp_path / "pure.db")
+    with hs.Ledger(pure) as opened:
+        opened.charge(spend(), replace(LIMITS, delta=Fraction(0)))
+    assert "total δ" not in show(pure).output
+    assert "b = 12" in show(pure).output
 
 
 def test_a_new_ledger_says_that_nothing_was_charged(tmp_path: Path) -> None:

@@ -76,12 +76,12 @@ def test_show_tells_an_approximate_promise_its_test_of_the_clients_and_its_budge
 ) -> None:
     plan_toml.write_text(f"{TOML}delta = 1e-6\ntotal_delta = 1e-4\n[window]\nmin_clients = 50\n")
     shown = " ".join(hushsum("plan", "show", str(plan_toml)).out.split())
-    assert "promise ε = 1, δ = 0.000001 per record and window, add/remove" in shown
+    assert "promise ε = 1, δ = 1e-6 per record and window, add/remove" in shown
     assert "discrete-gaussian, standard deviation 34.9" in shown
     assert (
         "withheld a window of fewer than 50 clients, by a number with noise of ± 28.28, which takes ε = 0.05" in shown
     )
-    assert "budget ε = 30, δ = 0.0001 in all" in shown
+    assert "budget ε = 30, δ = 1e-4 in all" in shown
     told = json.loads(hushsum("plan", "show", str(plan_toml), "--json").out)
     assert told["guarantee"]["mechanism"]["clients_scale"] == "20"
     assert float(told["guarantee"]["rho"]) == pytest.approx(0.0221, rel=0.01)

@@ -40,6 +40,7 @@ def test_query_shows_a_table_to_people(hushsum: Hushsum, release_file: Path) -> 
     assert "3, 7" in shown
     assert f"{value:,.1f}" in shown
     assert "95 %" in shown
+    assert shown.splitlines()[0].strip() == "test, released in process"
 
 
 def test_an_error_that_one_row_does_not_show_is_unknown(hushsum: Hushsum, tmp_path: Path) -> None:
@@ -220,3 +221,6 @@ def test_show_says_what_a_file_promises_and_counts(hushsum: Hushsum, release_fil
     told = hushsum("release", "show", str(release_file)).out
     assert f"{release.count:,.0f} ±" in told
     assert "released in process" in told
+    promise = " ".join(told.split())
+    assert "promise Epsilon 1, delta 0, unit record, add/remove: adding or removing one record changes" in promise
+    assert "that one record is in here can believe it after with at most 73.2 %. That is epsilon 1, delta 0." in promise

@@ -230,9 +230,10 @@ def test_a_refusal_says_what_is_asked_and_what_is_left() -> None:
         account.charge(spend(1))
 
 
-def test_delta_has_a_limit_of_its_own() -> None:
-    with pytest.raises(BudgetError):
-        Account(replace(LIMITS, delta=ZERO)).charge(claimed(1, DELTA))
+def test_a_spend_with_a_delta_of_its_own_is_refused_however_much_is_left() -> None:
+    # Chosen by what a zCDP release showed, it would trade one delta for the other: 1.2 times the limit in all.
+    with pytest.raises(BudgetError, match="delta of its own"):
+        Account(LIMITS).charge(claimed(1, DELTA))
 
 
 def test_a_refused_charge_leaves_the_account_as_it_was() -> None:
@@ -359,3 +360,14 @@ def test_ten_thousand_windows_are_charged_in_linear_time_and_memory() -> None:
         account = account.charge(spend(1, window=window, unit="client"))
     assert account.spent.epsilon == 10_000
     assert len(account.spends) == 10_000
+
+
+def test_a_population_without_a_name_is_named_in_words() -> None:
+    limits = Limits("", "record", "add/remove", Fraction(1), Fraction(0))
+    named = replace(limits, population="staff")
+    with pytest.raises(BudgetError, match=r"^the only population cannot pay for this release: it asks epsilon 2, "):
+        Account(limits).charge(spend(2))
+    with pytest.raises(BudgetError, match=r"^this is the ledger of the only population, not of population 'staff'$"):
+        Account(limits).register(named)
+    with pytest.raises(BudgetError, match=r"^this is the ledger of population 'staff', and the plan names none$"):
+        Account(named).register(limits)

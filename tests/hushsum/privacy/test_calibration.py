@@ -1,5 +1,6 @@
 """A calibrated mechanism supports its claim with the least noise; the verifier refuses everything below."""
 
+import re
 import sys
 from dataclasses import replace
 from fractions import Fraction
@@ -9,11 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hushsum.canonical import real_text
 from hushsum.errors import GuaranteeError, PlanError
 from hushsum.privacy.calibration import calibrate, round_up
 from hushsum.privacy.claim import Claim
 from hushsum.privacy.mechanism import Mechanism
-from hushsum.privacy.verifier import rho_of, verify
+from hushsum.privacy.verifier import rho_of, variance_needed, verify, verify_counters
 from hushsum.privacy.zcdp import epsilon_of
 from hushsum.sensitivity import Sensitivity
 
@@ -150,15 +152,44 @@ def test_rounding_at_the_edges_of_a_power_of_ten(value: Fraction, rounded: Fract
 
 def test_a_refusal_names_what_is_needed_and_what_came() -> None:
     claim = Claim(Fraction(1), ZERO, "client", 5)
-    with pytest.raises(GuaranteeError, match=r"needs scale >= 5265, got 1053.*") as refusal:
+    with pytest.raises(GuaranteeError, match=r"so it needs scale >= 5265, got 1053.*") as refusal:
         verify(Mechanism("discrete-laplace", Fraction(1053), 53), hashed(1000), claim)
     assert "5 x 1053 = 5265" in str(refusal.value)
 
 
 def test_a_refusal_of_gaussian_noise_says_what_it_gives_instead() -> None:
     weaker = replace(README_GAUSSIAN, scale=Fraction(20000))
-    with pytest.raises(GuaranteeError, match=r"5 x sqrt\(1064\) in L2 norm.* 0\.665-zCDP, .*gives epsilon 6\.14048"):
+    message = (
+        r"5 x sqrt\(1064\) in L2 norm.* 0\.665-zCDP, .*gives epsilon 6\.14048: it needs scale >= 546068, got 20000"
+    )
+    with pytest.raises(GuaranteeError, match=message):
         verify(weaker, hashed(1000), replace(APPROXIMATE, unit="client", records_per_client=5))
+
+
+@settings(max_examples=25)
+@given(
+    l2_squared=st.integers(1, 10**9),
+    epsilon=epsilons,
+    delta=st.integers(2, 15).map(lambda power: Fraction(1, 10**power)),
+    share=shares,
+)
+def test_the_variance_that_a_refusal_names_is_the_least_of_six_digits_that_suffices(
+    l2_squared: int, epsilon: Fraction, delta: Fraction, share: Fraction | None
+) -> None:
+    moved = Sensitivity(l0=1, l1=l2_squared, l2_squared=l2_squared, linf=l2_squared)
+    claim = claim_of(epsilon, delta, 3, share)
+    needed = variance_needed(moved, 8, claim)
+    assert needed is not None
+    assert round_up(needed) == needed
+    verify_counters(Mechanism("discrete-gaussian", needed, 8), moved, claim)
+    with pytest.raises(GuaranteeError, match=rf"it needs scale >= {re.escape(real_text(needed))}, got "):
+        verify_counters(Mechanism("discrete-gaussian", notch_below(needed), 8), moved, claim)
+
+
+def test_a_refusal_says_where_no_variance_that_can_be_drawn_suffices() -> None:
+    moved = Sensitivity(1, 2**60, 2**120, 2**60)
+    with pytest.raises(GuaranteeError, match=r"no scale from 2\^-16 to 2\^90 suffices, got 1000"):
+        verify(Mechanism("discrete-gaussian", Fraction(1000), 8), moved, APPROXIMATE)
 
 
 def test_gaussian_noise_supports_no_pure_guarantee_and_laplace_noise_any() -> None:

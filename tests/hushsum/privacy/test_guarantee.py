@@ -49,12 +49,20 @@ def test_the_statement_for_records_in_plain_words() -> None:
 
 def test_the_statement_of_an_approximate_guarantee_says_what_delta_and_the_test_of_the_clients_mean() -> None:
     assert GAUSSIAN.statement(accounted=True) == (
-        "Epsilon 1, delta 0.000001, unit record, add/remove: adding or removing one record changes the probability of "
-        "anything that this release can show by a factor of at most e^1 = 2.72, but for a probability of 0.000001. The "
+        "Epsilon 1, delta 1e-6, unit record, add/remove: adding or removing one record changes the probability of "
+        "anything that this release can show by a factor of at most e^1 = 2.72, but for a probability of 1e-6. The "
         "aggregator is trusted with the exact counters and adds the noise once (discrete-gaussian of standard "
         "deviation 155 on every counter, the number of records included: 0.0221303-zCDP). Whether a window is released "
         "is decided by its number of clients with noise of its own (discrete-laplace of scale 30); epsilon 0.0333334 "
         "of the whole pays for that. It was charged to the ledger of its population."
+    )
+
+
+def test_a_power_that_is_no_plain_number_stands_in_brackets() -> None:
+    assert "by a factor of at most e^(1/3) = 1.4" in CLIENT.statement(accounted=True)
+    assert "by a factor of at most e^0.5 = 1.65" in replace(RECORD, epsilon=Fraction(1, 2)).statement(accounted=True)
+    assert "by a factor of at most e^(1e-4) = 1" in replace(RECORD, epsilon=Fraction(1, 10**4)).statement(
+        accounted=True
     )
 
 

@@ -34,7 +34,9 @@ def test_every_unit_and_relation_has_its_words(unit: str, relation: str) -> None
 
 def test_with_a_delta_it_is_a_chance_of_being_right() -> None:
     words = told(Cost(Fraction(1), Fraction(1, 10)), unit="record", relation="add/remove")
-    assert words.endswith("is right about it after with a chance of at most 75.8 %.")  # (e + 0.1)/(1 + e) = 0.75796
+    assert words == (  # (e + 0.1)/(1 + e) = 0.75796
+        "Whoever guesses, from even odds, whether one record is in here is right with a chance of at most 75.8 %."
+    )
 
 
 @given(epsilon=st.fractions(min_value=0, max_value=100), delta=st.fractions(min_value=0, max_value=Fraction(99, 100)))
@@ -57,7 +59,7 @@ def test_what_is_not_certain_does_not_read_as_certain_nor_the_reverse(epsilon: i
 def test_one_release_tells_what_it_tells_alone() -> None:
     item = replace(gaussian(Fraction(1, 50)), unit="client")
     words = spend_told(item, delta=Fraction(1, 10**6))
-    assert words.startswith("Whoever held it for as likely as not that one client's records are in here")
+    assert words.startswith("Whoever guesses, from even odds, whether one client's records are in here is right")
     epsilon = epsilon_of(Fraction(1, 50), Fraction(1, 10**6))
     assert 0.8999 < epsilon < 0.89994
     assert words.endswith(" That is epsilon 0.899939, delta 1e-6.")
@@ -73,14 +75,40 @@ def test_nothing_spent_leaves_everything() -> None:
 
 
 def test_several_spends_are_told_alone_and_together() -> None:
-    account = Account(replace(LIMITS, delta=ZERO)).recorded(*(spend(1, window=w, unit="client") for w in range(2)))
+    spends = (spend(Fraction(1, 2), window=0, unit="client"), spend(1, window=1, unit="client"))
+    account = Account(replace(LIMITS, delta=ZERO)).recorded(*spends)
     assert account_told(account) == (
-        "Of the only population, 2 spends together took epsilon 2, delta 0, for unit client under add/remove. By the "
+        "Of the only population, 2 spends together took epsilon 1.5, delta 0, for unit client under add/remove. By the "
         "newest alone: Whoever believed before with 50 % that one client's records are in here can believe it after "
         "with at most 73.2 %. That is epsilon 1, delta 0. By all together: Whoever believed before with 50 % that one "
-        "client's records are in here can believe it after with at most 88.1 %. Left: epsilon 1 of 3. It pays for 1 "
+        "client's records are in here can believe it after with at most 81.8 %. Left: epsilon 1.5 of 3. It pays for 1 "
         "more such window."
     )
+
+
+def test_another_delta_than_its_own_is_explained() -> None:
+    item = gaussian(Fraction(1, 50))
+    explained = " That is epsilon 0.899939, counted at the population's total delta of 1e-6."
+    assert spend_told(item, delta=Fraction(1, 10**6), own_delta=Fraction(1, 10**7)).endswith(explained)
+    same = spend_told(item, delta=Fraction(1, 10**6), own_delta=Fraction(1, 10**6))
+    assert same == spend_told(item, delta=Fraction(1, 10**6))
+    pure = spend_told(spend(1), delta=Fraction(1, 10**6), own_delta=ZERO)
+    assert pure.endswith(" That is epsilon 1, delta 0.")
+
+
+def test_after_a_choice_what_is_left_pays_for_releases() -> None:
+    choice = replace(spend(Fraction(1, 2), unit="client"), kind="choice")
+    account = Account(replace(LIMITS, delta=ZERO)).recorded(choice)
+    assert account_told(account).endswith("Left: epsilon 2.5 of 3.")
+    account = account.recorded(spend(1, unit="client", plan=2), choice)
+    assert account_told(account).endswith("Left: epsilon 1 of 3. It pays for 1 more such release.")
+    assert account_told(account, next_spend=choice).endswith("Left: epsilon 1 of 3.")
+
+
+def test_a_window_that_cost_nothing_does_not_pay_for_ever() -> None:
+    free = replace(spend(window=1, unit="client"), events=())
+    account = Account(replace(LIMITS, delta=ZERO)).recorded(spend(1, window=0, unit="client"), free)
+    assert account_told(account).endswith("It pays for 2 more such windows.")
 
 
 def test_a_delta_that_covers_all_releases_does_not_read_as_used_up() -> None:
