@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hushsum.advice import Advice, Promise, shown
+from hushsum.privacy.numerals import numeral
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,7 +62,7 @@ def error_figure(advice: Advice) -> "Figure":
 
 def _draw_promise(axis: "Axes", advice: Advice, index: int, promise: Promise) -> None:
     rows, colour = [size.rows or 1 for size in advice.sizes], _COLOURS[promise.name]
-    name = f"δ = {float(promise.delta):g} (zCDP)" if promise.delta else "δ = 0 (pure)"
+    name = f"δ = {numeral(promise.delta, up=True)} (zCDP)" if promise.delta else "δ = 0 (pure)"
     axis.plot(rows, [size.errors[index] for size in advice.sizes], color=colour, linewidth=2.0, label=f"error, {name}")
     noises = [size.noises[index] for size in advice.sizes]
     axis.plot(rows, noises, color=colour, linewidth=1.1, linestyle=(0, (4, 3)), label=f"its noise, {name}")
