@@ -19,7 +19,7 @@ def advice() -> Advice:
 def test_each_promise_has_its_error_its_noise_and_its_best(advice: Advice) -> None:
     axis = error_figure(advice).axes[0]
     lines = {str(line.get_label()): np.asarray(line.get_ydata()).tolist() for line in axis.lines}
-    for index, name in enumerate(("δ = 0 (pure)", "δ = 1e-06 (zCDP)")):
+    for index, name in enumerate(("δ = 0 (pure)", "δ = 1e-6 (zCDP)")):
         assert lines[f"error, {name}"] == [size.errors[index] for size in advice.sizes]
         assert lines[f"its noise, {name}"] == [size.noises[index] for size in advice.sizes]
     assert lines["hashing alone"] == [size.hashing for size in advice.sizes]
