@@ -1,8 +1,10 @@
 """The table at the end of a run."""
 
+from fractions import Fraction
 from pathlib import Path
 from typing import Final
 
+from hushsum.privacy.numerals import numeral
 from simulator.summary import Summary
 
 _TEN_PERCENT: Final = 0.1
@@ -55,7 +57,7 @@ def _rows(summary: Summary) -> list[tuple[str, str, str]]:
 
 
 def _promise(summary: Summary) -> str:
-    return f"ε = {summary.epsilon:g}" + (f", δ = {summary.delta:g}" if summary.delta else "")
+    return f"ε = {summary.epsilon:g}" + (f", δ = {numeral(Fraction(str(summary.delta)), up=True)}" if summary.delta else "")
 
 
 def _dropped(summary: Summary) -> str:

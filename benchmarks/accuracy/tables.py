@@ -97,7 +97,7 @@ def regression_table(rows: Sequence[Row]) -> str:
     """One line a data set and form: R² for each ε at the best number of rows, at δ = 0 and at the small δ."""
     epsilons = sorted({float(row["epsilon"]) for row in rows} - {NO_NOISE}, reverse=True)
     columns = [(NO_NOISE, PURE), *((epsilon, delta) for epsilon in epsilons for delta in DELTAS)]
-    named = (f"ε = {e:g}" + (f", δ = {d:g}" if d else "") for e, d in columns[1:])
+    named = (f"ε = {e:g}" + (", δ = 10⁻⁶" if d else "") for e, d in columns[1:])
     header = ["data", "n", "features", "form", "least squares", "no noise", *named]
     lines = []
     for data, form in dict.fromkeys((row["data"], row["form"]) for row in rows):
