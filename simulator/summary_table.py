@@ -57,7 +57,9 @@ def _rows(summary: Summary) -> list[tuple[str, str, str]]:
 
 
 def _promise(summary: Summary) -> str:
-    return f"ε = {summary.epsilon:g}" + (f", δ = {numeral(Fraction(str(summary.delta)), up=True)}" if summary.delta else "")
+    return f"ε = {summary.epsilon:g}" + (
+        f", δ = {numeral(Fraction(str(summary.delta)), up=True)}" if summary.delta else ""
+    )
 
 
 def _dropped(summary: Summary) -> str:
