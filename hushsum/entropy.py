@@ -48,13 +48,33 @@ class OsEntropy:
         return "OsEntropy()"
 
 
-class KeyedEntropy:
+class _KeyStream:
+    """AES-256 in counter mode under a key's labelled SHA-256: the same bytes however the reads are cut.
+
+    It is one stream: it is not for sharing between threads or across a fork.
+    """
+
+    def __init__(self, label: bytes, key: bytes) -> None:
+        if not isinstance(key, bytes):
+            raise TypeError(f"the key of a {type(self).__name__} is bytes, got {type(key).__name__}")
+        self._stream = _aes_ctr(hashlib.sha256(label + key).digest())
+
+    def read(self, size: int) -> bytes:
+        """The next ``size`` bytes of the stream.
+
+        Raises:
+            ValueError: ``size`` is negative.
+        """
+        _refuse_negative(size)
+        return _key_stream(self._stream, size)
+
+
+class KeyedEntropy(_KeyStream):
     """The private stream of one outcome, which its key decides: so that an outcome is drawn again and is the same.
 
     **Whoever learns the key learns the noise.** It comes from :class:`OsEntropy`, is kept as the exact counters are
     until the outcome is stored, and is erased then; it serves one outcome. The stream is as unpredictable as the key
-    and AES-256 are: AES-256 in counter mode under the key's labelled SHA-256, however the reads are cut. It is one
-    stream: it is not for sharing between threads or across a fork.
+    and AES-256 are.
 
     Args:
         key: 32 bytes of the operating system's generator.
@@ -65,48 +85,26 @@ class KeyedEntropy:
     """
 
     def __init__(self, key: bytes) -> None:
-        if not isinstance(key, bytes):
-            raise TypeError(f"the key of a KeyedEntropy is bytes, got {type(key).__name__}")
+        super().__init__(KEYED_ENTROPY, key)
         if len(key) != KEY_BYTES:
             raise ValueError(f"the key of a KeyedEntropy has {KEY_BYTES} bytes, got {len(key)}")
-        self._stream = _aes_ctr(hashlib.sha256(KEYED_ENTROPY + key).digest())
-
-    def read(self, size: int) -> bytes:
-        """The next ``size`` bytes of the stream.
-
-        Raises:
-            ValueError: ``size`` is negative.
-        """
-        _refuse_negative(size)
-        return _key_stream(self._stream, size)
 
     def __repr__(self) -> str:
         return "KeyedEntropy()"
 
 
-class ReplayableEntropy:
+class ReplayableEntropy(_KeyStream):
     """A stream that its key decides, for tests and simulation alone: **noise drawn from it protects nobody**.
 
-    Two sources of the same key give the same bytes, however the reads are cut. It is one stream: it is not for sharing
-    between threads or across a fork.
-
     Args:
-        key: Any bytes; the stream is AES-256 in counter mode under their labelled SHA-256.
+        key: Any bytes.
+
+    Raises:
+        TypeError: The key is not bytes.
     """
 
     def __init__(self, key: bytes) -> None:
-        if not isinstance(key, bytes):
-            raise TypeError(f"the key of a ReplayableEntropy is bytes, got {type(key).__name__}")
-        self._stream = _aes_ctr(hashlib.sha256(REPLAYABLE_ENTROPY + key).digest())
-
-    def read(self, size: int) -> bytes:
-        """The next ``size`` bytes of the stream.
-
-        Raises:
-            ValueError: ``size`` is negative.
-        """
-        _refuse_negative(size)
-        return _key_stream(self._stream, size)
+        super().__init__(REPLAYABLE_ENTROPY, key)
 
     def __repr__(self) -> str:
         return "ReplayableEntropy(NOT PRIVATE: for tests and simulation)"

@@ -178,6 +178,8 @@ def private_randomness_is_the_operating_systems(source: Source) -> Iterator[Find
     for use in source.references:
         if use.within(*OPEN_RANDOMNESS) or use.name.endswith(".ReplayableEntropy"):
             yield source.found(use.line, f"{use.name}: what is private is drawn from OsEntropy")
+        if use.name.endswith(".KeyedEntropy") and source.module not in {"aggregator.releaser", "hushsum.entropy"}:
+            yield source.found(use.line, f"{use.name}: only the releaser stores a key with its charge, and erases it")
         if source.package == "hushsum" and source.module != "hushsum.entropy" and use.within(*OS_RANDOMNESS):
             yield source.found(use.line, f"{use.name}: only hushsum.entropy asks the operating system")
 
