@@ -10,12 +10,12 @@ from hushsum.canonical import real_text
 from hushsum.errors import GuaranteeError, Missing, PlanError
 from hushsum.privacy.claim import Claim
 from hushsum.privacy.mechanism import DISCRETE_GAUSSIAN, DISCRETE_LAPLACE, Mechanism, scale_fits, scales_text
+from hushsum.privacy.numerals import SIGNIFICANT_DIGITS, notch_of
 from hushsum.privacy.verifier import scale_needed, verify
 from hushsum.privacy.zcdp import ALPHAS
 from hushsum.sensitivity import Sensitivity
 
 COUNT_SHARE: Final = Fraction(1, 20)  # of ε, or of ρ, for the count counter
-SIGNIFICANT_DIGITS: Final = 6
 _TOLERANCE: Final = 1e-9  # of ρ, far below the digits that are kept
 
 
@@ -46,10 +46,7 @@ def calibrate(sensitivity: Sensitivity, claim: Claim) -> Mechanism:
 
 def round_up(value: Fraction) -> Fraction:
     """The least number of 6 significant decimal digits that is not below a value above 0."""
-    exponent = len(str(value.numerator)) - len(str(value.denominator)) - SIGNIFICANT_DIGITS
-    notch = Fraction(10) ** exponent  # one of the two powers of ten that may be the sixth digit's
-    if value >= 10**SIGNIFICANT_DIGITS * notch:
-        notch *= 10
+    notch = notch_of(value)
     return _ceil(value / notch) * notch
 
 

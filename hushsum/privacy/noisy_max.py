@@ -27,12 +27,12 @@ import numpy.typing as npt
 
 from hushsum.entropy import Entropy
 from hushsum.noise.thresholds import Form, Threshold
+from hushsum.noise.words import below, word
 from hushsum.privacy.calibration import round_up
 from hushsum.privacy.event import REPORT_NOISY_MAX, Event
 from hushsum.sensitivity import Sensitivity
 
-_BITS: Final = 64  # of a comparison, and of each further one where a word decides nothing
-_MASK: Final = 2**_BITS - 1
+_BITS: Final = 64  # of a first word
 _FAR: Final = Fraction(1000)  # e^-1000 is 0 in float64
 
 
@@ -75,8 +75,9 @@ def report_noisy_max(utilities: Sequence[int], *, sensitivity: int, epsilon: Fra
         raise TypeError(f"a winner is drawn from an Entropy, got {type(entropy).__name__}")
     scale = scale_for(sensitivity, epsilon)
     gaps = _gaps(utilities)
-    words = [_word(entropy) for _ in gaps]
-    left = [r for r, (gap, word) in enumerate(zip(gaps, words, strict=True)) if _stays(gap / scale, word, entropy)]
+    first = [word(entropy) for _ in gaps]
+    stays = [Threshold(gap / scale, Form.TAIL) for gap in gaps]
+    left = [r for r, (p, digits) in enumerate(zip(stays, first, strict=True)) if below(p, digits, _BITS, entropy)]
     return left[_uniform(len(left), entropy)]
 
 
@@ -108,26 +109,9 @@ def _gaps(utilities: Sequence[int]) -> list[int]:
     return [best - utility for utility in utilities]
 
 
-def _stays(x: Fraction, word: int, entropy: Entropy) -> bool:
-    """Whether U < e^−x, where ``word`` is the first 64 binary digits of U; further ones are read if it takes them."""
-    if x == 0:
-        return True
-    threshold, bits = Threshold(x, Form.TAIL), _BITS
-    while word == (wanted := threshold.prefix(bits) & _MASK):
-        word, bits = _word(entropy), bits + _BITS
-    return word < wanted
-
-
 def _uniform(count: int, entropy: Entropy) -> int:
     """Each of 0 to count − 1 with the same probability: words beyond the last whole multiple are drawn again."""
     whole = 2**_BITS // count * count
-    while (word := _word(entropy)) >= whole:
+    while (drawn := word(entropy)) >= whole:
         pass
-    return word % count
-
-
-def _word(entropy: Entropy) -> int:
-    data = entropy.read(_BITS // 8)
-    if len(data) != _BITS // 8:
-        raise OSError(f"the source of entropy gave {len(data)} bytes of {_BITS // 8}")
-    return int.from_bytes(data, "little")
+    return drawn % count

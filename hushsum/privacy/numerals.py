@@ -6,7 +6,7 @@ from typing import Final
 from hushsum.canonical import real_text
 
 _SHORT: Final = 12  # characters that are read at a glance
-_DIGITS: Final = 6
+SIGNIFICANT_DIGITS: Final = 6
 _TINY: Final = Fraction(1, 1000)  # from here on nobody counts zeros
 
 
@@ -21,13 +21,17 @@ def numeral(value: Fraction, *, up: bool) -> str:
     text = real_text(value)
     if len(text) <= _SHORT and not tiny:
         return text
-    exponent = len(str(value.numerator)) - len(str(value.denominator)) - _DIGITS
-    notch = Fraction(10) ** exponent
-    if value >= 10**_DIGITS * notch:
-        notch *= 10
+    notch = notch_of(value)
     scaled = value / notch
     rounded = -(-scaled.numerator // scaled.denominator) if up else scaled.numerator // scaled.denominator
     return _scientific(rounded, notch) if tiny else real_text(rounded * notch)
+
+
+def notch_of(value: Fraction) -> Fraction:
+    """The power of ten that is the sixth significant digit of a value above 0."""
+    exponent = len(str(value.numerator)) - len(str(value.denominator)) - SIGNIFICANT_DIGITS
+    notch = Fraction(10) ** exponent  # one of the two powers of ten that may be it
+    return notch * 10 if value >= 10**SIGNIFICANT_DIGITS * notch else notch
 
 
 def _scientific(digits: int, notch: Fraction) -> str:

@@ -8,11 +8,11 @@ from hushsum.canonical import real_text
 from hushsum.errors import GuaranteeError
 from hushsum.privacy.claim import Claim
 from hushsum.privacy.mechanism import DISCRETE_GAUSSIAN, SCALES, Mechanism, scales_text
-from hushsum.privacy.numerals import numeral
+from hushsum.privacy.numerals import SIGNIFICANT_DIGITS, numeral
 from hushsum.privacy.zcdp import epsilon_of, supports
 from hushsum.sensitivity import Sensitivity
 
-_SIX_DIGITS: Final = range(10**5, 10**6)
+_SIX_DIGITS: Final = range(10 ** (SIGNIFICANT_DIGITS - 1), 10**SIGNIFICANT_DIGITS)
 
 
 def verify(mechanism: Mechanism, sensitivity: Sensitivity, claim: Claim) -> None:
