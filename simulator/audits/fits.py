@@ -13,7 +13,7 @@ import numpy as np
 from hushsum.entropy import OsEntropy
 from hushsum.plan import Plan
 from hushsum.privacy.mechanism import Mechanism
-from hushsum.privacy.noisy_max import scale_for
+from hushsum.privacy.noisy_max import scale_for, win_probabilities
 from simulator.audits import selections
 from simulator.audits.confidence import ERROR, Integers
 from simulator.audits.laws import stated, tail
@@ -37,7 +37,7 @@ def selection_check(epsilon: Fraction, runs: int) -> Check:
     """The same of report noisy max, whose outcomes are its candidates."""
     utilities = tuple(range(selections.CANDIDATES))
     won = [int(row[0]) for row in selections.winners(utilities, 1, epsilon, runs)]
-    chances = selections.chances(utilities, scale_for(1, epsilon))
+    chances = win_probabilities(utilities, scale_for(1, epsilon)).tolist()
     return _check("report-noisy-max chooses as stated", np.bincount(won, minlength=len(utilities)), chances)
 
 

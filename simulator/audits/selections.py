@@ -1,7 +1,7 @@
 """Report noisy max, audited: the exact chances of every winner, and what many choices prove.
 
-The chances are those of *permute and flip*: each candidate stays in with probability e^(−gap/scale), and one of those
-that stayed is taken uniformly. Neighbouring data sets move every utility by one sensitivity at most, each its own way.
+The chances are the stated ones (:func:`hushsum.privacy.noisy_max.win_probabilities`). Neighbouring data sets move every
+utility by one sensitivity at most, each its own way.
 """
 
 import math
@@ -11,27 +11,17 @@ from itertools import chain, product
 from typing import Final
 
 from hushsum.entropy import OsEntropy
-from hushsum.privacy.noisy_max import report_noisy_max, scale_for
+from hushsum.privacy.noisy_max import report_noisy_max, scale_for, win_probabilities
 
 CANDIDATES: Final = 3
 _SPREAD: Final = 4  # utilities are audited from 0 to this, in sensitivities: beyond, gaps change no ratio
-
-
-def chances(utilities: Sequence[int], scale: Fraction) -> list[float]:
-    """The probability that each candidate wins."""
-    most = max(utilities)
-    stays = [math.exp((utility - most) / scale) for utility in utilities]
-    return [
-        stay * _share([other for index, other in enumerate(stays) if index != winner])
-        for winner, stay in enumerate(stays)
-    ]
 
 
 def exact_epsilon(sensitivity: int, epsilon: Fraction) -> float:
     """The largest ln of a ratio of chances over all winners and all neighbouring utilities."""
     scale = scale_for(sensitivity, epsilon)
     pairs = [*neighbours(sensitivity)]
-    known = {utilities: chances(utilities, scale) for utilities in {*chain(*pairs)}}
+    known = {utilities: win_probabilities(utilities, scale) for utilities in {*chain(*pairs)}}
     return max(math.log(p / q) for first, second in pairs for p, q in zip(known[first], known[second], strict=True))
 
 
@@ -50,14 +40,3 @@ def winners(utilities: Sequence[int], sensitivity: int, epsilon: Fraction, runs:
         [float(report_noisy_max(utilities, sensitivity=sensitivity, epsilon=epsilon, entropy=entropy))]
         for _ in range(runs)
     ]
-
-
-def _share(others: Sequence[float]) -> float:
-    """E[1/(1 + N)], where N of these stay in."""
-    counts = [1.0]
-    for stay in others:
-        counts = [
-            (counts[n] if n < len(counts) else 0.0) * (1 - stay) + (counts[n - 1] if n else 0.0) * stay
-            for n in range(len(counts) + 1)
-        ]
-    return sum(count / (1 + n) for n, count in enumerate(counts))
