@@ -3,6 +3,9 @@
 
 PYTHON ?=
 ARGS ?=
+N ?= 10000
+ROUNDS ?= 50
+SEED ?= 1
 VENV := .venv
 PY := $(VENV)/bin/python
 UV_VERSION := 0.13.9
@@ -18,22 +21,25 @@ unexport PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup demo test check stubs bench bench-accuracy lock clean
+.PHONY: help setup broker demo test check stubs simulate-faults real-faults bench bench-accuracy bench-service lock clean
 
 help: ## list these targets
 	@echo "Hushsum: hash at the edge, add in the middle, noise once, query for ever."
 	@echo
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
 	@echo
-	@echo "PYTHON=python3.12 chooses the interpreter (3.11 to 3.13); ARGS='...' is passed on (demo, test, bench, bench-accuracy, lock)."
+	@echo "PYTHON=python3.12 chooses the interpreter (3.11 to 3.13); ARGS='...' is passed on (demo, test, bench, bench-accuracy, bench-service, lock)."
 
 setup: ## make the environment in .venv; does nothing when it is up to date
 	@sh build_tools/setup.sh "$(PYTHON)"
 
+broker: setup ## fetch the Kafka that tests start into .cache, once (Java 17 and Maven)
+	@$(PY) build_tools/kafka_jars.py
+
 demo: setup ## the main job: a fleet sends real records, the aggregator is killed, one private release answers
 	@$(VENV)/bin/hushsum simulate $(ARGS)
 
-test: setup ## the whole test suite (ARGS="-k name" runs a part)
+test: setup broker ## the whole test suite (ARGS="-k name" runs a part)
 	@$(PY) -m pytest --durations=20 $(ARGS)
 
 check: setup ## ruff, strict mypy, the import contracts, generated stubs up to date
@@ -46,11 +52,20 @@ check: setup ## ruff, strict mypy, the import contracts, generated stubs up to d
 stubs: setup ## generate the Python stubs of proto/
 	@$(PY) build_tools/make_stubs.py
 
+simulate-faults: setup ## random schedules of faults in virtual time (N=10000 SEED=1)
+	@$(PY) -m tests.simulation --schedules $(N) --seed $(SEED)
+
+real-faults: setup broker ## kill and pause real processes, Kafka and PostgreSQL under load (ROUNDS=50 SEED=1)
+	@$(PY) -m simulator.faults --rounds $(ROUNDS) --seed $(SEED) $(ARGS)
+
 bench: setup ## measure speed side by side, as a table and as JSON
 	@$(PY) -m benchmarks $(ARGS)
 
 bench-accuracy: setup ## measure errors against exact sums, and write docs/accuracy.md (minutes; ARGS=--quick)
 	@$(PY) -m benchmarks.accuracy $(ARGS)
+
+bench-service: setup broker ## measure the service beside the bare libraries, on 2 cores (ARGS=--quick)
+	@$(PY) -m benchmarks.service $(ARGS)
 
 # uv stands apart from the environment, which holds what the lock names and nothing else.
 lock: setup ## pin the dependencies again (ARGS=--upgrade takes the newest)

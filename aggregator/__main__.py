@@ -3,11 +3,12 @@
 import argparse
 import asyncio
 import sys
+import typing
 from pathlib import Path
 
 from aggregator.config import Config
 from aggregator.journal import write_journal
-from aggregator.service import serve
+from aggregator.serving import serve
 from hushsum.errors import HushsumError
 
 
@@ -16,6 +17,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m aggregator", description="Serves one plan from one data folder.")
     parser.add_argument("--config", type=Path, help="a TOML file with the settings; each may also be given here")
     for name, field in Config.model_fields.items():
+        if name == "postgres_dsn":
+            continue  # it holds a password, which every user of a machine could read in a command line
         option = "--" + name.replace("_", "-")
         if field.annotation is bool:
             parser.add_argument(option, action="store_true", default=None)
@@ -33,7 +36,9 @@ def main() -> int:
 
 
 def _value_of(annotation: object) -> type:
-    return annotation if annotation in {int, float} else str
+    if annotation in {int, float}:
+        return int if annotation is int else float
+    return next((kind for part in typing.get_args(annotation) if (kind := _value_of(part)) is not str), str)
 
 
 if __name__ == "__main__":

@@ -3,9 +3,10 @@
 from typing import Final
 
 from aggregator.catalogue import info_of
+from aggregator.leadership import Leadership
 from aggregator.openings import Openings
 from aggregator.ports import Store
-from aggregator.releaser import Releaser
+from aggregator.standing import Standing
 from aggregator.windows import WindowState
 from hushsum.plan import Plan
 from hushsum.privacy.event import TUMBLING
@@ -18,20 +19,40 @@ WINDOWS_SHOWN: Final = 100
 
 
 class Administration:
-    """The operator's view of one plan."""
+    """The operator's view of one plan.
 
-    def __init__(self, plan: Plan, partitions: int, *, store: Store, releaser: Releaser, openings: Openings) -> None:
+    Args:
+        plan: Which.
+        partitions: P of its log.
+        store: Where everything stands.
+        leadership: Which process releases: seals and releases are done where that is this one, and refused elsewhere.
+        openings: The windows that this process's gateway knows; None where it has none.
+        standing: What this process can say of itself and of the folds.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        partitions: int,
+        *,
+        store: Store,
+        leadership: Leadership,
+        openings: Openings | None,
+        standing: Standing,
+    ) -> None:
         self._plan = plan
         self._partitions = partitions
         self._store = store
-        self._releaser = releaser
+        self._leadership = leadership
         self._openings = openings
+        self._standing = standing
 
     async def status(self) -> ServiceStatus:
         """Everything at a glance."""
         states = await self._store.windows(self._plan.id)
         account = await self._store.account(self._plan.privacy.population)
         limits, spent, left = account.limits, account.spent, account.left
+        lease = await self._standing.lease()
         next_spend = spend_of(self._plan, kind=TUMBLING, window=max(states, default=0) + 1)
         return ServiceStatus(
             plan_id=self._plan.id,
@@ -42,12 +63,16 @@ class Administration:
             epsilon_spent=numeral(spent.epsilon, up=True),
             epsilon_left=numeral(left.epsilon, up=False),
             releasing_stopped=_stopped_text(
-                self._releaser.stopped, sealed=[*states.values()].count(WindowState.SEALED)
+                await self._leadership.stopped(), sealed=[*states.values()].count(WindowState.SEALED)
             ),
             delta_total=numeral(limits.delta, up=False),
             delta_spent=numeral(spent.delta, up=True),
             delta_left=numeral(left.delta, up=False),
             statement=account_told(account, next_spend=next_spend),
+            role=self._standing.role,
+            releaser="" if lease is None else lease.owner,
+            releaser_address="" if lease is None else lease.address,
+            folds=await self._standing.folds(),
         )
 
     async def seal(self, window: int | None) -> int:
@@ -55,9 +80,11 @@ class Administration:
 
         Raises:
             WindowOrderError: It was not open, or an older one comes first.
+            RefusedError: Another process releases, or none does now.
         """
-        sealed = await self._releaser.seal(window)
-        await self._openings.refresh()
+        sealed = await self._leadership.do(lambda releaser: releaser.seal(window))
+        if self._openings is not None:
+            await self._openings.refresh()
         return sealed
 
     async def release(self, window: int | None) -> Released:
@@ -66,8 +93,9 @@ class Administration:
         Raises:
             WindowOrderError: It is not sealed, or an older one comes first.
             ReleasingStoppedError: The budget is spent, or the receipts do not belong to the store.
+            RefusedError: Another process releases, or none does now.
         """
-        stored = await self._releaser.release(window)
+        stored = await self._leadership.do(lambda releaser: releaser.release(window))
         account = await self._store.account(self._plan.privacy.population)
         spent, left = account.spent.epsilon, account.left.epsilon
         return Released(info_of(stored), numeral(spent, up=True), numeral(left, up=False))

@@ -1,16 +1,13 @@
 """Who is at the other end of a call: here a declared name, believed only of a peer on this machine."""
 
 import ipaddress
-import unicodedata
 import urllib.parse
 from collections.abc import Mapping
-from typing import Final
 
 from aggregator.errors import UnauthenticatedError
+from hushsum_proto.client_ids import CLIENT_ID_FORM, flaw_of
 from hushsum_proto.errors import MalformedMessageError
 from hushsum_proto.metadata import CLIENT_ID, client_id_from_metadata
-
-CLIENT_ID_CHARACTERS_MAX: Final = 128
 
 
 def is_loopback_peer(peer: str) -> bool:
@@ -50,17 +47,6 @@ class DeclaredName:
             client_id = client_id_from_metadata(value)
         except MalformedMessageError as error:
             raise UnauthenticatedError(str(error)) from error
-        return _checked(client_id)
-
-
-def _checked(client_id: str) -> str:
-    if not 1 <= len(client_id) <= CLIENT_ID_CHARACTERS_MAX:
-        came = f"{len(client_id)} characters"
-    elif not client_id.isprintable():
-        came = "one that is not printable"
-    elif not unicodedata.is_normalized("NFC", client_id):
-        came = "one that is not in NFC"
-    else:
+        if flaw := flaw_of(client_id):
+            raise UnauthenticatedError(f"expected {CLIENT_ID_FORM}, got {flaw}")
         return client_id
-    expected = f"a client id of 1 to {CLIENT_ID_CHARACTERS_MAX} printable characters in NFC"
-    raise UnauthenticatedError(f"expected {expected}, got {came}")

@@ -2,11 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Final
 
 from aggregator.errors import AggregatorError
-from aggregator.ports import Outcome, Store, StoredOutcome
+from aggregator.ports import Outcome, Runtime, Store, StoredOutcome
 from hushsum.plan import Plan
 from hushsum_proto.messages import ReleaseInfo
+
+_LOOK_S: Final = 1.0  # how late a watcher may hear of what another process published
 
 
 class NotFoundError(AggregatorError):
@@ -25,6 +28,7 @@ class Catalogue:
         self.plan = plan
         self._store = store
         self._published = asyncio.Event()  # replaced at each publication: who waits holds the old one
+        self._watchers = 0
         self._closing = False
 
     async def releases(self, first_window: int | None) -> list[ReleaseInfo]:
@@ -52,15 +56,36 @@ class Catalogue:
     async def watch(self, first_window: int | None) -> AsyncIterator[ReleaseInfo]:
         """What is published already, then each outcome as it is published; ends when the service stops."""
         shown: set[tuple[str, int]] = set()
+        self._watchers += 1
+        try:
+            while True:
+                published = self._published
+                for info in await self.releases(first_window):
+                    if (info.kind, info.window) not in shown:
+                        shown.add((info.kind, info.window))
+                        yield info
+                if self._closing:
+                    return
+                await published.wait()
+        finally:
+            self._watchers -= 1
+
+    async def look_out(self, runtime: Runtime) -> None:
+        """Wakes who watches when another process has published something; for ever.
+
+        One read of the store a second, and none while nobody watches.
+
+        Raises:
+            StoreUnavailableError: The store cannot be reached now.
+        """
+        seen: int | None = None
         while True:
-            published = self._published
-            for info in await self.releases(first_window):
-                if (info.kind, info.window) not in shown:
-                    shown.add((info.kind, info.window))
-                    yield info
-            if self._closing:
-                return
-            await published.wait()
+            if self._watchers:
+                count = sum(outcome.published for outcome in await self._store.outcomes(self.plan.id))
+                if count != seen:
+                    self.announce()
+                seen = count
+            await runtime.sleep(_LOOK_S)
 
     def announce(self) -> None:
         """Something was published: wakes who watches."""

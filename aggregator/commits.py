@@ -1,4 +1,4 @@
-"""Group commit: one append at a time; what came while the last one was being made durable makes up the next.
+"""Group commit: so many appends at a time, one by default; what comes meanwhile makes up the next group.
 
 After a group's append is durable, one read of the store's window states, begun only then, serves the whole group: a
 delta may be acknowledged only by such a read (WIRE: windows, seals and answers).
@@ -13,6 +13,7 @@ from aggregator.journal import journal
 from aggregator.metrics import Metrics
 from aggregator.openings import Openings
 from aggregator.ports import Appended, Log, Runtime
+from aggregator.retries import TRANSIENT
 from aggregator.windows import WindowState
 from hushsum_proto.answers import Refusal, ServiceReason
 
@@ -40,12 +41,13 @@ Commit = asyncio.Future[Committed | Refusal]
 
 @dataclass(frozen=True)
 class CommitLimits:
-    """How much may wait, and how much goes into one group."""
+    """How much may wait, how much goes into one group, and how many groups may be on their way at once."""
 
     pending_entries_max: int
     pending_bytes_max: int
     group_entries_max: int
     group_bytes_max: int
+    groups_max: int = 1
 
 
 class _Pending(NamedTuple):
@@ -83,7 +85,7 @@ class Commits:
         self._group_s = 0.0  # how long the last group took
         self._wake = asyncio.Event()
         self._stopping = False
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def partitions(self) -> int:
@@ -92,14 +94,14 @@ class Commits:
 
     def start(self) -> None:
         """Starts the writer."""
-        self._task = self._runtime.spawn(self._run(), "commits")
+        self._tasks = [self._runtime.spawn(self._run(), "commits") for _ in range(self._limits.groups_max)]
 
     async def stop(self) -> None:
         """Commits what was offered, and ends."""
         self._stopping = True
         self._wake.set()
-        if self._task is not None:
-            await self._task
+        for task in self._tasks:
+            await task
 
     def offer(self, entry: Appended) -> Commit | Refusal:
         """Takes an entry for the next group; its future ends with what became of it, never with an exception."""
@@ -180,7 +182,8 @@ class Commits:
 
     def _failed(self, error: Exception) -> None:
         self._metrics.commit_failed()
-        _journal.error("append failed", error=str(error), kind=type(error).__name__)
+        tell = _journal.warning if isinstance(error, TRANSIENT) else _journal.error
+        tell("append failed", error=str(error), kind=type(error).__name__)
 
 
 def _refuse(group: Sequence[_Pending], reason: ServiceReason, detail: str) -> None:

@@ -1,43 +1,23 @@
 """The service's settings: a small frozen value, from a TOML file and overrides; an unknown key is refused."""
 
 import difflib
-import ipaddress
+import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 
 import pydantic
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, SecretStr
 
+from aggregator.addresses import host_and_port, is_loopback
+from aggregator.config_rules import check_together
 from aggregator.errors import ConfigError
 from hushsum.hush_format import COUNTERS_MAX
 
 _MIB: Final = 2**20
-LOOPBACK_NAMES: Final = frozenset({"localhost", "ip6-localhost"})
-
-
-def host_and_port(address: str) -> tuple[str, int]:
-    """Host and port of ``host:port`` or ``[v6]:port``.
-
-    Raises:
-        ValueError: It is neither.
-    """
-    host, colon, port = address.rpartition(":")
-    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    if not colon or not bare or (":" in bare and bare == host) or not port.isdecimal() or int(port) > 65535:
-        raise ValueError("expected host:port, such as 127.0.0.1:7443 or [::1]:7443; port 0 takes any free one")
-    return bare, int(port)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host can be reached from this machine alone."""
-    if host in LOOPBACK_NAMES:
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+DSN_VARIABLE: Final = "HUSHSUM_POSTGRES_DSN"
+_SECRETS: Final = frozenset({"postgres_dsn"})  # what came is never shown, not even where it is wrong
 
 
 def _address(value: str) -> str:
@@ -51,6 +31,12 @@ def _loopback_address(value: str) -> str:
     return value
 
 
+def _addresses(value: str) -> str:
+    for address in value.split(","):
+        host_and_port(address.strip())
+    return value
+
+
 def _path(value: object) -> object:
     return Path(value) if isinstance(value, str) and value else value
 
@@ -58,6 +44,7 @@ def _path(value: object) -> object:
 _Path = Annotated[Path, BeforeValidator(_path)]
 _Address = Annotated[str, AfterValidator(_address)]
 _LoopbackAddress = Annotated[str, AfterValidator(_loopback_address)]
+_Addresses = Annotated[str, AfterValidator(_addresses)]
 
 
 class Config(pydantic.BaseModel):
@@ -65,10 +52,14 @@ class Config(pydantic.BaseModel):
 
     Attributes:
         plan: A made ``plan.json``, or a ``plan.toml`` that is made once, at the first start, into the store.
-        data: The folder of the log, the store and the receipts; made where it does not exist.
+        data: The folder of what lies in files (log, store, receipts); made where it does not exist. With Kafka and
+            PostgreSQL it is optional, and says alone where this process listens.
+        role: What this process does: ``all``, or one of ``gateway``, ``worker`` and ``releaser``.
+        log: ``sqlite``, a file, or ``kafka``.
+        store: ``sqlite``, a file, or ``postgresql``.
         listen: Where gRPC listens; port 0 takes any free one.
         metrics_listen: Where ``/metrics`` answers over HTTP, on loopback alone; empty turns it off.
-        insecure: Plaintext off loopback is refused without it.
+        insecure: Plaintext off loopback is refused without it, be it gRPC, Kafka or PostgreSQL.
         partitions: P of the log, recorded at the first start.
         skew_s: How far ahead of this clock a device's may be.
         manual: Nothing is sealed or released by the clock, only through the administration.
@@ -83,15 +74,39 @@ class Config(pydantic.BaseModel):
         group_bytes_max: Their bytes.
         checkpoint_entries: The fold checkpoints after that many entries,
         checkpoint_s: or after that many seconds with any.
+        start_s: How long a start waits for brokers and a database that cannot be reached yet.
         stop_s: How long a stop waits for what is under way.
+        lease_s: How long a releaser that is not heard of keeps others from releasing.
         log_level: The least level that is written.
         log_format: ``console`` for people, ``json`` for machines.
+        kafka_bootstrap: Brokers to ask first, ``host:port,host:port``.
+        kafka_prefix: What the names of topics begin with.
+        kafka_replication: Copies of a topic; by default as many as there are brokers, up to 3.
+        kafka_retention_s: How long the topic keeps entries; by default derived from the plan and ``kafka_recovery_s``.
+        kafka_recovery_s: How long folding may stand still before what it needs may be deleted by the brokers.
+        kafka_security: ``PLAINTEXT``, ``SSL``, ``SASL_PLAINTEXT`` or ``SASL_SSL``.
+        kafka_sasl_mechanism: ``PLAIN``, ``SCRAM-SHA-256`` or ``SCRAM-SHA-512``.
+        kafka_user: With SASL.
+        kafka_password_file: With SASL; the file holds the password alone.
+        kafka_ca_file: Whom to trust with SSL; by default whom the system trusts.
+        kafka_cert_file: This process's own certificate, where the brokers ask for one,
+        kafka_key_file: and its key.
+        kafka_session_s: How long a worker that is not heard of keeps its partitions.
+        postgres_dsn: ``postgresql://user:password@host:port/name``; better in the environment (HUSHSUM_POSTGRES_DSN).
+        postgres_pool: Connections of this process, at most.
+        directory: A TOML file that says whose key is which. With it every entry of the log is signed.
+        gateway_key: The gateway's private key (PEM, mode 600).
+        releaser_key: The releaser's.
+        direct_producers: Services whose key is in the directory may write into the topic themselves.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     plan: _Path
-    data: _Path
+    data: _Path | None = None
+    role: Literal["all", "gateway", "worker", "releaser"] = "all"
+    log: Literal["sqlite", "kafka"] = "sqlite"
+    store: Literal["sqlite", "postgresql"] = "sqlite"
     listen: _Address = "127.0.0.1:7443"
     metrics_listen: _LoopbackAddress = "127.0.0.1:7444"
     insecure: bool = False
@@ -108,17 +123,52 @@ class Config(pydantic.BaseModel):
     group_bytes_max: Annotated[int, Field(ge=1)] = 16 * _MIB
     checkpoint_entries: Annotated[int, Field(ge=1)] = 5000
     checkpoint_s: Annotated[float, Field(gt=0, le=3600)] = 5.0
+    start_s: Annotated[float, Field(ge=0, le=86_400)] = 60.0
     stop_s: Annotated[float, Field(ge=0, le=3600)] = 30.0
+    lease_s: Annotated[float, Field(ge=1, le=3600)] = 10.0
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["console", "json"] = "console"
+    kafka_bootstrap: _Addresses | None = None
+    kafka_prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,100}$")] = "hushsum"
+    kafka_replication: Annotated[int, Field(ge=1, le=32)] | None = None
+    kafka_retention_s: Annotated[int, Field(ge=1)] | None = None
+    kafka_recovery_s: Annotated[int, Field(ge=0)] = 86_400
+    kafka_security: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    kafka_sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
+    kafka_user: str | None = None
+    kafka_password_file: _Path | None = None
+    kafka_ca_file: _Path | None = None
+    kafka_cert_file: _Path | None = None
+    kafka_key_file: _Path | None = None
+    kafka_session_s: Annotated[float, Field(ge=1, le=1800)] = 10.0
+    postgres_dsn: SecretStr | None = None
+    postgres_pool: Annotated[int, Field(ge=2, le=1000)] = 8
+    directory: _Path | None = None
+    gateway_key: _Path | None = None
+    releaser_key: _Path | None = None
+    direct_producers: bool = False
 
     @pydantic.model_validator(mode="after")
-    def _plaintext_stays_on_loopback(self) -> Self:
-        if not self.insecure and not is_loopback(host_and_port(self.listen)[0]):
-            raise ValueError(
-                f"listen: plaintext off loopback is refused: got {self.listen}; take 127.0.0.1, or set insecure"
-            )
+    def _fits_together(self) -> Self:
+        given = {key: getattr(self, key) for key in self.model_fields_set}
+        check_together({**self.model_dump(), "postgres_dsn": self.dsn}, given)
         return self
+
+    @property
+    def dsn(self) -> str:
+        """The database's address with its password, for who opens it alone; empty where none is set."""
+        return "" if self.postgres_dsn is None else self.postgres_dsn.get_secret_value()
+
+    @property
+    def folder(self) -> Path:
+        """The data folder of a service that has files."""
+        assert self.data is not None, "required above wherever log or store is a file"
+        return self.data
+
+    @property
+    def needs_network(self) -> bool:
+        """Whether its log or its store is somewhere else, and may not answer."""
+        return (self.log, self.store) != ("sqlite", "sqlite")
 
     @classmethod
     def of(cls, **settings: object) -> Self:
@@ -130,11 +180,17 @@ class Config(pydantic.BaseModel):
         try:
             return cls.model_validate(settings)
         except pydantic.ValidationError as error:
-            raise _config_error(error) from error
+            # Not as its cause: what it shows of the settings could hold a password.
+            told = _config_error(error)
+        raise told
 
     @classmethod
-    def load(cls, file: Path | None, overrides: Mapping[str, object]) -> Self:
+    def load(
+        cls, file: Path | None, overrides: Mapping[str, object], environment: Mapping[str, str] | None = None
+    ) -> Self:
         """Settings from a TOML file, where there is one, and from overrides, of which None means "not given".
+
+        The database's address may also stand in the environment (this process's, where none is given).
 
         Raises:
             ConfigError: As :meth:`of`; or the file is no TOML.
@@ -145,18 +201,22 @@ class Config(pydantic.BaseModel):
                 settings = tomllib.loads(file.read_text(encoding="utf-8"))
             except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
                 raise ConfigError(f"{file}: expected a TOML file that can be read, got: {error}") from error
-        given = {key: value for key, value in overrides.items() if value is not None}
-        return cls.of(**{**settings, **given})
+        settings |= {key: value for key, value in overrides.items() if value is not None}
+        dsn = (os.environ if environment is None else environment).get(DSN_VARIABLE)
+        if dsn and settings.get("store") == "postgresql":
+            settings.setdefault("postgres_dsn", dsn)
+        return cls.of(**settings)
 
 
 def _config_error(error: pydantic.ValidationError) -> ConfigError:
     """The first thing that is wrong, in one line."""
-    first = error.errors()[0]
-    key = ".".join(map(str, first["loc"]))
+    first = error.errors(include_url=False)[0]
+    key = str(first["loc"][0]) if first["loc"] else ""
     if first["type"] == "extra_forbidden":
         near = difflib.get_close_matches(key, Config.model_fields, n=1, cutoff=0.5)
         return ConfigError(f"{key}: unknown key" + (f"; did you mean {near[0]}?" if near else ""))
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] == "missing" or not key:
         return ConfigError(f"{key}: required" if key else message)
-    return ConfigError(f"{key}: got {first['input']!r}: {message}")
+    came = "something else" if key in _SECRETS else repr(first["input"])
+    return ConfigError(f"{key}: got {came}: {message}")

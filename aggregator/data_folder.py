@@ -21,11 +21,15 @@ class DataFolder:
         self._lock = lock
 
     @classmethod
-    def open(cls, path: Path) -> Self:
+    def open(cls, path: Path, *, receipts: bool = True) -> Self:
         """Makes the folder where it is not there, and takes hold of it.
 
+        Args:
+            path: The folder.
+            receipts: Whether the receipts are a file of it, which begins with the store.
+
         Raises:
-            ConfigError: It cannot be written, or another process holds it: the log has one writer.
+            ConfigError: It cannot be written, or another process holds it: what lies in it has one writer.
         """
         try:
             _make_private(path)
@@ -41,7 +45,7 @@ class DataFolder:
         folder = cls(path, lock)
         folder.forget_listening()  # a process that was killed could not
         try:
-            folder._close_files()
+            folder._close_files(receipts=receipts)
         except OSError as error:
             folder.close()
             raise ConfigError(f"data: {error.filename} cannot be closed to others: {error.strerror}") from error
@@ -82,9 +86,9 @@ class DataFolder:
         """Lets go of the folder."""
         self._lock.close()
 
-    def _close_files(self) -> None:
+    def _close_files(self, *, receipts: bool) -> None:
         """Closes to others what an older version left open to them, and makes the receipts where all is new."""
-        if not self.store.exists():
+        if receipts and not self.store.exists():
             make_private_file(self.receipts)
         for path in (self.log, self.store):
             for file in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):

@@ -10,11 +10,15 @@ HushsumError
     │   └── WindowOrderError          a window that cannot be sealed or released now
     └── nobody's, or ours
         ├── LogError                  the log: its file, its version, its entries
+        │   ├── LogUnavailableError   it cannot be reached now; trying again helps
         │   └── LogGapError           positions that are gone, although a fold still needs them
         ├── StoreError                the store: its file, its version, what does not belong together in it
+        │   ├── StoreUnavailableError it cannot be reached now; trying again helps
+        │   ├── FencedError           a write by who has lost its partition or its lease
         │   ├── StaleCheckpointError  a checkpoint from before the one that is stored
         │   └── OutcomeExistsError    the window has its outcome
         ├── ReceiptsError             receipts that are damaged, or of a newer format
+        ├── FoldsBehindError          a fold of another process has not come so far yet
         └── PartitionStoppedError     a partition's fold has stopped and passes nothing more
 """
 
@@ -45,6 +49,10 @@ class LogError(AggregatorError):
     """The log cannot be used: not our file, a newer format, or an entry that must not be skipped."""
 
 
+class LogUnavailableError(LogError):
+    """The log cannot be reached now: whether what was under way is done is not known, and it may be tried again."""
+
+
 class LogGapError(LogError):
     """The log does not hold a position that a fold needs next.
 
@@ -69,6 +77,14 @@ class StoreError(AggregatorError):
     """The store cannot be used: not our file, a newer format, or contents that do not belong together."""
 
 
+class StoreUnavailableError(StoreError):
+    """The store cannot be reached now: whether what was under way is done is not known, and it may be tried again."""
+
+
+class FencedError(StoreError):
+    """A write by a process whose partition or lease another one has taken over: nothing was written."""
+
+
 class StaleCheckpointError(StoreError):
     """A checkpoint from before the one that is stored: another worker owns this partition."""
 
@@ -79,6 +95,10 @@ class OutcomeExistsError(StoreError):
 
 class ReceiptsError(AggregatorError):
     """The receipts cannot be trusted: damaged in the middle, or of a newer format."""
+
+
+class FoldsBehindError(AggregatorError):
+    """A fold that runs elsewhere has not come so far in the time that it was given; asking again helps."""
 
 
 class PartitionStoppedError(AggregatorError):

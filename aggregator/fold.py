@@ -5,74 +5,41 @@ whatever was checkpointed in between. It knows no clock: a window closes by a se
 of a window, or of a later one, closes it. What stands before is in, what stands after is late.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import lt
 
 import numpy as np
-import numpy.typing as npt
 
-from aggregator.fold_state import BLOCK, Block, Checkpoint, Contribution, FoldState, StreamKey, WindowSum
+from aggregator import recall
+from aggregator.fold_batch import BatchFold, Memory
+from aggregator.fold_state import Checkpoint, FoldState, WindowSum
+from aggregator.open_window import OpenWindow
+from aggregator.recall import REFUSALS
+from aggregator.records import FoldMark
+from aggregator.stream_table import StreamTable
 from aggregator.streams import Observation, StreamState
-from aggregator.verdicts import Remembered, RememberedKind, Verdict, VerdictKind
-from hushsum.delta import Delta, DeltaHeader, DeltaId, apply, digest, read_header
+from aggregator.tally_table import TallyTable
+from aggregator.verdicts import ManyVerdicts, Remembered, RememberedKind, Verdict, VerdictKind, Verdicts
+from hushsum.delta import Delta, DeltaHeader, DeltaId, Run, digest, read_header
+from hushsum.delta_batch import reader_of
 from hushsum.errors import DeltaError, Reason
+from hushsum.families import Increments
 from hushsum.plan import Plan
 from hushsum.privacy.spec import PUBLIC
-from hushsum_proto.entries import DeltaEntry, LogEntry, SealEntry, partition_of
+from hushsum_proto.entries import DeltaEntry, LogEntry, RefusedEntry, SealEntry, partition_of
 
 __all__ = [
     "Checkpoint",
     "Fold",
     "FoldState",
-    "MalformedEntry",
     "Remembered",
     "RememberedKind",
     "Verdict",
     "VerdictKind",
+    "Verdicts",
+    "warm_up",
 ]
-
-_REFUSALS: Final = {
-    Observation.ID_REUSED: Reason.ID_REUSED,
-    Observation.ID_OF_ANOTHER_WINDOW: Reason.ID_OF_ANOTHER_WINDOW,
-}
-
-
-@dataclass(frozen=True)
-class MalformedEntry:
-    """Bytes in the log that are no entry of any known format: refused, counted and passed."""
-
-    detail: str
-
-
-class _OpenWindow:
-    """A window's sum, and which of its blocks the next checkpoint must write."""
-
-    def __init__(self, sums: WindowSum) -> None:
-        self.counters, self.counts = sums.counters, sums.counts
-        classes, blocks = len(self.counts), -(-self.counters[0].size // BLOCK)
-        self.touched: npt.NDArray[np.bool_] = np.zeros((classes, blocks), np.bool_)
-        self._edges = np.arange(blocks + 1) * BLOCK
-
-    def add(self, delta: Delta, count_scale: int) -> None:
-        apply(delta, self.counters, self.counts, count_scale)
-        for run in delta.runs:
-            # Indices increase, so that a block's are those between its two edges.
-            places = np.searchsorted(run.increments.indices, self._edges)
-            self.touched[run.class_index] |= places[1:] > places[:-1]
-
-    def close(self) -> None:
-        self.counters.setflags(write=False)
-        self.counts.setflags(write=False)
-
-    def take_blocks(self, window: int) -> list[Block]:
-        flat = self.counters.reshape(len(self.counts), -1)
-        blocks = [
-            Block(window, int(row), int(number), flat[row, number * BLOCK : (number + 1) * BLOCK].copy())
-            for row, number in np.argwhere(self.touched)
-        ]
-        self.touched[:] = False
-        return blocks
 
 
 class Fold:
@@ -112,32 +79,37 @@ class Fold:
         self.position = state.position
         self.closed_through = state.closed_through
         self.forgotten_through = state.forgotten_through
-        self._windows = {window: _OpenWindow(sums) for window, sums in state.windows.items()}
-        self._closed: dict[int, _OpenWindow] = {}  # until the checkpoint that stores them
-        self._streams = {key: StreamState.from_bytes(data) for key, data in state.streams.items()}
-        self._contributions = dict(state.contributions)
-        self._changed_streams: set[StreamKey] = set()
-        self._changed_contributions: set[Contribution] = set()
+        self._windows = {window: OpenWindow(sums) for window, sums in state.windows.items()}
+        self._closed: dict[int, OpenWindow] = {}  # until the checkpoint that stores them
+        self._seals: list[int] = []  # likewise
+        self._streams = StreamTable(state.streams)
+        self._contributions = TallyTable(state.contributions)
         self._retained: list[Verdict] | None = [] if retain_verdicts else None
         self._stored = (self.position, self.closed_through, self.forgotten_through)
+        self._reader = reader_of(plan)
+        tallies = self._contributions if self._tallies else None
+        memory = Memory(self._streams, tallies, self._window, self._is_foreign, self._verdict)
+        self._batches = None if self._reader is None else BatchFold(plan, self._reader, memory)
 
-    def apply(self, entries: Sequence[tuple[int, LogEntry | MalformedEntry]]) -> list[Verdict]:
-        """Folds consecutive entries, from :attr:`position` on.
+    def apply(self, entries: Sequence[tuple[int, LogEntry | RefusedEntry]], end: int) -> Verdicts:
+        """Folds the entries from :attr:`position` to before ``end``, which becomes it.
 
         Args:
-            entries: (position, entry) each.
+            entries: (position, entry) each; positions rise, and there may be gaps between them.
+            end: Of the stretch of the log that these are all the entries of.
 
         Returns:
             One verdict for each entry that is no seal, in their order.
         """
-        verdicts: list[Verdict] = []
-        for position, entry in entries:
-            assert position == self.position, f"entry {position} where {self.position} comes next"
-            if isinstance(entry, SealEntry):
-                self._seal(entry)
-            else:
-                verdicts.append(self._verdict(entry))
-            self.position += 1
+        rising = [self.position - 1, *(position for position, _ in entries), end]
+        assert all(map(lt, rising, rising[1:])), f"positions do not rise from {self.position} to below {end}"
+        if {type(entry) for _, entry in entries} == {DeltaEntry}:
+            verdicts = Verdicts([*self._run(DeltaEntry, entries)])
+        else:
+            verdicts = Verdicts([part for kind, run in groupby(entries, _kind) for part in self._run(kind, run)])
+        self.position = end
+        self._streams.settle()
+        self._contributions.settle()
         if self._retained is not None:
             self._retained += verdicts
         return verdicts
@@ -149,12 +121,8 @@ class Fold:
         """
         assert window <= self.closed_through, "only a window that is closed can have an outcome"
         self.forgotten_through = max(self.forgotten_through, window)
-        for key in [key for key, state in self._streams.items() if state.last_window <= window]:
-            del self._streams[key]
-        for contribution in [each for each in self._contributions if each.window <= window]:
-            del self._contributions[contribution]
-        self._changed_streams &= self._streams.keys()
-        self._changed_contributions &= self._contributions.keys()
+        self._streams.forget(window)
+        self._contributions.forget(window)
 
     def checkpoint(self) -> Checkpoint:
         """What changed since the last one; from here on it counts as stored, so a failure to store it is final."""
@@ -167,13 +135,13 @@ class Fold:
             forgotten_through=self.forgotten_through,
             counts={window: sums.counts.copy() for window, sums in touched.items()},
             blocks=tuple(block for window, sums in touched.items() for block in sums.take_blocks(window)),
-            streams={key: _packed(self._streams[key]) for key in self._changed_streams},
-            contributions={key: self._contributions[key] for key in self._changed_contributions},
+            streams=self._streams.take_changed(),
+            contributions=self._contributions.take_changed(),
             verdicts=tuple(self._retained or ()),
+            seals=tuple(self._seals),
         )
         self._closed.clear()
-        self._changed_streams.clear()
-        self._changed_contributions.clear()
+        self._seals.clear()
         if self._retained is not None:
             self._retained.clear()
         self._stored = (self.position, self.closed_through, self.forgotten_through)
@@ -191,36 +159,30 @@ class Fold:
 
     def remembered(self, client_id: str, id: DeltaId) -> Remembered | None:
         """How an id was used; None where nothing is remembered of it."""
-        stream = self._streams.get(StreamKey(client_id, id.stream))
-        use = None if stream is None else stream.use_of(id.sequence)
-        if use is None:
-            return None
-        kind = VerdictKind.COUNTED if use.reason is None else VerdictKind.REFUSED
-        return Remembered(kind, use.digest, use.window, use.reason)
+        return recall.remembered(self._streams.get((client_id, id.stream)), id.sequence)
 
     def recall(self, client_id: str, id: DeltaId, digest: bytes, window: int) -> tuple[RememberedKind, Reason | None]:
-        """What to tell the sender of a delta that this fold has passed, and whose window is no longer open.
-
-        *late* is said only while an id that had been counted would still be known: it promises that the records were
-        not counted and never will be. Where the fold cannot know, it says *unknown*.
-        """
-        stream = self._streams.get(StreamKey(client_id, id.stream))
-        if stream is not None:
-            found = stream.observe(id.sequence, digest, window)
-            if found in _REFUSALS:
-                return RememberedKind.REFUSED, _REFUSALS[found]
-            use = stream.use_of(id.sequence)
-            if use is not None:
-                return (RememberedKind.REFUSED, use.reason) if use.reason else (RememberedKind.COUNTED, None)
-            if found is Observation.DUPLICATE:
-                return RememberedKind.OUT_OF_REACH, None
-        forgotten = window <= self.forgotten_through
-        late = not forgotten and window <= self.closed_through
-        return (RememberedKind.LATE if late else RememberedKind.UNKNOWN), None
+        """What to tell the sender of a delta that this fold has passed: see :func:`aggregator.recall.recall`."""
+        mark = FoldMark(self.position, self.closed_through, self.forgotten_through)
+        return recall.recall(self._streams.get((client_id, id.stream)), mark, id.sequence, digest, window)
 
     def contributed(self, client_id: str, window: int) -> int:
         """Records of a client that are counted in a window: they grow until it is forgotten. 0 without a tally."""
-        return self._contributions.get(Contribution(window, client_id), 0)
+        return self._contributions.get(window, client_id)
+
+    def _run(
+        self, kind: type, entries: Iterable[tuple[int, LogEntry | RefusedEntry]]
+    ) -> Iterator[ManyVerdicts | Verdict]:
+        """Folds consecutive entries of one kind."""
+        if kind is DeltaEntry and self._batches is not None:
+            positions, deltas = zip(*entries, strict=True)
+            yield self._batches.apply(positions, deltas, self.closed_through)
+            return
+        for position, entry in entries:
+            if isinstance(entry, SealEntry):
+                self._seal(entry)
+            else:
+                yield self._verdict(entry, position)
 
     def _seal(self, entry: SealEntry) -> None:
         if entry.plan_id != self._plan.id or entry.window <= self.closed_through:
@@ -230,69 +192,87 @@ class Fold:
             self._closed[window] = self._windows.pop(window)
             self._closed[window].close()
         self.closed_through = entry.window
+        self._seals.append(entry.window)
 
-    def _verdict(self, entry: DeltaEntry | MalformedEntry) -> Verdict:
-        if isinstance(entry, MalformedEntry):
-            return Verdict(VerdictKind.REFUSED, Reason.MALFORMED, None, None, None, self.position)
+    def _verdict(self, entry: DeltaEntry | RefusedEntry, position: int) -> Verdict:
+        if isinstance(entry, RefusedEntry):
+            return Verdict(VerdictKind.REFUSED, entry.reason, None, None, None, position)
         try:
             header = read_header(entry.delta)
         except DeltaError as error:
-            return Verdict(VerdictKind.REFUSED, error.reason, None, entry.client_id, None, self.position)
+            return Verdict(VerdictKind.REFUSED, error.reason, None, entry.client_id, None, position)
         kind, reason = self._fold(entry, header)
-        return Verdict(kind, reason, header.id, entry.client_id, header.window, self.position)
+        return Verdict(kind, reason, header.id, entry.client_id, header.window, position)
 
     def _fold(self, entry: DeltaEntry, header: DeltaHeader) -> tuple[VerdictKind, Reason | None]:
-        if partition_of(entry.client_id, self._partitions) != self._partition:
+        if self._is_foreign(entry.client_id):
             return VerdictKind.REFUSED, Reason.WRONG_PARTITION
         if header.plan_id != self._plan.id:
             return VerdictKind.REFUSED, Reason.WRONG_PLAN
-        key, sign = StreamKey(entry.client_id, header.id.stream), digest(entry.delta)
+        key, sign = (entry.client_id, header.id.stream), digest(entry.delta)
         stream = self._streams.get(key)
         found = Observation.NEW if stream is None else stream.observe(header.id.sequence, sign, header.window)
         if found is not Observation.NEW:
-            return (VerdictKind.REFUSED, _REFUSALS[found]) if found in _REFUSALS else (VerdictKind.DUPLICATE, None)
+            return (VerdictKind.REFUSED, REFUSALS[found]) if found in REFUSALS else (VerdictKind.DUPLICATE, None)
         if header.window <= self.closed_through:
             return VerdictKind.LATE, None
-        return self._add(entry, header, key, sign)
+        return self._add(entry, header, stream or StreamState(), sign)
 
     def _add(
-        self, entry: DeltaEntry, header: DeltaHeader, key: StreamKey, sign: bytes
+        self, entry: DeltaEntry, header: DeltaHeader, stream: StreamState, sign: bytes
     ) -> tuple[VerdictKind, Reason | None]:
         """Counts a new delta for an open window, and remembers its id, unless its bytes alone refuse it."""
         if self._presence_is_public:
             # That its client takes part is public; what it sent must not decide whether it is one of the clients.
             # (A gateway lets no bytes come here that no client of this format writes.)
-            self._tally(Contribution(header.window, entry.client_id), 0)
+            self._tally(header.window, entry.client_id, 0)
         try:
             delta = Delta.unpack(entry.delta, self._plan)
         except DeltaError as error:
             return VerdictKind.REFUSED, error.reason
-        reason = self._contribute(Contribution(delta.window, entry.client_id), delta.records)
+        if self._reader is not None:
+            self._reader.learn(delta)
+        reason = self._contribute(delta.window, entry.client_id, delta.records)
         if reason is None:
             self._window(delta.window).add(delta, self._count_scale)
-        self._streams.setdefault(key, StreamState()).record(delta.id.sequence, sign, delta.window, reason)
-        self._changed_streams.add(key)
+        stream.record(delta.id.sequence, sign, delta.window, reason)
+        self._streams.put((entry.client_id, delta.id.stream), stream)
         return (VerdictKind.COUNTED, None) if reason is None else (VerdictKind.REFUSED, reason)
 
-    def _contribute(self, contribution: Contribution, records: int) -> Reason | None:
+    def _contribute(self, window: int, client_id: str, records: int) -> Reason | None:
         """Charges the client's bound over all its streams and classes; a delta beyond it is refused whole."""
-        if self._bound is not None and self._contributions.get(contribution, 0) + records > self._bound:
+        if self._bound is not None and self._contributions.get(window, client_id) + records > self._bound:
             return Reason.TOO_MANY_RECORDS
-        self._tally(contribution, records)
+        self._tally(window, client_id, records)
         return None
 
-    def _tally(self, contribution: Contribution, records: int) -> None:
+    def _tally(self, window: int, client_id: str, records: int) -> None:
         """Adds to what a client has in a window, where the plan bounds that or asks for a number of clients."""
         if self._tallies:
-            self._contributions[contribution] = self._contributions.get(contribution, 0) + records
-            self._changed_contributions.add(contribution)
+            self._contributions.add(window, client_id, records)
 
-    def _window(self, window: int) -> _OpenWindow:
+    def _is_foreign(self, client_id: str) -> bool:
+        return partition_of(client_id, self._partitions) != self._partition
+
+    def _window(self, window: int) -> OpenWindow:
         if window not in self._windows:
             shape = self._plan.counters_shape
-            self._windows[window] = _OpenWindow(WindowSum(np.zeros(shape, np.int64), np.zeros(shape[:1], np.int64)))
+            self._windows[window] = OpenWindow(WindowSum(np.zeros(shape, np.int64), np.zeros(shape[:1], np.int64)))
         return self._windows[window]
 
 
-def _packed(stream: StreamState) -> tuple[int, bytes]:
-    return stream.last_window, stream.to_bytes()
+def _kind(entry: tuple[int, LogEntry | RefusedEntry]) -> type:
+    return type(entry[1])
+
+
+def warm_up() -> None:
+    """Compiles the loops, or loads what was compiled before, so that the first deltas need not wait for that."""
+    record = {"kind": "vector", "dim": 1, "lower": [0], "upper": [1]}
+    sketch = {"family": "hashed", "kernel": "euclidean", "bandwidth": 1, "rows": 1, "buckets": 2}
+    privacy, window = {"epsilon": 1, "total_epsilon": 1}, {"length": "1h", "lateness": "0s"}
+    plan = Plan.from_fields(
+        {"name": "warm-up", "record": record, "sketch": sketch, "privacy": privacy, "window": window}
+    )
+    run = Run(0, 1, Increments(np.zeros(1, np.int64), np.ones(1, np.int64)))
+    deltas = [Delta(plan.id, 0, DeltaId(0, sequence), (run,)).pack(plan) for sequence in range(2)]
+    Fold(plan, 0, 1).apply([*enumerate(DeltaEntry("", delta, 0) for delta in deltas)], len(deltas))

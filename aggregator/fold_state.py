@@ -80,6 +80,7 @@ class Checkpoint:
         streams: Changed stream states, packed, with the last window that each touched.
         contributions: Changed contributions.
         verdicts: One for each delta, where they are retained.
+        seals: Windows that a seal of their own has closed: they were open, whatever a restored store knows of them.
     """
 
     position: int
@@ -90,3 +91,4 @@ class Checkpoint:
     streams: Mapping[StreamKey, tuple[int, bytes]]
     contributions: Mapping[Contribution, int]
     verdicts: tuple[Verdict, ...]
+    seals: tuple[int, ...] = ()

@@ -1,29 +1,48 @@
-"""What the gateway and the releaser ask of the folds."""
+"""What the gateway and the releaser ask of the folds, wherever those run."""
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from aggregator.verdicts import Remembered, RememberedKind
 from hushsum.delta import DeltaId
 from hushsum.errors import Reason
 
 
+class Glance(NamedTuple):
+    """What a fold of this process knows of a delta that has just come, before it is appended.
+
+    Attributes:
+        kind: As :meth:`FoldView.recall` says it.
+        reason: Why the id is refused; None where it is not.
+        contributed: Records of the client that are counted in the delta's window.
+    """
+
+    kind: RememberedKind
+    reason: Reason | None
+    contributed: int
+
+
 class FoldView(Protocol):
     """What a gateway asks of the folds."""
 
-    async def passed(self, partition: int, position: int) -> None:
-        """Returns once the partition's fold has passed ``position``: applied, not yet checkpointed.
+    def glance(self, partition: int, client_id: str, id: DeltaId, digest: bytes, window: int) -> Glance | None:
+        """What is known here and now; None where the partition is folded elsewhere.
 
-        That is enough for an answer after a seal: the entries up to ``position`` are durable in the log, and the fold
-        is deterministic, so after a crash it comes to the same verdict again, from whichever checkpoint.
+        It only lets a gateway say sooner what the fold would say: every check is the fold's in the end.
+        """
+
+    async def passed(self, partition: int, position: int) -> None:
+        """Returns once the partition's fold has passed ``position``, so that :meth:`recall` knows of it.
+
+        A fold of this process need not be checkpointed: the entries up to ``position`` are durable in the log, and the
+        fold is deterministic, so after a crash it comes to the same verdict again. Of a fold elsewhere its checkpoint
+        tells.
 
         Raises:
             PartitionStoppedError: The partition's fold has stopped.
+            StoreUnavailableError: It cannot be known now.
         """
 
-    def remembered(self, partition: int, client_id: str, id: DeltaId) -> Remembered | None:
-        """What the fold remembers of an id; None when nothing."""
-
-    def recall(
+    async def recall(
         self, partition: int, client_id: str, id: DeltaId, digest: bytes, window: int
     ) -> tuple[RememberedKind, Reason | None]:
         """What to tell the sender of a delta that the fold has passed, and whose window is no longer open.
@@ -31,8 +50,8 @@ class FoldView(Protocol):
         One look: asking for the id first and the window's state after it could call a forgotten delta *late*.
         """
 
-    def contributed(self, partition: int, client_id: str, window: int) -> int:
-        """Records of a client that the fold has counted in a window; 0 where the plan has no reason to tally them."""
+    async def remembered(self, partition: int, client_id: str, id: DeltaId) -> Remembered | None:
+        """What the fold remembers of an id; None when nothing."""
 
 
 class Folds(FoldView, Protocol):
@@ -45,9 +64,10 @@ class Folds(FoldView, Protocol):
             PartitionStoppedError: The partition's fold has stopped.
         """
 
-    async def forget(self, window: int) -> None:
+    async def forget(self, window: int, *, fence: int) -> None:
         """Makes every fold forget windows up to this one; durable when it returns.
 
         Raises:
             PartitionStoppedError: A partition's fold has stopped.
+            FoldsBehindError: A fold elsewhere has not done so yet; it goes on, and asking again helps.
         """

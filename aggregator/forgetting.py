@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable
 from typing import Final, TypeVar
 
-from aggregator.errors import AggregatorError
+from aggregator.errors import AggregatorError, FencedError
 from aggregator.ports import Folds, Log, Observer, Runtime, Store
 from hushsum.plan import Plan
 
@@ -20,16 +20,17 @@ _PAUSE_MAX_S: Final = 16.0
 
 
 class Forgetting:
-    """What is to be forgotten of one plan, and whether it is.
+    """What is to be forgotten of one plan, and whether it is, under one releaser's fence.
 
     Attributes:
         pending: Why something is not forgotten yet; empty where all is.
     """
 
     def __init__(
-        self, plan: Plan, *, log: Log, store: Store, folds: Folds, runtime: Runtime, observer: Observer
+        self, plan: Plan, *, fence: int, log: Log, store: Store, folds: Folds, runtime: Runtime, observer: Observer
     ) -> None:
         self.pending = ""
+        self._fence = fence
         self._plan, self._log, self._store, self._folds = plan, log, store, folds
         self._runtime, self._observer = runtime, observer
         self._through: int | None = None  # the last window to forget
@@ -46,10 +47,13 @@ class Forgetting:
             self._below, self._store_done = None, False
 
     async def attempt(self, *, patient: bool = False) -> None:
-        """Forgets what is to be forgotten, if anything is; what fails is told to the observer, and never raised.
+        """Forgets what is to be forgotten, if anything is; what fails is told to the observer, and not raised.
 
         Args:
             patient: Leaves a pause after a failure, which grows; for a caller that comes every second.
+
+        Raises:
+            FencedError: Another process releases now, and forgets.
         """
         if self._through is None or self._through == self._forgotten:
             return
@@ -81,13 +85,14 @@ class Forgetting:
         await _tried(self._log.forget(window, self._below), problems)
         if not self._store_done:
             known = len(problems)
-            await _tried(self._store.forget(self._plan, window), problems)
+            await _tried(self._store.forget(self._plan, window, fence=self._fence), problems)
             self._store_done = len(problems) == known
         return problems
 
     async def _positions(self, window: int) -> dict[int, int]:
-        await self._folds.forget(window)
-        return await self._store.positions(self._plan.id)
+        await self._folds.forget(window, fence=self._fence)
+        marks = await self._store.fold_marks(self._plan.id)
+        return {partition: mark.position for partition, mark in marks.items()}
 
     def _tell(self, why: str) -> None:
         if why != self.pending:
@@ -98,6 +103,8 @@ class Forgetting:
 async def _tried(work: Awaitable[T], problems: list[str]) -> T | None:
     try:
         return await work
+    except FencedError:
+        raise
     except AggregatorError as error:
         problems.append(str(error))
         return None

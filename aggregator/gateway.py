@@ -2,21 +2,24 @@
 
 It acknowledges only by a read of the store that began after the append was durable and says ``open``. Once a window is
 not open, the answer is the fold's alone: the gateway waits until the fold has passed the entry, and repeats its words.
+What the fold does not say in the stated time is answered *unavailable*, and the client's resend gets its word.
+
+Where the fold runs in this process, a delta is kept until the fold has passed it, so that a resend is appended once;
+where it runs elsewhere, until its answer alone: a slow fold there makes nothing grow here.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Coroutine
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
-from aggregator.commits import Commit, Commits, Committed
+from aggregator.commits import Commit, Commits
 from aggregator.errors import AggregatorError
-from aggregator.fold import RememberedKind
+from aggregator.flights import Flight, Flights, Key, Sent
+from aggregator.fold_view import FoldView
 from aggregator.journal import journal
 from aggregator.metrics import Metrics
 from aggregator.openings import Openings
-from aggregator.ports import Appended, FoldView, Runtime
+from aggregator.ports import Appended, Runtime
 from aggregator.refusals import (
     FAILED,
     RETRY_AFTER_MS,
@@ -24,9 +27,10 @@ from aggregator.refusals import (
     of_fold,
     refused,
     shutting_down,
-    used_before,
     wrong_plan,
 )
+from aggregator.retries import TRANSIENT, within
+from aggregator.verdicts import RememberedKind
 from aggregator.windows import WindowState
 from hushsum.delta import Delta, DeltaHeader, DeltaId, digest, read_header
 from hushsum.errors import DeltaError, Reason
@@ -45,38 +49,10 @@ _STATUSES: Final = {
 # delta is still appended: another copy of it may be on its way, and only what the fold says after both is final.)
 _OVER: Final = frozenset({WindowState.SEALED, WindowState.RELEASED, WindowState.WITHHELD})
 
+_NOT_YET: Final = "what became of it is not known yet"
+SETTLE_S: Final = 20.0  # how long a sender waits for the fold's word
+
 _journal = journal("gateway")
-
-
-class _Key(NamedTuple):
-    client_id: str
-    id: DeltaId
-
-
-class _Sent(NamedTuple):
-    """A delta as it came, with what identifies it."""
-
-    key: _Key
-    partition: int
-    window: int
-    digest: bytes
-    data: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class _Flight:
-    """A delta from its first look until the fold has passed it."""
-
-    key: _Key
-    partition: int
-    window: int
-    digest: bytes
-    answer: asyncio.Future[Answer]
-
-
-class _Unpassed(NamedTuple):
-    position: int
-    key: _Key
 
 
 class Gateway:
@@ -86,10 +62,10 @@ class Gateway:
         plan: What is collected.
         openings: Which windows take deltas.
         commits: The way into the log; the gateway stops it, and does not start it.
-        folds: What is known of ids, and what is said of windows that are not open.
+        folds: What is known of ids, and what is said of windows that are not open, here or elsewhere.
         runtime: Tasks and the clock.
         metrics: Counts every answer.
-        pending_entries_max: Deltas of all sessions that may be unanswered, or not passed by the fold yet.
+        pending_entries_max: Deltas of all sessions that may be unanswered, or not passed by a fold of this process.
     """
 
     def __init__(
@@ -110,14 +86,13 @@ class Gateway:
         self._runtime = runtime
         self._metrics = metrics
         self._pending_entries_max = pending_entries_max
-        self._flights: dict[_Key, _Flight] = {}
-        self._unpassed: list[deque[_Unpassed]] = [deque() for _ in range(commits.partitions)]
+        self._flights = Flights(folds, commits.partitions)
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
 
     @property
     def waiting(self) -> int:
-        """Deltas that are unanswered, or that the fold has not passed yet."""
+        """Deltas that are unanswered, or that a fold of this process has not passed yet."""
         return len(self._flights)
 
     async def submit(self, client_id: str, plan_id: bytes, data: bytes) -> Answer:
@@ -169,22 +144,22 @@ class Gateway:
             self.check_running()
             header = self._header(plan_id, data)
             partition = partition_of(client_id, self._commits.partitions)
-            sent = _Sent(_Key(client_id, header.id), partition, header.window, digest(data), data)
-            flight = self._in_flight(sent)
+            sent = Sent(Key(client_id, header.id), partition, header.window, digest(data), data)
+            flight = self._flights.find(sent)
             if flight is not None:
                 return flight.answer
-            known = self._check_id(sent)
             delta = Delta.unpack(data, self._plan)
-            if known is RememberedKind.OUT_OF_REACH:
-                # The fold would drop it, whatever it holds: an acknowledgement would promise what never comes.
-                return Answer(header.id, Status.UNKNOWN)
-            if known is RememberedKind.UNKNOWN:
-                self._check_bound(sent, delta.records)
+            glance = self._glance(sent, delta.records)
         except DeltaError as error:
             return refused(id_in(data), Refusal.of(error.reason, error.detail))
         except RefusedError as error:
             return refused(id_in(data), error.refusal)
-        return self._recall(sent) if self._openings.state(sent.window) in _OVER else self._send(sent)
+        if glance is RememberedKind.OUT_OF_REACH:
+            # The fold would drop it, whatever it holds: an acknowledgement would promise what never comes.
+            return Answer(header.id, Status.UNKNOWN)
+        if self._openings.state(sent.window) not in _OVER:
+            return self._send(sent._replace(here=glance is not None))
+        return self._ask(sent) if glance is None else Answer(header.id, _STATUSES[glance])
 
     def _header(self, plan_id: bytes, data: bytes) -> DeltaHeader:
         """The header of a delta of this plan, no larger than one can be, for a window that takes deltas or did."""
@@ -197,90 +172,82 @@ class Gateway:
         self._openings.check(header.window)
         return header
 
-    def _in_flight(self, sent: _Sent) -> _Flight | None:
-        """The same delta on its way, or still ahead of the fold; an id that is bound to another one is refused."""
-        flight = self._flights.get(sent.key)
-        if flight is None or (flight.window, flight.digest) == (sent.window, sent.digest):
-            return flight
-        reason = Reason.ID_REUSED if flight.window == sent.window else Reason.ID_OF_ANOTHER_WINDOW
-        raise RefusedError(used_before(reason, sent.key.id))
+    def _glance(self, sent: Sent, records: int) -> RememberedKind | None:
+        """What a fold that is here knows of it; refuses what that would refuse itself, but later.
 
-    def _check_id(self, sent: _Sent) -> RememberedKind:
-        """Refuses what the fold is known to refuse; it would say so itself, but later."""
-        kind, reason = self._ask_fold(sent)
-        if kind is RememberedKind.REFUSED:
-            assert reason is not None
-            raise RefusedError(of_fold(reason, sent.key.id, self._plan))
-        return kind
-
-    def _check_bound(self, sent: _Sent, records: int) -> None:
-        """Refuses a new delta beyond its client's bound: what is counted in an open window only grows."""
+        Beyond its client's bound a new delta will always be: what is counted in a window only grows until it is over.
+        """
+        glance = self._folds.glance(sent.partition, sent.key.client_id, sent.key.id, sent.digest, sent.window)
+        if glance is None:
+            return None
+        if glance.kind is RememberedKind.REFUSED:
+            assert glance.reason is not None
+            raise RefusedError(of_fold(glance.reason, sent.key.id, self._plan))
         bound = self._plan.privacy.records_per_client
-        if bound is None:
-            return
-        if self._folds.contributed(sent.partition, sent.key.client_id, sent.window) + records > bound:
+        if glance.kind is RememberedKind.UNKNOWN and bound is not None and glance.contributed + records > bound:
             raise RefusedError(of_fold(Reason.TOO_MANY_RECORDS, sent.key.id, self._plan))
+        return glance.kind
 
-    def _send(self, sent: _Sent) -> Answer | asyncio.Future[Answer]:
-        if self.waiting >= self._pending_entries_max:
-            detail = f"at most {self._pending_entries_max} deltas may wait for the log or the fold"
-            return refused(sent.key.id, Refusal.of(ServiceReason.OVERLOADED, detail, RETRY_AFTER_MS))
+    def _send(self, sent: Sent) -> Answer | asyncio.Future[Answer]:
+        if self._is_full():
+            return self._overloaded(sent)
         entry = DeltaEntry(sent.key.client_id, sent.data, self._runtime.now_ms())
         commit = self._commits.offer(Appended(sent.partition, sent.window, entry_to_bytes(entry)))
         if isinstance(commit, Refusal):
             return refused(sent.key.id, commit)
-        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        flight = _Flight(sent.key, sent.partition, sent.window, sent.digest, answer)
-        self._flights[flight.key] = flight
+        flight = self._flights.take_off(sent)
         commit.add_done_callback(lambda done: self._committed(flight, done))
-        return answer
+        return flight.answer
 
-    def _committed(self, flight: _Flight, commit: Commit) -> None:
+    def _ask(self, sent: Sent) -> Answer | asyncio.Future[Answer]:
+        """The answer for a window that every fold has closed, from a fold that is not here: nothing is appended."""
+        if self._is_full():
+            return self._overloaded(sent)
+        flight = self._flights.take_off(sent)
+        self._spawn(self._settle(flight, None), "settle")
+        return flight.answer
+
+    def _is_full(self) -> bool:
+        return self.waiting >= self._pending_entries_max
+
+    def _overloaded(self, sent: Sent) -> Answer:
+        detail = f"at most {self._pending_entries_max} deltas may wait for the log or the fold"
+        return refused(sent.key.id, Refusal.of(ServiceReason.OVERLOADED, detail, RETRY_AFTER_MS))
+
+    def _committed(self, flight: Flight, commit: Commit) -> None:
         committed = commit.result()
         if isinstance(committed, Refusal):
-            del self._flights[flight.key]
-            flight.answer.set_result(refused(flight.key.id, committed))
+            self._flights.answered(flight, refused(flight.key.id, committed), appended=False)
             return
+        if self._flights.appended(flight, committed.position):
+            self._spawn(self._flights.sweep(flight.partition), "sweep")
         if committed.state is WindowState.OPEN:
-            flight.answer.set_result(Answer(flight.key.id, Status.ACKNOWLEDGED))
+            self._flights.answered(flight, Answer(flight.key.id, Status.ACKNOWLEDGED))
         else:
-            self._spawn(self._settle(flight, committed), "settle")
-        unpassed = self._unpassed[flight.partition]
-        unpassed.append(_Unpassed(committed.position, flight.key))
-        if len(unpassed) == 1:
-            self._spawn(self._sweep(flight.partition), "sweep")
+            self._spawn(self._settle(flight, committed.position), "settle")
 
-    async def _settle(self, flight: _Flight, committed: Committed) -> None:
+    async def _settle(self, flight: Flight, position: int | None) -> None:
         """The answer for a window that is no longer open: the fold's, once it has passed the entry."""
         try:
-            await self._folds.passed(flight.partition, committed.position)
-            answer = self._recall(flight)
+            answer = await within(SETTLE_S, self._word(flight, position), runtime=self._runtime)
+        except (TimeoutError, *TRANSIENT) as error:
+            _journal.warning("the fold's word is not known yet", error=str(error))
+            answer = refused(flight.key.id, Refusal.of(ServiceReason.UNAVAILABLE, _NOT_YET, RETRY_AFTER_MS))
         except AggregatorError as error:
             _journal.error("the fold says nothing of a delta", error=str(error))
             answer = refused(flight.key.id, Refusal.of(ServiceReason.UNAVAILABLE, FAILED, RETRY_AFTER_MS))
-        flight.answer.set_result(answer)
+        self._flights.answered(flight, answer)
 
-    async def _sweep(self, partition: int) -> None:
-        """Lets go of the flights that the fold has passed: from there on it knows their ids itself."""
-        unpassed = self._unpassed[partition]
-        while unpassed:
-            last = unpassed[-1].position
-            try:
-                await self._folds.passed(partition, last)
-            except AggregatorError:
-                last = unpassed[-1].position  # this fold passes nothing more; nothing is gained by holding on
-            while unpassed and unpassed[0].position <= last:
-                self._flights.pop(unpassed.popleft().key, None)
-
-    def _recall(self, delta: _Sent | _Flight) -> Answer:
-        kind, reason = self._ask_fold(delta)
+    async def _word(self, flight: Flight, position: int | None) -> Answer:
+        if position is not None:
+            await self._folds.passed(flight.partition, position)
+        kind, reason = await self._folds.recall(
+            flight.partition, flight.key.client_id, flight.key.id, flight.digest, flight.window
+        )
         if kind is RememberedKind.REFUSED:
             assert reason is not None
-            return refused(delta.key.id, of_fold(reason, delta.key.id, self._plan))
-        return Answer(delta.key.id, _STATUSES[kind])
-
-    def _ask_fold(self, delta: _Sent | _Flight) -> tuple[RememberedKind, Reason | None]:
-        return self._folds.recall(delta.partition, delta.key.client_id, delta.key.id, delta.digest, delta.window)
+            return refused(flight.key.id, of_fold(reason, flight.key.id, self._plan))
+        return Answer(flight.key.id, _STATUSES[kind])
 
     def _spawn(self, work: Coroutine[object, object, None], name: str) -> None:
         task = self._runtime.spawn(work, name)

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from aggregator import store_folds
 from aggregator.log_sqlite import LOG_FILE
+from aggregator.sql_sqlite import SqliteTransaction, run_to_end
 from aggregator.sqlite import DatabaseKind
 from aggregator.store_schema import STORE_FILE
 from aggregator.verdicts import Verdict
@@ -30,7 +31,7 @@ def read_sealed(path: Path, plan: Plan, window: int) -> Sketch | None:
     Raises:
         StoreError: No store, a newer format, an unknown plan, or a window that is forgotten.
     """
-    sealed = _look(STORE_FILE, path, lambda db: store_folds.sealed_window(db, plan, window))
+    sealed = _look(STORE_FILE, path, lambda db: run_to_end(store_folds.sealed_window(_on(db), plan, window)))
     return None if sealed is None else sealed.sketch
 
 
@@ -40,7 +41,7 @@ def read_verdicts(path: Path, plan: Plan) -> list[tuple[int, Verdict]]:
     Raises:
         StoreError: No store, a newer format, or an unknown plan.
     """
-    return _look(STORE_FILE, path, lambda db: list(store_folds.verdicts(db, plan.id)))
+    return _look(STORE_FILE, path, lambda db: run_to_end(store_folds.verdicts(_on(db), plan.id)))
 
 
 def log_size(path: Path) -> int:
@@ -51,6 +52,10 @@ def log_size(path: Path) -> int:
     """
     query = "SELECT coalesce(sum(position), 0) FROM ends"
     return _look(LOG_FILE, path, lambda db: int(db.execute(query).fetchone()[0]))
+
+
+def _on(connection: sqlite3.Connection) -> SqliteTransaction:
+    return SqliteTransaction(connection, lambda: 0)  # nothing that is only looked at needs the time
 
 
 def _look(kind: DatabaseKind, path: Path, work: Callable[[sqlite3.Connection], T]) -> T:

@@ -13,7 +13,8 @@ from typing import Final, Self
 
 from aggregator.errors import LogError, LogGapError
 from aggregator.milestone import Milestone
-from aggregator.ports import Appended, Runtime
+from aggregator.ports import Appended, Runtime, Stretch
+from aggregator.records import Logged
 from aggregator.sqlite import Database, DatabaseKind
 
 LOG_FORMAT: Final = 1
@@ -76,16 +77,17 @@ class SqliteLog:
             self._ends[entry.partition].reach(position + 1)
         return positions
 
-    async def read(self, partition: int, position: int, limit: int, wait_s: float) -> list[tuple[int, bytes]]:
-        """At most ``limit`` entries from ``position`` on; waits for the first."""
+    async def read(self, partition: int, position: int, limit: int, wait_s: float) -> Stretch:
+        """At most ``limit`` entries from ``position`` on; waits for the first. Its end follows its last."""
         end = self._ends[partition]
         if position > end.value:
             raise LogGapError(partition, position, end.value)
         if not await end.reached_within(position + 1, self._runtime, wait_s):
-            return []
+            return Stretch((), position)
         # The file may be ahead of the end that is known here: an append is committed before its task goes on.
         known = min(limit, end.value - position)
-        return await self._reader.read(lambda db: _read(db, self._plan, partition, position, known))
+        entries = await self._reader.read(lambda db: _read(db, self._plan, partition, position, known))
+        return Stretch(entries, position + len(entries))
 
     async def end(self, partition: int) -> int:
         """The position that the next entry will get."""
@@ -155,7 +157,7 @@ def _append(db: sqlite3.Connection, plan: int, entries: Sequence[Appended]) -> l
     return positions
 
 
-def _read(db: sqlite3.Connection, plan: int, partition: int, position: int, limit: int) -> list[tuple[int, bytes]]:
+def _read(db: sqlite3.Connection, plan: int, partition: int, position: int, limit: int) -> tuple[Logged, ...]:
     """Entries up to the first gap; a gap at the start is an error."""
     rows: list[tuple[int, bytes]] = db.execute(
         "SELECT position, data FROM entries WHERE plan = ? AND partition = ? AND position >= ? "
@@ -165,7 +167,7 @@ def _read(db: sqlite3.Connection, plan: int, partition: int, position: int, limi
     if not rows or rows[0][0] != position:
         end = db.execute("SELECT position FROM ends WHERE plan = ? AND partition = ?", (plan, partition)).fetchone()[0]
         raise LogGapError(partition, position, rows[0][0] if rows else end)
-    return [row for count, row in enumerate(rows) if row[0] == position + count]
+    return tuple(Logged(*row) for count, row in enumerate(rows) if row[0] == position + count)
 
 
 def _first(db: sqlite3.Connection, plan: int, partition: int) -> int:

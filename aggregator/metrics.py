@@ -3,13 +3,15 @@
 These are exact counts of what came: they are the operator's, never an analyst's (PRIVACY: who sees what).
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
-from aggregator.fold import Verdict
+from aggregator.addresses import host_and_port
+from aggregator.errors import ConfigError
 from aggregator.ports import StoredOutcome
+from aggregator.verdicts import Verdict
 from hushsum.errors import Reason
 from hushsum_proto.answers import Answer, AnyReason, ServiceReason, Status
 
@@ -20,12 +22,17 @@ _SECONDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.
 class Metrics:
     """The counters of one service; also the Observer of its workers.
 
+    Args:
+        step: By how much a position grows from one thing that is read to the next, for lags: an entry of a file has
+            the next number, a message of Kafka has 65,536 for all that it holds.
+
     Attributes:
         registry: Of this service alone, so that two in one process do not meet.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, step: int = 1) -> None:
         self.registry = CollectorRegistry()
+        self._step = step
         make: Any = {"registry": self.registry}  # Any: the three constructors have one keyword in common, no type
         self._deltas = Counter("hushsum_deltas", "Deltas by answer", ["status"], **make)
         self._refusals = Counter("hushsum_refusals", "Refused deltas and calls, by reason", ["reason"], **make)
@@ -42,8 +49,21 @@ class Metrics:
         self._fold_position = Gauge("hushsum_fold_position", "The next position to fold", ["partition"], **make)
         self._log_end = Gauge("hushsum_log_end", "The next position to append, as last seen", ["partition"], **make)
         self._fold_lag = Gauge(
-            "hushsum_fold_lag", "Entries that are appended and not folded yet", ["partition"], **make
+            "hushsum_fold_lag", "Entries (Kafka: messages) that are appended and not folded yet", ["partition"], **make
         )
+        self._stored_lag = Gauge(
+            "hushsum_stored_fold_lag",
+            "Those that no checkpoint has passed yet, wherever it is folded",
+            ["partition"],
+            **make,
+        )
+        self._partitions_held = Gauge("hushsum_partitions_held", "Partitions that are folded here", **make)
+        self._partition_stopped = Gauge(
+            "hushsum_partition_stopped", "1 where a fold has stopped and an operator must act", ["partition"], **make
+        )
+        self._leading = Gauge("hushsum_leading", "1 where this process is the plan's releaser", **make)
+        self._ready = Gauge("hushsum_ready", "0 while log or store cannot be reached for long", **make)
+        self._retries = Counter("hushsum_retries", "What failed for a moment and was tried again", ["what"], **make)
         self._checkpoint_seconds = Histogram("hushsum_checkpoint_seconds", "Of a checkpoint", buckets=_SECONDS, **make)
         self._outcomes = Counter("hushsum_outcomes", "Published outcomes", ["kind"], **make)
         self._withheld = Counter("hushsum_outcomes_withheld", "Those of them that were withheld", ["kind"], **make)
@@ -58,6 +78,7 @@ class Metrics:
         self._by_status = {status: self._deltas.labels(status.value) for status in Status}
         self._ends: dict[int, int] = {}
         self._positions: dict[int, int] = {}
+        self._stopped: set[int] = set()
 
     # --------------------------------------------------------------------------------------------------- gateway
 
@@ -111,6 +132,40 @@ class Metrics:
         """A checkpoint is durable."""
         self._checkpoint_seconds.observe(seconds)
 
+    def partitions_held(self, partitions: Collection[int]) -> None:
+        """These are folded here now; of what went elsewhere nothing is shown any more."""
+        self._partitions_held.set(len(partitions))
+        for partition in self._positions.keys() - set(partitions):
+            del self._positions[partition]
+            for gauge in (self._fold_position, self._fold_lag):
+                gauge.remove(partition)
+        for partition in self._stopped - set(partitions):
+            self.partition_stopped(partition, "")  # whoever folds it now says so, if it still is
+
+    def partition_stopped(self, partition: int, why: str) -> None:
+        """A fold cannot go on; empty: it goes on again."""
+        self._partition_stopped.labels(partition).set(1 if why else 0)  # the text goes to the journal
+        (self._stopped.add if why else self._stopped.discard)(partition)
+
+    def leading(self, leads: bool) -> None:  # noqa: FBT001  an Observer's form
+        """Whether this process is the plan's releaser now."""
+        self._leading.set(leads)
+
+    def retried(self, what: str, why: str) -> None:  # noqa: ARG002  an Observer's form
+        """Something failed in a way that passes."""
+        self._retries.labels(what).inc()
+
+    def ready(self, is_ready: bool) -> None:  # noqa: FBT001  a fact that is told, not a switch
+        """Whether log and store can be reached."""
+        self._ready.set(is_ready)
+
+    def sounded(self, ends: Mapping[int, int], stored: Mapping[int, int]) -> None:
+        """Where partitions end, and how far their latest checkpoints have come."""
+        for partition, end in ends.items():
+            self.appended(partition, end)
+            if partition in stored:
+                self._stored_lag.labels(partition).set(self.between(stored[partition], end))
+
     def released(self, release: StoredOutcome) -> None:
         """A release is published."""
         self._outcomes.labels(release.kind).inc()
@@ -129,20 +184,36 @@ class Metrics:
         self._forgetting_pending.set(1 if why else 0)
 
     def _lag(self, partition: int) -> None:
-        lag = self._ends.get(partition, 0) - self._positions.get(partition, 0)
-        self._fold_lag.labels(partition).set(max(lag, 0))
+        if partition in self._positions:
+            lag = self.between(self._positions[partition], self._ends.get(partition, 0))
+            self._fold_lag.labels(partition).set(lag)
+
+    def between(self, position: int, end: int) -> int:
+        """How many entries (Kafka: messages) stand from one position up to another."""
+        return max(-((position - end) // self._step), 0)
 
 
 class MetricsPage:
-    """``/metrics`` over HTTP, on one loopback address, from a thread of its own."""
+    """``/metrics`` over HTTP, from a thread of its own.
 
-    def __init__(self, metrics: Metrics, host: str, port: int) -> None:
-        self._server, self._thread = start_http_server(port, host, metrics.registry)
+    Args:
+        metrics: What it shows.
+        listen: ``host:port``; port 0 takes any free one.
 
-    @property
-    def port(self) -> int:
-        """The port that was taken."""
-        return int(self._server.server_port)
+    Attributes:
+        address: The same with the port that was taken.
+
+    Raises:
+        ConfigError: The address cannot be used.
+    """
+
+    def __init__(self, metrics: Metrics, listen: str) -> None:
+        host, port = host_and_port(listen)
+        try:
+            self._server, self._thread = start_http_server(port, host, metrics.registry)
+        except OSError as error:
+            raise ConfigError(f"metrics_listen: {listen} cannot be used: {error.strerror}") from error
+        self.address = f"{listen.rpartition(':')[0]}:{self._server.server_port}"
 
     def close(self) -> None:
         """Ends the thread and frees the port."""

@@ -1,20 +1,29 @@
 """Who is told what the workers and the releaser did: metrics, the journal, those who watch for releases."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from aggregator.catalogue import Catalogue
-from aggregator.fold import Verdict
 from aggregator.journal import journal
 from aggregator.metrics import Metrics
 from aggregator.ports import StoredOutcome
+from aggregator.verdicts import Verdict
 
 _journal = journal("service")
 
 
 class Observers:
-    """Tells metrics, journal and watchers what the workers and the releaser did."""
+    """Tells metrics, journal and watchers what the workers and the releaser did.
 
-    def __init__(self, metrics: Metrics, catalogue: Catalogue) -> None:
+    Args:
+        metrics: Count it.
+        catalogue: Wakes who watches; None before there is a plan.
+
+    Attributes:
+        stopped: The partitions that cannot go on here, and why.
+    """
+
+    def __init__(self, metrics: Metrics, catalogue: Catalogue | None = None) -> None:
+        self.stopped: dict[int, str] = {}
         self._metrics, self._catalogue = metrics, catalogue
 
     def folded(self, partition: int, position: int, verdicts: Sequence[Verdict]) -> None:
@@ -26,16 +35,41 @@ class Observers:
         self._metrics.checkpointed(partition, position, seconds)
         _journal.debug("checkpointed", partition=partition, seconds=round(seconds, 4))
 
+    def partitions_held(self, partitions: Collection[int]) -> None:
+        """These are folded here now."""
+        self._metrics.partitions_held(partitions)
+        self.stopped = {partition: why for partition, why in self.stopped.items() if partition in partitions}
+        _journal.debug("partitions held", partitions=sorted(partitions))
+
+    def partition_stopped(self, partition: int, why: str) -> None:
+        """A fold cannot go on until an operator acts; empty: it goes on again."""
+        self._metrics.partition_stopped(partition, why)
+        self.stopped.pop(partition, None)
+        if why:
+            self.stopped[partition] = why
+            _journal.error("partition stopped", partition=partition, why=why)
+        else:
+            _journal.info("partition goes on", partition=partition)
+
+    def leading(self, leads: bool) -> None:  # noqa: FBT001  an Observer's form
+        """Whether this process is the plan's releaser now."""
+        self._metrics.leading(leads)
+
+    def retried(self, what: str, why: str) -> None:
+        """Something failed in a way that passes, and is tried again: counted, and no more than that."""
+        self._metrics.retried(what, why)
+        _journal.debug("trying again", what=what, why=why)
+
     def released(self, release: StoredOutcome) -> None:
         """A release is published."""
         self._metrics.released(release)
-        self._catalogue.announce()
+        self._announce()
         _journal.info("released", kind=release.kind, window=release.window)
 
     def withheld(self, outcome: StoredOutcome) -> None:
         """It is published that a window is withheld."""
         self._metrics.withheld(outcome)
-        self._catalogue.announce()
+        self._announce()
         _journal.info("withheld", kind=outcome.kind, window=outcome.window)
 
     def releasing_stopped(self, why: str) -> None:
@@ -53,3 +87,7 @@ class Observers:
             _journal.warning("forgetting is not done, trying again", why=why)
         else:
             _journal.info("forgotten")
+
+    def _announce(self) -> None:
+        if self._catalogue is not None:
+            self._catalogue.announce()

@@ -1,37 +1,52 @@
 """Every way out of the service's pure core: time, tasks, the log, the store, receipts, authentication.
 
-Structural protocols, so that the real thing, a double in a test and a simulation under virtual time are exchanged
-freely; :class:`SystemRuntime` is the one place of this package that reads a clock, sleeps, or starts a task.
+Structural protocols (the store's stands in :mod:`aggregator.store_port`), so that the real thing, a double in a test
+and a simulation under virtual time are exchanged freely; :class:`SystemRuntime` is the one place of this package that
+reads a clock, sleeps, or starts a task.
 """
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
-from aggregator.fold_state import Checkpoint, FoldState
 from aggregator.fold_view import Folds, FoldView
-from aggregator.records import Appended, Outcome, SealedWindow, StoredOutcome
+from aggregator.records import (
+    Appended,
+    ClaimedFold,
+    FoldMark,
+    Lease,
+    Outcome,
+    SealedWindow,
+    StoredOutcome,
+    StreamMemory,
+    Stretch,
+)
+from aggregator.store_port import Store
 from aggregator.verdicts import Verdict
-from hushsum.entropy import Entropy
-from hushsum.plan import Plan
-from hushsum.privacy.account import Account
 from hushsum.privacy.event import Spend
 
 __all__ = [
     "Appended",
     "Authenticator",
+    "ClaimedFold",
+    "FoldMark",
     "FoldView",
     "Folds",
+    "Lease",
     "Log",
+    "Membership",
     "Observer",
     "Outcome",
+    "PartitionOwner",
     "Receipts",
     "Runtime",
     "SealedWindow",
     "Store",
     "StoredOutcome",
+    "StreamMemory",
+    "Stretch",
     "SystemRuntime",
 ]
 
@@ -79,164 +94,70 @@ class SystemRuntime:
 
 
 class Log(Protocol):
-    """The durable, ordered entries of one plan, in P partitions."""
+    """The durable, ordered entries of one plan, in P partitions.
+
+    A position only grows along a partition; positions need not be consecutive (an entry of a Kafka message that holds
+    many has the message's offset and its number in it). Which position follows, :class:`Stretch` says.
+    """
 
     @property
     def partitions(self) -> int: ...
 
     async def append(self, entries: Sequence[Appended]) -> list[int]:
-        """Appends all entries or none; durable against power loss when it returns.
+        """Appends entries, in their order within each partition; durable against power loss when it returns.
 
         Returns:
-            The position of each in its partition: consecutive within a partition, from 0.
+            The position of each.
+
+        Raises:
+            LogError: Which of them are durable is not known. Appending them again is always safe: an id counts once,
+                and only the first seal of a window counts.
         """
 
-    async def read(self, partition: int, position: int, limit: int, wait_s: float) -> list[tuple[int, bytes]]:
-        """At most ``limit`` (position, bytes) from ``position`` on; waits up to ``wait_s`` seconds for the first.
+    async def read(self, partition: int, position: int, limit: int, wait_s: float) -> Stretch:
+        """About ``limit`` entries at most from ``position`` on; waits up to ``wait_s`` seconds for the first.
 
         Only what is durable is ever read: a fold that has passed an entry passes it again after any crash.
 
         Raises:
             LogGapError: The log no longer holds ``position`` and holds later ones, or it ends before ``position``.
+            LogUnavailableError: It cannot be reached now.
         """
 
     async def end(self, partition: int) -> int:
-        """The position that the next appended entry will get."""
+        """The position that the next appended entry will get, or one below it that no entry has."""
 
     async def forget(self, window: int, below: Mapping[int, int]) -> None:
         """Erases the entries of windows up to ``window`` that stand below each partition's position.
 
-        Nothing of them is left in the log's files when it returns. Positions are never given twice.
+        Nothing of them is left in the log's files when it returns (in Kafka: they cannot be read, and their segments
+        are deleted in the stated time). Positions are never given twice.
         """
 
     async def close(self) -> None: ...
 
 
-class Store(Protocol):
-    """What outlives a process beside the log: plans, windows, checkpoints, the ledger, outcomes."""
+class PartitionOwner(Protocol):
+    """Who folds partitions, and is told which."""
 
-    async def register(self, plan: Plan, partitions: int, first_window: int) -> None:
-        """Registers a plan once: its bytes, its P, its first window, its population's limits.
+    async def assigned(self, partitions: Collection[int]) -> None:
+        """These are to be folded here from now on. Returns at once; what they need is loaded in the background."""
 
-        Raises:
-            StoreError: The plan is stored with another P.
-            BudgetError: Its limits are above its population's, or its spends could not be added up.
-        """
+    async def revoked(self, partitions: Collection[int]) -> None:
+        """They go to somebody else: returns once each is stored where it has come to, and let go."""
 
-    async def load_plan(self, plan_id: bytes) -> Plan | None: ...
+    async def lost(self, partitions: Collection[int]) -> None:
+        """Somebody else may fold them already: they are dropped, and nothing of them is stored."""
 
-    async def plan_named(self, name: str) -> Plan | None:
-        """The stored plan of that name: what a ``plan.toml`` became at the first start."""
 
-    async def open_windows(self, plan_id: bytes, first: int, last: int) -> None:
-        """Records the fact that a gateway had these windows open (those that exist already stay as they are)."""
+class Membership(Protocol):
+    """Which partitions this process folds, among all that fold the plan."""
 
-    async def windows(self, plan_id: bytes) -> dict[int, str]:
-        """State by window, as :class:`aggregator.windows.WindowState` names them: all there ever were."""
+    async def start(self, owner: PartitionOwner) -> None:
+        """Joins; from here on the owner is told."""
 
-    async def states(self, plan_id: bytes, first: int, last: int) -> dict[int, str]:
-        """State by window from ``first`` to ``last``: one short read, never held up by a checkpoint.
-
-        This is the read that an acknowledgement needs. Nothing may be appended for a window that it does not call open.
-        """
-
-    async def unfinished(self, plan_id: bytes) -> dict[int, str]:
-        """State by window of those that have no outcome and are not skipped: few, whatever the store's age."""
-
-    async def positions(self, plan_id: bytes) -> dict[int, int]:
-        """The stored position of each partition: no replay starts before it."""
-
-    async def first_window(self, plan_id: bytes) -> int: ...
-
-    async def mark_closing(self, plan_id: bytes, window: int) -> None:
-        """Before the first seal is appended: from here on no gateway acknowledges for the window.
-
-        In the same transaction every window before it that no gateway has opened becomes ``skipped``: no outcome, no
-        charge. A window that is closing, sealed or released already stays as it is.
-
-        Raises:
-            WindowOrderError: It was never open, or an older one is open or closing.
-        """
-
-    async def load_fold(self, plan: Plan, partition: int) -> FoldState | None: ...
-
-    async def checkpoint(self, plan: Plan, partition: int, change: Checkpoint) -> None:
-        """Counters (touched blocks alone), stream states, verdicts to retain and position, in one transaction.
-
-        A window that is ``closing`` becomes ``sealed`` in the transaction that closes it in the last partition.
-
-        Raises:
-            StaleCheckpointError: Its position is before the stored one.
-        """
-
-    async def sealed_window(self, plan: Plan, window: int) -> SealedWindow | None:
-        """The sum and the number of clients of a window over all partitions, of one moment.
-
-        None until every partition has stored its sealed counters.
-
-        Raises:
-            StoreError: The window's counters are forgotten.
-        """
-
-    async def reserve_outcome(self, plan: Plan, kind: str, window: int, digest: bytes, entropy: Entropy) -> bytes:
-        """Charges what a release of the window costs, and fixes the key of all randomness of its outcome.
-
-        One transaction, before anything is drawn or decided; what it writes has the same size whatever was collected.
-        Asked again, by whomever, it gives back the same key and charges nothing.
-
-        Args:
-            plan: Whose window it is.
-            kind: ``tumbling``.
-            window: The oldest sealed one without an outcome.
-            digest: :meth:`SealedWindow.digest` of what the outcome will be drawn from.
-            entropy: Of the key; read once the charge is allowed.
-
-        Returns:
-            The key of a :class:`hushsum.entropy.KeyedEntropy`. Who knows it knows the noise.
-
-        Raises:
-            OutcomeExistsError: The window has its outcome.
-            WindowOrderError: The window is not sealed, or an older one has no outcome yet.
-            BudgetError: The ledger's limits do not allow what a release costs. Nothing is fixed.
-            StoreError: The outcome was charged for other counters: the store is damaged.
-        """
-
-    async def commit_outcome(self, plan: Plan, kind: str, window: int, data: bytes, *, withheld: bool = False) -> None:
-        """Stores a reserved outcome (``committed``), erases its key, marks its window's state: one transaction.
-
-        The charge of a withheld window becomes that of its test alone.
-
-        Raises:
-            OutcomeExistsError: The window has its outcome.
-            WindowOrderError: The window is not sealed, or an older one has no outcome yet.
-            StoreError: It was not reserved.
-        """
-
-    async def unpublished(self, plan_id: bytes) -> list[StoredOutcome]:
-        """Outcomes that are committed and not yet published."""
-
-    async def publish(self, plan_id: bytes, kind: str, window: int) -> None: ...
-
-    async def outcomes(self, plan_id: bytes) -> list[Outcome]:
-        """All outcomes in the order of their windows, published or not, without their bytes: what a list is made of."""
-
-    async def outcome(self, plan_id: bytes, kind: str, window: int) -> StoredOutcome | None:
-        """One published outcome; None where there is none, or it is not published yet."""
-
-    async def forget(self, plan: Plan, window: int) -> None:
-        """Erases the counters of windows up to ``window``, which all have their published outcome (or were skipped).
-
-        Their stream states and contributions went with the checkpoints of :meth:`Folds.forget`, so that what is stored
-        is always what the fold holds. Nothing of what was erased is left in the store's files when it returns.
-        """
-
-    async def account(self, population: str) -> Account:
-        """The limits of a registered population, as its plans fixed them, and all its spends."""
-
-    async def count_spend(self, spend: Spend) -> None:
-        """Adds a spend that a receipt proves, unless it is there; no limit can refuse it."""
-
-    async def close(self) -> None: ...
+    async def stop(self) -> None:
+        """Revokes what is held, and leaves, so that others take over at once."""
 
 
 class Receipts(Protocol):
@@ -258,6 +179,18 @@ class Observer(Protocol):
 
     def folded(self, partition: int, position: int, verdicts: Sequence[Verdict]) -> None:
         """A batch was applied; ``position`` is the next one."""
+
+    def partitions_held(self, partitions: Collection[int]) -> None:
+        """These are folded here now."""
+
+    def partition_stopped(self, partition: int, why: str) -> None:
+        """A fold cannot go on until an operator acts, and why; empty: it goes on again."""
+
+    def leading(self, leads: bool) -> None:  # noqa: FBT001  a fact that is told, not a switch
+        """Whether this process is the plan's releaser now."""
+
+    def retried(self, what: str, why: str) -> None:
+        """Something of a broker, a database or another process failed in a way that passes; it is tried again."""
 
     def checkpointed(self, partition: int, position: int, seconds: float) -> None: ...
 

@@ -13,8 +13,6 @@ and nothing is released until an operator has restored it.
 import errno
 import os
 import threading
-import zlib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
@@ -22,78 +20,13 @@ from aggregator.errors import ReceiptsError
 from aggregator.journal import journal
 from aggregator.ports import Receipts, Runtime, StoredOutcome
 from aggregator.private_files import FILE_MODE
-from hushsum import canonical
+from aggregator.receipt import NotWholeError, Receipt, contradiction
 from hushsum.durable import sync_folder
-from hushsum.errors import HushsumError
 from hushsum.privacy.event import Spend
-
-RECEIPTS_FORMAT: Final = 2  # 1 had spends without their events; it is still read
 
 _UNTIL: Final = "nothing is released until it is restored and the service is started again"
 
 _journal = journal("receipts")
-
-
-@dataclass(frozen=True)
-class Receipt:
-    """What is certified of one outcome."""
-
-    plan_id: bytes
-    kind: str
-    window: int
-    sha256: bytes
-    spend: Spend
-
-    @property
-    def key(self) -> tuple[bytes, str, int]:
-        """What there is one receipt for."""
-        return self.plan_id, self.kind, self.window
-
-    def to_line(self, before: int) -> tuple[bytes, int]:
-        """The line without its break, and its checksum, after a line with the checksum ``before``."""
-        fields: dict[str, object] = {
-            "format": RECEIPTS_FORMAT,
-            "plan_id": self.plan_id.hex(),
-            "kind": self.kind,
-            "window": self.window,
-            "sha256": self.sha256.hex(),
-            "spend": self.spend.to_fields(),
-        }
-        checksum = zlib.crc32(canonical.encode(fields), before)
-        return canonical.encode({**fields, "checksum": f"{checksum:08x}"}), checksum
-
-    @classmethod
-    def from_line(cls, line: bytes, before: int) -> tuple[Self, int]:
-        """The receipt of a line and its checksum.
-
-        Raises:
-            ReceiptsError: A newer format.
-            _NotWholeError: The line is not what was written after the line before it.
-        """
-        try:
-            fields = canonical.decode(line)
-            assert isinstance(fields, dict)
-            checksum = int(str(fields.pop("checksum")), 16)
-            if zlib.crc32(canonical.encode(fields), before) != checksum:
-                raise ValueError("the checksum does not match")
-        except (HushsumError, ValueError, KeyError, AssertionError) as error:
-            raise _NotWholeError(f"not a receipt: {error}") from error
-        if fields["format"] not in range(1, RECEIPTS_FORMAT + 1):
-            raise ReceiptsError(
-                f"format {fields['format']}; this version reads up to {RECEIPTS_FORMAT}: update the service"
-            )
-        receipt = cls(
-            bytes.fromhex(fields["plan_id"]),
-            fields["kind"],
-            fields["window"],
-            bytes.fromhex(fields["sha256"]),
-            Spend.from_fields(fields["spend"]),
-        )
-        return receipt, checksum
-
-
-class _NotWholeError(ReceiptsError):
-    """A line that is torn or damaged."""
 
 
 class ReceiptsFile:
@@ -124,7 +57,7 @@ class ReceiptsFile:
 
     async def read(self) -> list[tuple[bytes, str, int, bytes, Spend]]:
         """All receipts, in the order in which they were written."""
-        return [(each.plan_id, each.kind, each.window, each.sha256, each.spend) for each in self._receipts.values()]
+        return [receipt.row for receipt in self._receipts.values()]
 
     def _load(self) -> None:
         try:
@@ -150,7 +83,7 @@ class ReceiptsFile:
         """Adds the missing break to what is whole, and cuts off what is not."""
         try:
             self._take(tail, number)
-        except _NotWholeError:
+        except NotWholeError:
             torn = self._path.with_name(self._path.name + ".torn")
             # Nothing is cut off before its copy is on the disk.
             _append(torn, tail + b"\n")
@@ -166,10 +99,7 @@ class ReceiptsFile:
             known = self._receipts.get(receipt.key)
             if known is not None:
                 if known.sha256 != receipt.sha256:  # its spend may be in the words of an older version
-                    raise ReceiptsError(
-                        f"receipts {self._path}: window {receipt.window} has a receipt for another outcome; "
-                        "nothing is released until the store or the receipts are restored"
-                    )
+                    raise contradiction(f"receipts {self._path}", receipt.window)
                 return
             line, checksum = receipt.to_line(self._checksum)
             try:

@@ -2,10 +2,11 @@
 
 from typing import Final
 
-from aggregator.fold import VerdictKind
+from aggregator.fold_view import FoldView
 from aggregator.openings import Openings
-from aggregator.ports import FoldView, Runtime
+from aggregator.ports import Runtime
 from aggregator.refusals import RefusedError, check_plan, of_fold, refused
+from aggregator.verdicts import VerdictKind
 from hushsum.delta import DeltaId
 from hushsum.errors import Reason
 from hushsum.plan import Plan
@@ -75,17 +76,17 @@ class Reception:
             delta_bytes_max=self.plan.delta_bytes_max,
         )
 
-    def verdicts(self, client_id: str, plan_id: bytes, ids: list[DeltaId]) -> list[Answer]:
+    async def verdicts(self, client_id: str, plan_id: bytes, ids: list[DeltaId]) -> list[Answer]:
         """What the fold remembers of a client's own ids.
 
         Raises:
             RefusedError: Another plan.
         """
         check_plan(plan_id, self.plan)
-        return [self._verdict(client_id, delta_id) for delta_id in ids]
+        return [await self._verdict(client_id, delta_id) for delta_id in ids]
 
-    def _verdict(self, client_id: str, delta_id: DeltaId) -> Answer:
-        remembered = self._folds.remembered(partition_of(client_id, self._partitions), client_id, delta_id)
+    async def _verdict(self, client_id: str, delta_id: DeltaId) -> Answer:
+        remembered = await self._folds.remembered(partition_of(client_id, self._partitions), client_id, delta_id)
         if remembered is None:
             return Answer(delta_id, Status.UNKNOWN)
         if remembered.kind is VerdictKind.COUNTED:

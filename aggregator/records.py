@@ -2,9 +2,13 @@
 
 import hashlib
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
+from aggregator.fold_state import FoldState
+from hushsum.directory import Role
+from hushsum.errors import Reason
 from hushsum.labels import SEALED_WINDOW
 from hushsum.sketch import Sketch
 
@@ -16,6 +20,70 @@ class Appended:
     partition: int
     window: int
     data: bytes
+
+
+class Logged(NamedTuple):
+    """An entry as it is read from the log.
+
+    Attributes:
+        position: In its partition.
+        data: Its encoded bytes; empty where there is a ``problem``.
+        signer: The role of the key that signed it; None where the log is not signed.
+        appended_ms: By the clock of the log itself, where it has one of its own (Kafka's brokers).
+        problem: Why it is refused before its bytes are looked at: ``unauthenticated``, or a message that is none.
+    """
+
+    position: int
+    data: bytes
+    signer: Role | None = None
+    appended_ms: int | None = None
+    problem: Reason | None = None
+
+
+class Stretch(NamedTuple):
+    """Consecutive entries of a partition, and the position to read on from: the asked one where there is none yet."""
+
+    entries: tuple[Logged, ...]
+    end: int
+
+
+class ClaimedFold(NamedTuple):
+    """A partition's fold as it is stored, and the fence of who has just claimed it."""
+
+    fence: int
+    state: FoldState
+
+
+class FoldMark(NamedTuple):
+    """How far a fold has come, in its latest checkpoint (as in :class:`aggregator.fold_state.FoldState`)."""
+
+    position: int
+    closed_through: int
+    forgotten_through: int
+
+
+class StreamMemory(NamedTuple):
+    """What is stored of one stream: its packed state (None: nothing), and how far its partition's fold had come."""
+
+    data: bytes | None
+    mark: FoldMark
+
+
+@dataclass(frozen=True)
+class Lease:
+    """Who releases a plan.
+
+    Attributes:
+        owner: The process.
+        address: Where its administration listens, ``host:port``.
+        note: Why releasing has stopped; empty where it goes on.
+        left_s: Seconds until another may take it; negative once one may.
+    """
+
+    owner: str
+    address: str
+    note: str
+    left_s: float
 
 
 @dataclass(frozen=True)

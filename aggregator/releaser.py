@@ -10,16 +10,17 @@ automatic loop, the next release, the next start.
 """
 
 import asyncio
-import contextlib
 from dataclasses import dataclass
 from typing import Final
 
 from aggregator.errors import (
     AggregatorError,
+    FencedError,
     OutcomeExistsError,
     ReceiptsError,
     ReleasingStoppedError,
     StoreError,
+    StoreUnavailableError,
     WindowOrderError,
 )
 from aggregator.forgetting import Forgetting
@@ -52,7 +53,7 @@ class ReleaserPorts:
 
 
 class Releaser:
-    """The one releaser of a plan.
+    """The one releaser of a plan: every write names its fence, and FencedError ends one that another has followed.
 
     An exhausted budget stops outcomes, not collection: windows are sealed in their time and stay sealed, and their
     entries and exact counters are kept, for as long as no operator acts. The status says so, and how many wait.
@@ -60,22 +61,18 @@ class Releaser:
     Args:
         plan: What is collected; registered in the store.
         ports: The world.
+        fence: Of the lease that this process holds.
     """
 
-    def __init__(self, plan: Plan, ports: ReleaserPorts) -> None:
-        self._plan, self._ports = plan, ports
+    def __init__(self, plan: Plan, ports: ReleaserPorts, *, fence: int) -> None:
+        self._plan, self._ports, self._fence = plan, ports, fence
         self._store, self._runtime = ports.store, ports.runtime
+        log, store, folds, runtime, observer = ports.log, ports.store, ports.folds, ports.runtime, ports.observer
         self._forgetting = Forgetting(
-            plan,
-            log=ports.log,
-            store=ports.store,
-            folds=ports.folds,
-            runtime=ports.runtime,
-            observer=ports.observer,
+            plan, fence=fence, log=log, store=store, folds=folds, runtime=runtime, observer=observer
         )
         self._one_at_a_time = asyncio.Lock()
-        self._stopped = ""  # until the next start
-        self._unpublishable = ""  # until it succeeds
+        self._stopped, self._unpublishable = "", ""  # until the next start; until it succeeds
         self._untold: dict[tuple[str, int], StoredOutcome] = {}  # publication begun, and nobody told of it yet
 
     @property
@@ -96,9 +93,9 @@ class Releaser:
                     if outcome.published:
                         self._forgetting.add(outcome.window)
             await self._catch_up()
-            closing = [window for window, state in (await self._book()).states.items() if state is WindowState.CLOSING]
-            for window in sorted(closing):
-                await self._seal(window)
+            for window, state in sorted((await self._book()).states.items()):
+                if state is WindowState.CLOSING:
+                    await self._seal(window)
 
     async def run(self) -> None:
         """Seals and releases every window when its time has come, for ever."""
@@ -113,9 +110,9 @@ class Releaser:
         """
         async with self._one_at_a_time:
             await self._catch_up()
-        schedule = self._plan.window
-        while (window := (await self._book()).due_to_seal(schedule, self._runtime.now_ms())) is not None:
-            await self.seal(window)
+        schedule, sealed = self._plan.window, None
+        while (window := (await self._book()).due_to_seal(schedule, self._runtime.now_ms())) not in (None, sealed):
+            sealed = await self.seal(window)
         while not self.stopped and (window := (await self._book()).next_outcome()) is not None:
             try:
                 await self.release(window)
@@ -192,7 +189,7 @@ class Releaser:
 
     async def _seal(self, window: int) -> None:
         """Repeated after a crash, it appends seals that count for nothing where the first ones stand."""
-        await self._store.mark_closing(self._plan.id, window)
+        await self._store.mark_closing(self._plan.id, window, fence=self._fence)
         log = self._ports.log
         data = entry_to_bytes(SealEntry(self._plan.id, window, self._runtime.now_ms()))
         await log.append([Appended(partition, window, data) for partition in range(log.partitions)])
@@ -206,9 +203,11 @@ class Releaser:
             raise StoreError(f"window {window} is sealed, but not in every partition: the store is damaged")
         try:
             digest = await self._runtime.blocking(sealed.digest)
-            key = await self._store.reserve_outcome(self._plan, TUMBLING, window, digest, self._ports.entropy)
+            key = await self._store.reserve_outcome(
+                self._plan, TUMBLING, window, digest, self._ports.entropy, fence=self._fence
+            )
             data, withheld = await self._runtime.blocking(_decided, sealed, window, KeyedEntropy(key))
-            await self._store.commit_outcome(self._plan, TUMBLING, window, data, withheld=withheld)
+            await self._store.commit_outcome(self._plan, TUMBLING, window, data, fence=self._fence, withheld=withheld)
         except OutcomeExistsError:
             return  # another releaser has drawn and stored it meanwhile
         except BudgetError as error:
@@ -218,8 +217,12 @@ class Releaser:
     async def _catch_up(self) -> None:
         """Finishes what is committed, as far as that can be done now; what cannot, `stopped` and the observer say."""
         if not self._stopped:
-            with contextlib.suppress(AggregatorError):
+            try:
                 await self._publish_committed()
+            except (FencedError, StoreUnavailableError):
+                raise
+            except AggregatorError:
+                pass  # `stopped` says it
         await self._forgetting.attempt(patient=True)
 
     async def _publish_committed(self) -> list[StoredOutcome]:
@@ -234,8 +237,10 @@ class Releaser:
                 kind, window = key
                 spend = spend_of(self._plan, kind=kind, window=window, withheld=outcome.withheld)
                 await self._ports.receipts.write(outcome, spend)
-                await self._store.publish(self._plan.id, kind, window)
+                await self._store.publish(self._plan.id, kind, window, fence=self._fence)
                 told.append(self._tell(key))
+        except (FencedError, StoreUnavailableError):
+            raise  # nothing is stopped: another process goes on, or this one in a moment
         except AggregatorError as error:
             which = f"window {min(window for _, window in self._untold)} is" if self._untold else "an outcome may be"
             self._say(unpublishable=f"{which} drawn and charged, and not published yet: {error}; it is tried again")
@@ -257,7 +262,7 @@ class Releaser:
             self._stop(str(error))
             return
         for spend in found.spends:
-            await self._store.count_spend(spend)
+            await self._store.count_spend(self._plan.id, spend, fence=self._fence)
         if found.problem:
             self._stop(found.problem)
 
@@ -273,7 +278,7 @@ class Releaser:
         if window is None:
             return _LOOK_S
         left_ms = due_ms(self._plan.window, window) - self._runtime.now_ms()
-        return min(max(left_ms / 1000, 0.0), _LOOK_S)
+        return min(left_ms / 1000, _LOOK_S) if left_ms > 0 else _LOOK_S
 
     def _stop(self, why: str) -> None:
         self._stopped = why

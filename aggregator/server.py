@@ -1,4 +1,4 @@
-"""The gRPC server: the three services, health and reflection on one port, with limits computed from the plan."""
+"""The gRPC server: a role's services, health and reflection on one port, with limits computed from the plan."""
 
 import asyncio
 import socket
@@ -8,7 +8,7 @@ from typing import Final
 
 import grpc.aio
 
-from aggregator.config import host_and_port
+from aggregator.addresses import host_and_port
 from aggregator.errors import ConfigError
 from aggregator.metrics import Metrics
 from aggregator.ports import Authenticator
@@ -30,15 +30,15 @@ _PING_ANSWER_S_MAX: Final = 20
 
 @dataclass(frozen=True)
 class Services:
-    """What one port serves."""
+    """What one port serves; None: another process does."""
 
-    collection: Collection
-    catalogue: CatalogueService
+    collection: Collection | None
+    catalogue: CatalogueService | None
     administration: AdministrationService
 
 
 class Server:
-    """One port. A constructor binds nothing; :meth:`start` does.
+    """One port. A constructor binds nothing; :meth:`bind` does.
 
     Args:
         plan: Its sizes decide how large a message may be.
@@ -57,8 +57,8 @@ class Server:
         self._probes = Probes()
         self._server = grpc.aio.server(options=_options(plan), maximum_concurrent_rpcs=sessions_max + _OTHER_CALLS_MAX)
 
-    async def start(self, listen: str) -> str:
-        """Serves at ``host:port``; returns the same with the port that was taken.
+    async def bind(self, listen: str) -> str:
+        """Takes ``host:port``; returns the same with the port that was taken. Nobody is answered yet.
 
         Raises:
             ConfigError: The address cannot be used.
@@ -69,26 +69,33 @@ class Server:
             port = self._server.add_insecure_port(listen)
         except RuntimeError as error:
             raise ConfigError(f"listen: {listen} cannot be used: is another process listening there?") from error
-        await self._server.start()
         return f"{listen.rpartition(':')[0]}:{port}"
+
+    async def start(self) -> None:
+        """Answers."""
+        await self._server.start()
+
+    async def tell(self, *, ready: bool) -> None:
+        """Tells health checks whether what is served here works."""
+        await self._probes.tell(ready=ready)
 
     async def drain(self) -> None:
         """Tells health checks and open streams that this process stops; what was read is still answered."""
         await self._probes.drain()
-        self._services.collection.stop_sessions()
+        if self._services.collection is not None:
+            self._services.collection.stop_sessions()
 
     async def stop(self, grace_s: float) -> None:
         """Takes no more calls, and gives those under way so many seconds."""
         await self._server.stop(grace_s)
 
     def _add_services(self) -> list[str]:
-        parts: dict[str, Callable[[Methods], Handler]] = {
-            "Collection": self._services.collection.add_to,
-            "Catalogue": self._services.catalogue.add_to,
-            "Administration": self._services.administration.add_to,
-        }
-        names = {name: service.full_name for name, service in pb.DESCRIPTOR.services_by_name.items()}
-        assert names.keys() == parts.keys(), "every service of the protocol is served"
+        parts: dict[str, Callable[[Methods], Handler]] = {"Administration": self._services.administration.add_to}
+        if self._services.collection is not None:
+            parts["Collection"] = self._services.collection.add_to
+        if self._services.catalogue is not None:
+            parts["Catalogue"] = self._services.catalogue.add_to
+        names = {name: pb.DESCRIPTOR.services_by_name[name].full_name for name in parts}
         for name, add_to in parts.items():
             for_operator = name == "Administration"
             methods = Methods(names[name], self._authenticator, self._metrics, for_operator=for_operator)

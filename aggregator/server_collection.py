@@ -93,4 +93,4 @@ class Collection:
         client_id = call.client_id()
         check_number(len(request.ids), VERDICTS_MAX, "ids")
         ids = [convert.id_from_wire(message) for message in request.ids]
-        return convert.verdicts_to_wire(self._reception.verdicts(client_id, request.plan_id, ids))
+        return convert.verdicts_to_wire(await self._reception.verdicts(client_id, request.plan_id, ids))

@@ -22,15 +22,23 @@ class Probes:
 
     def __init__(self) -> None:
         self._health = _Health()
+        self._names: tuple[str, ...] = (health.OVERALL_HEALTH,)
 
     async def add_to(self, server: grpc.aio.Server, names: Iterable[str]) -> None:
         """Serves health of these services, and reflection of them and of itself."""
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
-        for name in (health.OVERALL_HEALTH, *names):
-            await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
+        self._names = (health.OVERALL_HEALTH, *names)
+        await self.tell(ready=True)
         health_name = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
         shown = [*names, health_name, reflection.SERVICE_NAME]
         reflection_pb2_grpc.add_ServerReflectionServicer_to_server(_Reflection(shown), server)
+
+    async def tell(self, *, ready: bool) -> None:
+        """Says whether what is served here works, until the next time."""
+        said = health_pb2.HealthCheckResponse
+        for name in self._names:
+            await self._health.set(name, said.SERVING if ready else said.NOT_SERVING)
+        self._health.wake()
 
     async def drain(self) -> None:
         """Says that this process stops, and ends the streams of those who watch it."""
@@ -43,23 +51,34 @@ class _Health(health.aio.HealthServicer):  # type: ignore[misc]  # it ships no t
     def __init__(self) -> None:
         super().__init__()
         self._places = Places(HEALTH_WATCHERS_MAX, "watchers of health")
-        self._ending = asyncio.Event()
+        self._ending = False
+        self._changed = asyncio.Event()  # replaced at each change: who waits holds the old one
 
     async def Watch(self, request: Any, context: Context) -> None:  # noqa: N802  the protocol's name
-        """Says how a service does now, and once more when this process stops: nothing else ever changes it."""
+        """Says how a service does now, and again whenever that changes, until this process stops."""
         try:
             with self._places.taken():
-                said = self._status(request.service)
-                await context.write(said)
-                await self._ending.wait()
-                if self._status(request.service) != said:
-                    await context.write(self._status(request.service))
+                said = None
+                while True:
+                    changed, status = self._changed, self._status(request.service)
+                    if status != said:
+                        await context.write(status)
+                        said = status
+                    if self._ending:
+                        return
+                    await changed.wait()
         except RefusedError as error:
             await _abort(context, error)
 
+    def wake(self) -> None:
+        """Something may have changed: whoever watches looks again."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
     def end(self) -> None:
         """Ends every watching."""
-        self._ending.set()
+        self._ending = True
+        self.wake()
 
     def _status(self, service: str) -> Any:
         unknown = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN

@@ -1,40 +1,45 @@
-"""The composition root: one process with nothing but a data folder, put together and taken apart in order."""
+"""The composition root: one process with its role, put together and taken apart in order."""
 
-import asyncio
-import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from math import prod
 from typing import Final
 
 from aggregator.administration import Administration
 from aggregator.auth import DeclaredName
+from aggregator.backends import KAFKA_STEP, Backends
 from aggregator.catalogue import Catalogue
 from aggregator.commits import CommitLimits, Commits
-from aggregator.config import Config, host_and_port
+from aggregator.config import Config
 from aggregator.data_folder import DataFolder
-from aggregator.errors import AggregatorError, ConfigError
+from aggregator.errors import ConfigError
+from aggregator.fold_view import Folds
 from aggregator.gateway import Gateway
 from aggregator.journal import journal
-from aggregator.log_sqlite import SqliteLog
+from aggregator.leadership import Leadership, LeaseSettings
 from aggregator.metrics import Metrics, MetricsPage
 from aggregator.observers import Observers
 from aggregator.openings import Openings
 from aggregator.plan_source import plan_of
-from aggregator.ports import Log, Runtime, Store, SystemRuntime
-from aggregator.receipts_file import open_receipts
+from aggregator.ports import Log, Runtime, Store
+from aggregator.receipts_file import NoReceipts
 from aggregator.reception import Reception
-from aggregator.releaser import Releaser, ReleaserPorts
+from aggregator.releaser import ReleaserPorts
+from aggregator.roles import Duties
 from aggregator.server import Server, Services
 from aggregator.server_administration import AdministrationService
 from aggregator.server_catalogue import CatalogueService
 from aggregator.server_collection import Collection
-from aggregator.store_sqlite import SqliteStore
-from aggregator.worker import Workers, WorkerSettings
+from aggregator.soundings import Soundings
+from aggregator.standing import Standing
+from aggregator.stored_folds import StoredFolds
+from aggregator.supervision import Supervision
+from aggregator.worker import WorkerSettings
+from aggregator.workers import Workers
 from hushsum.entropy import OsEntropy
 from hushsum.plan import Plan
 
-_AGAIN_S: Final = 1.0
+_FORGET_ASKED_S: Final = 1.0
 
 _journal = journal("service")
 
@@ -44,35 +49,31 @@ class Service:
 
     Attributes:
         plan: What it collects.
+        duties: What this process does of it.
         grpc: Where it listens, ``host:port``.
         metrics_page: Where ``/metrics`` answers, ``host:port``; empty where it is off.
         metrics: Its counters.
         log: Its log.
         store: Its store.
-        workers: Its folds.
-        gateway: Its gateway, from :meth:`run` on.
+        workers: Its folds, in a role that folds.
+        gateway: Its gateway, in a role that collects.
     """
 
+    workers: Workers
     gateway: Gateway
 
-    def __init__(self, config: Config, plan: Plan, log: Log, store: Store, runtime: Runtime) -> None:
+    def __init__(self, config: Config, plan: Plan, log: Log, store: Store, runtime: Runtime, metrics: Metrics) -> None:
         self.config = config
         self.plan = plan
+        self.duties = Duties.of(config)
         self.log = log
         self.store = store
         self.runtime = runtime
-        self.metrics = Metrics()
+        self.metrics = metrics
         self.catalogue = Catalogue(plan, store)
-        self.observers = Observers(self.metrics, self.catalogue)
-        settings = WorkerSettings(
-            checkpoint_entries=config.checkpoint_entries,
-            checkpoint_s=config.checkpoint_s,
-            retain_verdicts=config.retain_verdicts,
-        )
-        self.workers = Workers(plan, log, store, runtime, self.observers, settings)
+        self.observers = Observers(metrics, self.catalogue)
         self.grpc = ""
         self.metrics_page = ""
-        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def failed(self) -> None:
         """Returns never; raises what the service cannot go on after.
@@ -80,142 +81,173 @@ class Service:
         Raises:
             AggregatorError: A fold has stopped.
         """
-        await asyncio.shield(self._failure)
+        await self._supervision.failed()
 
-    async def run(self, stack: AsyncExitStack, folder: DataFolder) -> None:
-        """Starts every part; the stack takes them apart again, the last one first."""
-        await self._start_workers(stack)
-        releaser = await self._start_releaser(folder)
-        openings = await self._start_openings(stack)
-        if not self.config.manual:
-            self._supervise(stack, "releaser", releaser.run)
-        gateway = self.gateway = self._start_gateway(stack, openings)
-        server = self._server(gateway, openings, releaser)
-        self.grpc = await server.start(self.config.listen)
-        stack.push_async_callback(self._stop_serving, server, gateway)
+    async def run(self, stack: AsyncExitStack, backends: Backends, folder: DataFolder | None) -> None:
+        """Starts every part of the role; the stack takes them apart again, the last one first."""
+        self._supervision = Supervision(stack, self.runtime, self.observers)
+        folds = await self._start_folds(backends)
+        openings = await self._start_openings()
+        collection = self._start_gateway(openings, folds) if self.duties.collects else None
+        leadership = await self._leadership(backends, folds)
+        server = self._server(collection, leadership, openings)
+        self.grpc = leadership.address = await server.bind(self.config.listen)
+        if self.duties.releases:
+            await self._start_leadership(leadership)
+        await server.start()
+        self._supervision.at_the_end("serving", lambda: self._stop_serving(server), None)
+        if not self.duties.alone:
+            self._start_looking(server)
         self._start_metrics_page(stack)
-        folder.announce(grpc=self.grpc, metrics=self.metrics_page)
-        stack.callback(folder.forget_listening)
+        if folder is not None:
+            folder.announce(grpc=self.grpc, metrics=self.metrics_page)
+            stack.callback(folder.forget_listening)
 
-    async def _start_workers(self, stack: AsyncExitStack) -> None:
+    async def _start_folds(self, backends: Backends) -> Folds:
+        """Begins to fold, and gives the view of the folds that gateway and releaser have."""
+        if self.duties.folds:
+            await self._start_workers(backends)
+        if self.duties.alone:
+            return self.workers
+        stored = StoredFolds(self.plan, self.store, self.runtime, self.observers)
+        self._supervision.at_the_end("fold marks", stored.stop, self._stop_s)
+        return stored
+
+    async def _start_workers(self, backends: Backends) -> None:
+        config = self.config
+        settings = WorkerSettings(
+            checkpoint_entries=config.checkpoint_entries,
+            checkpoint_s=config.checkpoint_s,
+            retain_verdicts=config.retain_verdicts,
+            asks_s=None if self.duties.alone else _FORGET_ASKED_S,
+            owner=backends.owner,
+        )
+        self.workers = Workers(
+            self.plan,
+            self.log,
+            self.store,
+            self.runtime,
+            self.observers,
+            settings,
+            membership=backends.membership(self.plan, self.observers),
+        )
         await self.workers.start()
-        stack.push_async_callback(self.workers.stop)
-        self._watch(stack, "workers", self.workers.ended)
+        self._supervision.at_the_end("folds", self.workers.stop, self._stop_s)
+        self._supervision.watch("workers", self.workers.ended)
 
-    async def _start_releaser(self, folder: DataFolder) -> Releaser:
-        receipts = await open_receipts(folder.receipts, self.runtime)
+    async def _start_openings(self) -> Openings:
+        first_window = await self.store.first_window(self.plan.id)
+        skew_ms = round(1000 * self.config.skew_s)
+        openings = Openings(self.plan, self.store, self.runtime, skew_ms=skew_ms, first_window=first_window)
+        if self.duties.opens:
+            await openings.load()
+            await openings.open_accepted()
+            self._supervision.forever("openings", openings.run)
+        return openings
+
+    def _start_gateway(self, openings: Openings, folds: Folds) -> Collection:
+        config = self.config
+        commits = Commits(self.log, openings, self.runtime, _commit_limits(config), self.metrics)
+        commits.start()
+        self.gateway = Gateway(
+            self.plan,
+            openings=openings,
+            commits=commits,
+            folds=folds,
+            runtime=self.runtime,
+            metrics=self.metrics,
+            pending_entries_max=config.pending_entries_max,
+        )
+        self._supervision.at_the_end("gateway", self.gateway.finish, self._stop_s)
+        reception = Reception(
+            self.plan,
+            self.log.partitions,
+            openings=openings,
+            folds=folds,
+            runtime=self.runtime,
+            in_flight_max=config.in_flight_max,
+        )
+        return Collection(
+            self.gateway, reception, runtime=self.runtime, metrics=self.metrics, sessions_max=config.sessions_max
+        )
+
+    async def _leadership(self, backends: Backends, folds: Folds) -> Leadership:
+        """In a role that releases nothing it is never started: it then says which process releases."""
         ports = ReleaserPorts(
             log=self.log,
             store=self.store,
-            receipts=receipts,
-            folds=self.workers,
+            receipts=await backends.receipts() if self.duties.releases else NoReceipts("this process releases nothing"),
+            folds=folds,
             entropy=OsEntropy(),
             runtime=self.runtime,
             observer=self.observers,
         )
-        releaser = Releaser(self.plan, ports)
-        await releaser.start()
-        return releaser
+        settings = LeaseSettings(backends.owner, self.config.lease_s, automatic=not self.config.manual)
+        return Leadership(self.plan, ports, settings)
 
-    async def _start_openings(self, stack: AsyncExitStack) -> Openings:
-        first_window = await self.store.first_window(self.plan.id)
-        skew_ms = round(1000 * self.config.skew_s)
-        openings = Openings(self.plan, self.store, self.runtime, skew_ms=skew_ms, first_window=first_window)
-        await openings.load()
-        await openings.open_accepted()
-        self._supervise(stack, "openings", openings.run)
-        return openings
+    async def _start_leadership(self, leadership: Leadership) -> None:
+        await leadership.start()
+        self._supervision.at_the_end("releaser", leadership.stop, self._stop_s)
+        self._supervision.watch("releaser", leadership.ended)
+        if self.duties.alone:
+            await leadership.led()  # what a crash left half done is finished before anybody asks
 
-    def _start_gateway(self, stack: AsyncExitStack, openings: Openings) -> Gateway:
-        commits = Commits(self.log, openings, self.runtime, _commit_limits(self.config), self.metrics)
-        commits.start()
-        gateway = Gateway(
+    def _server(self, collection: Collection | None, leadership: Leadership, openings: Openings) -> Server:
+        administration = Administration(
             self.plan,
-            openings=openings,
-            commits=commits,
-            folds=self.workers,
-            runtime=self.runtime,
-            metrics=self.metrics,
-            pending_entries_max=self.config.pending_entries_max,
+            self.log.partitions,
+            store=self.store,
+            leadership=leadership,
+            openings=openings if self.duties.collects else None,
+            standing=Standing(self.config.role, self.plan.id, self.log, self.store, self.observers, self.metrics),
         )
-        stack.push_async_callback(gateway.finish)
-        return gateway
-
-    def _server(self, gateway: Gateway, openings: Openings, releaser: Releaser) -> Server:
-        config, plan, partitions = self.config, self.plan, self.log.partitions
-        reception = Reception(
-            plan,
-            partitions,
-            openings=openings,
-            folds=self.workers,
-            runtime=self.runtime,
-            in_flight_max=config.in_flight_max,
+        services = Services(
+            collection,
+            CatalogueService(self.catalogue) if self.duties.shows else None,
+            AdministrationService(administration),
         )
-        collection = Collection(
-            gateway, reception, runtime=self.runtime, metrics=self.metrics, sessions_max=config.sessions_max
-        )
-        administration = Administration(plan, partitions, store=self.store, releaser=releaser, openings=openings)
-        services = Services(collection, CatalogueService(self.catalogue), AdministrationService(administration))
         return Server(
-            plan, services, authenticator=DeclaredName(), metrics=self.metrics, sessions_max=config.sessions_max
+            self.plan,
+            services,
+            authenticator=DeclaredName(),
+            metrics=self.metrics,
+            sessions_max=self.config.sessions_max,
         )
 
-    async def _stop_serving(self, server: Server, gateway: Gateway) -> None:
+    def _start_looking(self, server: Server) -> None:
+        """Looks at what other processes do, and at whether log and store answer."""
+
+        async def tell(is_ready: bool) -> None:  # noqa: FBT001  a fact that is told, not a switch
+            await server.tell(ready=is_ready)
+
+        soundings = Soundings(self.plan.id, self.log, self.store, self.runtime, self.metrics, tell)
+        self._supervision.forever("soundings", soundings.run)
+        if self.duties.shows:
+            self._supervision.forever("watchers", lambda: self.catalogue.look_out(self.runtime))
+
+    async def _stop_serving(self, server: Server) -> None:
         """Accepts nothing more, and gives what was accepted the time to be answered."""
-        gateway.stop_accepting()
+        if self.duties.collects:
+            self.gateway.stop_accepting()
         self.catalogue.close()
         await server.drain()
         await server.stop(self.config.stop_s)
 
     def _start_metrics_page(self, stack: AsyncExitStack) -> None:
-        listen = self.config.metrics_listen
-        if not listen:
-            return
-        host, port = host_and_port(listen)
-        try:
-            page = MetricsPage(self.metrics, host, port)
-        except OSError as error:
-            raise ConfigError(f"metrics_listen: {listen} cannot be used: {error.strerror}") from error
-        stack.push_async_callback(self.runtime.blocking, page.close)
-        self.metrics_page = f"{listen.rpartition(':')[0]}:{page.port}"
+        if self.config.metrics_listen:
+            page = MetricsPage(self.metrics, self.config.metrics_listen)
+            stack.push_async_callback(self.runtime.blocking, page.close)
+            self.metrics_page = page.address
 
-    def _supervise(self, stack: AsyncExitStack, name: str, work: Callable[[], Awaitable[object]]) -> None:
-        """Runs what goes on for ever, and again after an error that may pass; any other error ends the service."""
-
-        async def again() -> None:
-            while True:
-                try:
-                    await work()
-                except AggregatorError as error:
-                    _journal.error(f"{name} failed, trying again", error=str(error))
-                await self.runtime.sleep(_AGAIN_S)
-
-        self._watch(stack, name, again)
-
-    def _watch(self, stack: AsyncExitStack, name: str, work: Callable[[], Awaitable[object]]) -> None:
-        async def watched() -> None:
-            try:
-                await work()
-            except Exception as error:  # noqa: BLE001  whatever it is, the service must not go on half
-                if not self._failure.done():
-                    self._failure.set_exception(error)
-
-        task = self.runtime.spawn(watched(), name)
-
-        async def end() -> None:
-            task.cancel()
-            await asyncio.wait([task])
-
-        stack.push_async_callback(end)
-
-
-def _as_it_is(log: Log) -> Log:
-    return log
+    @property
+    def _stop_s(self) -> float | None:
+        """What lies in files takes no longer than the disk does; brokers and a database may not answer at all."""
+        return None if not self.config.needs_network else self.config.stop_s
 
 
 @asynccontextmanager
 async def running(
-    config: Config, runtime: Runtime, wrap_log: Callable[[Log], Log] = _as_it_is
+    config: Config, runtime: Runtime, wrap_log: Callable[[Log], Log] = lambda log: log
 ) -> AsyncIterator[Service]:
     """A service that runs as long as the block does, and has answered and stored what it accepted when that ends.
 
@@ -225,59 +257,32 @@ async def running(
         wrap_log: What every part gets in place of the log: for simulations that come between.
 
     Raises:
-        ConfigError: The data folder, the plan's file or an address cannot be used, or the plan has more counters than
-            ``counters_max``.
+        ConfigError: The data folder, the plan's file or an address cannot be used, brokers or database do not answer
+            in time, or the plan has more counters than ``counters_max``.
         PlanError: The plan's file holds none.
         AggregatorError: Log or store cannot be used. (Receipts that cannot be used stop releasing alone.)
         BudgetError: The plan does not fit its population's ledger.
     """
     async with AsyncExitStack() as stack:
-        folder = DataFolder.open(config.data)
-        stack.callback(folder.close)
-        store = await SqliteStore.open(folder.store, runtime)
-        stack.push_async_callback(store.close)
+        folder = None
+        if config.data is not None:
+            folder = DataFolder.open(config.data, receipts=config.log == "sqlite")
+            stack.callback(folder.close)
+        metrics = Metrics(step=KAFKA_STEP if config.log == "kafka" else 1)
+        backends = Backends(config, folder, runtime, metrics, stack)
+        store = await backends.store()
         plan = await plan_of(config.plan, store)
         _check_size(plan, config)
         await store.register(plan, config.partitions, plan.window.index_at(runtime.now_ms()))
-        log = await SqliteLog.open(folder.log, plan.id, config.partitions, runtime)
-        stack.push_async_callback(log.close)
-        service = Service(config, plan, wrap_log(log), store, runtime)
-        await service.run(stack, folder)
-        _journal.info("listening", grpc=service.grpc, metrics=service.metrics_page, plan=plan.hex_id[:12])
+        log = await backends.log(plan)
+        service = Service(config, plan, wrap_log(log), store, runtime, metrics)
+        await service.run(stack, backends, folder)
+        _journal.info(
+            "listening", grpc=service.grpc, metrics=service.metrics_page, plan=plan.hex_id[:12], role=config.role
+        )
         yield service
         _journal.info("stopping")
     _journal.info("stopped")
-
-
-async def serve(config: Config) -> None:
-    """Serves until SIGTERM or SIGINT, and stops gracefully; a second signal ends the process at once.
-
-    Raises:
-        HushsumError: It cannot start, or cannot go on.
-    """
-    asked = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def ask() -> None:
-        asked.set()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, ask)
-    runtime = SystemRuntime()
-    async with running(config, runtime) as service:
-        stop = runtime.spawn(_wait(asked), "signals")
-        failure = runtime.spawn(service.failed(), "failure")
-        await asyncio.wait([stop, failure], return_when=asyncio.FIRST_COMPLETED)
-        stop.cancel()
-        if failure.done():
-            failure.result()
-        failure.cancel()
-
-
-async def _wait(event: asyncio.Event) -> None:
-    await event.wait()
 
 
 def _check_size(plan: Plan, config: Config) -> None:

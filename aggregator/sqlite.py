@@ -28,6 +28,7 @@ SETTINGS: Final = (
 #: What must be read back: written apart from what is set, so that a slip in one of the two is found.
 _EXPECTED: Final[tuple[tuple[str, object], ...]] = (("journal_mode", "wal"), ("synchronous", 2), ("secure_delete", 1))
 _BUSY_MS: Final = 10_000
+_BUSY_CODES: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _TRUNCATE_BUSY_MS: Final = 50
 _TRUNCATE_PAUSE_S: Final = 0.05
 _TRUNCATE_TRIES: Final = 10  # about a second: no release waits for a reader that stays longer
@@ -43,6 +44,7 @@ class DatabaseKind:
         schema: Statements that make its tables.
         error: What is raised.
         upgrades: By format, the statements that make the next one of it; none where only the rows are others.
+        unavailable: What is raised where another process keeps the file busy; None: ``error``.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class DatabaseKind:
         schema: Sequence[str],
         error: type[AggregatorError],
         upgrades: Mapping[int, Sequence[str]] | None = None,
+        unavailable: type[AggregatorError] | None = None,
     ) -> None:
         self.what = what
         self.application_id = application_id
@@ -60,6 +63,7 @@ class DatabaseKind:
         self.schema = tuple(schema)
         self.error = error
         self.upgrades = dict(upgrades or {})
+        self._unavailable = error if unavailable is None else unavailable
 
     def open_writing(self, path: Path) -> sqlite3.Connection:
         """A connection that may write; makes the file where it is not there.
@@ -82,6 +86,17 @@ class DatabaseKind:
             # The folder's entry of a new file must last as well as the file.
             sync_folder(path.parent)
             return connection
+
+    def open_in_memory(self) -> sqlite3.Connection:
+        """A connection to tables of its own, which are gone when it is closed."""
+        connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        self._make(connection)
+        return connection
+
+    def translated(self, error: sqlite3.Error) -> AggregatorError:
+        """What SQLite says, as the file's own error."""
+        busy = getattr(error, "sqlite_errorcode", None) in _BUSY_CODES
+        return (self._unavailable if busy else self.error)(f"{self.what}: {error}")
 
     def open_reading(self, path: Path) -> sqlite3.Connection:
         """A connection that cannot write, to a file that is there; a service may be using it.
@@ -208,7 +223,7 @@ class Database:
                         self._connection.execute("ROLLBACK")
                     raise
             except sqlite3.Error as error:
-                raise self._kind.error(f"{self._kind.what}: {error}") from error
+                raise self._kind.translated(error) from error
 
     def _truncate(self) -> bool:
         with self._guard:
@@ -222,7 +237,7 @@ class Database:
             except sqlite3.OperationalError:
                 return False
             except sqlite3.Error as error:
-                raise self._kind.error(f"{self._kind.what}: {error}") from error
+                raise self._kind.translated(error) from error
             return busy == 0
 
     def _close(self) -> None:

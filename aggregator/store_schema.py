@@ -1,14 +1,15 @@
-"""The tables of the store's file, and how numbers are packed into them."""
+"""The tables of the store's SQLite file, and how numbers are packed into tables."""
 
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from aggregator.errors import StoreError
+from aggregator.errors import StoreError, StoreUnavailableError
 from aggregator.sqlite import DatabaseKind
 
-STORE_FORMAT: Final = 2  # 1 knew no withheld windows, no reservations, and spends without their events
+#: 1 knew no withheld windows, no reservations, and spends without their events; 2 no fences and no leases.
+STORE_FORMAT: Final = 3
 _ITEM_BYTES: Final = (1, 2, 4, 8)
 
 # Outcomes that are charged and not stored yet, each with all its randomness; the digest is of what it is drawn from.
@@ -17,6 +18,18 @@ _RESERVATIONS: Final = """CREATE TABLE reservations (
             plan INTEGER NOT NULL, kind TEXT NOT NULL, window INTEGER NOT NULL,
             key BLOB NOT NULL, digest BLOB NOT NULL,
             PRIMARY KEY (plan, kind, window)) WITHOUT ROWID"""
+
+# `fence` is that of the last claim, by `owner`: no other checkpoint is let in.
+_PARTITIONS: Final = """CREATE TABLE partitions (
+            plan INTEGER NOT NULL, partition INTEGER NOT NULL, position INTEGER NOT NULL,
+            closed_through INTEGER NOT NULL, forgotten_through INTEGER NOT NULL,
+            fence INTEGER NOT NULL, owner TEXT NOT NULL,
+            PRIMARY KEY (plan, partition)) WITHOUT ROWID"""
+
+# Who releases a plan, and what folds were asked to forget.
+_LEASES: Final = """CREATE TABLE leases (
+            plan INTEGER PRIMARY KEY, fence INTEGER NOT NULL, owner TEXT NOT NULL, address TEXT NOT NULL,
+            note TEXT NOT NULL, until_ms INTEGER NOT NULL, forget_asked INTEGER)"""
 
 STORE_FILE: Final = DatabaseKind(
     what="store",
@@ -33,10 +46,8 @@ STORE_FILE: Final = DatabaseKind(
             plan INTEGER NOT NULL, window INTEGER NOT NULL, state TEXT NOT NULL,
             PRIMARY KEY (plan, window)) WITHOUT ROWID""",
         "CREATE INDEX unfinished ON windows (plan, window) WHERE state IN ('open', 'closing', 'sealed')",
-        """CREATE TABLE partitions (
-            plan INTEGER NOT NULL, partition INTEGER NOT NULL, position INTEGER NOT NULL,
-            closed_through INTEGER NOT NULL, forgotten_through INTEGER NOT NULL,
-            PRIMARY KEY (plan, partition)) WITHOUT ROWID""",
+        _PARTITIONS,
+        _LEASES,
         # `data`: see `pack`. Those of a window up to its partition's `closed_through` are sealed: never written again.
         """CREATE TABLE blocks (
             plan INTEGER NOT NULL, window INTEGER NOT NULL, partition INTEGER NOT NULL,
@@ -70,8 +81,19 @@ STORE_FILE: Final = DatabaseKind(
             PRIMARY KEY (plan, kind, window))""",
         _RESERVATIONS,
     ),
-    upgrades={1: (_RESERVATIONS,)},
+    upgrades={
+        1: (_RESERVATIONS,),
+        2: (
+            "ALTER TABLE partitions RENAME TO partitions_2",
+            _PARTITIONS,
+            """INSERT INTO partitions
+            SELECT plan, partition, position, closed_through, forgotten_through, 0, '' FROM partitions_2""",
+            "DROP TABLE partitions_2",
+            _LEASES,
+        ),
+    },
     error=StoreError,
+    unavailable=StoreUnavailableError,
 )
 
 

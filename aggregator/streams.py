@@ -21,8 +21,9 @@ _CODES: Final[dict[Reason | None, int]] = {None: 0, Reason.TOO_MANY_RECORDS: 1}
 _REASONS: Final = {code: reason for reason, code in _CODES.items()}
 
 _SLOT: Final = struct.Struct(">8sqB")  # digest, window, code
-_HEAD: Final = struct.Struct(">BqQqB")  # format, highest, mask, last window, number of slots that follow
-_EMPTY_SLOT: Final = bytes(_SLOT.size)
+SLOT_BYTES: Final = _SLOT.size
+HEAD: Final = struct.Struct(">BqQqB")  # format, highest, mask, last window, number of slots that follow
+_EMPTY_SLOT: Final = bytes(SLOT_BYTES)
 
 
 class Observation(enum.Enum):
@@ -79,7 +80,7 @@ class StreamState:
         """How an id was used, where that is remembered."""
         if sequence > self.highest or self.is_below(sequence) or not self._mask >> sequence % REACH & 1:
             return None
-        digest, window, code = _SLOT.unpack_from(self._slots, sequence % REACH * _SLOT.size)
+        digest, window, code = _SLOT.unpack_from(self._slots, sequence % REACH * SLOT_BYTES)
         return Use(digest, window, _REASONS[code])
 
     def record(self, sequence: int, digest: bytes, window: int, reason: Reason | None = None) -> None:
@@ -89,16 +90,16 @@ class StreamState:
         self._advance(sequence)
         place = sequence % REACH
         self._mask |= 1 << place
-        missing = (place + 1) * _SLOT.size - len(self._slots)
+        missing = (place + 1) * SLOT_BYTES - len(self._slots)
         if missing > 0:
             self._slots.extend(bytes(missing))
-        _SLOT.pack_into(self._slots, place * _SLOT.size, digest, window, _CODES[reason])
+        _SLOT.pack_into(self._slots, place * SLOT_BYTES, digest, window, _CODES[reason])
         self.last_window = max(self.last_window, window)
 
     def to_bytes(self) -> bytes:
         """Compact bytes for the store, the format version first."""
-        count = len(self._slots) // _SLOT.size
-        return _HEAD.pack(STREAM_FORMAT, self.highest, self._mask, self.last_window, count) + self._slots
+        count = len(self._slots) // SLOT_BYTES
+        return HEAD.pack(STREAM_FORMAT, self.highest, self._mask, self.last_window, count) + self._slots
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
@@ -107,18 +108,28 @@ class StreamState:
         Raises:
             StoreError: A newer format, or bytes that are no stream state.
         """
+        state = cls()
+        state.highest, state._mask, state.last_window, _ = cls.head_of(data)
+        state._slots = bytearray(data[HEAD.size :])
+        return state
+
+    @staticmethod
+    def head_of(data: bytes) -> tuple[int, int, int, int]:
+        """Highest number, mask, last window and number of slots, of the bytes of a state.
+
+        Raises:
+            StoreError: A newer format, or bytes that are no stream state.
+        """
         if data[:1] > bytes([STREAM_FORMAT]):
             raise StoreError(
                 f"stream state: format {data[0]}, this version reads up to {STREAM_FORMAT}: update the service"
             )
-        if len(data) < _HEAD.size or data[0] != STREAM_FORMAT:
+        if len(data) < HEAD.size or data[0] != STREAM_FORMAT:
             raise StoreError("stream state: not the bytes of one")
-        state = cls()
-        _, state.highest, state._mask, state.last_window, count = _HEAD.unpack_from(data)
-        state._slots = bytearray(data[_HEAD.size :])
-        if count > REACH or len(state._slots) != count * _SLOT.size or state._mask >> count:
+        _, highest, mask, last_window, count = HEAD.unpack_from(data)
+        if count > REACH or len(data) - HEAD.size != count * SLOT_BYTES or mask >> count:
             raise StoreError("stream state: its slots do not fit its head")
-        return state
+        return highest, mask, last_window, count
 
     def _advance(self, sequence: int) -> None:
         """Moves the highest up; what falls out of reach is wiped, not only unmarked."""
@@ -130,7 +141,7 @@ class StreamState:
             for passed in range(self.highest + 1, sequence + 1):
                 place = passed % REACH
                 self._mask &= ~(1 << place)
-                at = place * _SLOT.size
+                at = place * SLOT_BYTES
                 if at < len(self._slots):
-                    self._slots[at : at + _SLOT.size] = _EMPTY_SLOT
+                    self._slots[at : at + SLOT_BYTES] = _EMPTY_SLOT
         self.highest = max(self.highest, sequence)

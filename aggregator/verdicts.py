@@ -1,7 +1,13 @@
 """What a fold says: of an entry when it passes it, and of an id when it is asked later."""
 
 import enum
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Final, NamedTuple, overload
+
+import numpy as np
+import numpy.typing as npt
 
 from hushsum.delta import DeltaId
 from hushsum.errors import Reason
@@ -34,6 +40,102 @@ class Verdict(NamedTuple):
     client_id: str | None
     window: int | None
     position: int
+
+
+#: What a code of a :class:`ManyVerdicts` says.
+Outcome = tuple[VerdictKind, Reason | None]
+OUTCOMES: Final[tuple[Outcome, ...]] = (
+    (VerdictKind.COUNTED, None),
+    (VerdictKind.DUPLICATE, None),
+    (VerdictKind.LATE, None),
+    (VerdictKind.REFUSED, Reason.ID_REUSED),
+    (VerdictKind.REFUSED, Reason.ID_OF_ANOTHER_WINDOW),
+    (VerdictKind.REFUSED, Reason.TOO_MANY_RECORDS),
+)
+
+
+class ManyVerdicts(NamedTuple):
+    """Verdicts of deltas that were folded together, in columns; they become values where somebody looks.
+
+    Attributes:
+        codes: Indices into :data:`OUTCOMES`, a byte each.
+        positions: Of the entries.
+        clients: Whose.
+        streams: Of the ids,
+        headers: and their sequence numbers and windows.
+        others: By place, those that were folded one by one.
+    """
+
+    codes: bytes
+    positions: Sequence[int]
+    clients: Sequence[str]
+    streams: npt.NDArray[np.uint64]
+    headers: npt.NDArray[np.int64]
+    others: Mapping[int, Verdict]
+
+    def values(self) -> Iterator[Verdict]:
+        """One by one."""
+        ids, headers = self.streams.tolist(), self.headers.tolist()
+        columns = zip(self.codes, self.positions, self.clients, ids, headers, strict=True)
+        for place, (code, position, client_id, stream, (sequence, window)) in enumerate(columns):
+            other = self.others.get(place)
+            if other is None:
+                kind, reason = OUTCOMES[code]
+                other = Verdict(kind, reason, DeltaId(stream, sequence), client_id, window, position)
+            yield other
+
+
+class Verdicts(Sequence[Verdict]):
+    """What a fold says of some entries, in their order: counting them is cheap, and looking at one is not.
+
+    Args:
+        parts: One after another.
+    """
+
+    def __init__(self, parts: Sequence[ManyVerdicts | Verdict]) -> None:
+        self._parts = parts
+        self._values: list[Verdict] | None = None
+
+    def kinds(self) -> Counter[VerdictKind]:
+        """How many of each kind."""
+        found: Counter[VerdictKind] = Counter()
+        for part in self._parts:
+            if isinstance(part, Verdict):
+                found[part.kind] += 1
+                continue
+            for code, (kind, _) in enumerate(OUTCOMES):
+                found[kind] += part.codes.count(code)
+            for other, code in ((other, part.codes[place]) for place, other in part.others.items()):
+                found[OUTCOMES[code][0]] -= 1
+                found[other.kind] += 1
+        return +found
+
+    def __len__(self) -> int:
+        return sum(1 if isinstance(part, Verdict) else len(part.codes) for part in self._parts)
+
+    def __iter__(self) -> Iterator[Verdict]:
+        return iter(self._all())
+
+    @overload
+    def __getitem__(self, index: int) -> Verdict: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Verdict]: ...
+    def __getitem__(self, index: int | slice) -> Verdict | Sequence[Verdict]:
+        return self._all()[index]
+
+    def __eq__(self, other: object) -> bool:
+        return self._all() == list(other) if isinstance(other, Sequence) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # as of a list
+
+    def __repr__(self) -> str:
+        return f"Verdicts({self._all()!r})"
+
+    def _all(self) -> list[Verdict]:
+        if self._values is None:
+            parts = ((part,) if isinstance(part, Verdict) else part.values() for part in self._parts)
+            self._values = list(chain.from_iterable(parts))
+        return self._values
 
 
 class RememberedKind(enum.StrEnum):

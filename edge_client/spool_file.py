@@ -2,16 +2,15 @@
 
 import os
 import sqlite3
-import unicodedata
 from pathlib import Path
 from typing import Final
 
 from edge_client.errors import SettingsError, SpoolError, SpoolInUseError
 from hushsum.entropy import Entropy
+from hushsum_proto.client_ids import CLIENT_ID_FORM, flaw_of
 
 SPOOL_FORMAT: Final = 1
 _APPLICATION_ID: Final = 0x48555348  # "HUSH"
-_CLIENT_ID_CHARACTERS_MAX: Final = 128
 _FULL: Final = 2  # SQLite's number for synchronous=FULL
 _LOCKED: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
@@ -119,11 +118,5 @@ def _check_format(database: sqlite3.Connection, path: Path) -> None:
 
 
 def _check_client_id(client_id: str) -> None:
-    if not 1 <= len(client_id) <= _CLIENT_ID_CHARACTERS_MAX:
-        came = f"{len(client_id)} characters"
-    elif not client_id.isprintable() or not unicodedata.is_normalized("NFC", client_id):
-        came = repr(client_id)
-    else:
-        return
-    expected = f"1 to {_CLIENT_ID_CHARACTERS_MAX} printable characters in Unicode normal form C"
-    raise SettingsError(f"client_id: got {came}, expected {expected}")
+    if flaw := flaw_of(client_id):
+        raise SettingsError(f"client_id: got {client_id!r:.60}: {flaw}; expected {CLIENT_ID_FORM}")

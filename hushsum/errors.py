@@ -5,6 +5,8 @@ HushsumError
 │   ├── PlanError                a key of a plan: what came, what was expected
 │   │   └── NotBuiltError        a known value that this version does not offer yet
 │   ├── RecordError              an array of records or queries that cannot be used at all
+│   ├── KeyFileError             a private key's file: missing, open to others, or no key
+│   ├── DirectoryError           a key of the directory: what came, what was expected
 │   ├── ContributionError        more records of one client than its plan allows
 │   ├── MergeError               two sketches that share a part
 │   │   └── PlanMismatchError    two sketches of different plans
@@ -59,6 +61,14 @@ class RecordError(HushsumError):
     """An array that cannot be read as records or queries of the plan: its type or its dimension."""
 
 
+class KeyFileError(HushsumError):
+    """A file that should hold a private key: it is open to others, or holds no key of the expected kind."""
+
+
+class DirectoryError(HushsumError):
+    """A directory that cannot be used: an entry is unknown, damaged or ambiguous; the text names its key."""
+
+
 class ContributionError(HushsumError):
     """A client would contribute more records to a window than ``privacy.records_per_client`` allows."""
 
@@ -108,6 +118,7 @@ class Reason(enum.StrEnum):
     WINDOW_IN_PAST = "window_in_past"
     WINDOW_IN_FUTURE = "window_in_future"
     WRONG_PARTITION = "wrong_partition"
+    UNSIGNED = "unsigned"
 
 
 class DeltaError(HushsumError):

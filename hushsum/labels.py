@@ -11,5 +11,16 @@ REPLAYABLE_ENTROPY: Final = b"hushsum/v1/replayable-entropy\0"
 KEYED_ENTROPY: Final = b"hushsum/v1/keyed-entropy\0"
 SEALED_WINDOW: Final = b"hushsum/v1/sealed-window\0"
 PARAMETERS: Final = b"hushsum/v1/parameters\0"
+LOG_MESSAGE: Final = b"hushsum/v1/log-message\0"
+DIRECTORY: Final = b"hushsum/v1/directory\0"
 
-ALL: Final = (PUBLIC_DRAWS, DELTA_DIGEST, REPLAYABLE_ENTROPY, KEYED_ENTROPY, SEALED_WINDOW, PARAMETERS)
+ALL: Final = (
+    PUBLIC_DRAWS,
+    DELTA_DIGEST,
+    REPLAYABLE_ENTROPY,
+    KEYED_ENTROPY,
+    SEALED_WINDOW,
+    PARAMETERS,
+    LOG_MESSAGE,
+    DIRECTORY,
+)

@@ -10,6 +10,7 @@ from hushsum_cli.output import examples, print_json, print_pairs
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from hushsum_proto.messages import ServiceStatus
     from simulator.console import Console
 
 T = TypeVar("T")
@@ -91,19 +92,34 @@ def status(*, service: str, as_json: bool) -> int:
                 "delta_left": shown.delta_left,
                 "statement": shown.statement,
                 "releasing_stopped": shown.releasing_stopped,
+                "role": shown.role,
+                "releaser": {"process": shown.releaser, "address": shown.releaser_address},
+                "folds": [
+                    {"partition": each.partition, "position": each.position, "lag": each.lag, "stopped": each.stopped}
+                    for each in shown.folds
+                ],
             }
         )
     else:
         pairs = [
             ("plan", f"{shown.plan_name} ({shown.plan_id.hex()[:12]})"),
-            ("partitions", str(shown.partitions)),
+            ("role", shown.role),
+            ("releaser", f"{shown.releaser}, at {shown.releaser_address}" if shown.releaser else "none now"),
+            ("partitions", f"{shown.partitions}{_behind(shown)}"),
             ("ε", f"{shown.epsilon_spent} spent, {shown.epsilon_left} left of {shown.epsilon_total}"),
             ("δ", f"{shown.delta_spent} spent, {shown.delta_left} left of {shown.delta_total}"),
             ("in words", shown.statement),
             *((f"window {window}", state) for window, state in shown.windows),
+            *((f"partition {each.partition} stopped", each.stopped) for each in shown.folds if each.stopped),
         ]
         print_pairs([*pairs, ("releasing stopped", shown.releasing_stopped)] if shown.releasing_stopped else pairs)
     return 1 if shown.releasing_stopped else 0
+
+
+def _behind(status: "ServiceStatus") -> str:
+    """What lies beyond the latest checkpoints, where anything does."""
+    behind = [f"{each.lag} in {each.partition}" for each in status.folds if each.lag]
+    return f", not stored yet: {', '.join(behind)}" if behind else ", all of the log is stored"
 
 
 def _ask(service: str, question: "Callable[[Console], Awaitable[T]]") -> T:

@@ -8,6 +8,7 @@ import click
 from hushsum_cli.admin import admin
 from hushsum_cli.advise import advise
 from hushsum_cli.audit import audit
+from hushsum_cli.keys import keys
 from hushsum_cli.ledger import ledger
 from hushsum_cli.output import examples
 from hushsum_cli.plan import plan
@@ -46,7 +47,7 @@ def cli() -> None:
     """
 
 
-for command in (simulate, serve, send, plan, release, query, plot, audit, ledger, admin):
+for command in (simulate, serve, send, plan, release, query, plot, audit, ledger, keys, admin):
     cli.add_command(command)
 plan.add_command(advise)
 

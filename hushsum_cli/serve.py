@@ -1,42 +1,87 @@
-"""`hushsum serve`: the aggregator."""
+"""`hushsum serve`: the aggregator, whole or one role of it."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from hushsum_cli.output import examples
 
+_FILE = click.Path(dir_okay=False, path_type=str)
+_HOST_PORT = "HOST:PORT"
+
+
+class _Grouped(click.Command):
+    """A command whose help shows its options under headings."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:  # Any: a command's own
+        super().__init__(*arguments, **settings)
+        self.headings: dict[str, tuple[str, ...]] = {
+            "What is collected, and where it lies": ("plan", "data", "config_file"),
+            "Which part of the service this is": ("role", "log_kind", "store"),
+            "Where it listens": ("listen", "metrics_listen", "insecure"),
+            "Kafka and PostgreSQL": ("kafka_bootstrap", "kafka_prefix"),
+            "Signed entries": ("directory", "gateway_key", "releaser_key", "direct_producers"),
+            "How it works": ("manual", "partitions", "retain_verdicts"),
+            "What it writes": ("log_level", "log_format"),
+        }
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Every option, under its heading; what has none comes last."""
+        left = {each.name: record for each in self.get_params(ctx) if (record := each.get_help_record(ctx))}
+        for heading, names in self.headings.items():
+            with formatter.section(heading):
+                formatter.write_dl([left.pop(name) for name in names if name in left])
+        with formatter.section("Other"):
+            formatter.write_dl([*left.values()])
+
 
 @click.command(
+    cls=_Grouped,
     short_help="Run the aggregator of one plan.",
     epilog=examples(
-        "hushsum serve --plan plan.toml --data DIR", "hushsum serve --config aggregator.toml --listen 127.0.0.1:9000"
+        "hushsum serve --plan plan.toml --data DIR",
+        "hushsum serve --config aggregator.toml --listen 127.0.0.1:9000",
+        "hushsum serve --config cluster.toml --role worker",
     ),
 )
-@click.option(
-    "--plan", type=click.Path(dir_okay=False, path_type=str), help="plan.json, or a plan.toml to be made once."
-)
+@click.option("--plan", type=_FILE, help="plan.json, or a plan.toml to be made once.")
 @click.option("--data", type=click.Path(file_okay=False, path_type=str), help="Folder of its log, store and receipts.")
 @click.option("--config", "config_file", type=click.Path(dir_okay=False, path_type=Path), help="TOML file of settings.")
-@click.option("--listen", metavar="HOST:PORT", help="Where clients connect.  [default: 127.0.0.1:7443]")
-@click.option("--metrics-listen", metavar="HOST:PORT", help="Where /metrics answers.  [default: 127.0.0.1:7444]")
-@click.option("--manual", is_flag=True, default=None, help="Seal and release only through `hushsum admin`.")
+@click.option(
+    "--role", type=click.Choice(["all", "gateway", "worker", "releaser"]), help="What this process does. [default: all]"
+)
+@click.option("--log", "log_kind", type=click.Choice(["sqlite", "kafka"]), help="[default: sqlite, a file]")
+@click.option("--store", type=click.Choice(["sqlite", "postgresql"]), help="[default: sqlite, a file]")
+@click.option("--listen", metavar=_HOST_PORT, help="Where clients connect.  [default: 127.0.0.1:7443]")
+@click.option("--metrics-listen", metavar=_HOST_PORT, help="Where /metrics answers.  [default: 127.0.0.1:7444]")
 @click.option("--insecure", is_flag=True, default=None, help="Allow plaintext off this machine.")
+@click.option("--kafka-bootstrap", metavar=f"{_HOST_PORT},…", help="Brokers to ask first.")
+@click.option("--kafka-prefix", metavar="NAME", help="What the names of topics begin with.  [default: hushsum]")
+@click.option("--directory", type=_FILE, help="Whose key is which; with it all entries are signed.")
+@click.option("--gateway-key", type=_FILE, help="This gateway's private key.")
+@click.option("--releaser-key", type=_FILE, help="This releaser's private key.")
+@click.option("--direct-producers", is_flag=True, default=None, help="Let services of the directory write to Kafka.")
+@click.option("--manual", is_flag=True, default=None, help="Seal and release only through `hushsum admin`.")
 @click.option("--partitions", type=click.IntRange(1), help="Of the log, fixed at the first start.  [default: 1]")
 @click.option("--retain-verdicts", is_flag=True, default=None, help="Keep what became of each delta, for audits.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="[default: info]")
 @click.option("--log-format", type=click.Choice(["console", "json"]), help="[default: console]")
-def serve(*, config_file: Path | None, **settings: object) -> None:
+def serve(*, config_file: Path | None, log_kind: str | None, **settings: object) -> None:
     """Run the aggregator of one plan, until SIGTERM or Ctrl-C.
 
-    It needs a plan and a folder, here or in the file of --config, which may hold every other setting, too.
+    By default one process does everything, and needs a plan and a folder. Several processes share the work with --log
+    kafka and --store postgresql: gateways take deltas, workers add them up, one releaser at a time draws the noise.
+
+    The address of the database holds a password and is never an option: it is read from the environment,
+    HUSHSUM_POSTGRES_DSN, or from the file of --config, which may hold every other setting, too.
     """
     import asyncio
 
     from aggregator.config import Config
     from aggregator.journal import write_journal
-    from aggregator.service import serve as run
+    from aggregator.serving import serve as run
 
-    config = Config.load(config_file, settings)
+    config = Config.load(config_file, {**settings, "log": log_kind})
     write_journal(config.log_level, config.log_format)
     asyncio.run(run(config))

@@ -1,13 +1,18 @@
-"""What every test shares: seeds that are the same in every run and are told when a test fails."""
+"""What every test shares: seeds that are told when a test fails, and real brokers that start when a test asks."""
 
 import hashlib
 import os
-from collections.abc import Generator
+from collections.abc import AsyncIterator, Generator
 
 import numpy as np
 import pytest
 import structlog
 from hypothesis import settings
+
+from simulator.backends.fault_proxy import FaultProxy
+from simulator.backends.kafka import KafkaBroker
+from simulator.backends.postgres import Postgres
+from tests.brokers import ProxiedKafka, ProxiedPostgres, running_kafka, some_postgres
 
 # A slow machine is no failure, CI runs the same examples each time, and what fails is printed to be replayed.
 settings.register_profile("hushsum", deadline=None, print_blob=True, derandomize="CI" in os.environ)
@@ -32,6 +37,34 @@ def seed(request: pytest.FixtureRequest) -> int:
 def rng(seed: int) -> np.random.Generator:
     """A generator of made-up data (never of private noise), from this test's seed."""
     return np.random.default_rng(seed)
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Generator[KafkaBroker, None, None]:
+    """One real broker for all tests; each takes a prefix of its own (tests.brokers.fresh_prefix)."""
+    with running_kafka() as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Generator[Postgres, None, None]:
+    """One real database server for all tests; each takes ``fresh_database()``."""
+    with some_postgres() as server:
+        yield server
+
+
+@pytest.fixture
+async def kafka_behind_proxy(kafka: KafkaBroker) -> AsyncIterator[ProxiedKafka]:
+    """The broker as seen through a proxy of this test's own."""
+    async with FaultProxy(kafka.proxied, kafka.proxy_port) as proxy:
+        yield ProxiedKafka(kafka, proxy)
+
+
+@pytest.fixture
+async def postgres_behind_proxy(postgres: Postgres) -> AsyncIterator[ProxiedPostgres]:
+    """The database server as seen through a proxy of this test's own."""
+    async with FaultProxy(postgres.address) as proxy:
+        yield ProxiedPostgres(postgres, proxy)
 
 
 @pytest.fixture(autouse=True)

@@ -1,13 +1,14 @@
 """Stand-ins for the service's ports: a runtime without a clock, a log that loses power, a store in memory, faults."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
 import numpy as np
 
 from aggregator.errors import (
+    FencedError,
     LogGapError,
     OutcomeExistsError,
     ReceiptsError,
@@ -18,7 +19,19 @@ from aggregator.errors import (
 from aggregator.fold import Checkpoint, FoldState, Verdict
 from aggregator.fold_state import BLOCK, Contribution, Counters, StreamKey, WindowSum
 from aggregator.milestone import Milestone
-from aggregator.ports import Appended, Outcome, Runtime, SealedWindow, StoredOutcome
+from aggregator.ports import (
+    Appended,
+    ClaimedFold,
+    FoldMark,
+    Lease,
+    Outcome,
+    Runtime,
+    SealedWindow,
+    StoredOutcome,
+    StreamMemory,
+    Stretch,
+)
+from aggregator.records import Logged
 from aggregator.windows import WindowState
 from hushsum.entropy import KEY_BYTES, Entropy
 from hushsum.plan import Plan
@@ -125,19 +138,19 @@ class PowerLossLog:
         after._ends = [Milestone(end.value) for end in self._ends]
         return after
 
-    async def read(self, partition: int, position: int, limit: int, wait_s: float) -> list[tuple[int, bytes]]:
+    async def read(self, partition: int, position: int, limit: int, wait_s: float) -> Stretch:
         end, entries = self._ends[partition], self._durable[partition]
         if position > end.value:
             raise LogGapError(partition, position, end.value)
         if not await end.reached_within(position + 1, self._runtime, wait_s):
-            return []
+            return Stretch((), position)
         if position not in entries:
             raise LogGapError(partition, position, min((p for p in entries if p > position), default=end.value))
-        read: list[tuple[int, bytes]] = []
+        read: list[Logged] = []
         while position in entries and len(read) < limit:
-            read.append((position, entries[position].data))
+            read.append(Logged(position, entries[position].data))
             position += 1
-        return read
+        return Stretch(tuple(read), position)
 
     async def end(self, partition: int) -> int:
         return self._ends[partition].value
@@ -239,8 +252,13 @@ def described(state: FoldState) -> tuple[object, ...]:
 class MemoryStore:
     """A store of one plan that forgets everything with its process; it keeps to the port, and to nothing else."""
 
-    def __init__(self) -> None:
+    def __init__(self, runtime: Runtime | None = None) -> None:
+        self._runtime = runtime
         self.plan: Plan | None = None
+        self.fences: dict[int, int] = {}
+        self.fence = 0
+        self.lease_held: tuple[str, str, str, float] | None = None  # owner, address, note, until
+        self.asked: int | None = None
         self.first = 0
         self.states_by_window: dict[int, WindowState] = {}
         self.folds: list[StoredFold] = []
@@ -278,13 +296,53 @@ class MemoryStore:
         finished = (WindowState.RELEASED, WindowState.WITHHELD, WindowState.SKIPPED)
         return {window: state for window, state in sorted(self.states_by_window.items()) if state not in finished}
 
-    async def positions(self, plan_id: bytes) -> dict[int, int]:
-        return {partition: fold.state.position for partition, fold in enumerate(self.folds)}
+    async def fold_marks(self, plan_id: bytes) -> dict[int, FoldMark]:
+        return {partition: _mark(fold.state) for partition, fold in enumerate(self.folds)}
+
+    async def stream_memory(self, plan_id: bytes, partition: int, client_id: str, stream: int) -> StreamMemory:
+        state = self.folds[partition].state
+        return StreamMemory(state.streams.get(StreamKey(client_id, stream)), _mark(state))
+
+    def _now_s(self) -> float:
+        return 0.0 if self._runtime is None else self._runtime.now_ms() / 1000
+
+    def _check_fence(self, fence: int) -> None:
+        if fence != self.fence:
+            raise FencedError(f"fence {fence}, the latest is {self.fence}")
+
+    async def acquire_lease(self, plan_id: bytes, owner: str, address: str, seconds: float) -> int | None:
+        held = self.lease_held
+        if self._runtime is not None and held is not None and held[0] != owner and held[3] > self._now_s():
+            return None
+        self.lease_held = (owner, address, "", self._now_s() + seconds)
+        self.fence += 1
+        return self.fence
+
+    async def renew_lease(self, plan_id: bytes, seconds: float, note: str, *, fence: int) -> None:
+        self._check_fence(fence)
+        assert self.lease_held is not None
+        self.lease_held = (*self.lease_held[:2], note, self._now_s() + seconds)
+
+    async def return_lease(self, plan_id: bytes, *, fence: int) -> None:
+        if fence == self.fence and self.lease_held is not None:
+            self.lease_held = (*self.lease_held[:3], self._now_s())
+
+    async def lease(self, plan_id: bytes) -> Lease | None:
+        held = self.lease_held
+        return None if held is None else Lease(held[0], held[1], held[2], held[3] - self._now_s())
+
+    async def ask_to_forget(self, plan_id: bytes, window: int, *, fence: int) -> None:
+        self._check_fence(fence)
+        self.asked = window if self.asked is None else max(self.asked, window)
+
+    async def forget_asked(self, plan_id: bytes) -> int | None:
+        return self.asked
 
     async def first_window(self, plan_id: bytes) -> int:
         return self.first
 
-    async def mark_closing(self, plan_id: bytes, window: int) -> None:
+    async def mark_closing(self, plan_id: bytes, window: int, *, fence: int) -> None:
+        self._check_fence(fence)
         state = self.states_by_window.get(window)
         if state is None or state is WindowState.SKIPPED:
             raise WindowOrderError(f"window {window} was never open")
@@ -295,10 +353,15 @@ class MemoryStore:
                 raise WindowOrderError(f"window {older} comes first")
         self.states_by_window[window] = WindowState.CLOSING
 
-    async def load_fold(self, plan: Plan, partition: int) -> FoldState | None:
-        return self.folds[partition].load(plan.counters_shape) if partition < len(self.folds) else None
+    async def claim_partition(self, plan: Plan, partition: int, owner: str) -> ClaimedFold | None:
+        if partition >= len(self.folds):
+            return None
+        self.fences[partition] = self.fences.get(partition, 0) + 1
+        return ClaimedFold(self.fences[partition], self.folds[partition].load(plan.counters_shape))
 
-    async def checkpoint(self, plan: Plan, partition: int, change: Checkpoint) -> None:
+    async def checkpoint(self, plan: Plan, partition: int, change: Checkpoint, *, fence: int) -> None:
+        if fence != self.fences.get(partition):
+            raise FencedError(f"partition {partition}: fence {fence}, the latest is {self.fences.get(partition)}")
         self.checkpoints += 1
         self.folds[partition].add(change)
         closed = min(fold.state.closed_through for fold in self.folds)
@@ -324,7 +387,10 @@ class MemoryStore:
         if self.states_by_window.get(window) is not WindowState.SEALED:
             raise WindowOrderError(f"window {window} is not sealed")
 
-    async def reserve_outcome(self, plan: Plan, kind: str, window: int, digest: bytes, entropy: Entropy) -> bytes:
+    async def reserve_outcome(
+        self, plan: Plan, kind: str, window: int, digest: bytes, entropy: Entropy, *, fence: int
+    ) -> bytes:
+        self._check_fence(fence)
         self._check_next(kind, window)
         assert self.ledger is not None
         if (kind, window) not in self.reserved:
@@ -335,7 +401,10 @@ class MemoryStore:
             raise StoreError(f"window {window} was charged for other counters")
         return key
 
-    async def commit_outcome(self, plan: Plan, kind: str, window: int, data: bytes, *, withheld: bool = False) -> None:
+    async def commit_outcome(
+        self, plan: Plan, kind: str, window: int, data: bytes, *, fence: int, withheld: bool = False
+    ) -> None:
+        self._check_fence(fence)
         self._check_next(kind, window)
         if self.reserved.pop((kind, window), None) is None:
             raise StoreError(f"window {window} was not charged before it was drawn")
@@ -358,7 +427,8 @@ class MemoryStore:
     async def unpublished(self, plan_id: bytes) -> list[StoredOutcome]:
         return [self._stored(*key) for key, (_, published) in sorted(self.results.items()) if not published]
 
-    async def publish(self, plan_id: bytes, kind: str, window: int) -> None:
+    async def publish(self, plan_id: bytes, kind: str, window: int, *, fence: int) -> None:
+        self._check_fence(fence)
         self.results[kind, window] = (self.results[kind, window][0], True)
 
     async def outcomes(self, plan_id: bytes) -> list[Outcome]:
@@ -372,7 +442,8 @@ class MemoryStore:
         published = self.results.get((kind, window), (b"", False))[1]
         return self._stored(kind, window) if published else None
 
-    async def forget(self, plan: Plan, window: int) -> None:
+    async def forget(self, plan: Plan, window: int, *, fence: int) -> None:
+        self._check_fence(fence)
         for fold in self.folds:
             fold.sums = {index: sums for index, sums in fold.sums.items() if index > window}
 
@@ -380,13 +451,18 @@ class MemoryStore:
         assert self.ledger is not None
         return self.ledger
 
-    async def count_spend(self, spend: Spend) -> None:
+    async def count_spend(self, plan_id: bytes, spend: Spend, *, fence: int) -> None:
+        self._check_fence(fence)
         assert self.ledger is not None
         if spend not in self.ledger.spends:
             self.ledger = self.ledger.recorded(spend)
 
     async def close(self) -> None:
         return
+
+
+def _mark(state: FoldState) -> FoldMark:
+    return FoldMark(state.position, state.closed_through, state.forgotten_through)
 
 
 class MemoryReceipts:
@@ -414,6 +490,22 @@ class RecordingObserver:
         self.withholdings: list[StoredOutcome] = []
         self.stops: list[str] = []
         self.pending: list[str] = []
+        self.held: list[frozenset[int]] = []
+        self.partition_stops: list[tuple[int, str]] = []
+        self.leads: list[bool] = []
+        self.retries: list[tuple[str, str]] = []
+
+    def partitions_held(self, partitions: Collection[int]) -> None:
+        self.held.append(frozenset(partitions))
+
+    def partition_stopped(self, partition: int, why: str) -> None:
+        self.partition_stops.append((partition, why))
+
+    def leading(self, leads: bool) -> None:
+        self.leads.append(leads)
+
+    def retried(self, what: str, why: str) -> None:
+        self.retries.append((what, why))
 
     def folded(self, partition: int, position: int, verdicts: Sequence[Verdict]) -> None:
         self.verdicts += [(partition, verdict) for verdict in verdicts]

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aggregator.config import Config
-from aggregator.ports import Appended, Log, SystemRuntime
+from aggregator.ports import Appended, Log, Stretch, SystemRuntime
 from aggregator.service import Service, running
 from hushsum.delta import DeltaId, encode
 from hushsum.plan import Plan
@@ -111,7 +111,7 @@ class HeldLog:
                 raise self.failures.pop()
         return await self._log.append(entries)
 
-    async def read(self, partition: int, position: int, limit: int, wait_s: float) -> list[tuple[int, bytes]]:
+    async def read(self, partition: int, position: int, limit: int, wait_s: float) -> Stretch:
         return await self._log.read(partition, position, limit, wait_s)
 
     async def end(self, partition: int) -> int:

@@ -57,15 +57,17 @@ def entry_from_bytes(data: bytes) -> LogEntry:
         message = pb.Entry.FromString(data)
     except DecodeError as error:
         raise MalformedEntryError("log entry: expected the message Entry, got other bytes") from error
-    if message.format_version > ENTRY_FORMAT:
-        raise NewerEntryError(message.format_version, ENTRY_FORMAT)
-    if message.format_version == 0:
+    if message.format_version != ENTRY_FORMAT:
+        if message.format_version > ENTRY_FORMAT:
+            raise NewerEntryError(message.format_version, ENTRY_FORMAT)
         raise MalformedEntryError("log entry: expected a format version, got none")
     body = message.WhichOneof("body")
     if body == "delta":
-        if not message.delta.client_id:
+        delta = message.delta  # each look at a message's field is a call
+        client_id = delta.client_id
+        if not client_id:
             raise MalformedEntryError("log entry: expected a client id with the delta, got none")
-        return DeltaEntry(message.delta.client_id, message.delta.delta, message.arrived_ms)
+        return DeltaEntry(client_id, delta.delta, message.arrived_ms)
     if body == "seal":
         if len(message.seal.plan_id) != PLAN_ID_BYTES:
             raise MalformedEntryError(

@@ -1,7 +1,11 @@
 """Outcomes and status on the wire: what the catalogue tells analysts, and the administration its operator."""
 
-from hushsum_proto.messages import Released, ReleaseInfo, ServiceStatus
+from typing import Final
+
+from hushsum_proto.messages import FoldStatus, Released, ReleaseInfo, ServiceStatus
 from hushsum_proto.v1 import wire_pb2 as pb
+
+_UNKNOWN: Final = -1
 
 
 def release_info_to_wire(info: ReleaseInfo) -> pb.ReleaseInfo:
@@ -43,6 +47,18 @@ def status_to_wire(status: ServiceStatus) -> pb.StatusReply:
         delta_spent=status.delta_spent,
         delta_left=status.delta_left,
         statement=status.statement,
+        role=status.role,
+        releaser=status.releaser,
+        releaser_address=status.releaser_address,
+        folds=[
+            pb.FoldStatus(
+                partition=fold.partition,
+                position=fold.position,
+                lag=_UNKNOWN if fold.lag is None else fold.lag,
+                stopped=fold.stopped,
+            )
+            for fold in status.folds
+        ],
     )
 
 
@@ -61,6 +77,13 @@ def status_from_wire(message: pb.StatusReply) -> ServiceStatus:
         delta_spent=message.delta_spent,
         delta_left=message.delta_left,
         statement=message.statement,
+        role=message.role,
+        releaser=message.releaser,
+        releaser_address=message.releaser_address,
+        folds=tuple(
+            FoldStatus(fold.partition, fold.position, None if fold.lag == _UNKNOWN else fold.lag, fold.stopped)
+            for fold in message.folds
+        ),
     )
 
 

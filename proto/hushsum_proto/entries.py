@@ -1,14 +1,15 @@
-"""What the log holds, as plain values: a delta stamped by a gateway, or a seal (WIRE: entries)."""
+"""What the log holds, as plain values: a delta stamped by a gateway, a seal, or what is neither (WIRE: entries)."""
 
 import hashlib
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
+
+from hushsum.errors import Reason
 
 ENTRY_FORMAT: Final = 1
 
 
-@dataclass(frozen=True)
-class DeltaEntry:
+class DeltaEntry(NamedTuple):
     """A delta as a gateway stamped it.
 
     Attributes:
@@ -22,8 +23,7 @@ class DeltaEntry:
     arrived_ms: int
 
 
-@dataclass(frozen=True)
-class SealEntry:
+class SealEntry(NamedTuple):
     """Closes a window in the partition that holds it: what stands before is in, what stands after is late."""
 
     plan_id: bytes
@@ -32,6 +32,19 @@ class SealEntry:
 
 
 LogEntry = DeltaEntry | SealEntry
+
+
+@dataclass(frozen=True)
+class RefusedEntry:
+    """What stands in the log and is refused before any of it counts: the fold gives its verdict, and passes on.
+
+    Attributes:
+        reason: The stable code.
+        detail: One sentence: what came, what was expected.
+    """
+
+    reason: Reason
+    detail: str
 
 
 def partition_of(client_id: str, partitions: int) -> int:

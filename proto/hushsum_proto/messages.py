@@ -59,6 +59,22 @@ class ReleaseInfo:
 
 
 @dataclass(frozen=True)
+class FoldStatus:
+    """Where a partition's fold stands.
+
+    Attributes:
+        position: Of its latest checkpoint.
+        lag: Entries (Kafka: messages) beyond it; None where it is not known.
+        stopped: Why it cannot go on, where it is folded by the process that was asked; empty where it goes on.
+    """
+
+    partition: int
+    position: int
+    lag: int | None = None
+    stopped: str = ""
+
+
+@dataclass(frozen=True)
 class ServiceStatus:
     """What the administration shows of a service.
 
@@ -69,6 +85,10 @@ class ServiceStatus:
         releasing_stopped: Why the releaser is stopped; empty when it is not.
         delta_total: Where zCDP is converted.
         statement: What was released tells about one unit and what is left, in plain words.
+        role: Of the process that was asked.
+        releaser: The process that releases; empty where none does now.
+        releaser_address: Where its administration listens, ``host:port``.
+        folds: By partition.
     """
 
     plan_id: bytes
@@ -83,6 +103,10 @@ class ServiceStatus:
     delta_spent: str = "0"
     delta_left: str = "0"
     statement: str = ""
+    role: str = "all"
+    releaser: str = ""
+    releaser_address: str = ""
+    folds: tuple[FoldStatus, ...] = ()
 
 
 @dataclass(frozen=True)

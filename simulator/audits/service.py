@@ -7,7 +7,7 @@ analyst is told of them.
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,9 +18,10 @@ from aggregator.log_sqlite import SqliteLog
 from aggregator.ports import Appended, Log, Receipts, Runtime, SealedWindow, Store, StoredOutcome, SystemRuntime
 from aggregator.receipts_file import ReceiptsFile
 from aggregator.releaser import Releaser, ReleaserPorts
-from aggregator.store_sqlite import SqliteStore
+from aggregator.store_sqlite import open_sqlite_store
 from aggregator.verdicts import Verdict
-from aggregator.worker import Workers, WorkerSettings
+from aggregator.worker import WorkerSettings
+from aggregator.workers import Workers
 from hushsum.delta import Delta, DeltaId, encode_all
 from hushsum.entropy import OsEntropy
 from hushsum.plan import Plan
@@ -177,13 +178,25 @@ class _Unwatched:
     def forgetting_pending(self, why: str) -> None:
         """Nothing."""
 
+    def partitions_held(self, partitions: Collection[int]) -> None:
+        """Nothing."""
+
+    def partition_stopped(self, partition: int, why: str) -> None:
+        """Nothing: who waits for it is told."""
+
+    def leading(self, leads: bool) -> None:  # noqa: FBT001  a fact that is told, not a switch
+        """Nothing."""
+
+    def retried(self, what: str, why: str) -> None:
+        """Nothing."""
+
 
 @asynccontextmanager
 async def on_files(plan: Plan, runtime: Runtime) -> AsyncIterator[Durable]:
     """In a temporary folder of this service alone."""
     with tempfile.TemporaryDirectory(prefix="hushsum-audit-") as name:
         folder = Path(name)
-        store = await SqliteStore.open(folder / "store.db", runtime)
+        store = await open_sqlite_store(folder / "store.db", runtime)
         log = await SqliteLog.open(folder / "log.db", plan.id, 1, runtime)
         try:
             yield Durable(log, store, await ReceiptsFile.open(folder / "receipts.jsonl", runtime))
@@ -207,7 +220,9 @@ async def _site(plan: Plan, opened: Opened, runtime: Runtime) -> AsyncIterator[_
             runtime=runtime,
             observer=observer,
         )
-        releaser = Releaser(plan, ports)
+        fence = await durable.store.acquire_lease(plan.id, "audit", "", 3600)
+        assert fence is not None, "no other process releases"
+        releaser = Releaser(plan, ports, fence=fence)
         await workers.start()
         await releaser.start()
         try:

@@ -12,9 +12,12 @@ from aggregator.log_sqlite import SqliteLog
 from aggregator.ports import Appended, Runtime
 from aggregator.receipts_file import ReceiptsFile
 from aggregator.releaser import Releaser, ReleaserPorts
-from aggregator.store_sqlite import SqliteStore
+from aggregator.sql_sqlite import SqliteDatabase
+from aggregator.store_sql import SqlStore
+from aggregator.store_sqlite import open_sqlite_store
 from aggregator.verdicts import VerdictKind
-from aggregator.worker import Workers, WorkerSettings
+from aggregator.worker import WorkerSettings
+from aggregator.workers import Workers
 from hushsum.entropy import Entropy, ReplayableEntropy
 from hushsum.plan import Plan
 from hushsum_proto.convert import entry_to_bytes
@@ -34,17 +37,18 @@ class DiskSite:
 
     Attributes:
         window: The one that the runtime's clock stands in when the folder is new.
+        fence: Of its releaser.
     """
 
     def __init__(
-        self, folder: Path, plan: Plan, runtime: Runtime, log: SqliteLog, store: SqliteStore, receipts: ReceiptsFile
+        self, folder: Path, plan: Plan, runtime: Runtime, log: SqliteLog, store: SqlStore, receipts: ReceiptsFile
     ) -> None:
         self.folder, self.plan, self.runtime = folder, plan, runtime
         self.log, self.store, self.receipts = log, store, receipts
         self.observer = RecordingObserver()
         self.workers: Workers
         self.releaser: Releaser
-        self.window = 0
+        self.window, self.fence = 0, 0
 
     @classmethod
     async def open(
@@ -55,10 +59,14 @@ class DiskSite:
         *,
         steps: Steps | None = None,
         entropy: Entropy | None = None,
+        fence: int | None = None,
     ) -> Self:
-        """Opens everything that a service opens, in its order; calls that change something go through ``steps``."""
+        """Opens everything that a service opens, in its order; calls that change something go through ``steps``.
+
+        With the fence of another site it shares that one's lease; else the other one has lost it.
+        """
         steps = steps or Steps()
-        store = await SqliteStore.open(folder / "store.db", runtime)
+        store = await open_sqlite_store(folder / "store.db", runtime)
         await store.register(plan, PARTITIONS, plan.window.index_at(runtime.now_ms()))
         log = await SqliteLog.open(folder / "log.db", plan.id, PARTITIONS, runtime)
         receipts = await ReceiptsFile.open(folder / "receipts.jsonl", runtime)
@@ -75,8 +83,15 @@ class DiskSite:
             runtime=runtime,
             observer=site.observer,
         )
-        site.releaser = Releaser(plan, ports)
+        site.fence = fence or await store.acquire_lease(plan.id, "disk site", "", 10) or 0
+        site.releaser = Releaser(plan, ports, fence=site.fence)
         return site
+
+    @property
+    def sqlite(self) -> SqliteDatabase:
+        """The store's file."""
+        assert isinstance(self.store._database, SqliteDatabase)
+        return self.store._database
 
     async def start(self) -> None:
         """As a service starts."""
@@ -85,10 +100,9 @@ class DiskSite:
 
     async def die(self) -> None:
         """Every task ends where it stands; nothing is saved."""
-        tasks = self.workers._tasks
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.workers.lost(range(PARTITIONS))
+        for _ in range(5):
+            await asyncio.sleep(0)
         await self.log.close()
         await self.store.close()
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from aggregator.fold import Fold, FoldState, MalformedEntry, VerdictKind
+from aggregator.fold import Fold, FoldState, VerdictKind
 from aggregator.fold_state import NOTHING_CLOSED
 from hushsum.delta import read_header
 from hushsum.errors import Reason
 from hushsum.plan import Plan
-from hushsum_proto.entries import DeltaEntry, LogEntry, SealEntry, partition_of
+from hushsum_proto.entries import DeltaEntry, LogEntry, RefusedEntry, SealEntry, partition_of
 from tests.aggregator.deltas import client_of, entry, tally
 from tests.doubles import StoredFold
 
@@ -31,7 +31,7 @@ class Oracle:
         self.contributed: Counter[tuple[int, str]] = Counter()
         self.counted: Counter[tuple[int, int]] = Counter()  # by window and delta's number
 
-    def pass_on(self, item: LogEntry | MalformedEntry, number: int | None) -> None:
+    def pass_on(self, item: LogEntry | RefusedEntry, number: int | None) -> None:
         if isinstance(item, SealEntry):
             self.closed = max(self.closed, item.window)
             self.verdicts.append(None)
@@ -45,9 +45,9 @@ class Oracle:
             last[client, stream] = max(used_in, last.get((client, stream), used_in))
         self.uses = {key: use for key, use in self.uses.items() if last[key[:2]] > window}
 
-    def _verdict(self, item: DeltaEntry | MalformedEntry, number: int | None) -> Outcome:
-        if isinstance(item, MalformedEntry):
-            return Reason.MALFORMED
+    def _verdict(self, item: DeltaEntry | RefusedEntry, number: int | None) -> Outcome:
+        if isinstance(item, RefusedEntry):
+            return item.reason
         if partition_of(item.client_id, self.partitions) != self.partition:
             return Reason.WRONG_PARTITION
         header = read_header(item.delta)
@@ -107,7 +107,7 @@ class Partition:
 
     def __init__(self, plan: Plan, partition: int, partitions: int) -> None:
         self.plan, self.partition, self.partitions = plan, partition, partitions
-        self.log: list[tuple[LogEntry | MalformedEntry, int | None]] = []
+        self.log: list[tuple[LogEntry | RefusedEntry, int | None]] = []
         self.seals: list[SealEntry] = []  # on their way
         state = FoldState(closed_through=FIRST - 1)
         self.stored = StoredFold(state, int(np.prod(plan.counters_shape[1:])))
@@ -118,7 +118,7 @@ class Partition:
         """Folds some entries; whatever was folded before a crash must get the same verdicts again."""
         start = self.fold.position
         batch = [(start + offset, item) for offset, (item, _) in enumerate(self.log[start : start + count])]
-        verdicts = self.fold.apply(batch)
+        verdicts = self.fold.apply(batch, start + len(batch))
         for position in range(len(self.oracle.verdicts), self.fold.position):
             self.oracle.pass_on(*self.log[position])
         came = {verdict.position: verdict.reason or verdict.kind for verdict in verdicts}
@@ -243,7 +243,7 @@ class History:
 
     def junk(self) -> None:
         part = self.any_part()
-        part.log.append((MalformedEntry("junk"), None))
+        part.log.append((RefusedEntry(Reason.MALFORMED, "junk"), None))
         if self.sent:
             sent = self.random.choice(self.sent)
             if self.part_of(sent.stream.client) is not part:

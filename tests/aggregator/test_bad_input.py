@@ -265,7 +265,7 @@ async def test_after_all_this_the_counters_hold_the_good_deltas_alone(world: Wor
         expected.add(records, clients=[f"{number}/{index}" for index in range(len(records))])
 
     await world.client.seal()
-    sketch = read_sealed(world.service.config.data / "store.db", PLAN, WINDOW)
+    sketch = read_sealed(world.service.config.folder / "store.db", PLAN, WINDOW)
 
     assert sketch is not None
     assert np.array_equal(sketch.counters, expected.counters)

@@ -5,10 +5,22 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from aggregator.config import Config, host_and_port, is_loopback
+from aggregator.addresses import Database, host_and_port, is_loopback
+from aggregator.config import DSN_VARIABLE, Config
 from aggregator.errors import ConfigError
+from aggregator.roles import Duties
 
 NEEDED = {"plan": "plan.toml", "data": "data"}
+PASSWORD = "correct-horse"
+DSN = f"postgresql://hushsum:{PASSWORD}@127.0.0.1:5432/counts"
+CLUSTER = {
+    "plan": "plan.json",
+    "log": "kafka",
+    "store": "postgresql",
+    "kafka_bootstrap": "127.0.0.1:9092",
+    "postgres_dsn": DSN,
+}
+SASL = {"kafka_sasl_mechanism": "SCRAM-SHA-512", "kafka_user": "hushsum", "kafka_password_file": "password"}
 
 
 def test_a_plan_and_a_folder_are_all_that_is_needed() -> None:
@@ -95,3 +107,164 @@ def test_addresses_are_read(address: str, expected: tuple[str, int]) -> None:
 @pytest.mark.parametrize("host", ("127.0.0.1", "127.9.9.9", "::1", "localhost"))
 def test_loopback_is_recognised(host: str) -> None:
     assert is_loopback(host)
+
+
+# ------------------------------------------------------------------------------------------------ several processes
+
+
+@pytest.mark.parametrize("role", ("gateway", "worker", "releaser"))
+@pytest.mark.parametrize(
+    "parts", ({}, {"log": "kafka", "kafka_bootstrap": "127.0.0.1:9092"}), ids=("both are files", "the store is a file")
+)
+def test_a_role_that_shares_its_work_needs_kafka_and_postgresql(role: str, parts: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match=f"^role: {role} shares its work .* log = kafka and store = postgresql"):
+        Config.of(**NEEDED, **parts, role=role)
+
+    assert Config.of(**CLUSTER, role=role).role == role
+
+
+def test_one_process_may_keep_its_store_in_a_file_and_its_log_in_kafka_but_not_the_other_way_round() -> None:
+    config = Config.of(**NEEDED, log="kafka", kafka_bootstrap="127.0.0.1:9092")
+
+    assert Duties.of(config).alone
+    with pytest.raises(ConfigError, match=r"^store: postgresql needs log = kafka"):
+        Config.of(**NEEDED, store="postgresql", postgres_dsn=DSN)
+
+
+def test_a_folder_is_needed_where_something_is_a_file_and_nowhere_else() -> None:
+    assert Config.of(**CLUSTER).data is None
+    with pytest.raises(ConfigError, match=r"^data: required$"):
+        Config.of(**{**CLUSTER, "store": "sqlite", "postgres_dsn": None})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    (
+        ({"kafka_bootstrap": None}, "kafka_bootstrap: required with log = kafka"),
+        ({"kafka_bootstrap": "127.0.0.1:9092,nowhere"}, "kafka_bootstrap: got '127.0.0.1:9092,nowhere': expected host"),
+        ({"kafka_bootstrap": "10.0.0.1:9092"}, "kafka_security: PLAINTEXT off loopback is refused: got 10.0.0.1:9092"),
+        ({"kafka_prefix": "a b"}, "kafka_prefix: got 'a b':"),
+        ({"kafka_replication": 0}, "kafka_replication: got 0:"),
+        ({"kafka_security": "TLS"}, "kafka_security: got 'TLS':"),
+        ({"kafka_security": "SASL_SSL"}, "kafka_sasl_mechanism: required with kafka_security"),
+        ({"kafka_user": "hushsum"}, "kafka_user: means something with kafka_security"),
+        ({"kafka_ca_file": "ca.pem"}, "kafka_ca_file: means something with kafka_security"),
+        ({"kafka_security": "SSL", "kafka_key_file": "key.pem"}, "kafka_cert_file: a certificate and its key"),
+        ({"kafka_session_s": 0.5}, "kafka_session_s: got 0.5:"),
+        ({"postgres_dsn": None}, "postgres_dsn: required with store = postgresql, here or in the environment"),
+        ({"postgres_pool": 1}, "postgres_pool: got 1:"),
+        ({"lease_s": 0}, "lease_s: got 0:"),
+        ({"direct_producers": True}, "direct_producers: needs a directory"),
+        ({"releaser_key": "key.pem"}, "releaser_key: needs a directory"),
+        ({"directory": "keys.toml"}, "gateway_key: required with a directory in role all"),
+        ({"directory": "keys.toml", "role": "releaser"}, "releaser_key: required with a directory in role releaser"),
+    ),
+)
+def test_settings_that_do_not_fit_together_are_refused_by_name(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Config.of(**{**CLUSTER, **changes})
+
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("security", ("SASL_SSL", "SASL_PLAINTEXT"))
+def test_a_user_of_the_brokers_has_a_mechanism_a_name_and_a_password_in_a_file(security: str) -> None:
+    assert Config.of(**CLUSTER, kafka_security=security, **SASL).kafka_user == "hushsum"
+    with pytest.raises(ConfigError, match=r"^kafka_password_file: required"):
+        Config.of(**CLUSTER, kafka_security=security, **{**SASL, "kafka_password_file": None})
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    (
+        ("kafka_recovery_s", 60),
+        ("kafka_prefix", "mine"),
+        ("directory", "keys.toml"),
+        ("direct_producers", True),
+        ("postgres_pool", 4),
+    ),
+)
+def test_a_setting_of_a_part_that_is_not_used_is_refused(key: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=f"^{key}: means something with (log = kafka|store = postgresql) alone"):
+        Config.of(**NEEDED, **{key: value})
+
+
+def test_only_the_roles_that_write_entries_need_a_key() -> None:
+    signed = {**CLUSTER, "directory": "keys.toml"}
+
+    assert Config.of(**signed, role="worker", direct_producers=True).direct_producers
+    assert Config.of(**signed, role="gateway", gateway_key="gateway.pem").gateway_key == Path("gateway.pem")
+    assert Config.of(**signed, gateway_key="gateway.pem", releaser_key="releaser.pem").releaser_key is not None
+
+
+def test_windows_are_opened_by_gateways_and_with_direct_producers_by_workers_too() -> None:
+    def opens(**settings: object) -> bool:
+        return Duties.of(Config.of(**{**CLUSTER, **settings})).opens
+
+    assert opens(role="gateway")
+    assert not opens(role="worker")
+    assert opens(role="worker", direct_producers=True, directory="keys.toml")
+    assert not opens(role="releaser", direct_producers=True, directory="keys.toml", releaser_key="key.pem")
+
+
+# ------------------------------------------------------------------------------------------------- what stays secret
+
+
+@pytest.mark.parametrize(
+    "dsn",
+    (
+        f"mysql://hushsum:{PASSWORD}@127.0.0.1/counts",
+        f"hushsum:{PASSWORD}",
+        f"postgresql://hushsum:{PASSWORD}@db.example/counts",
+        f"postgresql://hushsum:{PASSWORD}@[::1/counts",
+        [PASSWORD],
+    ),
+)
+def test_a_password_is_in_no_refusal_and_in_none_of_its_causes(dsn: object) -> None:
+    with pytest.raises(ConfigError, match=r"^postgres_dsn: ") as caught:
+        Config.of(**{**CLUSTER, "postgres_dsn": dsn})
+
+    error: BaseException | None = caught.value
+    while error is not None:
+        assert PASSWORD not in str(error)
+        assert PASSWORD not in repr(error)
+        error = error.__cause__ or error.__context__
+
+
+def test_settings_show_no_password() -> None:
+    config = Config.of(**CLUSTER)
+
+    assert PASSWORD not in f"{config} {config!r} {config.model_dump()} {config.model_dump_json()}"
+    assert config.dsn == DSN
+
+
+def test_the_address_of_the_database_may_stand_in_the_environment_alone() -> None:
+    settings = {**CLUSTER, "postgres_dsn": None}
+
+    assert Config.load(None, settings, {DSN_VARIABLE: DSN}).dsn == DSN
+    assert Config.load(None, {**CLUSTER, "postgres_dsn": DSN}, {DSN_VARIABLE: "postgresql://::1/other"}).dsn == DSN
+    assert Config.load(None, NEEDED, {DSN_VARIABLE: DSN}).dsn == ""
+
+
+@pytest.mark.parametrize(
+    ("dsn", "hosts", "private"),
+    (
+        (DSN, ("127.0.0.1",), True),
+        ("postgres://u@localhost/x", ("localhost",), True),
+        ("postgresql://u@[::1]:5432/x", ("::1",), True),
+        ("postgresql:///x?host=/run/postgresql", ("/run/postgresql",), True),
+        ("postgresql:///x", (), True),
+        ("postgresql://u:p@db/x", ("db",), False),
+        ("postgresql://u:p@db/x?sslmode=prefer", ("db",), False),
+        ("postgresql://u:p@db:5432/x?sslmode=verify-full", ("db",), True),
+        ("postgresql://u:p@127.0.0.1:1,db:2/x", ("127.0.0.1", "db"), False),
+    ),
+)
+def test_a_database_off_this_machine_must_be_asked_for_tls(dsn: str, hosts: tuple[str, ...], private: bool) -> None:
+    database = Database(dsn)
+
+    assert (database.hosts, database.is_private) == (hosts, private)
+    assert Config.of(**{**CLUSTER, "postgres_dsn": dsn}, insecure=True).dsn == dsn
+    if not private:
+        with pytest.raises(ConfigError, match=r"^postgres_dsn: plaintext off loopback is refused"):
+            Config.of(**{**CLUSTER, "postgres_dsn": dsn})

@@ -35,9 +35,9 @@ async def test_no_file_of_a_running_service_can_be_read_by_others(tmp_path: Path
         await client.seal()
         await client.release()
 
-        modes = {path.name: mode(path) for path in config.data.iterdir()}
+        modes = {path.name: mode(path) for path in config.folder.iterdir()}
 
-        assert mode(config.data) == 0o700
+        assert mode(config.folder) == 0o700
         assert modes == dict.fromkeys(modes, 0o600)
         databases = {f"{name}.db{side}" for name in ("log", "store") for side in ("", "-wal", "-shm")}
         assert modes.keys() == {*databases, "lock", "receipts.jsonl", "listening.json"}

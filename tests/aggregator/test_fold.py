@@ -1,14 +1,14 @@
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
 
-from aggregator.fold import Fold, FoldState, MalformedEntry, RememberedKind, Verdict, VerdictKind
+from aggregator.fold import Fold, FoldState, RememberedKind, Verdict, VerdictKind
 from aggregator.fold_state import BLOCK
 from hushsum.delta import DeltaId, digest
 from hushsum.errors import Reason
 from hushsum.plan import Plan
-from hushsum_proto.entries import LogEntry, SealEntry
+from hushsum_proto.entries import LogEntry, RefusedEntry, SealEntry
 from tests.aggregator.deltas import COUNTERS, client_of, empty, entry, tally, tally_plan
 from tests.doubles import StoredFold, described
 
@@ -35,10 +35,11 @@ class Bench:
         self.fold = Fold(plan, 0, 1, state, **options)
         self.stored = StoredFold(state, COUNTERS)
 
-    def apply(self, *entries: LogEntry | MalformedEntry) -> list[Verdict]:
-        return self.fold.apply([*enumerate(entries, self.fold.position)])
+    def apply(self, *entries: LogEntry | RefusedEntry) -> Sequence[Verdict]:
+        start = self.fold.position
+        return self.fold.apply([*enumerate(entries, start)], start + len(entries))
 
-    def kinds(self, *entries: LogEntry | MalformedEntry) -> list[VerdictKind | Reason]:
+    def kinds(self, *entries: LogEntry | RefusedEntry) -> list[VerdictKind | Reason]:
         return [verdict.reason or verdict.kind for verdict in self.apply(*entries)]
 
     def save(self) -> None:
@@ -187,7 +188,7 @@ def test_a_sealed_window_cannot_be_written_any_more(plan: Plan) -> None:
 
 def test_malformed_entries_are_refused_counted_and_passed(plan: Plan) -> None:
     bench = Bench(plan)
-    verdicts = bench.apply(MalformedEntry("no entry"), entry(ALICE, b"\x01no delta"), entry(ALICE, b""))
+    verdicts = bench.apply(RefusedEntry(Reason.MALFORMED, "no entry"), entry(ALICE, b"\x01no delta"), entry(ALICE, b""))
     assert [(verdict.kind, verdict.reason, verdict.id) for verdict in verdicts] == [
         (VerdictKind.REFUSED, Reason.MALFORMED, None)
     ] * 3
@@ -222,7 +223,7 @@ def test_a_refused_delta_does_not_use_up_its_id(plan: Plan) -> None:
 def test_a_client_of_another_partition_is_refused(plan: Plan) -> None:
     fold = Fold(plan, 2, 4)
     own, foreign = client_of(2, 4), client_of(3, 4)
-    verdicts = fold.apply([(0, entry(foreign, tally(plan, 0, W, 1, 0))), (1, entry(own, tally(plan, 0, W, 1, 0)))])
+    verdicts = fold.apply([(0, entry(foreign, tally(plan, 0, W, 1, 0))), (1, entry(own, tally(plan, 0, W, 1, 0)))], 2)
     assert [verdict.reason or verdict.kind for verdict in verdicts] == [Reason.WRONG_PARTITION, "counted"]
 
 
@@ -428,9 +429,22 @@ def test_verdicts_are_retained_only_when_told(plan: Plan) -> None:
         assert bench.stored.verdicts == (verdicts if retained else [])
 
 
-def test_positions_must_follow_one_another(plan: Plan) -> None:
-    with pytest.raises(AssertionError, match="entry 1 where 0 comes next"):
-        Fold(plan, 0, 1).apply([(1, MalformedEntry(""))])
+def test_positions_rise_to_the_end_and_may_leave_gaps(plan: Plan) -> None:
+    fold, junk = Fold(plan, 0, 1), RefusedEntry(Reason.MALFORMED, "")
+    assert [verdict.position for verdict in fold.apply([(1, junk), (5, junk)], 9)] == [1, 5]
+    assert fold.position == 9
+    assert fold.apply([], 12) == []
+    assert fold.position == 12
+    for positions, end in (([11], 13), ([12, 12], 13), ([13, 12], 14), ([13], 13), ([], 11)):
+        with pytest.raises(AssertionError, match="do not rise"):
+            Fold(plan, 0, 1, FoldState(position=12)).apply([(position, junk) for position in positions], end)
+
+
+def test_an_entry_that_was_refused_before_the_fold_keeps_its_reason(plan: Plan) -> None:
+    fold = Fold(plan, 0, 1)
+    assert fold.apply([(0, RefusedEntry(Reason.TOO_LARGE, ""))], 1) == [
+        Verdict(VerdictKind.REFUSED, Reason.TOO_LARGE, None, None, None, 0)
+    ]
 
 
 def test_only_a_closed_window_can_be_forgotten(plan: Plan) -> None:

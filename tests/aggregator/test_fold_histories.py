@@ -57,7 +57,8 @@ def test_a_batch_equals_its_entries_one_by_one(plan: Plan, seed: int) -> None:
     made = history(plan, 1, seed)
     entries = [(position, item) for position, (item, _) in enumerate(made.parts[0].log)]
     batched, single = (Fold(plan, 0, 1, FoldState(closed_through=FIRST - 1)) for _ in range(2))
-    assert batched.apply(entries) == [verdict for each in entries for verdict in single.apply([each])]
+    one_by_one = [verdict for each in entries for verdict in single.apply([each], each[0] + 1)]
+    assert batched.apply(entries, len(entries)) == one_by_one
     states = []
     for fold in (batched, single):
         stored = StoredFold(FoldState(closed_through=FIRST - 1), COUNTERS)
@@ -74,10 +75,10 @@ def test_checkpoints_in_between_change_nothing(plan: Plan, seed: int) -> None:
         Fold(plan, 0, 1, FoldState(closed_through=FIRST - 1)),
     )
     once, often = (StoredFold(FoldState(closed_through=FIRST - 1), COUNTERS) for _ in range(2))
-    whole.apply(entries)
+    whole.apply(entries, len(entries))
     once.add(whole.checkpoint())
     for start in range(0, len(entries), 7):
-        cut.apply(entries[start : start + 7])
+        cut.apply(entries[start : start + 7], min(start + 7, len(entries)))
         often.add(cut.checkpoint())
     assert described(once.load(plan.counters_shape)) == described(often.load(plan.counters_shape))
     assert sums(once) == sums(often)

@@ -11,7 +11,8 @@ from aggregator.gateway import Gateway
 from aggregator.metrics import Metrics
 from aggregator.openings import Openings
 from aggregator.ports import Appended
-from aggregator.worker import Workers, WorkerSettings
+from aggregator.worker import WorkerSettings
+from aggregator.workers import Workers
 from hushsum.delta import DeltaId, read_header
 from hushsum_proto.answers import Answer, ServiceReason, Status
 from hushsum_proto.convert import entry_from_bytes
@@ -93,8 +94,8 @@ async def durable_ids(log: PowerLossLog) -> set[tuple[str, DeltaId]]:
     after = log.lose_power()
     found = set()
     for partition in range(after.partitions):
-        for _, data in await after.read(partition, 0, 10**6, 0.0):
-            entry = entry_from_bytes(data)
+        for logged in (await after.read(partition, 0, 10**6, 0.0)).entries:
+            entry = entry_from_bytes(logged.data)
             assert isinstance(entry, DeltaEntry)
             found.add((entry.client_id, read_header(entry.delta).id))
     return found
@@ -196,7 +197,7 @@ async def test_what_a_stopped_fold_cannot_say_is_unavailable() -> None:
     log.held = True
     answer = world.gateway.begin("alice", PLAN.id, Contributor(PLAN, 1).delta()[1])
     await world.runtime.settle()
-    await world.store.mark_closing(PLAN.id, world.openings.first_window)
+    await world.store.mark_closing(PLAN.id, world.openings.first_window, fence=0)
     await world.workers.stop()
     log.let_go()
     await world.runtime.settle()

@@ -7,7 +7,8 @@ import pytest
 from aggregator.errors import LogError, LogGapError
 from aggregator.inspect_sqlite import log_size
 from aggregator.log_sqlite import SqliteLog
-from aggregator.ports import Appended, SystemRuntime
+from aggregator.ports import Appended, Stretch, SystemRuntime
+from aggregator.records import Logged
 from tests.doubles import ManualRuntime
 
 PLAN_ID = bytes(range(32))
@@ -35,7 +36,15 @@ def items(partition: int, window: int, *texts: str) -> list[Appended]:
 
 
 async def everything(log: SqliteLog, partition: int, position: int = 0) -> list[tuple[int, bytes]]:
-    return await log.read(partition, position, 1000, 0)
+    return pairs(await log.read(partition, position, 1000, 0))
+
+
+def pairs(stretch: Stretch) -> list[tuple[int, bytes]]:
+    """Positions and bytes, of a stretch that is as this log's are: unsigned, and without holes."""
+    positions = [entry.position for entry in stretch.entries]
+    assert positions == list(range(stretch.end - len(positions), stretch.end))
+    assert all(entry == Logged(entry.position, entry.data) for entry in stretch.entries)
+    return [(entry.position, entry.data) for entry in stretch.entries]
 
 
 async def test_positions_are_consecutive_in_each_partition(log: SqliteLog) -> None:
@@ -49,8 +58,8 @@ async def test_positions_are_consecutive_in_each_partition(log: SqliteLog) -> No
 
 async def test_reading_is_limited_and_goes_on_where_it_stopped(log: SqliteLog) -> None:
     await log.append(items(0, 5, *"abcde"))
-    assert await log.read(0, 1, 2, 0) == [(1, b"b"), (2, b"c")]
-    assert await log.read(0, 5, 2, 0) == []
+    assert await log.read(0, 1, 2, 0) == Stretch((Logged(1, b"b"), Logged(2, b"c")), 3)
+    assert await log.read(0, 5, 2, 0) == Stretch((), 5)
 
 
 async def test_everything_is_there_after_reopening(path: Path, runtime: ManualRuntime) -> None:
@@ -71,7 +80,7 @@ async def test_nothing_is_read_beyond_the_end_that_is_known_while_an_append_is_o
     await ahead.append(items(0, 5, "b", "c"))
     await ahead.close()
     assert await everything(log, 0) == [(0, b"a")]
-    assert await log.read(0, 1, 10, 0) == []
+    assert await log.read(0, 1, 10, 0) == Stretch((), 1)
     await log.append(items(0, 5, "d"))
     assert await everything(log, 0) == [(0, b"a"), (1, b"b"), (2, b"c"), (3, b"d")]
 
@@ -83,7 +92,7 @@ async def test_a_reader_that_waits_is_woken_by_an_append(log: SqliteLog, runtime
     await runtime.settle()
     assert not waiting.done()
     await log.append(items(0, 5, "here"))
-    assert await waiting == [(0, b"here")]
+    assert pairs(await waiting) == [(0, b"here")]
 
 
 async def test_a_reader_that_waits_in_vain_gets_nothing(log: SqliteLog, runtime: ManualRuntime) -> None:
@@ -91,7 +100,7 @@ async def test_a_reader_that_waits_in_vain_gets_nothing(log: SqliteLog, runtime:
     await runtime.advance(1.9)
     assert not waiting.done()
     await runtime.advance(0.2)
-    assert await waiting == []
+    assert await waiting == Stretch((), 0)
 
 
 async def test_forgetting_erases_old_windows_below_the_given_positions_alone(log: SqliteLog) -> None:
@@ -134,7 +143,7 @@ async def test_many_entries_are_forgotten_in_steps(log: SqliteLog, monkeypatch: 
     await log.append([Appended(0, 5 + number % 2, b"%d" % number) for number in range(50)])
     await log.forget(5, {0: 41})
     kept = [position for position in range(50) if position % 2 == 1 or position >= 41]
-    assert [row[0] for start in kept for row in await log.read(0, start, 1, 0)] == kept
+    assert [entry.position for start in kept for entry in (await log.read(0, start, 1, 0)).entries] == kept
 
 
 async def test_no_byte_of_a_forgotten_entry_is_left_in_the_files(path: Path, log: SqliteLog) -> None:
@@ -174,6 +183,6 @@ async def test_appends_from_many_tasks_in_real_threads_get_positions_of_their_ow
     log = await SqliteLog.open(path, PLAN_ID, 1, SystemRuntime())
     given = await asyncio.gather(*(log.append(items(0, 5, str(number))) for number in range(20)))
     assert sorted(position for (position,) in given) == list(range(20))
-    read = dict(await log.read(0, 0, 100, 0))
+    read = dict(pairs(await log.read(0, 0, 100, 0)))
     assert all(read[position] == str(number).encode() for number, (position,) in enumerate(given))
     await log.close()

@@ -93,7 +93,7 @@ async def test_nothing_of_a_withheld_window_is_left_but_that_it_is_withheld(tmp_
 
 async def windows_in(site: DiskSite, table: str) -> set[int]:
     query = f"SELECT window FROM {table}"
-    found = await site.store._reader.read(lambda db: db.execute(query).fetchall())
+    found = await site.sqlite.reader.read(lambda db: db.execute(query).fetchall())
     return {window for (window,) in found}
 
 
@@ -142,7 +142,7 @@ async def test_killed_at_any_step_after_its_charge_a_window_stays_withheld_whate
     assert steps.count >= fatal
     second = await lived(tmp_path, runtime, Steps(), RELEASES)
     done = steps.names if after else steps.names[:-1]
-    withheld = "SqliteStore.reserve_outcome" in done
+    withheld = "SqlStore.reserve_outcome" in done
     shown = {
         stored.withheld for life in (first, second) for stored in life.observer.releases + life.observer.withholdings
     }
@@ -164,8 +164,8 @@ async def test_whoever_stores_it_the_outcome_of_a_race_is_that_of_the_first_char
     runtime = ManualRuntime()
     async with disk_site(tmp_path, PLAN, runtime, entropy=ReplayableEntropy(fast)) as site:
         await site.releaser.seal()
-        slow = await DiskSite.open(tmp_path, PLAN, runtime, entropy=ReplayableEntropy(first))
-        slow.releaser = Releaser(PLAN, replace(slow.releaser._ports, folds=site.workers))
+        slow = await DiskSite.open(tmp_path, PLAN, runtime, entropy=ReplayableEntropy(first), fence=site.fence)
+        slow.releaser = Releaser(PLAN, replace(slow.releaser._ports, folds=site.workers), fence=site.fence)
         honest = slow.store.commit_outcome
 
         async def overtaken(*arguments: object, **keywords: object) -> None:
@@ -198,7 +198,7 @@ async def test_a_store_from_before_a_window_was_withheld_draws_nothing_again(tmp
     runtime, entropy = ManualRuntime(), CountingEntropy(RELEASES)
     async with disk_site(tmp_path, PLAN, runtime, entropy=ReplayableEntropy(WITHHOLDS)) as site:
         await site.releaser.seal()
-        await site.store._writer.truncate()
+        await site.sqlite.writer.truncate()
         shutil.copy(tmp_path / "store.db", tmp_path / "store.old")
         await site.releaser.release()
     restore_old_store(tmp_path)

@@ -159,7 +159,7 @@ async def test_a_receipt_that_an_older_version_wrote_in_its_words_stands_for_the
 async def test_a_newer_format_is_refused_and_not_taken_for_a_torn_line(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aggregator.receipts_file.RECEIPTS_FORMAT", 3)
+    monkeypatch.setattr("aggregator.receipt.RECEIPTS_FORMAT", 3)
     await written(path, 1)
     before = content(path)
     monkeypatch.undo()

@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -90,7 +91,7 @@ async def test_a_window_stays_closing_while_a_fold_is_stopped_and_is_sealed_at_t
     async with disk_site(tmp_path, PLAN, runtime) as site:
         await site.send(0)
         await runtime.settle()
-        await site.workers._workers[1].stop()
+        await site.workers.revoked([1])
         with pytest.raises(PartitionStoppedError):
             await site.releaser.seal()
         assert await site.store.windows(PLAN.id) == {site.window: "closing"}
@@ -182,7 +183,7 @@ async def test_nothing_of_a_released_window_is_left_but_its_release(tmp_path: Pa
         assert not any(delta in left for delta in forgotten)
         assert all(delta in left for delta in kept)
         assert release.data in unpaged(tmp_path, release)
-        sketch_blocks = await site.store._reader.read(lambda db: db.execute("SELECT window FROM blocks").fetchall())
+        sketch_blocks = await site.sqlite.reader.read(lambda db: db.execute("SELECT window FROM blocks").fetchall())
         assert {window for (window,) in sketch_blocks} <= {site.window + 1}
 
 
@@ -323,16 +324,16 @@ async def step_names(folder: Path) -> list[str]:
 async def test_every_step_of_a_release_is_one_that_can_be_died_at(tmp_path: Path) -> None:
     names = await step_names(tmp_path)
     of_one_window = [
-        "SqliteStore.mark_closing",
+        "SqlStore.mark_closing",
         "SqliteLog.append",
-        *["SqliteStore.checkpoint"] * PARTITIONS,
-        "SqliteStore.reserve_outcome",
-        "SqliteStore.commit_outcome",
+        *["SqlStore.checkpoint"] * PARTITIONS,
+        "SqlStore.reserve_outcome",
+        "SqlStore.commit_outcome",
         "ReceiptsFile.write",
-        "SqliteStore.publish",
-        *["SqliteStore.checkpoint"] * PARTITIONS,
+        "SqlStore.publish",
+        *["SqlStore.checkpoint"] * PARTITIONS,
         "SqliteLog.forget",
-        "SqliteStore.forget",
+        "SqlStore.forget",
     ]
     assert names == of_one_window * 2
 
@@ -356,11 +357,11 @@ async def test_two_releasers_that_race_draw_the_same_and_it_is_stored_once(tmp_p
     async with disk_site(tmp_path, PLAN, runtime, entropy=ReplayableEntropy(b"fast")) as site:
         await site.send(0)
         await site.releaser.seal()
-        slow = await DiskSite.open(tmp_path, PLAN, runtime, entropy=ReplayableEntropy(b"slow"))
-        slow.releaser = Releaser(PLAN, replace(slow.releaser._ports, folds=site.workers))
+        slow = await DiskSite.open(tmp_path, PLAN, runtime, entropy=ReplayableEntropy(b"slow"), fence=site.fence)
+        slow.releaser = Releaser(PLAN, replace(slow.releaser._ports, folds=site.workers), fence=site.fence)
         honest = slow.store.commit_outcome
 
-        async def overtaken(plan: Plan, kind: str, window: int, data: bytes, **keywords: bool) -> None:
+        async def overtaken(plan: Plan, kind: str, window: int, data: bytes, **keywords: Any) -> None:
             assert (await site.releaser.release()).data == data
             await honest(plan, kind, window, data, **keywords)
 
@@ -379,15 +380,15 @@ async def test_who_finds_the_window_charged_by_another_is_no_spent_budget(tmp_pa
     runtime = ManualRuntime()
     async with disk_site(tmp_path, PLAN, runtime, entropy=ReplayableEntropy(b"winner")) as site:
         await site.releaser.seal()
-        slow = await DiskSite.open(tmp_path, PLAN, runtime, entropy=ReplayableEntropy(b"loser"))
-        slow.releaser = Releaser(PLAN, replace(slow.releaser._ports, folds=site.workers))
+        slow = await DiskSite.open(tmp_path, PLAN, runtime, entropy=ReplayableEntropy(b"loser"), fence=site.fence)
+        slow.releaser = Releaser(PLAN, replace(slow.releaser._ports, folds=site.workers), fence=site.fence)
         honest = slow.store.reserve_outcome
 
-        async def overtaken(*arguments: object) -> bytes:
+        async def overtaken(*arguments: object, **keywords: object) -> bytes:
             await site.releaser.release()
-            return await honest(*arguments)  # type: ignore[arg-type]  # handed on as they came
+            return await honest(*arguments, **keywords)  # type: ignore[arg-type]  # handed on as they came
 
-        slow.store.reserve_outcome = overtaken  # type: ignore[method-assign, assignment]  # the winner comes in between
+        slow.store.reserve_outcome = overtaken  # type: ignore[method-assign]  # the winner comes in between
         assert (await slow.releaser.release()).data == drawn(b"winner", site.window, {})
         assert slow.releaser.stopped == ""
         await slow.die()
@@ -401,7 +402,7 @@ async def released_once(folder: Path, runtime: ManualRuntime) -> None:
     async with disk_site(folder, PLAN, runtime, open_windows=2) as site:
         await site.send(0)
         await site.releaser.seal()
-        await site.store._writer.truncate()
+        await site.sqlite.writer.truncate()
         shutil.copy(folder / "store.db", folder / "store.old")
         await site.releaser.release()
         await site.releaser.seal()

@@ -138,7 +138,7 @@ async def test_what_a_reader_keeps_from_being_erased_is_erased_once_it_lets_go(t
         delta, reader = await released_under_a_reader(site, runtime)
         assert "a reader keeps deleted bytes" in site.observer.pending[-1]
         assert delta in site.files()
-        blocks = await site.store._reader.read(lambda db: db.execute("SELECT window FROM blocks").fetchall())
+        blocks = await site.sqlite.reader.read(lambda db: db.execute("SELECT window FROM blocks").fetchall())
         assert (site.window,) not in blocks, "the store does not wait for the log"
         reader.close()
         if by == "loop":

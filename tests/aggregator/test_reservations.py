@@ -1,7 +1,6 @@
 """What charges an outcome fixes it: whatever fails between its charge and its storing, every draw of it is the same."""
 
 import asyncio
-import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
@@ -22,6 +21,7 @@ from hushsum.releases import Release, spend_of
 from hushsum.sketch import Sketch
 from tests.aggregator.deltas import tally_plan
 from tests.aggregator.disk_site import DiskSite, disk_site
+from tests.aggregator.stores import sqlite_of
 from tests.aggregator.test_outcomes import key_of
 from tests.doubles import CrashError, ManualRuntime, Steps
 
@@ -80,7 +80,7 @@ async def test_on_a_full_disk_every_draw_of_a_release_is_the_same_and_it_is_stor
     async with disk_site(tmp_path, PLAN, entropy=Alternating(released=True)) as site:
         await site.send(0)
         await site.releaser.seal()
-        database = site.store._writer._connection
+        database = sqlite_of(site.store).writer._connection
 
         def fill(draws: int) -> None:
             if draws == 1:
@@ -105,7 +105,7 @@ async def test_the_charge_itself_fits_or_nothing_is_drawn(tmp_path: Path, monkey
     source, draws = Alternating(released=True), Draws(monkeypatch)
     async with disk_site(tmp_path, PLAN, entropy=source) as site:
         await site.releaser.seal()
-        database = site.store._writer._connection
+        database = sqlite_of(site.store).writer._connection
         database.execute("CREATE TABLE filler (data BLOB)")
         database.execute(
             "CREATE TRIGGER large AFTER INSERT ON reservations BEGIN INSERT INTO filler VALUES (zeroblob(90000)); END"
@@ -167,7 +167,7 @@ async def test_a_draw_whose_caller_goes_away_is_the_same_when_it_is_drawn_again(
         assert (stored.withheld, await charged(site)) == (not released, not released)
 
 
-@pytest.mark.parametrize("step", ["SqliteStore.reserve_outcome", "SqliteStore.commit_outcome"])
+@pytest.mark.parametrize("step", ["SqlStore.reserve_outcome", "SqlStore.commit_outcome"])
 async def test_killed_between_its_charge_and_its_storing_a_window_gets_the_outcome_that_was_fixed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, released: bool, step: str
 ) -> None:
@@ -214,7 +214,8 @@ async def test_a_full_disk_and_a_second_releaser_draw_what_the_first_one_charged
         monkeypatch.setattr(site.store, "commit_outcome", failing)
         with pytest.raises(StoreError, match="no room"):
             await site.releaser.release()
-        other = await DiskSite.open(tmp_path, PLAN, runtime, entropy=Alternating(released=not released))
+        source = Alternating(released=not released)
+        other = await DiskSite.open(tmp_path, PLAN, runtime, entropy=source, fence=site.fence)
         other.releaser._ports = site.releaser._ports
         stored = await other.releaser.release()
         monkeypatch.setattr(site.store, "commit_outcome", honest)
@@ -239,7 +240,7 @@ async def test_counters_that_changed_after_their_charge_are_damage_and_are_not_d
         await site.releaser.seal()
         with pytest.raises(MemoryError):
             await site.releaser.release()
-        await site.store._writer.write(lambda db: db.execute("UPDATE counts SET data = x'0109'").rowcount)
+        await sqlite_of(site.store).writer.write(lambda db: db.execute("UPDATE counts SET data = x'0109'").rowcount)
         for _ in range(3):
             with pytest.raises(StoreError, match="are not those that its outcome was charged for"):
                 await site.releaser.release()
@@ -290,7 +291,9 @@ async def test_once_it_has_its_outcome_a_windows_key_and_digest_are_in_no_file(
         site.releaser._store.commit_outcome = looked  # type: ignore[method-assign]  # looks at the files
         await site.releaser.release()
         assert not any(secret in site.files() for secret in secrets)
-        assert not await site.store._reader.read(lambda db: db.execute("SELECT * FROM reservations").fetchall())
+        assert not await sqlite_of(site.store).reader.read(
+            lambda db: db.execute("SELECT * FROM reservations").fetchall()
+        )
     assert not any(secret in site.files() for secret in secrets)
 
 
@@ -309,14 +312,14 @@ async def test_what_a_charge_writes_has_the_same_size_whatever_was_collected(
             for number in range(clients):
                 await site.send(number, records=number % 3 + 1)
             await site.releaser.seal()
-            await site.store._writer.truncate()
+            await sqlite_of(site.store).writer.truncate()
             with pytest.raises(MemoryError):
                 await site.releaser.release()
             query = (
                 "SELECT total_changes(), length(kind), length(key), length(digest), length(fields), "
                 "typeof(key), typeof(digest) FROM reservations JOIN spends USING (kind, window)"
             )
-            before = site.store._writer._connection.execute(query).fetchall()
+            before = sqlite_of(site.store).writer._connection.execute(query).fetchall()
             sizes.append((before[0][1:], len(before), (folder / "store.db-wal").stat().st_size))
     assert len(set(sizes)) == 1, sizes
 
@@ -327,11 +330,11 @@ async def test_a_store_from_before_reservations_is_released_from(tmp_path: Path)
         await site.send(0)
         await site.releaser.seal()
     database = sqlite3.connect(tmp_path / "store.db")
-    database.execute("DROP TABLE reservations")
+    for table in ("reservations", "leases"):
+        database.execute(f"DROP TABLE {table}")
     database.execute("PRAGMA user_version=1")
     database.commit()
     database.close()
-    shutil.copy(tmp_path / "store.db", tmp_path / "kept")
     async with disk_site(tmp_path, PLAN, runtime, entropy=Alternating(released=True)) as site:
         stored: StoredOutcome = await site.releaser.release()
         assert (stored.withheld, await charged(site)) == (False, False)

@@ -20,7 +20,7 @@ from aggregator.config import Config
 from aggregator.errors import AggregatorError, ConfigError, PartitionStoppedError
 from aggregator.ports import Appended, Log
 from aggregator.service import Service
-from aggregator.store_sqlite import SqliteStore
+from aggregator.store_sqlite import open_sqlite_store
 from hushsum import Plan
 from hushsum.entropy import OsEntropy
 from hushsum.releases import Release, draw
@@ -56,7 +56,7 @@ async def test_a_plan_of_more_counters_than_the_service_may_hold_is_refused_befo
     with pytest.raises(ConfigError, match=f"has {counters} counters .* at most counters_max = {counters - 1}"):
         async with service_of(config):
             pass
-    store = await SqliteStore.open(tmp_path / "data" / "store.db", SetRuntime())
+    store = await open_sqlite_store(tmp_path / "data" / "store.db", SetRuntime())
     assert await store.plan_named(PLAN.name) is None
     await store.close()
     async with service_of(config_of(tmp_path, PLAN, counters_max=counters)) as service:
@@ -190,7 +190,8 @@ async def test_a_stop_answers_what_was_accepted_and_refuses_the_rest(tmp_path: P
     assert end is grpc.StatusCode.UNAVAILABLE
     async with service_of(config) as service:
         assert await ends_of(service) == [5]
-        assert (await service.store.positions(PLAN.id)) == {0: 5}, "the last checkpoint holds all of it"
+        marks = await service.store.fold_marks(PLAN.id)
+        assert [mark.position for mark in marks.values()] == [5], "the last checkpoint holds all of it"
 
 
 async def answer_of(call: "grpc.aio.StreamStreamCall[pb.SubmitRequest, pb.SubmitReply]") -> pb.SubmitReply:
@@ -202,12 +203,12 @@ async def answer_of(call: "grpc.aio.StreamStreamCall[pb.SubmitRequest, pb.Submit
 async def test_a_ready_service_says_where_it_listens_and_a_stopped_one_does_not(tmp_path: Path) -> None:
     config = config_of(tmp_path, PLAN, metrics_listen="127.0.0.1:0")
     async with service_of(config) as service:
-        listening = json.loads((config.data / "listening.json").read_text())
+        listening = json.loads((config.folder / "listening.json").read_text())
         assert listening == {"grpc": service.grpc, "metrics": service.metrics_page, "pid": os.getpid()}
         async with RawClient(listening["grpc"]) as client:
             assert (await client.hello()).plan_id == PLAN.id
 
-    assert not (config.data / "listening.json").exists()
+    assert not (config.folder / "listening.json").exists()
 
 
 async def test_a_folder_is_held_by_one_service_at_a_time(tmp_path: Path) -> None:
@@ -393,8 +394,10 @@ async def commit_unpublished(service: Service) -> None:
     sealed = await service.store.sealed_window(PLAN, WINDOW)
     assert sealed is not None
     release = draw(sealed.sketch, kind="tumbling", window=WINDOW, entropy=OsEntropy(), accounted=True)
-    await service.store.reserve_outcome(PLAN, "tumbling", WINDOW, sealed.digest(), OsEntropy())
-    await service.store.commit_outcome(PLAN, "tumbling", WINDOW, release.to_bytes())
+    fence = await service.store.acquire_lease(PLAN.id, "test", "", 10.0)
+    assert fence is not None
+    await service.store.reserve_outcome(PLAN, "tumbling", WINDOW, sealed.digest(), OsEntropy(), fence=fence)
+    await service.store.commit_outcome(PLAN, "tumbling", WINDOW, release.to_bytes(), fence=fence)
 
 
 async def test_another_plans_releases_are_not_here(tmp_path: Path) -> None:
@@ -420,6 +423,8 @@ async def test_the_status_shows_windows_and_ledger(tmp_path: Path) -> None:
         assert (status.epsilon_total, status.epsilon_spent, status.epsilon_left) == ("100", "1", "99")
         assert (released.epsilon_spent, released.epsilon_left) == ("1", "99")
         assert not status.releasing_stopped
+        assert (status.role, status.releaser_address) == ("all", service.grpc)
+        assert [(fold.partition, fold.lag, fold.stopped) for fold in status.folds] == [(n, 0, "") for n in range(3)]
 
 
 async def status_of(client: RawClient) -> ServiceStatus:
@@ -428,7 +433,7 @@ async def status_of(client: RawClient) -> ServiceStatus:
 
 async def test_damaged_receipts_stop_releasing_and_nothing_else(tmp_path: Path) -> None:
     config, runtime = config_of(tmp_path, PLAN, skew_s=3600.0), SetRuntime()
-    receipts = config.data / "receipts.jsonl"
+    receipts = config.folder / "receipts.jsonl"
     async with service_of(config, runtime) as service, RawClient(service.grpc) as client:
         await client.seal()
         await client.release()

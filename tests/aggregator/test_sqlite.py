@@ -5,12 +5,16 @@ from pathlib import Path
 import pytest
 
 from aggregator import sqlite
-from aggregator.errors import LogError, StoreError
+from aggregator.errors import LogError, StoreError, StoreUnavailableError
 from aggregator.log_sqlite import LOG_FILE, SqliteLog
 from aggregator.ports import SystemRuntime
+from aggregator.sql import Transaction
+from aggregator.sql_sqlite import run_to_end
 from aggregator.sqlite import Database, DatabaseKind
 from aggregator.store_schema import STORE_FILE
-from aggregator.store_sqlite import SqliteStore
+from aggregator.store_sqlite import open_sqlite_store
+from tests.aggregator.deltas import tally_plan
+from tests.aggregator.stores import sqlite_of
 from tests.doubles import ManualRuntime
 
 KINDS = pytest.mark.parametrize("kind", [LOG_FILE, STORE_FILE], ids=lambda kind: kind.what)
@@ -26,8 +30,8 @@ async def test_every_writing_connection_of_log_and_store_waits_for_the_disk_and_
     tmp_path: Path,
 ) -> None:
     log = await SqliteLog.open(tmp_path / "log.db", PLAN_ID, 1, ManualRuntime())
-    store = await SqliteStore.open(tmp_path / "store.db", ManualRuntime())
-    for database in (log._writer, store._writer):
+    store = await open_sqlite_store(tmp_path / "store.db", ManualRuntime())
+    for database in (log._writer, sqlite_of(store).writer):
         came = settings(database._connection)
         assert came == {
             "journal_mode": "wal",
@@ -74,21 +78,6 @@ def test_a_newer_format_is_refused_by_writers_and_readers_and_left_alone(kind: D
         with pytest.raises(kind.error, match=f"has format {kind.version + 1}; this version reads up to {kind.version}"):
             opens(path)
     assert path.read_bytes() == before
-
-
-def test_a_store_of_format_1_is_read_as_it_is_and_is_of_this_format_once_it_is_written(tmp_path: Path) -> None:
-    path = tmp_path / "store.db"
-    connection = STORE_FILE.open_writing(path)
-    tables = "SELECT type, name, sql FROM sqlite_master ORDER BY name"
-    wanted = connection.execute(tables).fetchall()
-    connection.execute("DROP TABLE reservations")
-    connection.execute("PRAGMA user_version=1")
-    connection.close()
-    for opens, version in ((STORE_FILE.open_reading, 1), (STORE_FILE.open_writing, 2), (STORE_FILE.open_reading, 2)):
-        connection = opens(path)
-        assert connection.execute("PRAGMA user_version").fetchone() == (version,)
-        assert (connection.execute(tables).fetchall() == wanted) == (version == 2)
-        connection.close()
 
 
 def test_another_kind_of_file_is_refused(tmp_path: Path) -> None:
@@ -160,3 +149,35 @@ async def test_truncating_waits_for_a_reader_and_says_so_when_it_stays(tmp_path:
     assert (tmp_path / "log.db-wal").stat().st_size == 0
     reader.close()
     await database.close()
+
+
+# ------------------------------------------------------------------------------------------------- the store's SQL
+
+
+async def test_placeholders_stand_in_any_order_and_as_often_as_needed(tmp_path: Path) -> None:
+    store = await open_sqlite_store(tmp_path / "store.db", ManualRuntime())
+
+    async def asked(tx: Transaction) -> list[tuple[object, ...]]:
+        return await tx.fetch("SELECT $2, $1, $2 || $3", "a", "b", "c")
+
+    assert await store.database.read(asked) == [("b", "a", "bc")]
+    await store.close()
+
+
+async def test_a_store_that_another_process_keeps_busy_is_unavailable_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "_BUSY_MS", 10)
+    store = await open_sqlite_store(tmp_path / "store.db", ManualRuntime())
+    other = sqlite3.connect(tmp_path / "store.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreUnavailableError, match="locked"):
+        await store.register(tally_plan(), 1, 0)
+    other.close()
+    await store.register(tally_plan(), 1, 0)
+    await store.close()
+
+
+def test_work_that_waits_inside_a_transaction_is_found() -> None:
+    with pytest.raises(AssertionError, match="waits for something else"):
+        run_to_end(asyncio.sleep(0))

@@ -1,116 +1,87 @@
-"""What a store promises, asked of the real one and of the double that stands in for it."""
+"""What a store promises, asked of both databases, of the same tables in memory, and of the double."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from aggregator.errors import OutcomeExistsError, StaleCheckpointError, StoreError, WindowOrderError
+from aggregator.errors import FencedError, OutcomeExistsError, StaleCheckpointError, StoreError, WindowOrderError
 from aggregator.fold import Checkpoint, Fold, FoldState
 from aggregator.inspect_sqlite import read_sealed, read_verdicts
 from aggregator.ports import Store
-from aggregator.store_sqlite import SqliteStore
+from aggregator.store_sql import SqlStore
+from aggregator.store_sqlite import memory_store, open_sqlite_store
 from hushsum.errors import BudgetError
 from hushsum.plan import Plan
-from hushsum.privacy.event import TUMBLING, Spend
-from hushsum.releases import spend_of
-from hushsum_proto.entries import LogEntry, SealEntry
+from hushsum.privacy.event import TUMBLING
+from hushsum_proto.entries import LogEntry
+from simulator.backends.postgres import Postgres
 from tests.aggregator.deltas import client_of, entry, tally, tally_plan
-from tests.aggregator.histories import FIRST, History, Partition
+from tests.aggregator.histories import History, Partition
+from tests.aggregator.stores import (
+    DIGEST,
+    FENCE,
+    PARTITIONS,
+    PLAN,
+    Folding,
+    Given,
+    W,
+    committed,
+    postgres_store,
+    prepared,
+    reserved,
+    seal,
+    sealed,
+    spend,
+)
 from tests.doubles import ManualRuntime, MemoryStore, described
 
-W = FIRST
-PARTITIONS = 2
-PLAN = tally_plan(records_per_client=3, total_epsilon=2)  # enough for two windows
+
+@pytest.fixture(scope="module")
+def postgres_dsn(postgres: Postgres) -> str:
+    return postgres.fresh_database()
 
 
-async def real_store(folder: Path) -> SqliteStore:
-    return await SqliteStore.open(folder / "store.db", ManualRuntime())
+async def file_store(folder: Path) -> SqlStore:
+    return await open_sqlite_store(folder / "store.db", ManualRuntime())
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["double", "memory", "sqlite", "postgresql"])
 async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
-    opened: Store = MemoryStore() if request.param == "memory" else await real_store(tmp_path)
-    await opened.register(PLAN, PARTITIONS, W)
+    opened: Store
+    match request.param:
+        case "double":
+            opened = MemoryStore()
+        case "memory":
+            opened = memory_store(ManualRuntime())
+        case "sqlite":
+            opened = await file_store(tmp_path)
+        case _:
+            opened = await postgres_store(request.getfixturevalue("postgres_dsn"))
+    await prepared(opened)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+async def sql_store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[SqlStore]:
+    if request.param == "sqlite":
+        opened = await file_store(tmp_path)
+    else:
+        opened = await postgres_store(request.getfixturevalue("postgres_dsn"))
+    await prepared(opened)
     yield opened
     await opened.close()
 
 
 @pytest.fixture
-async def sqlite_store(tmp_path: Path) -> AsyncIterator[SqliteStore]:
-    opened = await real_store(tmp_path)
-    await opened.register(PLAN, PARTITIONS, W)
+async def sqlite_store(tmp_path: Path) -> AsyncIterator[SqlStore]:
+    opened = await file_store(tmp_path)
+    await prepared(opened)
     yield opened
     await opened.close()
-
-
-def spend(window: int, plan: Plan = PLAN) -> Spend:
-    return spend_of(plan, kind=TUMBLING, window=window)
-
-
-DIGEST = b"d" * 32  # the store compares it, and looks no further
-
-
-async def reserved(store: Store, window: int = W, key: bytes = b"k" * 32) -> bytes:
-    """The key that the store gives to a window, which is offered this one."""
-    return await store.reserve_outcome(PLAN, TUMBLING, window, DIGEST, Given(key))
-
-
-async def committed(store: Store, window: int, data: bytes, *, withheld: bool = False) -> None:
-    await reserved(store, window)
-    await store.commit_outcome(PLAN, TUMBLING, window, data, withheld=withheld)
-
-
-class Given:
-    """A source that gives one key, once."""
-
-    def __init__(self, key: bytes) -> None:
-        self.left = [key]
-
-    def read(self, size: int) -> bytes:
-        key = self.left.pop()
-        assert len(key) == size
-        return key
-
-
-class Folding:
-    """A fold that works on a store."""
-
-    def __init__(self, store: Store, partition: int, fold: Fold) -> None:
-        self.store, self.partition, self.fold = store, partition, fold
-
-    @classmethod
-    async def of(cls, store: Store, partition: int, *, retain_verdicts: bool = False) -> "Folding":
-        state = await store.load_fold(PLAN, partition)
-        return cls(store, partition, Fold(PLAN, partition, PARTITIONS, state, retain_verdicts=retain_verdicts))
-
-    async def apply(self, *entries: LogEntry) -> Checkpoint:
-        self.fold.apply([*enumerate(entries, self.fold.position)])
-        change = self.fold.checkpoint()
-        await self.store.checkpoint(PLAN, self.partition, change)
-        return change
-
-    def delta(self, number: int, window: int = W, sequence: int = 0, records: int = 1) -> LogEntry:
-        client = client_of(self.partition, PARTITIONS)
-        return entry(client, tally(PLAN, number, window, 2**63 + 5, sequence, records))
-
-
-def seal(window: int = W) -> SealEntry:
-    return SealEntry(PLAN.id, window, 0)
-
-
-async def sealed(store: Store, windows: Sequence[int] = (W,)) -> None:
-    """Opens, closes and seals windows in every partition."""
-    await store.open_windows(PLAN.id, windows[0], windows[-1])
-    folds = [await Folding.of(store, partition) for partition in range(PARTITIONS)]
-    for folding in folds:
-        await folding.apply(folding.delta(7 + folding.partition, windows[0]))
-    for window in windows:
-        await store.mark_closing(PLAN.id, window)
-        for folding in folds:
-            await folding.apply(seal(window))
 
 
 # ----------------------------------------------------------------------------------------------------------- plans
@@ -134,9 +105,9 @@ async def test_another_number_of_partitions_is_refused(store: Store) -> None:
         await store.register(PLAN, PARTITIONS + 1, W)
 
 
-async def test_a_changed_plan_of_the_same_name_is_refused(sqlite_store: SqliteStore) -> None:
+async def test_a_changed_plan_of_the_same_name_is_refused(sql_store: SqlStore) -> None:
     with pytest.raises(StoreError, match="another plan named 'test'"):
-        await sqlite_store.register(tally_plan(), 1, W)
+        await sql_store.register(tally_plan(), 1, W)
 
 
 def named(name: str, plan: Plan) -> Plan:
@@ -145,18 +116,18 @@ def named(name: str, plan: Plan) -> Plan:
 
 
 async def test_a_second_plan_of_the_population_may_lower_its_limits_and_never_raise_them(
-    sqlite_store: SqliteStore,
+    sql_store: SqlStore,
 ) -> None:
     with pytest.raises(BudgetError, match="never raise"):
-        await sqlite_store.register(named("raises", tally_plan(records_per_client=3, total_epsilon=3)), 1, W)
-    assert await sqlite_store.plan_named("raises") is None
-    await sqlite_store.register(named("lowers", tally_plan(records_per_client=3, total_epsilon="1.5")), 1, W)
-    assert (await sqlite_store.account("")).limits.epsilon == 1.5
+        await sql_store.register(named("raises", tally_plan(records_per_client=3, total_epsilon=3)), 1, W)
+    assert await sql_store.plan_named("raises") is None
+    await sql_store.register(named("lowers", tally_plan(records_per_client=3, total_epsilon="1.5")), 1, W)
+    assert (await sql_store.account("")).limits.epsilon == 1.5
 
 
-async def test_a_plan_whose_spends_would_imply_nothing_for_the_population_is_refused(sqlite_store: SqliteStore) -> None:
+async def test_a_plan_whose_spends_would_imply_nothing_for_the_population_is_refused(sql_store: SqlStore) -> None:
     with pytest.raises(BudgetError, match="none"):
-        await sqlite_store.register(named("records", tally_plan(total_epsilon=2)), 1, W)
+        await sql_store.register(named("records", tally_plan(total_epsilon=2)), 1, W)
 
 
 # --------------------------------------------------------------------------------------------------------- windows
@@ -164,7 +135,7 @@ async def test_a_plan_whose_spends_would_imply_nothing_for_the_population_is_ref
 
 async def test_windows_that_are_there_stay_as_they_are_when_they_are_opened(store: Store) -> None:
     await store.open_windows(PLAN.id, W, W + 1)
-    await store.mark_closing(PLAN.id, W)
+    await store.mark_closing(PLAN.id, W, fence=FENCE)
     await store.open_windows(PLAN.id, W, W + 2)
     assert await store.windows(PLAN.id) == {W: "closing", W + 1: "open", W + 2: "open"}
     assert await store.states(PLAN.id, W + 1, W + 1) == {W + 1: "open"}
@@ -177,7 +148,7 @@ async def test_nothing_opens_before_the_first_window(store: Store) -> None:
 
 async def test_closing_a_window_skips_what_nobody_had_open_before_it(store: Store) -> None:
     await store.open_windows(PLAN.id, W + 2, W + 2)
-    await store.mark_closing(PLAN.id, W + 2)
+    await store.mark_closing(PLAN.id, W + 2, fence=FENCE)
     await store.open_windows(PLAN.id, W, W + 2)
     assert await store.windows(PLAN.id) == {W: "skipped", W + 1: "skipped", W + 2: "closing"}
     assert await store.unfinished(PLAN.id) == {W + 2: "closing"}
@@ -187,15 +158,15 @@ async def test_windows_close_in_order(store: Store) -> None:
     await store.open_windows(PLAN.id, W, W + 1)
     for window in (W + 1, W + 2):
         with pytest.raises(WindowOrderError):
-            await store.mark_closing(PLAN.id, window)
+            await store.mark_closing(PLAN.id, window, fence=FENCE)
     assert await store.windows(PLAN.id) == {W: "open", W + 1: "open"}
-    await store.mark_closing(PLAN.id, W)
-    await store.mark_closing(PLAN.id, W)
+    await store.mark_closing(PLAN.id, W, fence=FENCE)
+    await store.mark_closing(PLAN.id, W, fence=FENCE)
 
 
 async def test_a_window_is_sealed_when_the_last_partition_has_stored_it(store: Store) -> None:
     await store.open_windows(PLAN.id, W, W)
-    await store.mark_closing(PLAN.id, W)
+    await store.mark_closing(PLAN.id, W, fence=FENCE)
     for partition in range(PARTITIONS):
         assert await store.sealed_window(PLAN, W) is None
         assert await store.windows(PLAN.id) == {W: "closing"}
@@ -212,29 +183,56 @@ async def test_a_fold_goes_on_where_it_was_stored(store: Store) -> None:
     await folding.apply(folding.delta(3, records=2), folding.delta(4, W + 1, sequence=1))
     again = await Folding.of(store, 1)
     assert again.fold.position == 2
-    verdicts = again.fold.apply(
-        [*enumerate([again.delta(3, records=2), again.delta(5, sequence=2, records=2), again.delta(6, sequence=2)], 2)]
-    )
+    entries = [again.delta(3, records=2), again.delta(5, sequence=2, records=2), again.delta(6, sequence=2)]
+    verdicts = again.fold.apply([*enumerate(entries, 2)], 5)
     assert [verdict.reason or verdict.kind for verdict in verdicts] == ["duplicate", "too_many_records", "id_reused"]
-    assert await store.positions(PLAN.id) == {0: 0, 1: 2}
+    nothing = -(2**63)
+    assert await store.fold_marks(PLAN.id) == {0: (0, W - 1, nothing), 1: (2, W - 1, nothing)}
 
 
 async def test_a_new_partition_has_everything_before_the_first_window_closed(store: Store) -> None:
-    state = await store.load_fold(PLAN, 0)
-    assert state is not None
-    assert (state.position, state.closed_through) == (0, W - 1)
-    assert await store.load_fold(PLAN, PARTITIONS) is None
+    claimed = await store.claim_partition(PLAN, 0, "test")
+    assert claimed is not None
+    assert (claimed.state.position, claimed.state.closed_through) == (0, W - 1)
+    assert await store.claim_partition(PLAN, PARTITIONS, "test") is None
 
 
 async def test_a_checkpoint_from_before_the_stored_one_is_stale(store: Store) -> None:
-    slow, fast = await Folding.of(store, 0), await Folding.of(store, 0)
+    fast = await Folding.of(store, 0)
+    slow = Folding(store, 0, Fold(PLAN, 0, PARTITIONS, FoldState(closed_through=W - 1)), fast.fence)
     await fast.apply(fast.delta(1), fast.delta(2, sequence=1))
     with pytest.raises(StaleCheckpointError):
         await slow.apply(slow.delta(1))
-    state = await store.load_fold(PLAN, 0)
-    assert state is not None
-    assert state.position == 2
-    assert state.windows[W].counters[0, 0, :4].tolist() == [0, 1, 1, 0]
+    await unchanged_by_the_slow_one(store)
+
+
+async def test_who_lost_a_partition_stores_nothing_more_of_it(store: Store) -> None:
+    slow = await Folding.of(store, 0)
+    await slow.apply(slow.delta(1))
+    fast = await Folding.of(store, 0)
+    assert fast.fence > slow.fence
+    slow.take(slow.delta(9, sequence=8), slow.delta(9, sequence=9), seal())  # further on than what is stored
+    with pytest.raises(FencedError):
+        await slow.apply()
+    await fast.apply(fast.delta(2, sequence=1))
+    with pytest.raises(FencedError):
+        await slow.apply(slow.delta(9, sequence=10))
+    await unchanged_by_the_slow_one(store)
+
+
+async def unchanged_by_the_slow_one(store: Store) -> None:
+    claimed = await store.claim_partition(PLAN, 0, "test")
+    assert claimed is not None
+    assert (claimed.state.position, claimed.state.closed_through) == (2, W - 1)
+    assert claimed.state.windows[W].counters[0, 0, :10].tolist() == [0, 1, 1, 0, 0, 0, 0, 0, 0, 0]
+
+
+async def test_a_stream_is_remembered_as_its_partition_stored_it(store: Store) -> None:
+    folding, client = await Folding.of(store, 1), client_of(1, PARTITIONS)
+    change = await folding.apply(folding.delta(3), seal())
+    ((key, (_, packed)),) = change.streams.items()
+    assert await store.stream_memory(PLAN.id, 1, client, key.stream) == (packed, (2, W, -(2**63)))
+    assert await store.stream_memory(PLAN.id, 1, client, 7) == (None, (2, W, -(2**63)))
 
 
 async def test_the_sealed_sum_is_that_of_all_partitions(store: Store) -> None:
@@ -259,9 +257,8 @@ async def test_sealed_counters_never_change_again(store: Store) -> None:
     folding = await Folding.of(store, 0)
     await folding.apply(folding.delta(1), seal())
     late = Fold(PLAN, 0, PARTITIONS, FoldState(position=2))  # a fold that has not heard of the seal
-    late.apply([(2, folding.delta(2, sequence=1)), (3, seal())])
     with pytest.raises(AssertionError):
-        await store.checkpoint(PLAN, 0, late.checkpoint())
+        await Folding(store, 0, late, folding.fence).apply(folding.delta(2, sequence=1), seal())
 
 
 def noting(changes: list[tuple[int, Checkpoint]], part: Partition) -> Callable[[Checkpoint], None]:
@@ -275,24 +272,31 @@ def noting(changes: list[tuple[int, Checkpoint]], part: Partition) -> Callable[[
 
 
 async def test_the_real_store_gives_back_what_the_double_gives_back(
-    sqlite_store: SqliteStore, seed: int, monkeypatch: pytest.MonkeyPatch
+    sql_store: SqlStore, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whole random histories: every checkpoint goes to both."""
     history = History(PLAN, PARTITIONS, seed)
     double = MemoryStore()
-    await double.register(PLAN, PARTITIONS, W)
+    await prepared(double)
+    fences = {}
+    for target in (sql_store, double):
+        for partition in range(PARTITIONS):
+            claimed = await target.claim_partition(PLAN, partition, "test")
+            assert claimed is not None
+            fences[target, partition] = claimed.fence
     changes: list[tuple[int, Checkpoint]] = []
     for part in history.parts:
         monkeypatch.setattr(part.stored, "add", noting(changes, part))
     history.run(400)
     for number, (partition, change) in enumerate(changes):
-        for target in (sqlite_store, double):
-            await target.checkpoint(PLAN, partition, change)
+        for target in (sql_store, double):
+            await target.checkpoint(PLAN, partition, change, fence=fences[target, partition])
         if number % 10 == 0 or number == len(changes) - 1:
-            real, model = [await target.load_fold(PLAN, partition) for target in (sqlite_store, double)]
+            real, model = [await target.claim_partition(PLAN, partition, "test") for target in (sql_store, double)]
             assert real is not None
             assert model is not None
-            assert described(real) == described(model), f"seed {seed}, checkpoint {number}"
+            fences |= {(sql_store, partition): real.fence, (double, partition): model.fence}
+            assert described(real.state) == described(model.state), f"seed {seed}, checkpoint {number}"
 
 
 # -------------------------------------------------------------------------------------------------------- outcomes
@@ -305,7 +309,7 @@ async def test_an_outcome_is_stored_with_its_charge_and_shown_when_it_is_publish
     assert (await store.account("")).spends == (spend(W),)
     assert [release.data for release in await store.unpublished(PLAN.id)] == [b"the draw"]
     assert await store.outcome(PLAN.id, TUMBLING, W) is None
-    await store.publish(PLAN.id, TUMBLING, W)
+    await store.publish(PLAN.id, TUMBLING, W, fence=FENCE)
     shown = await store.outcome(PLAN.id, TUMBLING, W)
     assert shown is not None
     assert shown.data == b"the draw"
@@ -320,7 +324,7 @@ async def test_a_second_draw_is_refused_and_not_charged(store: Store) -> None:
     with pytest.raises(OutcomeExistsError):
         await reserved(store)
     with pytest.raises(OutcomeExistsError):
-        await store.commit_outcome(PLAN, TUMBLING, W, b"second")
+        await store.commit_outcome(PLAN, TUMBLING, W, b"second", fence=FENCE)
     assert [release.data for release in await store.unpublished(PLAN.id)] == [b"first"]
     assert len((await store.account("")).spends) == 1
 
@@ -346,7 +350,7 @@ async def test_a_withheld_window_is_stored_listed_and_given_back_as_withheld(sto
     assert await store.unfinished(PLAN.id) == {}
     assert (await store.account("")).spends == (charged, spend(W + 1))
     assert [(each.window, each.withheld) for each in await store.unpublished(PLAN.id)] == [(W, True), (W + 1, False)]
-    await store.publish(PLAN.id, TUMBLING, W)
+    await store.publish(PLAN.id, TUMBLING, W, fence=FENCE)
     shown = await store.outcome(PLAN.id, TUMBLING, W)
     assert shown is not None
     assert (shown.data, shown.withheld) == (b"says so", True)
@@ -358,7 +362,7 @@ async def test_a_withheld_window_cannot_have_another_outcome(store: Store) -> No
     await committed(store, W, b"says so", withheld=True)
     for withheld in (True, False):
         with pytest.raises(OutcomeExistsError):
-            await store.commit_outcome(PLAN, TUMBLING, W, b"the draw", withheld=withheld)
+            await store.commit_outcome(PLAN, TUMBLING, W, b"the draw", withheld=withheld, fence=FENCE)
     assert await store.windows(PLAN.id) == {W: "withheld"}
     assert len((await store.account("")).spends) == 1
 
@@ -367,7 +371,7 @@ async def test_what_is_not_charged_first_is_not_stored(store: Store) -> None:
     await sealed(store)
     for withheld in (True, False):
         with pytest.raises(StoreError, match="not charged before it was drawn"):
-            await store.commit_outcome(PLAN, TUMBLING, W, b"draw", withheld=withheld)
+            await store.commit_outcome(PLAN, TUMBLING, W, b"draw", withheld=withheld, fence=FENCE)
     assert await store.unfinished(PLAN.id) == {W: "sealed"}
     assert await store.outcomes(PLAN.id) == []
 
@@ -377,7 +381,7 @@ async def test_until_an_outcome_is_stored_it_costs_what_a_release_costs(store: S
     await reserved(store)
     assert (await store.account("")).spends == (spend(W),)
     assert await store.unfinished(PLAN.id) == {W: "sealed"}
-    await store.commit_outcome(PLAN, TUMBLING, W, b"says so", withheld=True)
+    await store.commit_outcome(PLAN, TUMBLING, W, b"says so", withheld=True, fence=FENCE)
     assert (await store.account("")).spends == (replace(spend(W), events=()),)
     assert (await store.account("")).spent.epsilon == 0
 
@@ -393,14 +397,16 @@ async def test_each_window_has_a_key_of_its_own(store: Store) -> None:
     await sealed(store, (W, W + 1))
     for window, key in ((W, b"a" * 32), (W + 1, b"b" * 32)):
         assert await reserved(store, window, key) == key
-        await store.commit_outcome(PLAN, TUMBLING, window, b"draw")
+        await store.commit_outcome(PLAN, TUMBLING, window, b"draw", fence=FENCE)
 
 
 async def test_counters_that_changed_after_their_charge_get_no_key(store: Store) -> None:
     await sealed(store)
     await reserved(store)
     with pytest.raises(StoreError, match="charged for"):
-        await store.reserve_outcome(PLAN, TUMBLING, W, b"e" * 32, Given(b"another key, of which nothing is"))
+        await store.reserve_outcome(
+            PLAN, TUMBLING, W, b"e" * 32, Given(b"another key, of which nothing is"), fence=FENCE
+        )
     assert await reserved(store) == b"k" * 32
 
 
@@ -410,10 +416,10 @@ async def test_a_budget_that_is_spent_reads_no_key(store: Store) -> None:
         await committed(store, window, b"draw")
     source = Given(b"k" * 32)
     with pytest.raises(BudgetError):
-        await store.reserve_outcome(PLAN, TUMBLING, W + 2, DIGEST, source)
+        await store.reserve_outcome(PLAN, TUMBLING, W + 2, DIGEST, source, fence=FENCE)
     assert source.left
     with pytest.raises(StoreError, match="not charged"):
-        await store.commit_outcome(PLAN, TUMBLING, W + 2, b"says so", withheld=True)
+        await store.commit_outcome(PLAN, TUMBLING, W + 2, b"says so", withheld=True, fence=FENCE)
 
 
 async def test_the_clients_of_a_sealed_window_are_those_of_all_its_partitions(store: Store) -> None:
@@ -424,7 +430,7 @@ async def test_the_clients_of_a_sealed_window_are_those_of_all_its_partitions(st
         await folding.apply(folding.delta(7), folding.delta(8, sequence=1), *others[: folding.partition + 1])
         await folding.apply(folding.delta(9, W + 1, sequence=2))
     for window, clients in ((W, 2 + 3), (W + 1, 2)):
-        await store.mark_closing(PLAN.id, window)
+        await store.mark_closing(PLAN.id, window, fence=FENCE)
         for folding in folds:
             await folding.apply(seal(window))
         found = await store.sealed_window(PLAN, window)
@@ -432,20 +438,20 @@ async def test_the_clients_of_a_sealed_window_are_those_of_all_its_partitions(st
         assert found.clients == clients
 
 
-async def test_an_outcome_out_of_order_is_refused(sqlite_store: SqliteStore) -> None:
-    await sealed(sqlite_store, (W, W + 1))
-    await sqlite_store.open_windows(PLAN.id, W + 2, W + 2)
+async def test_an_outcome_out_of_order_is_refused(sql_store: SqlStore) -> None:
+    await sealed(sql_store, (W, W + 1))
+    await sql_store.open_windows(PLAN.id, W + 2, W + 2)
     for window in (W + 1, W + 2, W + 3):
         with pytest.raises(WindowOrderError, match=f"window {W} is next"):
-            await reserved(sqlite_store, window)
+            await reserved(sql_store, window)
         with pytest.raises(WindowOrderError, match=f"window {W} is next"):
-            await sqlite_store.commit_outcome(PLAN, TUMBLING, window, b"draw")
-    assert (await sqlite_store.account("")).spends == ()
+            await sql_store.commit_outcome(PLAN, TUMBLING, window, b"draw", fence=FENCE)
+    assert (await sql_store.account("")).spends == ()
 
 
 async def test_a_spend_that_a_receipt_proves_is_counted_once_whatever_the_limits(store: Store) -> None:
     for window in (W, W, W + 1, W + 2):
-        await store.count_spend(spend(window))
+        await store.count_spend(PLAN.id, spend(window), fence=FENCE)
     account = await store.account("")
     assert account.spends == (spend(W), spend(W + 1), spend(W + 2))
     assert account.spent.epsilon == 3
@@ -455,23 +461,23 @@ async def test_a_spend_that_a_receipt_proves_is_counted_once_whatever_the_limits
 # ------------------------------------------------------------------------------------------------------ forgetting
 
 
-async def test_only_what_has_its_published_outcome_is_forgotten(sqlite_store: SqliteStore) -> None:
-    await sealed(sqlite_store)
+async def test_only_what_has_its_published_outcome_is_forgotten(sql_store: SqlStore) -> None:
+    await sealed(sql_store)
     for step in (
-        committed(sqlite_store, W, b"draw"),
-        sqlite_store.publish(PLAN.id, TUMBLING, W),
+        committed(sql_store, W, b"draw"),
+        sql_store.publish(PLAN.id, TUMBLING, W, fence=FENCE),
     ):
         with pytest.raises(StoreError, match=f"window {W} cannot be forgotten"):
-            await sqlite_store.forget(PLAN, W)
+            await sql_store.forget(PLAN, W, fence=FENCE)
         await step
-    await sqlite_store.forget(PLAN, W)
+    await sql_store.forget(PLAN, W, fence=FENCE)
 
 
 async def test_no_byte_of_forgotten_counters_streams_and_clients_is_left_in_the_file(
-    sqlite_store: SqliteStore, tmp_path: Path
+    sqlite_store: SqlStore, tmp_path: Path
 ) -> None:
     await sqlite_store.open_windows(PLAN.id, W, W)
-    await sqlite_store.mark_closing(PLAN.id, W)
+    await sqlite_store.mark_closing(PLAN.id, W, fence=FENCE)
     folds = [await Folding.of(sqlite_store, partition) for partition in range(PARTITIONS)]
     names = [client_of(partition, PARTITIONS).encode() for partition in range(PARTITIONS)]
     marked = [2, 3, 2, 3, 2, 1] * 2  # twelve counters in a row: bytes that stand nowhere else
@@ -485,11 +491,11 @@ async def test_no_byte_of_forgotten_counters_streams_and_clients_is_left_in_the_
     assert pattern in files(tmp_path)
     assert all(name in files(tmp_path) for name in names)
     await committed(sqlite_store, W, b"THE DRAW")
-    await sqlite_store.publish(PLAN.id, TUMBLING, W)
+    await sqlite_store.publish(PLAN.id, TUMBLING, W, fence=FENCE)
     for folding in folds:
         folding.fold.forget(W)
         await folding.apply()
-    await sqlite_store.forget(PLAN, W)
+    await sqlite_store.forget(PLAN, W, fence=FENCE)
     left = files(tmp_path)
     assert pattern not in left
     assert not any(name in left for name in names)
@@ -511,12 +517,12 @@ def files(folder: Path) -> bytes:
 async def test_the_counters_of_a_forgotten_window_are_not_taken_for_an_empty_sum(store: Store) -> None:
     await sealed(store)
     await committed(store, W, b"draw")
-    await store.publish(PLAN.id, TUMBLING, W)
+    await store.publish(PLAN.id, TUMBLING, W, fence=FENCE)
     for partition in range(PARTITIONS):
         folding = await Folding.of(store, partition)
         folding.fold.forget(W)
         await folding.apply()
-    await store.forget(PLAN, W)
+    await store.forget(PLAN, W, fence=FENCE)
     with pytest.raises(StoreError, match="forgotten"):
         await store.sealed_window(PLAN, W)
 
@@ -525,11 +531,11 @@ async def test_the_counters_of_a_forgotten_window_are_not_taken_for_an_empty_sum
 
 
 async def test_another_process_can_read_sealed_counters_and_verdicts_while_the_store_is_open(
-    sqlite_store: SqliteStore, tmp_path: Path
+    sqlite_store: SqlStore, tmp_path: Path
 ) -> None:
     path = tmp_path / "store.db"
     await sqlite_store.open_windows(PLAN.id, W, W)
-    await sqlite_store.mark_closing(PLAN.id, W)
+    await sqlite_store.mark_closing(PLAN.id, W, fence=FENCE)
     assert read_sealed(path, PLAN, W) is None
     expected = []
     for partition in range(PARTITIONS):
@@ -546,14 +552,14 @@ async def test_another_process_can_read_sealed_counters_and_verdicts_while_the_s
 
 
 async def test_everything_is_there_after_reopening(tmp_path: Path) -> None:
-    first = await real_store(tmp_path)
-    await first.register(PLAN, PARTITIONS, W)
+    first = await file_store(tmp_path)
+    await prepared(first)
     await sealed(first)
     await committed(first, W, b"draw")
     await sealed(first, (W + 1,))
     await reserved(first, W + 1, b"1" * 32)
     await first.close()
-    again = await real_store(tmp_path)
+    again = await file_store(tmp_path)
     assert await again.windows(PLAN.id) == {W: "released", W + 1: "sealed"}
     assert [release.data for release in await again.unpublished(PLAN.id)] == [b"draw"]
     assert (await again.account("")).spends == (spend(W), spend(W + 1))

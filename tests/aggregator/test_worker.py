@@ -8,7 +8,8 @@ import pytest
 from aggregator.errors import LogError, LogGapError, PartitionStoppedError, StoreError
 from aggregator.fold import Fold, RememberedKind, VerdictKind
 from aggregator.ports import Appended
-from aggregator.worker import Workers, WorkerSettings
+from aggregator.worker import WorkerSettings
+from aggregator.workers import Workers
 from hushsum.delta import DeltaId, digest
 from hushsum.errors import Reason
 from hushsum_proto.convert import entry_to_bytes
@@ -40,9 +41,8 @@ class Site:
 
     async def die(self) -> None:
         """Power fails: tasks end without another word, and what was not synced is gone."""
-        for task in self.workers._tasks:
-            task.cancel()
-        await asyncio.gather(*self.workers._tasks, return_exceptions=True)
+        await self.workers.lost(range(self.log.partitions))
+        await self.runtime.settle(5)
         self.log = self.log.lose_power()
 
     async def restart(self) -> None:
@@ -153,16 +153,16 @@ async def test_an_append_that_is_delayed_past_its_seal_is_late_and_a_resend_of_a
     for delta in (delayed, counted):
         await site.workers.passed(0, await site.resend(delta))
 
-    def answers() -> list[object]:
+    async def answers() -> list[object]:
         return [
-            site.workers.recall(0, "alice", DeltaId(1, sequence), digest(delta), W)
+            await site.workers.recall(0, "alice", DeltaId(1, sequence), digest(delta), W)
             for sequence, delta in ((number, counted), (5, delayed))
         ]
 
-    said = answers()
+    said = await answers()
     assert said == [(RememberedKind.COUNTED, None), (RememberedKind.LATE, None)]
     await site.restart()  # nothing said is ever contradicted, although the last verdicts were not stored
-    assert answers() == said
+    assert await answers() == said
     assert site.stored() == [number]
 
 
@@ -203,7 +203,7 @@ async def test_those_who_wait_for_a_stopped_partition_are_told(site: Site) -> No
     waiting = [pending(site.workers.passed(0, 5)), pending(site.workers.closed(0, W))]
     await site.runtime.settle()
     await site.log.append([Appended(0, W, b"\x08\x63")])
-    for each in (*waiting, pending(site.workers.passed(0, 9)), pending(site.workers.forget(W))):
+    for each in (*waiting, pending(site.workers.passed(0, 9)), pending(site.workers.forget(W, fence=0))):
         with pytest.raises(PartitionStoppedError, match="partition 0 has stopped"):
             await each
 
@@ -223,7 +223,7 @@ async def test_a_broken_invariant_stops_the_partition_like_any_error(
 async def test_a_checkpoint_that_fails_stops_the_partition_and_loses_nothing(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def full(*_: object) -> None:
+    async def full(*_: object, **__: object) -> None:
         raise StoreError("disk full")
 
     await site.send(2)
@@ -277,10 +277,10 @@ async def test_forgetting_is_stored_when_it_returns(site: Site) -> None:
     await site.send(2)
     await site.seal()
     assert site.store.folds[0].state.streams
-    await site.workers.forget(W)
+    await site.workers.forget(W, fence=0)
     state = site.store.folds[0].state
     assert (state.forgotten_through, state.streams) == (W, {})
-    assert site.workers.recall(0, "alice", DeltaId(1, 0), bytes(8), W) == (RememberedKind.UNKNOWN, None)
+    assert await site.workers.recall(0, "alice", DeltaId(1, 0), bytes(8), W) == (RememberedKind.UNKNOWN, None)
 
 
 async def test_a_fold_forgets_only_what_no_replay_will_ask_for(site: Site) -> None:
@@ -293,7 +293,7 @@ async def test_a_fold_forgets_only_what_no_replay_will_ask_for(site: Site) -> No
     site.workers = site._workers()
     await site.store.register(PLAN, 1, W)
     await site.workers.start()
-    await site.workers.forget(W)  # at once, as a releaser does at its start
+    await site.workers.forget(W, fence=0)  # at once, as a releaser does at its start
     assert [verdict.kind for verdict in site.store.folds[0].verdicts] == [VerdictKind.COUNTED, VerdictKind.DUPLICATE]
 
 
@@ -305,8 +305,8 @@ async def test_each_partition_folds_its_own_clients() -> None:
         await site.send(2, client=client)
     await site.seal()
     assert [site.stored(partition) for partition in range(4)] == [[0, 1], [2, 3], [4, 5], [6, 7]]
-    assert site.workers.remembered(2, clients[2], DeltaId(1, 4)) is not None
-    assert site.workers.remembered(2, clients[2], DeltaId(1, 0)) is None
+    assert await site.workers.remembered(2, clients[2], DeltaId(1, 4)) is not None
+    assert await site.workers.remembered(2, clients[2], DeltaId(1, 0)) is None
     assert {verdict.reason for _, verdict in site.observer.verdicts} == {None}
     await site.die()
 

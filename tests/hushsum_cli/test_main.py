@@ -26,7 +26,7 @@ ALL = commands(cli)
 
 
 def test_the_commands_are_those_that_were_promised() -> None:
-    promised = {"simulate", "serve", "send", "plan", "release", "query", "plot", "audit", "ledger", "admin"}
+    promised = {"simulate", "serve", "send", "plan", "release", "query", "plot", "audit", "ledger", "keys", "admin"}
     assert {names[0] for names in ALL} == promised
     assert {names[1:] for names in ALL if names[0] == "admin"} == {(), ("seal",), ("release",), ("status",)}
 
@@ -36,7 +36,7 @@ def test_every_command_explains_itself(hushsum: Hushsum, names: tuple[str, ...])
     ended = hushsum(*names, "--help")
     assert ended.status == 0
     assert "Usage: hushsum " + " ".join(names) in ended.out
-    is_group = names in {("plan",), ("release",), ("admin",), ("ledger",)}
+    is_group = names in {("plan",), ("release",), ("admin",), ("ledger",), ("keys",)}
     assert is_group or f"\n  Example:\n    hushsum {' '.join(names)}" in ended.out.replace("Examples:", "Example:")
 
 

@@ -10,7 +10,7 @@ from hushsum_proto import convert, convert_numbers, convert_outcomes
 from hushsum_proto.answers import Answer, Fault, Refusal, ServiceReason, Status
 from hushsum_proto.entries import DeltaEntry, SealEntry
 from hushsum_proto.errors import MalformedEntryError, MalformedMessageError, NewerEntryError
-from hushsum_proto.messages import Hello, Released, ReleaseInfo, ServiceStatus, Welcome
+from hushsum_proto.messages import FoldStatus, Hello, Released, ReleaseInfo, ServiceStatus, Welcome
 from hushsum_proto.metadata import client_id_from_metadata, client_id_to_metadata
 from hushsum_proto.v1 import wire_pb2 as pb
 
@@ -147,7 +147,10 @@ def test_releases_and_status_come_back_from_the_wire() -> None:
     withheld = ReleaseInfo(b"p" * 32, "tumbling", -7, 0, b"", withheld=True)
     released = Released(info, "1", "29")
     budget = {"delta_total": "1e-6", "delta_spent": "1e-7", "delta_left": "9e-7", "statement": "in words"}
-    status = ServiceStatus(b"p" * 32, "pixels", 4, ((-1, "sealed"), (0, "open")), "30", "1", "29", "why", **budget)
+    folds = (FoldStatus(0, 7, 3, "a gap"), FoldStatus(1, 9))
+    process = {"role": "gateway", "releaser": "vm/1/a", "releaser_address": "127.0.0.1:7463"}
+    windows = ((-1, "sealed"), (0, "open"))
+    status = ServiceStatus(b"p" * 32, "pixels", 4, windows, "30", "1", "29", "why", **budget, **process, folds=folds)
 
     for told in (info, withheld):
         assert convert_outcomes.release_info_from_wire(convert_outcomes.release_info_to_wire(told)) == told

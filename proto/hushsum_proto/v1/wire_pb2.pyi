@@ -107,6 +107,8 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
     """a window that no gateway has opened"""
     REASON_UNAVAILABLE: _Reason.ValueType  # 20
     """the log or the store could not be written or read: the fate is open, send it again"""
+    REASON_UNSIGNED: _Reason.ValueType  # 21
+    """no key of the directory signed it, or one whose role does not allow it"""
 
 class Reason(_Reason, metaclass=_ReasonEnumTypeWrapper):
     """Why a delta or a session is refused. Stable: metrics and clients depend on it."""
@@ -151,6 +153,8 @@ REASON_WINDOW_NOT_OPEN: Reason.ValueType  # 19
 """a window that no gateway has opened"""
 REASON_UNAVAILABLE: Reason.ValueType  # 20
 """the log or the store could not be written or read: the fate is open, send it again"""
+REASON_UNSIGNED: Reason.ValueType  # 21
+"""no key of the directory signed it, or one whose role does not allow it"""
 Global___Reason: _TypeAlias = Reason  # noqa: Y015
 
 class _Fault:
@@ -661,6 +665,10 @@ class StatusReply(_message.Message):
     DELTA_SPENT_FIELD_NUMBER: _builtins.int
     DELTA_LEFT_FIELD_NUMBER: _builtins.int
     STATEMENT_FIELD_NUMBER: _builtins.int
+    ROLE_FIELD_NUMBER: _builtins.int
+    RELEASER_FIELD_NUMBER: _builtins.int
+    RELEASER_ADDRESS_FIELD_NUMBER: _builtins.int
+    FOLDS_FIELD_NUMBER: _builtins.int
     plan_id: _builtins.bytes
     plan_name: _builtins.str
     partitions: _builtins.int
@@ -676,9 +684,19 @@ class StatusReply(_message.Message):
     delta_left: _builtins.str
     statement: _builtins.str
     """what was released tells about one unit, and what is left, in plain words"""
+    role: _builtins.str
+    """of the process that answers: all, gateway, worker or releaser"""
+    releaser: _builtins.str
+    """the process that releases; empty where none does now"""
+    releaser_address: _builtins.str
+    """where its administration listens, host:port"""
     @_builtins.property
     def windows(self) -> _containers.RepeatedCompositeFieldContainer[Global___WindowStatus]:
         """the newest 100"""
+
+    @_builtins.property
+    def folds(self) -> _containers.RepeatedCompositeFieldContainer[Global___FoldStatus]:
+        """by partition, as far as it is known here"""
 
     def __init__(
         self,
@@ -695,14 +713,49 @@ class StatusReply(_message.Message):
         delta_spent: _builtins.str = ...,
         delta_left: _builtins.str = ...,
         statement: _builtins.str = ...,
+        role: _builtins.str = ...,
+        releaser: _builtins.str = ...,
+        releaser_address: _builtins.str = ...,
+        folds: _abc.Iterable[Global___FoldStatus] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["delta_left", b"delta_left", "delta_spent", b"delta_spent", "delta_total", b"delta_total", "epsilon_left", b"epsilon_left", "epsilon_spent", b"epsilon_spent", "epsilon_total", b"epsilon_total", "partitions", b"partitions", "plan_id", b"plan_id", "plan_name", b"plan_name", "releasing_stopped", b"releasing_stopped", "statement", b"statement", "windows", b"windows"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["delta_left", b"delta_left", "delta_spent", b"delta_spent", "delta_total", b"delta_total", "epsilon_left", b"epsilon_left", "epsilon_spent", b"epsilon_spent", "epsilon_total", b"epsilon_total", "folds", b"folds", "partitions", b"partitions", "plan_id", b"plan_id", "plan_name", b"plan_name", "releaser", b"releaser", "releaser_address", b"releaser_address", "releasing_stopped", b"releasing_stopped", "role", b"role", "statement", b"statement", "windows", b"windows"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___StatusReply: _TypeAlias = StatusReply  # noqa: Y015
+
+@_typing.final
+class FoldStatus(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PARTITION_FIELD_NUMBER: _builtins.int
+    POSITION_FIELD_NUMBER: _builtins.int
+    LAG_FIELD_NUMBER: _builtins.int
+    STOPPED_FIELD_NUMBER: _builtins.int
+    partition: _builtins.int
+    position: _builtins.int
+    """of its latest checkpoint"""
+    lag: _builtins.int
+    """entries (Kafka: messages) beyond it; -1 where it is not known"""
+    stopped: _builtins.str
+    """why it cannot go on, where it is folded by the process that answers; empty where it goes on"""
+    def __init__(
+        self,
+        *,
+        partition: _builtins.int = ...,
+        position: _builtins.int = ...,
+        lag: _builtins.int = ...,
+        stopped: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lag", b"lag", "partition", b"partition", "position", b"position", "stopped", b"stopped"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FoldStatus: _TypeAlias = FoldStatus  # noqa: Y015
 
 @_typing.final
 class WindowStatus(_message.Message):
@@ -821,7 +874,14 @@ Global___ReleaseWindowReply: _TypeAlias = ReleaseWindowReply  # noqa: Y015
 @_typing.final
 class Entry(_message.Message):
     """---------------------------------------------------------------------------------------------------------------------
-    The log: what one entry holds. Written by gateways (and, later, by signed producers), read by folds.
+    The log: what one entry holds. Written by gateways, releasers and signed producers, read by folds.
+
+    A file of SQLite holds one delta or seal an entry. A message of Kafka holds one entry whose body is a batch: deltas or
+    seals of one partition, never both. Where there is a directory of keys, the batch is signed, and what it holds is not:
+    the tag is Ed25519 over L || SHA-256(L || n || lengths || parts), where L is the label "hushsum/v1/log-message\\0", the n
+    parts are plan id, partition, format version (both 4 bytes) and each of the entries' bytes, and n and the lengths have 4
+    bytes each; all big-endian. No other field of the outer entry is covered, and none is believed. Whatever its version, an
+    outer entry keeps this layout, so that its tag is checked before its version is looked at.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -831,18 +891,21 @@ class Entry(_message.Message):
     AUTHENTICITY_FIELD_NUMBER: _builtins.int
     DELTA_FIELD_NUMBER: _builtins.int
     SEAL_FIELD_NUMBER: _builtins.int
+    BATCH_FIELD_NUMBER: _builtins.int
     format_version: _builtins.int
     """1"""
     arrived_ms: _builtins.int
-    """the gateway's clock"""
+    """the gateway's clock; 0 with a batch"""
     @_builtins.property
     def authenticity(self) -> Global___Authenticity:
-        """empty where the log is the service's own file"""
+        """empty where nobody else can write to the log"""
 
     @_builtins.property
     def delta(self) -> Global___DeltaEntry: ...
     @_builtins.property
     def seal(self) -> Global___SealEntry: ...
+    @_builtins.property
+    def batch(self) -> Global___EntryBatch: ...
     def __init__(
         self,
         *,
@@ -851,16 +914,39 @@ class Entry(_message.Message):
         authenticity: Global___Authenticity | None = ...,
         delta: Global___DeltaEntry | None = ...,
         seal: Global___SealEntry | None = ...,
+        batch: Global___EntryBatch | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["authenticity", b"authenticity", "body", b"body", "delta", b"delta", "seal", b"seal"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["authenticity", b"authenticity", "batch", b"batch", "body", b"body", "delta", b"delta", "seal", b"seal"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arrived_ms", b"arrived_ms", "authenticity", b"authenticity", "body", b"body", "delta", b"delta", "format_version", b"format_version", "seal", b"seal"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arrived_ms", b"arrived_ms", "authenticity", b"authenticity", "batch", b"batch", "body", b"body", "delta", b"delta", "format_version", b"format_version", "seal", b"seal"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["delta", "seal"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["delta", "seal", "batch"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
 Global___Entry: _TypeAlias = Entry  # noqa: Y015
+
+@_typing.final
+class EntryBatch(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def entries(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """1 to 65,536, each the bytes of an Entry whose body is a delta or a seal"""
+
+    def __init__(
+        self,
+        *,
+        entries: _abc.Iterable[_builtins.bytes] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EntryBatch: _TypeAlias = EntryBatch  # noqa: Y015
 
 @_typing.final
 class Authenticity(_message.Message):
@@ -870,7 +956,7 @@ class Authenticity(_message.Message):
     KEY_ID_FIELD_NUMBER: _builtins.int
     TAG_FIELD_NUMBER: _builtins.int
     suite: _builtins.int
-    """0: none"""
+    """0: none; 1: Ed25519"""
     key_id: _builtins.str
     tag: _builtins.bytes
     def __init__(

@@ -189,11 +189,13 @@ class NearlyFull(MemoryStore):
         super().__init__()
         self.failures: Counter[int] = Counter()
 
-    async def commit_outcome(self, plan: Plan, kind: str, window: int, data: bytes, *, withheld: bool = False) -> None:
+    async def commit_outcome(
+        self, plan: Plan, kind: str, window: int, data: bytes, *, fence: int, withheld: bool = False
+    ) -> None:
         if not withheld and self.failures[window] < 2:
             self.failures[window] += 1
             raise StoreError("the disk is full")
-        await super().commit_outcome(plan, kind, window, data, withheld=withheld)
+        await super().commit_outcome(plan, kind, window, data, fence=fence, withheld=withheld)
 
 
 @asynccontextmanager

@@ -1,0 +1,255 @@
+"""Log, store, receipts and membership, as settings ask for them; what needs more packages is loaded here alone."""
+
+import importlib
+import os
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final, TypeVar
+
+from aggregator.config import Config
+from aggregator.data_folder import DataFolder
+from aggregator.errors import ConfigError, ReceiptsError
+from aggregator.journal import journal
+from aggregator.kafka_settings import KafkaSettings
+from aggregator.log_messages import LogMessages, PlainMessages, SignedMessages
+from aggregator.log_sqlite import SqliteLog
+from aggregator.metrics import Metrics
+from aggregator.observers import Observers
+from aggregator.ports import Log, Membership, Receipts, Runtime, Store
+from aggregator.receipts_file import NoReceipts, open_receipts
+from aggregator.retries import until_it_works, within
+from aggregator.store_sql import SqlStore
+from aggregator.store_sqlite import open_sqlite_store
+from hushsum.directory import Directory
+from hushsum.errors import HushsumError
+from hushsum.plan import Plan
+from hushsum.signatures import SigningKey
+
+T = TypeVar("T")
+
+#: By how much a position grows from one message of Kafka to the next.
+KAFKA_STEP: Final = 1 << 16
+_MOMENT_S: Final = 1.0
+_CLOSE_S: Final = 3.0
+
+_journal = journal("service")
+
+
+class Backends:
+    """What a service stands on. A constructor opens nothing.
+
+    Args:
+        config: Says which.
+        folder: Where files lie; None where there are none.
+        runtime: Time and tasks.
+        metrics: Count what is tried again.
+        stack: Closes what is opened.
+    """
+
+    def __init__(
+        self, config: Config, folder: DataFolder | None, runtime: Runtime, metrics: Metrics, stack: AsyncExitStack
+    ) -> None:
+        self._config, self._folder = config, folder
+        self._runtime, self._metrics, self._stack = runtime, metrics, stack
+        # One more start of a process is somebody else: its older self may still have a write under way.
+        self.owner = f"{socket.gethostname()}/{os.getpid()}/{runtime.now_ms():x}"
+
+    async def store(self) -> Store:
+        """The store.
+
+        Raises:
+            ConfigError: It does not answer in time, or its packages are not installed.
+            StoreError: It is not ours, or of a newer version.
+        """
+        store = await self._opened_store()
+        self._close_at_the_end("the database", store.close)
+        return store
+
+    async def _opened_store(self) -> Store:
+        if self._config.store == "sqlite":
+            return await open_sqlite_store(self._files.store, self._runtime)
+        postgres = _cluster("aggregator.postgres")
+        # The patience is this start's: it counts, and it knows what to say at its end.
+        settings = postgres.PostgresSettings(self._config.dsn, pool=self._config.postgres_pool, patience_s=0.0)
+
+        async def open_store(_: Observers) -> Store:
+            return SqlStore(await postgres.PostgresDatabase.open(settings, self._runtime))
+
+        return await self._patiently("the database", open_store)
+
+    async def log(self, plan: Plan) -> Log:
+        """The plan's log.
+
+        Raises:
+            ConfigError: The topic is not what it has to be, brokers do not answer in time, or a key does not fit.
+            LogError: It is not ours, of a newer version, or Kafka refuses us.
+        """
+        log = await self._opened_log(plan)
+        self._close_at_the_end("the log", log.close)
+        return log
+
+    async def _opened_log(self, plan: Plan) -> Log:
+        partitions = self._config.partitions
+        if self._config.log == "sqlite":
+            return await SqliteLog.open(self._files.log, plan.id, partitions, self._runtime)
+        kafka, messages = _cluster("aggregator.log_kafka"), self._messages(plan)
+
+        async def open_log(waiting: Observers) -> Log:
+            opened = await kafka.KafkaLog.open(self._kafka, plan, partitions, messages, self._runtime, waiting)
+            log: Log = opened
+            _warn(opened.warnings)
+            return log
+
+        return await self._patiently("kafka", open_log)
+
+    async def receipts(self) -> Receipts:
+        """The receipts: apart from the store, wherever that is.
+
+        Raises:
+            ConfigError: Brokers do not answer in time, or the topic is not what it has to be.
+            LogError: Kafka refuses us.
+        """
+        if self._config.log == "sqlite":
+            return await open_receipts(self._files.receipts, self._runtime)
+        kafka = _cluster("aggregator.receipts_topic")
+
+        async def open_topic(waiting: Observers) -> Receipts:
+            try:
+                opened = await kafka.ReceiptsTopic.open(self._kafka, self._runtime, waiting)
+            except ReceiptsError as error:
+                return NoReceipts(str(error))  # it stops releasing, and nothing else
+            self._close_at_the_end("the receipts", opened.close)
+            _warn(opened.warnings)
+            receipts: Receipts = opened
+            return receipts
+
+        return await self._patiently("kafka", open_topic)
+
+    def membership(self, plan: Plan, observer: Observers) -> Membership | None:
+        """How this process comes to its partitions; None: all of them are its own."""
+        if self._config.store == "sqlite":
+            return None
+        kafka = _cluster("aggregator.kafka_membership")
+        joined: Membership = kafka.KafkaMembership(self._kafka, plan, self._config.partitions, self._runtime, observer)
+        return joined
+
+    @property
+    def _files(self) -> DataFolder:
+        assert self._folder is not None, "the settings demand a folder wherever something is a file"
+        return self._folder
+
+    @property
+    def _kafka(self) -> KafkaSettings:
+        config = self._config
+        return KafkaSettings(
+            bootstrap=config.kafka_bootstrap or "",
+            prefix=config.kafka_prefix,
+            replication=config.kafka_replication,
+            retention_s=config.kafka_retention_s,
+            recovery_s=config.kafka_recovery_s,
+            security=config.kafka_security,
+            sasl_mechanism=config.kafka_sasl_mechanism or "PLAIN",
+            user=config.kafka_user,
+            password_file=config.kafka_password_file,
+            ca_file=config.kafka_ca_file,
+            cert_file=config.kafka_cert_file,
+            key_file=config.kafka_key_file,
+            session_s=config.kafka_session_s,
+        )
+
+    def _messages(self, plan: Plan) -> LogMessages:
+        config = self._config
+        if config.directory is None:
+            return PlainMessages()
+        try:
+            directory = Directory.from_toml(_text_of("directory", config.directory))
+        except HushsumError as error:
+            raise ConfigError(f"directory: {config.directory}: {error}") from error
+        gateway = _key_of("gateway_key", config.gateway_key if config.role in {"all", "gateway"} else None)
+        releaser = _key_of("releaser_key", config.releaser_key if config.role in {"all", "releaser"} else None)
+        return SignedMessages(plan.id, directory, gateway, releaser)
+
+    async def _patiently(self, what: str, work: Callable[[Observers], Awaitable[T]]) -> T:
+        """What ``work`` comes to, within the time that a start may wait for what is not up yet."""
+        start_s, waiting = self._config.start_s, _Waiting(what, self._metrics, self._runtime)
+
+        async def again() -> T:
+            return await until_it_works(what, lambda: work(waiting), runtime=self._runtime, observer=waiting)
+
+        try:
+            return await within(start_s, again(), runtime=self._runtime)
+        except TimeoutError:
+            why = waiting.why or "no answer"
+            raise ConfigError(f"{what} cannot be used after {start_s:g} s (start_s): {why}") from None
+        finally:
+            waiting.over = True
+
+    def _close_at_the_end(self, what: str, close: Callable[[], Awaitable[None]]) -> None:
+        """Files are closed properly; a connection whose other end is silent is left after a moment."""
+
+        async def end() -> None:
+            if not self._config.needs_network:
+                await close()
+                return
+            try:
+                await within(_CLOSE_S, close(), runtime=self._runtime)
+            except TimeoutError:
+                _journal.warning("a connection could not be closed in time, and was left", what=what)
+
+        self._stack.push_async_callback(end)
+
+
+class _Waiting(Observers):
+    """Who is told while a start waits: one line for people, and why for the last line of a start that gives up.
+
+    What was opened meanwhile keeps it, and is counted by it as by any other observer.
+    """
+
+    def __init__(self, what: str, metrics: Metrics, runtime: Runtime) -> None:
+        super().__init__(metrics)
+        self._what, self._runtime, self._began_s = what, runtime, runtime.monotonic()
+        self._told = False
+        self.why, self.over = "", False
+
+    def retried(self, what: str, why: str) -> None:
+        """Something is not there yet; what takes a moment alone is nobody's business."""
+        super().retried(what, why)
+        self.why = why
+        if not (self._told or self.over) and self._runtime.monotonic() - self._began_s > _MOMENT_S:
+            self._told = True
+            _journal.info(f"waiting for {self._what}", why=why)
+
+
+def _warn(promises_lost: Sequence[str]) -> None:
+    for promise in promises_lost:
+        _journal.warning("a promise is lost", why=promise)
+
+
+def _cluster(module: str) -> ModuleType | Any:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is not None and error.name.partition(".")[0] in {"aiokafka", "asyncpg"}:
+            raise ConfigError(
+                f"log = kafka and store = postgresql need the package {error.name}: pip install 'hushsum[cluster]'"
+            ) from error
+        raise
+
+
+def _text_of(key: str, path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{key}: {path} cannot be read: {error}") from error
+
+
+def _key_of(key: str, path: Path | None) -> SigningKey | None:
+    if path is None:
+        return None
+    try:
+        return SigningKey.load(path)
+    except HushsumError as error:
+        raise ConfigError(f"{key}: {error}") from error

@@ -1,0 +1,114 @@
+"""The deltas that a gateway has on their way, by id: so that a resend shares the answer, and is appended once."""
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from aggregator.errors import AggregatorError
+from aggregator.fold_view import FoldView
+from aggregator.refusals import RefusedError, used_before
+from hushsum.delta import DeltaId
+from hushsum.errors import Reason
+from hushsum_proto.answers import Answer
+
+
+class Key(NamedTuple):
+    """Whose delta, and which."""
+
+    client_id: str
+    id: DeltaId
+
+
+class Sent(NamedTuple):
+    """A delta as it came, with what identifies it, and whether its fold is here."""
+
+    key: Key
+    partition: int
+    window: int
+    digest: bytes
+    data: bytes
+    here: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """A delta from its first look until its answer, or until the fold has passed it where that is here."""
+
+    key: Key
+    partition: int
+    window: int
+    digest: bytes
+    here: bool
+    answer: asyncio.Future[Answer]
+
+
+class _Unpassed(NamedTuple):
+    position: int
+    key: Key
+
+
+class Flights:
+    """What is on its way in one gateway.
+
+    Args:
+        folds: Those that a delta of a fold that is here waits for.
+        partitions: P.
+    """
+
+    def __init__(self, folds: FoldView, partitions: int) -> None:
+        self._folds = folds
+        self._flights: dict[Key, Flight] = {}
+        self._unpassed: list[deque[_Unpassed]] = [deque() for _ in range(partitions)]
+
+    def __len__(self) -> int:
+        return len(self._flights)
+
+    def find(self, sent: Sent) -> Flight | None:
+        """The same delta on its way.
+
+        Raises:
+            RefusedError: Its id is on its way with other bytes, or for another window.
+        """
+        flight = self._flights.get(sent.key)
+        if flight is None or (flight.window, flight.digest) == (sent.window, sent.digest):
+            return flight
+        reason = Reason.ID_REUSED if flight.window == sent.window else Reason.ID_OF_ANOTHER_WINDOW
+        raise RefusedError(used_before(reason, sent.key.id))
+
+    def take_off(self, sent: Sent) -> Flight:
+        """A new one."""
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        flight = Flight(sent.key, sent.partition, sent.window, sent.digest, sent.here, answer)
+        self._flights[flight.key] = flight
+        return flight
+
+    def answered(self, flight: Flight, answer: Answer, *, appended: bool = True) -> None:
+        """Gives the answer; with it the flight is over, but where the fold is here and what was appended is to pass."""
+        flight.answer.set_result(answer)
+        if not (flight.here and appended):
+            del self._flights[flight.key]
+
+    def appended(self, flight: Flight, position: int) -> bool:
+        """Keeps it until the fold has passed the position, where that is here.
+
+        Returns:
+            Whether :meth:`sweep` is to be begun for its partition.
+        """
+        if not flight.here:
+            return False
+        unpassed = self._unpassed[flight.partition]
+        unpassed.append(_Unpassed(position, flight.key))
+        return len(unpassed) == 1
+
+    async def sweep(self, partition: int) -> None:
+        """Lets go of those that the fold has passed: from there on it knows their ids itself."""
+        unpassed = self._unpassed[partition]
+        while unpassed:
+            last = max(each.position for each in unpassed)
+            try:
+                await self._folds.passed(partition, last)
+            except AggregatorError:
+                last = max(each.position for each in unpassed)  # it passes nothing more: nothing is gained by waiting
+            while unpassed and unpassed[0].position <= last:
+                self._flights.pop(unpassed.popleft().key, None)

@@ -1,0 +1,197 @@
+"""The store as the service sees it: what outlives a process beside the log."""
+
+from typing import Protocol
+
+from aggregator.fold_state import Checkpoint
+from aggregator.records import ClaimedFold, FoldMark, Lease, Outcome, SealedWindow, StoredOutcome, StreamMemory
+from hushsum.entropy import Entropy
+from hushsum.plan import Plan
+from hushsum.privacy.account import Account
+from hushsum.privacy.event import Spend
+
+
+class Store(Protocol):
+    """What outlives a process beside the log: plans, windows, checkpoints, the ledger, outcomes.
+
+    Fences: who claims a partition, or takes the releaser's lease, gets a number that is higher than any before. Every
+    write of a fold or of a releaser names its number, and is refused, inside its transaction, once a higher one was
+    given out (FencedError): a process that slept through its time writes nothing.
+
+    Every method may raise StoreUnavailableError: the store cannot be reached now, and of a write it is not known
+    whether it was done. Each can be repeated.
+    """
+
+    async def register(self, plan: Plan, partitions: int, first_window: int) -> None:
+        """Registers a plan once: its bytes, its P, its first window, its population's limits.
+
+        Raises:
+            StoreError: The plan is stored with another P.
+            BudgetError: Its limits are above its population's, or its spends could not be added up.
+        """
+
+    async def load_plan(self, plan_id: bytes) -> Plan | None: ...
+
+    async def plan_named(self, name: str) -> Plan | None:
+        """The stored plan of that name: what a ``plan.toml`` became at the first start."""
+
+    async def open_windows(self, plan_id: bytes, first: int, last: int) -> None:
+        """Records the fact that a gateway had these windows open (those that exist already stay as they are)."""
+
+    async def windows(self, plan_id: bytes) -> dict[int, str]:
+        """State by window, as :class:`aggregator.windows.WindowState` names them: all there ever were."""
+
+    async def states(self, plan_id: bytes, first: int, last: int) -> dict[int, str]:
+        """State by window from ``first`` to ``last``: one short read, never held up by a checkpoint.
+
+        This is the read that an acknowledgement needs. Nothing may be appended for a window that it does not call open.
+        """
+
+    async def unfinished(self, plan_id: bytes) -> dict[int, str]:
+        """State by window of those that have no outcome and are not skipped: few, whatever the store's age."""
+
+    async def fold_marks(self, plan_id: bytes) -> dict[int, FoldMark]:
+        """How far each partition's fold has come in its latest checkpoint: no replay starts before its position."""
+
+    async def stream_memory(self, plan_id: bytes, partition: int, client_id: str, stream: int) -> StreamMemory:
+        """What the latest checkpoint of a partition holds of one stream, and how far it had come: one moment."""
+
+    async def first_window(self, plan_id: bytes) -> int: ...
+
+    # ------------------------------------------------------------------------------------------- the releaser's lease
+
+    async def acquire_lease(self, plan_id: bytes, owner: str, address: str, seconds: float) -> int | None:
+        """Makes one process the plan's releaser, by the store's own clock.
+
+        Args:
+            plan_id: Of what.
+            owner: Who asks; a name of this process alone.
+            address: Where its administration listens, ``host:port``, for those who ask another process.
+            seconds: How long it holds without being renewed.
+
+        Returns:
+            Its fence; None while somebody else's lease holds.
+        """
+
+    async def renew_lease(self, plan_id: bytes, seconds: float, note: str, *, fence: int) -> None:
+        """Holds it for longer, and tells what every process's status shows (why releasing has stopped, or nothing).
+
+        Raises:
+            FencedError: Another process has it.
+        """
+
+    async def return_lease(self, plan_id: bytes, *, fence: int) -> None:
+        """Lets another process take it at once; nothing where it is another's already."""
+
+    async def lease(self, plan_id: bytes) -> Lease | None:
+        """Who releases, as last heard; None where nobody ever did."""
+
+    # ----------------------------------------------------------------------------------------------- windows and folds
+
+    async def mark_closing(self, plan_id: bytes, window: int, *, fence: int) -> None:
+        """Before the first seal is appended: from here on no gateway acknowledges for the window.
+
+        In the same transaction every window before it that no gateway has opened becomes ``skipped``: no outcome, no
+        charge. A window that is closing, sealed or released already stays as it is.
+
+        Raises:
+            WindowOrderError: It was never open, or an older one is open or closing.
+        """
+
+    async def claim_partition(self, plan: Plan, partition: int, owner: str) -> ClaimedFold | None:
+        """Takes a partition over from whoever had it: gives out its next fence, and loads its fold, in one transaction.
+
+        None where the plan or the partition is not registered.
+        """
+
+    async def checkpoint(self, plan: Plan, partition: int, change: Checkpoint, *, fence: int) -> None:
+        """Counters (touched blocks alone), stream states, verdicts to retain and position, in one transaction.
+
+        A window that is ``closing`` becomes ``sealed`` in the transaction that closes it in the last partition.
+
+        Raises:
+            FencedError: Another worker has claimed the partition.
+            StaleCheckpointError: Its position is before the stored one.
+        """
+
+    async def ask_to_forget(self, plan_id: bytes, window: int, *, fence: int) -> None:
+        """Tells every fold, wherever it runs, that windows up to this one have their published outcome."""
+
+    async def forget_asked(self, plan_id: bytes) -> int | None:
+        """The last window that folds were asked to forget."""
+
+    async def sealed_window(self, plan: Plan, window: int) -> SealedWindow | None:
+        """The sum and the number of clients of a window over all partitions, of one moment.
+
+        None until every partition has stored its sealed counters.
+
+        Raises:
+            StoreError: The window's counters are forgotten.
+        """
+
+    async def reserve_outcome(
+        self, plan: Plan, kind: str, window: int, digest: bytes, entropy: Entropy, *, fence: int
+    ) -> bytes:
+        """Charges what a release of the window costs, and fixes the key of all randomness of its outcome.
+
+        One transaction, before anything is drawn or decided; what it writes has the same size whatever was collected.
+        Asked again, by whomever, it gives back the same key and charges nothing.
+
+        Args:
+            plan: Whose window it is.
+            kind: ``tumbling``.
+            window: The oldest sealed one without an outcome.
+            digest: :meth:`SealedWindow.digest` of what the outcome will be drawn from.
+            entropy: Of the key; read once the charge is allowed.
+            fence: Of the releaser's lease.
+
+        Returns:
+            The key of a :class:`hushsum.entropy.KeyedEntropy`. Who knows it knows the noise.
+
+        Raises:
+            OutcomeExistsError: The window has its outcome.
+            WindowOrderError: The window is not sealed, or an older one has no outcome yet.
+            BudgetError: The ledger's limits do not allow what a release costs. Nothing is fixed.
+            StoreError: The outcome was charged for other counters: the store is damaged.
+        """
+
+    async def commit_outcome(
+        self, plan: Plan, kind: str, window: int, data: bytes, *, fence: int, withheld: bool = False
+    ) -> None:
+        """Stores a reserved outcome (``committed``), erases its key, marks its window's state: one transaction.
+
+        The charge of a withheld window becomes that of its test alone.
+
+        Raises:
+            OutcomeExistsError: The window has its outcome.
+            WindowOrderError: The window is not sealed, or an older one has no outcome yet.
+            StoreError: It was not reserved.
+        """
+
+    async def unpublished(self, plan_id: bytes) -> list[StoredOutcome]:
+        """Outcomes that are committed and not yet published."""
+
+    async def publish(self, plan_id: bytes, kind: str, window: int, *, fence: int) -> None: ...
+
+    async def outcomes(self, plan_id: bytes) -> list[Outcome]:
+        """All outcomes in the order of their windows, published or not, without their bytes: what a list is made of."""
+
+    async def outcome(self, plan_id: bytes, kind: str, window: int) -> StoredOutcome | None:
+        """One published outcome; None where there is none, or it is not published yet."""
+
+    async def forget(self, plan: Plan, window: int, *, fence: int) -> None:
+        """Erases the counters of windows up to ``window``, which all have their published outcome (or were skipped).
+
+        Their stream states and contributions went with the checkpoints of :meth:`Folds.forget`, so that what is stored
+        is always what the fold holds. Nothing of what was erased is left in the store's files when it returns.
+        """
+
+    async def account(self, population: str) -> Account:
+        """The limits of a registered population, as its plans fixed them, and all its spends."""
+
+    async def count_spend(self, plan_id: bytes, spend: Spend, *, fence: int) -> None:
+        """Adds a spend that a receipt proves, unless it is there; no limit can refuse it.
+
+        ``plan_id`` is that of the releaser whose fence it is; the spend may be another plan's.
+        """
+
+    async def close(self) -> None: ...

@@ -1,0 +1,250 @@
+"""Straight into the log: for a trusted service whose key the operator's directory names as a producer.
+
+It hashes the records of clients that it vouches for, and nobody answers: what a gateway would say at once, the fold
+decides later, and counts in its metrics. A device uses :class:`edge_client.EdgeClient` instead.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from edge_client.errors import ClientStateError, SettingsError, UnreachableError
+from edge_client.outbox import NotStoredError, Outbox, OutboxSettings
+from edge_client.ports import Runtime, SystemRuntime
+from hushsum.delta import read_header
+from hushsum.errors import DeltaError, Reason
+from hushsum.plan import Plan
+from hushsum.signatures import SigningKey
+from hushsum_proto.batches import signed_batch, topic_of
+from hushsum_proto.client_ids import CLIENT_ID_FORM, flaw_of
+from hushsum_proto.convert import entry_to_bytes
+from hushsum_proto.convert_batches import batch_to_bytes
+from hushsum_proto.entries import DeltaEntry, partition_of
+
+if TYPE_CHECKING:
+    from aiokafka import AIOKafkaProducer
+
+_REQUEST_TIMEOUT_MS: Final = 10_000
+_ENVELOPE_BYTES: Final = 1 << 16  # of a message around its entries, generously
+
+
+@dataclass(frozen=True)
+class KafkaSecurity:
+    """How to reach the brokers.
+
+    Attributes:
+        protocol: ``PLAINTEXT``, ``SSL``, ``SASL_PLAINTEXT`` or ``SASL_SSL``.
+        ca_file: Whom to believe, in PEM; None: whom the system believes.
+        cert_file: This producer's own certificate, where brokers ask for one,
+        key_file: and its private key.
+        mechanism: ``PLAIN``, ``SCRAM-SHA-256`` or ``SCRAM-SHA-512``.
+        user: With SASL,
+        password: as this one.
+    """
+
+    protocol: str = "PLAINTEXT"
+    ca_file: Path | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
+    mechanism: str = "PLAIN"
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
+class ProducerConfig:
+    """Where the log is, and how to send.
+
+    Attributes:
+        prefix: Of the topic's name, as the service has it.
+        security: How to reach the brokers.
+        outbox: How entries are gathered, and how many may wait.
+    """
+
+    prefix: str = "hushsum"
+    security: KafkaSecurity = field(default_factory=KafkaSecurity)
+    outbox: OutboxSettings = field(default_factory=OutboxSettings)
+
+
+class DirectProducer:
+    """Writes signed deltas into the log of one plan. It starts with ``async with``.
+
+    Args:
+        bootstrap: ``host:port`` of some brokers, separated by commas.
+        plan: What is collected.
+        key_id: The name of the key in the directory, where its role is ``producer``.
+        key: Its private half.
+        partitions: P, where it is known; the topic must have as many. None: as many as the topic has.
+        config: Where the log is, and how to send.
+        runtime: Time and tasks; None: the system's.
+    """
+
+    def __init__(
+        self,
+        bootstrap: str,
+        plan: Plan,
+        key_id: str,
+        key: SigningKey,
+        *,
+        partitions: int | None = None,
+        config: ProducerConfig | None = None,
+        runtime: Runtime | None = None,
+    ) -> None:
+        self._bootstrap, self._plan, self._key_id, self._key = bootstrap, plan, key_id, key
+        self._config = config or ProducerConfig()
+        self._runtime = runtime or SystemRuntime()
+        self._expected_partitions = partitions
+        self._partitions = 0
+        self._topic = topic_of(self._config.prefix, plan.id)
+        self._producer: AIOKafkaProducer | None = None
+        self._outbox: Outbox | None = None
+
+    async def __aenter__(self) -> Self:
+        """Connects, and looks at the topic.
+
+        Raises:
+            SettingsError: aiokafka is not installed, the topic does not exist, or it has another P.
+            UnreachableError: No broker answers.
+        """
+        if self._producer is not None:
+            raise ClientStateError("this producer has been started already; make another one")
+        self._producer = self._made()
+        try:
+            await self._connect(self._producer)
+        except BaseException:
+            await self._producer.stop()
+            raise
+        self._outbox = Outbox(self._store, self._runtime, self._config.outbox)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Waits until all that was submitted is stored; after an error, drops what is not."""
+        outbox, self._outbox = self._outbox, None
+        assert outbox is not None
+        assert self._producer is not None
+        try:
+            if error is None:
+                await outbox.flush()
+        finally:
+            await outbox.drop()
+            await self._producer.stop()
+
+    @property
+    def partitions(self) -> int:
+        """P, once started."""
+        return self._partitions
+
+    async def submit(self, client_id: str, delta: bytes) -> None:
+        """Returns once the brokers have stored a packed delta (``acks=all``).
+
+        **That is no acknowledgement.** It is durable, and will be folded. Whether it counts, the fold decides from what
+        stands in the log: it is late where its window's seal came first, refused where its window is too far from the
+        brokers' clock, where the client's bound is reached, or where the directory does not know the key. Nobody tells
+        this producer: such deltas are in the service's metrics, by reason. Submit early in a window's lateness.
+
+        The same delta can be submitted again, after any error and any number of times: an id counts once. Ids of one
+        stream go in order, and an id is never given up before later ones of its stream are submitted: one that comes
+        64 or more behind them does not count.
+
+        Args:
+            client_id: Whose records these are: 1 to 128 printable characters in NFC, as a gateway would have
+                authenticated them; this producer vouches for it.
+            delta: As :meth:`hushsum.delta.Delta.pack` gives it.
+
+        Raises:
+            DeltaError: It is no delta of this plan; nothing was sent.
+            SettingsError: That is no client id; nothing was sent.
+            UnreachableError: It is not known to be stored.
+        """
+        await self.submit_many([(client_id, delta)])
+
+    async def submit_many(self, deltas: Iterable[tuple[str, bytes]]) -> None:
+        """As :meth:`submit`, for several (client id, packed delta) at once: in their order within each client.
+
+        All are checked before the first is sent. After an error any of them may be stored: submit them all again.
+        """
+        if self._outbox is None:
+            raise ClientStateError("a producer is used inside `async with`")
+        await self._outbox.store([self._entry(client_id, delta) for client_id, delta in deltas])
+
+    def _entry(self, client_id: str, delta: bytes) -> tuple[int, bytes]:
+        flaw = flaw_of(client_id)
+        if flaw is not None:
+            raise SettingsError(f"expected {CLIENT_ID_FORM}, got {flaw}")
+        if len(delta) > self._plan.delta_bytes_max:
+            raise DeltaError(Reason.TOO_LARGE, f"{len(delta)} bytes, expected at most {self._plan.delta_bytes_max}")
+        came = read_header(delta).plan_id
+        if came != self._plan.id:
+            raise DeltaError(Reason.WRONG_PLAN, f"plan {came.hex()[:12]}, expected {self._plan.hex_id[:12]}")
+        # When it arrived, the brokers say: the fold takes their clock for this one.
+        entry = DeltaEntry(client_id, delta, self._runtime.now_ms())
+        return partition_of(client_id, self._partitions), entry_to_bytes(entry)
+
+    async def _store(self, partition: int, entries: Sequence[bytes]) -> None:
+        from aiokafka.errors import KafkaError, KafkaTimeoutError, ProducerClosed
+
+        assert self._producer is not None
+        batch = signed_batch(entries, plan_id=self._plan.id, partition=partition, key_id=self._key_id, key=self._key)
+        try:
+            await self._producer.send_and_wait(self._topic, batch_to_bytes(batch), partition=partition)
+        except KafkaError as error:
+            if error.retriable or isinstance(error, KafkaTimeoutError | ProducerClosed):
+                raise NotStoredError(_text(error)) from error
+            raise UnreachableError(f"{self._topic}: the brokers refuse: {_text(error)}") from error
+
+    def _made(self) -> "AIOKafkaProducer":
+        try:
+            from aiokafka import AIOKafkaProducer
+        except ModuleNotFoundError as error:
+            raise SettingsError("direct production needs aiokafka: pip install 'hushsum[cluster]'") from error
+        message_max = max(self._config.outbox.batch_bytes, self._plan.delta_bytes_max) + _ENVELOPE_BYTES
+        return AIOKafkaProducer(
+            bootstrap_servers=self._bootstrap,
+            client_id=f"hushsum-producer-{self._key_id}",
+            acks="all",
+            # Ids count once and one message of a partition is under way at a time: there is nothing for Kafka's own
+            # idempotence to add, and it would tie this producer to a state that brokers forget.
+            enable_idempotence=False,
+            max_batch_size=message_max,
+            max_request_size=message_max,
+            request_timeout_ms=_REQUEST_TIMEOUT_MS,
+            **_security_options(self._config.security),
+        )
+
+    async def _connect(self, producer: "AIOKafkaProducer") -> None:
+        from aiokafka.errors import KafkaError
+
+        try:
+            await producer.start()
+            # All topics are asked for: a question for one by name may make it, with settings that are nobody's.
+            found = (await producer.client.fetch_all_metadata()).partitions_for_topic(self._topic)
+        except KafkaError as error:
+            raise UnreachableError(f"{self._bootstrap}: {_text(error)}") from error
+        if not found:
+            raise SettingsError(f"topic {self._topic}: not there; the service makes it when it starts with this plan")
+        if self._expected_partitions not in {None, len(found)}:
+            raise SettingsError(f"topic {self._topic}: {len(found)} partitions, expected {self._expected_partitions}")
+        self._partitions = len(found)
+
+
+def _security_options(security: KafkaSecurity) -> dict[str, Any]:
+    from aiokafka.helpers import create_ssl_context
+
+    options: dict[str, Any] = {"security_protocol": security.protocol}
+    if security.protocol.endswith("SSL"):
+        options["ssl_context"] = create_ssl_context(
+            cafile=security.ca_file, certfile=security.cert_file, keyfile=security.key_file
+        )
+    if security.protocol.startswith("SASL"):
+        options["sasl_mechanism"] = security.mechanism
+        options["sasl_plain_username"] = security.user
+        options["sasl_plain_password"] = security.password
+    return options
+
+
+def _text(error: Exception) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,92 @@
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aiokafka import TopicPartition
+from aiokafka.errors import NotLeaderForPartitionError, OffsetOutOfRangeError
+from aiokafka.record.default_records import DefaultRecordBatchBuilder
+
+from aggregator.errors import LogError, LogUnavailableError
+from aggregator.kafka_fetch import OutOfRangeError, PartitionClient
+
+WHERE = TopicPartition("topic", 3)
+
+
+class Answering:
+    """A client whose brokers give one answer to whatever they are asked.
+
+    Attributes:
+        asked: Requests, in order.
+    """
+
+    def __init__(self, code: int, *fields: object, leader: int | None = 1) -> None:
+        self.asked: list[Any] = []
+        self.cluster = SimpleNamespace(leader_for_partition=lambda where: leader if where == WHERE else None)
+        self._answer = SimpleNamespace(topics=[("topic", [(WHERE.partition, code, *fields)])])
+
+    async def send(self, node: int, request: object) -> object:
+        assert node == 1
+        self.asked.append(request)
+        return self._answer
+
+
+def batch(*values: bytes, first: int) -> bytes:
+    """A batch of messages whose first has the offset ``first``, as a broker stores it."""
+    builder = DefaultRecordBatchBuilder(
+        magic=2,
+        compression_type=0,
+        is_transactional=False,
+        producer_id=-1,
+        producer_epoch=-1,
+        base_sequence=-1,
+        batch_size=2**20,
+    )
+    for number, value in enumerate(values):
+        builder.append(number, timestamp=5, key=None, value=value, headers=[])
+    return first.to_bytes(8, "big") + bytes(builder.build())[8:]
+
+
+async def fetched(data: bytes, offset: int) -> tuple[list[tuple[int, int | None, bytes]], int]:
+    client = PartitionClient(Answering(0, 100, data), WHERE)
+    client.next_offset = offset
+    return list(await client.fetch(0.0)), client.next_offset
+
+
+async def test_messages_from_the_offset_on_are_given_although_their_batch_comes_whole() -> None:
+    data = batch(b"a", b"b", b"c", first=10) + batch(b"d", first=13)
+    assert await fetched(data, 11) == ([(11, None, b"b"), (12, None, b"c"), (13, None, b"d")], 14)
+
+
+async def test_a_batch_that_came_in_part_is_left_for_the_next_fetch() -> None:
+    data = batch(b"a", first=10) + batch(b"b", first=11)[:-1]
+    assert await fetched(data, 10) == ([(10, None, b"a")], 11)
+
+
+async def test_where_nothing_has_come_the_next_fetch_begins_at_the_same_place() -> None:
+    assert await fetched(b"", 10) == ([], 10)
+
+
+@pytest.mark.parametrize("at", [-1, -5, 40])
+async def test_a_damaged_batch_is_refused_before_any_message_of_it_is_given(at: int) -> None:
+    good, damaged = batch(b"a", first=10), bytearray(batch(b"b", b"c", first=11))
+    damaged[at] ^= 1
+    client = PartitionClient(Answering(0, 100, good + bytes(damaged)), WHERE)
+    client.next_offset = 10
+    messages = await client.fetch(0.0)
+    assert next(messages) == (10, None, b"a")
+    with pytest.raises(LogUnavailableError, match=r"partition 3: CorruptRecordException.*offset 11"):
+        next(messages)
+    assert client.next_offset == 11
+
+
+async def test_what_a_leader_refuses_passes_by_itself_or_names_what_is_wrong() -> None:
+    with pytest.raises(LogUnavailableError, match="partition 3: NotLeaderForPartition"):
+        await PartitionClient(Answering(NotLeaderForPartitionError.errno, -1, b""), WHERE).fetch(0.0)
+    with pytest.raises(OutOfRangeError):
+        await PartitionClient(Answering(OffsetOutOfRangeError.errno, -1, b""), WHERE).fetch(0.0)
+    with pytest.raises(LogError, match="TopicAuthorizationFailed") as caught:
+        await PartitionClient(Answering(29, -1, b""), WHERE).fetch(0.0)
+    assert not isinstance(caught.value, LogUnavailableError)
+    for leader in (None, -1):
+        with pytest.raises(LogUnavailableError, match="partition 3: LeaderNotAvailable"):
+            await PartitionClient(Answering(0, 100, b"", leader=leader), WHERE).fetch(0.0)

@@ -1,0 +1,211 @@
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
+
+from aggregator.kafka_membership import KafkaMembership
+from aggregator.kafka_settings import KafkaSettings
+from aggregator.kafka_topic import entries_topic, prepare_topic
+from aggregator.ports import SystemRuntime
+from simulator.backends.kafka import KafkaBroker
+from tests.brokers import ProxiedKafka, fresh_prefix
+from tests.doubles import RecordingObserver
+from tests.plans import small_plan
+
+PLAN = small_plan()
+PARTITIONS = 4
+ALL = frozenset(range(PARTITIONS))
+SESSION_S = 1.5
+
+
+class Owner:
+    """Notes what it is told, in one list for all owners; holds a revocation up while ``busy`` is set.
+
+    Attributes:
+        held: What it may fold now.
+    """
+
+    def __init__(self, name: str, told: list[tuple[str, str, frozenset[int]]]) -> None:
+        self.held: frozenset[int] = frozenset()
+        self.free = asyncio.Event()
+        self.free.set()
+        self._name, self._told = name, told
+
+    async def assigned(self, partitions: Collection[int]) -> None:
+        self._note("assigned", partitions)
+        assert not self.held
+        self.held = frozenset(partitions)
+
+    async def revoked(self, partitions: Collection[int]) -> None:
+        self._note("revoking", partitions)
+        await self.free.wait()
+        assert self.held == frozenset(partitions)
+        self.held = frozenset()
+        self._note("revoked", partitions)
+
+    async def lost(self, partitions: Collection[int]) -> None:
+        self._note("lost", partitions)
+        assert self.held == frozenset(partitions)
+        self.held = frozenset()
+
+    def _note(self, what: str, partitions: Collection[int]) -> None:
+        self._told.append((self._name, what, frozenset(partitions)))
+
+
+class Group:
+    """Members of one plan's group, and what their owners were told, in order."""
+
+    def __init__(self, prefix: str) -> None:
+        self.told: list[tuple[str, str, frozenset[int]]] = []
+        self.observer = RecordingObserver()
+        self._prefix, self._members = prefix, dict[str, KafkaMembership]()
+
+    async def join(self, name: str, bootstrap: str) -> Owner:
+        settings = KafkaSettings(bootstrap, self._prefix, session_s=SESSION_S)
+        runtime, owner = SystemRuntime(threads=1), Owner(name, self.told)
+        self._members[name] = KafkaMembership(settings, PLAN, PARTITIONS, runtime, self.observer)
+        await self._members[name].start(owner)
+        return owner
+
+    async def leave(self, name: str) -> None:
+        await self._members.pop(name).stop()
+
+    async def end(self) -> None:
+        for name in list(self._members):
+            await self.leave(name)
+
+
+@pytest.fixture
+async def prefix(kafka: KafkaBroker) -> str:
+    """Of a plan whose topic is there."""
+    settings = KafkaSettings(kafka.bootstrap, fresh_prefix())
+    needs = entries_topic(settings, PLAN, PARTITIONS)
+    await prepare_topic(settings, needs, SystemRuntime(threads=1), RecordingObserver())
+    return settings.prefix
+
+
+@pytest.fixture
+async def group(prefix: str) -> AsyncIterator[Group]:
+    members = Group(prefix)
+    yield members
+    await members.end()
+
+
+def topic_in(prefix: str) -> str:
+    return entries_topic(KafkaSettings("", prefix), PLAN, PARTITIONS).name
+
+
+async def until(condition: Callable[[], object]) -> None:
+    while not condition():  # noqa: ASYNC110  what is waited for is decided by a broker
+        await asyncio.sleep(0.02)
+
+
+async def test_one_member_gets_all_two_share_them_and_who_leaves_hands_them_over_at_once(
+    kafka: KafkaBroker, group: Group
+) -> None:
+    a = await group.join("a", kafka.bootstrap)
+    await until(lambda: a.held == ALL)
+    b = await group.join("b", kafka.bootstrap)
+    await until(lambda: len(a.held) == len(b.held) == 2)
+    assert a.held | b.held == ALL
+    began_s = asyncio.get_running_loop().time()
+    await group.leave("a")
+    assert not a.held
+    await until(lambda: b.held == ALL)
+    assert asyncio.get_running_loop().time() - began_s < 10 * SESSION_S
+    assert [what for name, what, _ in group.told if name == "a"] == ["assigned", "revoking", "revoked"] * 2
+    assert "lost" not in {what for _, what, _ in group.told}
+
+
+async def test_nobody_gets_a_partition_before_its_owner_has_let_it_go(kafka: KafkaBroker, group: Group) -> None:
+    a = await group.join("a", kafka.bootstrap)
+    await until(lambda: a.held == ALL)
+    a.free.clear()
+    b = await group.join("b", kafka.bootstrap)
+    await until(lambda: group.told[-1] == ("a", "revoking", ALL))
+    await asyncio.sleep(1.5 * SESSION_S)  # its session goes on all the while
+    assert (a.held, b.held) == (ALL, frozenset())
+    a.free.set()
+    await until(lambda: len(a.held) == len(b.held) == 2)
+    taken = [number for number, (_, what, _) in enumerate(group.told) if what == "assigned"]
+    assert group.told.index(("a", "revoked", ALL)) < taken[1]
+
+
+async def test_a_member_that_is_cut_off_loses_its_partitions_to_the_others_and_is_told(
+    kafka_behind_proxy: ProxiedKafka, group: Group
+) -> None:
+    a = await group.join("a", kafka_behind_proxy.bootstrap)
+    b = await group.join("b", kafka_behind_proxy.direct)
+    await until(lambda: len(a.held) == len(b.held) == 2)
+    kafka_behind_proxy.proxy.fall_silent()
+    held = a.held
+    await until(lambda: b.held == ALL)
+    await until(lambda: ("a", "lost", held) in group.told)
+    kafka_behind_proxy.proxy.heal()
+    await until(lambda: len(a.held) == len(b.held) == 2)
+    assert {what for what, _ in group.observer.retries} == {"kafka-group"}
+
+
+async def test_a_member_fetches_no_entry_and_commits_no_offset(
+    kafka_behind_proxy: ProxiedKafka, group: Group, prefix: str
+) -> None:
+    topic, direct = topic_in(prefix), kafka_behind_proxy.direct
+    await fill(topic, direct, size=50_000, count=40)
+    planted = {TopicPartition(topic, 0): 3}  # even where somebody has given the group a place to begin
+    await plant_offsets(topic, direct, planted)
+    a = await group.join("a", kafka_behind_proxy.bootstrap)
+    await until(lambda: a.held == ALL)
+    await asyncio.sleep(2 * SESSION_S)
+    assert kafka_behind_proxy.proxy.received < 50_000
+    await group.leave("a")
+    assert await offsets_of(topic, direct) == planted
+
+
+async def fill(topic: str, bootstrap: str, size: int, count: int) -> None:
+    producer = AIOKafkaProducer(bootstrap_servers=bootstrap)
+    await producer.start()
+    for number in range(count):
+        await producer.send_and_wait(topic, bytes(size), partition=number % PARTITIONS)
+    await producer.stop()
+
+
+async def plant_offsets(topic: str, bootstrap: str, offsets: dict[TopicPartition, int]) -> None:
+    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=topic, enable_auto_commit=False)
+    await consumer.start()
+    consumer.assign(list(offsets))
+    await consumer.commit(offsets)
+    await consumer.stop()
+
+
+async def offsets_of(topic: str, bootstrap: str) -> dict[TopicPartition, int]:
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
+    await admin.start()
+    found = await admin.list_consumer_group_offsets(topic)
+    await admin.close()
+    return {where: committed.offset for where, committed in found.items()}
+
+
+async def test_a_member_joins_once_a_broker_is_there_and_stays_through_its_restart(
+    kafka: KafkaBroker, kafka_behind_proxy: ProxiedKafka, group: Group
+) -> None:
+    kafka_behind_proxy.proxy.refuse()
+    a = await group.join("a", kafka_behind_proxy.bootstrap)
+    await until(lambda: group.observer.retries)
+    assert not group.told
+    kafka_behind_proxy.proxy.heal()
+    await until(lambda: a.held == ALL)
+    kafka_behind_proxy.proxy.cut()
+    await asyncio.sleep(SESSION_S)
+    assert group.told == [("a", "assigned", ALL)]
+
+
+async def test_a_partition_that_somebody_has_added_is_nobodys(kafka: KafkaBroker, group: Group, prefix: str) -> None:
+    admin = AIOKafkaAdminClient(bootstrap_servers=kafka.bootstrap)
+    await admin.start()
+    await admin.create_partitions({topic_in(prefix): NewPartitions(PARTITIONS + 2)})
+    await admin.close()
+    a = await group.join("a", kafka.bootstrap)
+    await until(lambda: a.held)
+    assert a.held == ALL

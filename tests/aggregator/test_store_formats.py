@@ -1,0 +1,90 @@
+"""Stores of older formats: read as they are, and gone on with."""
+
+import sqlite3
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from aggregator.inspect_sqlite import read_sealed, read_verdicts
+from aggregator.store_schema import STORE_FILE, STORE_FORMAT
+from aggregator.store_sqlite import open_sqlite_store
+from hushsum.privacy.event import TUMBLING
+from tests.aggregator.stores import FENCE, PARTITIONS, PLAN, Folding, W, reserved, seal, spend
+from tests.doubles import ManualRuntime
+
+#: One window is released, one is charged with key 1111..., one is open and holds a delta: written by that version.
+SAMPLE = Path(__file__).parent.parent / "vectors" / "store" / "format-2.zip"
+TABLES = "SELECT type, name, sql FROM sqlite_master ORDER BY name"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    with zipfile.ZipFile(SAMPLE) as archive:
+        archive.extractall(tmp_path)
+        assert archive.read("plan") == PLAN.to_bytes()
+    return tmp_path / "store.db"
+
+
+def of_format(path: Path, version: int) -> Path:
+    """The sample, taken back to a format that differs from it by what is missing alone."""
+    connection = sqlite3.connect(path)
+    assert connection.execute("PRAGMA user_version").fetchone() == (2,)
+    if version == 1:
+        connection.execute("DROP TABLE reservations")
+        connection.execute("PRAGMA user_version=1")
+    connection.commit()
+    connection.close()
+    return path
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_an_older_store_is_read_as_it_is_and_has_the_tables_of_this_format_once_it_is_written(
+    path: Path, tmp_path: Path, version: int
+) -> None:
+    of_format(path, version)
+    fresh = STORE_FILE.open_writing(tmp_path / "fresh.db")
+    wanted = fresh.execute(TABLES).fetchall()
+    fresh.close()
+    for opens, expected in (
+        (STORE_FILE.open_reading, version),
+        (STORE_FILE.open_writing, STORE_FORMAT),
+        (STORE_FILE.open_reading, STORE_FORMAT),
+    ):
+        connection = opens(path)
+        assert connection.execute("PRAGMA user_version").fetchone() == (expected,)
+        assert (connection.execute(TABLES).fetchall() == wanted) == (expected == STORE_FORMAT)
+        connection.close()
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_an_older_store_can_be_looked_into(path: Path, version: int) -> None:
+    of_format(path, version)
+    sealed = read_sealed(path, PLAN, W + 1)
+    assert sealed is not None
+    assert sealed.records == 0
+    assert [(partition, verdict.kind) for partition, verdict in read_verdicts(path, PLAN)] == [
+        (1, "counted"),
+        (1, "duplicate"),
+    ]
+
+
+async def test_a_service_goes_on_from_a_store_of_format_2(path: Path) -> None:
+    store = await open_sqlite_store(path, ManualRuntime())
+    assert await store.windows(PLAN.id) == {W: "released", W + 1: "sealed", W + 2: "open"}
+    assert await store.acquire_lease(PLAN.id, "test", "", 10) == FENCE
+    assert await store.forget_asked(PLAN.id) is None
+    outcome = await store.outcome(PLAN.id, TUMBLING, W)
+    assert outcome is not None
+    assert outcome.data == b"the draw"
+    assert await reserved(store, W + 1, b"2" * 32) == b"1" * 32
+    assert (await store.account("")).spends == (spend(W), spend(W + 1))
+    await store.commit_outcome(PLAN, TUMBLING, W + 1, b"draw", fence=FENCE)
+    await store.mark_closing(PLAN.id, W + 2, fence=FENCE)
+    folds = [await Folding.of(store, partition) for partition in range(PARTITIONS)]
+    for folding in folds:
+        await folding.apply(folding.delta(5, W + 2, sequence=1), seal(W + 2))
+    sealed = await store.sealed_window(PLAN, W + 2)
+    assert sealed is not None
+    assert sealed.sketch.counters[0, 0, 5] == PARTITIONS, "the one that was counted before is a duplicate"
+    await store.close()
