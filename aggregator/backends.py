@@ -13,7 +13,7 @@ from aggregator.config import Config
 from aggregator.data_folder import DataFolder
 from aggregator.errors import ConfigError, ReceiptsError
 from aggregator.journal import journal
-from aggregator.kafka_settings import KafkaSettings
+from aggregator.kafka.settings import KafkaSettings
 from aggregator.log_messages import LogMessages, PlainMessages, SignedMessages
 from aggregator.log_sqlite import SqliteLog
 from aggregator.metrics import Metrics
@@ -21,8 +21,8 @@ from aggregator.observers import Observers
 from aggregator.ports import Log, Membership, Receipts, Runtime, Store
 from aggregator.receipts_file import NoReceipts, open_receipts
 from aggregator.retries import until_it_works, within
-from aggregator.store_sql import SqlStore
-from aggregator.store_sqlite import open_sqlite_store
+from aggregator.store.on_sqlite import open_sqlite_store
+from aggregator.store.store import SqlStore
 from hushsum.directory import Directory
 from hushsum.errors import HushsumError
 from hushsum.plan import Plan
@@ -71,7 +71,7 @@ class Backends:
     async def _opened_store(self) -> Store:
         if self._config.store == "sqlite":
             return await open_sqlite_store(self._files.store, self._runtime)
-        postgres = _cluster("aggregator.postgres")
+        postgres = _cluster("aggregator.store.postgres")
         # The patience is this start's: it counts, and it knows what to say at its end.
         settings = postgres.PostgresSettings(self._config.dsn, pool=self._config.postgres_pool, patience_s=0.0)
 
@@ -95,7 +95,7 @@ class Backends:
         partitions = self._config.partitions
         if self._config.log == "sqlite":
             return await SqliteLog.open(self._files.log, plan.id, partitions, self._runtime)
-        kafka, messages = _cluster("aggregator.log_kafka"), self._messages(plan)
+        kafka, messages = _cluster("aggregator.kafka.log"), self._messages(plan)
 
         async def open_log(waiting: Observers) -> Log:
             opened = await kafka.KafkaLog.open(self._kafka, plan, partitions, messages, self._runtime, waiting)
@@ -114,7 +114,7 @@ class Backends:
         """
         if self._config.log == "sqlite":
             return await open_receipts(self._files.receipts, self._runtime)
-        kafka = _cluster("aggregator.receipts_topic")
+        kafka = _cluster("aggregator.kafka.receipts")
 
         async def open_topic(waiting: Observers) -> Receipts:
             try:
@@ -132,7 +132,7 @@ class Backends:
         """How this process comes to its partitions; None: all of them are its own."""
         if self._config.store == "sqlite":
             return None
-        kafka = _cluster("aggregator.kafka_membership")
+        kafka = _cluster("aggregator.kafka.membership")
         joined: Membership = kafka.KafkaMembership(self._kafka, plan, self._config.partitions, self._runtime, observer)
         return joined
 

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple, Protocol
 
-from aggregator.verdicts import Remembered, RememberedKind
+from aggregator.fold.verdicts import Remembered, RememberedKind
 from hushsum.delta import DeltaId
 from hushsum.errors import Reason
 

@@ -15,6 +15,7 @@ from typing import Final
 from aggregator.commits import Commit, Commits
 from aggregator.errors import AggregatorError
 from aggregator.flights import Flight, Flights, Key, Sent
+from aggregator.fold.verdicts import RememberedKind
 from aggregator.fold_view import FoldView
 from aggregator.journal import journal
 from aggregator.metrics import Metrics
@@ -30,7 +31,6 @@ from aggregator.refusals import (
     wrong_plan,
 )
 from aggregator.retries import TRANSIENT, within
-from aggregator.verdicts import RememberedKind
 from aggregator.windows import WindowState
 from hushsum.delta import Delta, DeltaHeader, DeltaId, digest, read_header
 from hushsum.errors import DeltaError, Reason

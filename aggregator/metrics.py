@@ -10,8 +10,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, star
 
 from aggregator.addresses import host_and_port
 from aggregator.errors import ConfigError
+from aggregator.fold.verdicts import Verdict
 from aggregator.ports import StoredOutcome
-from aggregator.verdicts import Verdict
 from hushsum.errors import Reason
 from hushsum_proto.answers import Answer, AnyReason, ServiceReason, Status
 

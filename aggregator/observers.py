@@ -3,10 +3,10 @@
 from collections.abc import Collection, Sequence
 
 from aggregator.catalogue import Catalogue
+from aggregator.fold.verdicts import Verdict
 from aggregator.journal import journal
 from aggregator.metrics import Metrics
 from aggregator.ports import StoredOutcome
-from aggregator.verdicts import Verdict
 
 _journal = journal("service")
 

@@ -11,11 +11,12 @@ from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
+from aggregator.fold.state import FoldMark
+from aggregator.fold.verdicts import Verdict
 from aggregator.fold_view import Folds, FoldView
 from aggregator.records import (
     Appended,
     ClaimedFold,
-    FoldMark,
     Lease,
     Outcome,
     SealedWindow,
@@ -24,7 +25,6 @@ from aggregator.records import (
     Stretch,
 )
 from aggregator.store_port import Store
-from aggregator.verdicts import Verdict
 from hushsum.privacy.event import Spend
 
 __all__ = [

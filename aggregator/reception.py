@@ -2,11 +2,11 @@
 
 from typing import Final
 
+from aggregator.fold.verdicts import VerdictKind
 from aggregator.fold_view import FoldView
 from aggregator.openings import Openings
 from aggregator.ports import Runtime
 from aggregator.refusals import RefusedError, check_plan, of_fold, refused
-from aggregator.verdicts import VerdictKind
 from hushsum.delta import DeltaId
 from hushsum.errors import Reason
 from hushsum.plan import Plan

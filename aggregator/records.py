@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from aggregator.fold_state import FoldState
+from aggregator.fold.state import FoldMark, FoldState
 from hushsum.directory import Role
 from hushsum.errors import Reason
 from hushsum.labels import SEALED_WINDOW
@@ -52,14 +52,6 @@ class ClaimedFold(NamedTuple):
 
     fence: int
     state: FoldState
-
-
-class FoldMark(NamedTuple):
-    """How far a fold has come, in its latest checkpoint (as in :class:`aggregator.fold_state.FoldState`)."""
-
-    position: int
-    closed_through: int
-    forgotten_through: int
 
 
 class StreamMemory(NamedTuple):

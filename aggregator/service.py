@@ -26,10 +26,10 @@ from aggregator.receipts_file import NoReceipts
 from aggregator.reception import Reception
 from aggregator.releaser import ReleaserPorts
 from aggregator.roles import Duties
-from aggregator.server import Server, Services
-from aggregator.server_administration import AdministrationService
-from aggregator.server_catalogue import CatalogueService
-from aggregator.server_collection import Collection
+from aggregator.server.administration import AdministrationService
+from aggregator.server.catalogue import CatalogueService
+from aggregator.server.collection import Collection
+from aggregator.server.server import Server, Services
 from aggregator.soundings import Soundings
 from aggregator.standing import Standing
 from aggregator.stored_folds import StoredFolds

@@ -2,8 +2,8 @@
 
 from typing import Protocol
 
-from aggregator.fold_state import Checkpoint
-from aggregator.records import ClaimedFold, FoldMark, Lease, Outcome, SealedWindow, StoredOutcome, StreamMemory
+from aggregator.fold.state import Checkpoint, FoldMark
+from aggregator.records import ClaimedFold, Lease, Outcome, SealedWindow, StoredOutcome, StreamMemory
 from hushsum.entropy import Entropy
 from hushsum.plan import Plan
 from hushsum.privacy.account import Account

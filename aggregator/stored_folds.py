@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from aggregator.errors import AggregatorError, FoldsBehindError
+from aggregator.fold.recall import recall, remembered
+from aggregator.fold.streams import StreamState
+from aggregator.fold.verdicts import Remembered, RememberedKind
 from aggregator.fold_view import Glance
 from aggregator.milestone import Milestone
 from aggregator.ports import FoldMark, Observer, Runtime, Store
-from aggregator.recall import recall, remembered
 from aggregator.retries import TRANSIENT, Backoff, within
-from aggregator.streams import StreamState
-from aggregator.verdicts import Remembered, RememberedKind
 from hushsum.delta import DeltaId
 from hushsum.errors import Reason
 from hushsum.plan import Plan

@@ -11,7 +11,7 @@ from typing import Final
 
 from aggregator.admission import admit
 from aggregator.errors import StoreUnavailableError
-from aggregator.fold import Fold
+from aggregator.fold.fold import Fold
 from aggregator.milestone import Milestone
 from aggregator.ports import Log, Observer, Runtime, Store
 from aggregator.records import Logged, Stretch

@@ -8,12 +8,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection
 
 from aggregator.errors import LogGapError, PartitionStoppedError, StoreError, StoreUnavailableError
-from aggregator.fold import Fold
+from aggregator.fold.fold import Fold
+from aggregator.fold.verdicts import Remembered, RememberedKind
 from aggregator.fold_view import Glance
 from aggregator.held_partition import HeldPartition
 from aggregator.ports import Log, Membership, Observer, PartitionOwner, Runtime, Store
 from aggregator.retries import until_it_works
-from aggregator.verdicts import Remembered, RememberedKind
 from aggregator.worker import Worker, WorkerPorts, WorkerSettings
 from hushsum.delta import DeltaId
 from hushsum.errors import Reason

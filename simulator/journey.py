@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from aggregator import inspect_sqlite
+from aggregator.store import inspect_sqlite
 from hushsum.plan import Plan
 from hushsum.releases import Release
 from hushsum.sketch import Sketch

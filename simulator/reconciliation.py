@@ -6,7 +6,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from aggregator.fold import Verdict, VerdictKind
+from aggregator.fold.fold import Verdict, VerdictKind
 from hushsum.delta import DeltaId
 
 

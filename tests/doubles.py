@@ -16,8 +16,8 @@ from aggregator.errors import (
     StoreError,
     WindowOrderError,
 )
-from aggregator.fold import Checkpoint, FoldState, Verdict
-from aggregator.fold_state import BLOCK, Contribution, Counters, StreamKey, WindowSum
+from aggregator.fold.fold import Checkpoint, FoldState, Verdict
+from aggregator.fold.state import BLOCK, Contribution, Counters, StreamKey, WindowSum
 from aggregator.milestone import Milestone
 from aggregator.ports import (
     Appended,

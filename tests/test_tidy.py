@@ -122,7 +122,7 @@ PLANTED: list[tuple[Rule, str, str]] = [
     ),
     (rules.private_randomness_is_the_operating_systems, "edge_client/spool.py", "import random\n"),
     (rules.private_randomness_is_the_operating_systems, "hushsum/releases.py", "import os\nos.urandom(8)\n"),
-    (rules.generated_stubs_stay_at_the_edges, "aggregator/fold.py", "from hushsum_proto.v1 import wire_pb2\n"),
+    (rules.generated_stubs_stay_at_the_edges, "aggregator/fold/fold.py", "from hushsum_proto.v1 import wire_pb2\n"),
     (
         rules.generated_stubs_stay_at_the_edges,
         "edge_client/session.py",

@@ -116,13 +116,14 @@ HEAVY = ("dp_accounting", "matplotlib", "numba", "pandas", "scipy", "sklearn")
 STRAY_NAMES = {"util", "utils", "helper", "helpers", "common", "manager", "managers", "misc"}
 SHELLS = {"aggregator", "edge_client"}
 PRODUCT = {"hushsum", "hushsum_proto", "hushsum_cli", "edge_client", "aggregator", "simulator"}
-# The translator, and the edges that speak gRPC; a module of that name with a suffix (gateway_streams) is one of them.
+# The translator, and the edges that speak gRPC: a module of that name, with a suffix, or in a room of that name.
 STUB_USERS = (
     "hushsum_proto.convert",
     "aggregator.gateway",
     "aggregator.server",
     "edge_client.transport_grpc",
     "simulator.console",
+    "simulator.faults.sender",
 )
 
 
@@ -186,7 +187,7 @@ def private_randomness_is_the_operating_systems(source: Source) -> Iterator[Find
 
 def generated_stubs_stay_at_the_edges(source: Source) -> Iterator[Finding]:
     """Everything else speaks in the core's own types."""
-    is_edge = any(f"{source.module}_".startswith(f"{user}_") for user in STUB_USERS)
+    is_edge = any(f"{source.module}_".startswith((f"{user}_", f"{user}.")) for user in STUB_USERS)
     if source.package not in PRODUCT or is_edge:
         return
     for use in source.references:

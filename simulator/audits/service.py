@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Final
 
 from aggregator.errors import StoreError
+from aggregator.fold.verdicts import Verdict
 from aggregator.log_sqlite import SqliteLog
 from aggregator.ports import Appended, Log, Receipts, Runtime, SealedWindow, Store, StoredOutcome, SystemRuntime
 from aggregator.receipts_file import ReceiptsFile
 from aggregator.releaser import Releaser, ReleaserPorts
-from aggregator.store_sqlite import open_sqlite_store
-from aggregator.verdicts import Verdict
+from aggregator.store.on_sqlite import open_sqlite_store
 from aggregator.worker import WorkerSettings
 from aggregator.workers import Workers
 from hushsum.delta import Delta, DeltaId, encode_all

@@ -7,7 +7,7 @@ from collections.abc import Collection
 import numpy as np
 
 from aggregator.ports import Appended, PartitionOwner
-from aggregator.store_sqlite import memory_store
+from aggregator.store.on_sqlite import memory_store
 from aggregator.worker import WorkerSettings
 from aggregator.workers import Workers
 from hushsum.entropy import ReplayableEntropy

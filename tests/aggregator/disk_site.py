@@ -7,15 +7,15 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Self
 
-from aggregator.inspect_sqlite import read_verdicts
+from aggregator.fold.verdicts import VerdictKind
 from aggregator.log_sqlite import SqliteLog
 from aggregator.ports import Appended, Runtime
 from aggregator.receipts_file import ReceiptsFile
 from aggregator.releaser import Releaser, ReleaserPorts
-from aggregator.sql_sqlite import SqliteDatabase
-from aggregator.store_sql import SqlStore
-from aggregator.store_sqlite import open_sqlite_store
-from aggregator.verdicts import VerdictKind
+from aggregator.store.inspect_sqlite import read_verdicts
+from aggregator.store.on_sqlite import open_sqlite_store
+from aggregator.store.sql_sqlite import SqliteDatabase
+from aggregator.store.store import SqlStore
 from aggregator.worker import WorkerSettings
 from aggregator.workers import Workers
 from hushsum.entropy import Entropy, ReplayableEntropy

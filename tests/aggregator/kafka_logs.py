@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from aggregator.errors import LogUnavailableError
-from aggregator.kafka_settings import KafkaSettings
-from aggregator.log_kafka import KafkaLog
+from aggregator.kafka.log import KafkaLog
+from aggregator.kafka.settings import KafkaSettings
 from aggregator.log_messages import PlainMessages
 from aggregator.ports import Appended, SystemRuntime
 from aggregator.records import Logged

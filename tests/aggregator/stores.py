@@ -3,11 +3,11 @@
 import uuid
 from collections.abc import Sequence
 
-from aggregator.fold import Checkpoint, Fold
+from aggregator.fold.fold import Checkpoint, Fold
 from aggregator.ports import Store
-from aggregator.sql_sqlite import SqliteDatabase
-from aggregator.store_postgres import open_postgres_store
-from aggregator.store_sql import SqlStore
+from aggregator.store.on_postgres import open_postgres_store
+from aggregator.store.sql_sqlite import SqliteDatabase
+from aggregator.store.store import SqlStore
 from hushsum.plan import Plan
 from hushsum.privacy.event import TUMBLING, Spend
 from hushsum.releases import spend_of

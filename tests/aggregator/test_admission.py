@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from aggregator.admission import admit
 from aggregator.auth import DeclaredName
 from aggregator.errors import LogError, UnauthenticatedError
-from aggregator.fold import Fold
+from aggregator.fold.fold import Fold
+from aggregator.fold.verdicts import Verdict, VerdictKind
 from aggregator.log_messages import LogMessages, PlainMessages, SignedMessages
 from aggregator.records import Logged
-from aggregator.verdicts import Verdict, VerdictKind
 from hushsum.directory import Directory, DirectoryKey, Role
 from hushsum.errors import Reason
 from hushsum.signatures import SigningKey

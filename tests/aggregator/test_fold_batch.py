@@ -7,9 +7,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from aggregator.fold import Checkpoint, Fold, FoldState, Verdict, VerdictKind, warm_up
-from aggregator.stream_table import StreamTable
-from aggregator.verdicts import OUTCOMES, Verdicts
+from aggregator.fold.fold import Checkpoint, Fold, FoldState, Verdict, VerdictKind, warm_up
+from aggregator.fold.stream_table import StreamTable
+from aggregator.fold.verdicts import OUTCOMES, Verdicts
 from hushsum.delta import Delta, DeltaId, Run, presence
 from hushsum.errors import Reason
 from hushsum.families import Increments
@@ -204,7 +204,7 @@ def test_what_a_fold_remembers_grows_with_live_streams_and_not_with_deltas(monke
 
 def test_a_table_of_streams_uses_room_again(seed: int) -> None:
     drawn, table = random.Random(seed), StreamTable({})  # a story
-    from aggregator.streams import StreamState
+    from aggregator.fold.streams import StreamState
 
     for turn in range(50):
         for _ in range(20):

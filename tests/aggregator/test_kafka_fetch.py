@@ -7,7 +7,7 @@ from aiokafka.errors import NotLeaderForPartitionError, OffsetOutOfRangeError
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from aggregator.errors import LogError, LogUnavailableError
-from aggregator.kafka_fetch import OutOfRangeError, PartitionClient
+from aggregator.kafka.fetch import OutOfRangeError, PartitionClient
 
 WHERE = TopicPartition("topic", 3)
 

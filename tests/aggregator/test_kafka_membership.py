@@ -5,9 +5,9 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 
-from aggregator.kafka_membership import KafkaMembership
-from aggregator.kafka_settings import KafkaSettings
-from aggregator.kafka_topic import entries_topic, prepare_topic
+from aggregator.kafka.membership import KafkaMembership
+from aggregator.kafka.settings import KafkaSettings
+from aggregator.kafka.topic import entries_topic, prepare_topic
 from aggregator.ports import SystemRuntime
 from simulator.backends.kafka import KafkaBroker
 from tests.brokers import ProxiedKafka, fresh_prefix

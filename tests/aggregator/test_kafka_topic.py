@@ -3,8 +3,8 @@ from collections.abc import Mapping
 import pytest
 
 from aggregator.errors import ConfigError
-from aggregator.kafka_settings import KafkaSettings
-from aggregator.kafka_topic import (
+from aggregator.kafka.settings import KafkaSettings
+from aggregator.kafka.topic import (
     TopicNeeds,
     entries_topic,
     mismatches,

@@ -7,10 +7,14 @@ from typing import Any
 import pytest
 
 from aggregator.administration import Administration
+from aggregator.catalogue import Catalogue
 from aggregator.errors import PartitionStoppedError, ReceiptsError
 from aggregator.leadership import Leadership, LeaseSettings
+from aggregator.metrics import Metrics
+from aggregator.observers import Observers
 from aggregator.refusals import RefusedError
 from aggregator.releaser import ReleaserPorts
+from aggregator.standing import Standing
 from aggregator.stored_folds import StoredFolds
 from hushsum.entropy import ReplayableEntropy
 from hushsum.privacy.event import TUMBLING
@@ -46,8 +50,15 @@ class Office:
         )
         settings = LeaseSettings(name, LEASE_S, automatic=automatic)
         self.leadership = Leadership(cluster.plan, ports, settings, address=f"{name}:7")
+        metrics = Metrics()
+        observers = Observers(metrics, Catalogue(cluster.plan, store))
         self.administration = Administration(
-            cluster.plan, cluster.log.partitions, store=store, leadership=self.leadership, openings=None
+            cluster.plan,
+            cluster.log.partitions,
+            store=store,
+            leadership=self.leadership,
+            openings=None,
+            standing=Standing("releaser", cluster.plan.id, cluster.log, store, observers, metrics),
         )
 
     async def two_windows(self) -> None:

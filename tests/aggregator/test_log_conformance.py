@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from aggregator.errors import ConfigError, LogError, LogGapError
-from aggregator.kafka_settings import KafkaSettings
-from aggregator.log_kafka import KafkaLog
+from aggregator.kafka.log import KafkaLog
+from aggregator.kafka.settings import KafkaSettings
 from aggregator.log_messages import PlainMessages
 from aggregator.log_sqlite import SqliteLog
 from aggregator.ports import Appended, Log, SystemRuntime

@@ -6,8 +6,8 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from aggregator.errors import ConfigError, LogError
-from aggregator.kafka_settings import KafkaSettings
-from aggregator.log_kafka import KafkaLog
+from aggregator.kafka.log import KafkaLog
+from aggregator.kafka.settings import KafkaSettings
 from aggregator.log_messages import PlainMessages, SignedMessages
 from aggregator.ports import Appended, SystemRuntime
 from aggregator.records import Logged
@@ -108,7 +108,7 @@ async def test_an_append_is_split_where_a_message_would_grow_too_large(log: Kafk
 async def test_a_message_holds_no_more_entries_than_a_position_can_name(
     log: KafkaLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aggregator.log_kafka.BATCH_ENTRIES_MAX", 3)
+    monkeypatch.setattr("aggregator.kafka.log.BATCH_ENTRIES_MAX", 3)
     assert await log.append(to_zero(*map(delta, "abcdefg"))) == [0, 1, 2, STEP, STEP + 1, STEP + 2, 2 * STEP]
 
 

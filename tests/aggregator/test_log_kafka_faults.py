@@ -5,8 +5,8 @@ import pytest
 from aiokafka import TopicPartition
 
 from aggregator.errors import LogUnavailableError
-from aggregator.kafka_settings import KafkaSettings
-from aggregator.log_kafka import KafkaLog
+from aggregator.kafka.log import KafkaLog
+from aggregator.kafka.settings import KafkaSettings
 from aggregator.records import Logged
 from simulator.backends.kafka import KafkaBroker
 from tests.aggregator.kafka_logs import STEP, delta, everything, opened_log, to_zero, until, until_appended

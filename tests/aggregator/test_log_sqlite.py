@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from aggregator.errors import LogError, LogGapError
-from aggregator.inspect_sqlite import log_size
 from aggregator.log_sqlite import SqliteLog
 from aggregator.ports import Appended, Stretch, SystemRuntime
 from aggregator.records import Logged
+from aggregator.store.inspect_sqlite import log_size
 from tests.doubles import ManualRuntime
 
 PLAN_ID = bytes(range(32))

@@ -8,14 +8,14 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
-from aggregator import store_leases
 from aggregator.errors import StoreError, StoreUnavailableError
 from aggregator.ports import SystemRuntime
-from aggregator.postgres import PostgresDatabase, PostgresSettings
-from aggregator.postgres_errors import translated
-from aggregator.postgres_schema import SCHEMA_FORMAT
-from aggregator.sql import Transaction
-from aggregator.store_sql import SqlStore
+from aggregator.store import leases as store_leases
+from aggregator.store.postgres import PostgresDatabase, PostgresSettings
+from aggregator.store.postgres_errors import translated
+from aggregator.store.postgres_schema import SCHEMA_FORMAT
+from aggregator.store.sql import Transaction
+from aggregator.store.store import SqlStore
 from hushsum.privacy.event import TUMBLING
 from simulator.backends.fault_proxy import Fault
 from simulator.backends.postgres import Postgres, PostgresServer, missing_postgres

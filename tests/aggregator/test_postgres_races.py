@@ -8,11 +8,14 @@ from typing import Any
 import asyncpg
 import pytest
 
-from aggregator import store_folds, store_leases, store_outcomes, store_windows
 from aggregator.errors import FencedError, StoreUnavailableError, WindowOrderError
-from aggregator.fold import Fold
-from aggregator.sql import Transaction
-from aggregator.store_sql import SqlStore
+from aggregator.fold.fold import Fold
+from aggregator.store import folds as store_folds
+from aggregator.store import leases as store_leases
+from aggregator.store import outcomes as store_outcomes
+from aggregator.store import windows as store_windows
+from aggregator.store.sql import Transaction
+from aggregator.store.store import SqlStore
 from hushsum.errors import BudgetError
 from hushsum.plan import Plan
 from hushsum.privacy.event import TUMBLING

@@ -7,10 +7,10 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 
 from aggregator.errors import ConfigError, LogUnavailableError, ReceiptsError
-from aggregator.kafka_settings import KafkaSettings
+from aggregator.kafka.receipts import ReceiptsTopic
+from aggregator.kafka.settings import KafkaSettings
 from aggregator.ports import StoredOutcome, SystemRuntime
 from aggregator.receipt import Receipt
-from aggregator.receipts_topic import ReceiptsTopic
 from hushsum.privacy.event import TUMBLING, ClaimedEvent, Spend
 from hushsum.releases import spend_of
 from simulator.backends.kafka import KafkaBroker

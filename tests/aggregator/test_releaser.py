@@ -189,7 +189,7 @@ async def test_nothing_of_a_released_window_is_left_but_its_release(tmp_path: Pa
 
 def unpaged(folder: Path, release: StoredOutcome) -> bytes:
     """The release as another process reads it."""
-    from aggregator.store_schema import STORE_FILE
+    from aggregator.store.schema import STORE_FILE
 
     connection = STORE_FILE.open_reading(folder / "store.db")
     data: bytes = connection.execute("SELECT data FROM outcomes WHERE window = ?", (release.window,)).fetchone()[0]

@@ -8,8 +8,8 @@ from aggregator.catalogue import NotFoundError
 from aggregator.errors import ReleasingStoppedError, StoreError, UnauthenticatedError, WindowOrderError
 from aggregator.metrics import Metrics
 from aggregator.refusals import RefusedError
-from aggregator.server_administration import AdministrationService
-from aggregator.server_calls import Call, Malformed, Methods, reader
+from aggregator.server.administration import AdministrationService
+from aggregator.server.calls import Call, Malformed, Methods, reader
 from hushsum.errors import BudgetError, Reason
 from hushsum_proto.answers import Refusal, ServiceReason
 from hushsum_proto.errors import MalformedMessageError

@@ -9,11 +9,11 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # it ships no types
 from grpc_reflection.v1alpha import reflection_pb2_grpc  # type: ignore[import-untyped]  # it ships no types
 
-from aggregator import server_catalogue
 from aggregator.errors import ConfigError
 from aggregator.places import Places
 from aggregator.refusals import RefusedError
-from aggregator.server_probes import HEALTH_WATCHERS_MAX, REFLECTIONS_MAX
+from aggregator.server import catalogue as server_catalogue
+from aggregator.server.probes import HEALTH_WATCHERS_MAX, REFLECTIONS_MAX
 from hushsum_proto.answers import Status
 from hushsum_proto.v1 import wire_pb2 as pb
 from tests.plans import small_plan

@@ -20,7 +20,7 @@ from aggregator.config import Config
 from aggregator.errors import AggregatorError, ConfigError, PartitionStoppedError
 from aggregator.ports import Appended, Log
 from aggregator.service import Service
-from aggregator.store_sqlite import open_sqlite_store
+from aggregator.store.on_sqlite import open_sqlite_store
 from hushsum import Plan
 from hushsum.entropy import OsEntropy
 from hushsum.releases import Release, draw

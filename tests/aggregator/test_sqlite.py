@@ -8,11 +8,11 @@ from aggregator import sqlite
 from aggregator.errors import LogError, StoreError, StoreUnavailableError
 from aggregator.log_sqlite import LOG_FILE, SqliteLog
 from aggregator.ports import SystemRuntime
-from aggregator.sql import Transaction
-from aggregator.sql_sqlite import run_to_end
 from aggregator.sqlite import Database, DatabaseKind
-from aggregator.store_schema import STORE_FILE
-from aggregator.store_sqlite import open_sqlite_store
+from aggregator.store.on_sqlite import open_sqlite_store
+from aggregator.store.schema import STORE_FILE
+from aggregator.store.sql import Transaction
+from aggregator.store.sql_sqlite import run_to_end
 from tests.aggregator.deltas import tally_plan
 from tests.aggregator.stores import sqlite_of
 from tests.doubles import ManualRuntime

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from aggregator.errors import FencedError, OutcomeExistsError, StaleCheckpointError, StoreError, WindowOrderError
-from aggregator.fold import Checkpoint, Fold, FoldState
-from aggregator.inspect_sqlite import read_sealed, read_verdicts
+from aggregator.fold.fold import Checkpoint, Fold, FoldState
 from aggregator.ports import Store
-from aggregator.store_sql import SqlStore
-from aggregator.store_sqlite import memory_store, open_sqlite_store
+from aggregator.store.inspect_sqlite import read_sealed, read_verdicts
+from aggregator.store.on_sqlite import memory_store, open_sqlite_store
+from aggregator.store.store import SqlStore
 from hushsum.errors import BudgetError
 from hushsum.plan import Plan
 from hushsum.privacy.event import TUMBLING

@@ -5,10 +5,10 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from aggregator.fold import Fold
-from aggregator.fold_state import BLOCK
-from aggregator.store_sql import SqlStore
-from aggregator.store_sqlite import open_sqlite_store
+from aggregator.fold.fold import Fold
+from aggregator.fold.state import BLOCK
+from aggregator.store.on_sqlite import open_sqlite_store
+from aggregator.store.store import SqlStore
 from simulator.backends.postgres import Postgres
 from tests.aggregator.deltas import client_of, entry, tally, tally_plan
 from tests.aggregator.stores import W, postgres_store, sqlite_of

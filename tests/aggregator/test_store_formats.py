@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.inspect_sqlite import read_sealed, read_verdicts
-from aggregator.store_schema import STORE_FILE, STORE_FORMAT
-from aggregator.store_sqlite import open_sqlite_store
+from aggregator.store.inspect_sqlite import read_sealed, read_verdicts
+from aggregator.store.on_sqlite import open_sqlite_store
+from aggregator.store.schema import STORE_FILE, STORE_FORMAT
 from hushsum.privacy.event import TUMBLING
 from tests.aggregator.stores import FENCE, PARTITIONS, PLAN, Folding, W, reserved, seal, spend
 from tests.doubles import ManualRuntime

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from aggregator.errors import FencedError, FoldsBehindError, StoreError
+from aggregator.fold.verdicts import RememberedKind
 from aggregator.records import StreamMemory
 from aggregator.stored_folds import StoredFolds
-from aggregator.verdicts import RememberedKind
 from hushsum.delta import DeltaId, digest
 from tests.aggregator.cluster import FIRST, Cluster, Process
 from tests.aggregator.deltas import client_of, tally, tally_plan

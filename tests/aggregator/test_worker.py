@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from aggregator.errors import LogError, LogGapError, PartitionStoppedError, StoreError
-from aggregator.fold import Fold, RememberedKind, VerdictKind
+from aggregator.fold.fold import Fold, RememberedKind, VerdictKind
 from aggregator.ports import Appended
 from aggregator.worker import WorkerSettings
 from aggregator.workers import Workers

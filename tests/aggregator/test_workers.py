@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from aggregator.errors import LogUnavailableError, PartitionStoppedError, StoreUnavailableError
+from aggregator.fold.verdicts import RememberedKind
 from aggregator.ports import Appended
-from aggregator.verdicts import RememberedKind
 from hushsum.delta import DeltaId, digest
 from tests.aggregator.cluster import FIRST, Cluster
 from tests.aggregator.deltas import client_of, tally, tally_plan

@@ -51,7 +51,7 @@ async def draw_alone(folder: Path) -> None:
         promise("drawn", window, hashlib.sha256(data).hexdigest())
         await asyncio.Event().wait()
 
-    site.releaser._store.commit_outcome = held  # type: ignore[method-assign]  # it comes no further
+    site.releaser._store.commit_outcome = held  # type: ignore[method-assign,assignment]  # it comes no further
     await site.releaser.release(site.window)
 
 

@@ -13,7 +13,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from aggregator.admission import admit
-from aggregator.fold import Fold
+from aggregator.fold.fold import Fold
 from aggregator.log_messages import SignedMessages
 from aggregator.records import Logged
 from edge_client.errors import ClientStateError, SettingsError, UnreachableError

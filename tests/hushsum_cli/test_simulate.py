@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.fold import Verdict, VerdictKind
+from aggregator.fold.fold import Verdict, VerdictKind
 from hushsum import Plan
 from hushsum.delta import DeltaId
 from simulator import Settings, Summary

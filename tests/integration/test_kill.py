@@ -15,9 +15,9 @@ import grpc.aio
 import numpy as np
 import pytest
 
-from aggregator.fold import VerdictKind
-from aggregator.inspect_sqlite import read_sealed, read_verdicts
+from aggregator.fold.fold import VerdictKind
 from aggregator.ports import SystemRuntime
+from aggregator.store.inspect_sqlite import read_sealed, read_verdicts
 from hushsum import Plan, Sketch
 from hushsum.delta import DeltaId
 from hushsum_proto import convert

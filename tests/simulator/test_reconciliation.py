@@ -1,6 +1,6 @@
 """Every delta by its id."""
 
-from aggregator.fold import Verdict, VerdictKind
+from aggregator.fold.fold import Verdict, VerdictKind
 from hushsum.delta import DeltaId
 from simulator.reconciliation import Sent, reconcile
 

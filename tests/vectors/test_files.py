@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aggregator.inspect_sqlite import read_sealed
+from aggregator.store.inspect_sqlite import read_sealed
 from edge_client.spool import Spool
 from hushsum import Release, Sketch
 from hushsum.delta import Delta, DeltaId

@@ -1,0 +1,1 @@
+"""The fold: a pure state machine from log entries to counters, what it remembers, and its compiled loops."""

@@ -1,0 +1,128 @@
+"""Many deltas of a partition at once, in compiled loops: the same counters, states and verdicts as one by one.
+
+The reader checks deltas and writes down what they add; the tables give each its stream's row; one loop then dedupes,
+tallies and adds. Where the loop meets something else than a good delta of the window before it, it says so and stops.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from aggregator.fold.open_window import OpenWindow
+from aggregator.fold.row_numbers import Int64
+from aggregator.fold.stream_table import StreamTable
+from aggregator.fold.tally_table import TallyTable
+from aggregator.fold.verdicts import ManyVerdicts, Verdict
+from hushsum.delta_batch import Batch, DeltaReader, digests
+from hushsum.plan import Plan
+from hushsum.privacy.spec import PUBLIC
+from hushsum_proto.entries import DeltaEntry
+
+_ROOM: Final = 1024  # slots, where they run out
+_NO_ROWS: Final = np.zeros(0, np.int64)
+_NO_TALLIES: Final = np.zeros((0, 2), np.int64)
+_NO_WINDOW: Final = (0, 0, np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros((1, 1), np.bool_))
+
+
+class Memory(NamedTuple):
+    """What a fold lets the loops read and write.
+
+    Attributes:
+        streams: All.
+        tallies: None where the plan asks for none.
+        window: The sum of an open window.
+        is_foreign: Whether a client belongs to another partition.
+        one: Folds the delta of one entry, at a position.
+    """
+
+    streams: StreamTable
+    tallies: TallyTable | None
+    window: Callable[[int], OpenWindow]
+    is_foreign: Callable[[str], bool]
+    one: Callable[[DeltaEntry, int], Verdict]
+
+
+class BatchFold:
+    """Folds batches of one plan.
+
+    Args:
+        plan: Of the fold.
+        reader: Of its deltas.
+        memory: Of the fold.
+    """
+
+    def __init__(self, plan: Plan, reader: DeltaReader, memory: Memory) -> None:
+        from aggregator.fold import loops as fold_loops
+
+        self._loops, self._reader, self._memory = fold_loops, reader, memory
+        bound = plan.privacy.records_per_client
+        self._bound = -1 if bound is None else bound
+        self._presence = int(plan.privacy.participation == PUBLIC)
+        self._count_scale = plan.privacy.mechanism.count_scale
+        self._open: int | None = None  # the window of the last delta that was added
+
+    def apply(self, positions: Sequence[int], entries: Sequence[DeltaEntry], closed_through: int) -> ManyVerdicts:
+        """Folds entries, as each alone would be."""
+        deltas = [entry.delta for entry in entries]
+        clients = [entry.client_id for entry in entries]
+        batch, signs = self._reader.batch(deltas), digests(deltas)
+        codes = np.zeros(len(entries), np.uint8)
+        others: dict[int, Verdict] = {}
+        at = 0
+        while at < len(entries):
+            end, lessons = self._reader.read(batch, at), self._reader.lessons
+            rows = self._rows(batch, clients, at, end)
+            while at < end and lessons == self._reader.lessons:
+                at, why = self._loop(at, end, batch, signs, rows, closed_through, codes)
+                if why == self._loops.UNUSUAL:
+                    others[at] = self._memory.one(entries[at], positions[at])
+                    at += 1
+                elif why == self._loops.OTHER_WINDOW:
+                    self._open = int(batch.headers[at, 1])
+                elif why == self._loops.NO_ROOM:
+                    self._memory.streams.make_room(_ROOM)
+        return ManyVerdicts(codes.tobytes(), positions, clients, batch.streams, batch.headers, others)
+
+    def _rows(self, batch: Batch, clients: Sequence[str], first: int, last: int) -> tuple[Int64, Int64]:
+        """Of streams and tallies, at the places of the batch; zeroes before ``first``."""
+        memory, count, whose = self._memory, last - first, clients[first:last]
+        rows = np.zeros(last, np.int64)
+        keys = zip(whose, batch.streams[first:last].tolist(), strict=True)
+        rows[first:] = memory.streams.rows_of(keys, count, memory.is_foreign)
+        if memory.tallies is None:
+            return rows, _NO_ROWS
+        tally_rows = np.zeros(last, np.int64)
+        windows = zip(batch.headers[first:last, 1].tolist(), whose, strict=True)
+        tally_rows[first:] = memory.tallies.rows_of(windows, count)
+        return rows, tally_rows
+
+    def _loop(
+        self,
+        first: int,
+        last: int,
+        batch: Batch,
+        signs: Int64,
+        rows: tuple[Int64, Int64],
+        closed_through: int,
+        codes: npt.NDArray[np.uint8],
+    ) -> tuple[int, int]:
+        """One run of the loop; the arrays of tables are asked for anew, for one by one may have replaced them."""
+        streams, tallies = self._memory.streams, self._memory.tallies
+        is_tallied, records = (0, _NO_TALLIES) if tallies is None else (1, tallies.records)
+        window = _NO_WINDOW
+        if self._open is not None and self._open > closed_through:
+            of = self._memory.window(self._open)
+            window = (1, self._open, of.counters.reshape(-1), of.counts, of.touched)
+        stopped: tuple[int, int] = self._loops.fold(
+            first,
+            last,
+            (batch.states, batch.headers, batch.spans, batch.ready, signs),
+            (rows[0], streams.heads, streams.slots, streams.used),
+            (rows[1], records),
+            (closed_through, is_tallied, self._bound, self._presence, self._count_scale),
+            window,
+            codes,
+        )
+        return stopped

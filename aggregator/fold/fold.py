@@ -1,0 +1,277 @@
+"""The fold of one partition: a pure, deterministic state machine from log entries to counters (DESIGN: the one flow).
+
+From its state and the entries alone; a batch equals its entries one by one, and two runs over the same entries agree
+whatever was checkpointed in between. It knows no clock: a window closes by a seal among the entries, and the first seal
+of a window, or of a later one, closes it. What stands before is in, what stands after is late.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import lt
+
+import numpy as np
+
+from aggregator.fold import recall
+from aggregator.fold.batch import BatchFold, Memory
+from aggregator.fold.open_window import OpenWindow
+from aggregator.fold.recall import REFUSALS
+from aggregator.fold.state import Checkpoint, FoldMark, FoldState, WindowSum
+from aggregator.fold.stream_table import StreamTable
+from aggregator.fold.streams import Observation, StreamState
+from aggregator.fold.tally_table import TallyTable
+from aggregator.fold.verdicts import ManyVerdicts, Remembered, RememberedKind, Verdict, VerdictKind, Verdicts
+from hushsum.delta import Delta, DeltaHeader, DeltaId, Run, digest, read_header
+from hushsum.delta_batch import reader_of
+from hushsum.errors import DeltaError, Reason
+from hushsum.families import Increments
+from hushsum.plan import Plan
+from hushsum.privacy.spec import PUBLIC
+from hushsum_proto.entries import DeltaEntry, LogEntry, RefusedEntry, SealEntry, partition_of
+
+__all__ = [
+    "Checkpoint",
+    "Fold",
+    "FoldState",
+    "Remembered",
+    "RememberedKind",
+    "Verdict",
+    "VerdictKind",
+    "Verdicts",
+    "warm_up",
+]
+
+
+class Fold:
+    """One partition's fold.
+
+    Args:
+        plan: What is collected.
+        partition: Which of ``partitions`` it folds.
+        partitions: P.
+        state: Where to go on from; None starts empty. Its arrays are the fold's from now on.
+        retain_verdicts: Whether checkpoints carry one verdict for each delta.
+
+    Attributes:
+        position: Of the next entry.
+        closed_through: Every window up to this one is closed.
+        forgotten_through: Of every window up to this one all is forgotten.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        partition: int,
+        partitions: int,
+        state: FoldState | None = None,
+        *,
+        retain_verdicts: bool = False,
+    ) -> None:
+        state = FoldState() if state is None else state
+        assert 0 <= partition < partitions
+        assert state.forgotten_through <= state.closed_through
+        assert all(window > state.closed_through for window in state.windows)
+        self._plan, self._partition, self._partitions = plan, partition, partitions
+        self._count_scale = plan.privacy.mechanism.count_scale
+        self._bound = plan.privacy.records_per_client
+        self._tallies = self._bound is not None or plan.window.min_clients > 0
+        self._presence_is_public = plan.privacy.participation == PUBLIC
+        self.position = state.position
+        self.closed_through = state.closed_through
+        self.forgotten_through = state.forgotten_through
+        self._windows = {window: OpenWindow(sums) for window, sums in state.windows.items()}
+        self._closed: dict[int, OpenWindow] = {}  # until the checkpoint that stores them
+        self._seals: list[int] = []  # likewise
+        self._streams = StreamTable(state.streams)
+        self._contributions = TallyTable(state.contributions)
+        self._retained: list[Verdict] | None = [] if retain_verdicts else None
+        self._stored = (self.position, self.closed_through, self.forgotten_through)
+        self._reader = reader_of(plan)
+        tallies = self._contributions if self._tallies else None
+        memory = Memory(self._streams, tallies, self._window, self._is_foreign, self._verdict)
+        self._batches = None if self._reader is None else BatchFold(plan, self._reader, memory)
+
+    def apply(self, entries: Sequence[tuple[int, LogEntry | RefusedEntry]], end: int) -> Verdicts:
+        """Folds the entries from :attr:`position` to before ``end``, which becomes it.
+
+        Args:
+            entries: (position, entry) each; positions rise, and there may be gaps between them.
+            end: Of the stretch of the log that these are all the entries of.
+
+        Returns:
+            One verdict for each entry that is no seal, in their order.
+        """
+        rising = [self.position - 1, *(position for position, _ in entries), end]
+        assert all(map(lt, rising, rising[1:])), f"positions do not rise from {self.position} to below {end}"
+        if {type(entry) for _, entry in entries} == {DeltaEntry}:
+            verdicts = Verdicts([*self._run(DeltaEntry, entries)])
+        else:
+            verdicts = Verdicts([part for kind, run in groupby(entries, _kind) for part in self._run(kind, run)])
+        self.position = end
+        self._streams.settle()
+        self._contributions.settle()
+        if self._retained is not None:
+            self._retained += verdicts
+        return verdicts
+
+    def forget(self, window: int) -> None:
+        """Forgets windows up to this one, after their outcomes: what remains is that they are closed.
+
+        A stream goes with the last window that it touched; an older id of it then names a closed window, and is late.
+        """
+        assert window <= self.closed_through, "only a window that is closed can have an outcome"
+        self.forgotten_through = max(self.forgotten_through, window)
+        self._streams.forget(window)
+        self._contributions.forget(window)
+
+    def checkpoint(self) -> Checkpoint:
+        """What changed since the last one; from here on it counts as stored, so a failure to store it is final."""
+        touched = {
+            window: sums for window, sums in (*self._closed.items(), *self._windows.items()) if sums.touched.any()
+        }
+        change = Checkpoint(
+            position=self.position,
+            closed_through=self.closed_through,
+            forgotten_through=self.forgotten_through,
+            counts={window: sums.counts.copy() for window, sums in touched.items()},
+            blocks=tuple(block for window, sums in touched.items() for block in sums.take_blocks(window)),
+            streams=self._streams.take_changed(),
+            contributions=self._contributions.take_changed(),
+            verdicts=tuple(self._retained or ()),
+            seals=tuple(self._seals),
+        )
+        self._closed.clear()
+        self._seals.clear()
+        if self._retained is not None:
+            self._retained.clear()
+        self._stored = (self.position, self.closed_through, self.forgotten_through)
+        return change
+
+    @property
+    def changed(self) -> bool:
+        """Whether a checkpoint would say anything new."""
+        return self._stored != (self.position, self.closed_through, self.forgotten_through)
+
+    @property
+    def must_checkpoint(self) -> bool:
+        """Whether a window was closed or forgotten since the last checkpoint: others wait for it to be stored."""
+        return self._stored[1:] != (self.closed_through, self.forgotten_through)
+
+    def remembered(self, client_id: str, id: DeltaId) -> Remembered | None:
+        """How an id was used; None where nothing is remembered of it."""
+        return recall.remembered(self._streams.get((client_id, id.stream)), id.sequence)
+
+    def recall(self, client_id: str, id: DeltaId, digest: bytes, window: int) -> tuple[RememberedKind, Reason | None]:
+        """What to tell the sender of a delta that this fold has passed: see :func:`aggregator.fold.recall.recall`."""
+        mark = FoldMark(self.position, self.closed_through, self.forgotten_through)
+        return recall.recall(self._streams.get((client_id, id.stream)), mark, id.sequence, digest, window)
+
+    def contributed(self, client_id: str, window: int) -> int:
+        """Records of a client that are counted in a window: they grow until it is forgotten. 0 without a tally."""
+        return self._contributions.get(window, client_id)
+
+    def _run(
+        self, kind: type, entries: Iterable[tuple[int, LogEntry | RefusedEntry]]
+    ) -> Iterator[ManyVerdicts | Verdict]:
+        """Folds consecutive entries of one kind."""
+        if kind is DeltaEntry and self._batches is not None:
+            positions, deltas = zip(*entries, strict=True)
+            yield self._batches.apply(positions, deltas, self.closed_through)
+            return
+        for position, entry in entries:
+            if isinstance(entry, SealEntry):
+                self._seal(entry)
+            else:
+                yield self._verdict(entry, position)
+
+    def _seal(self, entry: SealEntry) -> None:
+        if entry.plan_id != self._plan.id or entry.window <= self.closed_through:
+            return  # only the first seal counts
+        # Seals are appended in the order of the windows, so an older window that is not closed was open nowhere.
+        for window in sorted(window for window in self._windows if window <= entry.window):
+            self._closed[window] = self._windows.pop(window)
+            self._closed[window].close()
+        self.closed_through = entry.window
+        self._seals.append(entry.window)
+
+    def _verdict(self, entry: DeltaEntry | RefusedEntry, position: int) -> Verdict:
+        if isinstance(entry, RefusedEntry):
+            return Verdict(VerdictKind.REFUSED, entry.reason, None, None, None, position)
+        try:
+            header = read_header(entry.delta)
+        except DeltaError as error:
+            return Verdict(VerdictKind.REFUSED, error.reason, None, entry.client_id, None, position)
+        kind, reason = self._fold(entry, header)
+        return Verdict(kind, reason, header.id, entry.client_id, header.window, position)
+
+    def _fold(self, entry: DeltaEntry, header: DeltaHeader) -> tuple[VerdictKind, Reason | None]:
+        if self._is_foreign(entry.client_id):
+            return VerdictKind.REFUSED, Reason.WRONG_PARTITION
+        if header.plan_id != self._plan.id:
+            return VerdictKind.REFUSED, Reason.WRONG_PLAN
+        key, sign = (entry.client_id, header.id.stream), digest(entry.delta)
+        stream = self._streams.get(key)
+        found = Observation.NEW if stream is None else stream.observe(header.id.sequence, sign, header.window)
+        if found is not Observation.NEW:
+            return (VerdictKind.REFUSED, REFUSALS[found]) if found in REFUSALS else (VerdictKind.DUPLICATE, None)
+        if header.window <= self.closed_through:
+            return VerdictKind.LATE, None
+        return self._add(entry, header, stream or StreamState(), sign)
+
+    def _add(
+        self, entry: DeltaEntry, header: DeltaHeader, stream: StreamState, sign: bytes
+    ) -> tuple[VerdictKind, Reason | None]:
+        """Counts a new delta for an open window, and remembers its id, unless its bytes alone refuse it."""
+        if self._presence_is_public:
+            # That its client takes part is public; what it sent must not decide whether it is one of the clients.
+            # (A gateway lets no bytes come here that no client of this format writes.)
+            self._tally(header.window, entry.client_id, 0)
+        try:
+            delta = Delta.unpack(entry.delta, self._plan)
+        except DeltaError as error:
+            return VerdictKind.REFUSED, error.reason
+        if self._reader is not None:
+            self._reader.learn(delta)
+        reason = self._contribute(delta.window, entry.client_id, delta.records)
+        if reason is None:
+            self._window(delta.window).add(delta, self._count_scale)
+        stream.record(delta.id.sequence, sign, delta.window, reason)
+        self._streams.put((entry.client_id, delta.id.stream), stream)
+        return (VerdictKind.COUNTED, None) if reason is None else (VerdictKind.REFUSED, reason)
+
+    def _contribute(self, window: int, client_id: str, records: int) -> Reason | None:
+        """Charges the client's bound over all its streams and classes; a delta beyond it is refused whole."""
+        if self._bound is not None and self._contributions.get(window, client_id) + records > self._bound:
+            return Reason.TOO_MANY_RECORDS
+        self._tally(window, client_id, records)
+        return None
+
+    def _tally(self, window: int, client_id: str, records: int) -> None:
+        """Adds to what a client has in a window, where the plan bounds that or asks for a number of clients."""
+        if self._tallies:
+            self._contributions.add(window, client_id, records)
+
+    def _is_foreign(self, client_id: str) -> bool:
+        return partition_of(client_id, self._partitions) != self._partition
+
+    def _window(self, window: int) -> OpenWindow:
+        if window not in self._windows:
+            shape = self._plan.counters_shape
+            self._windows[window] = OpenWindow(WindowSum(np.zeros(shape, np.int64), np.zeros(shape[:1], np.int64)))
+        return self._windows[window]
+
+
+def _kind(entry: tuple[int, LogEntry | RefusedEntry]) -> type:
+    return type(entry[1])
+
+
+def warm_up() -> None:
+    """Compiles the loops, or loads what was compiled before, so that the first deltas need not wait for that."""
+    record = {"kind": "vector", "dim": 1, "lower": [0], "upper": [1]}
+    sketch = {"family": "hashed", "kernel": "euclidean", "bandwidth": 1, "rows": 1, "buckets": 2}
+    privacy, window = {"epsilon": 1, "total_epsilon": 1}, {"length": "1h", "lateness": "0s"}
+    plan = Plan.from_fields(
+        {"name": "warm-up", "record": record, "sketch": sketch, "privacy": privacy, "window": window}
+    )
+    run = Run(0, 1, Increments(np.zeros(1, np.int64), np.ones(1, np.int64)))
+    deltas = [Delta(plan.id, 0, DeltaId(0, sequence), (run,)).pack(plan) for sequence in range(2)]
+    Fold(plan, 0, 1).apply([*enumerate(DeltaEntry("", delta, 0) for delta in deltas)], len(deltas))

@@ -1,0 +1,1 @@
+"""The log, the receipts and the membership on Apache Kafka."""

@@ -1,0 +1,216 @@
+"""The log of one plan on Kafka: one topic, whose messages hold entries of one partition each.
+
+A position is ``offset << 16 | index``: of a message in its partition, and of an entry in the message.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Self
+
+from aiokafka import TopicPartition
+from aiokafka.admin import RecordsToDelete
+
+from aggregator.errors import LogUnavailableError
+from aggregator.kafka.client import administration, quieten
+from aggregator.kafka.reader import INDEX_BITS, PartitionReader
+from aggregator.kafka.settings import KafkaSettings
+from aggregator.kafka.topic import SPARE_BYTES, TopicNeeds, entries_topic, prepare_topic
+from aggregator.kafka.writer import TopicWriter
+from aggregator.log_messages import LogMessages
+from aggregator.ports import Appended, Observer, Runtime, Stretch
+from aggregator.retries import Backoff, until_it_works
+from hushsum.plan import Plan
+from hushsum_proto.batches import BATCH_ENTRIES_MAX
+from hushsum_proto.convert_batches import is_seal
+
+_FRAME_BYTES: Final = 6  # around an entry in its message
+_SEAL_BYTES_MAX: Final = 64  # no seal is longer; what is short enough is looked at
+
+
+@dataclass
+class _Message:
+    """Entries that travel together, by their numbers in the append."""
+
+    partition: int
+    seals: bool
+    numbers: list[int] = field(default_factory=list)
+    size: int = 0
+
+
+class KafkaLog:
+    """See :class:`aggregator.ports.Log`. Made by :meth:`open`.
+
+    Attributes:
+        topic: Its name.
+        warnings: The promises that the topic cannot keep, for the operator; a sentence each.
+    """
+
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        topic: TopicNeeds,
+        messages: LogMessages,
+        runtime: Runtime,
+        observer: Observer,
+        warnings: Sequence[str],
+    ) -> None:
+        self.topic, self.warnings = topic.name, tuple(warnings)
+        self._settings, self._partitions = settings, topic.partitions
+        self._messages, self._runtime, self._observer = messages, runtime, observer
+        self._entries_bytes = topic.message_bytes - SPARE_BYTES
+        self._writer = TopicWriter(settings, topic.name, topic.message_bytes, runtime)
+        self._readers: dict[int, PartitionReader] = {}
+        self._askers: dict[int, PartitionReader] = {}  # of other connections: a fetch may keep its own busy
+        self._connecting = asyncio.Lock()
+
+    @classmethod
+    async def open(
+        cls,
+        settings: KafkaSettings,
+        plan: Plan,
+        partitions: int,
+        messages: LogMessages,
+        runtime: Runtime,
+        observer: Observer,
+    ) -> Self:
+        """Makes or checks the plan's topic; waits for brokers that are not there yet.
+
+        Raises:
+            ConfigError: The topic is not as it has to be, or a setting is not.
+            LogError: Kafka refuses us.
+        """
+        topic = entries_topic(settings, plan, partitions)
+        warnings = await prepare_topic(settings, topic, runtime, observer)
+        return cls(settings, topic, messages, runtime, observer, warnings)
+
+    @property
+    def partitions(self) -> int:
+        """P."""
+        return self._partitions
+
+    async def append(self, entries: Sequence[Appended]) -> list[int]:
+        """Appends in as few messages as their limits allow; durable on all replicas in sync when it returns.
+
+        Raises:
+            LogUnavailableError: Which of them are durable is not known.
+            LogError: Kafka refuses them, or this process may not sign them.
+        """
+        if not entries:
+            return []
+        parts = self._divide(entries)
+        values = [
+            (
+                part.partition,
+                self._messages.write(part.partition, [entries[n].data for n in part.numbers], seals=part.seals),
+            )
+            for part in parts
+        ]
+        offsets = await self._writer.write(values)
+        positions = [0] * len(entries)
+        for part, offset in zip(parts, offsets, strict=True):
+            for index, number in enumerate(part.numbers):
+                positions[number] = offset << INDEX_BITS | index
+        return positions
+
+    def _divide(self, entries: Sequence[Appended]) -> list[_Message]:
+        """Messages in the order in which they are sent, each of one partition, and of deltas or of seals."""
+        parts: list[_Message] = []
+        filling: dict[int, _Message] = {}
+        for number, entry in enumerate(entries):
+            size = len(entry.data) + _FRAME_BYTES
+            seals = _is_seal(entry.data)
+            part = filling.get(entry.partition)
+            if (
+                part is None
+                or part.seals != seals
+                or part.size + size > self._entries_bytes
+                or len(part.numbers) == BATCH_ENTRIES_MAX
+            ):
+                part = filling[entry.partition] = _Message(entry.partition, seals)
+                parts.append(part)
+            part.numbers.append(number)
+            part.size += size
+        return parts
+
+    async def read(self, partition: int, position: int, limit: int, wait_s: float) -> Stretch:
+        """See :meth:`aggregator.ports.Log.read`. A broker that is away looks like one that has nothing to tell.
+
+        Each failure is told to the observer; the connection is made anew, with a growing pause, while there is time.
+        """
+        backoff, began_s = Backoff(), self._runtime.monotonic()
+        while True:
+            left_s = wait_s - (self._runtime.monotonic() - began_s)
+            try:
+                reader = await self._reader(partition, self._readers)
+                return await reader.read(position, limit, max(left_s, 0.0))
+            except LogUnavailableError as error:
+                self._observer.retried("kafka-read", str(error))
+                await self._drop(partition, self._readers)
+                pause_s = backoff.next_s()
+                if left_s <= pause_s:
+                    return Stretch((), position)
+                await self._runtime.sleep(pause_s)
+
+    async def end(self, partition: int) -> int:
+        """The high watermark: nothing that was acknowledged stands at or above it.
+
+        Raises:
+            LogUnavailableError: No broker has answered in ``request_s``.
+        """
+
+        async def ask() -> int:
+            try:
+                reader = await self._reader(partition, self._askers)
+                return await reader.end()
+            except LogUnavailableError:
+                await self._drop(partition, self._askers)
+                raise
+
+        patience_s = self._settings.request_s
+        return await until_it_works(
+            "kafka-end", ask, runtime=self._runtime, observer=self._observer, patience_s=patience_s
+        )
+
+    async def forget(self, window: int, below: Mapping[int, int]) -> None:
+        """Deletes what stands below each partition's position, whatever its window: the folds have it stored.
+
+        Raises:
+            LogUnavailableError: Not all of it is deleted; asked again, it does the rest.
+        """
+        del window
+        records = {
+            TopicPartition(self.topic, partition): RecordsToDelete(position >> INDEX_BITS)
+            for partition, position in below.items()
+            if position >> INDEX_BITS > 0
+        }
+        if records:
+            async with administration(self._settings) as admin:
+                await admin.delete_records(records)
+
+    async def close(self) -> None:
+        """Ends all connections."""
+        for readers in (self._readers, self._askers):
+            for partition in list(readers):
+                await self._drop(partition, readers)
+        await self._writer.close()
+
+    async def _reader(self, partition: int, readers: dict[int, PartitionReader]) -> PartitionReader:
+        async with self._connecting:
+            reader = readers.get(partition)
+            if reader is None:
+                quieten()
+                where, arguments = TopicPartition(self.topic, partition), self._settings.client(f"reader-{partition}")
+                reader = readers[partition] = await PartitionReader.open(
+                    arguments, where, self._messages, self._runtime
+                )
+            return reader
+
+    async def _drop(self, partition: int, readers: dict[int, PartitionReader]) -> None:
+        reader = readers.pop(partition, None)
+        if reader is not None:
+            await reader.close()
+
+
+def _is_seal(data: bytes) -> bool:
+    return len(data) <= _SEAL_BYTES_MAX and is_seal(data)

@@ -1,0 +1,219 @@
+"""The topics of the service: what each setting has to be, making a topic, and checking one that is there.
+
+A topic that is there is never changed: its settings are the operator's, and one that breaks a promise is refused with
+the setting, what it is, and what it has to be.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.errors import (
+    InvalidReplicationFactorError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+    for_code,
+)
+
+from aggregator.errors import ConfigError, LogError, LogUnavailableError
+from aggregator.kafka.client import administration
+from aggregator.kafka.settings import KafkaSettings
+from aggregator.ports import Observer, Runtime
+from aggregator.retries import until_it_works
+from hushsum.plan import Plan
+from hushsum_proto.batches import topic_of
+
+#: What a message may need around its entries: its envelope, its signature, the record and the batch that carry it.
+SPARE_BYTES: Final = 2048
+#: What an entry may need around its delta: client id, times, versions.
+ENTRY_SPARE_BYTES: Final = 1024
+MESSAGE_BYTES_MIN: Final = 2**20
+_SEGMENT_BYTES_MIN: Final = 64 * 2**20
+_DAY_MS: Final = 86_400_000
+_MINUTE_MS: Final = 60_000
+_FOR_EVER: Final = -1
+_SAFE_COPIES: Final = 3
+_SAFE_IN_SYNC: Final = 2
+
+
+@dataclass(frozen=True)
+class Needed:
+    """What one setting of a topic has to be.
+
+    Attributes:
+        value: As a new topic gets it.
+        rule: Whether others will do: none, larger ones, smaller ones. -1 is the largest of all.
+        why: Half a sentence.
+    """
+
+    value: str
+    rule: Literal["equal", "least", "most"]
+    why: str
+
+    def allows(self, there: str) -> bool:
+        """Whether a topic may hold this value."""
+        if self.rule == "equal" or there in {self.value, ""}:
+            return there == self.value
+        if int(there) == _FOR_EVER:
+            return self.rule == "least"
+        return int(there) >= int(self.value) if self.rule == "least" else int(there) <= int(self.value)
+
+
+@dataclass(frozen=True)
+class TopicNeeds:
+    """What a topic has to be.
+
+    Attributes:
+        name: Of the topic.
+        partitions: As many, neither more nor less.
+        settings: By Kafka's names of them.
+        message_bytes: The largest message that anybody writes; every process that writes comes to the same.
+    """
+
+    name: str
+    partitions: int
+    settings: Mapping[str, Needed]
+    message_bytes: int = MESSAGE_BYTES_MIN
+
+
+_ALWAYS: Final = {
+    "cleanup.policy": Needed("delete", "equal", "compaction would drop entries"),
+    "unclean.leader.election.enable": Needed("false", "equal", "a broker that is behind would lose what is durable"),
+    "retention.bytes": Needed("-1", "equal", "entries would go for their size, before they are folded"),
+}
+
+
+def entries_topic(settings: KafkaSettings, plan: Plan, partitions: int) -> TopicNeeds:
+    """The topic of a plan's entries.
+
+    Raises:
+        ConfigError: The retention that is set is too short.
+    """
+    needed_ms = plan.window.length_ms + plan.window.lateness_ms + round(settings.recovery_s * 1000)
+    chosen_ms = needed_ms if settings.retention_s is None else round(settings.retention_s * 1000)
+    why = "window + lateness + kafka_recovery_s have to fit in it"
+    if chosen_ms < needed_ms:
+        raise ConfigError(f"kafka_retention_s: got {chosen_ms / 1000:g}, expected at least {needed_ms / 1000:g}: {why}")
+    largest = max(MESSAGE_BYTES_MIN, plan.delta_bytes_max + ENTRY_SPARE_BYTES) + SPARE_BYTES
+    segment_ms = max(_MINUTE_MS, min(plan.window.length_ms, _DAY_MS))
+    return TopicNeeds(
+        topic_of(settings.prefix, plan.id),
+        partitions,
+        {
+            **_ALWAYS,
+            "message.timestamp.type": Needed("LogAppendTime", "equal", "the brokers' clock alone can be believed"),
+            "max.message.bytes": Needed(str(largest), "least", "the plan's largest delta has to fit"),
+            "retention.ms": Needed(str(chosen_ms), "least", why),
+            "segment.ms": Needed(str(segment_ms), "most", "forgotten bytes go when their segment is closed"),
+            "segment.bytes": Needed(str(max(_SEGMENT_BYTES_MIN, 4 * largest)), "most", "as segment.ms"),
+        },
+        largest,
+    )
+
+
+def receipts_topic(settings: KafkaSettings) -> TopicNeeds:
+    """The topic of receipts, which are kept for ever."""
+    kept = Needed("-1", "equal", "receipts are kept for ever")
+    return TopicNeeds(f"{settings.prefix}.receipts", 1, {**_ALWAYS, "retention.ms": kept})
+
+
+def mismatches(needs: TopicNeeds, partitions: int, there: Mapping[str, str]) -> list[str]:
+    """What of a topic that exists is not as it has to be, a sentence each."""
+    found = []
+    if partitions != needs.partitions:
+        found.append(f"it has {partitions} partitions, expected {needs.partitions}, as its plan began")
+    for name, needed in needs.settings.items():
+        if not needed.allows(there.get(name, "")):
+            form = {"equal": "", "least": "at least ", "most": "at most "}[needed.rule]
+            found.append(f"{name} is {there.get(name)}, expected {form}{needed.value}: {needed.why}")
+    return found
+
+
+def promises_lost(name: str, replication: int, in_sync: int) -> list[str]:
+    """Which promises a topic of so few copies cannot keep, a sentence each."""
+    lost = []
+    if replication < _SAFE_COPIES:
+        lost.append(
+            f"topic {name} has {replication} of {_SAFE_COPIES} copies: "
+            "what is acknowledged or released may not survive the loss of a machine or a disk"
+        )
+    if in_sync < _SAFE_IN_SYNC:
+        lost.append(
+            f"topic {name} has min.insync.replicas {in_sync} of {_SAFE_IN_SYNC}: "
+            "what is acknowledged may stand on one machine alone, and not survive its loss or its loss of power"
+        )
+    return lost
+
+
+async def prepare_topic(
+    settings: KafkaSettings, needs: TopicNeeds, runtime: Runtime, observer: Observer
+) -> tuple[str, ...]:
+    """Makes the topic where there is none, and checks it where there is; waits for brokers that are not there yet.
+
+    Returns:
+        The promises that it cannot keep, for the operator.
+
+    Raises:
+        ConfigError: It is not what it has to be: every setting that is not, with what it is and has to be.
+        LogError: Kafka refuses us.
+    """
+
+    async def prepare() -> tuple[str, ...]:
+        async with administration(settings) as admin:
+            return await _prepare(admin, settings, needs)
+
+    return await until_it_works("kafka", prepare, runtime=runtime, observer=observer)
+
+
+async def _prepare(admin: AIOKafkaAdminClient, settings: KafkaSettings, needs: TopicNeeds) -> tuple[str, ...]:
+    copies = await _copies(admin, needs.name)
+    if copies is None:
+        await _make(admin, settings, needs)
+        copies = await _copies(admin, needs.name)
+        if copies is None:  # a new topic takes a moment to reach every broker
+            raise LogUnavailableError(f"kafka, topic {needs.name}: made, and not there yet")
+    there = await _settings_of(admin, needs.name)
+    if found := mismatches(needs, len(copies), there):
+        raise ConfigError(f"topic {needs.name}: {'; '.join(found)}")
+    return tuple(promises_lost(needs.name, min(copies), int(there["min.insync.replicas"])))
+
+
+async def _copies(admin: AIOKafkaAdminClient, name: str) -> list[int] | None:
+    """How many copies each partition has; None where there is no such topic."""
+    topic = (await admin.describe_topics([name]))[0]
+    error = for_code(topic["error_code"])
+    if error is UnknownTopicOrPartitionError:
+        return None
+    _raise_refusal(name, topic["error_code"], None)
+    return [len(partition["replicas"]) for partition in topic["partitions"]]
+
+
+async def _make(admin: AIOKafkaAdminClient, settings: KafkaSettings, needs: TopicNeeds) -> None:
+    brokers = len((await admin.describe_cluster())["brokers"])
+    copies = settings.replication or min(brokers, _SAFE_COPIES)
+    chosen = {name: needed.value for name, needed in needs.settings.items()}
+    chosen["min.insync.replicas"] = str(_SAFE_IN_SYNC if copies >= _SAFE_COPIES else 1)
+    made = await admin.create_topics([NewTopic(needs.name, needs.partitions, copies, topic_configs=chosen)])
+    _, code, message = made.topic_errors[0]
+    if for_code(code) is not TopicAlreadyExistsError:  # another process was faster: it is checked like any other
+        _raise_refusal(needs.name, code, message)
+
+
+async def _settings_of(admin: AIOKafkaAdminClient, name: str) -> dict[str, str]:
+    (answer,) = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name)])
+    code, message, _, _, entries = answer.resources[0]
+    _raise_refusal(name, code, message)
+    return {entry[0]: entry[1] for entry in entries}
+
+
+def _raise_refusal(name: str, code: int, message: str | None) -> None:
+    """Raises what a broker answered."""
+    error = for_code(code)
+    if code == 0:
+        return
+    # A cluster that starts has fewer brokers than it will have.
+    if error.retriable or error.invalid_metadata or error is InvalidReplicationFactorError:
+        raise error(message or name)
+    raise LogError(f"kafka, topic {name}: {error.__name__}: {message or 'refused'}")

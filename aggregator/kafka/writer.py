@@ -1,0 +1,127 @@
+"""Writes messages to one topic: durable on all replicas in sync when it returns, or an error, in bounded time."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Final
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaConnectionError
+
+from aggregator.errors import LogUnavailableError
+from aggregator.kafka.client import end_client, our_error, quieten, told_as_ours
+from aggregator.kafka.settings import KafkaSettings
+from aggregator.ports import Runtime
+
+_UNKNOWN_OFFSET: Final = -1
+
+
+class TopicWriter:
+    """An idempotent producer that is replaced after any failure: its sequence of messages is broken then.
+
+    Args:
+        settings: How Kafka is reached.
+        topic: Where to.
+        message_bytes: The largest message, and the largest batch of them.
+        runtime: Tasks.
+    """
+
+    def __init__(self, settings: KafkaSettings, topic: str, message_bytes: int, runtime: Runtime) -> None:
+        self._arguments: dict[str, Any] = settings.client("writer")
+        self._patience_s = settings.request_s
+        self._topic, self._message_bytes, self._runtime = topic, message_bytes, runtime
+        self._producer: AIOKafkaProducer | None = None
+        self._starting = asyncio.Lock()
+        self._retiring: set[asyncio.Task[None]] = set()
+
+    async def write(self, messages: Sequence[tuple[int, bytes]]) -> list[int]:
+        """Appends messages in their order within each partition.
+
+        Args:
+            messages: Partition and value of each.
+
+        Returns:
+            The offset of each.
+
+        Raises:
+            LogUnavailableError: Which of them are durable is not known.
+            LogError: Kafka refuses them, and will.
+        """
+        producer = await self._ready()
+        try:
+            return await self._deliver(producer, messages)
+        except BaseException:
+            self._retire(producer)
+            raise
+
+    async def close(self) -> None:
+        """Ends the connection; what was not answered stays unknown."""
+        if self._producer is not None:
+            self._retire(self._producer)
+        if self._retiring:
+            await asyncio.wait(self._retiring)
+
+    async def _ready(self) -> AIOKafkaProducer:
+        async with self._starting:
+            if self._producer is None:
+                self._producer = await self._start()
+            return self._producer
+
+    async def _start(self) -> AIOKafkaProducer:
+        quieten()
+        producer = AIOKafkaProducer(
+            **self._arguments,
+            acks="all",
+            enable_idempotence=True,
+            max_request_size=self._message_bytes,
+            max_batch_size=self._message_bytes,
+        )
+        try:
+            with told_as_ours("appending"):
+                async with asyncio.timeout(self._patience_s):  # a new cluster refuses producers for a while
+                    await producer.start()
+        except BaseException:
+            self._end(producer)
+            raise
+        return producer
+
+    async def _deliver(self, producer: AIOKafkaProducer, messages: Sequence[tuple[int, bytes]]) -> list[int]:
+        deliveries: list[asyncio.Future[Any]] = []
+        try:
+            with told_as_ours("appending"):
+                async with asyncio.timeout(self._patience_s):
+                    for partition, value in messages:
+                        deliveries.append(await producer.send(self._topic, value, partition=partition))
+                    await asyncio.wait(deliveries)
+        finally:
+            for delivery in deliveries:
+                if not delivery.done():
+                    delivery.add_done_callback(_let_go)
+        failed = [error for error in (delivery.exception() for delivery in deliveries) if error is not None]
+        if failed:
+            raise our_error("appending", failed[0]) from failed[0]
+        offsets = [delivery.result().offset for delivery in deliveries]
+        if min(offsets) <= _UNKNOWN_OFFSET:  # the broker has them, and has forgotten where
+            raise LogUnavailableError("kafka, appending: where the messages stand is not known")
+        return offsets
+
+    def _retire(self, producer: AIOKafkaProducer) -> None:
+        """Lets a producer end in the background, and the next append begin with a new one."""
+        if self._producer is producer:
+            self._producer = None
+            self._end(producer)
+
+    def _end(self, producer: AIOKafkaProducer) -> None:
+        ending = self._runtime.spawn(self._give_up(producer), "kafka-retire")
+        self._retiring.add(ending)
+        ending.add_done_callback(self._retiring.discard)
+
+    async def _give_up(self, producer: AIOKafkaProducer) -> None:
+        # An idempotent producer repeats for ever what no broker takes: it is told that nobody waits for it any longer.
+        producer._message_accumulator.fail_all(KafkaConnectionError("given up"))  # noqa: SLF001  nothing public does
+        await end_client(producer, self._runtime)
+
+
+def _let_go(delivery: "asyncio.Future[Any]") -> None:
+    """Nobody waits for it any longer; its error is no news."""
+    if not delivery.cancelled():
+        delivery.exception()

@@ -1,0 +1,1 @@
+"""The gRPC edge: one file a service, and what they share."""

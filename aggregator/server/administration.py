@@ -1,0 +1,37 @@
+"""The service Administration: callers on this machine alone, whatever the settings say."""
+
+from aggregator.administration import Administration
+from aggregator.server.calls import Call, Handler, Methods
+from hushsum_proto import convert_outcomes
+from hushsum_proto.v1 import wire_pb2 as pb
+
+
+class AdministrationService:
+    """Serves the operator."""
+
+    def __init__(self, administration: Administration) -> None:
+        self._administration = administration
+
+    def add_to(self, methods: Methods) -> Handler:
+        """The handlers of every method."""
+        methods.unary("GetStatus", pb.StatusRequest, self.get_status)
+        methods.unary("SealWindow", pb.SealWindowRequest, self.seal_window)
+        methods.unary("ReleaseWindow", pb.ReleaseWindowRequest, self.release_window)
+        return methods.handler(pb.DESCRIPTOR.services_by_name["Administration"].methods_by_name)
+
+    async def get_status(self, call: Call, _: pb.StatusRequest) -> pb.StatusReply:
+        """Windows, ledger, and what stops releasing."""
+        call.check_loopback()
+        return convert_outcomes.status_to_wire(await self._administration.status())
+
+    async def seal_window(self, call: Call, request: pb.SealWindowRequest) -> pb.SealWindowReply:
+        """Closes a window."""
+        call.check_loopback()
+        window = await self._administration.seal(None if request.oldest else request.window)
+        return pb.SealWindowReply(window=window)
+
+    async def release_window(self, call: Call, request: pb.ReleaseWindowRequest) -> pb.ReleaseWindowReply:
+        """Draws an outcome."""
+        call.check_loopback()
+        released = await self._administration.release(None if request.oldest else request.window)
+        return convert_outcomes.released_to_wire(released)

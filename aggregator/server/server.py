@@ -1,0 +1,128 @@
+"""The gRPC server: a role's services, health and reflection on one port, with limits computed from the plan."""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import grpc.aio
+
+from aggregator.addresses import host_and_port
+from aggregator.errors import ConfigError
+from aggregator.metrics import Metrics
+from aggregator.ports import Authenticator
+from aggregator.server.administration import AdministrationService
+from aggregator.server.calls import Handler, Methods
+from aggregator.server.catalogue import CatalogueService
+from aggregator.server.collection import Collection
+from aggregator.server.probes import Probes
+from hushsum.plan import Plan
+from hushsum_proto.v1 import wire_pb2 as pb
+
+_INT32_MAX: Final = 2**31 - 1  # the most that gRPC can be told
+_SPARE_BYTES: Final = 1 << 20
+_OTHER_CALLS_MAX: Final = 1024
+_PING_S_MIN: Final = 10
+_SILENT_S_MAX: Final = 60
+_PING_ANSWER_S_MAX: Final = 20
+
+
+@dataclass(frozen=True)
+class Services:
+    """What one port serves; None: another process does."""
+
+    collection: Collection | None
+    catalogue: CatalogueService | None
+    administration: AdministrationService
+
+
+class Server:
+    """One port. A constructor binds nothing; :meth:`bind` does.
+
+    Args:
+        plan: Its sizes decide how large a message may be.
+        services: What is served.
+        authenticator: Who calls.
+        metrics: Counts refused calls.
+        sessions_max: Streams that may be open; calls of other methods come on top.
+    """
+
+    def __init__(
+        self, plan: Plan, services: Services, *, authenticator: Authenticator, metrics: Metrics, sessions_max: int
+    ) -> None:
+        self._services = services
+        self._authenticator = authenticator
+        self._metrics = metrics
+        self._probes = Probes()
+        self._server = grpc.aio.server(options=_options(plan), maximum_concurrent_rpcs=sessions_max + _OTHER_CALLS_MAX)
+
+    async def bind(self, listen: str) -> str:
+        """Takes ``host:port``; returns the same with the port that was taken. Nobody is answered yet.
+
+        Raises:
+            ConfigError: The address cannot be used.
+        """
+        await self._probes.add_to(self._server, self._add_services())
+        await _check_host(listen)
+        try:
+            port = self._server.add_insecure_port(listen)
+        except RuntimeError as error:
+            raise ConfigError(f"listen: {listen} cannot be used: is another process listening there?") from error
+        return f"{listen.rpartition(':')[0]}:{port}"
+
+    async def start(self) -> None:
+        """Answers."""
+        await self._server.start()
+
+    async def tell(self, *, ready: bool) -> None:
+        """Tells health checks whether what is served here works."""
+        await self._probes.tell(ready=ready)
+
+    async def drain(self) -> None:
+        """Tells health checks and open streams that this process stops; what was read is still answered."""
+        await self._probes.drain()
+        if self._services.collection is not None:
+            self._services.collection.stop_sessions()
+
+    async def stop(self, grace_s: float) -> None:
+        """Takes no more calls, and gives those under way so many seconds."""
+        await self._server.stop(grace_s)
+
+    def _add_services(self) -> list[str]:
+        parts: dict[str, Callable[[Methods], Handler]] = {"Administration": self._services.administration.add_to}
+        if self._services.collection is not None:
+            parts["Collection"] = self._services.collection.add_to
+        if self._services.catalogue is not None:
+            parts["Catalogue"] = self._services.catalogue.add_to
+        names = {name: pb.DESCRIPTOR.services_by_name[name].full_name for name in parts}
+        for name, add_to in parts.items():
+            for_operator = name == "Administration"
+            methods = Methods(names[name], self._authenticator, self._metrics, for_operator=for_operator)
+            self._server.add_generic_rpc_handlers((add_to(methods),))
+        return list(names.values())
+
+
+async def _check_host(listen: str) -> None:
+    """Looks the host up first: of a name that nobody knows gRPC would say the same as of a port that is taken."""
+    host, port = host_and_port(listen)
+    try:
+        await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(f"listen: the host of {listen} cannot be found: is its name right?") from error
+
+
+def _options(plan: Plan) -> list[tuple[str, int]]:
+    return [
+        # Above what the plan allows, so that an honest client's mistake gets our refusal, with its reason, and not the
+        # transport's; what is larger still, gRPC refuses before it is in memory.
+        ("grpc.max_receive_message_length", min(2 * plan.delta_bytes_max + _SPARE_BYTES, _INT32_MAX)),
+        ("grpc.max_send_message_length", -1),
+        # Two processes on one port would share its connections at random.
+        ("grpc.so_reuseport", 0),
+        # A client may ask whether we are there; we ask those that are silent, and let go of those that are gone.
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.min_recv_ping_interval_without_data_ms", _PING_S_MIN * 1000),
+        ("grpc.keepalive_time_ms", _SILENT_S_MAX * 1000),
+        ("grpc.keepalive_timeout_ms", _PING_ANSWER_S_MAX * 1000),
+    ]

@@ -1,0 +1,109 @@
+"""One submission stream: deltas in, answers out in whatever order they are ready, so many unanswered and no more."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+
+from aggregator.gateway import Gateway, id_in
+from aggregator.metrics import Metrics
+from aggregator.ports import Runtime
+from aggregator.refusals import RETRY_AFTER_MS, RefusedError, refused, shutting_down
+from aggregator.server.calls import Malformed
+from hushsum.errors import Reason
+from hushsum_proto import convert
+from hushsum_proto.answers import Answer, Refusal, ServiceReason
+from hushsum_proto.v1 import wire_pb2 as pb
+
+Requests = AsyncIterator[pb.SubmitRequest | Malformed]
+
+
+class Session:
+    """One client's stream.
+
+    Args:
+        gateway: Where deltas go.
+        client_id: Whose they are.
+        runtime: Tasks.
+        metrics: Counts messages that are none.
+        in_flight_max: Deltas beyond so many unanswered ones are refused as overload, and nothing more is read until
+            that is written: a client that does not read its answers cannot make them pile up.
+    """
+
+    def __init__(
+        self, gateway: Gateway, client_id: str, *, runtime: Runtime, metrics: Metrics, in_flight_max: int
+    ) -> None:
+        self._gateway = gateway
+        self._client_id = client_id
+        self._runtime = runtime
+        self._metrics = metrics
+        self._in_flight_max = in_flight_max
+        self._ready: deque[Answer] = deque()
+        self._unanswered = 0  # read, and its answer not written yet
+        self._wake = asyncio.Event()
+        self._room = asyncio.Event()
+        self._reader: asyncio.Task[None] | None = None
+        self._stopped = False
+
+    async def answers(self, requests: Requests) -> AsyncIterator[pb.SubmitReply]:
+        """Reads until the client has sent all, and ends when everything is answered.
+
+        Raises:
+            RefusedError: The service stops; what was read is answered first.
+        """
+        self._reader = self._runtime.spawn(self._read(requests), "session")
+        self._reader.add_done_callback(lambda _: self._wake.set())
+        try:
+            while self._unanswered or not self._reader.done():
+                while self._ready:
+                    yield convert.answer_to_wire(self._ready.popleft())
+                    self._unanswered -= 1
+                    self._room.set()
+                self._wake.clear()
+                if self._unanswered or not self._reader.done():
+                    await self._wake.wait()
+        finally:
+            self._reader.cancel()
+        if self._stopped:
+            raise RefusedError(shutting_down())
+        await self._reader  # raises what ended it early
+
+    def stop(self) -> None:
+        """Reads nothing more; the stream ends when what was read is answered."""
+        self._stopped = True
+        if self._reader is not None:
+            self._reader.cancel()
+
+    async def _read(self, requests: Requests) -> None:
+        async for request in requests:
+            self._unanswered += 1
+            if self._unanswered > self._in_flight_max:
+                await self._overload(request)
+            elif isinstance(request, Malformed):
+                detail = "bytes that are no SubmitRequest, expected one"
+                self._refuse(refused(None, Refusal.of(Reason.MALFORMED, detail)))
+            else:
+                self._begin(request)
+
+    def _begin(self, request: pb.SubmitRequest) -> None:
+        answer = self._gateway.begin(self._client_id, request.plan_id, request.delta)
+        if isinstance(answer, Answer):
+            self._answer(answer)
+        else:
+            answer.add_done_callback(lambda done: self._answer(done.result()))
+
+    async def _overload(self, request: pb.SubmitRequest | Malformed) -> None:
+        detail = f"more than {self._in_flight_max} deltas of this session without an answer"
+        refusal = Refusal.of(ServiceReason.OVERLOADED, detail, RETRY_AFTER_MS)
+        delta_id = None if isinstance(request, Malformed) else id_in(request.delta)
+        self._refuse(refused(delta_id, refusal))
+        while self._unanswered > self._in_flight_max:
+            self._room.clear()
+            await self._room.wait()
+
+    def _refuse(self, answer: Answer) -> None:
+        self._metrics.answered(answer)
+        self._answer(answer)
+
+    def _answer(self, answer: Answer) -> None:
+        self._ready.append(answer)
+        self._wake.set()

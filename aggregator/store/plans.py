@@ -1,0 +1,132 @@
+"""The plans' part of the store: plans, populations, and the ledger of what they spent. Functions on a transaction."""
+
+from fractions import Fraction
+
+from aggregator.errors import StoreError
+from aggregator.fold.state import NOTHING_CLOSED
+from aggregator.store.leases import check
+from aggregator.store.sql import Transaction
+from aggregator.store.windows import plan_number
+from hushsum import canonical
+from hushsum.plan import Plan
+from hushsum.privacy.account import Account, Limits
+from hushsum.privacy.event import Spend
+
+
+async def load_plan(tx: Transaction, plan_id: bytes) -> Plan | None:
+    """The plan of an id."""
+    row = await tx.fetch_row("SELECT bytes FROM plans WHERE id = $1", plan_id)
+    return None if row is None else Plan.from_bytes(row[0])
+
+
+async def plan_named(tx: Transaction, name: str) -> Plan | None:
+    """The plan of a name."""
+    row = await tx.fetch_row("SELECT bytes FROM plans WHERE name = $1", name)
+    return None if row is None else Plan.from_bytes(row[0])
+
+
+async def register(tx: Transaction, plan: Plan, partitions: int, first_window: int) -> None:
+    """Adds a plan with its partitions, and opens its population's account or lowers its limits."""
+    if await _is_known(tx, plan, partitions):
+        return
+    limits = await _population(tx, plan.limits)
+    if await _is_known(tx, plan, partitions):
+        return  # by another process, while this one waited for the population
+    await tx.execute(
+        "UPDATE populations SET epsilon = $2, delta = $3 WHERE name = $1",
+        limits.population,
+        canonical.real_text(limits.epsilon),
+        canonical.real_text(limits.delta),
+    )
+    row = await tx.fetch_row(
+        "INSERT INTO plans (id, name, bytes, partitions, first_window) VALUES ($1, $2, $3, $4, $5) "
+        "ON CONFLICT (name) DO NOTHING RETURNING number",
+        plan.id,
+        plan.name,
+        plan.bundle,
+        partitions,
+        first_window,
+    )
+    if row is None:
+        raise _another_plan(plan.name)
+    # Everything before the first window is closed from the start.
+    await tx.execute_many(
+        "INSERT INTO partitions (plan, partition, position, closed_through, forgotten_through, fence, owner) "
+        "VALUES ($1, $2, 0, $3, $4, 0, '')",
+        [(row[0], partition, first_window - 1, NOTHING_CLOSED) for partition in range(partitions)],
+    )
+
+
+async def account(tx: Transaction, population: str, *, lock: bool = False) -> Account:
+    """A population's limits and spends; with ``lock``, nobody else charges it until the transaction ends."""
+    row = await tx.fetch_row(
+        "SELECT unit, relation, epsilon, delta FROM populations WHERE name = $1", population, lock=lock
+    )
+    if row is None:
+        raise StoreError(f"store: no plan of population {population!r} is registered here")
+    unit, relation, epsilon, delta = row
+    rows = await tx.fetch("SELECT fields FROM spends WHERE population = $1 ORDER BY number", population)
+    limits = Limits(population, unit, relation, Fraction(epsilon), Fraction(delta))
+    return Account(limits).recorded(*(Spend.from_bytes(fields) for (fields,) in rows))
+
+
+async def count_spend(tx: Transaction, plan_id: bytes, spend: Spend, *, fence: int) -> None:
+    """Adds a spend that was made, unless it is there."""
+    await check(tx, await plan_number(tx, plan_id), fence)
+    await tx.fetch_row("SELECT name FROM populations WHERE name = $1", spend.population, lock=True)
+    known = await tx.fetch_row(
+        'SELECT 1 FROM spends WHERE plan_id = $1 AND kind = $2 AND "window" = $3',
+        spend.plan_id,
+        spend.kind,
+        spend.window,
+    )
+    if known is None:
+        await insert_spend(tx, spend)
+
+
+async def insert_spend(tx: Transaction, spend: Spend) -> None:
+    """Adds a spend to a population that is locked."""
+    await tx.execute(
+        'INSERT INTO spends (population, plan_id, kind, "window", fields) VALUES ($1, $2, $3, $4, $5)',
+        spend.population,
+        spend.plan_id,
+        spend.kind,
+        spend.window,
+        spend_fields(spend),
+    )
+
+
+def spend_fields(spend: Spend) -> bytes:
+    """A spend as it is stored."""
+    return canonical.encode(spend.to_fields())
+
+
+async def _is_known(tx: Transaction, plan: Plan, partitions: int) -> bool:
+    row = await tx.fetch_row("SELECT partitions FROM plans WHERE id = $1", plan.id)
+    if row is not None:
+        if row[0] != partitions:
+            raise StoreError(f"store: this plan has {row[0]} partitions, not {partitions}; it stays as it began")
+        return True
+    if await tx.fetch_row("SELECT 1 FROM plans WHERE name = $1", plan.name) is not None:
+        raise _another_plan(plan.name)
+    return False
+
+
+async def _population(tx: Transaction, limits: Limits) -> Limits:
+    """Locks the population, which is made where it is not there; what its limits become with these."""
+    made = await tx.execute(
+        "INSERT INTO populations (name, unit, relation, epsilon, delta) VALUES ($1, $2, $3, $4, $5) "
+        "ON CONFLICT DO NOTHING",
+        limits.population,
+        limits.unit,
+        limits.relation,
+        canonical.real_text(limits.epsilon),
+        canonical.real_text(limits.delta),
+    )
+    if made:
+        return limits
+    return (await account(tx, limits.population, lock=True)).register(limits).limits
+
+
+def _another_plan(name: str) -> StoreError:
+    return StoreError(f"store: another plan named {name!r} is registered here; a changed plan takes a new name")

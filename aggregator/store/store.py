@@ -1,0 +1,173 @@
+"""The store on SQL, durable when it returns (see :class:`aggregator.ports.Store`), whichever database it stands on."""
+
+from aggregator.fold.state import Checkpoint, FoldMark
+from aggregator.records import ClaimedFold, Lease, Outcome, SealedWindow, StoredOutcome, StreamMemory
+from aggregator.store import folds as store_folds
+from aggregator.store import leases as store_leases
+from aggregator.store import outcomes as store_outcomes
+from aggregator.store import plans as store_plans
+from aggregator.store import windows as store_windows
+from aggregator.store.sql import Database
+from hushsum.entropy import Entropy
+from hushsum.plan import Plan
+from hushsum.privacy.account import Account
+from hushsum.privacy.event import Spend
+
+
+class SqlStore:
+    """A store.
+
+    Args:
+        database: Its tables.
+        exclusive: Whether one process alone uses it, so that a lease is given to whoever asks.
+    """
+
+    def __init__(self, database: Database, *, exclusive: bool = False) -> None:
+        self._database, self._exclusive = database, exclusive
+
+    @property
+    def database(self) -> Database:
+        """Its tables."""
+        return self._database
+
+    async def close(self) -> None:
+        """Closes it, after what is under way."""
+        await self._database.close()
+
+    # ----------------------------------------------------------------------------------------------------- plans
+
+    async def register(self, plan: Plan, partitions: int, first_window: int) -> None:
+        """Registers a plan once; another time only P is compared."""
+        await self._database.write(store_plans.register, plan, partitions, first_window)
+
+    async def load_plan(self, plan_id: bytes) -> Plan | None:
+        """The plan of an id."""
+        return await self._database.look(store_plans.load_plan, plan_id)
+
+    async def plan_named(self, name: str) -> Plan | None:
+        """The plan of a name."""
+        return await self._database.look(store_plans.plan_named, name)
+
+    async def account(self, population: str) -> Account:
+        """A population's limits and spends."""
+        return await self._database.read(store_plans.account, population)
+
+    async def count_spend(self, plan_id: bytes, spend: Spend, *, fence: int) -> None:
+        """Adds a spend that a receipt proves."""
+        await self._database.write(store_plans.count_spend, plan_id, spend, fence=fence)
+
+    # --------------------------------------------------------------------------------------------------- windows
+
+    async def open_windows(self, plan_id: bytes, first: int, last: int) -> None:
+        """Records that a gateway has these windows open."""
+        await self._database.write(store_windows.open_windows, plan_id, first, last)
+
+    async def windows(self, plan_id: bytes) -> dict[int, str]:
+        """State of every window there ever was."""
+        return await self.states(plan_id, -(2**63), 2**63 - 1)
+
+    async def states(self, plan_id: bytes, first: int, last: int) -> dict[int, str]:
+        """State by window from ``first`` to ``last``."""
+        return await self._database.look(store_windows.states, plan_id, first, last)
+
+    async def unfinished(self, plan_id: bytes) -> dict[int, str]:
+        """State by window of those that wait for their outcome."""
+        return await self._database.read(store_windows.unfinished, plan_id)
+
+    async def first_window(self, plan_id: bytes) -> int:
+        """The window in which the plan was registered."""
+        return await self._database.look(store_windows.first_window, plan_id)
+
+    async def mark_closing(self, plan_id: bytes, window: int, *, fence: int) -> None:
+        """From here on no gateway acknowledges for the window; older ones that nobody opened are skipped."""
+        await self._database.write(store_outcomes.mark_closing, plan_id, window, fence=fence)
+
+    # ----------------------------------------------------------------------------------------------------- lease
+
+    async def acquire_lease(self, plan_id: bytes, owner: str, address: str, seconds: float) -> int | None:
+        """Makes a process the plan's releaser; None while another is."""
+        return await self._database.write(
+            store_leases.acquire, plan_id, owner, address, seconds, exclusive=self._exclusive
+        )
+
+    async def renew_lease(self, plan_id: bytes, seconds: float, note: str, *, fence: int) -> None:
+        """Holds the lease for longer."""
+        await self._database.write(store_leases.renew, plan_id, seconds, note, fence=fence)
+
+    async def return_lease(self, plan_id: bytes, *, fence: int) -> None:
+        """Lets another process take the lease at once."""
+        await self._database.write(store_leases.give_back, plan_id, fence=fence)
+
+    async def lease(self, plan_id: bytes) -> Lease | None:
+        """Who releases, as last heard."""
+        return await self._database.read(store_leases.lease, plan_id)
+
+    # ----------------------------------------------------------------------------------------------------- folds
+
+    async def claim_partition(self, plan: Plan, partition: int, owner: str) -> ClaimedFold | None:
+        """Takes a partition over, with its next fence and its fold's state."""
+        return await self._database.write(store_folds.claim, plan, partition, owner)
+
+    async def checkpoint(self, plan: Plan, partition: int, change: Checkpoint, *, fence: int) -> None:
+        """Makes what is stored what the fold is."""
+        await self._database.write(store_folds.checkpoint, plan.id, partition, change, fence=fence)
+
+    async def fold_marks(self, plan_id: bytes) -> dict[int, FoldMark]:
+        """How far each partition's fold has come."""
+        return await self._database.look(store_folds.marks, plan_id)
+
+    async def stream_memory(self, plan_id: bytes, partition: int, client_id: str, stream: int) -> StreamMemory:
+        """What is stored of one stream."""
+        return await self._database.look(store_folds.stream_memory, plan_id, partition, client_id, stream)
+
+    async def sealed_window(self, plan: Plan, window: int) -> SealedWindow | None:
+        """Sum and number of clients of a window over all partitions, once every one has stored it as sealed."""
+        return await self._database.read(store_folds.sealed_window, plan, window)
+
+    async def ask_to_forget(self, plan_id: bytes, window: int, *, fence: int) -> None:
+        """Tells every fold that windows up to this one have their published outcome."""
+        await self._database.write(store_leases.ask_to_forget, plan_id, window, fence=fence)
+
+    async def forget_asked(self, plan_id: bytes) -> int | None:
+        """The last window that folds were asked to forget."""
+        return await self._database.look(store_leases.forget_asked, plan_id)
+
+    async def forget(self, plan: Plan, window: int, *, fence: int) -> None:
+        """Erases the counters of windows up to this one, and with them what was deleted of streams and clients."""
+        await self._database.write(store_folds.forget, plan.id, window, fence=fence)
+        await self._database.erase("blocks", "counts", "streams", "contributions", "reservations", certain=True)
+
+    # -------------------------------------------------------------------------------------------------- outcomes
+
+    async def reserve_outcome(
+        self, plan: Plan, kind: str, window: int, digest: bytes, entropy: Entropy, *, fence: int
+    ) -> bytes:
+        """Charges an outcome and fixes the key of all its randomness, both or neither; once."""
+        return await self._database.write(
+            store_outcomes.reserve_outcome, plan, kind, window, digest, entropy, fence=fence
+        )
+
+    async def commit_outcome(
+        self, plan: Plan, kind: str, window: int, data: bytes, *, fence: int, withheld: bool = False
+    ) -> None:
+        """Stores an outcome and erases its key; where something prevents that for now, `forget` does it."""
+        await self._database.write(
+            store_outcomes.commit_outcome, plan, kind, window, data, fence=fence, withheld=withheld
+        )
+        await self._database.erase("reservations", certain=False)
+
+    async def publish(self, plan_id: bytes, kind: str, window: int, *, fence: int) -> None:
+        """Lets everybody see an outcome."""
+        await self._database.write(store_outcomes.publish, plan_id, kind, window, fence=fence)
+
+    async def outcomes(self, plan_id: bytes) -> list[Outcome]:
+        """All outcomes, without their bytes."""
+        return await self._database.read(store_outcomes.outcomes, plan_id)
+
+    async def outcome(self, plan_id: bytes, kind: str, window: int) -> StoredOutcome | None:
+        """One published outcome."""
+        return await self._database.read(store_outcomes.outcome, plan_id, kind, window)
+
+    async def unpublished(self, plan_id: bytes) -> list[StoredOutcome]:
+        """Outcomes that nobody may see yet."""
+        return await self._database.read(store_outcomes.unpublished, plan_id)

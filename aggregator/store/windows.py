@@ -1,0 +1,162 @@
+"""The windows' part of the store: what has come of each. Functions on a transaction."""
+
+from collections.abc import Collection
+
+from aggregator.errors import StoreError, WindowOrderError
+from aggregator.store.sql import Transaction
+from aggregator.windows import MOVES, WindowState
+
+
+async def plan_number(tx: Transaction, plan_id: bytes, *, lock: bool = False) -> int:
+    """The number under which a plan's rows are kept; with ``lock``, the plan's windows and outcomes are held still.
+
+    Raises:
+        StoreError: It is not registered here.
+    """
+    row = await tx.fetch_row("SELECT number FROM plans WHERE id = $1", plan_id, lock=lock)
+    if row is None:
+        raise StoreError(f"store: plan {plan_id.hex()[:12]} is not registered here")
+    return int(row[0])
+
+
+async def first_window(tx: Transaction, plan_id: bytes) -> int:
+    """The window in which the plan was registered."""
+    row = await tx.fetch_row("SELECT first_window FROM plans WHERE id = $1", plan_id)
+    if row is None:
+        raise StoreError(f"store: plan {plan_id.hex()[:12]} is not registered here")
+    return int(row[0])
+
+
+async def open_windows(tx: Transaction, plan_id: bytes, first: int, last: int) -> None:
+    """Adds the windows that are not there; the others stay as they are."""
+    plan = await plan_number(tx, plan_id, lock=True)
+    start = max(first, await first_window(tx, plan_id))
+    # A fold may be ahead of a store that was restored: what it has closed without a seal of its own was open nowhere.
+    row = await tx.fetch_row("SELECT max(closed_through) FROM partitions WHERE plan = $1", plan)
+    assert row is not None
+    await _add(tx, plan, range(start, min(last, row[0]) + 1), WindowState.SKIPPED)
+    await _add(tx, plan, range(max(start, row[0] + 1), last + 1), WindowState.OPEN)
+
+
+async def states(tx: Transaction, plan_id: bytes, first: int, last: int) -> dict[int, str]:
+    """State by window from ``first`` to ``last``."""
+    rows = await tx.fetch(
+        'SELECT "window", state FROM windows WHERE plan = (SELECT number FROM plans WHERE id = $1) '
+        'AND "window" BETWEEN $2 AND $3 ORDER BY "window"',
+        plan_id,
+        first,
+        last,
+    )
+    return {window: state for window, state in rows}  # noqa: C416  a row need not be a pair for the types
+
+
+async def unfinished(tx: Transaction, plan_id: bytes) -> dict[int, str]:
+    """State by window of those that wait for their outcome."""
+    plan = await plan_number(tx, plan_id)
+    rows = await tx.fetch(
+        "SELECT \"window\", state FROM windows WHERE plan = $1 AND state IN ('open', 'closing', 'sealed') "
+        'ORDER BY "window"',
+        plan,
+    )
+    return {window: state for window, state in rows}  # noqa: C416  a row need not be a pair for the types
+
+
+async def mark_closing(tx: Transaction, plan: int, window: int) -> None:
+    """Moves a window of a locked plan from open to closing, and every older one that nobody opened to skipped."""
+    state = await _state(tx, plan, window)
+    if state is None or state is WindowState.SKIPPED:
+        raise WindowOrderError(f"window {window} cannot be sealed: no gateway has had it open")
+    if state is not WindowState.OPEN:
+        return
+    older = await tx.fetch_row(
+        "SELECT \"window\", state FROM windows WHERE plan = $1 AND \"window\" < $2 AND state IN ('open', 'closing') "
+        "LIMIT 1",
+        plan,
+        window,
+    )
+    if older is not None:
+        raise WindowOrderError(f"window {window} cannot be sealed yet: window {older[0]} is {older[1]}")
+    # Below an older window that was closed nothing is missing: this was done there before.
+    row = await tx.fetch_row(
+        'SELECT coalesce((SELECT max("window") + 1 FROM windows WHERE plan = $1 AND "window" < $2), first_window) '
+        "FROM plans WHERE number = $1",
+        plan,
+        window,
+    )
+    assert row is not None
+    await _add(tx, plan, range(row[0], window), WindowState.SKIPPED)
+    await move(tx, plan, window, WindowState.CLOSING)
+    await mark_sealed(tx, plan)  # the folds may have passed its seal, where the store was restored from an older copy
+
+
+async def mark_sealed(tx: Transaction, plan: int, seals: Collection[int] = ()) -> None:
+    """Moves on the windows of a locked plan that every partition has closed.
+
+    Args:
+        tx: The transaction.
+        plan: Its number.
+        seals: Windows whose seal a fold has passed. They are closing at least: a store that was restored from an older
+            copy may call them open, or not know them, and no gateway may acknowledge for them any more.
+    """
+    await tx.execute_many(
+        "INSERT INTO windows (plan, \"window\", state) VALUES ($1, $2, 'closing') "
+        "ON CONFLICT (plan, \"window\") DO UPDATE SET state = 'closing' WHERE windows.state = 'open'",
+        [(plan, window) for window in seals],
+    )
+    await tx.execute(
+        "UPDATE windows SET state = 'sealed' WHERE plan = $1 AND state = 'closing' "
+        'AND "window" <= (SELECT min(closed_through) FROM partitions WHERE plan = $1)',
+        plan,
+    )
+
+
+async def check_next_outcome(tx: Transaction, plan: int, window: int) -> None:
+    """Allows an outcome for the oldest window that has none, once it is sealed.
+
+    Raises:
+        WindowOrderError: It is another, or not sealed.
+    """
+    oldest = await tx.fetch_row(
+        "SELECT \"window\", state FROM windows WHERE plan = $1 AND state IN ('open', 'closing', 'sealed') "
+        'ORDER BY "window" LIMIT 1',
+        plan,
+    )
+    if oldest != (window, WindowState.SEALED):
+        came = "no window waits for one" if oldest is None else f"window {oldest[0]} is next, and is {oldest[1]}"
+        raise WindowOrderError(f"window {window} cannot have its outcome now: {came}")
+
+
+async def check_forgettable(tx: Transaction, plan: int, window: int) -> None:
+    """Allows forgetting the windows up to this one.
+
+    Raises:
+        StoreError: One of them has no published outcome yet.
+    """
+    waiting = await tx.fetch_row(
+        'SELECT "window" FROM windows '
+        "WHERE plan = $1 AND \"window\" <= $2 AND state IN ('open', 'closing', 'sealed') "
+        'UNION ALL SELECT "window" FROM outcomes WHERE plan = $1 AND "window" <= $2 AND published = 0 LIMIT 1',
+        plan,
+        window,
+    )
+    if waiting is not None:
+        raise StoreError(f"store: window {waiting[0]} cannot be forgotten, its outcome is not published")
+
+
+async def move(tx: Transaction, plan: int, window: int, to: WindowState) -> None:
+    """Moves a window of a locked plan on, by :data:`aggregator.windows.MOVES` alone."""
+    state = await _state(tx, plan, window)
+    assert to in MOVES[state], f"window {window} cannot go from {state} to {to}"
+    await tx.execute('UPDATE windows SET state = $3 WHERE plan = $1 AND "window" = $2', plan, window, to)
+
+
+async def _add(tx: Transaction, plan: int, windows: range, state: WindowState) -> None:
+    await tx.execute_many(
+        'INSERT INTO windows (plan, "window", state) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING',
+        [(plan, window, state) for window in windows],
+    )
+
+
+async def _state(tx: Transaction, plan: int, window: int) -> WindowState | None:
+    row = await tx.fetch_row('SELECT state FROM windows WHERE plan = $1 AND "window" = $2', plan, window)
+    return None if row is None else WindowState(row[0])
