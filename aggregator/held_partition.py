@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from aggregator.errors import FencedError, PartitionStoppedError
+from aggregator.errors import FencedError, LogGapError, PartitionStoppedError
 from aggregator.ports import Observer, Runtime
 from aggregator.retries import TRANSIENT, Backoff, within
 from aggregator.worker import Worker, WorkerSettings
@@ -24,6 +24,7 @@ class HeldPartition:
         runtime: Time and tasks.
         observer: Is told of what is tried again, and of an end that only an operator can mend.
         failed: Is told of such an end too.
+        shared: Whether other processes may claim it too.
 
     Attributes:
         worker: Of the present claim; None between two of them.
@@ -39,12 +40,14 @@ class HeldPartition:
         runtime: Runtime,
         observer: Observer,
         failed: Callable[[PartitionStoppedError], None],
+        shared: bool,
     ) -> None:
         self.partition = partition
         self.worker: Worker | None = None
         self.error: PartitionStoppedError | None = None
         self._claim, self._settings = claim, settings
         self._runtime, self._observer, self._failed = runtime, observer, failed
+        self._shared = shared
         self._stopping = False
         self._news = asyncio.Event()  # set, and replaced, whenever worker or error changes
         self._task = runtime.spawn(self._held(), f"fold-{partition}")
@@ -93,11 +96,19 @@ class HeldPartition:
             self._end(_STOPPED)  # whatever ended it: nobody waits for it any more
 
     async def _hold(self) -> None:
-        backoff = Backoff()
+        backoff, gap = Backoff(), None
         while not self._stopping:
             try:
                 await self._fold(backoff)
                 return
+            except LogGapError as error:
+                # Who slept may find what it would read next folded and forgotten by whoever claimed the partition
+                # meanwhile. A new claim gives the newest position; where the gap stands before that too, it is one.
+                if not self._shared or error.position == gap:
+                    self._fail(error)
+                    return
+                gap, pause_s = error.position, _FENCED_S
+                self._observer.retried("fold", str(error))
             except (FencedError, *TRANSIENT) as error:
                 self._observer.retried("fold", str(error))
                 pause_s = _FENCED_S if isinstance(error, FencedError) else backoff.next_s()

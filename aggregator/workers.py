@@ -138,6 +138,7 @@ class Workers:
                 runtime=self._runtime,
                 observer=self._observer,
                 failed=self._failed,
+                shared=not self._alone,
             )
         self._observer.partitions_held(self.held)
 
