@@ -134,6 +134,10 @@ class Service:
         await self.workers.start()
         self._supervision.at_the_end("folds", self.workers.stop, self._stop_s)
         self._supervision.watch("workers", self.workers.ended)
+        if self.duties.alone:
+            # What stood in the log at a crash, or beside an older copy of the store, is known before anybody is answered.
+            for partition in range(self.log.partitions):
+                await self.workers.passed(partition, await self.log.end(partition) - 1)
 
     async def _start_openings(self) -> Openings:
         first_window = await self.store.first_window(self.plan.id)

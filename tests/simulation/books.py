@@ -1,0 +1,183 @@
+"""The oracle: what was sent, what was promised, what the store holds of it, and what was shown (DESIGN: invariants).
+
+Number i of a schedule adds 1 to counter i of its window and nothing else, so a loss shows as 0 and a double count as 2.
+The exact sums are read where the releaser reads them: at the store, before any noise.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from aggregator.records import SealedWindow, StoredOutcome
+from hushsum.delta import Delta, DeltaId, Run
+from hushsum.errors import Reason
+from hushsum.families import Increments
+from hushsum.plan import Plan
+from hushsum.privacy.account import Account
+from hushsum_proto.answers import Answer, ServiceReason, Status
+from tests.simulation.loop import Process
+
+_COUNTED = frozenset({Status.ACKNOWLEDGED, Status.COUNTED})
+_NOT_COUNTED = frozenset({Status.LATE, Status.REFUSED})
+# One gateway's clock at one moment: a copy that comes later, or to another gateway, may be taken.
+_BY_THE_CLOCK = frozenset({Reason.WINDOW_IN_FUTURE, ServiceReason.WINDOW_NOT_OPEN})
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A delta that a spool has bound."""
+
+    number: int
+    client_id: str
+    id: DeltaId
+    window: int
+
+
+@dataclass
+class Books:
+    """What is known of one run.
+
+    Attributes:
+        lost: Numbers that were promised and are not in the sum.
+        doubled: Numbers that are in it more than once.
+        wrong: Everything else that must not be, in words.
+        restored: The store was set back: from then on nothing need be complete.
+        frozen: It lacks an outcome that has a receipt: nothing may be drawn.
+    """
+
+    plan: Plan
+    sent: dict[int, Sent] = field(default_factory=dict)
+    answers: dict[tuple[str, DeltaId], dict[Status, str]] = field(default_factory=lambda: defaultdict(dict))
+    settled: dict[tuple[str, DeltaId], Status] = field(default_factory=dict)
+    sums: dict[int, SealedWindow] = field(default_factory=dict)
+    drawn: dict[int, bytes] = field(default_factory=dict)
+    shown: dict[int, bytes] = field(default_factory=dict)
+    receipts: dict[tuple[bytes, str, int], bytes] = field(default_factory=dict)
+    fences: dict[str, tuple[int, Process | None]] = field(default_factory=dict)
+    lost: set[int] = field(default_factory=set)
+    doubled: set[int] = field(default_factory=set)
+    wrong: list[str] = field(default_factory=list)
+    restored: bool = False
+    frozen: bool = False
+
+    @property
+    def failed(self) -> bool:
+        """Whether anything was found."""
+        return bool(self.lost or self.doubled or self.wrong)
+
+    def say(self, what: str) -> None:
+        """Notes something that must not be."""
+        if what not in self.wrong:
+            self.wrong.append(what)
+
+    # --------------------------------------------------------------------------------------------------- on the devices
+
+    def packed(self, client_id: str, number: int, window: int, id: DeltaId) -> bytes:
+        """The bytes of a new delta, noted as bound."""
+        assert number not in self.sent
+        self.sent[number] = Sent(number, client_id, id, window)
+        run = Run(0, 1, Increments(np.array([number]), np.array([1])))
+        return Delta(self.plan.id, window, id, (run,)).pack(self.plan)
+
+    def told(self, client_id: str, data: bytes, answer: Answer) -> None:
+        """A gateway has answered, whether or not anybody hears it."""
+        if answer.id is None:
+            self.say(f"a delta of {client_id} was answered without its id")
+            return
+        refusal = answer.refusal
+        if refusal is not None and (refusal.retry or refusal.reason in _BY_THE_CLOCK):
+            return
+        words = answer.status.value if answer.refusal is None else f"{answer.status.value}: {answer.refusal.detail}"
+        self.answers[client_id, answer.id].setdefault(answer.status, words)
+
+    def settle(self, client_id: str, answer: Answer) -> None:
+        """A device has its answer, durably."""
+        assert answer.id is not None
+        self.settled[client_id, answer.id] = answer.status
+
+    # ---------------------------------------------------------------------------------------------------- at the store
+
+    def gave(self, what: str, fence: int, process: Process | None) -> None:
+        """The store has given out a fence."""
+        before = self.fences.get(what, (-1, None))[0]
+        if fence <= before:
+            self.say(f"fence {fence} of {what} was given out after {before}")
+        self.fences[what] = (fence, process)
+
+    def wrote(self, what: str, fence: int, process: Process | None) -> None:
+        """A write under a fence was taken: it must be the last one that was given out, and come from who got it."""
+        last, holder = self.fences.get(what, (-1, None))
+        if fence < last or process is not holder:
+            who, whose = ("nobody" if each is None else each.name for each in (process, holder))
+            self.say(f"{what}: a write of {who} was taken after {whose} had taken it over")
+
+    def set_back(self, missing: bool) -> None:
+        """The store is an older copy of itself; ``missing``: a receipt's outcome is not in it."""
+        self.restored, self.frozen = True, self.frozen or missing
+        self.fences.clear()
+
+    def read_sealed(self, window: int, sealed: SealedWindow | None) -> None:
+        """The exact sum of a window was read."""
+        if sealed is None:
+            return
+        before = self.sums.setdefault(window, sealed)
+        if before is not sealed and before.digest() != sealed.digest() and not self.restored:
+            self.say(f"window {window}: its sealed sum has changed")
+
+    def drew(self, window: int, sha256: bytes) -> None:
+        """The store holds this outcome, from now on."""
+        if self.frozen:
+            self.say(f"window {window} got an outcome although a receipt's was missing")
+        if self.drawn.setdefault(window, sha256) != sha256 and not self.restored:
+            self.say(f"window {window} has two outcomes")
+
+    def published(self, window: int, outcome: StoredOutcome) -> None:
+        """An analyst sees it, from here on."""
+        if self.receipts.get((self.plan.id, outcome.kind, window)) != outcome.sha256:
+            self.say(f"window {window}: its outcome is shown, and has no receipt, or another's")
+        if self.shown.setdefault(window, outcome.sha256) != outcome.sha256:
+            self.say(f"window {window}: two outcomes were shown")
+
+    # ------------------------------------------------------------------------------------------------------- at the end
+
+    def audit(self, states: Mapping[int, str], account: Account) -> None:
+        """Compares everything, once nothing moves any more."""
+        for window, sha256 in self.shown.items():
+            if not self.restored and self.drawn.get(window) != sha256:
+                self.say(f"window {window}: what was shown is not what is stored")
+        if not self.restored:
+            spends = sorted(spend.window for spend in account.spends if spend.window is not None)
+            if spends != sorted(self.drawn):
+                self.say(f"charged are the windows {spends}, outcomes have {sorted(self.drawn)}")
+        for sent in self.sent.values():
+            self._audit(sent, states)
+        self._audit_sums()
+
+    def _audit(self, sent: Sent, states: Mapping[int, str]) -> None:
+        said = self.answers.get((sent.client_id, sent.id), {})
+        promised, denied = _COUNTED & said.keys(), _NOT_COUNTED & said.keys()
+        if promised and denied:
+            words = ", ".join(sorted(said.values()))
+            self.say(f"number {sent.number} (window {sent.window}) was told contradictions: {words}")
+        sealed = self.sums.get(sent.window)
+        if sealed is None:
+            if promised and not self.restored:
+                self.lost.add(sent.number)
+                self.say(f"window {sent.window} ({states.get(sent.window)}) has promises, and no sum was ever read")
+            return
+        count = int(sealed.sketch.counters.reshape(-1)[sent.number])
+        if count > 1:
+            self.doubled.add(sent.number)
+        if promised and count == 0 and not self.restored:
+            self.lost.add(sent.number)
+        if denied and count and not self.restored:
+            self.say(f"number {sent.number} is counted, and was told: {', '.join(sorted(said.values()))}")
+
+    def _audit_sums(self) -> None:
+        for window, sealed in self.sums.items():
+            for number in np.flatnonzero(sealed.sketch.counters.reshape(-1)):
+                sent = self.sent.get(int(number))
+                if sent is None or sent.window != window:
+                    self.say(f"window {window} counts number {number}, which nobody sent for it")

@@ -1,0 +1,297 @@
+"""The service's processes: real parts around a simulated runtime, put together as the composition root does."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from typing import Final, cast
+
+from aggregator.commits import CommitLimits, Commits
+from aggregator.errors import AggregatorError
+from aggregator.fold.verdicts import Verdict
+from aggregator.fold_view import Folds
+from aggregator.gateway import Gateway
+from aggregator.leadership import Leadership, LeaseSettings
+from aggregator.metrics import Metrics
+from aggregator.openings import Openings
+from aggregator.ports import Log, Observer, Receipts, Store, StoredOutcome
+from aggregator.reception import Reception
+from aggregator.releaser import Releaser, ReleaserPorts
+from aggregator.stored_folds import StoredFolds
+from aggregator.supervision import Supervision
+from aggregator.worker import WorkerSettings
+from aggregator.workers import Workers
+from hushsum.entropy import ReplayableEntropy
+from hushsum.plan import Plan
+from hushsum_proto.answers import Answer
+from hushsum_proto.messages import Hello, Welcome
+from tests.simulation.books import Books
+from tests.simulation.loop import Process, VirtualLoop
+from tests.simulation.membership import Coordinator
+from tests.simulation.network import Network
+from tests.simulation.runtime import SimRuntime
+
+LEASE_S: Final = 2.5
+SKEW_S: Final = 0.5
+_LIMITS: Final = CommitLimits(
+    pending_entries_max=64, pending_bytes_max=1 << 16, group_entries_max=8, group_bytes_max=1 << 12
+)
+_WORKING: Final = WorkerSettings(batch=8, turn=3, checkpoint_entries=12, checkpoint_s=1.0, idle_s=5.0, revoke_s=2.0)
+
+
+@dataclass
+class Site:
+    """What all processes share.
+
+    Attributes:
+        log_of: The log as a process sees it: where planted bugs come in; as for the store.
+        store_of: The store as a process sees it.
+    """
+
+    loop: VirtualLoop
+    seed: int
+    plan: Plan
+    log: Log
+    store: Store
+    receipts: Receipts
+    coordinator: Coordinator
+    network: Network
+    books: Books
+    log_of: Callable[[Log], Log] = field(default=lambda log: log)
+    store_of: Callable[[Store], Store] = field(default=lambda store: store)
+
+
+class Silence:
+    """Metrics that nobody reads."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return _nothing
+
+
+def _nothing(*_: object, **__: object) -> None:
+    return
+
+
+class SimObserver(Silence):
+    """Tells the books what must not be, and what analysts are shown.
+
+    Args:
+        books: Are told.
+        elsewhere: Whether a partition that stops is a finding: nothing of what happens here should stop one for good.
+    """
+
+    def __init__(self, books: Books, *, elsewhere: bool) -> None:
+        self._books, self._elsewhere = books, elsewhere
+
+    def folded(self, partition: int, position: int, verdicts: Sequence[Verdict]) -> None:
+        """Nothing: the sums tell."""
+
+    def partition_stopped(self, partition: int, why: str) -> None:
+        """Only a store that was set back may stop one."""
+        if why and self._elsewhere and not self._books.restored:
+            self._books.say(f"partition {partition} has stopped: {why}")
+
+    def released(self, release: StoredOutcome) -> None:
+        """Watchers see it."""
+        self._books.published(release.window, release)
+
+    withheld = released
+
+
+class Host:
+    """One process of the service, and those that follow it after its deaths.
+
+    Args:
+        site: What all share.
+        name: Of the host; its processes have a number behind it.
+        kind: ``all``, ``gateway``, ``worker`` or ``releaser``.
+
+    Attributes:
+        skew_ms: Of its wall clock, from now on.
+        releaser: What may become the releaser, once it is there.
+    """
+
+    def __init__(self, site: Site, name: str, kind: str) -> None:
+        self.name, self.kind = name, kind
+        self.starts = 0
+        self.process: Process | None = None
+        self.leadership: Leadership | None = None
+        self._site = site
+        self._runtime: SimRuntime | None = None
+        self._skew_ms = 0
+        self._stack: AsyncExitStack | None = None
+
+    @property
+    def is_up(self) -> bool:
+        """Whether its process lives."""
+        return self.process is not None and self.process.alive
+
+    def set_clock(self, skew_ms: int) -> None:
+        """Sets its wall clock, so far ahead of the world's."""
+        self._skew_ms = skew_ms
+        if self._runtime is not None:
+            self._runtime.skew_ms = skew_ms
+
+    def start(self) -> None:
+        """A new process."""
+        self.starts += 1
+        site = self._site
+        process = self.process = Process(f"{self.name}#{self.starts}")
+        self._runtime = SimRuntime(site.loop, process, site.seed)
+        self._runtime.skew_ms = self._skew_ms
+        site.loop.spawn_in(process, self._main(process, self._runtime), f"{process.name}/main")
+
+    def die(self) -> None:
+        """Its process is no more; its connections break."""
+        process = self.process
+        if process is None or not process.alive:
+            return
+        site = self._site
+        site.loop.kill(process)
+        front = site.network.fronts.get(self.name)
+        if front is not None and front.process is process:
+            del site.network.fronts[self.name]
+        site.network.lose(process.name)
+        self.leadership = None
+
+    def stop(self) -> None:
+        """Its process ends in order, as after SIGTERM."""
+        process, stack = self.process, self._stack
+        if process is None or not process.alive or stack is None:
+            return
+        self._stack = None
+
+        async def end() -> None:
+            self._site.network.fronts.pop(self.name, None)
+            await stack.aclose()
+            self._site.loop.call_world(0.0, self.die)
+
+        self._site.loop.spawn_in(process, end(), f"{process.name}/stop")
+
+    async def _main(self, process: Process, runtime: SimRuntime) -> None:
+        """Runs until something ends it for good: then the process is gone, and whoever supervises it starts another."""
+        stack = AsyncExitStack()
+        try:
+            parts = _Parts(self._site, self, process, runtime, stack)
+            await parts.start()
+            self._stack = stack
+            await parts.supervision.failed()
+        except AggregatorError:
+            self._site.loop.call_world(0.0, self.die)
+
+
+class _Parts:
+    """What a process is made of."""
+
+    def __init__(self, site: Site, host: Host, process: Process, runtime: SimRuntime, stack: AsyncExitStack) -> None:
+        self.process = process
+        self._site, self._host, self._runtime, self._stack = site, host, runtime, stack
+        self._log, self._store = site.log_of(site.log), site.store_of(site.store)
+        alone = host.kind == "all"
+        self._observer = cast("Observer", SimObserver(site.books, elsewhere=not alone))
+        self.supervision = Supervision(stack, runtime, self._observer)
+
+    async def start(self) -> None:
+        """In the order of the composition root."""
+        kind = self._host.kind
+        folds: Folds | None = None
+        if kind in {"all", "worker"}:
+            folds = await self._start_workers()
+        if kind in {"gateway", "releaser"}:
+            stored = StoredFolds(self._site.plan, self._store, self._runtime, self._observer)
+            self._stack.push_async_callback(stored.stop)
+            folds = stored
+        assert folds is not None
+        if kind in {"all", "releaser"}:
+            await self._start_leadership(folds)
+        if kind in {"all", "gateway"}:
+            await self._start_gateway(folds)
+
+    async def _start_workers(self) -> Workers:
+        alone = self._host.kind == "all"
+        settings = replace(_WORKING, asks_s=None if alone else 1.0, owner=self.process.name)
+        workers = Workers(
+            self._site.plan,
+            self._log,
+            self._store,
+            self._runtime,
+            self._observer,
+            settings,
+            membership=None if alone else self._site.coordinator.member(),
+        )
+        await workers.start()
+        self._stack.push_async_callback(workers.stop)
+        self.supervision.watch("workers", workers.ended)
+        return workers
+
+    async def _start_leadership(self, folds: Folds) -> None:
+        site = self._site
+        ports = ReleaserPorts(
+            log=self._log,
+            store=self._store,
+            receipts=site.receipts,
+            folds=folds,
+            entropy=ReplayableEntropy(f"noise/{self.process.name}/{site.seed}".encode()),
+            runtime=self._runtime,
+            observer=self._observer,
+        )
+        leadership = Leadership(site.plan, ports, LeaseSettings(self.process.name, LEASE_S))
+        await leadership.start()
+        self._stack.push_async_callback(leadership.stop)
+        self.supervision.watch("leadership", leadership.ended)
+        self._host.leadership = leadership
+
+    async def _start_gateway(self, folds: Folds) -> None:
+        site, runtime = self._site, self._runtime
+        metrics = cast("Metrics", Silence())
+        first_window = await self._store.first_window(site.plan.id)
+        openings = Openings(site.plan, self._store, runtime, skew_ms=round(1000 * SKEW_S), first_window=first_window)
+        await openings.load()
+        await openings.open_accepted()
+        self.supervision.forever("openings", openings.run)
+        commits = Commits(self._log, openings, runtime, _LIMITS, metrics)
+        commits.start()
+        gateway = Gateway(
+            site.plan,
+            openings=openings,
+            commits=commits,
+            folds=folds,
+            runtime=runtime,
+            metrics=metrics,
+            pending_entries_max=_LIMITS.pending_entries_max,
+        )
+        self._stack.push_async_callback(gateway.finish)
+        reception = Reception(
+            site.plan, self._log.partitions, openings=openings, folds=folds, runtime=runtime, in_flight_max=16
+        )
+        site.network.fronts[self._host.name] = SimFront(self.process, gateway, reception)
+
+
+class SimFront:
+    """A gateway's server: what :class:`tests.simulation.network.Front` asks for."""
+
+    def __init__(self, process: Process, gateway: Gateway, reception: Reception) -> None:
+        self.process = process
+        self._gateway, self._reception = gateway, reception
+
+    async def welcome(self, hello: Hello) -> Welcome:
+        self._gateway.check_running()
+        return await self._reception.welcome(hello)
+
+    def begin(self, client_id: str, plan_id: bytes, data: bytes) -> "Answer | asyncio.Future[Answer]":
+        return self._gateway.begin(client_id, plan_id, data)
+
+
+def by_hand(host: Host, loop: VirtualLoop, what: Callable[[Releaser], Awaitable[object]]) -> None:
+    """An operator asks a process to seal or to release, and is content with whatever comes of it."""
+    leadership, process = host.leadership, host.process
+    if leadership is None or process is None or not process.alive:
+        return
+
+    async def ask() -> None:
+        try:
+            await leadership.do(what)
+        except AggregatorError:
+            return  # refused, or not the time for it
+
+    loop.spawn_in(process, ask(), f"{process.name}/operator")

@@ -1,0 +1,116 @@
+"""Bugs that the simulation must find: each a wrapper between a process and the world, and nothing else changed."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final, cast
+
+from aggregator.fold.state import Checkpoint
+from aggregator.ports import Log, Store
+from aggregator.records import Appended, ClaimedFold, Stretch
+from hushsum.plan import Plan
+from hushsum_proto.convert import entry_from_bytes
+from hushsum_proto.entries import SealEntry
+from tests.simulation.stage import Planted
+
+
+class _Through:
+    """Everything that is not changed goes straight through."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+class _Unfenced(_Through):
+    """Checkpoints are taken from whoever comes: each goes in under the highest number that was ever given out."""
+
+    given: dict[int, int]
+
+    async def claim_partition(self, plan: Plan, partition: int, owner: str) -> ClaimedFold | None:
+        claimed: ClaimedFold | None = await self._inner.claim_partition(plan, partition, owner)
+        if claimed is not None:
+            self.given[partition] = max(claimed.fence, self.given.get(partition, 0))
+        return claimed
+
+    async def checkpoint(self, plan: Plan, partition: int, change: Checkpoint, *, fence: int) -> None:
+        await self._inner.checkpoint(plan, partition, change, fence=max(fence, self.given.get(partition, 0)))
+
+
+class _PositionApart(_Through):
+    """Where the fold has come to is stored in a transaction of its own, before the counters."""
+
+    async def checkpoint(self, plan: Plan, partition: int, change: Checkpoint, *, fence: int) -> None:
+        mark = self._marks.get(partition)
+        if mark is not None:
+            position = replace(
+                change,
+                closed_through=mark[0],
+                forgotten_through=mark[1],
+                blocks=(),
+                counts={},
+                streams={},
+                contributions={},
+            )
+            await self._inner.checkpoint(plan, partition, position, fence=fence)
+        await self._inner.checkpoint(plan, partition, change, fence=fence)
+        self._marks[partition] = (change.closed_through, change.forgotten_through)
+
+    async def claim_partition(self, plan: Plan, partition: int, owner: str) -> ClaimedFold | None:
+        claimed: ClaimedFold | None = await self._inner.claim_partition(plan, partition, owner)
+        if claimed is not None:
+            self._marks[partition] = (claimed.state.closed_through, claimed.state.forgotten_through)
+        return claimed
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__(inner)
+        self._marks: dict[int, tuple[int, int]] = {}
+
+
+class _SealsOnePartition(_Through):
+    """The seal is appended to the first partition alone."""
+
+    async def append(self, entries: Sequence[Appended]) -> list[int]:
+        seals = [entry for entry in entries if isinstance(entry_from_bytes(entry.data), SealEntry)]
+        if not seals:
+            positions: list[int] = await self._inner.append(entries)
+            return positions
+        (position,) = await self._inner.append(seals[:1])
+        return [position] * len(entries)
+
+    async def read(self, partition: int, position: int, limit: int, wait_s: float) -> Stretch:
+        stretch: Stretch = await self._inner.read(partition, position, limit, wait_s)
+        return stretch
+
+
+def _unfenced() -> Planted:
+    given: dict[int, int] = {}
+
+    def wrapped(store: Store) -> Store:
+        through = _Unfenced(store)
+        through.given = given
+        return cast("Store", through)
+
+    return Planted(store_of=wrapped)
+
+
+def _apart() -> Planted:
+    return Planted(store_of=lambda store: cast("Store", _PositionApart(store)))
+
+
+def _eager() -> Planted:
+    return Planted(eager=True)
+
+
+def _one_partition() -> Planted:
+    return Planted(log_of=lambda log: cast("Log", _SealsOnePartition(log)))
+
+
+#: By what is wrong. Each is made anew for each run.
+PLANTED: Final = {
+    "checkpoints without a fence": _unfenced,
+    "acknowledgements before the append is durable": _eager,
+    "the position stored apart from the counters": _apart,
+    "the seal appended to one partition only": _one_partition,
+}
