@@ -3,6 +3,7 @@
 import tomllib
 from collections.abc import Iterator, Mapping
 from decimal import Decimal
+from math import prod
 from pathlib import Path
 
 from aggregator.errors import ConfigError
@@ -33,6 +34,17 @@ async def plan_of(path: Path, store: Store) -> Plan:
             "A plan never changes: undo this, or give the new one another name"
         )
     return stored
+
+
+def check_size(plan: Plan, counters_max: int) -> None:
+    """Allows a plan of at most so many counters in all its classes.
+
+    Raises:
+        ConfigError: It has more.
+    """
+    if (counters := prod(plan.counters_shape)) > counters_max:
+        came = f"plan {plan.name!r} has {counters} counters in all its classes"
+        raise ConfigError(f"{came}, expected at most counters_max = {counters_max}, 8 bytes each")
 
 
 def differences(declared: Mapping[str, object], stored: Plan) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from math import prod
 from typing import Final
 
 from aggregator.administration import Administration
@@ -12,7 +11,6 @@ from aggregator.catalogue import Catalogue
 from aggregator.commits import CommitLimits, Commits
 from aggregator.config import Config
 from aggregator.data_folder import DataFolder
-from aggregator.errors import ConfigError
 from aggregator.fold_view import Folds
 from aggregator.gateway import Gateway
 from aggregator.journal import journal
@@ -20,7 +18,7 @@ from aggregator.leadership import Leadership, LeaseSettings
 from aggregator.metrics import Metrics, MetricsPage
 from aggregator.observers import Observers
 from aggregator.openings import Openings
-from aggregator.plan_source import plan_of
+from aggregator.plan_source import check_size, plan_of
 from aggregator.ports import Log, Runtime, Store
 from aggregator.receipts_file import NoReceipts
 from aggregator.reception import Reception
@@ -135,9 +133,7 @@ class Service:
         self._supervision.at_the_end("folds", self.workers.stop, self._stop_s)
         self._supervision.watch("workers", self.workers.ended)
         if self.duties.alone:
-            # What stood in the log at a crash, or beside an older copy of the store, is known before anybody is answered.
-            for partition in range(self.log.partitions):
-                await self.workers.passed(partition, await self.log.end(partition) - 1)
+            await self.workers.caught_up()  # what stood in the log is known before anybody is answered
 
     async def _start_openings(self) -> Openings:
         first_window = await self.store.first_window(self.plan.id)
@@ -276,7 +272,7 @@ async def running(
         backends = Backends(config, folder, runtime, metrics, stack)
         store = await backends.store()
         plan = await plan_of(config.plan, store)
-        _check_size(plan, config)
+        check_size(plan, config.counters_max)
         await store.register(plan, config.partitions, plan.window.index_at(runtime.now_ms()))
         log = await backends.log(plan)
         service = Service(config, plan, wrap_log(log), store, runtime, metrics)
@@ -287,12 +283,6 @@ async def running(
         yield service
         _journal.info("stopping")
     _journal.info("stopped")
-
-
-def _check_size(plan: Plan, config: Config) -> None:
-    if (counters := prod(plan.counters_shape)) > config.counters_max:
-        came = f"plan {plan.name!r} has {counters} counters in all its classes"
-        raise ConfigError(f"{came}, expected at most counters_max = {config.counters_max}, 8 bytes each")
 
 
 def _commit_limits(config: Config) -> CommitLimits:

@@ -205,6 +205,11 @@ class Workers:
             if held.worker is worker:
                 return  # else it was loaded anew meanwhile, and may not have come so far again
 
+    async def caught_up(self) -> None:
+        """Returns once the folds have passed what stands in the log now: after a crash, or beside an older store."""
+        for partition in range(self._log.partitions):
+            await self.passed(partition, await self._log.end(partition) - 1)
+
     async def closed(self, partition: int, window: int) -> None:
         """Returns once the partition has stored the window as sealed."""
         while True:
