@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Final, Protocol, Self
 from urllib.parse import urlsplit, urlunsplit
 
-from simulator.backends.process import ServerFolder, ServerProcess, free_port, is_listening
+from simulator.backends.process import ServerFolder, ServerProcess, as_user, free_port, is_listening
 from simulator.errors import ServerError
 
 DSN_VARIABLE: Final = "HUSHSUM_POSTGRES_DSN"
@@ -204,11 +204,10 @@ class PostgresServer:
     def _initialize(self) -> None:
         options = ["-U", "postgres", "--auth=trust", "--encoding=utf8", "--locale=C", "--no-sync", "--no-instructions"]
         done = subprocess.run(
-            [str(self._binaries / "initdb"), "-D", str(self._data), *options],
+            as_user(self._user, [str(self._binaries / "initdb"), "-D", str(self._data), *options]),
             capture_output=True,
             text=True,
             check=False,
-            user=self._user,
             cwd=self._folder.path,
         )
         if done.returncode != 0:
@@ -221,7 +220,7 @@ class PostgresServer:
         os.chown(self._folder.path, entry.pw_uid, entry.pw_gid)
         tried = [str(self._binaries / "postgres"), "--version"]
         try:
-            subprocess.run(tried, check=True, capture_output=True, user=self._user, cwd="/")
+            subprocess.run(as_user(self._user, tried), check=True, capture_output=True, cwd="/")
         except (OSError, subprocess.CalledProcessError):
             # The environment stands in a folder that only root may pass through.
             copied = self._folder.path / "installed"

@@ -6,6 +6,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,15 @@ _LOOPBACK: Final = "127.0.0.1"
 #: Below the ports that systems give to outgoing connections, so that a server finds its own again after a restart.
 _PORTS: Final = range(12_000, 30_000)
 _LOOK_S: Final = 0.02
+# Not Popen's own `user`: that makes it fork, and the handlers that gRPC has for forks may crash the child.
+_AS_USER: Final = """
+import os, pwd, sys
+entry = pwd.getpwnam(sys.argv[1])
+os.setgroups([])
+os.setgid(entry.pw_gid)
+os.setuid(entry.pw_uid)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
 
 
 def free_port() -> int:
@@ -32,6 +42,11 @@ def free_port() -> int:
             except OSError:
                 continue
             return port
+
+
+def as_user(user: str | None, command: Sequence[str]) -> list[str]:
+    """The command that runs one, named by its whole path, as another user; the same one for this user (None)."""
+    return list(command) if user is None else [sys.executable, "-I", "-S", "-c", _AS_USER, user, *command]
 
 
 def is_listening(port: int) -> bool:
@@ -63,7 +78,7 @@ class ServerProcess:
         user: str | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        self._name, self._command, self._output, self._user = name, list(command), output, user
+        self._name, self._command, self._output = name, as_user(user, command), output
         self._environment = {**os.environ, **(environment or {})}
         self._process: subprocess.Popen[bytes] | None = None
         self._paused: list[int] = []
@@ -89,7 +104,6 @@ class ServerProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                user=self._user,
                 env=self._environment,
                 cwd=self._output.parent,
                 start_new_session=True,  # a Ctrl-C in the terminal is not meant for it
