@@ -172,7 +172,7 @@ class PostgresDatabase:
         try:
             self._pool = await asyncpg.create_pool(
                 self._settings.dsn,
-                min_size=1,
+                min_size=0,  # with more, asyncpg's own task logs a stack trace for each connection that it cannot replace
                 max_size=self._settings.pool,
                 timeout=_CONNECT_S,
                 command_timeout=self._settings.timeout_s,
