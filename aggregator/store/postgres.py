@@ -102,6 +102,7 @@ class PostgresDatabase:
     def __init__(self, settings: PostgresSettings) -> None:
         self._settings = settings
         self._pool: Any = None  # asyncpg ships no types
+        self._is_open = False
 
     @classmethod
     async def open(cls, settings: PostgresSettings, runtime: Runtime) -> Self:
@@ -172,7 +173,7 @@ class PostgresDatabase:
         try:
             self._pool = await asyncpg.create_pool(
                 self._settings.dsn,
-                min_size=0,  # with more, asyncpg's own task logs a stack trace for each connection that it cannot replace
+                min_size=0,  # asyncpg would log a stack trace for each of these that it cannot replace
                 max_size=self._settings.pool,
                 timeout=_CONNECT_S,
                 command_timeout=self._settings.timeout_s,
@@ -195,6 +196,7 @@ class PostgresDatabase:
             raise translated(error) from None  # what it came from may show the address
         async with self._connection() as connection:
             await migrate(connection, self._settings.schema)
+        self._is_open = True
 
     async def _check(self, connection: Any) -> None:  # asyncpg ships no types
         """Refuses a server that would lose what it has committed, whenever a connection is made."""
@@ -204,7 +206,7 @@ class PostgresDatabase:
         )
         if replica:
             # Later on it may be that another server has just become the primary.
-            kind = StoreError if self._pool is None else StoreUnavailableError
+            kind = StoreUnavailableError if self._is_open else StoreError
             raise kind("store: this PostgreSQL is a replica, which only reads; name the primary")
         for name, value in (("fsync", fsync), ("synchronous_commit", commit)):
             if value == "off":

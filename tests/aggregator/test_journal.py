@@ -49,8 +49,7 @@ async def test_no_line_names_a_client_or_what_it_sent(lines: io.StringIO, tmp_pa
         await client.release()
 
     events = [json.loads(line)["event"] for line in lines.getvalue().splitlines()]
-    assert events[0] == "listening"
-    assert {"released", "stopping", "stopped"} <= set(events)
+    assert {"listening", "released", "stopping", "stopped"} <= set(events)
     for secret in ("carol", "abcdef", str(0xABCDEF)):
         assert secret not in lines.getvalue()
 
