@@ -1,6 +1,7 @@
 """Addresses that settings name, and whether they stay on this machine."""
 
 import ipaddress
+import os
 from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
@@ -34,7 +35,7 @@ class Database:
     """What may be said of the address of a database: where it is, never the password that stands in it.
 
     Args:
-        dsn: ``postgresql://user:password@host:port/name?option=value``.
+        dsn: ``postgresql://user:password@host:port/name?option=value``; without a host it is that of ``PGHOST``.
 
     Raises:
         ValueError: It is no such address.
@@ -48,9 +49,14 @@ class Database:
         if parts.scheme not in {"postgresql", "postgres"}:
             raise ValueError("expected postgresql://user:password@host:port/name")
         options = parse_qs(parts.query)
-        hosts = parts.netloc.rpartition("@")[2].split(",")
-        named = [_host_of(each) for each in hosts if each] or options.get("host", [])
-        self.hosts = tuple(named)
+        before, _, netloc = parts.netloc.rpartition("@")
+        if "@" in before:
+            raise ValueError("an @ in user or password is written %40")
+        # As asyncpg looks for it: what stands earlier hides what stands later.
+        for place in (netloc, ",".join(options.get("host", [])), _of_a_service(options), os.environ.get("PGHOST", "")):
+            self.hosts = tuple(_host_of(each) for each in place.split(",") if each)
+            if self.hosts:
+                break
         self.name = parts.path.lstrip("/")
         self._ssl = options.get("sslmode", ["prefer"])[-1]
 
@@ -62,6 +68,11 @@ class Database:
 
     def __str__(self) -> str:
         return f"{','.join(self.hosts) or 'the local socket'}/{self.name}"
+
+
+def _of_a_service(options: dict[str, list[str]]) -> str:
+    """A host that a file names, which is not read here: it may be any."""
+    return f"service {options['service'][-1]}" if "service" in options else ""
 
 
 def _host_of(address: str) -> str:

@@ -3,6 +3,7 @@
 Pure, and of the entry alone: every replay decides alike. What a gateway checks beyond this, the fold checks again.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from aggregator.errors import LogError
@@ -16,11 +17,30 @@ from hushsum_proto.client_ids import CLIENT_ID_FORM, flaw_of
 from hushsum_proto.convert import entry_from_bytes
 from hushsum_proto.entries import DeltaEntry, LogEntry, RefusedEntry, SealEntry
 from hushsum_proto.errors import MalformedEntryError, NewerEntryError
+from hushsum_proto.many_entries import delta_entries
 
 _PROBLEMS: Final = {
     Reason.UNSIGNED: "no key of the directory signed it for this partition",
     Reason.MALFORMED: "a message of the log that holds no entries",
 }
+
+
+def admit_all(plan: Plan, partition: int, stretch: Sequence[Logged]) -> list[tuple[int, LogEntry | RefusedEntry]]:
+    """The position of each entry and what :func:`admit` says of it: the same, sooner.
+
+    Raises:
+        LogError: As there.
+    """
+    if not stretch:
+        return []
+    positions, entries, signers, _, problems = zip(*stretch, strict=True)
+    if not _AS_THEY_ARE.issuperset(signers) or set(problems) != {None}:
+        return [(logged.position, admit(plan, partition, logged)) for logged in stretch]
+    ready = delta_entries(entries)
+    return [
+        (position, admit(plan, partition, stretch[place]) if delta is None else delta)
+        for place, (position, delta) in enumerate(zip(positions, ready, strict=True))
+    ]
 
 
 def admit(plan: Plan, partition: int, logged: Logged) -> LogEntry | RefusedEntry:
@@ -50,6 +70,8 @@ def admit(plan: Plan, partition: int, logged: Logged) -> LogEntry | RefusedEntry
     return RefusedEntry(Reason.UNSIGNED, f"{what}, signed by a {logged.signer} key, expected another role's")
 
 
+# Whose deltas need no other look than that they are some.
+_AS_THEY_ARE: Final = frozenset({None, Role.GATEWAY})
 # Whose entries are taken as they are.
 _SIGNERS: Final[dict[type[LogEntry], Role]] = {DeltaEntry: Role.GATEWAY, SealEntry: Role.RELEASER}
 

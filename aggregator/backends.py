@@ -54,6 +54,7 @@ class Backends:
     ) -> None:
         self._config, self._folder = config, folder
         self._runtime, self._metrics, self._stack = runtime, metrics, stack
+        self._store: Store | None = None
         # One more start of a process is somebody else: its older self may still have a write under way.
         self.owner = f"{socket.gethostname()}/{os.getpid()}/{runtime.now_ms():x}"
 
@@ -64,7 +65,7 @@ class Backends:
             ConfigError: It does not answer in time, or its packages are not installed.
             StoreError: It is not ours, or of a newer version.
         """
-        store = await self._opened_store()
+        store = self._store = await self._opened_store()
         self._close_at_the_end("the database", store.close)
         return store
 
@@ -76,7 +77,9 @@ class Backends:
         settings = postgres.PostgresSettings(self._config.dsn, pool=self._config.postgres_pool, patience_s=0.0)
 
         async def open_store(_: Observers) -> Store:
-            return SqlStore(await postgres.PostgresDatabase.open(settings, self._runtime))
+            database = await postgres.PostgresDatabase.open(settings, self._runtime)
+            _warn(database.warnings)
+            return SqlStore(database)
 
         return await self._patiently("the database", open_store)
 
@@ -85,7 +88,7 @@ class Backends:
 
         Raises:
             ConfigError: The topic is not what it has to be, brokers do not answer in time, or a key does not fit.
-            LogError: It is not ours, of a newer version, or Kafka refuses us.
+            LogError: It is not ours, of a newer version, holds less than what is folded, or Kafka refuses us.
         """
         log = await self._opened_log(plan)
         self._close_at_the_end("the log", log.close)
@@ -98,7 +101,9 @@ class Backends:
         kafka, messages = _cluster("aggregator.kafka.log"), self._messages(plan)
 
         async def open_log(waiting: Observers) -> Log:
-            opened = await kafka.KafkaLog.open(self._kafka, plan, partitions, messages, self._runtime, waiting)
+            marks = {} if self._store is None else await self._store.fold_marks(plan.id)
+            passed = {partition: mark.position for partition, mark in marks.items()}
+            opened = await kafka.KafkaLog.open(self._kafka, plan, partitions, messages, self._runtime, waiting, passed)
             log: Log = opened
             _warn(opened.warnings)
             return log
@@ -170,7 +175,7 @@ class Backends:
             raise ConfigError(f"directory: {config.directory}: {error}") from error
         gateway = _key_of("gateway_key", config.gateway_key if config.role in {"all", "gateway"} else None)
         releaser = _key_of("releaser_key", config.releaser_key if config.role in {"all", "releaser"} else None)
-        return SignedMessages(plan.id, directory, gateway, releaser)
+        return SignedMessages(plan.id, directory, gateway, releaser, producers=config.direct_producers)
 
     async def _patiently(self, what: str, work: Callable[[Observers], Awaitable[T]]) -> T:
         """What ``work`` comes to, within the time that a start may wait for what is not up yet."""

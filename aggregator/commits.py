@@ -5,11 +5,12 @@ delta may be acknowledged only by such a read (WIRE: windows, seals and answers)
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Final, NamedTuple
 
-from aggregator.journal import journal
+from aggregator.journal import Spell, journal
 from aggregator.metrics import Metrics
 from aggregator.openings import Openings
 from aggregator.ports import Appended, Log, Runtime
@@ -18,7 +19,9 @@ from aggregator.windows import WindowState
 from hushsum_proto.answers import Refusal, ServiceReason
 
 RETRY_AFTER_MS_MIN: Final = 20
+_BUSY: Final = 3.0  # entries of a group, about, from which on the next one is let grow
 _FAILED_RETRY_AFTER_MS: Final = 1000
+_FATE_OPEN: Final = "the log or the store failed: whether it is durable is not known"
 _NEVER_OPEN: Final = frozenset({None, WindowState.SKIPPED})
 
 _journal = journal("commits")
@@ -29,30 +32,34 @@ class Committed(NamedTuple):
 
     Attributes:
         position: In its partition.
-        state: Of its window, by a read begun after the entry was durable.
+        state: Of its window, by a read begun after the entry was durable; None where that read promises nothing.
     """
 
     position: int
     state: WindowState | None
 
 
-Commit = asyncio.Future[Committed | Refusal]
+Told = Callable[[Committed | Refusal], None]
 
 
 @dataclass(frozen=True)
 class CommitLimits:
-    """How much may wait, how much goes into one group, and how many groups may be on their way at once."""
+    """How much may wait, how much goes into one group, and how many groups may be on their way at once.
+
+    Under load the next group is let grow for ``growth_s``: what a group costs, each of its entries shares.
+    """
 
     pending_entries_max: int
     pending_bytes_max: int
     group_entries_max: int
     group_bytes_max: int
     groups_max: int = 1
+    growth_s: float = 0.0
 
 
 class _Pending(NamedTuple):
     entry: Appended
-    commit: Commit
+    tell: Told
 
 
 class Commits:
@@ -83,9 +90,11 @@ class Commits:
         self._entries = 0  # waiting, or in the group that is under way
         self._bytes = 0
         self._group_s = 0.0  # how long the last group took
+        self._load = 0.0  # entries of a group, the latest ones above all
         self._wake = asyncio.Event()
         self._stopping = False
         self._tasks: list[asyncio.Task[None]] = []
+        self._trouble = Spell(_journal)
 
     @property
     def partitions(self) -> int:
@@ -103,8 +112,13 @@ class Commits:
         for task in self._tasks:
             await task
 
-    def offer(self, entry: Appended) -> Commit | Refusal:
-        """Takes an entry for the next group; its future ends with what became of it, never with an exception."""
+    def offer(self, entry: Appended, tell: Told) -> Refusal | None:
+        """Takes an entry for the next group, or refuses it at once.
+
+        Args:
+            entry: What is to be appended.
+            tell: Called once, later, with what became of it; it must not raise.
+        """
         limits = self._limits
         if self._stopping:
             return Refusal.of(ServiceReason.SHUTTING_DOWN, "the service is stopping", RETRY_AFTER_MS_MIN)
@@ -113,12 +127,11 @@ class Commits:
                 f"at most {limits.pending_entries_max} deltas or {limits.pending_bytes_max} bytes may wait for the log"
             )
             return Refusal.of(ServiceReason.OVERLOADED, detail, self._retry_after_ms())
-        commit: Commit = asyncio.get_running_loop().create_future()
-        self._pending.append(_Pending(entry, commit))
+        self._pending.append(_Pending(entry, tell))
         self._entries += 1
         self._bytes += len(entry.data)
         self._wake.set()
-        return commit
+        return None
 
     def _retry_after_ms(self) -> int:
         """About the time in which what waits now will be written."""
@@ -129,10 +142,20 @@ class Commits:
         while True:
             await self._wake.wait()
             while self._pending:
-                await self._commit(self._take())
+                if self._may_grow():
+                    await self._runtime.sleep(self._limits.growth_s)
+                group = self._take()
+                self._load = (self._load + len(group)) / 2
+                await self._commit(group)
             if self._stopping:
                 return
             self._wake.clear()
+
+    def _may_grow(self) -> bool:
+        """Whether the next group waits a moment for more, as it may under load alone: a lone entry never does."""
+        limits = self._limits
+        is_small = len(self._pending) < limits.group_entries_max and self._bytes < limits.group_bytes_max
+        return limits.growth_s > 0 and self._load >= _BUSY and is_small and not self._stopping
 
     def _take(self) -> Sequence[_Pending]:
         """The oldest entries that make up one group: at least one."""
@@ -146,48 +169,56 @@ class Commits:
         return group
 
     async def _commit(self, group: Sequence[_Pending]) -> None:
-        size = sum(len(pending.entry.data) for pending in group)
         try:
-            await self._append(await self._opened(group))
-        except Exception as error:  # noqa: BLE001  whatever the disk says, every sender gets its answer
-            self._failed(error)
-            _refuse(group, ServiceReason.UNAVAILABLE, "the log or the store failed: whether it is durable is not known")
+            told = await self._outcomes([pending.entry for pending in group])
         finally:
             self._entries -= len(group)
-            self._bytes -= size
+            self._bytes -= sum(len(pending.entry.data) for pending in group)
+        for pending, outcome in zip(group, told, strict=True):
+            pending.tell(outcome)
 
-    async def _opened(self, group: Sequence[_Pending]) -> Sequence[_Pending]:
-        """What may be appended: nothing of a window that was skipped, or that the clock has not opened."""
-        await self._openings.ensure({pending.entry.window for pending in group})
-        never = [each for each in group if self._openings.state(each.entry.window) in _NEVER_OPEN]
-        if not never:
-            return group
-        _refuse(never, ServiceReason.WINDOW_NOT_OPEN, "no gateway had the window open in its time")
-        return [pending for pending in group if not pending.commit.done()]
+    async def _outcomes(self, entries: Sequence[Appended]) -> list[Committed | Refusal]:
+        """What became of each; never an exception."""
+        never: frozenset[int] = frozenset()
+        committed: Iterator[Committed | Refusal]
+        try:
+            never = await self._never_open(entries)
+            taken = [entry for entry in entries if entry.window not in never] if never else entries
+            committed = iter(await self._append(taken) if taken else ())
+        except Exception as error:  # noqa: BLE001  whatever the disk says, every sender gets its answer
+            self._failed(error)
+            committed = repeat(_failure(ServiceReason.UNAVAILABLE, _FATE_OPEN))
+        refusal = _failure(ServiceReason.WINDOW_NOT_OPEN, "no gateway had the window open in its time")
+        return [refusal if entry.window in never else next(committed) for entry in entries]
 
-    async def _append(self, group: Sequence[_Pending]) -> None:
+    async def _never_open(self, entries: Sequence[Appended]) -> frozenset[int]:
+        """Windows of which nothing may be appended: one that was skipped, or that the clock has not opened."""
+        windows = {entry.window for entry in entries}
+        await self._openings.ensure(windows)
+        return frozenset(window for window in windows if self._openings.state(window) in _NEVER_OPEN)
+
+    async def _append(self, entries: Sequence[Appended]) -> list[Committed]:
         began = self._runtime.monotonic()
-        positions = await self._log.append([pending.entry for pending in group])
+        positions = await self._log.append(entries)
         self._group_s = self._runtime.monotonic() - began
-        await self._openings.refresh({pending.entry.window for pending in group})
-        self._observe(group, positions)
-        for pending, position in zip(group, positions, strict=True):
-            pending.commit.set_result(Committed(position, self._openings.state(pending.entry.window)))
+        windows = {entry.window for entry in entries}
+        await self._openings.refresh(windows)
+        self._trouble.worked(self._runtime.monotonic(), "appends work again")
+        self._observe(entries, positions)
+        states = {window: self._openings.promised(window) for window in windows}
+        return [Committed(position, states[entry.window]) for entry, position in zip(entries, positions, strict=True)]
 
-    def _observe(self, group: Sequence[_Pending], positions: Sequence[int]) -> None:
-        self._metrics.committed(len(group), sum(len(pending.entry.data) for pending in group), self._group_s)
-        ends = {pending.entry.partition: position + 1 for pending, position in zip(group, positions, strict=True)}
+    def _observe(self, entries: Sequence[Appended], positions: Sequence[int]) -> None:
+        self._metrics.committed(len(entries), sum(len(entry.data) for entry in entries), self._group_s)
+        ends = {entry.partition: position + 1 for entry, position in zip(entries, positions, strict=True)}
         for partition, end in ends.items():
             self._metrics.appended(partition, end)
 
     def _failed(self, error: Exception) -> None:
         self._metrics.commit_failed()
-        tell = _journal.warning if isinstance(error, TRANSIENT) else _journal.error
-        tell("append failed", error=str(error), kind=type(error).__name__)
+        passes = isinstance(error, TRANSIENT)
+        self._trouble.failed(self._runtime.monotonic(), "appends fail", error, passes=passes)
 
 
-def _refuse(group: Sequence[_Pending], reason: ServiceReason, detail: str) -> None:
-    """Answers those that have no answer yet."""
-    for pending in group:
-        if not pending.commit.done():
-            pending.commit.set_result(Refusal.of(reason, detail, _FAILED_RETRY_AFTER_MS))
+def _failure(reason: ServiceReason, detail: str) -> Refusal:
+    return Refusal.of(reason, detail, _FAILED_RETRY_AFTER_MS)

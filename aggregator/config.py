@@ -93,7 +93,7 @@ class Config(pydantic.BaseModel):
         kafka_key_file: and its key.
         kafka_session_s: How long a worker that is not heard of keeps its partitions.
         postgres_dsn: ``postgresql://user:password@host:port/name``; better in the environment (HUSHSUM_POSTGRES_DSN).
-        postgres_pool: Connections of this process, at most.
+        postgres_pool: Connections of this process, at most; one is left to what answers somebody, one to erasing.
         directory: A TOML file that says whose key is which. With it every entry of the log is signed.
         gateway_key: The gateway's private key (PEM, mode 600).
         releaser_key: The releaser's.
@@ -142,7 +142,7 @@ class Config(pydantic.BaseModel):
     kafka_key_file: _Path | None = None
     kafka_session_s: Annotated[float, Field(ge=1, le=1800)] = 10.0
     postgres_dsn: SecretStr | None = None
-    postgres_pool: Annotated[int, Field(ge=2, le=1000)] = 8
+    postgres_pool: Annotated[int, Field(ge=3, le=1000)] = 8
     directory: _Path | None = None
     gateway_key: _Path | None = None
     releaser_key: _Path | None = None

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import NamedTuple
 
 from aggregator.errors import AggregatorError
@@ -21,26 +21,55 @@ class Key(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """A delta as it came, with what identifies it, and whether its fold is here."""
+    """A delta as it came, with what identifies it."""
 
     key: Key
     partition: int
     window: int
     digest: bytes
     data: bytes
-    here: bool = False
 
 
-@dataclass(frozen=True, slots=True)
 class Flight:
-    """A delta from its first look until its answer, or until the fold has passed it where that is here."""
+    """A delta from its first look until its answer, or until the fold has passed it where that is here.
 
-    key: Key
-    partition: int
-    window: int
-    digest: bytes
-    here: bool
-    answer: asyncio.Future[Answer]
+    Args:
+        sent: As it came.
+        here: Whether its fold is here.
+
+    Attributes:
+        answer: What its senders were told; None until then.
+    """
+
+    __slots__ = ("_future", "_listeners", "answer", "digest", "here", "key", "partition", "window")
+
+    def __init__(self, sent: Sent, *, here: bool) -> None:
+        self.key, self.partition, self.window, self.digest, _ = sent
+        self.here = here
+        self.answer: Answer | None = None
+        self._listeners: list[Callable[[Answer], None]] = []
+        self._future: asyncio.Future[Answer] | None = None
+
+    def tell(self, listener: Callable[[Answer], None]) -> None:
+        """Calls it with the answer, now or once that is known."""
+        if self.answer is None:
+            self._listeners.append(listener)
+        else:
+            listener(self.answer)
+
+    def future(self) -> asyncio.Future[Answer]:
+        """One future of the answer, however many ask for it."""
+        if self._future is None:
+            self._future = asyncio.get_running_loop().create_future()
+            self.tell(self._future.set_result)
+        return self._future
+
+    def land(self, answer: Answer) -> None:
+        """Gives the answer to all who wait for it."""
+        self.answer = answer
+        for listener in self._listeners:
+            listener(answer)
+        self._listeners.clear()
 
 
 class _Unpassed(NamedTuple):
@@ -76,18 +105,15 @@ class Flights:
         reason = Reason.ID_REUSED if flight.window == sent.window else Reason.ID_OF_ANOTHER_WINDOW
         raise RefusedError(used_before(reason, sent.key.id))
 
-    def take_off(self, sent: Sent) -> Flight:
+    def take_off(self, flight: Flight) -> None:
         """A new one."""
-        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        flight = Flight(sent.key, sent.partition, sent.window, sent.digest, sent.here, answer)
         self._flights[flight.key] = flight
-        return flight
 
     def answered(self, flight: Flight, answer: Answer, *, appended: bool = True) -> None:
         """Gives the answer; with it the flight is over, but where the fold is here and what was appended is to pass."""
-        flight.answer.set_result(answer)
         if not (flight.here and appended):
             del self._flights[flight.key]
+        flight.land(answer)
 
     def appended(self, flight: Flight, position: int) -> bool:
         """Keeps it until the fold has passed the position, where that is here.

@@ -9,30 +9,25 @@ where it runs elsewhere, until its answer alone: a slow fold there makes nothing
 """
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Final
+from collections.abc import Callable, Coroutine
+from functools import lru_cache, partial
+from typing import Final, NamedTuple
 
-from aggregator.commits import Commit, Commits
+from aggregator import refusals
+from aggregator.commits import Commits, Committed
 from aggregator.errors import AggregatorError
 from aggregator.flights import Flight, Flights, Key, Sent
 from aggregator.fold.verdicts import RememberedKind
 from aggregator.fold_view import FoldView
-from aggregator.journal import journal
+from aggregator.inspection import Inspection, Seen, id_in
+from aggregator.journal import Spell, journal
 from aggregator.metrics import Metrics
 from aggregator.openings import Openings
 from aggregator.ports import Appended, Runtime
-from aggregator.refusals import (
-    FAILED,
-    RETRY_AFTER_MS,
-    RefusedError,
-    of_fold,
-    refused,
-    shutting_down,
-    wrong_plan,
-)
+from aggregator.refusals import FAILED, RETRY_AFTER_MS, RefusedError, of_fold, refused, unavailable, wrong_plan
 from aggregator.retries import TRANSIENT, within
 from aggregator.windows import WindowState
-from hushsum.delta import Delta, DeltaHeader, DeltaId, digest, read_header
+from hushsum.delta import digest
 from hushsum.errors import DeltaError, Reason
 from hushsum.plan import Plan
 from hushsum_proto.answers import Answer, Refusal, ServiceReason, Status
@@ -53,6 +48,15 @@ _NOT_YET: Final = "what became of it is not known yet"
 SETTLE_S: Final = 20.0  # how long a sender waits for the fold's word
 
 _journal = journal("gateway")
+
+_partition_of = lru_cache(maxsize=1024)(partition_of)  # a session sends many deltas under one id
+
+
+class _Arrived(NamedTuple):
+    client_id: str
+    plan_id: bytes
+    data: bytes
+    tell: Callable[[Answer], None]
 
 
 class Gateway:
@@ -80,6 +84,8 @@ class Gateway:
         pending_entries_max: int,
     ) -> None:
         self._plan = plan
+        self._inspection = Inspection(plan)
+        self._arrived: list[_Arrived] = []
         self._openings = openings
         self._commits = commits
         self._folds = folds
@@ -89,6 +95,7 @@ class Gateway:
         self._flights = Flights(folds, commits.partitions)
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
+        self._unsettled = Spell(_journal)
 
     @property
     def waiting(self) -> int:
@@ -113,12 +120,27 @@ class Gateway:
             The answer, where it is known at once; else a future of it, which never ends with an exception. It may be
             shared: await it under a shield.
         """
-        answer = self._begin(client_id, plan_id, data)
-        if isinstance(answer, Answer):
+        found = self._begin(client_id, plan_id, data, self._inspection.see([data])[0])
+        answer = found if isinstance(found, Answer) else found.answer
+        if answer is not None:
             self._metrics.answered(answer)
-        else:
-            answer.add_done_callback(lambda done: self._metrics.answered(done.result()))
-        return answer
+            return answer
+        assert isinstance(found, Flight)
+        found.tell(self._metrics.answered)
+        return found.future()
+
+    def send(self, client_id: str, plan_id: bytes, data: bytes, tell: Callable[[Answer], None]) -> None:
+        """The same for one of many, looked at with what else came in this turn of the event loop.
+
+        Args:
+            client_id: From the authenticator.
+            plan_id: As the envelope names it.
+            data: The packed delta.
+            tell: Called once, later, with the answer; it must not raise.
+        """
+        if not self._arrived:
+            asyncio.get_running_loop().call_soon(self._look)
+        self._arrived.append(_Arrived(client_id, plan_id, data, tell))
 
     def stop_accepting(self) -> None:
         """From here on every new delta is refused; what was accepted goes on."""
@@ -126,51 +148,68 @@ class Gateway:
 
     async def finish(self) -> None:
         """Commits and answers what was accepted. The folds must still run."""
+        self._look()
         await self._commits.stop()
         while self._tasks:
             await asyncio.wait(self._tasks)
 
     def check_running(self) -> None:
-        """Refuses new work once the service is stopping.
+        """Refuses new work once the service is stopping, and while its store may be older than its log.
 
         Raises:
             RefusedError: It is.
         """
         if self._stopping:
-            raise RefusedError(shutting_down())
+            raise RefusedError(refusals.shutting_down())
+        self._openings.check_store()
 
-    def _begin(self, client_id: str, plan_id: bytes, data: bytes) -> Answer | asyncio.Future[Answer]:
+    def _look(self) -> None:
+        """Begins with all that came."""
+        arrived, self._arrived = self._arrived, []
+        seen = self._inspection.see([each.data for each in arrived])
+        for each, one in zip(arrived, seen, strict=True):
+            try:
+                found = self._begin(each.client_id, each.plan_id, each.data, one)
+            except Exception as error:  # noqa: BLE001  the others that came with it still get their answers
+                _journal.error("a delta could not be looked at", exc_info=error)
+                found = unavailable(id_in(each.data), FAILED)
+            tell = partial(self._tell, each.tell)
+            tell(found) if isinstance(found, Answer) else found.tell(tell)
+
+    def _tell(self, tell: Callable[[Answer], None], answer: Answer) -> None:
+        self._metrics.answered(answer)
+        tell(answer)
+
+    def _begin(self, client_id: str, plan_id: bytes, data: bytes, seen: Seen | None) -> Answer | Flight:
         try:
             self.check_running()
-            header = self._header(plan_id, data)
-            partition = partition_of(client_id, self._commits.partitions)
-            sent = Sent(Key(client_id, header.id), partition, header.window, digest(data), data)
+            seen = self._checked(plan_id, data, seen)
+            partition = _partition_of(client_id, self._commits.partitions)
+            sent = Sent(Key(client_id, seen.id), partition, seen.window, digest(data), data)
             flight = self._flights.find(sent)
             if flight is not None:
-                return flight.answer
-            delta = Delta.unpack(data, self._plan)
-            glance = self._glance(sent, delta.records)
+                return flight
+            records = self._inspection.records(data) if seen.records is None else seen.records
+            glance = self._glance(sent, records)
         except DeltaError as error:
             return refused(id_in(data), Refusal.of(error.reason, error.detail))
         except RefusedError as error:
             return refused(id_in(data), error.refusal)
         if glance is RememberedKind.OUT_OF_REACH:
             # The fold would drop it, whatever it holds: an acknowledgement would promise what never comes.
-            return Answer(header.id, Status.UNKNOWN)
+            return Answer(seen.id, Status.UNKNOWN)
         if self._openings.state(sent.window) not in _OVER:
-            return self._send(sent._replace(here=glance is not None))
-        return self._ask(sent) if glance is None else Answer(header.id, _STATUSES[glance])
+            return self._send(sent, here=glance is not None)
+        return self._ask(sent) if glance is None else Answer(seen.id, _STATUSES[glance])
 
-    def _header(self, plan_id: bytes, data: bytes) -> DeltaHeader:
-        """The header of a delta of this plan, no larger than one can be, for a window that takes deltas or did."""
-        if len(data) > self._plan.delta_bytes_max:
-            raise DeltaError(Reason.TOO_LARGE, f"{len(data)} bytes, expected at most {self._plan.delta_bytes_max}")
-        header = read_header(data)
-        for named in (plan_id, header.plan_id):
-            if named != self._plan.id:
-                raise RefusedError(wrong_plan(named, self._plan))
-        self._openings.check(header.window)
-        return header
+    def _checked(self, plan_id: bytes, data: bytes, seen: Seen | None) -> Seen:
+        """What is seen of a delta of this plan, no larger than one can be, whose window takes deltas or did."""
+        if seen is None:
+            seen = self._inspection.first_look(plan_id, data)
+        elif plan_id != self._plan.id:
+            raise RefusedError(wrong_plan(plan_id, self._plan))
+        self._openings.check(seen.window)
+        return seen
 
     def _glance(self, sent: Sent, records: int) -> RememberedKind | None:
         """What a fold that is here knows of it; refuses what that would refuse itself, but later.
@@ -188,34 +227,34 @@ class Gateway:
             raise RefusedError(of_fold(Reason.TOO_MANY_RECORDS, sent.key.id, self._plan))
         return glance.kind
 
-    def _send(self, sent: Sent) -> Answer | asyncio.Future[Answer]:
-        if self._is_full():
-            return self._overloaded(sent)
+    def _send(self, sent: Sent, *, here: bool) -> Answer | Flight:
+        if (overload := self._overload(sent)) is not None:
+            return overload
         entry = DeltaEntry(sent.key.client_id, sent.data, self._runtime.now_ms())
-        commit = self._commits.offer(Appended(sent.partition, sent.window, entry_to_bytes(entry)))
-        if isinstance(commit, Refusal):
-            return refused(sent.key.id, commit)
-        flight = self._flights.take_off(sent)
-        commit.add_done_callback(lambda done: self._committed(flight, done))
-        return flight.answer
+        flight = Flight(sent, here=here)
+        appended = Appended(sent.partition, sent.window, entry_to_bytes(entry))
+        refusal = self._commits.offer(appended, partial(self._committed, flight))
+        if refusal is not None:
+            return refused(sent.key.id, refusal)
+        self._flights.take_off(flight)
+        return flight
 
-    def _ask(self, sent: Sent) -> Answer | asyncio.Future[Answer]:
+    def _ask(self, sent: Sent) -> Answer | Flight:
         """The answer for a window that every fold has closed, from a fold that is not here: nothing is appended."""
-        if self._is_full():
-            return self._overloaded(sent)
-        flight = self._flights.take_off(sent)
+        if (overload := self._overload(sent)) is not None:
+            return overload
+        flight = Flight(sent, here=False)
+        self._flights.take_off(flight)
         self._spawn(self._settle(flight, None), "settle")
-        return flight.answer
+        return flight
 
-    def _is_full(self) -> bool:
-        return self.waiting >= self._pending_entries_max
-
-    def _overloaded(self, sent: Sent) -> Answer:
+    def _overload(self, sent: Sent) -> Answer | None:
+        if self.waiting < self._pending_entries_max:
+            return None
         detail = f"at most {self._pending_entries_max} deltas may wait for the log or the fold"
         return refused(sent.key.id, Refusal.of(ServiceReason.OVERLOADED, detail, RETRY_AFTER_MS))
 
-    def _committed(self, flight: Flight, commit: Commit) -> None:
-        committed = commit.result()
+    def _committed(self, flight: Flight, committed: Committed | Refusal) -> None:
         if isinstance(committed, Refusal):
             self._flights.answered(flight, refused(flight.key.id, committed), appended=False)
             return
@@ -223,6 +262,8 @@ class Gateway:
             self._spawn(self._flights.sweep(flight.partition), "sweep")
         if committed.state is WindowState.OPEN:
             self._flights.answered(flight, Answer(flight.key.id, Status.ACKNOWLEDGED))
+        elif committed.state is None:  # the store went back to an older moment
+            self._flights.answered(flight, unavailable(flight.key.id, _NOT_YET))
         else:
             self._spawn(self._settle(flight, committed.position), "settle")
 
@@ -230,12 +271,12 @@ class Gateway:
         """The answer for a window that is no longer open: the fold's, once it has passed the entry."""
         try:
             answer = await within(SETTLE_S, self._word(flight, position), runtime=self._runtime)
-        except (TimeoutError, *TRANSIENT) as error:
-            _journal.warning("the fold's word is not known yet", error=str(error))
-            answer = refused(flight.key.id, Refusal.of(ServiceReason.UNAVAILABLE, _NOT_YET, RETRY_AFTER_MS))
-        except AggregatorError as error:
-            _journal.error("the fold says nothing of a delta", error=str(error))
-            answer = refused(flight.key.id, Refusal.of(ServiceReason.UNAVAILABLE, FAILED, RETRY_AFTER_MS))
+        except (TimeoutError, AggregatorError) as error:
+            passes = isinstance(error, (TimeoutError, *TRANSIENT))
+            self._unsettled.failed(self._runtime.monotonic(), "the folds do not answer", error, passes=passes)
+            answer = unavailable(flight.key.id, _NOT_YET if passes else FAILED)
+        else:
+            self._unsettled.worked(self._runtime.monotonic(), "the folds answer again")
         self._flights.answered(flight, answer)
 
     async def _word(self, flight: Flight, position: int | None) -> Answer:
@@ -253,11 +294,3 @@ class Gateway:
         task = self._runtime.spawn(work, name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def id_in(data: bytes) -> DeltaId | None:
-    """The id of a delta that is refused before anything of it was believed, where one can be read."""
-    try:
-        return read_header(data).id
-    except DeltaError:
-        return None

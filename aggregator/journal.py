@@ -11,6 +11,7 @@ from typing import Final, TextIO
 import structlog
 from structlog.typing import FilteringBoundLogger, Processor
 
+CALM_S: Final = 10.0
 _LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
@@ -45,3 +46,38 @@ def write_journal(level: str, form: str, stream: TextIO | None = None) -> None:
         logger_factory=structlog.PrintLoggerFactory(out),
         cache_logger_on_first_use=False,
     )
+
+
+class Spell:
+    """Trouble that lasts: one line when it begins, one when it is over, and debug lines between.
+
+    It is over with the first success after 10 s without a failure: what comes and goes is one spell.
+
+    Args:
+        to: Where the lines go.
+    """
+
+    def __init__(self, to: FilteringBoundLogger) -> None:
+        self._to = to
+        self._kinds: set[str] = set()  # of errors that were told in this spell
+        self._last_s = 0.0
+
+    def failed(self, now_s: float, event: str, error: BaseException, *, passes: bool = False) -> None:
+        """It failed.
+
+        Args:
+            now_s: Monotonic.
+            event: What failed.
+            error: How: each kind of error is told once in a spell.
+            passes: Whether it mends itself: then it is a warning, else an error.
+        """
+        self._last_s, kind = now_s, type(error).__name__
+        tell = self._to.debug if kind in self._kinds else self._to.warning if passes else self._to.error
+        self._kinds.add(kind)
+        tell(event, error=str(error), kind=kind)
+
+    def worked(self, now_s: float, event: str) -> None:
+        """It worked."""
+        if self._kinds and now_s - self._last_s >= CALM_S:
+            self._kinds.clear()
+            self._to.info(event)

@@ -5,9 +5,10 @@ readers only after its fsync, so nothing is ever folded that power loss could ta
 """
 
 import sqlite3
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
+from itertools import islice
 from pathlib import Path
 from typing import Final, Self
 
@@ -19,6 +20,10 @@ from aggregator.sqlite import Database, DatabaseKind
 
 LOG_FORMAT: Final = 1
 _FORGET_STEP: Final = 250  # positions a transaction: appends wait behind it
+_TAIL_BYTES: Final = 16 << 20  # of all partitions' newest entries, in memory until they are read
+_TAIL_BYTES_MIN: Final = 64 << 10  # of each partition's
+_ROWS_MAX: Final = 256  # of one statement
+_COLUMNS: Final = 5  # of an entry
 
 LOG_FILE: Final = DatabaseKind(
     what="log",
@@ -40,6 +45,47 @@ LOG_FILE: Final = DatabaseKind(
 )
 
 
+class _Tail:
+    """The newest entries of a partition, all durable, until somebody reads on from behind them.
+
+    A fold that keeps up reads them here, and neither waits for a thread nor takes the interpreter from others, entry by
+    entry, as reading rows does.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self._entries: deque[Logged] = deque()
+        self._bytes, self._bytes_max = 0, bytes_max
+
+    def add(self, entry: Logged) -> None:
+        """Takes the entry that follows; one further on begins anew, one before is left to the file."""
+        if self._entries:
+            last = self._entries[-1].position
+            if entry.position <= last:
+                return
+            if entry.position > last + 1:
+                self.clear()
+        self._entries.append(entry)
+        self._bytes += len(entry.data)
+        while self._bytes > self._bytes_max:
+            self._drop()
+
+    def read(self, position: int, limit: int) -> tuple[Logged, ...]:
+        """At most ``limit`` from ``position`` on; nothing where the file is to be asked."""
+        while self._entries and self._entries[0].position < position:
+            self._drop()
+        if not self._entries or self._entries[0].position != position:
+            return ()
+        return tuple(islice(self._entries, limit))
+
+    def clear(self) -> None:
+        """Lets go of all."""
+        self._entries.clear()
+        self._bytes = 0
+
+    def _drop(self) -> None:
+        self._bytes -= len(self._entries.popleft().data)
+
+
 class SqliteLog:
     """The log of one plan (see :class:`aggregator.ports.Log`). Made by :meth:`open`."""
 
@@ -47,6 +93,8 @@ class SqliteLog:
         self._plan, self._runtime = plan, runtime
         self._writer, self._reader = writer, reader
         self._ends = [Milestone(end) for end in ends]
+        bytes_max = max(_TAIL_BYTES // len(ends), _TAIL_BYTES_MIN)
+        self._tails = [_Tail(bytes_max) for _ in ends]
         self._deleted: tuple[int, dict[int, int]] | None = None  # by the last :meth:`forget`
 
     @classmethod
@@ -72,9 +120,15 @@ class SqliteLog:
 
     async def append(self, entries: Sequence[Appended]) -> list[int]:
         """Appends all entries or none, in one transaction; durable when it returns."""
+        if not entries:
+            return []
         positions = await self._writer.write(lambda db: _append(db, self._plan, entries))
+        ends: dict[int, int] = {}
         for entry, position in zip(entries, positions, strict=True):
-            self._ends[entry.partition].reach(position + 1)
+            self._tails[entry.partition].add(Logged(position, entry.data))
+            ends[entry.partition] = position + 1
+        for partition, end in ends.items():
+            self._ends[partition].reach(end)
         return positions
 
     async def read(self, partition: int, position: int, limit: int, wait_s: float) -> Stretch:
@@ -86,6 +140,9 @@ class SqliteLog:
             return Stretch((), position)
         # The file may be ahead of the end that is known here: an append is committed before its task goes on.
         known = min(limit, end.value - position)
+        entries = self._tails[partition].read(position, known)
+        if entries:
+            return Stretch(entries, position + len(entries))
         entries = await self._reader.read(lambda db: _read(db, self._plan, partition, position, known))
         return Stretch(entries, position + len(entries))
 
@@ -101,6 +158,8 @@ class SqliteLog:
                 what is left to do.
         """
         scope = (window, dict(below))
+        for tail in self._tails:
+            tail.clear()
         if self._deleted != scope:
             await self._delete(window, below)
             self._deleted = scope
@@ -134,27 +193,56 @@ def _register(db: sqlite3.Connection, plan_id: bytes, partitions: int) -> tuple[
 
 
 def _append(db: sqlite3.Connection, plan: int, entries: Sequence[Appended]) -> list[int]:
+    """Few statements for however many entries: at the end of each step this thread must win the interpreter back."""
     added = Counter(entry.partition for entry in entries)
-    following: dict[int, int] = {}
-    for partition, count in added.items():
-        row = db.execute(
-            "UPDATE ends SET position = position + ? WHERE plan = ? AND partition = ? RETURNING position",
-            (count, plan, partition),
-        ).fetchone()
-        assert row is not None, f"partition {partition} does not exist"
-        following[partition] = row[0] - count
-    positions = []
+    values = [number for pair in added.items() for number in pair]
+    db.execute(_advance(len(added)), (*values, plan))
+    marks = ", ".join("?" * len(added))
+    ends = db.execute(
+        f"SELECT group_concat(partition || ' ' || position) FROM ends WHERE plan = ? AND partition IN ({marks})",  # noqa: S608  nothing but placeholders is put in
+        (plan, *added),
+    ).fetchone()[0]
+    following = {}
+    for pair in ends.split(","):
+        partition, end = map(int, pair.split())
+        following[partition] = end - added[partition]
+    assert len(following) == len(added), f"one of the partitions {sorted(added)} does not exist"
+    positions: list[int] = []
+    rows: list[object] = []
     for entry in entries:
-        positions.append(following[entry.partition])
+        position = following[entry.partition]
         following[entry.partition] += 1
-    db.executemany(
-        "INSERT INTO entries VALUES (?, ?, ?, ?, ?)",
-        [
-            (plan, entry.partition, position, entry.window, entry.data)
-            for entry, position in zip(entries, positions, strict=True)
-        ],
-    )
+        positions.append(position)
+        rows += (plan, entry.partition, position, entry.window, entry.data)
+    _insert(db, rows, len(entries))
     return positions
+
+
+def _insert(db: sqlite3.Connection, values: Sequence[object], rows: int) -> None:
+    """Statements of a power of two rows each, so that few are ever compiled."""
+    start, size = 0, _ROWS_MAX
+    while start < rows:
+        if start + size <= rows:
+            db.execute(_insertion(size), values[_COLUMNS * start : _COLUMNS * (start + size)])
+            start += size
+        else:
+            size //= 2
+
+
+@lru_cache
+def _insertion(rows: int) -> str:
+    return f"INSERT INTO entries VALUES {', '.join(['(?, ?, ?, ?, ?)'] * rows)}"  # noqa: S608  nothing but placeholders is put in
+
+
+@lru_cache
+def _advance(partitions: int) -> str:
+    """Moves so many partitions' ends on, each by a number of its own."""
+    pairs = ", ".join(["(?, ?)"] * partitions)
+    return (
+        f"WITH added(partition, entries) AS (VALUES {pairs}) "  # noqa: S608  nothing but placeholders is put in
+        "UPDATE ends SET position = position + (SELECT entries FROM added WHERE added.partition = ends.partition) "
+        "WHERE plan = ? AND partition IN (SELECT partition FROM added)"
+    )
 
 
 def _read(db: sqlite3.Connection, plan: int, partition: int, position: int, limit: int) -> tuple[Logged, ...]:

@@ -3,6 +3,7 @@
 These are exact counts of what came: they are the operator's, never an analyst's (PRIVACY: who sees what).
 """
 
+from collections import Counter as Counts
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
@@ -10,7 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, star
 
 from aggregator.addresses import host_and_port
 from aggregator.errors import ConfigError
-from aggregator.fold.verdicts import Verdict
+from aggregator.fold.verdicts import Verdict, Verdicts
 from aggregator.ports import StoredOutcome
 from hushsum.errors import Reason
 from hushsum_proto.answers import Answer, AnyReason, ServiceReason, Status
@@ -62,7 +63,7 @@ class Metrics:
             "hushsum_partition_stopped", "1 where a fold has stopped and an operator must act", ["partition"], **make
         )
         self._leading = Gauge("hushsum_leading", "1 where this process is the plan's releaser", **make)
-        self._ready = Gauge("hushsum_ready", "0 while log or store cannot be reached for long", **make)
+        self._ready = Gauge("hushsum_ready", "0 while log or store is away for long, or folds are waited for", **make)
         self._retries = Counter("hushsum_retries", "What failed for a moment and was tried again", ["what"], **make)
         self._checkpoint_seconds = Histogram("hushsum_checkpoint_seconds", "Of a checkpoint", buckets=_SECONDS, **make)
         self._outcomes = Counter("hushsum_outcomes", "Published outcomes", ["kind"], **make)
@@ -122,8 +123,9 @@ class Metrics:
 
     def folded(self, partition: int, position: int, verdicts: Sequence[Verdict]) -> None:
         """A batch was applied; ``position`` is the next one."""
-        for verdict in verdicts:
-            self._folded.labels(partition, verdict.kind.value).inc()
+        kinds = verdicts.kinds() if isinstance(verdicts, Verdicts) else Counts(verdict.kind for verdict in verdicts)
+        for kind, count in kinds.items():
+            self._folded.labels(partition, kind.value).inc(count)
         self._positions[partition] = position
         self._fold_position.labels(partition).set(position)
         self._lag(partition)

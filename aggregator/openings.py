@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Final
 
+from aggregator.caught_up import CaughtUp
 from aggregator.ports import Runtime, Store
 from aggregator.refusals import RefusedError
 from aggregator.windows import WindowState, accepted_windows
@@ -26,19 +27,45 @@ class Openings:
         runtime: The clock.
         skew_ms: How far ahead of this clock a device's may be.
         first_window: The plan's first window in this store.
+        caught_up: Whether the store knows what the log says; None where the folds are here, and it does.
     """
 
-    def __init__(self, plan: Plan, store: Store, runtime: Runtime, *, skew_ms: int, first_window: int) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        store: Store,
+        runtime: Runtime,
+        *,
+        skew_ms: int,
+        first_window: int,
+        caught_up: CaughtUp | None = None,
+    ) -> None:
         self._plan = plan
         self._store = store
         self._runtime = runtime
         self._skew_ms = skew_ms
         self.first_window = first_window
+        self._caught_up = caught_up
         self._known: dict[int, WindowState] = {}
 
     def state(self, window: int) -> WindowState | None:
         """The window's state as of the latest read of the store; None where no gateway had opened it."""
         return self._known.get(window)
+
+    def promised(self, window: int) -> WindowState | None:
+        """The same for an answer: None, too, where the store may call a window open whose seal stands in the log."""
+        state = self.state(window)
+        is_doubtful = state is WindowState.OPEN and self._caught_up is not None and bool(self._caught_up.why)
+        return None if is_doubtful else state
+
+    def check_store(self) -> None:
+        """Allows the store's word to be taken.
+
+        Raises:
+            RefusedError: It may be older than the log; it is being looked at.
+        """
+        if self._caught_up is not None:
+            self._caught_up.check()
 
     def accepted(self) -> range:
         """The windows that the clock and the stated skew allow now."""
@@ -62,7 +89,10 @@ class Openings:
         if window < self.first_window:
             detail = f"window {window}, expected {self.first_window} or later: the plan's first here"
             raise RefusedError(Refusal.of(Reason.WINDOW_IN_PAST, detail))
-        state, accepted = self.state(window), self.accepted()
+        state = self.state(window)
+        if state is WindowState.OPEN:
+            return
+        accepted = self.accepted()
         if state is None and window >= accepted.stop:
             detail = f"window {window}, expected at most {accepted.stop - 1} by this clock and its stated skew"
             raise RefusedError(Refusal.of(Reason.WINDOW_IN_FUTURE, detail))
@@ -76,9 +106,15 @@ class Openings:
 
     async def refresh(self, windows: Collection[int] = ()) -> None:
         """Reads again the states of these windows, and of all that are known as open."""
-        wanted = [*windows, *self._open()]
+        was_open = self._open()
+        wanted = [*windows, *was_open]
         if wanted:
-            self._learn(await self._store.states(self._plan.id, min(wanted), max(wanted)))
+            states = await self._store.states(self._plan.id, min(wanted), max(wanted))
+            self._learn(states)
+            # A store that went back to an older moment may have lost a window: nothing is acknowledged for it any more.
+            for window in was_open:
+                if window not in states and self._known.get(window) is WindowState.OPEN:
+                    del self._known[window]
 
     async def open_accepted(self) -> None:
         """Records that the windows that the clock allows are open here, where nothing is known of them yet."""

@@ -156,6 +156,9 @@ class Membership(Protocol):
     async def start(self, owner: PartitionOwner) -> None:
         """Joins; from here on the owner is told."""
 
+    async def ended(self) -> None:
+        """Returns once it was stopped; raises what nobody foresaw: nothing is folded here any more."""
+
     async def stop(self) -> None:
         """Revokes what is held, and leaves, so that others take over at once."""
 

@@ -31,6 +31,11 @@ def refused(delta_id: DeltaId | None, refusal: Refusal) -> Answer:
     return Answer(delta_id, Status.REFUSED, refusal)
 
 
+def unavailable(delta_id: DeltaId | None, detail: str) -> Answer:
+    """What became of a delta is not known, and it may be sent again."""
+    return refused(delta_id, Refusal.of(ServiceReason.UNAVAILABLE, detail, RETRY_AFTER_MS))
+
+
 def wrong_plan(came: bytes, plan: Plan) -> Refusal:
     """Another plan than the one that is collected here."""
     named = came.hex()[:12] if came else "none"

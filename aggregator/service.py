@@ -8,10 +8,12 @@ from aggregator.administration import Administration
 from aggregator.auth import DeclaredName
 from aggregator.backends import KAFKA_STEP, Backends
 from aggregator.catalogue import Catalogue
-from aggregator.commits import CommitLimits, Commits
+from aggregator.caught_up import CaughtUp
 from aggregator.config import Config
 from aggregator.data_folder import DataFolder
+from aggregator.fold.fold import warm_up
 from aggregator.fold_view import Folds
+from aggregator.front import FrontParts, front_of
 from aggregator.gateway import Gateway
 from aggregator.journal import journal
 from aggregator.leadership import Leadership, LeaseSettings
@@ -21,7 +23,6 @@ from aggregator.openings import Openings
 from aggregator.plan_source import check_size, plan_of
 from aggregator.ports import Log, Runtime, Store
 from aggregator.receipts_file import NoReceipts
-from aggregator.reception import Reception
 from aggregator.releaser import ReleaserPorts
 from aggregator.roles import Duties
 from aggregator.server.administration import AdministrationService
@@ -68,6 +69,9 @@ class Service:
         self.store = store
         self.runtime = runtime
         self.metrics = metrics
+        # Where the folds are here, the start itself waits for them.
+        waits = self.duties.collects and not self.duties.alone
+        self._caught_up = CaughtUp(log.partitions) if waits else None
         self.catalogue = Catalogue(plan, store)
         self.observers = Observers(metrics, self.catalogue)
         self.grpc = ""
@@ -84,6 +88,7 @@ class Service:
     async def run(self, stack: AsyncExitStack, backends: Backends, folder: DataFolder | None) -> None:
         """Starts every part of the role; the stack takes them apart again, the last one first."""
         self._supervision = Supervision(stack, self.runtime, self.observers)
+        await self.runtime.blocking(warm_up)
         folds = await self._start_folds(backends)
         openings = await self._start_openings()
         collection = self._start_gateway(openings, folds) if self.duties.collects else None
@@ -92,10 +97,10 @@ class Service:
         self.grpc = leadership.address = await server.bind(self.config.listen)
         if self.duties.releases:
             await self._start_leadership(leadership)
+        if not self.duties.alone:
+            await self._start_looking(server)
         await server.start()
         self._supervision.at_the_end("serving", lambda: self._stop_serving(server), None)
-        if not self.duties.alone:
-            self._start_looking(server)
         self._start_metrics_page(stack)
         if folder is not None:
             folder.announce(grpc=self.grpc, metrics=self.metrics_page)
@@ -120,6 +125,7 @@ class Service:
             asks_s=None if self.duties.alone else _FORGET_ASKED_S,
             owner=backends.owner,
         )
+        membership = backends.membership(self.plan, self.observers)
         self.workers = Workers(
             self.plan,
             self.log,
@@ -127,18 +133,27 @@ class Service:
             self.runtime,
             self.observers,
             settings,
-            membership=backends.membership(self.plan, self.observers),
+            membership=membership,
         )
         await self.workers.start()
         self._supervision.at_the_end("folds", self.workers.stop, self._stop_s)
         self._supervision.watch("workers", self.workers.ended)
+        if membership is not None:
+            self._supervision.watch("membership", membership.ended)
         if self.duties.alone:
             await self.workers.caught_up()  # what stood in the log is known before anybody is answered
 
     async def _start_openings(self) -> Openings:
         first_window = await self.store.first_window(self.plan.id)
         skew_ms = round(1000 * self.config.skew_s)
-        openings = Openings(self.plan, self.store, self.runtime, skew_ms=skew_ms, first_window=first_window)
+        openings = Openings(
+            self.plan,
+            self.store,
+            self.runtime,
+            skew_ms=skew_ms,
+            first_window=first_window,
+            caught_up=self._caught_up,
+        )
         if self.duties.opens:
             await openings.load()
             await openings.open_accepted()
@@ -146,29 +161,12 @@ class Service:
         return openings
 
     def _start_gateway(self, openings: Openings, folds: Folds) -> Collection:
-        config = self.config
-        commits = Commits(self.log, openings, self.runtime, _commit_limits(config), self.metrics)
-        commits.start()
-        self.gateway = Gateway(
-            self.plan,
-            openings=openings,
-            commits=commits,
-            folds=folds,
-            runtime=self.runtime,
-            metrics=self.metrics,
-            pending_entries_max=config.pending_entries_max,
-        )
+        parts = FrontParts(self.log, openings, folds, self.runtime, self.metrics)
+        self.gateway, reception = front_of(self.plan, self.config, parts)
         self._supervision.at_the_end("gateway", self.gateway.finish, self._stop_s)
-        reception = Reception(
-            self.plan,
-            self.log.partitions,
-            openings=openings,
-            folds=folds,
-            runtime=self.runtime,
-            in_flight_max=config.in_flight_max,
-        )
+        sessions_max = self.config.sessions_max
         return Collection(
-            self.gateway, reception, runtime=self.runtime, metrics=self.metrics, sessions_max=config.sessions_max
+            self.gateway, reception, runtime=self.runtime, metrics=self.metrics, sessions_max=sessions_max
         )
 
     async def _leadership(self, backends: Backends, folds: Folds) -> Leadership:
@@ -214,13 +212,16 @@ class Service:
             sessions_max=self.config.sessions_max,
         )
 
-    def _start_looking(self, server: Server) -> None:
-        """Looks at what other processes do, and at whether log and store answer."""
+    async def _start_looking(self, server: Server) -> None:
+        """Looks at what other processes do, and at whether log and store answer; once before anybody is served."""
 
         async def tell(is_ready: bool) -> None:  # noqa: FBT001  a fact that is told, not a switch
             await server.tell(ready=is_ready)
 
-        soundings = Soundings(self.plan.id, self.log, self.store, self.runtime, self.metrics, tell)
+        soundings = Soundings(
+            self.plan.id, self.log, self.store, self.runtime, self.metrics, tell, caught_up=self._caught_up
+        )
+        await soundings.look()
         self._supervision.forever("soundings", soundings.run)
         if self.duties.shows:
             self._supervision.forever("watchers", lambda: self.catalogue.look_out(self.runtime))
@@ -283,12 +284,3 @@ async def running(
         yield service
         _journal.info("stopping")
     _journal.info("stopped")
-
-
-def _commit_limits(config: Config) -> CommitLimits:
-    return CommitLimits(
-        pending_entries_max=config.pending_entries_max,
-        pending_bytes_max=config.pending_bytes_max,
-        group_entries_max=config.group_entries_max,
-        group_bytes_max=config.group_bytes_max,
-    )

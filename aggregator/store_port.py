@@ -182,7 +182,11 @@ class Store(Protocol):
         """Erases the counters of windows up to ``window``, which all have their published outcome (or were skipped).
 
         Their stream states and contributions went with the checkpoints of :meth:`Folds.forget`, so that what is stored
-        is always what the fold holds. Nothing of what was erased is left in the store's files when it returns.
+        is always what the fold holds. When it returns, nobody can read any of it from the store's tables, not even who
+        began before; SQLite leaves nothing in its files either.
+
+        Raises:
+            StoreUnavailableError: Somebody still reads an older moment; it is to be tried again.
         """
 
     async def account(self, population: str) -> Account:

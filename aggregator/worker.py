@@ -1,15 +1,15 @@
 """Runs one partition's fold: from where it was claimed along the log, with checkpoints in between.
 
-The fold is touched on the event loop alone, in small batches, so a gateway's question never waits long and never sees
-half a batch.
+The fold is touched on the event loop alone, in turns that are bounded in entries and in bytes, so a gateway's question
+never waits long and never sees half a turn.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from aggregator.admission import admit
+from aggregator.admission import admit_all
 from aggregator.errors import StoreUnavailableError
 from aggregator.fold.fold import Fold
 from aggregator.milestone import Milestone
@@ -19,6 +19,8 @@ from aggregator.retries import until_it_works
 from hushsum.plan import Plan
 
 _NOTHING: Final = Stretch((), 0)
+_FIRST: Final = 64  # entries of the first stretch: how large they are is not known yet
+_LARGE: Final = 8  # turns: when bytes of a stretch come to more, fewer entries are asked for
 
 
 @dataclass(frozen=True)
@@ -26,8 +28,9 @@ class WorkerSettings:
     """How a worker divides its time; none of it changes what is counted.
 
     Attributes:
-        batch: Entries that are read at once, and that may be read ahead of the fold.
-        turn: Entries that are folded before others get their turn on the event loop.
+        batch: Entries that are read at once, and that may be read ahead of the fold; fewer while they are large.
+        turn: Entries that are folded before others get their turn on the event loop,
+        turn_bytes: and their bytes, whichever is reached first; a single entry may be larger.
         checkpoint_entries: A checkpoint is due after so many entries,
         checkpoint_s: or so many seconds after the last one, whichever comes first. A seal makes it due at once.
         idle_s: How long to wait for entries before looking up.
@@ -38,8 +41,9 @@ class WorkerSettings:
         asks_s: How often to ask the store what is to be forgotten; None: never, for this process's releaser tells.
     """
 
-    batch: int = 64
-    turn: int = 8
+    batch: int = 512
+    turn: int = 512
+    turn_bytes: int = 128 * 1024
     checkpoint_entries: int = 4096
     checkpoint_s: float = 5.0
     idle_s: float = 60.0
@@ -89,6 +93,7 @@ class Worker:
         self._saved_s, self._unsaved = self._runtime.monotonic(), 0
         self._stopping = False
         self._ahead = _NOTHING  # what was read last
+        self._limit = _FIRST  # entries of the next stretch
         self._to_forget: tuple[int, int] | None = None  # the window, and the position from which on
         self._reading: asyncio.Task[None] | None = None
         self._wake: asyncio.Future[None] | None = None
@@ -142,7 +147,7 @@ class Worker:
             if not self.fold.changed:
                 self._saved_s = self._runtime.monotonic()  # nothing was unsaved until now
             self._read_on(settings, stretch.end, changed=True)
-            await self._fold(stretch, settings.turn)
+            await self._fold(stretch, settings)
         if self._may_forget():
             assert self._to_forget is not None
             self.fold.forget(self._to_forget[0])
@@ -155,19 +160,19 @@ class Worker:
     def _may_forget(self) -> bool:
         return self._to_forget is not None and self.fold.position >= self._to_forget[1]
 
-    async def _fold(self, stretch: Stretch, turn: int) -> None:
+    async def _fold(self, stretch: Stretch, settings: WorkerSettings) -> None:
         entries = stretch.entries
-        for start in range(0, len(entries), turn):
-            last = start + turn >= len(entries)
-            self._apply(entries[start : start + turn], stretch.end if last else entries[start + turn].position)
+        sizes = [len(logged.data) for logged in entries]
+        self._limit = _limit_after(sizes, self._limit, settings)
+        for start, stop in _turns(sizes, settings):
+            self._apply(entries[start:stop], stretch.end if stop == len(entries) else entries[stop].position)
             await self._runtime.sleep(0)
         if not entries:
             self._apply((), stretch.end)
         self._unsaved += len(entries)
 
     def _apply(self, entries: Sequence[Logged], end: int) -> None:
-        batch = [(logged.position, admit(self._plan, self._partition, logged)) for logged in entries]
-        verdicts = self.fold.apply(batch, end)
+        verdicts = self.fold.apply(admit_all(self._plan, self._partition, entries), end)
         self.passed.reach(self.fold.position)
         self._observer.folded(self._partition, self.fold.position, verdicts)
 
@@ -189,7 +194,8 @@ class Worker:
         """Begins to read from ``position`` on: one stretch ahead of the fold, and no more."""
         due_s = self._saved_s + settings.checkpoint_s - self._runtime.monotonic()
         wait_s = min(max(due_s, 0.0), settings.idle_s) if changed else settings.idle_s
-        self._reading = self._runtime.spawn(self._read(position, settings.batch, wait_s), f"read-{self._partition}")
+        limit = min(self._limit, settings.batch)
+        self._reading = self._runtime.spawn(self._read(position, limit, wait_s), f"read-{self._partition}")
 
     async def _read(self, position: int, limit: int, wait_s: float) -> None:
         async def read() -> Stretch:
@@ -208,3 +214,25 @@ class Worker:
         self.closed.reach(change.closed_through)
         self._forgotten.reach(change.forgotten_through)
         self._observer.checkpointed(self._partition, change.position, self._saved_s - began_s)
+
+
+def _turns(sizes: Sequence[int], settings: WorkerSettings) -> Iterator[tuple[int, int]]:
+    """From where to where each turn goes: over entries of these sizes, each turn as long as it may be."""
+    if len(sizes) <= settings.turn and sum(sizes) <= settings.turn_bytes:
+        yield from ((0, len(sizes)),) if sizes else ()
+        return
+    start, size = 0, 0
+    for place, more in enumerate(sizes):
+        size += more
+        if place > start and (place - start == settings.turn or size > settings.turn_bytes):
+            yield start, place
+            start, size = place, more
+    yield start, len(sizes)
+
+
+def _limit_after(sizes: Sequence[int], limit: int, settings: WorkerSettings) -> int:
+    """How many entries to ask for after entries of these sizes: while they are large, not so many wait in memory."""
+    size, most = sum(sizes), _LARGE * settings.turn_bytes
+    if size > most:
+        return max(limit // 2, 1)
+    return min(2 * limit, settings.batch) if len(sizes) >= limit and 2 * size <= most else limit

@@ -12,12 +12,15 @@ from aggregator.fold.fold import Fold
 from aggregator.fold.verdicts import Remembered, RememberedKind
 from aggregator.fold_view import Glance
 from aggregator.held_partition import HeldPartition
+from aggregator.journal import Spell, journal
 from aggregator.ports import Log, Membership, Observer, PartitionOwner, Runtime, Store
 from aggregator.retries import until_it_works
 from aggregator.worker import Worker, WorkerPorts, WorkerSettings
 from hushsum.delta import DeltaId
 from hushsum.errors import Reason
 from hushsum.plan import Plan
+
+_journal = journal("workers")
 
 
 class AllPartitions:
@@ -30,14 +33,20 @@ class AllPartitions:
     def __init__(self, partitions: int) -> None:
         self._partitions = range(partitions)
         self._owner: PartitionOwner | None = None
+        self._ended = asyncio.Event()
 
     async def start(self, owner: PartitionOwner) -> None:
         """Hands over every partition."""
         self._owner = owner
         await owner.assigned(self._partitions)
 
+    async def ended(self) -> None:
+        """Returns once it was stopped."""
+        await self._ended.wait()
+
     async def stop(self) -> None:
         """Takes them back."""
+        self._ended.set()
         if self._owner is not None:
             await self._owner.revoked(self._partitions)
 
@@ -114,7 +123,8 @@ class Workers:
         """Leaves; every fold is stopped, and stores where it has come to.
 
         Raises:
-            PartitionStoppedError: One has failed; what it had not stored is folded again at the next start.
+            PartitionStoppedError: One has failed, where this process folds all; what it had not stored is folded again
+                at the next start.
         """
         self._stopped = True
         if self._asking is not None:
@@ -173,8 +183,8 @@ class Workers:
         return claim
 
     def _failed(self, error: PartitionStoppedError) -> None:
-        self._failure = self._failure or error
-        if self._alone:
+        if self._alone:  # else the others go on, and the observer was told
+            self._failure = self._failure or error
             self._ended.set()
 
     def _raise_failure(self) -> None:
@@ -206,9 +216,13 @@ class Workers:
                 return  # else it was loaded anew meanwhile, and may not have come so far again
 
     async def caught_up(self) -> None:
-        """Returns once the folds have passed what stands in the log now: after a crash, or beside an older store."""
+        """Returns once the folds have passed what stands in the log now: after a crash, or beside an older store.
+
+        What its seals close is stored, too: from then on the store calls no window open whose seal stands in the log.
+        """
         for partition in range(self._log.partitions):
             await self.passed(partition, await self._log.end(partition) - 1)
+            await self.closed(partition, (await self._holding(partition).working()).fold.closed_through)
 
     async def closed(self, partition: int, window: int) -> None:
         """Returns once the partition has stored the window as sealed."""
@@ -266,6 +280,13 @@ class Workers:
                 if worker is not None and worker.fold.forgotten_through < window <= worker.closed.value:
                     worker.ask_to_forget(window, await self._log.end(held.partition))
 
+        trouble = Spell(_journal)
         while True:
             await self._runtime.sleep(pause_s)
-            await until_it_works("forget_asked", ask, runtime=self._runtime, observer=self._observer)
+            try:
+                await until_it_works("forget_asked", ask, runtime=self._runtime, observer=self._observer)
+            except Exception as error:  # noqa: BLE001  whatever it is, folds that forget nothing any more are seen
+                now_s = self._runtime.monotonic()
+                trouble.failed(now_s, "folds are not asked to forget, trying again", error)
+            else:
+                trouble.worked(self._runtime.monotonic(), "folds are asked to forget again")

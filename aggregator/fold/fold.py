@@ -26,6 +26,8 @@ from hushsum.errors import DeltaError, Reason
 from hushsum.families import Increments
 from hushsum.plan import Plan
 from hushsum.privacy.spec import PUBLIC
+from hushsum_proto import many_entries
+from hushsum_proto.client_ids import flaw_of
 from hushsum_proto.entries import DeltaEntry, LogEntry, RefusedEntry, SealEntry, partition_of
 
 __all__ = [
@@ -196,6 +198,8 @@ class Fold:
     def _verdict(self, entry: DeltaEntry | RefusedEntry, position: int) -> Verdict:
         if isinstance(entry, RefusedEntry):
             return Verdict(VerdictKind.REFUSED, entry.reason, None, None, None, position)
+        if flaw_of(entry.client_id):  # whoever vouched for it: not every store takes such text
+            return Verdict(VerdictKind.REFUSED, Reason.MALFORMED, None, None, None, position)
         try:
             header = read_header(entry.delta)
         except DeltaError as error:
@@ -251,7 +255,8 @@ class Fold:
             self._contributions.add(window, client_id, records)
 
     def _is_foreign(self, client_id: str) -> bool:
-        return partition_of(client_id, self._partitions) != self._partition
+        """Whether it is no client of this partition: another's, or none at all."""
+        return partition_of(client_id, self._partitions) != self._partition or flaw_of(client_id) is not None
 
     def _window(self, window: int) -> OpenWindow:
         if window not in self._windows:
@@ -266,6 +271,7 @@ def _kind(entry: tuple[int, LogEntry | RefusedEntry]) -> type:
 
 def warm_up() -> None:
     """Compiles the loops, or loads what was compiled before, so that the first deltas need not wait for that."""
+    many_entries.warm_up()
     record = {"kind": "vector", "dim": 1, "lower": [0], "upper": [1]}
     sketch = {"family": "hashed", "kernel": "euclidean", "bandwidth": 1, "rows": 1, "buckets": 2}
     privacy, window = {"epsilon": 1, "total_epsilon": 1}, {"length": "1h", "lateness": "0s"}
@@ -274,4 +280,4 @@ def warm_up() -> None:
     )
     run = Run(0, 1, Increments(np.zeros(1, np.int64), np.ones(1, np.int64)))
     deltas = [Delta(plan.id, 0, DeltaId(0, sequence), (run,)).pack(plan) for sequence in range(2)]
-    Fold(plan, 0, 1).apply([*enumerate(DeltaEntry("", delta, 0) for delta in deltas)], len(deltas))
+    Fold(plan, 0, 1).apply([*enumerate(DeltaEntry("warm-up", delta, 0) for delta in deltas)], len(deltas))

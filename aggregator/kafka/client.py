@@ -4,10 +4,11 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Final
+from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import (
     ClusterAuthorizationFailedError,
     GroupAuthorizationFailedError,
@@ -15,6 +16,7 @@ from aiokafka.errors import (
     KafkaConnectionError,
     KafkaError,
     MessageSizeTooLargeError,
+    NodeNotReadyError,
     RecordListTooLargeError,
     SaslAuthenticationFailed,
     TopicAuthorizationFailedError,
@@ -40,7 +42,8 @@ _LASTING: Final = (
     UnsupportedVersionError,
 )
 
-
+#: How long one broker may take to be connected to.
+CONNECT_S: Final = 3.0
 _STOP_S: Final = 5.0
 
 
@@ -86,8 +89,44 @@ def told_as_ours(what: str) -> Iterator[None]:
 def our_error(what: str, error: BaseException) -> LogError:
     """A client's error as one of ours."""
     said = _forwarded.last if isinstance(error, KafkaConnectionError) and _forwarded.last else str(error)
+    said = _with_advice(said.rstrip())
     text = f"kafka, {what}: {type(error).__name__}" + (f": {said}" if said else "")
     return LogError(text) if isinstance(error, _LASTING) else LogUnavailableError(text)
+
+
+async def answering(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The same arguments of a client, with one broker to begin at that answers now.
+
+    For one that is silent, the library would wait as long as for any request, before it asks the next.
+
+    Args:
+        arguments: Of every client (:meth:`aggregator.kafka.settings.KafkaSettings.client`).
+    """
+    quieten()
+    servers: list[str] = arguments["bootstrap_servers"]
+    for server in servers if len(servers) > 1 else ():
+        client = AIOKafkaClient(**{**arguments, "bootstrap_servers": [server]})
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                await client.bootstrap()
+        except (TimeoutError, KafkaError, OSError):
+            continue
+        finally:
+            await client.close()
+        return {**arguments, "bootstrap_servers": [server]}  # the others are named by it; the library asks in any order
+    return arguments
+
+
+async def connect_to(client: AIOKafkaClient, node: int) -> None:
+    """Connects to one broker.
+
+    Raises:
+        TimeoutError: It is silent.
+        KafkaError: It refuses.
+    """
+    async with asyncio.timeout(CONNECT_S):
+        if not await client.ready(node):
+            raise NodeNotReadyError(f"broker {node} cannot be connected to")
 
 
 async def end_client(client: AIOKafkaConsumer | AIOKafkaProducer, runtime: Runtime) -> None:
@@ -108,6 +147,15 @@ async def end_client(client: AIOKafkaConsumer | AIOKafkaProducer, runtime: Runti
         await connections.close()
 
 
+def _with_advice(said: str) -> str:
+    """Security that is not the listener's looks like a broker that hangs up, in words that help nobody."""
+    if said.endswith(":"):
+        return f"{said} closed, or no answer in time; is kafka_security this listener's?"
+    if any(word in said.lower() for word in ("sasl", "ssl", "certificate")):
+        return f"{said}; see kafka_security, kafka_sasl_mechanism, kafka_user and kafka_ca_file"
+    return said
+
+
 @asynccontextmanager
 async def administration(settings: KafkaSettings) -> AsyncIterator[AIOKafkaAdminClient]:
     """A client for topics and their settings.
@@ -116,7 +164,7 @@ async def administration(settings: KafkaSettings) -> AsyncIterator[AIOKafkaAdmin
         LogUnavailableError: No broker answers.
     """
     quieten()
-    admin = AIOKafkaAdminClient(**settings.client("admin"))
+    admin = AIOKafkaAdminClient(**await answering(settings.client("admin")))
     with told_as_ours("administration"):
         try:
             await admin.start()

@@ -4,15 +4,17 @@ A position is ``offset << 16 | index``: of a message in its partition, and of an
 """
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Self
 
-from aiokafka import TopicPartition
+from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import RecordsToDelete
 
-from aggregator.errors import LogUnavailableError
-from aggregator.kafka.client import administration, quieten
+from aggregator.errors import LogGapError, LogUnavailableError
+from aggregator.kafka.client import administration, answering, end_client, quieten, told_as_ours
+from aggregator.kafka.identity import TopicIdentity
 from aggregator.kafka.reader import INDEX_BITS, PartitionReader
 from aggregator.kafka.settings import KafkaSettings
 from aggregator.kafka.topic import SPARE_BYTES, TopicNeeds, entries_topic, prepare_topic
@@ -54,15 +56,18 @@ class KafkaLog:
         runtime: Runtime,
         observer: Observer,
         warnings: Sequence[str],
+        identity: TopicIdentity,
     ) -> None:
         self.topic, self.warnings = topic.name, tuple(warnings)
         self._settings, self._partitions = settings, topic.partitions
         self._messages, self._runtime, self._observer = messages, runtime, observer
         self._entries_bytes = topic.message_bytes - SPARE_BYTES
-        self._writer = TopicWriter(settings, topic.name, topic.message_bytes, runtime)
+        self._writer = TopicWriter(settings, topic.name, topic.message_bytes, runtime, identity)
+        self._identity = identity
         self._readers: dict[int, PartitionReader] = {}
         self._askers: dict[int, PartitionReader] = {}  # of other connections: a fetch may keep its own busy
-        self._connecting = asyncio.Lock()
+        # A broker that is silent holds up those who need it, and nobody else.
+        self._connecting: defaultdict[tuple[int, bool], asyncio.Lock] = defaultdict(asyncio.Lock)
 
     @classmethod
     async def open(
@@ -73,16 +78,37 @@ class KafkaLog:
         messages: LogMessages,
         runtime: Runtime,
         observer: Observer,
+        marks: Mapping[int, int] | None = None,
     ) -> Self:
         """Makes or checks the plan's topic; waits for brokers that are not there yet.
 
+        Args:
+            settings: How Kafka is reached.
+            plan: Whose log.
+            partitions: P.
+            messages: How they are written and read.
+            runtime: Time and tasks.
+            observer: Is told of what is tried again.
+            marks: By partition, the position up to which its fold has passed the log, as stored: it has to reach there.
+
         Raises:
             ConfigError: The topic is not as it has to be, or a setting is not.
-            LogError: Kafka refuses us.
+            LogGapError: It ends before a mark.
+            LogError: It is gone, although entries of it were folded; or Kafka refuses us.
         """
-        topic = entries_topic(settings, plan, partitions)
-        warnings = await prepare_topic(settings, topic, runtime, observer)
-        return cls(settings, topic, messages, runtime, observer, warnings)
+        topic, marks = entries_topic(settings, plan, partitions), marks or {}
+        passed = {partition: -(-mark >> INDEX_BITS) for partition, mark in marks.items()}
+        prepared = await prepare_topic(settings, topic, runtime, observer, folded=sum(passed.values()))
+
+        async def ask() -> dict[int, int]:
+            return await _ends(settings, topic, runtime)
+
+        ends = await until_it_works("kafka", ask, runtime=runtime, observer=observer)
+        for partition, mark in sorted(marks.items()):
+            if ends.get(partition, 0) << INDEX_BITS < mark:
+                raise LogGapError(partition, mark, ends.get(partition, 0) << INDEX_BITS)
+        identity = TopicIdentity(topic.name, prepared.topic_id, ends, runtime)
+        return cls(settings, topic, messages, runtime, observer, prepared.warnings, identity)
 
     @property
     def partitions(self) -> int:
@@ -94,7 +120,7 @@ class KafkaLog:
 
         Raises:
             LogUnavailableError: Which of them are durable is not known.
-            LogError: Kafka refuses them, or this process may not sign them.
+            LogError: Kafka refuses them, this process may not sign them, or the topic is not the one that was opened.
         """
         if not entries:
             return []
@@ -137,13 +163,20 @@ class KafkaLog:
         """See :meth:`aggregator.ports.Log.read`. A broker that is away looks like one that has nothing to tell.
 
         Each failure is told to the observer; the connection is made anew, with a growing pause, while there is time.
+
+        Raises:
+            LogGapError: The topic does not hold the position.
+            LogError: What stands there cannot be read, or the topic is not the one that was opened.
         """
+        self._identity.check()
         backoff, began_s = Backoff(), self._runtime.monotonic()
         while True:
             left_s = wait_s - (self._runtime.monotonic() - began_s)
             try:
                 reader = await self._reader(partition, self._readers)
-                return await reader.read(position, limit, max(left_s, 0.0))
+                stretch = await reader.read(position, limit, max(left_s, 0.0))
+                await self._identity.confirm(reader.topic_id)
+                return stretch
             except LogUnavailableError as error:
                 self._observer.retried("kafka-read", str(error))
                 await self._drop(partition, self._readers)
@@ -157,12 +190,17 @@ class KafkaLog:
 
         Raises:
             LogUnavailableError: No broker has answered in ``request_s``.
+            LogError: It is lower than it was, or the topic is not the one that was opened.
         """
+        self._identity.check()
 
         async def ask() -> int:
             try:
                 reader = await self._reader(partition, self._askers)
-                return await reader.end()
+                end = await reader.end()
+                self._identity.ended(partition, end >> INDEX_BITS)
+                await self._identity.confirm(reader.topic_id)
+                return end
             except LogUnavailableError:
                 await self._drop(partition, self._askers)
                 raise
@@ -196,7 +234,7 @@ class KafkaLog:
         await self._writer.close()
 
     async def _reader(self, partition: int, readers: dict[int, PartitionReader]) -> PartitionReader:
-        async with self._connecting:
+        async with self._connecting[partition, readers is self._askers]:
             reader = readers.get(partition)
             if reader is None:
                 quieten()
@@ -210,6 +248,22 @@ class KafkaLog:
         reader = readers.pop(partition, None)
         if reader is not None:
             await reader.close()
+
+
+async def _ends(settings: KafkaSettings, topic: TopicNeeds, runtime: Runtime) -> dict[int, int]:
+    """By partition, the offset that follows its last message."""
+    consumer = AIOKafkaConsumer(
+        **await answering(settings.client("ends")), group_id=None, enable_auto_commit=False, auto_offset_reset="none"
+    )
+    try:
+        with told_as_ours("ends"):
+            await consumer.start()
+            found = await consumer.end_offsets(
+                [TopicPartition(topic.name, number) for number in range(topic.partitions)]
+            )
+            return {where.partition: end for where, end in found.items()}
+    finally:
+        await end_client(consumer, runtime)
 
 
 def _is_seal(data: bytes) -> bool:

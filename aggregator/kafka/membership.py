@@ -17,7 +17,7 @@ from aiokafka.errors import InvalidSessionTimeoutError
 
 from aggregator.errors import AggregatorError, LogUnavailableError
 from aggregator.journal import journal
-from aggregator.kafka.client import end_client, quieten, told_as_ours
+from aggregator.kafka.client import answering, end_client, quieten, told_as_ours
 from aggregator.kafka.settings import KafkaSettings
 from aggregator.ports import Observer, PartitionOwner, Runtime
 from aggregator.retries import Backoff
@@ -27,6 +27,7 @@ from hushsum_proto.batches import topic_of
 _WATCH_S: Final = 1.0
 _REBALANCE_S: Final = 30.0  # how long the others wait for a member that stores its folds
 _REQUEST_S: Final = _REBALANCE_S + 10.0  # joining is one request, as long as that
+_BEAT_S: Final = 3.0  # a longer session is no reason to hear later of a rebalance
 _NEVER_MS: Final = 10**12  # a member that reads nothing is not idle
 
 _journal = journal("kafka")
@@ -53,6 +54,7 @@ class KafkaMembership:
         self._turn = asyncio.Lock()  # the owner is told one thing at a time
         self._stopping = False
         self._running: asyncio.Task[None] | None = None
+        self._member: _Member | None = None
 
     async def start(self, owner: PartitionOwner) -> None:
         """Joins in the background, as soon as a broker answers."""
@@ -66,6 +68,19 @@ class KafkaMembership:
         if self._running is not None:
             self._running.cancel()
             await asyncio.wait([self._running])
+            if not self._running.cancelled():
+                self._running.exception()  # who asks is told by ``ended``
+
+    async def ended(self) -> None:
+        """Returns once the membership has been stopped.
+
+        Raises:
+            Exception: As soon as it has met what nobody foresaw: nothing is folded here any longer.
+        """
+        if self._running is not None:
+            await asyncio.wait([self._running])
+            if not self._running.cancelled():
+                self._running.result()
 
     @property
     def holds(self) -> bool:
@@ -98,7 +113,9 @@ class KafkaMembership:
         backoff = Backoff()
         while not self._stopping:
             try:
-                await self._belong(_Member(self, self._settings, self._topic, self._runtime), backoff)
+                arguments = await answering(self._settings.client("member"))
+                self._member = _Member(self, self._settings, arguments, self._topic, self._runtime)
+                await self._belong(self._member, backoff)
             except AggregatorError as error:
                 self._observer.retried("kafka-group", str(error))
                 if not isinstance(error, LogUnavailableError):
@@ -117,20 +134,27 @@ class KafkaMembership:
 class _Member(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka ships no types
     """One membership, from joining to the first error that the library does not get over by itself."""
 
-    def __init__(self, membership: KafkaMembership, settings: KafkaSettings, topic: str, runtime: Runtime) -> None:
+    def __init__(
+        self,
+        membership: KafkaMembership,
+        settings: KafkaSettings,
+        arguments: dict[str, Any],
+        topic: str,
+        runtime: Runtime,
+    ) -> None:
         quieten()
         self._membership, self._runtime, self._topic = membership, runtime, topic
         self._session_s = settings.session_s
         self._heard_s = runtime.monotonic()
         session_ms = round(1000 * settings.session_s)
         self._consumer = AIOKafkaConsumer(
-            **{**settings.client("member"), "request_timeout_ms": round(1000 * _REQUEST_S)},
+            **{**arguments, "request_timeout_ms": round(1000 * _REQUEST_S)},
             group_id=topic,
             partition_assignment_strategy=[RangePartitionAssignor],
             enable_auto_commit=False,
             auto_offset_reset="none",
             session_timeout_ms=session_ms,
-            heartbeat_interval_ms=session_ms // 3,
+            heartbeat_interval_ms=min(round(1000 * _BEAT_S), session_ms // 3),
             rebalance_timeout_ms=round(1000 * _REBALANCE_S),
             max_poll_interval_ms=_NEVER_MS,
             consumer_timeout_ms=5000,  # how often it looks for something to fetch

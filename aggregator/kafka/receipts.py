@@ -6,7 +6,7 @@ from typing import Final, Self
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 
 from aggregator.errors import LogUnavailableError, ReceiptsError
-from aggregator.kafka.client import end_client, quieten, told_as_ours
+from aggregator.kafka.client import answering, end_client, quieten, told_as_ours
 from aggregator.kafka.settings import KafkaSettings
 from aggregator.kafka.topic import prepare_topic, receipts_topic
 from aggregator.kafka.writer import TopicWriter
@@ -48,7 +48,7 @@ class ReceiptsTopic:
             ReceiptsError: It is damaged, or of a newer format.
         """
         needs = receipts_topic(settings)
-        warnings = await prepare_topic(settings, needs, runtime, observer)
+        warnings = (await prepare_topic(settings, needs, runtime, observer)).warnings
         writer = TopicWriter(settings, needs.name, needs.message_bytes, runtime)
         receipts = cls(settings, needs.name, writer, runtime, warnings)
         await receipts.read()
@@ -83,7 +83,10 @@ class ReceiptsTopic:
     async def _catch_up(self) -> None:
         quieten()
         consumer = AIOKafkaConsumer(
-            **self._settings.client("receipts"), group_id=None, enable_auto_commit=False, auto_offset_reset="none"
+            **await answering(self._settings.client("receipts")),
+            group_id=None,
+            enable_auto_commit=False,
+            auto_offset_reset="none",
         )
         try:
             with told_as_ours("receipts"):

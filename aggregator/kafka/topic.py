@@ -6,7 +6,7 @@ the setting, what it is, and what it has to be.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
@@ -19,6 +19,7 @@ from aiokafka.errors import (
 
 from aggregator.errors import ConfigError, LogError, LogUnavailableError
 from aggregator.kafka.client import administration
+from aggregator.kafka.identity import topic_id
 from aggregator.kafka.settings import KafkaSettings
 from aggregator.ports import Observer, Runtime
 from aggregator.retries import until_it_works
@@ -67,7 +68,7 @@ class TopicNeeds:
 
     Attributes:
         name: Of the topic.
-        partitions: As many, neither more nor less.
+        partitions: At least so many; others are not used.
         settings: By Kafka's names of them.
         message_bytes: The largest message that anybody writes; every process that writes comes to the same.
     """
@@ -82,6 +83,8 @@ _ALWAYS: Final = {
     "cleanup.policy": Needed("delete", "equal", "compaction would drop entries"),
     "unclean.leader.election.enable": Needed("false", "equal", "a broker that is behind would lose what is durable"),
     "retention.bytes": Needed("-1", "equal", "entries would go for their size, before they are folded"),
+    # Whoever may write could else stop a reader by a codec that it lacks, or fill its memory with a small message.
+    "compression.type": Needed("uncompressed", "equal", "a message's size has to be what it takes"),
 }
 
 
@@ -122,7 +125,7 @@ def receipts_topic(settings: KafkaSettings) -> TopicNeeds:
 def mismatches(needs: TopicNeeds, partitions: int, there: Mapping[str, str]) -> list[str]:
     """What of a topic that exists is not as it has to be, a sentence each."""
     found = []
-    if partitions != needs.partitions:
+    if partitions < needs.partitions:
         found.append(f"it has {partitions} partitions, expected {needs.partitions}, as its plan began")
     for name, needed in needs.settings.items():
         if not needed.allows(there.get(name, "")):
@@ -132,12 +135,13 @@ def mismatches(needs: TopicNeeds, partitions: int, there: Mapping[str, str]) -> 
 
 
 def promises_lost(name: str, replication: int, in_sync: int) -> list[str]:
-    """Which promises a topic of so few copies cannot keep, a sentence each."""
+    """Which promises a topic of so few copies cannot keep, a sentence each; ``kafka_replication`` makes new ones so."""
     lost = []
     if replication < _SAFE_COPIES:
         lost.append(
             f"topic {name} has {replication} of {_SAFE_COPIES} copies: "
-            "what is acknowledged or released may not survive the loss of a machine or a disk"
+            "what is acknowledged or released may not survive the loss of a machine or a disk "
+            "(kafka_replication says how many copies a new topic gets)"
         )
     if in_sync < _SAFE_IN_SYNC:
         lost.append(
@@ -147,29 +151,47 @@ def promises_lost(name: str, replication: int, in_sync: int) -> list[str]:
     return lost
 
 
+class Prepared(NamedTuple):
+    """A topic that is there, and as it has to be.
+
+    Attributes:
+        warnings: The promises that it cannot keep and what else is odd, for the operator; a sentence each.
+        topic_id: What the brokers call it; None where they are too old to.
+    """
+
+    warnings: tuple[str, ...]
+    topic_id: bytes | None
+
+
 async def prepare_topic(
-    settings: KafkaSettings, needs: TopicNeeds, runtime: Runtime, observer: Observer
-) -> tuple[str, ...]:
+    settings: KafkaSettings, needs: TopicNeeds, runtime: Runtime, observer: Observer, *, folded: int = 0
+) -> Prepared:
     """Makes the topic where there is none, and checks it where there is; waits for brokers that are not there yet.
 
-    Returns:
-        The promises that it cannot keep, for the operator.
+    Args:
+        settings: How Kafka is reached.
+        needs: What it has to be.
+        runtime: Time.
+        observer: Is told of what is tried again.
+        folded: How many of its messages are folded: if any are, it is not made.
 
     Raises:
         ConfigError: It is not what it has to be: every setting that is not, with what it is and has to be.
-        LogError: Kafka refuses us.
+        LogError: It is gone, although some of it is folded; or Kafka refuses us.
     """
 
-    async def prepare() -> tuple[str, ...]:
+    async def prepare() -> Prepared:
         async with administration(settings) as admin:
-            return await _prepare(admin, settings, needs)
+            return await _prepare(admin, settings, needs, folded)
 
     return await until_it_works("kafka", prepare, runtime=runtime, observer=observer)
 
 
-async def _prepare(admin: AIOKafkaAdminClient, settings: KafkaSettings, needs: TopicNeeds) -> tuple[str, ...]:
+async def _prepare(admin: AIOKafkaAdminClient, settings: KafkaSettings, needs: TopicNeeds, folded: int) -> Prepared:
     copies = await _copies(admin, needs.name)
     if copies is None:
+        if folded:
+            raise LogError(f"the topic {needs.name} is gone, although {folded} of its messages were folded: restore it")
         await _make(admin, settings, needs)
         copies = await _copies(admin, needs.name)
         if copies is None:  # a new topic takes a moment to reach every broker
@@ -177,7 +199,14 @@ async def _prepare(admin: AIOKafkaAdminClient, settings: KafkaSettings, needs: T
     there = await _settings_of(admin, needs.name)
     if found := mismatches(needs, len(copies), there):
         raise ConfigError(f"topic {needs.name}: {'; '.join(found)}")
-    return tuple(promises_lost(needs.name, min(copies), int(there["min.insync.replicas"])))
+    warnings = promises_lost(needs.name, min(copies), int(there["min.insync.replicas"]))
+    if len(copies) > needs.partitions:
+        warnings.append(
+            f"topic {needs.name} has {len(copies)} partitions: what stands beyond the first {needs.partitions}, "
+            "as its plan began, is folded by nobody"
+        )
+    connections = admin._client  # noqa: SLF001  what the library gives access to hides the id
+    return Prepared(tuple(warnings), await topic_id(connections, connections.get_random_node(), needs.name))
 
 
 async def _copies(admin: AIOKafkaAdminClient, name: str) -> list[int] | None:
@@ -197,6 +226,8 @@ async def _make(admin: AIOKafkaAdminClient, settings: KafkaSettings, needs: Topi
     chosen["min.insync.replicas"] = str(_SAFE_IN_SYNC if copies >= _SAFE_COPIES else 1)
     made = await admin.create_topics([NewTopic(needs.name, needs.partitions, copies, topic_configs=chosen)])
     _, code, message = made.topic_errors[0]
+    if for_code(code) is InvalidReplicationFactorError:  # a cluster that starts has fewer brokers than it will have
+        raise InvalidReplicationFactorError(f"kafka_replication is {copies}, and {brokers} brokers are there")
     if for_code(code) is not TopicAlreadyExistsError:  # another process was faster: it is checked like any other
         _raise_refusal(needs.name, code, message)
 
@@ -213,7 +244,6 @@ def _raise_refusal(name: str, code: int, message: str | None) -> None:
     error = for_code(code)
     if code == 0:
         return
-    # A cluster that starts has fewer brokers than it will have.
-    if error.retriable or error.invalid_metadata or error is InvalidReplicationFactorError:
+    if error.retriable or error.invalid_metadata:
         raise error(message or name)
     raise LogError(f"kafka, topic {name}: {error.__name__}: {message or 'refused'}")

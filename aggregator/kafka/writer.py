@@ -4,11 +4,12 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Final
 
-from aiokafka import AIOKafkaProducer
+from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaConnectionError
 
 from aggregator.errors import LogUnavailableError
-from aggregator.kafka.client import end_client, our_error, quieten, told_as_ours
+from aggregator.kafka.client import answering, end_client, our_error, quieten, told_as_ours
+from aggregator.kafka.identity import TopicIdentity, topic_id
 from aggregator.kafka.settings import KafkaSettings
 from aggregator.ports import Runtime
 
@@ -23,12 +24,21 @@ class TopicWriter:
         topic: Where to.
         message_bytes: The largest message, and the largest batch of them.
         runtime: Tasks.
+        identity: Tells whether the topic is still the same; None: as if it were new.
     """
 
-    def __init__(self, settings: KafkaSettings, topic: str, message_bytes: int, runtime: Runtime) -> None:
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        topic: str,
+        message_bytes: int,
+        runtime: Runtime,
+        identity: TopicIdentity | None = None,
+    ) -> None:
         self._arguments: dict[str, Any] = settings.client("writer")
         self._patience_s = settings.request_s
         self._topic, self._message_bytes, self._runtime = topic, message_bytes, runtime
+        self._identity = identity or TopicIdentity(topic, None, {}, runtime)
         self._producer: AIOKafkaProducer | None = None
         self._starting = asyncio.Lock()
         self._retiring: set[asyncio.Task[None]] = set()
@@ -44,11 +54,17 @@ class TopicWriter:
 
         Raises:
             LogUnavailableError: Which of them are durable is not known.
-            LogError: Kafka refuses them, and will.
+            LogError: Kafka refuses them, and will; or the topic is not the one that it was.
         """
+        self._identity.check()
         producer = await self._ready()
+        floors = self._identity.floors(partition for partition, _ in messages)
         try:
-            return await self._deliver(producer, messages)
+            offsets = await self._deliver(producer, messages)
+            for (partition, _), offset, floor in zip(messages, offsets, floors, strict=True):
+                self._identity.appended(partition, offset, floor)
+            await self._confirm(producer, messages[0][0])
+            return offsets
         except BaseException:
             self._retire(producer)
             raise
@@ -69,12 +85,14 @@ class TopicWriter:
     async def _start(self) -> AIOKafkaProducer:
         quieten()
         producer = AIOKafkaProducer(
-            **self._arguments,
+            **await answering(self._arguments),
             acks="all",
             enable_idempotence=True,
             max_request_size=self._message_bytes,
             max_batch_size=self._message_bytes,
         )
+        # Without transactions, the library's own trips over what it lacks; who sends is told by other means.
+        producer._txn_manager.fatal_error = _told_already  # noqa: SLF001  nothing public does
         try:
             with told_as_ours("appending"):
                 async with asyncio.timeout(self._patience_s):  # a new cluster refuses producers for a while
@@ -104,6 +122,15 @@ class TopicWriter:
             raise LogUnavailableError("kafka, appending: where the messages stand is not known")
         return offsets
 
+    async def _confirm(self, producer: AIOKafkaProducer, partition: int) -> None:
+        async def ask() -> bytes | None:
+            with told_as_ours("appending"):
+                leader = producer.client.cluster.leader_for_partition(TopicPartition(self._topic, partition))
+                async with asyncio.timeout(self._patience_s):
+                    return await topic_id(producer.client, leader, self._topic)
+
+        await self._identity.confirm(ask)
+
     def _retire(self, producer: AIOKafkaProducer) -> None:
         """Lets a producer end in the background, and the next append begin with a new one."""
         if self._producer is producer:
@@ -119,6 +146,10 @@ class TopicWriter:
         # An idempotent producer repeats for ever what no broker takes: it is told that nobody waits for it any longer.
         producer._message_accumulator.fail_all(KafkaConnectionError("given up"))  # noqa: SLF001  nothing public does
         await end_client(producer, self._runtime)
+
+
+def _told_already(error: BaseException) -> None:
+    """All that was to be sent has failed with it."""
 
 
 def _let_go(delivery: "asyncio.Future[Any]") -> None:

@@ -4,7 +4,8 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
 
-from aggregator.gateway import Gateway, id_in
+from aggregator.gateway import Gateway
+from aggregator.inspection import id_in
 from aggregator.metrics import Metrics
 from aggregator.ports import Runtime
 from aggregator.refusals import RETRY_AFTER_MS, RefusedError, refused, shutting_down
@@ -82,14 +83,7 @@ class Session:
                 detail = "bytes that are no SubmitRequest, expected one"
                 self._refuse(refused(None, Refusal.of(Reason.MALFORMED, detail)))
             else:
-                self._begin(request)
-
-    def _begin(self, request: pb.SubmitRequest) -> None:
-        answer = self._gateway.begin(self._client_id, request.plan_id, request.delta)
-        if isinstance(answer, Answer):
-            self._answer(answer)
-        else:
-            answer.add_done_callback(lambda done: self._answer(done.result()))
+                self._gateway.send(self._client_id, request.plan_id, request.delta, self._answer)
 
     async def _overload(self, request: pb.SubmitRequest | Malformed) -> None:
         detail = f"more than {self._in_flight_max} deltas of this session without an answer"

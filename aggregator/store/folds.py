@@ -8,7 +8,7 @@ from aggregator.fold.verdicts import Verdict, VerdictKind
 from aggregator.records import ClaimedFold, SealedWindow, StreamMemory
 from aggregator.store.outcomes import locked
 from aggregator.store.schema import pack, unpack
-from aggregator.store.sql import Row, Transaction
+from aggregator.store.sql import NEXT_FENCE, Row, Transaction
 from aggregator.store.windows import check_forgettable, mark_sealed, plan_number
 from hushsum.delta import DeltaId
 from hushsum.errors import Reason
@@ -19,12 +19,13 @@ from hushsum.sketch import Sketch
 async def claim(tx: Transaction, plan: Plan, partition: int, owner: str) -> ClaimedFold | None:
     """Gives a partition's next fence and its fold's state; None where the plan or the partition is not registered."""
     row = await tx.fetch_row(
-        "UPDATE partitions SET fence = fence + 1, owner = $3 "
+        f"UPDATE partitions SET fence = {NEXT_FENCE.format(now='$4')}, owner = $3 "  # noqa: S608  nothing but a constant is put in
         "WHERE plan = (SELECT number FROM plans WHERE id = $1) AND partition = $2 "
         "RETURNING plan, fence, position, closed_through, forgotten_through",
         plan.id,
         partition,
         owner,
+        await tx.now_ms(),
     )
     if row is None:
         return None

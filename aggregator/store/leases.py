@@ -2,7 +2,7 @@
 
 from aggregator.errors import FencedError, StoreError
 from aggregator.records import Lease
-from aggregator.store.sql import Transaction
+from aggregator.store.sql import NEXT_FENCE, Transaction
 from aggregator.store.windows import check_forgettable, plan_number
 
 
@@ -34,12 +34,13 @@ async def acquire(
     if not exclusive and row[0] != owner and row[1] > now_ms:
         return None
     taken = await tx.fetch_row(
-        "UPDATE leases SET fence = fence + 1, owner = $2, address = $3, note = '', until_ms = $4 WHERE plan = $1 "
-        "RETURNING fence",
+        f"UPDATE leases SET fence = {NEXT_FENCE.format(now='$5')}, "  # noqa: S608  nothing but a constant is put in
+        "owner = $2, address = $3, note = '', until_ms = $4 WHERE plan = $1 RETURNING fence",
         plan,
         owner,
         address,
         now_ms + _milliseconds(seconds),
+        now_ms,
     )
     assert taken is not None
     return int(taken[0])

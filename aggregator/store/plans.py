@@ -102,14 +102,16 @@ def spend_fields(spend: Spend) -> bytes:
 
 
 async def _is_known(tx: Transaction, plan: Plan, partitions: int) -> bool:
-    row = await tx.fetch_row("SELECT partitions FROM plans WHERE id = $1", plan.id)
-    if row is not None:
-        if row[0] != partitions:
-            raise StoreError(f"store: this plan has {row[0]} partitions, not {partitions}; it stays as it began")
-        return True
-    if await tx.fetch_row("SELECT 1 FROM plans WHERE name = $1", plan.name) is not None:
-        raise _another_plan(plan.name)
-    return False
+    # One query, so that a process that registers the same plan at this moment cannot come between two.
+    rows = await tx.fetch("SELECT id, partitions FROM plans WHERE id = $1 OR name = $2", plan.id, plan.name)
+    known: dict[bytes, int] = dict(rows)
+    if plan.id not in known:
+        if known:
+            raise _another_plan(plan.name)
+        return False
+    if known[plan.id] != partitions:
+        raise StoreError(f"store: this plan has {known[plan.id]} partitions, not {partitions}; it stays as it began")
+    return True
 
 
 async def _population(tx: Transaction, limits: Limits) -> Limits:

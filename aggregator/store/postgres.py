@@ -4,14 +4,16 @@ READ COMMITTED for what writes, with the rows locked that :mod:`aggregator.store
 READ) for what reads. Every wait is bounded here and in the server, so that neither a connection that is silently cut
 nor a process that was stopped inside a transaction holds anybody up for longer than :attr:`PostgresSettings.timeout_s`.
 
-What is deleted is vacuumed: its rows leave tables and indexes. PostgreSQL does not wipe what it frees: bytes of it stay
-in free space of its files until that is used again, in its write-ahead log until that is recycled, and in every replica
-and backup. Who must not keep them encrypts the disk, and ends backups in time.
+What is deleted is vacuumed, once no session reads an older moment: its rows leave tables and indexes. PostgreSQL does
+not wipe what it frees: bytes of it stay in free space of its files until that is used again, in its write-ahead log
+until that is recycled, and in every replica and backup. Who must not keep them encrypts the disk, and ends backups in
+time.
+
+Of the pool's connections one is left to queries that answer somebody, and one to erasing: work waits for the others.
 """
 
 import asyncio
 import contextlib
-import socket
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -20,11 +22,13 @@ from typing import Any, Final, ParamSpec, Self, TypeVar
 
 import asyncpg
 
-from aggregator.errors import StoreError, StoreUnavailableError
+from aggregator.errors import StoreUnavailableError
 from aggregator.ports import Runtime
 from aggregator.retries import Backoff
-from aggregator.store.postgres_errors import DATABASE_ERRORS, translated
+from aggregator.store.postgres_erasing import moment, older_reader, vacuum
+from aggregator.store.postgres_errors import DATABASE_ERRORS, address_error, translated
 from aggregator.store.postgres_schema import migrate, quoted
+from aggregator.store.postgres_server import check_files, check_server, keep_alive, promises_lost
 from aggregator.store.sql import Row, Work
 
 T = TypeVar("T")
@@ -32,8 +36,8 @@ P = ParamSpec("P")
 
 _ROWS: Final = 1000  # in one command, so that its time is bounded whatever a checkpoint holds
 _CONNECT_S: Final = 5.0
-_VACUUM_S: Final = 600.0
-_KEEPALIVE: Final = (("TCP_KEEPIDLE", 3), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 9_000))
+_LEFT_ALONE: Final = 2  # connections that no transaction takes
+_POLL_S: Final = 0.1
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,7 @@ class PostgresSettings:
         pool: The most connections.
         timeout_s: The longest that a command, a lock or a pause inside a transaction may take.
         patience_s: How long to try at the start.
+        older_s: How long erasing waits for sessions that read an older moment.
     """
 
     dsn: str
@@ -53,6 +58,7 @@ class PostgresSettings:
     pool: int = 10
     timeout_s: float = 15.0
     patience_s: float = 60.0
+    older_s: float = 3.0
 
     def __repr__(self) -> str:
         return f"PostgresSettings(schema={self.schema!r}, pool={self.pool})"
@@ -97,10 +103,17 @@ class PostgresTransaction:
 
 
 class PostgresDatabase:
-    """A :class:`aggregator.store.sql.Database` in PostgreSQL. Made by :meth:`open`."""
+    """A :class:`aggregator.store.sql.Database` in PostgreSQL. Made by :meth:`open`.
 
-    def __init__(self, settings: PostgresSettings) -> None:
-        self._settings = settings
+    Attributes:
+        warnings: The promises that the server cannot keep, for the operator; a sentence each.
+    """
+
+    def __init__(self, settings: PostgresSettings, runtime: Runtime) -> None:
+        self.warnings: tuple[str, ...] = ()
+        self._settings, self._runtime = settings, runtime
+        self._working = asyncio.Semaphore(max(1, settings.pool - _LEFT_ALONE))
+        self._erasing = asyncio.Lock()
         self._pool: Any = None  # asyncpg ships no types
         self._is_open = False
 
@@ -114,7 +127,7 @@ class PostgresDatabase:
         """
         backoff, began_s = Backoff(), runtime.monotonic()
         while True:
-            database = cls(settings)
+            database = cls(settings, runtime)
             try:
                 await database._open()
             except BaseException as error:
@@ -129,12 +142,12 @@ class PostgresDatabase:
 
     async def write(self, work: Work[P, T], *arguments: P.args, **keywords: P.kwargs) -> T:
         """Runs ``work`` in one transaction that writes."""
-        async with self._transaction(isolation="read_committed") as tx:
+        async with self._turn(), self._transaction(isolation="read_committed") as tx:
             return await work(tx, *arguments, **keywords)
 
     async def read(self, work: Work[P, T], *arguments: P.args, **keywords: P.kwargs) -> T:
         """Runs ``work`` in one transaction that reads one moment."""
-        async with self._transaction(isolation="repeatable_read", readonly=True) as tx:
+        async with self._turn(), self._transaction(isolation="repeatable_read", readonly=True) as tx:
             return await work(tx, *arguments, **keywords)
 
     async def look(self, work: Work[P, T], *arguments: P.args, **keywords: P.kwargs) -> T:
@@ -146,16 +159,17 @@ class PostgresDatabase:
         """Vacuums the tables and their indexes; see the top for what that leaves.
 
         Raises:
-            StoreUnavailableError: Another process holds a table, and ``certain`` was asked for.
+            StoreUnavailableError: Somebody may still read what was deleted, or holds a table, and ``certain`` was
+                asked for.
         """
+        if self._erasing.locked() and not certain:
+            return
         try:
-            async with self._connection() as connection:
-                await connection.execute(f"SET statement_timeout = {round(_VACUUM_S * 1000)}")
-                try:
-                    for table in tables:
-                        await connection.execute(f"VACUUM (INDEX_CLEANUP ON) {table}", timeout=_VACUUM_S)
-                finally:
-                    await connection.execute("RESET statement_timeout")
+            async with self._erasing:
+                if certain:
+                    await self._outlast_older_readers()
+                async with self._connection() as connection:
+                    await vacuum(connection, tables, certain=certain)
         except StoreUnavailableError:
             if certain:
                 raise
@@ -169,6 +183,7 @@ class PostgresDatabase:
             self._pool.terminate()
 
     async def _open(self) -> None:
+        check_files(self._settings.dsn)
         limit_ms = round(self._settings.timeout_s * 1000)
         try:
             self._pool = await asyncpg.create_pool(
@@ -196,31 +211,45 @@ class PostgresDatabase:
             raise translated(error) from None  # what it came from may show the address
         async with self._connection() as connection:
             await migrate(connection, self._settings.schema)
+            self.warnings = await promises_lost(connection)
         self._is_open = True
 
     async def _check(self, connection: Any) -> None:  # asyncpg ships no types
-        """Refuses a server that would lose what it has committed, whenever a connection is made."""
-        _keep_alive(connection)
-        fsync, commit, replica = await connection.fetchrow(
-            "SELECT current_setting('fsync'), current_setting('synchronous_commit'), pg_is_in_recovery()"
-        )
-        if replica:
-            # Later on it may be that another server has just become the primary.
-            kind = StoreUnavailableError if self._is_open else StoreError
-            raise kind("store: this PostgreSQL is a replica, which only reads; name the primary")
-        for name, value in (("fsync", fsync), ("synchronous_commit", commit)):
-            if value == "off":
-                raise StoreError(
-                    f"store: {name} is off in PostgreSQL: outcomes, charges and checkpoints would not survive power "
-                    "loss; turn it on"
+        keep_alive(connection)
+        await check_server(connection, known=self._is_open)
+
+    async def _outlast_older_readers(self) -> None:
+        until_s, deleted = self._runtime.monotonic() + self._settings.older_s, await self.look(moment)
+        while (reader := await self.look(older_reader, deleted)) is not None:
+            if self._runtime.monotonic() >= until_s:
+                raise StoreUnavailableError(
+                    f"store: another session reads an older moment ({reader}): what was deleted stays until it ends"
                 )
+            await self._runtime.sleep(_POLL_S)
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[None]:
+        """Keeps transactions, however many and slow, from taking the connections that others need at once."""
+        try:
+            async with asyncio.timeout(self._settings.timeout_s):
+                await self._working.acquire()
+        except TimeoutError:
+            raise StoreUnavailableError(
+                f"store: {self._settings.pool} connections are too few, or too slow (postgres_pool)"
+            ) from None
+        try:
+            yield
+        finally:
+            self._working.release()
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Any]:
         """A connection of the pool; one that failed is never used again."""
         try:
             connection = await self._pool.acquire(timeout=self._settings.timeout_s)
-        except DATABASE_ERRORS as error:
+        except (asyncpg.exceptions.ClientConfigurationError, *DATABASE_ERRORS, ValueError) as error:
+            if (told := address_error(error, self._settings.dsn)) is not None:
+                raise told from None
             raise translated(error) from error
         try:
             yield connection
@@ -263,14 +292,3 @@ def _is_lost(error: BaseException) -> bool:
     if isinstance(error, asyncpg.PostgresError):
         return False
     return isinstance(error, DATABASE_ERRORS) or not isinstance(error, Exception)
-
-
-def _keep_alive(connection: Any) -> None:  # asyncpg ships no types
-    """Ends a connection in seconds whose other end is gone without a word."""
-    found = connection._transport.get_extra_info("socket")  # noqa: SLF001  asyncpg has no setting for it
-    if found is None or found.family not in (socket.AF_INET, socket.AF_INET6):
-        return
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _KEEPALIVE:
-        if hasattr(socket, name):  # macOS has not all of them
-            found.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)

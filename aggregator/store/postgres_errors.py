@@ -3,6 +3,7 @@
 import asyncio
 import ssl
 from typing import Final
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import asyncpg
 
@@ -33,14 +34,37 @@ def translated(error: Exception) -> StoreError:
     """
     if isinstance(error, asyncpg.PostgresError):
         return _of_the_server(error)
-    if isinstance(error, asyncpg.exceptions.ClientConfigurationError):
-        return StoreError("store: postgres_dsn is not the address of a PostgreSQL database")
     if isinstance(error, ssl.SSLCertVerificationError):
         return StoreError(f"store: PostgreSQL's certificate is refused: {error}; see sslrootcert")
     if isinstance(error, TimeoutError):
         return StoreUnavailableError("store: PostgreSQL has not answered in time")
     assert isinstance(error, DATABASE_ERRORS), "an error of something else"
-    return StoreUnavailableError(f"store: PostgreSQL cannot be reached: {type(error).__name__}")
+    why = f" ({error.reason})" if isinstance(error, ssl.SSLError) and error.reason else ""
+    return StoreUnavailableError(f"store: PostgreSQL cannot be reached: {type(error).__name__}{why}")
+
+
+def address_error(error: Exception, dsn: str) -> StoreError | None:
+    """What asyncpg has against the address, without anything of it that may be secret; None for any other error."""
+    if isinstance(error, OSError) or not isinstance(error, ValueError):
+        return None
+    # What is no error of its own may be about any piece of the address.
+    known = isinstance(error, asyncpg.exceptions.ClientConfigurationError)
+    said = str(error).partition("\n")[0] if known else "a port, or an option after the ?, cannot be read"
+    if any(secret in said for secret in _secrets(dsn)):
+        said = "it is not the address of a PostgreSQL database"
+    return StoreError(f"store: postgres_dsn: {said}")
+
+
+def _secrets(dsn: str) -> set[str]:
+    """Whatever could be a password, or a piece of one that has signs in it which end it."""
+    try:
+        parts = urlsplit(dsn)
+        options = parse_qs(parts.query)
+    except ValueError:
+        return {""}  # which is in every text
+    found = {dsn, parts.netloc, *(parts.netloc.rpartition("@")[0] or parts.netloc).split(":")[1:]}
+    found.update(value for key in ("password", "sslpassword") for value in options.get(key, []))
+    return {each for secret in found for each in (secret, unquote(secret)) if each}
 
 
 def _of_the_server(error: asyncpg.PostgresError) -> StoreError:

@@ -1,7 +1,8 @@
 """What the store asks of a database: its logic is written once, and runs on SQLite and on PostgreSQL.
 
-Every function of ``store_*`` is a coroutine on a :class:`Transaction`. SQLite's never suspends, and runs to its end in
-the writer's thread; PostgreSQL's runs on the event loop, beside those of other processes (READ COMMITTED).
+Every function of this room's other modules is a coroutine on a :class:`Transaction`. SQLite's never suspends, and runs
+to its end in the writer's thread; PostgreSQL's runs on the event loop, beside those of other processes, in READ
+COMMITTED.
 
 What is read before it is changed is locked first, always in this order, so that no two transactions wait for each
 other: partition, plan, lease, population. Whatever changes windows, outcomes or reservations holds the plan's row;
@@ -12,11 +13,14 @@ partition's. SQLite has one writer, and needs none of it.
 """
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 T = TypeVar("T")
 P = ParamSpec("P")
 Row = tuple[Any, ...]  # its columns' types are the query's to know
+
+#: The fence after ``fence``: at least the time, so that none is given out twice where a store was restored.
+NEXT_FENCE: Final = "CASE WHEN fence + 1 > {now} THEN fence + 1 ELSE {now} END"
 
 
 class Transaction(Protocol):
@@ -63,11 +67,12 @@ class Database(Protocol):
         """Runs ``work``, which makes one query alone: as short as a read can be, and held up by no write."""
 
     async def erase(self, *tables: str, certain: bool) -> None:
-        """Wipes what was deleted from these tables, as far as the database can.
+        """Takes what was deleted, and committed, out of these tables, as far as the database can.
 
         Args:
             tables: Which.
-            certain: Whether to raise where somebody prevents it now; else it is left to a later call.
+            certain: Whether to raise where somebody prevents it now, be it by reading a moment before the deletion;
+                else it is left to a later call.
         """
 
     async def close(self) -> None:

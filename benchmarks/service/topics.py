@@ -4,7 +4,7 @@ import asyncio
 import statistics
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -41,7 +41,10 @@ def measure(*, quick: bool) -> list[Row]:
     warm_up()
     count, rounds = (2_000, 1) if quick else (40_000, 5)
     with KafkaBroker(_JARS) as broker:
-        rows = [asyncio.run(_measure(broker.bootstrap, size, count, rounds)) for size in (1, 64, 512)]
+        rows = [
+            asyncio.run(_measure(broker.bootstrap, size, count if size == 1 else 4 * count, rounds))
+            for size in (1, 64, 512)
+        ]
     single = rows[0]["bare, deltas/s"]
     assert isinstance(single, float), "a rate"
     for row in rows:
@@ -60,13 +63,15 @@ async def _measure(bootstrap: str, size: int, count: int, rounds: int) -> Row:
     log = await KafkaLog.open(settings, plan, 1, PlainMessages(), runtime, observer)
     deltas = Deltas(plan, window)
     await _fill(bootstrap, log.topic, _messages(deltas, runtime.now_ms(), size, count))
-    end = await log.end(0)
+    end, topic = await log.end(0), log.topic
+    await log.close()
     await store.register(plan, 1, window)
     await store.open_windows(plan.id, window, window)
 
     async def ours() -> None:
         claimed = await store.claim_partition(plan, 0, "bench")
         assert claimed is not None, "registered above"
+        log = await KafkaLog.open(settings, plan, 1, PlainMessages(), runtime, observer)
         fold = Fold(plan, 0, 1, claimed.state)
         worker = Worker(fold, claimed.fence, plan, 0, WorkerPorts(log, store, runtime, observer))
         running = asyncio.create_task(worker.run(WorkerSettings(checkpoint_entries=_NEVER, checkpoint_s=float(_NEVER))))
@@ -74,13 +79,14 @@ async def _measure(bootstrap: str, size: int, count: int, rounds: int) -> Row:
         assert fold.position == end
         running.cancel()  # nothing is stored: the next round folds the same again
         await asyncio.gather(running, return_exceptions=True)
+        await log.close()
 
     bare_s: list[float] = []
     ours_s: list[float] = []
     cpu: Counter[str] = Counter()
     for number in range(rounds + 1):
         cases: tuple[tuple[str, Callable[[], Awaitable[None]], list[float]], ...] = (
-            ("bare", partial(_consume, bootstrap, log.topic, count // size), bare_s),
+            ("bare", partial(_consume, bootstrap, topic, count // size), bare_s),
             ("ours", ours, ours_s),
         )
         for name, case, seconds in cases:
@@ -89,17 +95,18 @@ async def _measure(bootstrap: str, size: int, count: int, rounds: int) -> Row:
             if number > 0:  # the first is not counted
                 seconds.append(time.perf_counter() - began_s)
                 cpu[name] += round(1e9 * (time.process_time() - began_cpu))
-    await log.close()
     await store.close()
-    done = count // size * size * rounds
+    row: Row = {"deltas a message": size, "bytes a delta": len(deltas.packed(0, 0, 1)[0])}
+    return row | _figures(count // size * size, bare_s, ours_s, cpu)
+
+
+def _figures(count: int, bare_s: Sequence[float], ours_s: Sequence[float], cpu: Mapping[str, int]) -> Row:
     return {
-        "deltas a message": size,
-        "bytes a delta": len(deltas.packed(0, 0, 1)[0]),
         "bare, deltas/s": count / statistics.median(bare_s),
         "ours, deltas/s": count / statistics.median(ours_s),
         "ours / bare": statistics.median(bare / own for bare, own in zip(bare_s, ours_s, strict=True)),
-        "bare, CPU us": cpu["bare"] / done / 1e3,
-        "ours, CPU us": cpu["ours"] / done / 1e3,
+        "bare, CPU us": cpu["bare"] / (count * len(bare_s)) / 1e3,
+        "ours, CPU us": cpu["ours"] / (count * len(ours_s)) / 1e3,
     }
 
 

@@ -32,6 +32,9 @@ class ByHand:
     async def start(self, owner: PartitionOwner) -> None:
         self.owner = owner
 
+    async def ended(self) -> None:
+        return
+
     async def stop(self) -> None:
         return
 

@@ -4,8 +4,9 @@ import uuid
 from collections.abc import Sequence
 
 from aggregator.fold.fold import Checkpoint, Fold
-from aggregator.ports import Store
+from aggregator.ports import Store, SystemRuntime
 from aggregator.store.on_postgres import open_postgres_store
+from aggregator.store.sql import Transaction
 from aggregator.store.sql_sqlite import SqliteDatabase
 from aggregator.store.store import SqlStore
 from hushsum.plan import Plan
@@ -14,17 +15,16 @@ from hushsum.releases import spend_of
 from hushsum_proto.entries import LogEntry, SealEntry
 from tests.aggregator.deltas import client_of, entry, tally, tally_plan
 from tests.aggregator.histories import FIRST
-from tests.doubles import ManualRuntime
 
 W = FIRST
 PARTITIONS = 2
 PLAN = tally_plan(records_per_client=3, total_epsilon=2)  # enough for two windows
-FENCE = 1  # of the first lease that a store gives
+FENCE = 1  # of the lease that :func:`prepared` takes
 
 
 async def postgres_store(dsn: str, *, schema: str | None = None, pool: int = 4) -> SqlStore:
     """A store in a schema of its own."""
-    return await open_postgres_store(dsn, ManualRuntime(), pool=pool, schema=schema or fresh_schema())
+    return await open_postgres_store(dsn, SystemRuntime(), pool=pool, schema=schema or fresh_schema())
 
 
 def sqlite_of(store: Store) -> SqliteDatabase:
@@ -41,7 +41,14 @@ def fresh_schema() -> str:
 async def prepared(store: Store) -> None:
     """Registers the plan, and takes the lease of its releaser."""
     await store.register(PLAN, PARTITIONS, W)
-    assert await store.acquire_lease(PLAN.id, "test", "localhost:1", 10) == FENCE
+    assert await store.acquire_lease(PLAN.id, "test", "localhost:1", 10) is not None
+    if isinstance(store, SqlStore):
+        await store.database.write(lower_fence)  # fences follow the clock; a small one is known to every test
+
+
+async def lower_fence(tx: Transaction) -> None:
+    """Makes :data:`FENCE` the fence of every lease."""
+    await tx.execute("UPDATE leases SET fence = $1", FENCE)
 
 
 def spend(window: int, plan: Plan = PLAN) -> Spend:

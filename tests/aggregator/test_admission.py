@@ -214,7 +214,7 @@ def message(role: Role, items: Sequence[LogEntry], *, key: SigningKey | None = N
 
 
 def signed() -> Stream:
-    return Stream(SignedMessages(PLAN.id, DIRECTORY))
+    return Stream(SignedMessages(PLAN.id, DIRECTORY, producers=True))
 
 
 def test_gateways_and_producers_deltas_count_and_the_releasers_seal_closes() -> None:

@@ -152,7 +152,7 @@ def test_a_folder_is_needed_where_something_is_a_file_and_nowhere_else() -> None
         ({"kafka_security": "SSL", "kafka_key_file": "key.pem"}, "kafka_cert_file: a certificate and its key"),
         ({"kafka_session_s": 0.5}, "kafka_session_s: got 0.5:"),
         ({"postgres_dsn": None}, "postgres_dsn: required with store = postgresql, here or in the environment"),
-        ({"postgres_pool": 1}, "postgres_pool: got 1:"),
+        ({"postgres_pool": 2}, "postgres_pool: got 2:"),
         ({"lease_s": 0}, "lease_s: got 0:"),
         ({"direct_producers": True}, "direct_producers: needs a directory"),
         ({"releaser_key": "key.pem"}, "releaser_key: needs a directory"),
@@ -258,9 +258,14 @@ def test_the_address_of_the_database_may_stand_in_the_environment_alone() -> Non
         ("postgresql://u:p@db/x?sslmode=prefer", ("db",), False),
         ("postgresql://u:p@db:5432/x?sslmode=verify-full", ("db",), True),
         ("postgresql://u:p@127.0.0.1:1,db:2/x", ("127.0.0.1", "db"), False),
+        ("postgresql:///x?host=/run/postgresql,db", ("/run/postgresql", "db"), False),
+        ("postgresql:///x?service=there", ("service there",), False),
     ),
 )
-def test_a_database_off_this_machine_must_be_asked_for_tls(dsn: str, hosts: tuple[str, ...], private: bool) -> None:
+def test_a_database_off_this_machine_must_be_asked_for_tls(
+    dsn: str, hosts: tuple[str, ...], private: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PGHOST", raising=False)
     database = Database(dsn)
 
     assert (database.hosts, database.is_private) == (hosts, private)
@@ -268,3 +273,32 @@ def test_a_database_off_this_machine_must_be_asked_for_tls(dsn: str, hosts: tupl
     if not private:
         with pytest.raises(ConfigError, match=r"^postgres_dsn: plaintext off loopback is refused"):
             Config.of(**{**CLUSTER, "postgres_dsn": dsn})
+
+
+@pytest.mark.parametrize(
+    ("dsn", "host", "private"),
+    (
+        ("postgresql:///x", "db", False),
+        ("postgresql://u:p@/x", "127.0.0.1,db", False),
+        ("postgresql:///x", "/run/postgresql", True),
+        ("postgresql:///x?sslmode=require", "db", True),
+        ("postgresql://u:p@localhost/x", "db", True),
+        ("postgresql:///x?host=/tmp", "db", True),
+    ),
+)
+def test_an_address_without_a_host_is_that_of_the_environment(
+    dsn: str, host: str, private: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PGHOST", host)
+
+    assert Database(dsn).is_private == private
+    if not private:
+        with pytest.raises(ConfigError, match=rf"^postgres_dsn: plaintext off loopback is refused: {host}/x may"):
+            Config.of(**{**CLUSTER, "postgres_dsn": dsn})
+
+
+def test_an_at_sign_that_would_make_another_host_of_a_part_of_the_password_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^postgres_dsn: .* %40$") as caught:
+        Config.of(**{**CLUSTER, "postgres_dsn": f"postgresql://u:p@db,{PASSWORD}@127.0.0.1/x"})
+
+    assert PASSWORD not in str(caught.value)

@@ -460,3 +460,23 @@ def test_a_fold_that_was_loaded_is_the_fold_that_was_stored(bounded: Plan) -> No
     bench.crash()
     bench.save()
     assert described(bench.stored.load(bounded.counters_shape)) == before
+
+
+@pytest.mark.parametrize("client", ["a\0b", "", "a\nb", "e\u0301", "x" * 129])
+@pytest.mark.parametrize("retain", [False, True])
+def test_what_is_no_client_id_is_refused_and_leaves_no_text_that_a_database_may_refuse(
+    client: str, *, retain: bool
+) -> None:
+    """PostgreSQL takes no text with a NUL: whoever writes one into an unsigned log would stop the fold."""
+    plan = tally_plan(min_clients=1)
+    fold = Fold(plan, 0, 1, retain_verdicts=retain)
+    good = entry("good", tally(plan, 1, 100, 1, 0))
+    entries = [entry(client, tally(plan, 0, 100, 1, 0)), entry(client, b"junk"), good]
+    verdicts = fold.apply([*enumerate([*entries, *entries])], 6)
+    assert [(each.kind, each.reason, each.client_id) for each in verdicts][:2] == [
+        (VerdictKind.REFUSED, Reason.MALFORMED, None)
+    ] * 2
+    change = fold.checkpoint()
+    assert {key[0] for key in change.streams} == {"good"}
+    assert {key[1] for key in change.contributions} == {"good"}
+    assert {each.client_id for each in change.verdicts} <= {"good", None}

@@ -28,6 +28,8 @@ PLANS = {
     "classes": classed_plan("a", "b", sketch={"rows": 9, "buckets": 1000}, window={"min_clients": 1}),
 }
 
+STRANGERS = (clients_of(1, 2)[0], "a\0", "a\0b", "")
+
 
 class Story:
     """Entries that meet everything: new deltas, resends, cheats, damage, other windows, foreign clients, seals."""
@@ -55,7 +57,7 @@ class Story:
 
     def delta_entry(self) -> DeltaEntry:
         drawn = self.random
-        client = drawn.choice(clients_of(0, 2)[:5]) if drawn.random() < 0.97 else clients_of(1, 2)[0]
+        client = drawn.choice(clients_of(0, 2)[:5]) if drawn.random() < 0.97 else drawn.choice(STRANGERS)
         sequence = drawn.choice([len(self.sent) // 8, drawn.randrange(len(self.sent) // 8 + 80)])
         id = DeltaId(drawn.randrange(2), sequence)
         window = self.window + drawn.choice([-1, 0, 0, 0, 0, 0, 1])

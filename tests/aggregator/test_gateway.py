@@ -14,6 +14,7 @@ from aggregator.ports import Appended
 from aggregator.worker import WorkerSettings
 from aggregator.workers import Workers
 from hushsum.delta import DeltaId, read_header
+from hushsum.errors import Reason
 from hushsum_proto.answers import Answer, ServiceReason, Status
 from hushsum_proto.convert import entry_from_bytes
 from hushsum_proto.entries import DeltaEntry
@@ -207,3 +208,63 @@ async def test_what_a_stopped_fold_cannot_say_is_unavailable() -> None:
     assert refusal is not None
     assert (refusal.reason, refusal.retry) == (ServiceReason.UNAVAILABLE, True)
     await world.gateway.finish()
+
+
+async def test_of_deltas_that_come_in_one_turn_each_gets_its_own_answer() -> None:
+    world = await World(PowerLossLog(PARTITIONS)).start()
+    contributor = Contributor(PLAN, 1)
+    sent = [contributor.delta() for _ in range(6)]
+    answers: list[list[Answer]] = [[] for _ in range(9)]
+    for n, (_, data) in enumerate(sent):
+        world.gateway.send(f"client-{n % 2}", PLAN.id, data, answers[n].append)
+    world.gateway.send("client-0", PLAN.id, sent[0][1], answers[6].append)  # the same once more
+    world.gateway.send("client-0", PLAN.id, sent[1][1][:-1], answers[7].append)
+    world.gateway.send("client-0", bytes(32), sent[2][1], answers[8].append)
+    assert not any(answers), "nothing is told before the caller goes on"
+    await world.runtime.settle()
+
+    assert [[(each.id, each.status) for each in some] for some in answers[:6]] == [
+        [(id, Status.ACKNOWLEDGED)] for id, _ in sent
+    ]
+    assert answers[6] == answers[0]
+    refusals = [(each.id, each.refusal and each.refusal.reason) for some in answers[7:] for each in some]
+    assert refusals == [(sent[1][0], Reason.MALFORMED), (sent[2][0], Reason.WRONG_PLAN)]
+    assert len(await durable_ids(world.log)) == 6
+    count = world.metrics.registry.get_sample_value
+    assert count("hushsum_deltas_total", {"status": "acknowledged"}) == 7
+    await world.stop()
+
+
+async def test_what_came_just_before_the_end_is_still_answered() -> None:
+    world = await World(PowerLossLog(PARTITIONS)).start()
+    answers: list[Answer] = []
+    world.gateway.send("alice", PLAN.id, Contributor(PLAN, 1).delta()[1], answers.append)
+    await world.gateway.finish()
+    assert [answer.status for answer in answers] == [Status.ACKNOWLEDGED]
+    await world.workers.stop()
+
+
+async def test_groups_grow_for_a_moment_under_load_and_a_lone_delta_never_waits() -> None:
+    world = await World(PowerLossLog(PARTITIONS), growth_s=1).start()
+    contributor = Contributor(PLAN, 1)
+
+    def send(count: int) -> list[asyncio.Future[Answer] | Answer]:
+        return [world.gateway.begin("alice", PLAN.id, contributor.delta()[1]) for _ in range(count)]
+
+    def settled(some: list[asyncio.Future[Answer] | Answer]) -> list[bool]:
+        return [isinstance(each, asyncio.Future) and each.done() for each in some]
+
+    lone = send(1)
+    await world.runtime.settle()
+    assert settled(lone) == [True]
+    send(12)
+    await world.runtime.settle()
+    waits = send(2)
+    await world.runtime.settle()
+    assert settled(waits) == [False, False], "the group before it was large"
+    waits += send(3)
+    syncs = world.log.syncs
+    await world.runtime.advance(1)
+    assert settled(waits) == [True] * 5
+    assert world.log.syncs == syncs + 1
+    await world.stop()

@@ -1,6 +1,8 @@
 """A gateway whose folds run in other processes: its answers, its memory, and what it says when it cannot know."""
 
 import asyncio
+import io
+import json
 from collections.abc import AsyncIterator
 
 import pytest
@@ -8,6 +10,7 @@ import pytest
 from aggregator.commits import CommitLimits, Commits
 from aggregator.errors import LogUnavailableError
 from aggregator.gateway import SETTLE_S, Gateway
+from aggregator.journal import write_journal
 from aggregator.metrics import Metrics
 from aggregator.openings import Openings
 from aggregator.stored_folds import StoredFolds
@@ -230,3 +233,32 @@ async def test_several_groups_may_be_on_their_way_and_each_is_read_for_after_its
     await cluster.runtime.settle()
     assert all(answer.done() for answer in answers if isinstance(answer, asyncio.Future))
     await front.end()
+
+
+async def test_while_a_database_is_away_the_journal_has_one_line_and_the_metrics_count(
+    cluster: Cluster, front: Front
+) -> None:
+    lines = io.StringIO()
+    write_journal("info", "json", lines)
+    front.hooks.put("states", *[unreachable] * 50)
+    for number in range(50):
+        assert refusal(await front.answer(number, within_s=0.01)) == (ServiceReason.UNAVAILABLE, True)
+    assert [json.loads(line)["level"] for line in lines.getvalue().splitlines()] == ["warning"]
+    await cluster.pass_time(11)
+    await front.answer(51)
+    assert [json.loads(line)["level"] for line in lines.getvalue().splitlines()] == ["warning", "info"]
+
+
+async def test_folds_that_do_not_answer_are_one_line_of_the_journal(cluster: Cluster, front: Front) -> None:
+    await cluster.process([0])
+    await front.answer(1)
+    await cluster.release()
+    await front.openings.refresh([FIRST])
+    lines = io.StringIO()
+    write_journal("info", "json", lines)
+    front.hooks.put("stream_memory", *[unreachable] * 20)
+    for _ in range(20):
+        assert refusal(await front.answer(1, within_s=0.01)) == (ServiceReason.UNAVAILABLE, True)
+    await cluster.pass_time(11)
+    assert (await front.answer(1)).status is Status.COUNTED
+    assert [json.loads(line)["level"] for line in lines.getvalue().splitlines()] == ["warning", "info"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.journal import journal, write_journal
+from aggregator.journal import CALM_S, Spell, journal, write_journal
 from tests.plans import small_plan
 from tests.services import Contributor, RawClient, config_of, service_of
 
@@ -72,3 +72,32 @@ def test_a_traceback_shows_no_local_variable(lines: io.StringIO, form: str) -> N
     assert "in fail" in lines.getvalue()
     for shown in (secret, secret.upper()):
         assert shown not in lines.getvalue()
+
+
+def levels(lines: io.StringIO) -> list[str]:
+    return [json.loads(line)["level"] for line in lines.getvalue().splitlines()]
+
+
+def test_trouble_that_lasts_is_a_line_at_its_beginning_and_one_at_its_end(lines: io.StringIO) -> None:
+    write_journal("info", "json", lines)
+    spell = Spell(journal("commits"))
+    spell.worked(0.0, "works again")
+    for second in range(100):
+        spell.failed(float(second), "fails", TimeoutError("no answer"), passes=True)
+        spell.worked(second + 0.5, "works again")  # of another's, between two that failed
+    assert levels(lines) == ["warning"]
+    spell.worked(99.0 + CALM_S, "works again")
+    spell.worked(100.0 + CALM_S, "works again")
+    assert levels(lines) == ["warning", "info"]
+    spell.failed(300.0, "fails", TimeoutError("no answer"), passes=True)
+    assert levels(lines) == ["warning", "info", "warning"]
+
+
+def test_another_kind_of_trouble_is_told_too_and_what_does_not_pass_is_an_error(lines: io.StringIO) -> None:
+    write_journal("info", "json", lines)
+    spell = Spell(journal("commits"))
+    for _ in range(9):
+        spell.failed(1.0, "fails", TimeoutError(), passes=True)
+        spell.failed(1.0, "fails", OSError("disk full"))
+    assert levels(lines) == ["warning", "error"]
+    assert "disk full" in lines.getvalue()

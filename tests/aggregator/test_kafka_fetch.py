@@ -5,6 +5,7 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import NotLeaderForPartitionError, OffsetOutOfRangeError
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from aiokafka.record.util import calc_crc32c
 
 from aggregator.errors import LogError, LogUnavailableError
 from aggregator.kafka.fetch import OutOfRangeError, PartitionClient
@@ -74,9 +75,33 @@ async def test_a_damaged_batch_is_refused_before_any_message_of_it_is_given(at: 
     client.next_offset = 10
     messages = await client.fetch(0.0)
     assert next(messages) == (10, None, b"a")
-    with pytest.raises(LogUnavailableError, match=r"partition 3: CorruptRecordException.*offset 11"):
+    with pytest.raises(
+        LogError, match=r"partition 3: the batch at offset 11 cannot be read: its checksum .*"
+    ) as caught:
         next(messages)
+    assert not isinstance(caught.value, LogUnavailableError)
     assert client.next_offset == 11
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "why"),
+    [(22, 4, "zstd"), (22, 1, ""), (22, 7, ""), (61, 0x7F, ""), (-1, 0x7E, "")],
+    ids=["a codec that is not there", "no gzip", "no codec at all", "a record without an end", "headers without one"],
+)
+async def test_a_batch_that_no_decoder_can_read_names_where_it_stands_and_does_not_pass_by_itself(
+    at: int, value: int, why: str
+) -> None:
+    broken = bytearray(batch(b"b", first=11))
+    broken[at] = value
+    broken[17:21] = calc_crc32c(bytes(broken[21:])).to_bytes(4, "big")
+    client = PartitionClient(Answering(0, 100, batch(b"a", first=10) + bytes(broken)), WHERE)
+    messages = await client.fetch(0.0, 10)
+    assert next(messages) == (10, None, b"a")
+    with pytest.raises(
+        LogError, match=rf"topic, partition 3: the batch at offset 11 cannot be read: .*{why}"
+    ) as caught:
+        next(messages)
+    assert not isinstance(caught.value, LogUnavailableError)
 
 
 async def test_what_a_leader_refuses_passes_by_itself_or_names_what_is_wrong() -> None:

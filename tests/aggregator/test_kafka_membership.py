@@ -4,8 +4,9 @@ from collections.abc import AsyncIterator, Callable, Collection
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
+from aiokafka.protocol.group import LeaveGroupRequest
 
-from aggregator.kafka.membership import KafkaMembership
+from aggregator.kafka.membership import KafkaMembership, _Member
 from aggregator.kafka.settings import KafkaSettings
 from aggregator.kafka.topic import entries_topic, prepare_topic
 from aggregator.ports import SystemRuntime
@@ -68,6 +69,9 @@ class Group:
         self._members[name] = KafkaMembership(settings, PLAN, PARTITIONS, runtime, self.observer)
         await self._members[name].start(owner)
         return owner
+
+    def member(self, name: str) -> KafkaMembership:
+        return self._members[name]
 
     async def leave(self, name: str) -> None:
         await self._members.pop(name).stop()
@@ -209,3 +213,49 @@ async def test_a_partition_that_somebody_has_added_is_nobodys(kafka: KafkaBroker
     a = await group.join("a", kafka.bootstrap)
     await until(lambda: a.held)
     assert a.held == ALL
+
+
+async def test_a_member_that_the_group_has_put_out_has_lost_what_it_held(
+    kafka: KafkaBroker, group: Group, prefix: str
+) -> None:
+    a = await group.join("a", kafka.bootstrap)
+    await until(lambda: a.held == ALL)
+    running = group.member("a")._member
+    assert running is not None
+    coordinator, topic = running._coordinator, topic_in(prefix)
+    client = coordinator._client
+    await client.send(coordinator.coordinator_id, LeaveGroupRequest(topic, coordinator.member_id))
+    await until(lambda: len(group.told) >= 3)
+    assert group.told == [("a", "assigned", ALL), ("a", "lost", ALL), ("a", "assigned", ALL)]
+
+
+async def test_what_nobody_foresaw_ends_the_membership_with_its_partitions_lost_and_is_told(
+    kafka: KafkaBroker, group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a = await group.join("a", kafka.bootstrap)
+    await until(lambda: a.held == ALL)
+
+    async def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("unforeseen")
+
+    monkeypatch.setattr(AIOKafkaConsumer, "getmany", fail)
+    with pytest.raises(ZeroDivisionError, match="unforeseen"):
+        await group.member("a").ended()
+    assert group.told == [("a", "assigned", ALL), ("a", "lost", ALL)]
+
+
+async def test_a_membership_that_was_stopped_has_ended(kafka: KafkaBroker, group: Group) -> None:
+    await group.join("a", kafka.bootstrap)
+    ended = asyncio.create_task(group.member("a").ended())
+    await group.leave("a")
+    await ended
+
+
+@pytest.mark.parametrize(("session_s", "beat_ms"), [(1.5, 500), (10.0, 3000), (120.0, 3000)])
+async def test_a_long_session_is_no_reason_to_hear_late_of_a_rebalance(session_s: float, beat_ms: int) -> None:
+    settings = KafkaSettings("localhost:1", session_s=session_s)
+    runtime = SystemRuntime(threads=1)
+    membership = KafkaMembership(settings, PLAN, PARTITIONS, runtime, RecordingObserver())
+    member = _Member(membership, settings, settings.client("member"), "topic", runtime)
+    assert member._consumer._heartbeat_interval_ms == beat_ms
+    await member.close()

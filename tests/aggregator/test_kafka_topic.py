@@ -1,3 +1,4 @@
+import asyncio
 from collections.abc import Mapping
 
 import pytest
@@ -38,6 +39,7 @@ def test_the_settings_of_a_topic_follow_from_its_plan() -> None:
     assert NEEDS.partitions == 4
     assert values(NEEDS) == {
         "cleanup.policy": "delete",
+        "compression.type": "uncompressed",
         "max.message.bytes": str(2**20 + 2048),
         "message.timestamp.type": "LogAppendTime",
         "retention.bytes": "-1",
@@ -75,6 +77,7 @@ def test_a_retention_that_is_too_short_is_refused_with_what_is_needed() -> None:
     "other",
     [
         {"cleanup_policy": "compact"},
+        {"compression_type": "producer"},
         {"cleanup_policy": "compact,delete"},
         {"unclean_leader_election_enable": "true"},
         {"retention_bytes": "1000000000"},
@@ -109,9 +112,9 @@ def test_settings_that_keep_the_promise_in_their_own_way_are_the_operators(other
 
 
 def test_every_mismatch_is_told_at_once() -> None:
-    found = mismatches(NEEDS, 5, as_needed(NEEDS, cleanup_policy="compact", retention_ms="1"))
+    found = mismatches(NEEDS, 3, as_needed(NEEDS, cleanup_policy="compact", retention_ms="1"))
     assert [text.split(" ")[:3] for text in found] == [
-        ["it", "has", "5"],
+        ["it", "has", "3"],
         ["cleanup.policy", "is", "compact,"],
         ["retention.ms", "is", "1,"],
     ]
@@ -130,6 +133,7 @@ def test_few_copies_are_a_warning_that_names_the_promise() -> None:
     assert len(promises_lost("t", 2, 2)) == len(promises_lost("t", 3, 1)) == 1
     copies, in_sync = promises_lost("t", 1, 1)
     assert "1 of 3 copies: what is acknowledged or released may not survive the loss of a machine" in copies
+    assert "kafka_replication" in copies
     assert "min.insync.replicas 1 of 2: what is acknowledged may stand on one machine alone" in in_sync
 
 
@@ -137,4 +141,26 @@ async def test_a_topic_is_made_as_it_has_to_be_and_found_so_again(kafka: KafkaBr
     settings = KafkaSettings(kafka.bootstrap, fresh_prefix())
     for needs in (entries_topic(settings, PLAN, 4), receipts_topic(settings)):
         told = [await prepare_topic(settings, needs, SystemRuntime(threads=1), RecordingObserver()) for _ in range(2)]
-        assert told[0] == told[1] == tuple(promises_lost(needs.name, 1, 1))
+        assert told[0].warnings == told[1].warnings == tuple(promises_lost(needs.name, 1, 1))
+        assert told[0].topic_id == told[1].topic_id is not None
+
+
+async def test_partitions_that_a_plan_does_not_have_are_a_warning_and_missing_ones_are_refused(
+    kafka: KafkaBroker,
+) -> None:
+    settings = KafkaSettings(kafka.bootstrap, fresh_prefix())
+    observer, runtime = RecordingObserver(), SystemRuntime(threads=1)
+    await prepare_topic(settings, entries_topic(settings, PLAN, 3), runtime, observer)
+    *_, warning = (await prepare_topic(settings, entries_topic(settings, PLAN, 2), runtime, observer)).warnings
+    assert "has 3 partitions: what stands beyond the first 2, as its plan began, is folded by nobody" in warning
+    with pytest.raises(ConfigError, match="it has 3 partitions, expected 4, as its plan began"):
+        await prepare_topic(settings, entries_topic(settings, PLAN, 4), runtime, observer)
+
+
+async def test_more_copies_than_brokers_are_waited_for_with_the_key_that_asks_for_them(kafka: KafkaBroker) -> None:
+    settings = KafkaSettings(kafka.bootstrap, fresh_prefix(), replication=3)
+    observer = RecordingObserver()
+    preparing = prepare_topic(settings, entries_topic(settings, PLAN, 1), SystemRuntime(threads=1), observer)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(preparing, 0.5)
+    assert "kafka_replication is 3, and 1 brokers are there" in observer.retries[0][1]

@@ -2,8 +2,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.client import AIOKafkaClient
+from aiokafka.protocol.produce import ProduceRequest
+from aiokafka.record.util import calc_crc32c
 
 from aggregator.errors import ConfigError, LogError
 from aggregator.kafka.log import KafkaLog
@@ -20,6 +24,7 @@ from hushsum_proto.convert_batches import batch_to_bytes
 from hushsum_proto.entries import DeltaEntry, SealEntry
 from simulator.backends.kafka import KafkaBroker
 from tests.aggregator.kafka_logs import PLAN, STEP, WAIT_S, delta, everything, opened_log, to_zero, until_appended
+from tests.aggregator.test_kafka_fetch import batch
 from tests.brokers import fresh_prefix
 from tests.doubles import RecordingObserver
 from tests.plans import small_plan
@@ -153,11 +158,38 @@ async def test_a_message_that_is_none_of_ours_is_one_refused_entry_and_reading_g
     assert [each.data for each in entries] == [b""] * 4 + [delta("a")]
 
 
+def as_zstd(plain: bytes) -> bytes:
+    """A batch whose records are compressed in a way that no decoder here knows."""
+    head, records = bytearray(plain[:61]), bytes(pa.compress(plain[61:], codec="zstd", asbytes=True))
+    head[8:12] = (61 - 12 + len(records)).to_bytes(4, "big")
+    head[22] |= 4
+    head[17:21] = calc_crc32c(bytes(head[21:]) + records).to_bytes(4, "big")
+    return bytes(head) + records
+
+
+async def test_a_message_in_a_codec_that_is_not_ours_is_one_refused_entry_since_brokers_unpack_it(
+    log: KafkaLog, settings: KafkaSettings
+) -> None:
+    client = AIOKafkaClient(bootstrap_servers=settings.bootstrap)
+    await client.bootstrap()
+    await client.add_topic(log.topic)
+    leader = client.cluster.leader_for_partition(TopicPartition(log.topic, 0))
+    packed = as_zstd(batch(b"\xff not ours" * 50, first=0))
+    answer = await client.send(leader, ProduceRequest(None, -1, 5000, [(log.topic, [(0, packed)])]))
+    assert answer.topics[0][1][0][1] == 0
+    await client.close()
+    await log.append(to_zero(delta("a")))
+    assert [(each.position, each.problem, each.data) for each in await everything(log)] == [
+        (0, Reason.MALFORMED, b""),
+        (STEP, None, delta("a")),
+    ]
+
+
 async def test_an_unsigned_message_is_one_refused_entry_where_there_is_a_directory(
     log: KafkaLog, settings: KafkaSettings
 ) -> None:
     await log.append(to_zero(*map(delta, "abc")))
-    messages = SignedMessages(PLAN.id, DIRECTORY)
+    messages = SignedMessages(PLAN.id, DIRECTORY, producers=True)
     checking = await KafkaLog.open(settings, PLAN, 2, messages, SystemRuntime(threads=1), RecordingObserver())
     stretch = await checking.read(0, 0, 10, WAIT_S)
     assert [(each.position, each.data, each.problem) for each in stretch.entries] == [(0, b"", Reason.UNSIGNED)]

@@ -26,7 +26,7 @@ DIRECTORY = Directory(
 )
 PLAN_ID = bytes(range(32))
 UNSIGNED, MALFORMED = Opened((), None, Reason.UNSIGNED), Opened((), None, Reason.MALFORMED)
-SIGNED = SignedMessages(PLAN_ID, DIRECTORY, KEYS[Role.GATEWAY], KEYS[Role.RELEASER])
+SIGNED = SignedMessages(PLAN_ID, DIRECTORY, KEYS[Role.GATEWAY], KEYS[Role.RELEASER], producers=True)
 ENTRIES = (b"first", b"second")
 KINDS = pytest.mark.parametrize("messages", (PlainMessages(), SIGNED))
 
@@ -63,6 +63,15 @@ def test_what_is_written_is_read(messages: LogMessages, seals: bool) -> None:
 @pytest.mark.parametrize("role", Role)
 def test_the_signer_is_the_role_of_the_key(role: Role) -> None:
     assert SIGNED.read(0, message(*ENTRIES, role=role)) == Opened(ENTRIES, role)
+
+
+def test_producers_are_not_believed_where_they_may_not_write() -> None:
+    alone = SignedMessages(PLAN_ID, DIRECTORY, KEYS[Role.GATEWAY])
+    assert alone.read(0, message(*ENTRIES, role=Role.PRODUCER)) == UNSIGNED
+    newer = message(*ENTRIES, role=Role.PRODUCER, format_version=2)
+    assert alone.read(0, newer) == UNSIGNED, "nothing of it is looked at"
+    for role in (Role.GATEWAY, Role.RELEASER):
+        assert alone.read(0, message(*ENTRIES, role=role)) == Opened(ENTRIES, role)
 
 
 def test_a_second_key_of_a_role_is_believed_as_well() -> None:

@@ -1,9 +1,11 @@
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from aggregator import log_sqlite
 from aggregator.errors import LogError, LogGapError
 from aggregator.log_sqlite import SqliteLog
 from aggregator.ports import Appended, Stretch, SystemRuntime
@@ -186,3 +188,73 @@ async def test_appends_from_many_tasks_in_real_threads_get_positions_of_their_ow
     read = dict(pairs(await log.read(0, 0, 100, 0)))
     assert all(read[position] == str(number).encode() for number, (position,) in enumerate(given))
     await log.close()
+
+
+@pytest.mark.parametrize("count", (1, 255, 256, 257, 1000))
+async def test_groups_of_every_size_are_found_again_in_the_file(path: Path, runtime: ManualRuntime, count: int) -> None:
+    entries = [Appended(n % 3, 5, b"%d" % n) for n in range(count)]
+    log = await SqliteLog.open(path, PLAN_ID, 3, runtime)
+    assert await log.append(items(1, 5, "before")) == [0]
+    positions = await log.append(entries)
+    assert await log.append([]) == []
+    await log.close()
+
+    again = await SqliteLog.open(path, PLAN_ID, 3, runtime)
+    found = [dict(await everything(again, partition)) for partition in range(3)]
+    await again.close()
+    assert found[1].pop(0) == b"before"
+    expected: list[dict[int, bytes]] = [{}, {}, {}]
+    for entry, position in zip(entries, positions, strict=True):
+        expected[entry.partition][position] = entry.data
+    assert found == expected
+
+
+async def test_the_newest_entries_are_read_without_the_file_and_others_from_it(
+    log: SqliteLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def counted(db: sqlite3.Connection, plan: int, partition: int, position: int, limit: int) -> tuple[Logged, ...]:
+        asked.append(position)
+        return file_read(db, plan, partition, position, limit)
+
+    file_read = log_sqlite._read
+    monkeypatch.setattr(log_sqlite, "_read", counted)
+    await log.append(items(0, 5, *"abcd"))
+    assert await everything(log, 0) == [(0, b"a"), (1, b"b"), (2, b"c"), (3, b"d")]
+    assert await everything(log, 0, 2) == [(2, b"c"), (3, b"d")]
+    assert not asked
+    assert await everything(log, 0, 1) == [(1, b"b"), (2, b"c"), (3, b"d")]
+    assert asked == [1], "what somebody has read on from is not kept"
+
+
+async def test_what_nobody_reads_is_not_kept_in_memory_beyond_its_bound(
+    path: Path, runtime: ManualRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_sqlite, "_TAIL_BYTES", 100)
+    monkeypatch.setattr(log_sqlite, "_TAIL_BYTES_MIN", 1)
+    log = await SqliteLog.open(path, PLAN_ID, 1, runtime)
+    for n in range(20):
+        await log.append([Appended(0, 5, bytes([n]) * 30)])
+    assert [entry.position for entry in log._tails[0].read(17, 100)] == [17, 18, 19]
+    assert await everything(log, 0) == [(n, bytes([n]) * 30) for n in range(20)]
+    await log.append([Appended(0, 5, bytes(101))])
+    assert log._tails[0].read(20, 100) == ()
+    assert await everything(log, 0, 20) == [(20, bytes(101))]
+    await log.close()
+
+
+async def test_nothing_of_a_forgotten_entry_is_left_in_memory(log: SqliteLog) -> None:
+    await log.append(items(0, 5, "a", "b"))
+    await log.forget(5, {0: 1})
+    with pytest.raises(LogGapError):
+        await log.read(0, 0, 10, 0)
+    assert await everything(log, 0, 1) == [(1, b"b")]
+
+
+def test_a_tail_never_puts_an_entry_where_another_belongs() -> None:
+    tail = log_sqlite._Tail(1000)
+    for position in (3, 4, 7, 5, 8):  # the task of 5 and 6 went on after that of 7
+        tail.add(Logged(position, b"%d" % position))
+    assert tail.read(3, 10) == ()
+    assert [entry.position for entry in tail.read(7, 10)] == [7, 8]

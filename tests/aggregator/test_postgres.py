@@ -117,7 +117,7 @@ async def test_a_role_that_may_only_make_its_schema_is_enough(postgres: Postgres
     ("dsn", "match"),
     [
         ("postgresql://user:{password}@{host}:{port}/no_such_database", "refuses"),
-        ("http://user:{password}@{host}:{port}/postgres", "not the address"),
+        ("http://user:{password}@{host}:{port}/postgres", "store: postgres_dsn: invalid DSN: scheme is expected"),
         ("postgresql://user:{password}@{host}:1/postgres", "cannot be reached"),
     ],
 )

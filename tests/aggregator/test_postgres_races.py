@@ -31,6 +31,7 @@ from tests.aggregator.stores import (
     W,
     committed,
     fresh_schema,
+    lower_fence,
     postgres_store,
     prepared,
     reserved,
@@ -151,7 +152,8 @@ async def other_plan(store: SqlStore) -> Plan:
     fields = {key: value for key, value in PLAN.to_fields().items() if key != "format"}
     plan = Plan.from_fields({**fields, "name": "other"})
     await store.register(plan, 1, W)
-    assert await store.acquire_lease(plan.id, "test", "", 10) == FENCE
+    assert await store.acquire_lease(plan.id, "test", "", 10) is not None
+    await store.database.write(lower_fence)
     await store.open_windows(plan.id, W, W)
     await store.mark_closing(plan.id, W, fence=FENCE)
     claimed = await store.claim_partition(plan, 0, "test")
@@ -191,7 +193,7 @@ async def test_a_claim_waits_for_the_checkpoint_that_is_under_way_and_has_all_of
         claiming = asyncio.create_task(two.claim_partition(PLAN, 0, "other"))
     claimed = await claiming
     assert claimed is not None
-    assert (claimed.fence, claimed.state.position) == (slow.fence + 1, 2)
+    assert (claimed.fence > slow.fence, claimed.state.position) == (True, 2)
     assert claimed.state.windows[W].counters[0, 0, :4].tolist() == [0, 1, 1, 0]
 
 
@@ -207,7 +209,8 @@ async def test_of_two_who_ask_at_once_for_a_lease_that_nobody_holds_one_gets_it(
     asked = (PLAN.id, "one", "localhost:1", 10)
     async with uncommitted(one, store_leases.acquire, *asked, exclusive=False) as first:
         second = asyncio.create_task(two.acquire_lease(PLAN.id, "two", "localhost:2", 10))
-    assert (await first, await second) == (1 if first_ever else FENCE + 1, None)
+    assert (await first or 0) > FENCE
+    assert await second is None
     lease = await two.lease(PLAN.id)
     assert lease is not None
     assert (lease.owner, lease.address) == ("one", "localhost:1")
@@ -232,7 +235,6 @@ async def test_a_releaser_that_is_just_losing_its_lease_changes_nothing(stores: 
 async def test_a_lease_is_taken_over_once_it_has_run_out_by_the_databases_clock(
     stores: tuple[SqlStore, SqlStore],
 ) -> None:
-    """The runtime of these stores stands still."""
     one, two = stores
     await one.renew_lease(PLAN.id, 0.4, "why it stopped", fence=FENCE)
     assert await two.acquire_lease(PLAN.id, "two", "localhost:2", 10) is None
@@ -241,7 +243,7 @@ async def test_a_lease_is_taken_over_once_it_has_run_out_by_the_databases_clock(
     assert (lease.owner, lease.note) == ("test", "why it stopped")
     assert 0 < lease.left_s <= 0.4
     await asyncio.sleep(0.45)
-    assert await two.acquire_lease(PLAN.id, "two", "localhost:2", 10) == FENCE + 1
+    assert (await two.acquire_lease(PLAN.id, "two", "localhost:2", 10) or 0) > FENCE
     with pytest.raises(FencedError):
         await one.renew_lease(PLAN.id, 10, "", fence=FENCE)
     await one.return_lease(PLAN.id, fence=FENCE)  # another's: nothing

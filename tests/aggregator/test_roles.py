@@ -7,6 +7,7 @@ from pathlib import Path
 import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # it ships no types
+from structlog.testing import capture_logs
 
 from aggregator import soundings
 from aggregator.config import Config
@@ -18,6 +19,8 @@ from hushsum.errors import HushsumError
 from hushsum.plan import Plan
 from hushsum.signatures import SigningKey
 from hushsum_proto.answers import Status
+from hushsum_proto.batches import signed_batch
+from hushsum_proto.convert_batches import batch_to_bytes
 from hushsum_proto.v1 import wire_pb2 as pb
 from simulator.backends.kafka import KafkaBroker
 from simulator.backends.postgres import Postgres
@@ -194,6 +197,16 @@ async def test_a_database_that_does_not_know_us_is_not_asked_again(
     assert "correct-horse" not in str(caught.value)
 
 
+async def test_a_promise_that_the_database_cannot_keep_is_a_warning_of_the_start(
+    tmp_path: Path, kafka: KafkaBroker, postgres: Postgres
+) -> None:
+    with capture_logs() as lines:
+        async with service_of(cluster_config(tmp_path, kafka, postgres.fresh_database(), role="worker")):
+            pass
+    told = [line["log_level"] for line in lines if "synchronous_standby_names is empty" in line.get("why", "")]
+    assert told == ["warning"]
+
+
 async def test_a_plan_keeps_its_number_of_partitions(tmp_path: Path, kafka: KafkaBroker, postgres: Postgres) -> None:
     dsn = postgres.fresh_database()
     async with service_of(cluster_config(tmp_path, kafka, dsn, role="worker", partitions=2), SetRuntime()):
@@ -239,3 +252,40 @@ async def test_a_stop_comes_to_its_end_although_neither_brokers_nor_database_ans
             postgres_behind_proxy.proxy.fall_silent()
 
     assert answer.status is Status.ACKNOWLEDGED
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+async def test_producers_are_believed_where_the_settings_say_so(
+    tmp_path: Path, kafka: KafkaBroker, *, allowed: bool
+) -> None:
+    settings = {**signed(tmp_path), "direct_producers": allowed}
+    key = SigningKey.generate(OsEntropy())
+    with (tmp_path / "directory.toml").open("a") as directory:
+        directory.write(toml_of(DirectoryKey("producer-1", Role.PRODUCER, key.verify_key)))
+    plain = {"log": "kafka", "kafka_bootstrap": kafka.bootstrap, "kafka_prefix": fresh_prefix()}
+    async with service_of(config_of(tmp_path, PLAN, **plain, **settings)) as service:
+        batch = signed_batch([b"entry"], plan_id=PLAN.id, partition=0, key_id="producer-1", key=key)
+        opened = service.log._messages.read(0, batch_to_bytes(batch))  # type: ignore[attr-defined]  # a log of Kafka has them
+    assert opened.signer is (Role.PRODUCER if allowed else None)
+
+
+async def test_a_gateway_takes_nothing_before_the_folds_of_others_have_stored_what_stands_in_the_log(
+    tmp_path: Path, kafka: KafkaBroker, postgres: Postgres
+) -> None:
+    dsn, prefix = postgres.fresh_database(), fresh_prefix()
+    alone = cluster_config(tmp_path, kafka, dsn, role="gateway", kafka_prefix=prefix)
+    sender = Contributor(PLAN, 3)
+    async with service_of(alone, SetRuntime()) as service, RawClient(service.grpc) as client:
+        assert (await client.submit_one(PLAN.id, sender.delta()[1])).status is Status.ACKNOWLEDGED
+    async with service_of(alone, SetRuntime()) as service, RawClient(service.grpc) as client:
+        assert await health_of(client, "") == NOT_SERVING
+        for _ in range(3):
+            with pytest.raises(grpc.aio.AioRpcError, match="see that workers run") as caught:
+                await client.submit_one(PLAN.id, sender.delta()[1])
+            assert trailing(caught.value)["hushsum-reason"] == "unavailable"
+        config = cluster_config(tmp_path, kafka, dsn, role="worker", kafka_prefix=prefix, checkpoint_s=0.2)
+        async with service_of(config, SetRuntime()), asyncio.timeout(40):
+            watching = health_pb2_grpc.HealthStub(client.channel).Watch(health_pb2.HealthCheckRequest(service=""))
+            assert [(await watching.read()).status for _ in range(2)] == [NOT_SERVING, SERVING]
+            watching.cancel()
+        assert (await client.submit_one(PLAN.id, sender.delta()[1])).status is Status.ACKNOWLEDGED

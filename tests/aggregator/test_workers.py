@@ -1,13 +1,16 @@
 """Partitions that come and go: whatever moves, fails or sleeps, every delta is counted once."""
 
 import asyncio
+import io
+import json
 from collections.abc import AsyncIterator, Awaitable
 from typing import Any
 
 import pytest
 
-from aggregator.errors import LogUnavailableError, PartitionStoppedError, StoreUnavailableError
+from aggregator.errors import LogUnavailableError, PartitionStoppedError, StoreError, StoreUnavailableError
 from aggregator.fold.verdicts import RememberedKind
+from aggregator.journal import write_journal
 from aggregator.ports import Appended
 from hushsum.delta import DeltaId, digest
 from tests.aggregator.cluster import FIRST, Cluster
@@ -325,3 +328,30 @@ async def test_no_more_than_one_stretch_is_read_ahead_of_the_fold(cluster: Clust
     checkpoint.let_go()
     await cluster.runtime.settle(2000)
     assert len(process.observer.verdicts) == 250
+
+
+async def test_folds_are_asked_to_forget_on_and_on_whatever_goes_wrong_and_it_is_told_once(cluster: Cluster) -> None:
+    lines = io.StringIO()
+    write_journal("info", "json", lines)
+    process = await cluster.process([0])
+
+    async def damaged(_: object) -> object:
+        raise StoreError("store: a stream state that is none")
+
+    process.hooks.put("forget_asked", *[damaged] * 5)
+    fence = await cluster.release()
+    await cluster.store.ask_to_forget(PLAN.id, FIRST, fence=fence)
+    await cluster.pass_time(5)
+    assert (await cluster.store.fold_marks(PLAN.id))[0].forgotten_through < FIRST
+    await cluster.pass_time(20)
+    assert (await cluster.store.fold_marks(PLAN.id))[0].forgotten_through == FIRST
+    assert [json.loads(line)["level"] for line in lines.getvalue().splitlines()] == ["error", "info"]
+
+
+async def test_a_process_that_shares_its_partitions_ends_well_although_one_has_stopped(cluster: Cluster) -> None:
+    process = await cluster.process([0])
+    await cluster.log.append([Appended(0, FIRST, b"\x08\x63")])  # of a newer format
+    await cluster.runtime.settle()
+    assert len(process.observer.partition_stops) == 1
+    await process.workers.stop()
+    await process.workers.ended()

@@ -64,7 +64,11 @@ async def topic(kafka: KafkaBroker, prefix: str, plan: Plan = PLAN) -> AsyncIter
 
 async def folded(kafka: KafkaBroker, name: str, plan: Plan = PLAN) -> tuple[list[str], int, np.ndarray]:
     """What the folds say of everything in a topic, the number of messages, and the sum over all windows."""
-    messages, said, total = SignedMessages(plan.id, DIRECTORY), list[str](), np.zeros(plan.counters_shape, np.int64)
+    messages, said, total = (
+        SignedMessages(plan.id, DIRECTORY, producers=True),
+        list[str](),
+        np.zeros(plan.counters_shape, np.int64),
+    )
     consumer = AIOKafkaConsumer(
         bootstrap_servers=kafka.bootstrap, auto_offset_reset="earliest", enable_auto_commit=False
     )

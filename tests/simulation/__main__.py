@@ -1,7 +1,7 @@
 """Runs many schedules: ``python -m tests.simulation --schedules 10000 --seed 1``.
 
-The last line: schedules run, deltas lost, deltas doubled, seed of the first failure. What fails is shrunk and printed
-as a literal, to be pinned in ``test_pinned.py``.
+A line for each schedule that fails; the first of them is shrunk as well, and printed as a literal, to be pinned in
+``test_pinned.py``. The last line: schedules run, deltas lost, deltas doubled, seed of the first failure.
 """
 
 import argparse
@@ -34,9 +34,13 @@ def _results(seeds: range, planted: str, jobs: int) -> Iterator[Result]:
         yield from pool.map(partial(_ran, planted=planted), seeds, chunksize=8)
 
 
-def _tell(seed: int, result: Result, planted: str) -> None:
-    found = "".join(f"\n  {what}" for what in result.wrong)
-    sys.stdout.write(f"\nseed {seed}: {result.lost} lost, {result.doubled} doubled{found}\n")
+def _tell(seed: int, result: Result) -> None:
+    found = "; ".join(" ".join(what.split()) for what in result.wrong)
+    sys.stdout.write(f"\nseed {seed}: {result.lost} lost, {result.doubled} doubled; {found}\n")
+    sys.stdout.flush()
+
+
+def _tell_shrunk(seed: int, planted: str) -> None:
     smallest = shrunk(drawn(seed), lambda schedule: run(schedule, _planted(planted)).failed)
     sys.stdout.write(f"shrunk to:\n{smallest!r}\n")
     sys.stdout.flush()
@@ -55,9 +59,11 @@ def main() -> int:
     first: int | None = None
     for seed, result in zip(seeds, _results(seeds, options.planted, options.jobs), strict=True):
         done, lost, doubled = done + 1, lost + result.lost, doubled + result.doubled
+        if result.failed:
+            _tell(seed, result)
         if result.failed and first is None:
             first = seed
-            _tell(seed, result, options.planted)
+            _tell_shrunk(seed, options.planted)
         if sys.stderr.isatty():
             sys.stderr.write(f"\r{done} of {len(seeds)} schedules" + "\n" * (done == len(seeds)))
             sys.stderr.flush()

@@ -4,7 +4,7 @@ Number i of a schedule adds 1 to counter i of its window and nothing else, so a 
 The exact sums are read where the releaser reads them: at the store, before any noise.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -44,6 +44,7 @@ class Books:
         doubled: Numbers that are in it more than once.
         wrong: Everything else that must not be, in words.
         restored: The store was set back: from then on nothing need be complete.
+        takings: How often each fence was given out, by what it is of.
         frozen: It lacks an outcome that has a receipt: nothing may be drawn.
     """
 
@@ -56,6 +57,7 @@ class Books:
     shown: dict[int, bytes] = field(default_factory=dict)
     receipts: dict[tuple[bytes, str, int], bytes] = field(default_factory=dict)
     fences: dict[str, tuple[int, Process | None]] = field(default_factory=dict)
+    takings: Counter[str] = field(default_factory=Counter)
     lost: set[int] = field(default_factory=set)
     doubled: set[int] = field(default_factory=set)
     wrong: list[str] = field(default_factory=list)
@@ -105,6 +107,7 @@ class Books:
         if fence <= before:
             self.say(f"fence {fence} of {what} was given out after {before}")
         self.fences[what] = (fence, process)
+        self.takings[what] += 1
 
     def wrote(self, what: str, fence: int, process: Process | None) -> None:
         """A write under a fence was taken: it must be the last one that was given out, and come from who got it."""
@@ -115,7 +118,7 @@ class Books:
 
     def set_back(self, missing: bool) -> None:
         """The store is an older copy of itself; ``missing``: a receipt's outcome is not in it."""
-        self.restored, self.frozen = True, self.frozen or missing
+        self.restored, self.frozen = True, missing  # an earlier copy may lack what a later one has
         self.fences.clear()
 
     def read_sealed(self, window: int, sealed: SealedWindow | None) -> None:

@@ -1,20 +1,19 @@
 """The service's processes: real parts around a simulated runtime, put together as the composition root does."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from typing import Final, cast
 
 from aggregator.commits import CommitLimits, Commits
 from aggregator.errors import AggregatorError
-from aggregator.fold.verdicts import Verdict
 from aggregator.fold_view import Folds
 from aggregator.gateway import Gateway
 from aggregator.leadership import Leadership, LeaseSettings
 from aggregator.metrics import Metrics
 from aggregator.openings import Openings
-from aggregator.ports import Log, Observer, Receipts, Store, StoredOutcome
+from aggregator.ports import Log, Observer, Receipts, Store
 from aggregator.reception import Reception
 from aggregator.releaser import Releaser, ReleaserPorts
 from aggregator.stored_folds import StoredFolds
@@ -29,12 +28,14 @@ from tests.simulation.books import Books
 from tests.simulation.loop import Process, VirtualLoop
 from tests.simulation.membership import Coordinator
 from tests.simulation.network import Network
+from tests.simulation.observer import Silence, SimObserver
 from tests.simulation.runtime import SimRuntime
 
 LEASE_S: Final = 2.5
 SKEW_S: Final = 0.5
+_STOP_S: Final = 5.0
 _LIMITS: Final = CommitLimits(
-    pending_entries_max=64, pending_bytes_max=1 << 16, group_entries_max=8, group_bytes_max=1 << 12
+    pending_entries_max=64, pending_bytes_max=1 << 16, group_entries_max=8, group_bytes_max=1 << 12, growth_s=0.004
 )
 _WORKING: Final = WorkerSettings(batch=8, turn=3, checkpoint_entries=12, checkpoint_s=1.0, idle_s=5.0, revoke_s=2.0)
 
@@ -59,43 +60,6 @@ class Site:
     books: Books
     log_of: Callable[[Log], Log] = field(default=lambda log: log)
     store_of: Callable[[Store], Store] = field(default=lambda store: store)
-
-
-class Silence:
-    """Metrics that nobody reads."""
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return _nothing
-
-
-def _nothing(*_: object, **__: object) -> None:
-    return
-
-
-class SimObserver(Silence):
-    """Tells the books what must not be, and what analysts are shown.
-
-    Args:
-        books: Are told.
-        elsewhere: Whether a partition that stops is a finding: nothing of what happens here should stop one for good.
-    """
-
-    def __init__(self, books: Books, *, elsewhere: bool) -> None:
-        self._books, self._elsewhere = books, elsewhere
-
-    def folded(self, partition: int, position: int, verdicts: Sequence[Verdict]) -> None:
-        """Nothing: the sums tell."""
-
-    def partition_stopped(self, partition: int, why: str) -> None:
-        """Only a store that was set back may stop one."""
-        if why and self._elsewhere and not self._books.restored:
-            self._books.say(f"partition {partition} has stopped: {why}")
-
-    def released(self, release: StoredOutcome) -> None:
-        """Watchers see it."""
-        self._books.published(release.window, release)
-
-    withheld = released
 
 
 class Host:
@@ -148,11 +112,16 @@ class Host:
             return
         site = self._site
         site.loop.kill(process)
+        self._stack = None
         front = site.network.fronts.get(self.name)
         if front is not None and front.process is process:
             del site.network.fronts[self.name]
         site.network.lose(process.name)
         self.leadership = None
+
+    def _gone(self, process: Process) -> None:
+        if self.process is process:
+            self.die()
 
     def stop(self) -> None:
         """Its process ends in order, as after SIGTERM."""
@@ -161,23 +130,30 @@ class Host:
             return
         self._stack = None
 
-        async def end() -> None:
-            self._site.network.fronts.pop(self.name, None)
-            await stack.aclose()
-            self._site.loop.call_world(0.0, self.die)
+        self._site.loop.spawn_in(process, self._end(process, stack), f"{process.name}/stop")
 
-        self._site.loop.spawn_in(process, end(), f"{process.name}/stop")
+    async def _end(self, process: Process, stack: AsyncExitStack) -> None:
+        """Takes its parts apart; whatever they could not store, the process is gone."""
+        self._site.network.fronts.pop(self.name, None)
+        try:
+            await stack.aclose()
+        except AggregatorError:
+            pass
+        finally:
+            self._site.loop.call_world(0.0, self._gone, process)
 
     async def _main(self, process: Process, runtime: SimRuntime) -> None:
         """Runs until something ends it for good: then the process is gone, and whoever supervises it starts another."""
-        stack = AsyncExitStack()
+        stack, started = AsyncExitStack(), False
         try:
             parts = _Parts(self._site, self, process, runtime, stack)
             await parts.start()
-            self._stack = stack
+            self._stack, started = stack, True
             await parts.supervision.failed()
         except AggregatorError:
-            self._site.loop.call_world(0.0, self.die)
+            if not started or self._stack is not None:  # else it is being stopped already
+                self._stack = None
+                await self._end(process, stack)
 
 
 class _Parts:
@@ -185,9 +161,10 @@ class _Parts:
 
     def __init__(self, site: Site, host: Host, process: Process, runtime: SimRuntime, stack: AsyncExitStack) -> None:
         self.process = process
-        self._site, self._host, self._runtime, self._stack = site, host, runtime, stack
+        self._site, self._host, self._runtime = site, host, runtime
         self._log, self._store = site.log_of(site.log), site.store_of(site.store)
         alone = host.kind == "all"
+        self._stop_s = None if alone else _STOP_S
         self._observer = cast("Observer", SimObserver(site.books, elsewhere=not alone))
         self.supervision = Supervision(stack, runtime, self._observer)
 
@@ -199,7 +176,7 @@ class _Parts:
             folds = await self._start_workers()
         if kind in {"gateway", "releaser"}:
             stored = StoredFolds(self._site.plan, self._store, self._runtime, self._observer)
-            self._stack.push_async_callback(stored.stop)
+            self.supervision.at_the_end("fold marks", stored.stop, self._stop_s)
             folds = stored
         assert folds is not None
         if kind in {"all", "releaser"}:
@@ -220,7 +197,7 @@ class _Parts:
             membership=None if alone else self._site.coordinator.member(),
         )
         await workers.start()
-        self._stack.push_async_callback(workers.stop)
+        self.supervision.at_the_end("folds", workers.stop, self._stop_s)
         self.supervision.watch("workers", workers.ended)
         return workers
 
@@ -237,7 +214,7 @@ class _Parts:
         )
         leadership = Leadership(site.plan, ports, LeaseSettings(self.process.name, LEASE_S))
         await leadership.start()
-        self._stack.push_async_callback(leadership.stop)
+        self.supervision.at_the_end("releaser", leadership.stop, self._stop_s)
         self.supervision.watch("leadership", leadership.ended)
         self._host.leadership = leadership
 
@@ -260,7 +237,7 @@ class _Parts:
             metrics=metrics,
             pending_entries_max=_LIMITS.pending_entries_max,
         )
-        self._stack.push_async_callback(gateway.finish)
+        self.supervision.at_the_end("gateway", gateway.finish, self._stop_s)
         reception = Reception(
             site.plan, self._log.partitions, openings=openings, folds=folds, runtime=runtime, in_flight_max=16
         )
@@ -280,6 +257,9 @@ class SimFront:
 
     def begin(self, client_id: str, plan_id: bytes, data: bytes) -> "Answer | asyncio.Future[Answer]":
         return self._gateway.begin(client_id, plan_id, data)
+
+    def send(self, client_id: str, plan_id: bytes, data: bytes, tell: Callable[[Answer], None]) -> None:
+        self._gateway.send(client_id, plan_id, data, tell)
 
 
 def by_hand(host: Host, loop: VirtualLoop, what: Callable[[Releaser], Awaitable[object]]) -> None:

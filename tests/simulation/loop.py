@@ -37,13 +37,14 @@ class Process:
         host: Its name without the number.
         alive: Nothing of it runs once this is False: no callback, no ``finally``.
         paused: Nothing of it runs while this is True; its timers wait.
+        cut_short: It was killed while something of it was still to run.
         steps: Callbacks that it has run.
         fuse: Callbacks until it dies; None: for ever.
     """
 
     def __init__(self, name: str) -> None:
         self.name, self.host = name, name.partition("#")[0]
-        self.alive, self.paused = True, False
+        self.alive, self.paused, self.cut_short = True, False, False
         self.steps = 0
         self.fuse: int | None = None
         self.burnt: Callable[[], None] | None = None
@@ -105,7 +106,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._world = Process("world")
         self._world_context = Context()
         self._active: list[Process] = []
-        self._tasks: list[asyncio.Task[Any]] = []  # all: what is dropped must not come to its `finally`
+        # All: what is dropped must not come to its `finally`.
+        self._tasks: list[tuple[asyncio.Task[Any], Process | None]] = []
         self._closed = False
 
     # ------------------------------------------------------------------------------------------- what asyncio asks for
@@ -129,7 +131,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self, coro: Any, *, name: object = None, context: Context | None = None, **_: object
     ) -> asyncio.Task[Any]:
         task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, name=str(name), context=context)
-        self._tasks.append(task)
+        self._tasks.append((task, _PROCESS.get(None) if context is None else context.get(_PROCESS)))
         return task
 
     def call_soon(self, callback: Callable[[*Ts], object], *args: *Ts, context: Context | None = None) -> _Handle:
@@ -169,7 +171,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def kill(self, process: Process) -> None:
         """Nothing of it runs from here on."""
-        process.alive, process.fuse = False, None
+        process.alive, process.fuse, process.cut_short = False, None, bool(process.ready)
         process.ready.clear()
 
     def pause(self, process: Process) -> None:
@@ -204,7 +206,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", RuntimeWarning)  # coroutines that a dead process never gets to await
-                for task in self._tasks:
+                for task, _ in self._tasks:
                     _end(task)
         finally:
             asyncio._set_running_loop(None)
@@ -212,11 +214,11 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             self._timers.clear()
 
     def unseen(self) -> list[str]:
-        """Tasks that have ended with an exception that nobody has looked at."""
+        """Tasks that have ended with an exception that nobody has looked at, although there was time to."""
         found = []
-        for task in self._tasks:
+        for task, process in self._tasks:
             looked_at: Any = task  # Any: asyncio's own note of whether somebody asked for the exception
-            if task.done() and looked_at._log_traceback:
+            if task.done() and looked_at._log_traceback and not (process is not None and process.cut_short):
                 found.append(f"{task.get_name()}: {task.exception()!r}")
         return found
 
@@ -247,6 +249,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
             process.fuse -= 1
             if process.fuse <= 0 and process.burnt is not None:
                 process.fuse = None
+                process.ready.appendleft(handle)  # it was to run
                 self._world_context.run(process.burnt)
                 return
         self.steps += 1

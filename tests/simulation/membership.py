@@ -132,6 +132,9 @@ class SimMembership:
         assert process is not None
         self._coordinator.join(process, owner)
 
+    async def ended(self) -> None:
+        return
+
     async def stop(self) -> None:
         process = current_process()
         assert process is not None

@@ -27,6 +27,8 @@ class Front(Protocol):
 
     def begin(self, client_id: str, plan_id: bytes, data: bytes) -> "Answer | asyncio.Future[Answer]": ...
 
+    def send(self, client_id: str, plan_id: bytes, data: bytes, tell: Callable[[Answer], None]) -> None: ...
+
 
 @dataclass
 class Network:
@@ -81,15 +83,18 @@ class Network:
             connection.lose()
 
     def deliver(
-        self, front: Front, client_id: str, plan_id: bytes, data: bytes, reply: Callable[[Answer], None]
+        self, front: Front, client_id: str, plan_id: bytes, data: bytes, reply: Callable[[Answer], None], *, unary: bool
     ) -> None:
-        """A delta arrives in a gateway's process."""
+        """A delta arrives in a gateway's process, by a call of its own or as one of a stream."""
 
         def answered(answer: Answer) -> None:
             self.told(client_id, data, answer)
             reply(answer)
 
         def receive() -> None:
+            if not unary:
+                front.send(client_id, plan_id, data, answered)
+                return
             answer = front.begin(client_id, plan_id, data)
             if isinstance(answer, Answer):
                 answered(answer)
@@ -189,7 +194,7 @@ class SimConnection:
 
     def _arrive(self, front: Front, delta: bytes) -> None:
         if not self._network.is_cut(self._device, front.process.name):
-            self._network.deliver(front, self._client_id, self._plan_id, delta, self._answer)
+            self._network.deliver(front, self._client_id, self._plan_id, delta, self._answer, unary=self._unary)
 
     def _copy(self, delta: bytes) -> None:
         network = self._network
@@ -197,7 +202,7 @@ class SimConnection:
         def arrive() -> None:
             front = network.some_front()
             if front is not None:
-                network.deliver(front, self._client_id, self._plan_id, delta, lambda _: None)
+                network.deliver(front, self._client_id, self._plan_id, delta, lambda _: None, unary=self._unary)
 
         network.loop.call_world(network.random.random() ** 3 * _LATE_S, arrive)
 

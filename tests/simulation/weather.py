@@ -88,10 +88,15 @@ class Line:
         self.random = Random(f"{name}/{seed}")
         self.lost, self.full = lost, full
         self._loop, self._name = loop, name
+        self._breaks = 0
 
     def delay_s(self) -> float:
         """One way."""
         return self.random.expovariate(1 / DELAY_S)
+
+    def break_off(self) -> None:
+        """Every connection to the server breaks: nothing that is on its way arrives."""
+        self._breaks += 1
 
     def arrives(self, process: Process | None) -> bool:
         """Whether a call of this process arrives; draws."""
@@ -117,7 +122,7 @@ class Line:
         Raises:
             Exception: What ``work`` raises, or what this line makes.
         """
-        process, loop = current_process(), self._loop
+        process, loop, breaks = current_process(), self._loop, self._breaks
         if writes and self.weather.full:
             await self._pause()
             raise self.full(f"{self._name}: the disk is full")
@@ -133,7 +138,7 @@ class Line:
                 reply.set_exception(self.lost(f"{self._name}: no reply to {what}"))
 
         def serve() -> None:
-            if not self.arrives(process):
+            if breaks != self._breaks or not self.arrives(process):
                 return
             try:
                 result, error = immediate(work(process)), None

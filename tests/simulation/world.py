@@ -205,6 +205,7 @@ class World(Stage):
             return
         for host in self._hosts.values():
             host.die()
+        self.lines["store"].break_off()
         self._connection().deserialize(older[-1])
         plan_id = self.books.plan.id
         held = {(plan_id, each.kind, each.window) for each in immediate(self._inner.outcomes(plan_id))}

@@ -18,7 +18,9 @@ DIRECTORY = Directory(
     {role.value: DirectoryKey(role.value, role, VerifyKey.from_text(FROZEN["keys"][role])) for role in Role}
 )
 ENTRIES = {name: tuple(map(bytes.fromhex, entries)) for name, entries in FROZEN["entries"].items()}
-SIGNED = SignedMessages(PLAN_ID, DIRECTORY, SigningKey(SEEDS[Role.GATEWAY]), SigningKey(SEEDS[Role.RELEASER]))
+SIGNED = SignedMessages(
+    PLAN_ID, DIRECTORY, SigningKey(SEEDS[Role.GATEWAY]), SigningKey(SEEDS[Role.RELEASER]), producers=True
+)
 
 
 def test_entries_have_their_bytes_and_are_read_back() -> None:

@@ -1,0 +1,80 @@
+"""Whether the store knows all that the log says: a store that was restored from an older copy does not, for a while.
+
+Such a store calls a window open whose seal stands in the log already; what was acknowledged by its word would be late.
+Every seal that stands before a partition's stored mark is in the store. So a gateway whose folds run elsewhere takes
+nothing before the marks of all partitions have passed the end that the log had when it began to look, and nothing again
+from when a mark is seen to go back until the marks have passed the end that the log has then. Pure.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+from aggregator.refusals import RefusedError
+from hushsum_proto.answers import Refusal, ServiceReason
+
+RETRY_AFTER_MS: Final = 1000
+_SHOWN: Final = 8
+_UNSEEN: Final = "how far the folds have come could not be read: this gateway takes deltas once it has been"
+
+
+class CaughtUp:
+    """What one gateway has seen of the marks. It starts closed.
+
+    Args:
+        partitions: P of the log.
+    """
+
+    def __init__(self, partitions: int) -> None:
+        self._partitions = range(partitions)
+        self._seen: Mapping[int, int] = {}
+        self._ends: Mapping[int, int] | None = None  # to be passed; None: not known yet
+        self._is_seen = False
+
+    @property
+    def needs_ends(self) -> bool:
+        """Whether :meth:`expect` is to be told where every partition of the log ends."""
+        return self._ends is None
+
+    @property
+    def behind(self) -> tuple[int, ...]:
+        """The partitions whose mark has not passed what it has to; all of them while that is not known."""
+        if self._ends is None:
+            return tuple(self._partitions)
+        return tuple(each for each in self._partitions if self._seen.get(each, 0) < self._ends.get(each, 0))
+
+    @property
+    def why(self) -> str:
+        """Why nothing is taken; empty where it is."""
+        if not self._is_seen:
+            return _UNSEEN
+        behind, some = self.behind, "" if len(self.behind) <= _SHOWN else " ..."
+        if not behind:
+            return ""
+        shown = ", ".join(str(partition) for partition in behind[:_SHOWN])
+        return (
+            f"the folds of partitions {shown}{some} have not stored yet what stands in the log: "
+            "this gateway takes deltas once they have; see that workers run"
+        )
+
+    def expect(self, ends: Mapping[int, int]) -> None:
+        """The marks have to pass these ends, read after whatever :meth:`learn` was told last."""
+        self._ends = dict(ends)
+
+    def learn(self, marks: Mapping[int, int]) -> None:
+        """What the store says now: the position of each partition's latest checkpoint."""
+        if any(marks.get(partition, 0) < before for partition, before in self._seen.items()):
+            self._ends = None
+        self._seen, self._is_seen = dict(marks), True
+
+    def lose_sight(self) -> None:
+        """The store did not answer: which one answers next, nobody knows before its marks are seen."""
+        self._is_seen = False
+
+    def check(self) -> None:
+        """Allows what comes to be taken.
+
+        Raises:
+            RefusedError: Nothing is; it may be sent again.
+        """
+        if why := self.why:
+            raise RefusedError(Refusal.of(ServiceReason.UNAVAILABLE, why, RETRY_AFTER_MS))

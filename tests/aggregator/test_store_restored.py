@@ -1,0 +1,105 @@
+"""A store that went back to an older copy: what was in use before gets nothing through any more."""
+
+import asyncio
+import shutil
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from aggregator.errors import FencedError
+from aggregator.fold.fold import Fold
+from aggregator.ports import SystemRuntime
+from aggregator.store.on_postgres import open_postgres_store
+from aggregator.store.on_sqlite import open_sqlite_store
+from aggregator.store.store import SqlStore
+from simulator.backends.postgres import Postgres
+from tests.aggregator.stores import PARTITIONS, PLAN, Folding, W
+
+Copies = tuple[SqlStore, Callable[[], Awaitable[SqlStore]]]
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+async def copies(request: pytest.FixtureRequest, tmp_path: Path) -> Copies:
+    """A store, in which a partition and the lease were taken before, and what gives the same one as it was then."""
+    if request.param == "sqlite":
+        return await copied_file(tmp_path)
+    server: Postgres = request.getfixturevalue("postgres")
+    return await copied_database(server.fresh_database())
+
+
+async def used(store: SqlStore) -> None:
+    await store.register(PLAN, PARTITIONS, W)
+    await Folding.of(store, 0)
+    fence = await store.acquire_lease(PLAN.id, "first", "", 0)
+    assert fence is not None
+    await store.open_windows(PLAN.id, W, W + 1)
+    await store.close()
+
+
+async def copied_file(folder: Path) -> Copies:
+    await used(await open_sqlite_store(folder / "store.db", SystemRuntime()))
+    shutil.copy(folder / "store.db", folder / "older.db")
+
+    async def older() -> SqlStore:
+        return await open_sqlite_store(folder / "older.db", SystemRuntime())
+
+    return await open_sqlite_store(folder / "store.db", SystemRuntime()), older
+
+
+async def copied_database(dsn: str) -> Copies:
+    await used(await open_postgres_store(dsn, SystemRuntime()))
+    address, _, name = dsn.rpartition("/")
+    connection = await asyncpg.connect(f"{address}/postgres")
+    await connection.execute(f"CREATE DATABASE {name}_older TEMPLATE {name}")
+    await connection.close()
+
+    async def older() -> SqlStore:
+        return await open_postgres_store(f"{address}/{name}_older", SystemRuntime())
+
+    return await open_postgres_store(dsn, SystemRuntime()), older
+
+
+async def test_a_fold_of_before_cannot_checkpoint_into_an_older_copy_that_somebody_has_claimed(copies: Copies) -> None:
+    store, older = copies
+    zombie = await Folding.of(store, 0)
+    await zombie.apply(zombie.delta(1))
+    await store.close()
+    zombie.store = restored = await older()
+    await asyncio.sleep(0.002)
+    claimed = await restored.claim_partition(PLAN, 0, "after")
+    assert claimed is not None
+    assert claimed.state.position == 0, "it went back"
+    assert claimed.fence > zombie.fence
+    with pytest.raises(FencedError):
+        await zombie.apply(zombie.delta(2, sequence=1))
+    fold = Fold(PLAN, 0, PARTITIONS, claimed.state)
+    fold.apply([(0, zombie.delta(3))], 1)
+    await restored.checkpoint(PLAN, 0, fold.checkpoint(), fence=claimed.fence)
+    assert (await restored.fold_marks(PLAN.id))[0].position == 1
+    await restored.close()
+
+
+async def test_a_releaser_of_before_cannot_write_into_an_older_copy_whose_lease_somebody_has_taken(
+    copies: Copies,
+) -> None:
+    store, older = copies
+    zombie = await store.acquire_lease(PLAN.id, "zombie", "", 0)
+    assert zombie is not None
+    await store.mark_closing(PLAN.id, W, fence=zombie)
+    await store.close()
+    restored = await older()
+    await asyncio.sleep(0.002)
+    fence = await restored.acquire_lease(PLAN.id, "after", "", 10)
+    assert fence is not None
+    assert fence > zombie
+    for work in (
+        restored.renew_lease(PLAN.id, 10, "", fence=zombie),
+        restored.mark_closing(PLAN.id, W, fence=zombie),
+        restored.ask_to_forget(PLAN.id, W - 1, fence=zombie),
+    ):
+        with pytest.raises(FencedError):
+            await work
+    await restored.mark_closing(PLAN.id, W, fence=fence)
+    await restored.close()
