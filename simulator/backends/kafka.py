@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from simulator.backends.process import ServerFolder, ServerProcess, free_port, is_listening
+from simulator.backends.process import ServerFolder, ServerHandle, ServerProcess, free_port, is_listening
 from simulator.errors import ServerError
 
 JAVA_MIN: Final = 17
@@ -66,7 +66,7 @@ def missing_java() -> str | None:
     return None
 
 
-class KafkaBroker:
+class KafkaBroker(ServerHandle):
     """A broker with a data folder of its own, started again on the same ports with the same data.
 
     Args:
@@ -91,7 +91,7 @@ class KafkaBroker:
         self._properties.write_text("".join(f"{key}={value}\n" for key, value in lines.items()), encoding="utf-8")
         self._java = ["java", *_OPTIONS, "-cp", str(jars.resolve() / "*")]
         self.output = self._folder.path / "broker.log"
-        self._process = ServerProcess("Kafka", [*self._java, _MAIN, str(self._properties)], self.output)
+        super().__init__(ServerProcess("Kafka", [*self._java, _MAIN, str(self._properties)], self.output))
 
     def __enter__(self) -> Self:
         try:
@@ -121,16 +121,6 @@ class KafkaBroker:
         """The folder that holds its topics."""
         return self._folder.path / "data"
 
-    @property
-    def is_running(self) -> bool:
-        """Whether its process is there, paused or not."""
-        return self._process.is_running
-
-    @property
-    def pid(self) -> int:
-        """Of the process that was started last."""
-        return self._process.pid
-
     def start(self) -> None:
         """Starts it, and returns once it takes requests.
 
@@ -145,18 +135,6 @@ class KafkaBroker:
     def stop(self) -> None:
         """Ends it in good order."""
         self._process.stop(_STOP_S)
-
-    def kill(self) -> None:
-        """SIGKILL."""
-        self._process.kill()
-
-    def pause(self) -> None:
-        """SIGSTOP."""
-        self._process.pause()
-
-    def resume(self) -> None:
-        """SIGCONT."""
-        self._process.resume()
 
     def close(self) -> None:
         """Ends it, and deletes what it stored."""

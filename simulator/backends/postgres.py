@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Final, Protocol, Self
 from urllib.parse import urlsplit, urlunsplit
 
-from simulator.backends.process import ServerFolder, ServerProcess, as_user, free_port, is_listening
+from simulator.backends.process import ServerFolder, ServerHandle, ServerProcess, as_user, free_port, is_listening
 from simulator.errors import ServerError
 
 DSN_VARIABLE: Final = "HUSHSUM_POSTGRES_DSN"
@@ -85,7 +85,7 @@ class ExternalPostgres:
         self._made = []
 
 
-class PostgresServer:
+class PostgresServer(ServerHandle):
     """A server with a data folder of its own, started again on the same port with the same data.
 
     Args:
@@ -114,7 +114,7 @@ class PostgresServer:
         if self._user is not None:
             self._hand_over()
         command = [str(self._binaries / "postgres"), "-D", str(self._data), *options]
-        self._process = ServerProcess("PostgreSQL", command, self.output, user=self._user)
+        super().__init__(ServerProcess("PostgreSQL", command, self.output, user=self._user))
 
     def __enter__(self) -> Self:
         try:
@@ -139,16 +139,6 @@ class PostgresServer:
         """Of the database that is always there."""
         return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
 
-    @property
-    def is_running(self) -> bool:
-        """Whether its process is there, paused or not."""
-        return self._process.is_running
-
-    @property
-    def pid(self) -> int:
-        """Of the server's first process; each connection has one of its own."""
-        return self._process.pid
-
     def fresh_database(self) -> str:
         """The DSN of a new, empty database."""
         name = f"hushsum_{uuid.uuid4().hex[:12]}"
@@ -169,18 +159,6 @@ class PostgresServer:
     def stop(self) -> None:
         """Ends it in good order, whoever is connected."""
         self._process.stop(_STOP_S, signal.SIGINT)
-
-    def kill(self) -> None:
-        """SIGKILL for the server and each of its connections' processes."""
-        self._process.kill()
-
-    def pause(self) -> None:
-        """SIGSTOP for all of them."""
-        self._process.pause()
-
-    def resume(self) -> None:
-        """SIGCONT."""
-        self._process.resume()
 
     def close(self) -> None:
         """Ends it, and deletes what it stored."""

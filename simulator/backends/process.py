@@ -180,6 +180,39 @@ class ServerProcess:
         return found
 
 
+class ServerHandle:
+    """What may be done to any server from outside, whatever it is.
+
+    Args:
+        process: The server's.
+    """
+
+    def __init__(self, process: ServerProcess) -> None:
+        self._process = process
+
+    @property
+    def is_running(self) -> bool:
+        """Whether its process is there, paused or not."""
+        return self._process.is_running
+
+    @property
+    def pid(self) -> int:
+        """Of the process that was started last."""
+        return self._process.pid
+
+    def kill(self) -> None:
+        """SIGKILL for it and all that it started."""
+        self._process.kill()
+
+    def pause(self) -> None:
+        """SIGSTOP for all of them."""
+        self._process.pause()
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self._process.resume()
+
+
 def _send(pid: int, what: signal.Signals) -> None:
     with suppress(ProcessLookupError):  # it has ended meanwhile
         os.kill(pid, what)

@@ -11,7 +11,7 @@ from typing import Final, Protocol, Self
 from hushsum.plan import Plan
 from simulator.backends.kafka import KafkaBroker
 from simulator.backends.postgres import PostgresServer
-from simulator.backends.process import ServerProcess, free_port, is_listening
+from simulator.backends.process import ServerHandle, ServerProcess, free_port, is_listening
 
 ROLES: Final = ("gateway", "worker", "releaser")
 EACH: Final = 2  # processes of a role
@@ -40,7 +40,7 @@ class Victim(Protocol):
         """SIGCONT."""
 
 
-class Member:
+class Member(ServerHandle):
     """One process of the service.
 
     Args:
@@ -61,12 +61,7 @@ class Member:
         command = [sys.executable, "-m", "aggregator", "--config", str(file)]
         # Its working directory is another folder, from where it finds what this process finds.
         path = {"PYTHONPATH": ":".join(entry for entry in sys.path if entry)}
-        self._process = ServerProcess(f"the {role}", command, self.output, environment=path)
-
-    @property
-    def is_running(self) -> bool:
-        """Whether it is there, paused or not."""
-        return self._process.is_running
+        super().__init__(ServerProcess(f"the {role}", command, self.output, environment=path))
 
     def start(self) -> None:
         """Starts it, and returns once it listens.
@@ -76,18 +71,6 @@ class Member:
         """
         self._process.start()
         self._process.wait_until(lambda: is_listening(self._port), _START_S)
-
-    def kill(self) -> None:
-        """SIGKILL."""
-        self._process.kill()
-
-    def pause(self) -> None:
-        """SIGSTOP."""
-        self._process.pause()
-
-    def resume(self) -> None:
-        """SIGCONT."""
-        self._process.resume()
 
     def stop(self) -> None:
         """SIGTERM, and SIGKILL where that does not end it in time."""

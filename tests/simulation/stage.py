@@ -10,6 +10,7 @@ from typing import Any, Final
 from aggregator.errors import LogError, LogUnavailableError, ReceiptsError, StoreError, StoreUnavailableError
 from aggregator.ports import Log, Store
 from aggregator.store.on_sqlite import memory_store
+from aggregator.store.sql_sqlite import run_to_end
 from hushsum.plan import Plan
 from tests.plans import small_plan
 from tests.simulation.books import Books
@@ -23,7 +24,7 @@ from tests.simulation.operations import ALONE, BUSY_S, CLUSTER, DEVICES, Schedul
 from tests.simulation.receipts import SimReceipts
 from tests.simulation.runtime import START_MS, WorldRuntime
 from tests.simulation.store import SimStore, as_store
-from tests.simulation.weather import Line, immediate
+from tests.simulation.weather import Line
 
 NUMBERS: Final = 256  # counters: deltas of a run
 HEALED_S_MAX: Final = 120.0  # by then everything must be done
@@ -84,7 +85,7 @@ class Stage:
         self._log = SimLog(loop, self.lines["log"], schedule.partitions)
         self._log.eager = planted.eager
         self._inner = memory_store(WorldRuntime(loop), exclusive=embedded)
-        immediate(self._inner.register(plan, schedule.partitions, plan.window.index_at(START_MS)))
+        run_to_end(self._inner.register(plan, schedule.partitions, plan.window.index_at(START_MS)))
         self._network = Network(loop, seed, books.told)
         self._coordinator = Coordinator(loop, schedule.partitions)
         self._site = Site(
@@ -109,7 +110,7 @@ class Stage:
     def close(self) -> None:
         """Ends what is still there."""
         self.loop.close()
-        immediate(self._inner.close())
+        run_to_end(self._inner.close())
 
     def _device(self, number: int) -> Device:
         books = self.books
@@ -118,7 +119,7 @@ class Stage:
         return Device(books.plan, self._network, number, client_id, packed=books.packed, settled=books.settle)
 
     def _states(self) -> dict[int, str]:
-        return immediate(self._inner.windows(self.books.plan.id))
+        return run_to_end(self._inner.windows(self.books.plan.id))
 
     def _keep_copy(self) -> None:
         self._copies.append((self.loop.time(), self._connection().serialize()))

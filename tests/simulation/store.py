@@ -6,9 +6,10 @@ from typing import Any, Final, cast
 
 from aggregator.ports import Store
 from aggregator.records import ClaimedFold, StoredOutcome
+from aggregator.store.sql_sqlite import run_to_end
 from tests.simulation.books import Books
 from tests.simulation.loop import Process
-from tests.simulation.weather import Line, immediate
+from tests.simulation.weather import Line
 
 _READS: Final = frozenset(
     {
@@ -79,7 +80,7 @@ class SimStore:
             case "commit_outcome":
                 books.drew(arguments[2], hashlib.sha256(arguments[3]).digest())
             case "publish":
-                outcome = immediate(self.inner.outcome(*arguments))
+                outcome = run_to_end(self.inner.outcome(*arguments))
                 assert outcome is not None
                 books.published(arguments[2], outcome)
             case "outcome" if result is not None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Final, TypeVar
 
+from aggregator.store.sql_sqlite import run_to_end
 from tests.simulation.loop import Process, VirtualLoop, current_process
 
 T = TypeVar("T")
@@ -141,7 +142,7 @@ class Line:
             if breaks != self._breaks or not self.arrives(process):
                 return
             try:
-                result, error = immediate(work(process)), None
+                result, error = run_to_end(work(process)), None
             except Exception as raised:  # noqa: BLE001  it is the caller's
                 result, error = None, raised
             if not (self.loses() or (ambush is not None and ambush.lose and not self.embedded)):
@@ -167,14 +168,3 @@ class Line:
 
     async def _pause(self) -> None:
         await asyncio.sleep(self.delay_s())
-
-
-def immediate(work: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine that never waits returns."""
-    try:
-        work.send(None)
-    except StopIteration as end:
-        result: T = end.value
-        return result
-    work.close()
-    raise AssertionError("it waits")

@@ -6,6 +6,7 @@ from typing import Final
 
 import structlog
 
+from aggregator.store.sql_sqlite import run_to_end
 from aggregator.windows import WindowState
 from hushsum.privacy.event import TUMBLING
 from tests.simulation.hosts import by_hand
@@ -13,7 +14,7 @@ from tests.simulation.log import SYNC_S
 from tests.simulation.loop import StuckError, VirtualLoop
 from tests.simulation.operations import BUSY_S, Op, Schedule
 from tests.simulation.stage import Planted, Stage
-from tests.simulation.weather import Ambush, immediate
+from tests.simulation.weather import Ambush
 
 NUMBERS: Final = 256  # counters: deltas of a run
 HEALED_S_MAX: Final = 120.0  # by then everything must be done
@@ -91,8 +92,8 @@ class World(Stage):
                 break
             await asyncio.sleep(0.5)
         plan = self.books.plan
-        account = immediate(self._inner.account(plan.privacy.population))
-        self.books.audit(immediate(self._inner.windows(plan.id)), account)
+        account = run_to_end(self._inner.account(plan.privacy.population))
+        self.books.audit(run_to_end(self._inner.windows(plan.id)), account)
 
     def _is_done(self) -> bool:
         if self.books.restored:
@@ -104,7 +105,7 @@ class World(Stage):
         if any(states.get(window) == WindowState.SEALED for window in states):
             return False
         unanswered = {window for window in windows if states.get(window) in (WindowState.OPEN, WindowState.CLOSING)}
-        return not unanswered and not immediate(self._inner.unpublished(self.books.plan.id))
+        return not unanswered and not run_to_end(self._inner.unpublished(self.books.plan.id))
 
     def _left(self) -> str:
         spooled = sum(len(device.spool.deltas) for device in self._devices.values())
@@ -208,7 +209,7 @@ class World(Stage):
         self.lines["store"].break_off()
         self._connection().deserialize(older[-1])
         plan_id = self.books.plan.id
-        held = {(plan_id, each.kind, each.window) for each in immediate(self._inner.outcomes(plan_id))}
+        held = {(plan_id, each.kind, each.window) for each in run_to_end(self._inner.outcomes(plan_id))}
         self.books.set_back(missing=not self.books.receipts.keys() <= held)
 
     def _do_skew(self, op: Op) -> None:
@@ -235,8 +236,8 @@ class World(Stage):
     def _do_look(self, _: Op) -> None:
         """An analyst looks at everything that is published."""
         plan_id = self.books.plan.id
-        for each in immediate(self._inner.outcomes(plan_id)):
-            outcome = immediate(self._inner.outcome(plan_id, TUMBLING, each.window))
+        for each in run_to_end(self._inner.outcomes(plan_id)):
+            outcome = run_to_end(self._inner.outcome(plan_id, TUMBLING, each.window))
             if outcome is not None:
                 self.books.published(each.window, outcome)
 
