@@ -14,6 +14,7 @@ import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from types import MappingProxyType
 from typing import Final, Self
 
@@ -22,7 +23,7 @@ from hushsum.errors import DirectoryError
 from hushsum.labels import DIRECTORY
 from hushsum.signatures import VerifyKey
 
-KEYS_MAX: Final = 4096
+KEYS_MAX: Final = 1 << 14
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NAME_FORM: Final = "1 to 64 of A-Z, a-z, 0-9, '.', '_' and '-', the first a letter or a digit"
 
@@ -33,6 +34,7 @@ class Role(enum.StrEnum):
     GATEWAY = "gateway"  # deltas of any client, as the gateway stamped them
     RELEASER = "releaser"  # seals, and nothing else
     PRODUCER = "producer"  # deltas, for whose client ids it vouches
+    CLIENT = "client"  # its own part in a secure sum; the key's id is the client's
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,10 @@ class Directory:
 
     def digest(self) -> bytes:
         """Labelled SHA-256 of the canonical bytes: the same however the file is laid out."""
+        return self._digest
+
+    @cached_property
+    def _digest(self) -> bytes:
         fields = {id: {"public_key": key.public_key.hex, "role": key.role.value} for id, key in self.keys.items()}
         return hashlib.sha256(DIRECTORY + encode(fields)).digest()
 

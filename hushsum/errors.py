@@ -14,6 +14,7 @@ HushsumError
 ├── the peer's
 │   ├── CanonicalError           bytes that are not in the canonical encoding
 │   ├── DeltaError               bytes of a delta that the plan does not allow, with a Reason
+│   ├── SecureSumError           a message of a secure sum that its receiver refuses
 │   └── ReleaseError             a release file that is truncated, altered, or newer than this version
 └── nobody's
     └── BudgetError              a spend that a ledger's limits do not allow
@@ -89,6 +90,13 @@ class CanonicalError(HushsumError):
     """A value that has no canonical encoding, or bytes that are not one."""
 
 
+class SecureSumError(HushsumError):
+    """A message of a secure sum that its receiver refuses, and after which it says nothing more in that round.
+
+    Whoever sent it, or passed it on, did not keep to the protocol.
+    """
+
+
 class ReleaseError(HushsumError):
     """A release that cannot be trusted: truncated, altered, or of a newer format."""
 
@@ -119,6 +127,7 @@ class Reason(enum.StrEnum):
     WINDOW_IN_FUTURE = "window_in_future"
     WRONG_PARTITION = "wrong_partition"
     UNSIGNED = "unsigned"
+    WRONG_MODE = "wrong_mode"
 
 
 class DeltaError(HushsumError):

@@ -13,6 +13,17 @@ SEALED_WINDOW: Final = b"hushsum/v1/sealed-window\0"
 PARAMETERS: Final = b"hushsum/v1/parameters\0"
 LOG_MESSAGE: Final = b"hushsum/v1/log-message\0"
 DIRECTORY: Final = b"hushsum/v1/directory\0"
+COHORT_SUM: Final = b"hushsum/v1/cohort-sum\0"
+ADVERTISEMENT: Final = b"hushsum/v1/secure-sum/advertisement\0"
+CONTRIBUTION: Final = b"hushsum/v1/secure-sum/contribution\0"
+ROSTER: Final = b"hushsum/v1/secure-sum/roster\0"
+GRAPH: Final = b"hushsum/v1/secure-sum/graph\0"
+SHARE_KEY: Final = b"hushsum/v1/secure-sum/share-key\0"
+PAIR_MASK: Final = b"hushsum/v1/secure-sum/pair-mask\0"
+SELF_MASK: Final = b"hushsum/v1/secure-sum/self-mask\0"
+SELF_MASK_CHECK: Final = b"hushsum/v1/secure-sum/self-mask-check\0"
+MASK_KEY: Final = b"hushsum/v1/secure-sum/mask-key\0"
+CONSENT: Final = b"hushsum/v1/secure-sum/consent\0"
 
 ALL: Final = (
     PUBLIC_DRAWS,
@@ -23,4 +34,15 @@ ALL: Final = (
     PARAMETERS,
     LOG_MESSAGE,
     DIRECTORY,
+    COHORT_SUM,
+    ADVERTISEMENT,
+    CONTRIBUTION,
+    ROSTER,
+    GRAPH,
+    SHARE_KEY,
+    PAIR_MASK,
+    SELF_MASK,
+    SELF_MASK_CHECK,
+    MASK_KEY,
+    CONSENT,
 )

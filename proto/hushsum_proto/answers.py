@@ -27,6 +27,7 @@ class ServiceReason(enum.StrEnum):
     PROTOCOL_VERSION = "protocol_version"
     WINDOW_NOT_OPEN = "window_not_open"
     UNAVAILABLE = "unavailable"
+    BUDGET = "budget"
 
 
 AnyReason = Reason | ServiceReason
@@ -39,16 +40,17 @@ class Fault(enum.StrEnum):
     SERVICE = "service"
 
 
-# Nothing is wrong with what was sent: of these, only a window that was never open stays closed for good.
+# Nothing is wrong with what was sent. Of these, a window that was never open stays closed, and a budget stays spent.
 _OF_SERVICE: Final = frozenset(
     {
         ServiceReason.OVERLOADED,
         ServiceReason.SHUTTING_DOWN,
         ServiceReason.WINDOW_NOT_OPEN,
         ServiceReason.UNAVAILABLE,
+        ServiceReason.BUDGET,
     }
 )
-_RETRIED: Final = _OF_SERVICE - {ServiceReason.WINDOW_NOT_OPEN}
+_RETRIED: Final = _OF_SERVICE - {ServiceReason.WINDOW_NOT_OPEN, ServiceReason.BUDGET}
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,12 @@ from google.protobuf.message import DecodeError
 from hushsum.delta import DeltaId
 from hushsum_proto.answers import Answer, AnyReason, Fault, Refusal, Status
 from hushsum_proto.convert_numbers import FAULTS, FAULTS_READ, REASONS, REASONS_READ, STATUSES, STATUSES_READ
-from hushsum_proto.entries import ENTRY_FORMAT, DeltaEntry, LogEntry, SealEntry
+from hushsum_proto.entries import ENTRY_FORMAT, CohortSumEntry, DeltaEntry, LogEntry, SealEntry
 from hushsum_proto.errors import MalformedEntryError, MalformedMessageError, NewerEntryError
 from hushsum_proto.messages import Hello, Welcome
 from hushsum_proto.v1 import wire_pb2 as pb
 
-PLAN_ID_BYTES: Final = 32
+ID_BYTES: Final = 32  # of a plan, of a round
 SEQUENCE_END: Final = 1 << 63
 
 
@@ -40,6 +40,12 @@ def entry_to_bytes(entry: LogEntry) -> bytes:
     if isinstance(entry, DeltaEntry):
         message.delta.client_id = entry.client_id
         message.delta.delta = entry.delta
+    elif isinstance(entry, CohortSumEntry):
+        message.cohort_sum.plan_id = entry.plan_id
+        message.cohort_sum.window = entry.window
+        message.cohort_sum.round = entry.round
+        message.cohort_sum.submissions = entry.submissions
+        message.cohort_sum.sum = entry.sum
     else:
         message.seal.plan_id = entry.plan_id
         message.seal.window = entry.window
@@ -69,12 +75,24 @@ def entry_from_bytes(data: bytes) -> LogEntry:
             raise MalformedEntryError("log entry: expected a client id with the delta, got none")
         return DeltaEntry(client_id, delta.delta, message.arrived_ms)
     if body == "seal":
-        if len(message.seal.plan_id) != PLAN_ID_BYTES:
-            raise MalformedEntryError(
-                f"log entry: expected a plan id of {PLAN_ID_BYTES} bytes in the seal, got {len(message.seal.plan_id)}"
-            )
+        _check_id("plan id", message.seal.plan_id, "seal")
         return SealEntry(message.seal.plan_id, message.seal.window, message.arrived_ms)
-    raise MalformedEntryError("log entry: expected a delta or a seal, got neither")
+    if body == "cohort_sum":
+        return _cohort_sum(message.cohort_sum, message.arrived_ms)
+    raise MalformedEntryError("log entry: expected a delta, a cohort sum or a seal, got none of them")
+
+
+def _cohort_sum(message: pb.CohortSumEntry, arrived_ms: int) -> CohortSumEntry:
+    _check_id("plan id", message.plan_id, "cohort sum")
+    _check_id("round", message.round, "cohort sum")
+    if not message.submissions:
+        raise MalformedEntryError("log entry: expected a submission or more in the cohort sum, got none")
+    return CohortSumEntry(message.plan_id, message.window, message.round, message.submissions, message.sum, arrived_ms)
+
+
+def _check_id(what: str, came: bytes, where: str) -> None:
+    if len(came) != ID_BYTES:
+        raise MalformedEntryError(f"log entry: expected a {what} of {ID_BYTES} bytes in the {where}, got {len(came)}")
 
 
 # ---------------------------------------------------------------------------------------------- deltas and answers
@@ -188,8 +206,8 @@ def hello_from_wire(message: pb.HelloRequest) -> Hello:
     Raises:
         MalformedMessageError: A plan id that is neither absent nor 32 bytes.
     """
-    if len(message.plan_id) not in (0, PLAN_ID_BYTES):
-        raise MalformedMessageError(f"plan id: expected {PLAN_ID_BYTES} bytes or none, got {len(message.plan_id)}")
+    if len(message.plan_id) not in (0, ID_BYTES):
+        raise MalformedMessageError(f"plan id: expected {ID_BYTES} bytes or none, got {len(message.plan_id)}")
     return Hello(tuple(message.protocol_versions), message.plan_id, message.software, tuple(message.features))
 
 
@@ -214,8 +232,8 @@ def welcome_from_wire(message: pb.HelloReply) -> Welcome:
     Raises:
         MalformedMessageError: A plan id that is not 32 bytes, or a limit of 0.
     """
-    if len(message.plan_id) != PLAN_ID_BYTES:
-        raise MalformedMessageError(f"plan id: expected {PLAN_ID_BYTES} bytes, got {len(message.plan_id)}")
+    if len(message.plan_id) != ID_BYTES:
+        raise MalformedMessageError(f"plan id: expected {ID_BYTES} bytes, got {len(message.plan_id)}")
     if not message.in_flight_max or not message.delta_bytes_max:
         raise MalformedMessageError("hello: expected limits above 0, got none")
     return Welcome(

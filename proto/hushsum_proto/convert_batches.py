@@ -33,7 +33,7 @@ def batch_from_bytes(data: bytes) -> Batch:
 
 
 def is_seal(data: bytes) -> bool:
-    """Whether the bytes of an entry are those of a seal."""
+    """Whether the bytes of an entry are those of a seal: of what a releaser signs."""
     try:
         return pb.Entry.FromString(data).WhichOneof("body") == "seal"
     except DecodeError:

@@ -4,7 +4,9 @@ import hashlib
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from hushsum.delta import DeltaId
 from hushsum.errors import Reason
+from hushsum.labels import COHORT_SUM
 
 ENTRY_FORMAT: Final = 1
 
@@ -31,7 +33,33 @@ class SealEntry(NamedTuple):
     arrived_ms: int
 
 
-LogEntry = DeltaEntry | SealEntry
+class CohortSumEntry(NamedTuple):
+    """The sum of a cohort's vectors, noised by its clients: it enters the log once, however often it is appended.
+
+    Attributes:
+        plan_id: 32 bytes.
+        window: Of the round.
+        round: Its id, 32 bytes.
+        submissions: How many clients' vectors, and so shares of noise, are in it.
+        sum: Packed as a masked vector is (``hushsum.privacy.words``).
+        arrived_ms: The gateway's clock, ms since 1970 UTC.
+    """
+
+    plan_id: bytes
+    window: int
+    round: bytes
+    submissions: int
+    sum: bytes
+    arrived_ms: int
+
+    @property
+    def id(self) -> DeltaId:
+        """What makes it unique: a labelled hash of plan, window and round (WIRE: ids and duplicates)."""
+        named = COHORT_SUM + self.plan_id + self.window.to_bytes(8, "big", signed=True) + self.round
+        return DeltaId(int.from_bytes(hashlib.sha256(named).digest()[:8], "big"), 0)
+
+
+LogEntry = DeltaEntry | SealEntry | CohortSumEntry
 
 
 @dataclass(frozen=True)
@@ -45,6 +73,11 @@ class RefusedEntry:
 
     reason: Reason
     detail: str
+
+
+def partition_of_sum(id: DeltaId, partitions: int) -> int:
+    """The partition of a cohort sum, which has no client id: its stream's bytes, mod P (WIRE: partitions)."""
+    return id.stream % partitions
 
 
 def partition_of(client_id: str, partitions: int) -> int:

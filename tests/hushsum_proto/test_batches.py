@@ -10,7 +10,7 @@ from hushsum_proto.batches import BATCH_ENTRIES_MAX, Batch, is_signed, signed_ba
 from hushsum_proto.client_ids import flaw_of
 from hushsum_proto.convert import entry_from_bytes, entry_to_bytes
 from hushsum_proto.convert_batches import batch_from_bytes, batch_to_bytes, is_seal
-from hushsum_proto.entries import DeltaEntry, SealEntry
+from hushsum_proto.entries import CohortSumEntry, DeltaEntry, SealEntry
 from hushsum_proto.errors import MalformedEntryError
 from hushsum_proto.v1 import wire_pb2 as pb
 
@@ -75,13 +75,14 @@ def test_the_largest_batch_goes_there_and_back() -> None:
 
 
 def test_a_batch_is_no_entry_that_a_fold_could_take() -> None:
-    with pytest.raises(MalformedEntryError, match="expected a delta or a seal, got neither"):
+    with pytest.raises(MalformedEntryError, match="expected a delta, a cohort sum or a seal"):
         entry_from_bytes(batch_to_bytes(Batch((entry_to_bytes(DeltaEntry("alice", b"delta", 0)),))))
 
 
 def test_seals_are_told_from_all_else() -> None:
     assert is_seal(entry_to_bytes(SealEntry(PLAN_ID, -5, 7)))
     assert not is_seal(entry_to_bytes(DeltaEntry("alice", b"delta", 7)))
+    assert not is_seal(entry_to_bytes(CohortSumEntry(PLAN_ID, -5, bytes(32), 3, b"", 7)))
     assert not is_seal(b"\xff\xff")
     assert not is_seal(pb.Entry(format_version=1).SerializeToString())
 

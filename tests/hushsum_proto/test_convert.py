@@ -1,5 +1,8 @@
 """The one translator: everything goes there and back, and what no peer writes is refused."""
 
+import hashlib
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,7 +11,7 @@ from hushsum.delta import DeltaId
 from hushsum.errors import Reason
 from hushsum_proto import convert, convert_numbers, convert_outcomes
 from hushsum_proto.answers import Answer, Fault, Refusal, ServiceReason, Status
-from hushsum_proto.entries import DeltaEntry, SealEntry
+from hushsum_proto.entries import CohortSumEntry, DeltaEntry, SealEntry, partition_of_sum
 from hushsum_proto.errors import MalformedEntryError, MalformedMessageError, NewerEntryError
 from hushsum_proto.messages import FoldStatus, Hello, Released, ReleaseInfo, ServiceStatus, Welcome
 from hushsum_proto.metadata import client_id_from_metadata, client_id_to_metadata
@@ -17,6 +20,14 @@ from hushsum_proto.v1 import wire_pb2 as pb
 ids = st.builds(DeltaId, st.integers(0, 2**64 - 1), st.integers(0, 2**63 - 1))
 times = st.integers(-(2**63), 2**63 - 1)
 windows = st.integers(-(2**63), 2**63 - 1)
+hashes = st.binary(min_size=32, max_size=32)
+
+
+def cohort_sum(**changes: Any) -> bytes:
+    """The bytes of a cohort sum, of another format where nothing of it is changed."""
+    fields = {"plan_id": bytes(32), "round": bytes(32), "submissions": 3, "sum": b"sum", **changes}
+    message = pb.Entry(format_version=1 if changes else 0, cohort_sum=pb.CohortSumEntry(**fields))
+    return message.SerializeToString()
 
 
 @pytest.mark.parametrize("reason", [*Reason, *ServiceReason])
@@ -64,6 +75,26 @@ def test_a_seal_comes_back_from_its_bytes(plan_id: bytes, window: int, arrived_m
     assert convert.entry_from_bytes(convert.entry_to_bytes(entry)) == entry
 
 
+@given(hashes, windows, hashes, st.integers(1, 2**32 - 1), st.binary(max_size=300), times)
+def test_a_cohort_sum_comes_back_from_its_bytes(
+    plan_id: bytes, window: int, round_id: bytes, submissions: int, packed: bytes, arrived_ms: int
+) -> None:
+    entry = CohortSumEntry(plan_id, window, round_id, submissions, packed, arrived_ms)
+
+    assert convert.entry_from_bytes(convert.entry_to_bytes(entry)) == entry
+
+
+def test_the_id_of_a_cohort_sum_is_of_its_plan_window_and_round_alone() -> None:
+    entry = CohortSumEntry(b"p" * 32, -2, b"r" * 32, 3, b"sum", 7)
+    named = b"hushsum/v1/cohort-sum\0" + b"p" * 32 + b"\xff" * 7 + b"\xfe" + b"r" * 32
+
+    assert entry.id == DeltaId(int.from_bytes(hashlib.sha256(named).digest()[:8], "big"), 0)
+    assert entry._replace(submissions=4, sum=b"other", arrived_ms=8).id == entry.id
+    others = {entry._replace(plan_id=b"q" * 32).id, entry._replace(window=2).id, entry._replace(round=b"s" * 32).id}
+    assert len(others | {entry.id}) == 4
+    assert partition_of_sum(entry.id, 7) == entry.id.stream % 7
+
+
 @pytest.mark.parametrize(
     "data",
     (
@@ -73,6 +104,11 @@ def test_a_seal_comes_back_from_its_bytes(plan_id: bytes, window: int, arrived_m
         pb.Entry(delta=pb.DeltaEntry(client_id="a", delta=b"x")).SerializeToString(),
         pb.Entry(format_version=1, delta=pb.DeltaEntry(delta=b"x")).SerializeToString(),
         pb.Entry(format_version=1, seal=pb.SealEntry(plan_id=b"short")).SerializeToString(),
+        cohort_sum(),
+        cohort_sum(plan_id=bytes(31)),
+        cohort_sum(round=bytes(33)),
+        cohort_sum(round=b""),
+        cohort_sum(submissions=0),
     ),
 )
 def test_bytes_that_are_no_entry_are_malformed(data: bytes) -> None:

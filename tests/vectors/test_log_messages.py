@@ -15,7 +15,7 @@ from tests.vectors.generate_log_messages import DELTAS, PATH, SEALS, SEEDS
 FROZEN: dict[str, Any] = json.loads(PATH.read_text(encoding="utf-8"))
 PLAN_ID, PARTITION = bytes.fromhex(FROZEN["plan_id"]), FROZEN["partition"]
 DIRECTORY = Directory(
-    {role.value: DirectoryKey(role.value, role, VerifyKey.from_text(FROZEN["keys"][role])) for role in Role}
+    {name: DirectoryKey(name, Role(name), VerifyKey.from_text(key)) for name, key in FROZEN["keys"].items()}
 )
 ENTRIES = {name: tuple(map(bytes.fromhex, entries)) for name, entries in FROZEN["entries"].items()}
 SIGNED = SignedMessages(

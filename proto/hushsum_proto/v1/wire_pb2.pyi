@@ -109,6 +109,10 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
     """the log or the store could not be written or read: the fate is open, send it again"""
     REASON_UNSIGNED: _Reason.ValueType  # 21
     """no key of the directory signed it, or one whose role does not allow it"""
+    REASON_WRONG_MODE: _Reason.ValueType  # 22
+    """a delta for a plan that takes none, or a secure sum for a plan without one"""
+    REASON_BUDGET: _Reason.ValueType  # 23
+    """the population's ledger does not pay for the window"""
 
 class Reason(_Reason, metaclass=_ReasonEnumTypeWrapper):
     """Why a delta or a session is refused. Stable: metrics and clients depend on it."""
@@ -155,6 +159,10 @@ REASON_UNAVAILABLE: Reason.ValueType  # 20
 """the log or the store could not be written or read: the fate is open, send it again"""
 REASON_UNSIGNED: Reason.ValueType  # 21
 """no key of the directory signed it, or one whose role does not allow it"""
+REASON_WRONG_MODE: Reason.ValueType  # 22
+"""a delta for a plan that takes none, or a secure sum for a plan without one"""
+REASON_BUDGET: Reason.ValueType  # 23
+"""the population's ledger does not pay for the window"""
 Global___Reason: _TypeAlias = Reason  # noqa: Y015
 
 class _Fault:
@@ -178,6 +186,40 @@ FAULT_SENDER: Fault.ValueType  # 1
 FAULT_SERVICE: Fault.ValueType  # 2
 """nothing wrong with the bytes"""
 Global___Fault: _TypeAlias = Fault  # noqa: Y015
+
+class _Fate:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _FateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Fate.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    FATE_UNSPECIFIED: _Fate.ValueType  # 0
+    FATE_COUNTED: _Fate.ValueType  # 1
+    """it is in a sum that is durable, and stands before its window's seal"""
+    FATE_LEFT_OUT: _Fate.ValueType  # 2
+    """the round went on without it: if it was sent, it is spent"""
+    FATE_ABORTED: _Fate.ValueType  # 3
+    """the round ended without a sum: if the vector was sent, it is spent"""
+    FATE_LATE: _Fate.ValueType  # 4
+    """the window was sealed before the sum was in the log"""
+    FATE_UNKNOWN: _Fate.ValueType  # 5
+    """nothing is remembered of the round"""
+
+class Fate(_Fate, metaclass=_FateEnumTypeWrapper):
+    """What became of a client's vector."""
+
+FATE_UNSPECIFIED: Fate.ValueType  # 0
+FATE_COUNTED: Fate.ValueType  # 1
+"""it is in a sum that is durable, and stands before its window's seal"""
+FATE_LEFT_OUT: Fate.ValueType  # 2
+"""the round went on without it: if it was sent, it is spent"""
+FATE_ABORTED: Fate.ValueType  # 3
+"""the round ended without a sum: if the vector was sent, it is spent"""
+FATE_LATE: Fate.ValueType  # 4
+"""the window was sealed before the sum was in the log"""
+FATE_UNKNOWN: Fate.ValueType  # 5
+"""nothing is remembered of the round"""
+Global___Fate: _TypeAlias = Fate  # noqa: Y015
 
 @_typing.final
 class HelloRequest(_message.Message):
@@ -420,6 +462,222 @@ class VerdictsReply(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___VerdictsReply: _TypeAlias = VerdictsReply  # noqa: Y015
+
+@_typing.final
+class RoundRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENTER_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    CHUNK_FIELD_NUMBER: _builtins.int
+    message: _builtins.bytes
+    """of the protocol"""
+    @_builtins.property
+    def enter(self) -> Global___Enter:
+        """first, and once"""
+
+    @_builtins.property
+    def chunk(self) -> Global___VectorChunk:
+        """of the masked vector, in order"""
+
+    def __init__(
+        self,
+        *,
+        enter: Global___Enter | None = ...,
+        message: _builtins.bytes = ...,
+        chunk: Global___VectorChunk | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "chunk", b"chunk", "enter", b"enter", "message", b"message"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "chunk", b"chunk", "enter", b"enter", "message", b"message"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["enter", "message", "chunk"]  # noqa: Y015
+    _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
+
+Global___RoundRequest: _TypeAlias = RoundRequest  # noqa: Y015
+
+@_typing.final
+class Enter(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PLAN_ID_FIELD_NUMBER: _builtins.int
+    WINDOW_FIELD_NUMBER: _builtins.int
+    SPENT_ROUND_FIELD_NUMBER: _builtins.int
+    plan_id: _builtins.bytes
+    """32 bytes"""
+    window: _builtins.int
+    spent_round: _builtins.bytes
+    """32 bytes: no part is taken, only what became of that round is asked; empty otherwise"""
+    def __init__(
+        self,
+        *,
+        plan_id: _builtins.bytes = ...,
+        window: _builtins.int = ...,
+        spent_round: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["plan_id", b"plan_id", "spent_round", b"spent_round", "window", b"window"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Enter: _TypeAlias = Enter  # noqa: Y015
+
+@_typing.final
+class VectorChunk(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OFFSET_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    offset: _builtins.int
+    data: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        offset: _builtins.int = ...,
+        data: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "offset", b"offset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VectorChunk: _TypeAlias = VectorChunk  # noqa: Y015
+
+@_typing.final
+class RoundReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WAITING_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    message: _builtins.bytes
+    """of the protocol"""
+    @_builtins.property
+    def waiting(self) -> Global___Waiting:
+        """the cohort fills"""
+
+    @_builtins.property
+    def outcome(self) -> Global___RoundOutcome:
+        """the last, unless the call ends with a status"""
+
+    def __init__(
+        self,
+        *,
+        waiting: Global___Waiting | None = ...,
+        message: _builtins.bytes = ...,
+        outcome: Global___RoundOutcome | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "message", b"message", "outcome", b"outcome", "waiting", b"waiting"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "message", b"message", "outcome", b"outcome", "waiting", b"waiting"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["waiting", "message", "outcome"]  # noqa: Y015
+    _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
+
+Global___RoundReply: _TypeAlias = RoundReply  # noqa: Y015
+
+@_typing.final
+class Waiting(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PRESENT_FIELD_NUMBER: _builtins.int
+    COHORT_FIELD_NUMBER: _builtins.int
+    present: _builtins.int
+    """clients that wait for this window's next cohort"""
+    cohort: _builtins.int
+    """how many it takes"""
+    def __init__(
+        self,
+        *,
+        present: _builtins.int = ...,
+        cohort: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cohort", b"cohort", "present", b"present"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Waiting: _TypeAlias = Waiting  # noqa: Y015
+
+@_typing.final
+class RoundOutcome(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROUND_FIELD_NUMBER: _builtins.int
+    FATE_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    AGAIN_FIELD_NUMBER: _builtins.int
+    RETRY_AFTER_MS_FIELD_NUMBER: _builtins.int
+    round: _builtins.bytes
+    """32 bytes"""
+    fate: Global___Fate.ValueType
+    detail: _builtins.str
+    """one sentence"""
+    again: _builtins.bool
+    """the window still takes part: enter again, if the vector was not sent"""
+    retry_after_ms: _builtins.int
+    def __init__(
+        self,
+        *,
+        round: _builtins.bytes = ...,
+        fate: Global___Fate.ValueType = ...,
+        detail: _builtins.str = ...,
+        again: _builtins.bool = ...,
+        retry_after_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["again", b"again", "detail", b"detail", "fate", b"fate", "retry_after_ms", b"retry_after_ms", "round", b"round"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RoundOutcome: _TypeAlias = RoundOutcome  # noqa: Y015
+
+@_typing.final
+class GetDirectoryRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PLAN_ID_FIELD_NUMBER: _builtins.int
+    plan_id: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        plan_id: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["plan_id", b"plan_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetDirectoryRequest: _TypeAlias = GetDirectoryRequest  # noqa: Y015
+
+@_typing.final
+class DirectoryChunk(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OFFSET_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    offset: _builtins.int
+    data: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        offset: _builtins.int = ...,
+        data: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "offset", b"offset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DirectoryChunk: _TypeAlias = DirectoryChunk  # noqa: Y015
 
 @_typing.final
 class GetPlanRequest(_message.Message):
@@ -892,6 +1150,7 @@ class Entry(_message.Message):
     DELTA_FIELD_NUMBER: _builtins.int
     SEAL_FIELD_NUMBER: _builtins.int
     BATCH_FIELD_NUMBER: _builtins.int
+    COHORT_SUM_FIELD_NUMBER: _builtins.int
     format_version: _builtins.int
     """1"""
     arrived_ms: _builtins.int
@@ -906,6 +1165,10 @@ class Entry(_message.Message):
     def seal(self) -> Global___SealEntry: ...
     @_builtins.property
     def batch(self) -> Global___EntryBatch: ...
+    @_builtins.property
+    def cohort_sum(self) -> Global___CohortSumEntry:
+        """signed as a delta is: by a gateway"""
+
     def __init__(
         self,
         *,
@@ -915,12 +1178,13 @@ class Entry(_message.Message):
         delta: Global___DeltaEntry | None = ...,
         seal: Global___SealEntry | None = ...,
         batch: Global___EntryBatch | None = ...,
+        cohort_sum: Global___CohortSumEntry | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["authenticity", b"authenticity", "batch", b"batch", "body", b"body", "delta", b"delta", "seal", b"seal"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["authenticity", b"authenticity", "batch", b"batch", "body", b"body", "cohort_sum", b"cohort_sum", "delta", b"delta", "seal", b"seal"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arrived_ms", b"arrived_ms", "authenticity", b"authenticity", "batch", b"batch", "body", b"body", "delta", b"delta", "format_version", b"format_version", "seal", b"seal"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arrived_ms", b"arrived_ms", "authenticity", b"authenticity", "batch", b"batch", "body", b"body", "cohort_sum", b"cohort_sum", "delta", b"delta", "format_version", b"format_version", "seal", b"seal"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["delta", "seal", "batch"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["delta", "seal", "batch", "cohort_sum"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
@@ -1019,3 +1283,43 @@ class SealEntry(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SealEntry: _TypeAlias = SealEntry  # noqa: Y015
+
+@_typing.final
+class CohortSumEntry(_message.Message):
+    """The sum of a cohort's vectors, noised by its clients. Its id, (the first 8 bytes of SHA-256(L || plan id || window ||
+    round), 0) with the label L "hushsum/v1/cohort-sum\\0" and the window in 8 bytes, big-endian, two's complement, also
+    decides its partition.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PLAN_ID_FIELD_NUMBER: _builtins.int
+    WINDOW_FIELD_NUMBER: _builtins.int
+    ROUND_FIELD_NUMBER: _builtins.int
+    SUBMISSIONS_FIELD_NUMBER: _builtins.int
+    SUM_FIELD_NUMBER: _builtins.int
+    plan_id: _builtins.bytes
+    """32 bytes"""
+    window: _builtins.int
+    round: _builtins.bytes
+    """32 bytes"""
+    submissions: _builtins.int
+    """vectors in it"""
+    sum: _builtins.bytes
+    """packed as a masked vector is"""
+    def __init__(
+        self,
+        *,
+        plan_id: _builtins.bytes = ...,
+        window: _builtins.int = ...,
+        round: _builtins.bytes = ...,
+        submissions: _builtins.int = ...,
+        sum: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["plan_id", b"plan_id", "round", b"round", "submissions", b"submissions", "sum", b"sum", "window", b"window"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CohortSumEntry: _TypeAlias = CohortSumEntry  # noqa: Y015

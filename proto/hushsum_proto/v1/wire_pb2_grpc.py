@@ -241,6 +241,141 @@ class Collection:
             _registered_method=True)
 
 
+class SecureSumStub:
+    """---------------------------------------------------------------------------------------------------------------------
+    Secure sums: a client takes part in one round of a window (plans of mode `secure`). What is inside `message` is the
+    protocol's own (hushsum/secure_sum/messages.py): opaque here, bound to plan, window and round, and checked by whoever
+    gets it. A call that is refused as a whole ends with a status, as above.
+
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.TakePart = channel.stream_stream(
+                '/hushsum.v1.SecureSum/TakePart',
+                request_serializer=hushsum__proto_dot_v1_dot_wire__pb2.RoundRequest.SerializeToString,
+                response_deserializer=hushsum__proto_dot_v1_dot_wire__pb2.RoundReply.FromString,
+                _registered_method=True)
+        self.GetDirectory = channel.unary_stream(
+                '/hushsum.v1.SecureSum/GetDirectory',
+                request_serializer=hushsum__proto_dot_v1_dot_wire__pb2.GetDirectoryRequest.SerializeToString,
+                response_deserializer=hushsum__proto_dot_v1_dot_wire__pb2.DirectoryChunk.FromString,
+                _registered_method=True)
+
+
+class SecureSumServicer:
+    """---------------------------------------------------------------------------------------------------------------------
+    Secure sums: a client takes part in one round of a window (plans of mode `secure`). What is inside `message` is the
+    protocol's own (hushsum/secure_sum/messages.py): opaque here, bound to plan, window and round, and checked by whoever
+    gets it. A call that is refused as a whole ends with a status, as above.
+
+    """
+
+    def TakePart(self, request_iterator, context):
+        """One client's part in a window. It enters, waits until a cohort is full, goes through the steps of a round, and is told
+        what became of it. A round that ends before the client has sent its vector costs nothing: it may enter again. Once the
+        vector is on its way the window is spent for it, whatever anybody says afterwards; it may then enter to ask, naming
+        the round, and is told what is known.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetDirectory(self, request, context):
+        """The directory of clients that the plan names by its digest, in TOML.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_SecureSumServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'TakePart': grpc.stream_stream_rpc_method_handler(
+                    servicer.TakePart,
+                    request_deserializer=hushsum__proto_dot_v1_dot_wire__pb2.RoundRequest.FromString,
+                    response_serializer=hushsum__proto_dot_v1_dot_wire__pb2.RoundReply.SerializeToString,
+            ),
+            'GetDirectory': grpc.unary_stream_rpc_method_handler(
+                    servicer.GetDirectory,
+                    request_deserializer=hushsum__proto_dot_v1_dot_wire__pb2.GetDirectoryRequest.FromString,
+                    response_serializer=hushsum__proto_dot_v1_dot_wire__pb2.DirectoryChunk.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'hushsum.v1.SecureSum', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('hushsum.v1.SecureSum', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class SecureSum:
+    """---------------------------------------------------------------------------------------------------------------------
+    Secure sums: a client takes part in one round of a window (plans of mode `secure`). What is inside `message` is the
+    protocol's own (hushsum/secure_sum/messages.py): opaque here, bound to plan, window and round, and checked by whoever
+    gets it. A call that is refused as a whole ends with a status, as above.
+
+    """
+
+    @staticmethod
+    def TakePart(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/hushsum.v1.SecureSum/TakePart',
+            hushsum__proto_dot_v1_dot_wire__pb2.RoundRequest.SerializeToString,
+            hushsum__proto_dot_v1_dot_wire__pb2.RoundReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetDirectory(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/hushsum.v1.SecureSum/GetDirectory',
+            hushsum__proto_dot_v1_dot_wire__pb2.GetDirectoryRequest.SerializeToString,
+            hushsum__proto_dot_v1_dot_wire__pb2.DirectoryChunk.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
 class CatalogueStub:
     """---------------------------------------------------------------------------------------------------------------------
     Plans and releases: what analysts and new clients read.

@@ -82,6 +82,52 @@ class CollectionServicer(metaclass=_abc_1.ABCMeta):
 
 def add_CollectionServicer_to_server(servicer: CollectionServicer, server: _aio.Server) -> None: ...
 
+class SecureSumStub:
+    """---------------------------------------------------------------------------------------------------------------------
+    Secure sums: a client takes part in one round of a window (plans of mode `secure`). What is inside `message` is the
+    protocol's own (hushsum/secure_sum/messages.py): opaque here, bound to plan, window and round, and checked by whoever
+    gets it. A call that is refused as a whole ends with a status, as above.
+    """
+
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    TakePart: _aio.StreamStreamMultiCallable[_wire_pb2.RoundRequest, _wire_pb2.RoundReply]
+    """One client's part in a window. It enters, waits until a cohort is full, goes through the steps of a round, and is told
+    what became of it. A round that ends before the client has sent its vector costs nothing: it may enter again. Once the
+    vector is on its way the window is spent for it, whatever anybody says afterwards; it may then enter to ask, naming
+    the round, and is told what is known.
+    """
+    GetDirectory: _aio.UnaryStreamMultiCallable[_wire_pb2.GetDirectoryRequest, _wire_pb2.DirectoryChunk]
+    """The directory of clients that the plan names by its digest, in TOML."""
+
+class SecureSumServicer(metaclass=_abc_1.ABCMeta):
+    """---------------------------------------------------------------------------------------------------------------------
+    Secure sums: a client takes part in one round of a window (plans of mode `secure`). What is inside `message` is the
+    protocol's own (hushsum/secure_sum/messages.py): opaque here, bound to plan, window and round, and checked by whoever
+    gets it. A call that is refused as a whole ends with a status, as above.
+    """
+
+    @_abc_1.abstractmethod
+    def TakePart(
+        self,
+        request_iterator: _abc.AsyncIterator[_wire_pb2.RoundRequest],
+        context: _aio.ServicerContext[_abc.AsyncIterator[_wire_pb2.RoundRequest], _abc.AsyncIterator[_wire_pb2.RoundReply]],
+    ) -> _abc.AsyncIterator[_wire_pb2.RoundReply]:
+        """One client's part in a window. It enters, waits until a cohort is full, goes through the steps of a round, and is told
+        what became of it. A round that ends before the client has sent its vector costs nothing: it may enter again. Once the
+        vector is on its way the window is spent for it, whatever anybody says afterwards; it may then enter to ask, naming
+        the round, and is told what is known.
+        """
+
+    @_abc_1.abstractmethod
+    def GetDirectory(
+        self,
+        request: _wire_pb2.GetDirectoryRequest,
+        context: _aio.ServicerContext[_wire_pb2.GetDirectoryRequest, _abc.AsyncIterator[_wire_pb2.DirectoryChunk]],
+    ) -> _abc.AsyncIterator[_wire_pb2.DirectoryChunk]:
+        """The directory of clients that the plan names by its digest, in TOML."""
+
+def add_SecureSumServicer_to_server(servicer: SecureSumServicer, server: _aio.Server) -> None: ...
+
 class CatalogueStub:
     """---------------------------------------------------------------------------------------------------------------------
     Plans and releases: what analysts and new clients read.
