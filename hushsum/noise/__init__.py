@@ -1,7 +1,8 @@
 """Exact samplers of integer noise. Nothing outside this package draws private noise.
 
 A sampler is a frozen value that one exact rational decides; what it draws depends on that and on the entropy alone.
-``SAMPLERS`` names them all: the conformance suite in ``tests/checks`` takes them from there.
+``SAMPLERS`` names them all, and ``SHARES`` what a client of a secure sum draws of each: the conformance suite in
+``tests/checks`` takes them from there.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,8 +17,9 @@ from hushsum import acceleration
 from hushsum.entropy import Entropy
 from hushsum.noise.discrete_gaussian import DiscreteGaussian
 from hushsum.noise.discrete_laplace import DiscreteLaplace
+from hushsum.noise.polya import PolyaShare
 
-__all__ = ["SAMPLERS", "DiscreteGaussian", "DiscreteLaplace", "Sampler", "warm_up"]
+__all__ = ["SAMPLERS", "SHARES", "DiscreteGaussian", "DiscreteLaplace", "PolyaShare", "Sampler", "warm_up"]
 
 
 class Sampler(Protocol):
@@ -54,6 +56,12 @@ class Sampler(Protocol):
 
 SAMPLERS: Final[Mapping[str, Callable[[Fraction], Sampler]]] = MappingProxyType(
     {"discrete-laplace": DiscreteLaplace, "discrete-gaussian": DiscreteGaussian}
+)
+
+#: One of h shares of the noise of that name and scale. Discrete Laplace noise is the sum of h Pólya shares, exactly; h
+#: discrete Gaussians of σ²/h sum to nearly the one of σ² (:mod:`hushsum.privacy.shares` says how nearly).
+SHARES: Final[Mapping[str, Callable[[Fraction, int], Sampler]]] = MappingProxyType(
+    {"discrete-laplace": PolyaShare, "discrete-gaussian": lambda scale, shares: DiscreteGaussian(scale / shares)}
 )
 
 

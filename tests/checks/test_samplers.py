@@ -1,4 +1,4 @@
-"""What every sampler of noise must do. It finds them in ``SAMPLERS``: a new one needs no new test file."""
+"""What every sampler of noise must do. It finds them in ``SAMPLERS`` and ``SHARES``: a new one needs no new file."""
 
 import os
 import subprocess
@@ -11,17 +11,21 @@ import pytest
 from hushsum.acceleration import VARIABLE
 from hushsum.draws import PublicSeed
 from hushsum.entropy import OsEntropy, ReplayableEntropy
-from hushsum.noise import SAMPLERS, Sampler
+from hushsum.noise import SAMPLERS, SHARES, Sampler
 from tests.hushsum.noise.goodness import FALSE_ALARM, p_value
 
 SCALES = (Fraction(1, 2), Fraction(22, 7), Fraction(5000))
+SHARED = ((Fraction(1, 2), 1), (Fraction(22, 7), 5), (Fraction(1053), 80))  # the scale of h shares, and h
 DRAWS = 100_000
 
+EXAMPLES = {f"{name}-{scale}": make(scale) for name, make in SAMPLERS.items() for scale in SCALES} | {
+    f"{name}-{scale}-of-{shares}": make(scale, shares) for name, make in SHARES.items() for scale, shares in SHARED
+}
 
-@pytest.fixture(params=[(name, scale) for name in SAMPLERS for scale in SCALES], ids=lambda p: f"{p[0]}-{p[1]}")
+
+@pytest.fixture(params=EXAMPLES)
 def sampler(request: pytest.FixtureRequest) -> Sampler:
-    name, scale = request.param
-    return SAMPLERS[name](scale)
+    return EXAMPLES[request.param]
 
 
 @pytest.fixture
@@ -45,7 +49,7 @@ def test_draws_have_mean_zero_and_the_stated_variance(sampler: Sampler, key: byt
 
 
 def test_the_stated_distribution_is_symmetric_and_sums_to_one(sampler: Sampler) -> None:
-    k = np.arange(int(50 * sampler.std) + 50)
+    k = np.arange(int(300 * sampler.std) + 50)  # a share's tail is long for its standard deviation
     right, left = sampler.log_probability(k), sampler.log_probability(-k)
     assert np.array_equal(right, left)
     assert 2 * np.exp(right).sum() - np.exp(right[0]) == pytest.approx(1, abs=1e-9)
@@ -113,8 +117,9 @@ FORK = """
 import os, sys
 from fractions import Fraction
 from hushsum.entropy import OsEntropy
-from hushsum.noise import SAMPLERS
-sampler, entropy = SAMPLERS[sys.argv[1]](Fraction(10**6)), OsEntropy()
+from hushsum.noise import SAMPLERS, SHARES
+sampler = SHARES[sys.argv[2]](Fraction(10**6), 3) if sys.argv[1] == "share" else SAMPLERS[sys.argv[2]](Fraction(10**6))
+entropy = OsEntropy()
 sampler.sample(100, entropy)  # whatever it keeps is there before the fork
 child = os.fork()
 print(sampler.sample(100, entropy).tolist(), flush=True)
@@ -124,9 +129,11 @@ if child:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this platform")
-@pytest.mark.parametrize("name", SAMPLERS)
-def test_two_sides_of_a_fork_draw_different_noise(name: str) -> None:
-    run = subprocess.run([sys.executable, "-c", FORK, name], capture_output=True, text=True, timeout=60, check=True)
+@pytest.mark.parametrize(
+    "what", [("whole", name) for name in SAMPLERS] + [("share", name) for name in SHARES], ids="-".join
+)
+def test_two_sides_of_a_fork_draw_different_noise(what: tuple[str, str]) -> None:
+    run = subprocess.run([sys.executable, "-c", FORK, *what], capture_output=True, text=True, timeout=60, check=True)
     draws = run.stdout.splitlines()
     assert len(draws) == 2
     assert draws[0] != draws[1]

@@ -10,13 +10,16 @@ FALSE_ALARM = 1e-6  # of one test; the expected counts below are large enough fo
 EXPECTED_MIN = 200.0
 BINS_MAX = 60
 BINS_FEW = 5
+REACH_MAX = 10**6
 
 
 def p_value(sampler: Sampler, draws: npt.NDArray[np.int64]) -> float:
     """The probability that draws of exactly the stated distribution fit it as badly as these."""
     reach = int(40 * sampler.std) + 40  # what lies beyond is below e^-40: it joins the outermost bins
-    support = np.arange(-reach, reach + 1, dtype=np.int64)
-    cumulative = np.cumsum(np.exp(sampler.log_probability(support)))
+    cumulative = _cumulative(sampler, reach)
+    while cumulative[-1] < 1 - 1e-9 and reach < REACH_MAX:  # a share is nearly always 0: its tail is long for its std
+        reach *= 2
+        cumulative = _cumulative(sampler, reach)
     assert abs(cumulative[-1] - 1) < 1e-9, f"the stated probabilities sum to {cumulative[-1]}"
     edges = _edges(cumulative * len(draws), max(EXPECTED_MIN, len(draws) / BINS_MAX))
     if len(edges) < BINS_FEW:  # nearly all draws are one value: the others still tell
@@ -26,6 +29,11 @@ def p_value(sampler: Sampler, draws: npt.NDArray[np.int64]) -> float:
     observed = np.bincount(np.searchsorted(edges, places, side="left"), minlength=len(edges))
     statistic = float(((observed - expected) ** 2 / expected).sum())
     return float(chi2.sf(statistic, len(edges) - 1))
+
+
+def _cumulative(sampler: Sampler, reach: int) -> npt.NDArray[np.float64]:
+    """The stated P(≤ k) of k from −reach to reach."""
+    return np.cumsum(np.exp(sampler.log_probability(np.arange(-reach, reach + 1, dtype=np.int64))))
 
 
 def _edges(cumulative: npt.NDArray[np.float64], weight: float) -> npt.NDArray[np.int64]:
