@@ -9,6 +9,7 @@ from edge_client.errors import PolicyError, SettingsError
 from hushsum.canonical import real, real_text
 from hushsum.errors import CanonicalError, GuaranteeError
 from hushsum.plan import Plan
+from hushsum.privacy.guarantee import CENTRAL, MODES, SECURE
 from hushsum.privacy.relation import CLIENT, UNITS
 from hushsum.privacy.spec import PARTICIPATIONS, PROTECTED
 from hushsum.privacy.verifier import verify
@@ -25,9 +26,12 @@ class Policy:
 
     Attributes:
         max_epsilon: The largest ε of a window and unit that a plan may have; above 0.
-        max_delta: The largest δ; 0 demands pure plans. It has a default, for with a large δ a small ε says nothing.
+        max_delta: The largest δ; 0 demands pure plans, of which secure ones are none, for their protocol may fail. It
+            has a default, for with a large δ a small ε says nothing.
         unit: Whom a plan must protect: ``client`` refuses plans that protect single records alone.
         participation: ``protected`` refuses plans under which it is no secret that this device takes part.
+        mode: ``secure`` refuses plans whose service is trusted with what this device sends.
+        directory: Whether a secure plan must name a directory of clients, so that no server can make up their keys.
 
     Raises:
         SettingsError: A rule holds what it must not.
@@ -37,6 +41,8 @@ class Policy:
     max_delta: _Number | None = Fraction(1, 10**5)
     unit: str | None = None
     participation: str | None = None
+    mode: str | None = None
+    directory: bool = False
 
     def __post_init__(self) -> None:
         epsilon = _exact("max_epsilon", self.max_epsilon, "a number above 0")
@@ -48,9 +54,12 @@ class Policy:
         for name, came, known in (
             ("unit", self.unit, UNITS),
             ("participation", self.participation, PARTICIPATIONS),
+            ("mode", self.mode, MODES),
         ):
             if came not in {None, *known}:
                 raise SettingsError(f"{name}: got {came!r}, expected {' or '.join(map(repr, known))}")
+        if not isinstance(self.directory, bool):
+            raise SettingsError(f"directory: got {self.directory!r}, expected True or False")
 
     @property
     def epsilon_limit(self) -> Fraction | None:
@@ -71,7 +80,7 @@ class Policy:
         privacy = plan.privacy
         for name, asked, limit in (
             ("epsilon", privacy.epsilon, self.epsilon_limit),
-            ("delta", privacy.delta, self.delta_limit),
+            ("delta", plan.guarantee.delta, self.delta_limit),  # with what a secure sum's failure takes
         ):
             if limit is not None and asked > limit:
                 text = f"{name} {real_text(asked)} per window and {privacy.unit}"
@@ -82,11 +91,23 @@ class Policy:
         if self.participation == PROTECTED != privacy.participation:
             asked_for = f"participation {privacy.participation!r}, under which it is no secret that a device takes part"
             raise PolicyError("participation", asked_for, "participation 'protected', of which no release tells")
+        self._check_mode(plan)
         try:
             verify(privacy.mechanism, plan.family.sensitivity, privacy.claim)
         except GuaranteeError as error:
             allowed = "only a mechanism that supports what the plan claims"
             raise PolicyError("mechanism", f"one that does not ({error})", allowed) from error
+
+    def _check_mode(self, plan: Plan) -> None:
+        cohort = plan.privacy.cohort
+        if self.mode == SECURE != plan.privacy.mode:
+            asked = f"mode {plan.privacy.mode!r}, in which the service sees what a device sends"
+            raise PolicyError("mode", asked, "mode 'secure', in which it sees sums of many devices alone")
+        if self.mode == CENTRAL != plan.privacy.mode:
+            raise PolicyError("mode", f"mode {plan.privacy.mode!r}", "mode 'central'")
+        if self.directory and cohort is not None and not cohort.directory:
+            asked = "a secure sum without a directory, whose server is trusted to pass on keys"
+            raise PolicyError("directory", asked, "one whose plan names a directory of clients")
 
 
 def _exact(rule: str, value: _Number | None, expected: str) -> Fraction | None:

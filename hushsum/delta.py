@@ -21,6 +21,7 @@ from hushsum.errors import DeltaError, Reason
 from hushsum.families import Increments, Records
 from hushsum.labels import DELTA_DIGEST
 from hushsum.plan import Plan
+from hushsum.privacy.guarantee import CENTRAL
 from hushsum.privacy.spec import PUBLIC
 from hushsum.varint import Reader, varint, zigzag
 
@@ -88,32 +89,47 @@ class Delta:
             parts += [bytes([encoding]), varint(len(packed)), packed]
         return b"".join(parts)
 
-    @classmethod
-    def unpack(cls, data: bytes, plan: Plan) -> "Delta":
+    @staticmethod
+    def unpack(data: bytes, plan: Plan) -> "Delta":
         """The delta of packed bytes, with every check that needs only the plan (PRIVACY: range checks).
 
         Raises:
-            DeltaError: With its reason; nothing is allocated before its size was checked.
+            DeltaError: With its reason; nothing is allocated before its size was checked. ``wrong_mode``: the plan's
+                deltas never leave a device (see :func:`unpack_at_home`).
         """
-        if len(data) > plan.delta_bytes_max:
-            raise DeltaError(Reason.TOO_LARGE, f"{len(data)} bytes, expected at most {plan.delta_bytes_max}")
-        reader, header = _read_header(data)
-        if header.plan_id != plan.id:
-            came, expected = header.plan_id.hex()[:12], plan.hex_id[:12]
-            raise DeltaError(Reason.WRONG_PLAN, f"plan {came}, expected {expected}")
-        runs = reader.varint()
-        if runs == 0 and not shows_presence(plan):
-            raise DeltaError(Reason.EMPTY, "a delta without records")
-        if runs > plan.counters_shape[0]:
-            raise DeltaError(Reason.MALFORMED, f"{runs} runs for {plan.counters_shape[0]} classes")
-        delta = cls(header.plan_id, header.window, header.id, tuple(_unpack_runs(reader, plan, runs)))
-        reader.finish()
-        return delta
+        if plan.privacy.mode != CENTRAL:
+            raise DeltaError(Reason.WRONG_MODE, f"mode {plan.privacy.mode!r}, whose deltas no service may see")
+        return unpack_at_home(data, plan)
+
+
+def unpack_at_home(data: bytes, plan: Plan) -> Delta:
+    """The delta that a device packed itself and kept; whatever the plan's mode, for there it leaves nobody's hands.
+
+    Raises:
+        DeltaError: As :meth:`Delta.unpack`, but for the mode.
+    """
+    if len(data) > plan.delta_bytes_max:
+        raise DeltaError(Reason.TOO_LARGE, f"{len(data)} bytes, expected at most {plan.delta_bytes_max}")
+    reader, header = _read_header(data)
+    if header.plan_id != plan.id:
+        came, expected = header.plan_id.hex()[:12], plan.hex_id[:12]
+        raise DeltaError(Reason.WRONG_PLAN, f"plan {came}, expected {expected}")
+    runs = reader.varint()
+    if runs == 0 and not shows_presence(plan):
+        raise DeltaError(Reason.EMPTY, "a delta without records")
+    if runs > plan.counters_shape[0]:
+        raise DeltaError(Reason.MALFORMED, f"{runs} runs for {plan.counters_shape[0]} classes")
+    delta = Delta(header.plan_id, header.window, header.id, tuple(_unpack_runs(reader, plan, runs)))
+    reader.finish()
+    return delta
 
 
 def shows_presence(plan: Plan) -> bool:
-    """Whether the plan's clients show that they take part, by one delta of 0 runs a window, records or none."""
-    return plan.privacy.participation == PUBLIC
+    """Whether the plan's clients show that they take part, by one delta of 0 runs a window, records or none.
+
+    In mode ``secure`` they show it by taking part in a round.
+    """
+    return plan.privacy.mode == CENTRAL and plan.privacy.participation == PUBLIC
 
 
 def presence(plan: Plan, *, window: int, id: DeltaId) -> Delta:

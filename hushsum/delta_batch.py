@@ -17,6 +17,7 @@ from hushsum.delta import Delta, shows_presence
 from hushsum.families.packed import RowsPacked
 from hushsum.labels import DELTA_DIGEST
 from hushsum.plan import Plan
+from hushsum.privacy.guarantee import CENTRAL
 
 Bytes = npt.NDArray[np.uint8]
 Int64 = npt.NDArray[np.int64]
@@ -120,13 +121,15 @@ class DeltaReader:
 
 
 def reader_of(plan: Plan) -> DeltaReader | None:
-    """What reads a plan's deltas in compiled loops; None where they do not run, or not for its family.
+    """What reads a plan's deltas in compiled loops; None where they do not run, or not for its family or mode.
 
     Raises:
         AccelerationError: See :func:`hushsum.acceleration.enabled`.
     """
     if not isinstance(plan.family, RowsPacked) or not acceleration.enabled():
         return None
+    if plan.privacy.mode != CENTRAL:
+        return None  # Delta.unpack refuses each
     rows, width = plan.family.shape
     if rows * width >= 2**31 or (width - 1).bit_length() > _BITS_MAX:
         return None

@@ -30,6 +30,7 @@ _START: Final = len(_MAGIC) + 2
 _HEADER_BYTES_MAX: Final = 1 << 16
 _CHECKSUM_BYTES: Final = 32
 _ITEM_BYTES: Final = (2, 4, 8)
+_SECURE: Final = ("submissions", "cohorts")
 _ACCOUNTING: Final = {True: "ledger", False: "unaccounted"}
 
 
@@ -42,12 +43,16 @@ class Header:
         window: Of a tumbling release; None otherwise.
         shape: Of the counters: (classes, shape of the family...).
         accounted: Whether a ledger was charged.
+        submissions: How many clients are in a secure sum; None in other modes.
+        cohorts: Of how many cohorts it is; None in other modes.
     """
 
     kind: str
     window: int | None
     shape: tuple[int, ...]
     accounted: bool
+    submissions: int | None = None
+    cohorts: int | None = None
 
 
 def encode(plan: Plan, header: Header, values: Counters) -> bytes:
@@ -67,6 +72,9 @@ def encode(plan: Plan, header: Header, values: Counters) -> bytes:
     }
     if header.window is not None:
         fields["window"] = header.window
+    for key in _SECURE:
+        if (number := getattr(header, key)) is not None:
+            fields[key] = number
     body = _MAGIC + RELEASE_FORMAT.to_bytes(2, "big")
     for part in (canonical.encode(fields), plan.bundle, canonical.encode(plan.guarantee.to_fields())):
         body += len(part).to_bytes(4, "big") + part
@@ -101,6 +109,7 @@ def _decode(body: bytes, counters_max: int) -> tuple[Plan, Header, Counters]:
     header, item_bytes = _header(Table(canonical.decode(header_bytes), "header"))
     if header.shape != plan.counters_shape:
         raise ReleaseError(f"counters of shape {header.shape}, expected {plan.counters_shape}")
+    check_secure(plan, header)
     return plan, header, _values(body[at:], size + plan.counters_shape[0], item_bytes)
 
 
@@ -114,8 +123,28 @@ def _header(table: Table) -> tuple[Header, int]:
     if item_bytes not in _ITEM_BYTES:
         raise PlanError("header.item_bytes", item_bytes, "2, 4 or 8")
     accounting = table.choice("accounting", built=tuple(_ACCOUNTING.values()))
+    numbers = [table.integer(key, low=0) if table.has(key) else None for key in _SECURE]
     table.finish()
-    return Header(kind, window, tuple(shape), accounting == _ACCOUNTING[True]), item_bytes
+    return Header(kind, window, tuple(shape), accounting == _ACCOUNTING[True], *numbers), item_bytes
+
+
+def check_secure(plan: Plan, header: Header) -> None:
+    """Refuses numbers of submissions and cohorts that no release of the plan has.
+
+    Raises:
+        ReleaseError: They stand in a release of mode ``central``, or are missing or impossible in one of ``secure``.
+    """
+    cohort, submissions, cohorts = plan.privacy.cohort, header.submissions, header.cohorts
+    came = f"{submissions} submissions of {cohorts} cohorts in a {header.kind} release"
+    if cohort is None:
+        if submissions is not None or cohorts is not None:
+            raise ReleaseError(f"{came} of mode 'central', expected neither")
+        return
+    if submissions is None or cohorts is None or header.kind != TUMBLING:
+        raise ReleaseError(f"{came} of mode 'secure', expected both, of a window")
+    least, most = cohorts * cohort.survivors_min, cohorts * cohort.size
+    if not 0 <= least <= submissions <= most:
+        raise ReleaseError(f"{came}, expected {least} to {most}")
 
 
 def _checked_body(data: bytes) -> bytes:

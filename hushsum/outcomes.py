@@ -12,6 +12,7 @@ from typing import Final
 from hushsum import canonical
 from hushsum.entropy import Entropy
 from hushsum.plan import Plan
+from hushsum.privacy.guarantee import SECURE
 from hushsum.privacy.spec import PUBLIC
 from hushsum.releases import Release, draw
 from hushsum.sketch import Sketch
@@ -55,8 +56,11 @@ def decide(sketch: Sketch, *, kind: str, window: int, clients: int, entropy: Ent
         clients: The exact number of clients that are in it; looked at where the plan has ``min_clients`` alone.
         entropy: Of all noise: first of the number of clients where it has some, then, once that is enough, of the
             counters.
+
+    Raises:
+        GuaranteeError: The plan is of mode ``secure``: no window of it is drawn here, and none is withheld.
     """
-    if _enough(sketch.plan, clients, entropy):
+    if sketch.plan.privacy.mode == SECURE or _enough(sketch.plan, clients, entropy):
         return draw(sketch, kind=kind, window=window, entropy=entropy, accounted=True)
     return Withheld(sketch.plan.id, kind, window)
 

@@ -10,7 +10,6 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from fractions import Fraction
 from functools import cached_property
 from math import prod
 from os import PathLike
@@ -24,13 +23,14 @@ from hushsum import canonical
 from hushsum.canonical import shown
 from hushsum.collection import Collection
 from hushsum.delta_sizes import DeltaSizes
-from hushsum.errors import CanonicalError, PlanError, RecordError
+from hushsum.errors import CanonicalError, GuaranteeError, PlanError, RecordError
 from hushsum.families import FAMILIES, Family, RecordSchema, VectorRecords
 from hushsum.parameters import Parameters
 from hushsum.privacy.account import Limits
 from hushsum.privacy.guarantee import Guarantee
 from hushsum.privacy.numerals import numeral
 from hushsum.privacy.spec import PUBLIC, PrivacySpec
+from hushsum.privacy.words import Words, words_of
 from hushsum.schedule import Schedule
 from hushsum.schema import Table
 
@@ -86,9 +86,12 @@ class Plan:
         if (total := max(1, len(collection.classes)) * prod(family.shape)) > _COUNTERS_MAX:
             raise PlanError("record.classes", f"{total} counters in all classes", f"at most {_COUNTERS_MAX}")
         schedule = Schedule.from_table(top.table("window"))
-        promise = PrivacySpec.from_table(top.table("privacy"), family.sensitivity, schedule.min_clients)
+        counters = total + max(1, len(collection.classes))
+        promise = PrivacySpec.from_table(top.table("privacy"), family.sensitivity, schedule.min_clients, counters)
         if promise.participation == PUBLIC:
             schedule.check_shown()
+        if promise.cohort is not None:
+            schedule.check_rounds(promise.cohort.wait_ms)
         fields = {"name": name, "collection": collection, "family": family, "privacy": promise, "window": schedule}
         used = arrays.only(family.digests)
         if arrays is not parameters and len(used) < len(arrays):
@@ -96,6 +99,8 @@ class Plan:
         for field, value in {**fields, "parameters": used}.items():
             object.__setattr__(self, field, value)  # frozen for everybody else
         self.delta_sizes.check()
+        if promise.cohort is not None:
+            _ = self.words  # a sum that no vector holds is refused here
 
     @classmethod
     def from_fields(cls, fields: object, parameters: Iterable[npt.ArrayLike] | Parameters = ()) -> "Plan":
@@ -196,23 +201,14 @@ class Plan:
 
         Args:
             changes: Keys and values; None leaves a key out, such as ``min_clients_share`` for public participation.
+                With another ``mode``, those that belong to the old one alone are left out.
 
         Raises:
             PlanError: With the key, what came and what was expected.
         """
         fields = self.to_fields()
-        privacy = {**self.privacy.to_fields(), **changes}
         del fields["format"]
-        if changes.get("mechanism") is None:
-            del privacy["mechanism"]
-        for key, total, old in (
-            ("epsilon", "total_epsilon", self.privacy.total_epsilon),
-            ("delta", "total_delta", self.privacy.total_delta),
-        ):
-            if total not in changes and key in changes and _passes(changes[key], old):
-                privacy[total] = changes[key]
-        written = {key: value for key, value in privacy.items() if value is not None}
-        return Plan.from_fields({**fields, "privacy": written}, self.parameters)
+        return Plan.from_fields({**fields, "privacy": self.privacy.changed(changes)}, self.parameters)
 
     @cached_property
     def _bytes(self) -> bytes:
@@ -242,6 +238,18 @@ class Plan:
     def limits(self) -> Limits:
         """The limits of the plan's population, as the plan declares them."""
         return self.privacy.limits
+
+    @cached_property
+    def words(self) -> Words:
+        """The vector that a client of a secure sum sends: how many bits each counter has, and how they are packed.
+
+        Raises:
+            GuaranteeError: The plan is of another mode.
+            PlanError: No vector of the format holds the cohort's sum.
+        """
+        if self.privacy.cohort is None:
+            raise GuaranteeError(f"plan {self.name!r} is of mode {self.privacy.mode!r}: it has no secure sum")
+        return words_of(self.family.sensitivity, self.family.shape, self.counters_shape[0], self.privacy)
 
     @cached_property
     def delta_sizes(self) -> DeltaSizes:
@@ -275,13 +283,6 @@ class Plan:
 def plan_id_of(bundle: bytes) -> bytes:
     """The id that a bundle claims, unread: SHA-256 of its canonical bytes, which name the arrays after them."""
     return hashlib.sha256(bundle.partition(_BREAK)[0]).digest()
-
-
-def _passes(value: object, limit: Fraction) -> bool:
-    try:
-        return canonical.real(value) > limit
-    except CanonicalError:
-        return False  # whoever reads the key refuses it by its name
 
 
 def _refuse_unused(arrays: Parameters, used: Parameters) -> None:

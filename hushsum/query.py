@@ -15,7 +15,13 @@ Counters = npt.NDArray[np.int64]
 
 
 def kernel_sum(
-    plan: Plan, counters: Counters, queries: Any, *, label: str | None = None, groups: int | None = None
+    plan: Plan,
+    counters: Counters,
+    queries: Any,
+    *,
+    label: str | None = None,
+    groups: int | None = None,
+    submissions: int | None = None,
 ) -> Answer:
     """Estimates of Σ k(x, q) over all records, or over those of one class.
 
@@ -25,6 +31,7 @@ def kernel_sum(
         queries: (m, d), or m sets.
         label: Of the class; None: all of them together, whose noise adds up.
         groups: The median of the means of so many groups of rows, instead of the mean.
+        submissions: Of a secure sum, see :func:`noise_variance`.
 
     Raises:
         RecordError: The queries cannot be used, or the plan has no such class.
@@ -32,8 +39,20 @@ def kernel_sum(
     """
     chosen = _classes(plan, label)
     summed = counters[chosen.start] if chosen.stop - chosen.start == 1 else counters[chosen].sum(axis=0)
-    variance = (chosen.stop - chosen.start) * plan.privacy.mechanism.noise().variance
+    variance = (chosen.stop - chosen.start) * noise_variance(plan, submissions)
     return plan.family.answer(summed, queries, noise_variance=variance, groups=groups)
+
+
+def noise_variance(plan: Plan, submissions: int | None = None) -> float:
+    """The variance of the noise on one counter.
+
+    Args:
+        plan: Of the release.
+        submissions: How many clients are in it, in mode ``secure``: each drew a share of 1/h of the noise, so that 0
+            of them left none. None: all noise was drawn whole, or as exactly h shares, the least that a sum may have.
+    """
+    noise, h = plan.privacy.mechanism.noise(), plan.privacy.mechanism.honest_survivors
+    return noise.variance if h is None or submissions is None else noise.variance * submissions / h
 
 
 def count(plan: Plan, counts: Counters, *, label: str | None = None) -> float:
@@ -41,10 +60,11 @@ def count(plan: Plan, counts: Counters, *, label: str | None = None) -> float:
     return float(counts[_classes(plan, label)].sum()) / plan.privacy.mechanism.count_scale
 
 
-def count_std_error(plan: Plan, *, label: str | None = None) -> float:
-    """The standard error of :func:`count`, from the mechanism alone."""
-    chosen, mechanism = _classes(plan, label), plan.privacy.mechanism
-    return math.sqrt(chosen.stop - chosen.start) * mechanism.noise().std / mechanism.count_scale
+def count_std_error(plan: Plan, *, label: str | None = None, submissions: int | None = None) -> float:
+    """The standard error of :func:`count`, from the mechanism alone (and ``submissions``, in mode ``secure``)."""
+    chosen = _classes(plan, label)
+    variance = noise_variance(plan, submissions)
+    return math.sqrt((chosen.stop - chosen.start) * variance) / plan.privacy.mechanism.count_scale
 
 
 def density(
@@ -55,14 +75,15 @@ def density(
     *,
     label: str | None = None,
     groups: int | None = None,
+    submissions: int | None = None,
 ) -> Answer:
     """Estimates of the mean kernel Σ k(x, q)/n, both parts noisy, over all records or those of one class.
 
     The number of records is taken as at least 1. The standard error is that of a ratio to first order (delta method).
     """
     records = max(count(plan, counts, label=label), 1.0)
-    answer = kernel_sum(plan, counters, queries, label=label, groups=groups).over(records)
-    of_count = count_std_error(plan, label=label) / records
+    answer = kernel_sum(plan, counters, queries, label=label, groups=groups, submissions=submissions).over(records)
+    of_count = count_std_error(plan, label=label, submissions=submissions) / records
     return replace(answer, std_error=np.hypot(answer.std_error, answer.value * of_count))
 
 
@@ -76,10 +97,13 @@ def _classes(plan: Plan, label: str | None) -> slice:
     return slice(index, index + 1)
 
 
-def noise_std_error(plan: Plan) -> float:
+def noise_std_error(plan: Plan, submissions: int | None = None) -> float:
     """The part of an answer's standard error that is noise, from the plan alone; of one class, where it has classes.
+
+    In mode ``secure`` it is that of a sum with exactly h survivors, the least that there can be, unless ``submissions``
+    says how many: more survivors add noise.
 
     For the hashed family and pure ε it is √(2R)·(1 + c/R)/ε in records, which grows with R (MATH: central noise; RACE,
     Theorem 3.4); with δ above 0 it is √((1 + c²/R)/(2ρ)), which does not.
     """
-    return math.sqrt(plan.family.answer_variance(plan.privacy.mechanism.noise().variance))
+    return math.sqrt(plan.family.answer_variance(noise_variance(plan, submissions)))

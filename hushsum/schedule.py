@@ -40,9 +40,9 @@ class Schedule:
         Raises:
             PlanError: With the key, what came and what was expected.
         """
-        length = _duration(table, "length", "1h", low_ms=1)
+        length = duration(table, "length", "1h", low_ms=1)
         epoch = _epoch(table)
-        lateness = _duration(table, "lateness", "5m", low_ms=0)
+        lateness = duration(table, "lateness", "5m", low_ms=0)
         table.choice("time", built=["event"], known=["arrival"], default="event")
         table.choice("release", built=["tumbling"], known=["cumulative"], default="tumbling")
         min_clients = table.integer("min_clients", low=0, default=0)
@@ -53,9 +53,9 @@ class Schedule:
         """Every key of ``[window]``, canonical."""
         epoch = datetime.fromtimestamp(self.epoch_ms // 1000, UTC)
         return {
-            "length": _duration_text(self.length_ms),
+            "length": duration_text(self.length_ms),
             "epoch": epoch.strftime(_EPOCH_FORM),
-            "lateness": _duration_text(self.lateness_ms),
+            "lateness": duration_text(self.lateness_ms),
             "time": "event",
             "release": "tumbling",
             "min_clients": self.min_clients,
@@ -68,11 +68,24 @@ class Schedule:
             PlanError: Windows shorter than a minute, or a lateness of more than 64 of them.
         """
         if self.length_ms < _SHOWN_LENGTH_MS:
-            expected = f"at least '{_duration_text(_SHOWN_LENGTH_MS)}' where participation is public"
-            raise PlanError("window.length", _duration_text(self.length_ms), expected)
+            expected = f"at least '{duration_text(_SHOWN_LENGTH_MS)}' where participation is public"
+            raise PlanError("window.length", duration_text(self.length_ms), expected)
         if self.lateness_ms > (most := _SHOWN_LATENESS_MAX * self.length_ms):
-            expected = f"at most {_SHOWN_LATENESS_MAX} windows ('{_duration_text(most)}') where participation is public"
-            raise PlanError("window.lateness", _duration_text(self.lateness_ms), expected)
+            expected = f"at most {_SHOWN_LATENESS_MAX} windows ('{duration_text(most)}') where participation is public"
+            raise PlanError("window.lateness", duration_text(self.lateness_ms), expected)
+
+    def check_rounds(self, wait_ms: int) -> None:
+        """Refuses a lateness in which no secure sum fits: its round begins when the window has ended.
+
+        Args:
+            wait_ms: The longest wait for a cohort to fill.
+
+        Raises:
+            PlanError: The lateness is shorter than that.
+        """
+        if self.lateness_ms < wait_ms:
+            expected = f"at least privacy.secure.cohort_wait ('{duration_text(wait_ms)}'), in which a cohort fills"
+            raise PlanError("window.lateness", duration_text(self.lateness_ms), expected)
 
     def index_at(self, time_ms: int) -> int:
         """The index of the window that holds a time, in ms since 1970 UTC; negative before the epoch."""
@@ -87,7 +100,12 @@ class Schedule:
         return self.start_ms(index + 1)
 
 
-def _duration(table: Table, key: str, default: str, *, low_ms: int) -> int:
+def duration(table: Table, key: str, default: str, *, low_ms: int) -> int:
+    """The milliseconds of a duration such as ``90s``, at least ``low_ms`` and at most ten years.
+
+    Raises:
+        PlanError: With the key, what came and what was expected.
+    """
     text = table.text(key, default)
     match = _DURATION.fullmatch(text)
     milliseconds = int(match[1]) * _UNITS_MS[match[2]] if match else -1
@@ -97,8 +115,8 @@ def _duration(table: Table, key: str, default: str, *, low_ms: int) -> int:
     return milliseconds
 
 
-def _duration_text(milliseconds: int) -> str:
-    """In the largest unit that divides it: one text for one duration."""
+def duration_text(milliseconds: int) -> str:
+    """A duration in the largest unit that divides it: one text for one duration."""
     if milliseconds == 0:
         return "0s"
     unit = next(unit for unit, size in _UNITS_MS.items() if milliseconds % size == 0)

@@ -10,6 +10,7 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from hushsum import query
 from hushsum.errors import PlanError, RecordError
 from hushsum.families.partition import Partition
 from hushsum.families.partition import heavy as partition_heavy
@@ -59,7 +60,7 @@ def heavy_cells(
     return partition_heavy.heavy_cells(
         family,
         chosen.sum(axis=0),
-        noise_std=math.sqrt(len(chosen)) * plan.privacy.mechanism.noise().std,
+        noise_std=math.sqrt(len(chosen) * query.noise_variance(plan, release.submissions)),
         least=least,
         deviations=deviations,
         cells_max=cells_max,

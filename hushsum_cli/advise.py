@@ -9,12 +9,15 @@ import click
 
 from hushsum_cli.output import ExactNumber, examples, print_json, print_pairs, print_table
 from hushsum_cli.output import as_json as as_json_option
+from hushsum_cli.secure_text import of_advice
 
 if TYPE_CHECKING:
     from hushsum.advice import Advice, Promise, Size
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _LIMITS: Final = {"device_ms": "--device-ms", "delta_kib": "--delta-kib", "memory_mib": "--memory-mib"}
+_SENT: Final = "delta: of one record; a client's: of all that it sends together."
+_SECURE_SENT: Final = "kept: on a device, of one record; upload: a client's in a window, whatever it has."
 _SHOWN: Final = 4  # sizes below a quarter of all that matter are left out of the table
 _KIB: Final = 2**10
 
@@ -114,6 +117,7 @@ def _draw(advice: "Advice", path: Path) -> None:
 def _print(advice: "Advice", plot: Path | None) -> None:
     pairs = [
         *_expected(advice),
+        *of_advice(advice),
         *_best(advice),
         *_useful(advice),
         *_caveats(advice),
@@ -130,10 +134,12 @@ def _print(advice: "Advice", plot: Path | None) -> None:
         "",
     ]
     print_table(errors, [_errors(advice, size) for size in sizes], title="one standard error of an answer, in records")
-    costs = [first, "delta", "a client's", "device", "window", "release", "µs a record"]
+    secure = advice.plan.privacy.cohort is not None
+    sent = ["kept", "upload"] if secure else ["delta", "a client's"]
+    costs = [first, *sent, "device", "window", "release", "µs a record"]
     print_table(costs, [_costs(size) for size in sizes], title="on the wire, in memory, and time")
     click.echo(
-        "share: of n·k̄, for the plan's own promise. delta: of one record; a client's: of all that it sends together.\n"
+        f"share: of n·k̄, for the plan's own promise. {_SECURE_SENT if secure else _SENT}\n"
         "device: hash parameters; window: exact counters of one; release: the file at most; time: on this machine."
     )
 
@@ -264,7 +270,8 @@ def _costs(size: "Size") -> list[str]:
     costs = size.costs
     return [
         "" if size.rows is None else f"{size.rows:,}",
-        *(_bytes(value) for value in (costs.delta_bytes, costs.client_delta_bytes, costs.device_bytes)),
+        *(_bytes(value) for value in (costs.delta_bytes, costs.upload_bytes or costs.client_delta_bytes)),
+        _bytes(costs.device_bytes),
         *(_bytes(value) for value in (costs.aggregator_bytes, costs.release_bytes)),
         "" if costs.record_seconds is None else f"{1e6 * costs.record_seconds:,.3g}",
     ]

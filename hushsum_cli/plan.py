@@ -8,6 +8,7 @@ import click
 
 from hushsum_cli.output import as_json as as_json_option
 from hushsum_cli.output import examples, print_json, print_pairs
+from hushsum_cli.secure_text import of_plan
 
 if TYPE_CHECKING:
     import numpy as np
@@ -107,6 +108,8 @@ def _print(made: "Plan", *, as_json: bool, note: str = "") -> None:
     noise, sizes = query.noise_std_error(made), _sizes(made)
     if as_json:
         numbers = {"noise_std_error": noise, "kernel_error": made.family.kernel_error, **sizes._asdict()}
+        if made.privacy.cohort is not None:
+            numbers["vector_bytes"] = made.words.bytes
         promised = {"guarantee": made.guarantee.to_fields(), "plan": json.loads(made.to_bytes())}
         print_json({"id": made.hex_id, **numbers, **promised})
         return
@@ -118,9 +121,10 @@ def _print(made: "Plan", *, as_json: bool, note: str = "") -> None:
         *_record(made),
         *_sketch(made),
         ("memory", f"{sizes.counters:,} counters, {_bytes(sizes.sketch_bytes)}"),
-        ("delta", _delta(made, sizes)),
+        *_sent(made, sizes),
         *_kernel_error(made),
         ("promise", _promise(made)),
+        *of_plan(made),
         ("noise", f"{_noise(made)}: ± {noise:,.4g} records on {answer}"),
         *_clients(made),
         ("budget", _budget(made)),
@@ -153,6 +157,11 @@ def _bytes(number: int) -> str:
     if number >= 2**20:
         return f"{number / 2**20:,.1f} MiB"
     return f"{number / 2**10:,.1f} KiB" if number >= 2**10 else f"{number} bytes"
+
+
+def _sent(made: "Plan", sizes: _Sizes) -> Iterator[tuple[str, str]]:
+    if made.privacy.cohort is None:  # else none is sent
+        yield "delta", _delta(made, sizes)
 
 
 def _delta(made: "Plan", sizes: _Sizes) -> str:
@@ -243,7 +252,9 @@ def _clients(made: "Plan") -> Iterator[tuple[str, str]]:
     from hushsum.privacy.numerals import numeral
     from hushsum.privacy.spec import PUBLIC
 
-    if made.privacy.participation == PUBLIC:
+    if made.privacy.cohort is not None:
+        yield "public", "that a client takes part, which each does in every window, with records or without"
+    elif made.privacy.participation == PUBLIC:
         yield "public", "that a client takes part, which each running one does in every window, with records or without"
     least, noise = made.window.min_clients, made.privacy.mechanism.clients_noise()
     if least:

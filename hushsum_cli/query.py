@@ -123,9 +123,11 @@ class _Counts(NamedTuple):
 def _counts(release: "Release") -> _Counts:
     from hushsum.query import count_std_error
 
-    plan = release.plan
-    of_classes = ((label, release.count_of(label), count_std_error(plan, label=label)) for label in plan.classes)
-    return _Counts(release.count, count_std_error(plan), tuple(of_classes))
+    def error(label: str | None = None) -> float:
+        return count_std_error(release.plan, label=label, submissions=release.submissions)
+
+    of_classes = ((label, release.count_of(label), error(label)) for label in release.plan.classes)
+    return _Counts(release.count, error(), tuple(of_classes))
 
 
 def _from_texts(points: tuple[str, ...], plan: "Plan") -> "Floats | list[Ids]":

@@ -122,9 +122,11 @@ def show(*, file: Path, as_json: bool) -> None:
     from hushsum import query
 
     shown = hushsum.load(file)
-    count, error = shown.count, query.count_std_error(shown.plan)
+    count, error = shown.count, query.count_std_error(shown.plan, submissions=shown.submissions)
     if as_json:
         about = {"plan": shown.plan.name, "plan_id": shown.plan.hex_id, "kind": shown.kind, "window": shown.window}
+        if shown.submissions is not None:
+            about |= {"submissions": shown.submissions, "cohorts": shown.cohorts}
         print_json({**about, "count": count, "count_std_error": error, "statement": shown.statement()})
         return
     when = "no window: released in process" if shown.window is None else _window(shown.plan, shown.window)

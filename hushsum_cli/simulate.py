@@ -2,17 +2,30 @@
 
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from hushsum_cli.output import ExactNumber, examples
 from hushsum_cli.output import as_json as as_json_option
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_MODE = "Who draws the noise: the server at the end, or the clients, so that no server sees more than a cohort's sum."
+_DROPOUT_RATE = "Secure mode: the share of the clients that vanish on the way, from 0 to below 0.5.  [default: 0.1]"
+_COHORT = "Secure mode: how many clients sum together. Default: the plan's, or about 100."
+
+
+class _Delta(ExactNumber):
+    """A number of at least 0, kept exactly as it was written."""
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Fraction:
+        """The value of text such as ``1e-6`` or ``0``."""
+        return Fraction(0) if value == "0" else super().convert(value, param, ctx)
 
 
 @click.command(
@@ -22,17 +35,23 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
         "hushsum simulate --data trips.parquet --columns lon,lat --clients 50 --epsilon 0.5",
         "hushsum simulate --epsilon 0.1 --delta 1e-6",
         "hushsum simulate --unit client --records-per-client 5 --clients 4000",
+        "hushsum simulate --mode secure --dropout-rate 0.1",
     ),
 )
 @click.option("--data", type=_FILE, help="Your records: .parquet, .csv or .npy. Default: the pixels of china.jpg.")
 @click.option("--columns", help="Names of the columns of --data to take, with commas. Default: all.")
 @click.option("--label-column", help="For a --plan with classes: the column of --data that holds each record's label.")
 @click.option("--plan", type=_FILE, help="plan.toml or plan.json. Default: one that fits the records.")
+@click.option("--mode", type=click.Choice(["central", "secure"]), default="central", show_default=True, help=_MODE)
+@click.option("--dropout-rate", type=click.FloatRange(0, 0.5, max_open=True), default=0.1, help=_DROPOUT_RATE)
+@click.option("--cohort", type=click.IntRange(3, 10_000), help=_COHORT)
 @click.option("--clients", type=click.IntRange(1), default=200, show_default=True, help="Size of the fleet.")
 @click.option("--deltas", type=click.IntRange(2), default=5000, show_default=True, help="Send at least so many.")
 @click.option("--queries", type=click.IntRange(1), default=2000, show_default=True, help="Hold out so many records.")
 @click.option("--epsilon", type=ExactNumber(), help="ε of the release. Default: the plan's, or 1.")
-@click.option("--delta", type=ExactNumber(), help="δ of the release. Default: the plan's, or 0, which is pure ε.")
+@click.option(
+    "--delta", type=_Delta(), help="δ of the release; 0 is pure ε. Default: the plan's, or 0, or 1e-6 if secure."
+)
 @click.option(
     "--unit", type=click.Choice(["record", "client"]), help="Whom ε protects. Default: the plan's, or record."
 )
@@ -54,14 +73,15 @@ def simulate(*, columns: str | None, as_json: bool, **choices: Any) -> int:
     killed while some deltas are durable but not acknowledged, and started again; the window is sealed and released; the
     release is queried, and compared with the truth. Exits with 1 when a delta was lost or counted twice, or when a
     counter differs.
+
+    In secure mode the clients sum in cohorts, each with its share of the noise inside a masked vector, and some of them
+    vanish at a step of the round; nothing is killed. Exits with 1 when the release without the exact sum of the clients
+    that are in it is anything but the plan's noise, or when what they have spent does not add up.
     """
-    if choices["plan"] is None and (choices["unit"] == "client") != (choices["records_per_client"] is not None):
-        raise click.UsageError("--unit client and --records-per-client M go together")
-    if choices["label_column"] is not None and (choices["data"] is None or choices["plan"] is None):
-        raise click.UsageError("--label-column is for --data and a --plan with classes")
+    _refuse_contradictions(choices)
     from simulator import Settings
     from simulator import simulate as run
-    from simulator.progress import Bars, Quiet
+    from simulator.progress import Bars, Lines, Quiet
     from simulator.summary_table import print_summary
 
     settings = Settings(columns=tuple(columns.split(",")) if columns else (), **choices)
@@ -70,7 +90,7 @@ def simulate(*, columns: str | None, as_json: bool, **choices: Any) -> int:
             with Bars() as bars:
                 summary = run(settings, bars)
         else:
-            summary = run(settings, Quiet())
+            summary = run(settings, Lines() if settings.mode == "secure" else Quiet())
     if as_json:
         click.echo(summary.to_json(), nl=False)
     else:
@@ -79,6 +99,25 @@ def simulate(*, columns: str | None, as_json: bool, **choices: Any) -> int:
     for sentence in violations:
         click.echo(f"hushsum: {sentence}", err=True)
     return 1 if violations else 0
+
+
+def _refuse_contradictions(choices: Mapping[str, Any]) -> None:
+    if choices["plan"] is None and (choices["unit"] == "client") != (choices["records_per_client"] is not None):
+        raise click.UsageError("--unit client and --records-per-client M go together")
+    if choices["label_column"] is not None and (choices["data"] is None or choices["plan"] is None):
+        raise click.UsageError("--label-column is for --data and a --plan with classes")
+    given = {name for name in ("deltas", "dropout_rate", "cohort") if _is_given(name)}
+    secure = choices["mode"] == "secure"
+    if given & {"dropout_rate", "cohort"} and not secure:
+        raise click.UsageError("--dropout-rate and --cohort are for --mode secure")
+    if "deltas" in given and secure:
+        raise click.UsageError("--deltas is for --mode central: with a secure sum no delta leaves its client")
+    if choices["cohort"] is not None and choices["plan"] is not None:
+        raise click.UsageError("--cohort is for a run that makes its own plan: the cohort of --plan is in the plan")
+
+
+def _is_given(option: str) -> bool:
+    return click.get_current_context().get_parameter_source(option) is not ParameterSource.DEFAULT
 
 
 @contextmanager

@@ -50,3 +50,10 @@ def model_plan(**changes: Mapping[str, object]) -> Plan:
 def client_plan(records_per_client: int = 3) -> Plan:
     """A small plan of unit client."""
     return small_plan(privacy={"unit": "client", "records_per_client": records_per_client})
+
+
+def secure_plan(cohort: Mapping[str, object] | None = None, **changes: Mapping[str, object]) -> Plan:
+    """A small plan of mode secure, pure unless it has a delta: of ten clients one may be corrupt and one vanish."""
+    keys = {"cohort": 10, "corrupt": "0.1", "dropout": "0.1", **(cohort or {})}
+    privacy = {"mode": "secure", "total_delta": "0.000001", "secure": keys, **changes.pop("privacy", {})}
+    return small_plan(privacy=privacy, **changes)

@@ -148,7 +148,10 @@ class _Adviser:
 
     def _noise(self, index: int, rows: int | None) -> float:
         plan = with_rows(self._plans[index], rows)
-        return math.sqrt(plan.privacy.mechanism.noise().variance * self._hashing.noise_weight(plan.family))
+        cohort, variance = plan.privacy.cohort, plan.privacy.mechanism.noise().variance
+        if cohort is not None:
+            variance *= self._guesses.cohorts(cohort)  # each has the noise of its own h survivors
+        return math.sqrt(variance * self._hashing.noise_weight(plan.family))
 
     def _best(self, index: int, ladder: list[Size]) -> int | None:
         """The rows with the least error, of those that are allowed, between the powers of two as well."""

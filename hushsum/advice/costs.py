@@ -25,6 +25,8 @@ _DELTAS: Final = 4  # that a mean is taken of
 _TIMED_RECORDS: Final = 16
 _TIMED: Final = 3  # of which the quickest counts
 _ID: Final = DeltaId(2**63, 1000)
+# Of a secure sum, about: keys, signatures and bitmaps; a sealed share, and one that is shown, for each neighbour.
+_KEYS, _SHARES = 500, 48 + 17
 _KIB, _MIB = 2.0**10, 2.0**20
 
 
@@ -39,6 +41,8 @@ class Costs:
         aggregator_bytes: The exact counters of one open window.
         release_bytes: Of a ``.hush`` file, at most.
         record_seconds: Hashing one record, on the machine that advises; None without a clock.
+        upload_bytes: What a client of a secure sum sends in a window, whatever it has: its masked vector, and shares of
+            masks for each neighbour. None in mode ``central``, where it sends deltas.
     """
 
     delta_bytes: float
@@ -47,6 +51,7 @@ class Costs:
     aggregator_bytes: float
     release_bytes: float
     record_seconds: float | None
+    upload_bytes: float | None = None
 
     def times(self, factor: float) -> "Costs":
         """In proportion."""
@@ -56,6 +61,7 @@ class Costs:
             device_bytes=self.device_bytes * factor,
             aggregator_bytes=self.aggregator_bytes * factor,
             release_bytes=self.release_bytes * factor,
+            upload_bytes=None if self.upload_bytes is None else self.upload_bytes * factor,
             record_seconds=None if self.record_seconds is None else self.record_seconds * factor,
         )
 
@@ -83,7 +89,7 @@ class Allowance:
         """Which of these a size exceeds, by name."""
         asked = {
             "device_ms": 1e3 * (costs.record_seconds or 0.0),
-            "delta_kib": costs.delta_bytes / _KIB,
+            "delta_kib": costs.delta_bytes / _KIB if costs.upload_bytes is None else 0.0,  # no delta is sent
             "memory_mib": costs.aggregator_bytes / _MIB,
         }
         return tuple(name for name, value in asked.items() if value > getattr(self, name))
@@ -127,7 +133,12 @@ class Costing:
         # A counter is at most as large as all records make it, and noise is hardly ever ten times its deviation.
         largest = self._records * plan.family.sensitivity.linf + 10 * plan.privacy.mechanism.noise().std
         item = next((size for size in (2, 4) if largest < 2.0 ** (8 * size - 1)), 8)
-        return {"aggregator_bytes": 8.0 * counters, "release_bytes": float(item * counters + len(plan.bundle))}
+        sizes = {"aggregator_bytes": 8.0 * counters, "release_bytes": float(item * counters + len(plan.bundle))}
+        cohort = plan.privacy.cohort
+        if cohort is not None:
+            neighbours = min(cohort.degree, cohort.size - 1)
+            sizes["upload_bytes"] = float(plan.words.bytes + _KEYS + _SHARES * neighbours)
+        return sizes
 
     def _delta_bytes(self, plan: Plan, together: int) -> float:
         sizes = []

@@ -58,7 +58,11 @@ def concentrated(plan: Plan) -> Plan | PlanError:
     if plan.privacy.delta:
         return plan
     try:
-        return plan.replace_privacy(delta=DELTA, total_delta=DELTA)
+        if plan.privacy.cohort is None:
+            return plan.replace_privacy(delta=DELTA, total_delta=DELTA)
+        # What is kept of δ for failures of the protocol makes the ledger count a little more than ε.
+        total = max(plan.privacy.total_epsilon, 2 * plan.privacy.epsilon)
+        return plan.replace_privacy(delta=DELTA, total_delta=DELTA, total_epsilon=total)
     except PlanError as error:
         return error
 

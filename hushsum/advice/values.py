@@ -8,6 +8,7 @@ from hushsum.advice.costs import Allowance, Costs
 from hushsum.advice.sizes import rows_of
 from hushsum.canonical import real_text
 from hushsum.plan import Plan
+from hushsum.privacy.cohort import Cohort
 
 #: An answer is called useful here where noise is at most this share of it.
 USEFUL: float = 0.1
@@ -37,6 +38,10 @@ class Guesses:
         """n·k̄: a typical answer, in records."""
         return self.records * self.density
 
+    def cohorts(self, cohort: Cohort) -> int:
+        """Into how many cohorts of a secure sum the clients fall, at least one."""
+        return -(-self.clients // cohort.size)
+
 
 @dataclass(frozen=True)
 class Size:
@@ -45,7 +50,8 @@ class Size:
     Attributes:
         rows: R, or P of the fourier family; None for a family without.
         hashing: The standard error of an answer that is due to hashing.
-        noises: That which is due to noise, for each promise.
+        noises: That which is due to noise, for each promise; of secure sums with exactly h survivors in each cohort,
+            the fewest whose noise the promise counts.
         costs: What it costs.
         exceeds: Which of what is allowed it exceeds, by name.
     """
@@ -137,6 +143,21 @@ class Advice:
         """Of an answer of the plan as it is written, in records."""
         return self.own.errors[self.own_promise]
 
+    @property
+    def more_noise(self) -> float:
+        """By which factor noise grows where all clients survive and draw their shares, not exactly h of each cohort."""
+        cohort = self.plan.privacy.cohort
+        if cohort is None:
+            return 1.0
+        counted = cohort.honest_survivors * self.guesses.cohorts(cohort)
+        return max(1.0, math.sqrt(self.guesses.clients / counted))
+
+    @property
+    def std_error_of_all(self) -> float:
+        """As :attr:`std_error`, where all clients of a secure sum survive."""
+        own = self.own
+        return math.hypot(own.hashing, own.noises[self.own_promise] * self.more_noise)
+
     def at(self, rows: int | None) -> Size:
         """The size of so many rows, which is among :attr:`sizes`."""
         return next(size for size in self.sizes if size.rows == rows)
@@ -144,6 +165,7 @@ class Advice:
     def to_fields(self) -> dict[str, object]:
         """All of it for JSON: numbers, strings, lists and tables."""
         return {
+            **self._secure_fields(),
             "plan": self.plan.name,
             "id": self.plan.hex_id,
             "guesses": {**asdict(self.guesses), "kernel_sum": self.guesses.kernel_sum},
@@ -177,3 +199,17 @@ class Advice:
                 for size in self.sizes
             ],
         }
+
+    def _secure_fields(self) -> dict[str, object]:
+        cohort = self.plan.privacy.cohort
+        if cohort is None:
+            return {}
+        secure = {
+            "cohorts": self.guesses.cohorts(cohort),
+            "survivors_min": cohort.survivors_min,
+            "honest_survivors": cohort.honest_survivors,
+            "degree": cohort.degree,
+            "threshold": cohort.threshold,
+            "std_error_of_all": self.std_error_of_all,
+        }
+        return {"secure": secure}

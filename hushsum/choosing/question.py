@@ -13,7 +13,7 @@ from hushsum.errors import CanonicalError, PlanError
 from hushsum.plan import Plan
 from hushsum.privacy import noisy_max
 from hushsum.privacy.event import CHOICE, Spend
-from hushsum.privacy.guarantee import factor_text
+from hushsum.privacy.guarantee import CENTRAL, factor_text
 from hushsum.privacy.ledger import Ledger
 from hushsum.privacy.numerals import numeral
 from hushsum.privacy.plain_words import told
@@ -164,6 +164,8 @@ def _signal(plan: Plan) -> Fraction:
 
 def _epsilon(plan: Plan, share: object) -> Fraction:
     """The share of the total, exactly; what is left must pay for a release, or the choice would be for nothing."""
+    if plan.privacy.mode != CENTRAL:
+        raise PlanError("privacy.mode", plan.privacy.mode, "'central': a choice looks at exact records in one place")
     total, most = plan.privacy.total_epsilon, 1 - plan.privacy.epsilon / plan.privacy.total_epsilon
     part = _real("share", share)
     if part > most:

@@ -13,6 +13,7 @@ from typing import Final
 
 from hushsum.errors import BudgetError, PlanError
 from hushsum.privacy.event import CHOICE, TUMBLING, Spend
+from hushsum.privacy.failures import refuse_mixed
 from hushsum.privacy.numerals import numeral
 from hushsum.privacy.relation import (
     NO_LOSS,
@@ -211,6 +212,7 @@ class Account:
             raise BudgetError(f"window {spend.window} of plan {spend.plan_id[:12]} was charged before")
         if spend.loss.delta:  # a delta that is traded for zCDP by what was shown would pass the limit
             raise BudgetError(f"{self.whose} takes no spend with a delta of its own: zCDP has one for all releases")
+        refuse_mixed(self.whose, self.loss, spend.loss)
         after = self.recorded(spend)
         if after.loss is not None and after.loss.within(self.limits.cost):
             return after

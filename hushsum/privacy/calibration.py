@@ -11,6 +11,7 @@ from hushsum.errors import GuaranteeError, Missing, PlanError
 from hushsum.privacy.claim import Claim
 from hushsum.privacy.mechanism import DISCRETE_GAUSSIAN, DISCRETE_LAPLACE, Mechanism, scale_fits, scales_text
 from hushsum.privacy.numerals import SIGNIFICANT_DIGITS, notch_of
+from hushsum.privacy.shares import SHARE_MIN
 from hushsum.privacy.verifier import scale_needed, verify
 from hushsum.privacy.zcdp import ALPHAS
 from hushsum.sensitivity import Sensitivity
@@ -25,7 +26,7 @@ def calibrate(sensitivity: Sensitivity, claim: Claim) -> Mechanism:
     Pure ε: discrete Laplace, one scale m·(L1 + c)/ε for all counters, where c = ⌈L1·0.05/0.95⌉ gives the count counter
     5 % of ε. δ > 0: discrete Gaussian, σ² = m²·(L2² + c²)/(2ρ) with the largest ρ that gives (ε, δ), where
     c = ⌈L2·√(0.05/0.95)⌉ gives it 5 % of ρ. The test of the number of clients, where the claim has one, takes its share
-    of ε first.
+    of ε first; a failure of a secure sum takes its part of δ.
 
     Args:
         sensitivity: Of one record under the plan's relation, without the count counter.
@@ -41,7 +42,8 @@ def calibrate(sensitivity: Sensitivity, claim: Claim) -> Mechanism:
         return _gaussian(sensitivity, claim, clients_scale)
     count_scale = _ceil(sensitivity.l1 * COUNT_SHARE / (1 - COUNT_SHARE))
     needed = scale_needed(sensitivity, count_scale, claim.records, claim.counters_epsilon)
-    return Mechanism(DISCRETE_LAPLACE, _held(DISCRETE_LAPLACE, round_up(needed), claim), count_scale, clients_scale)
+    scale = _held(DISCRETE_LAPLACE, round_up(needed), claim)
+    return Mechanism(DISCRETE_LAPLACE, scale, count_scale, clients_scale, claim.honest_survivors)
 
 
 def round_up(value: Fraction) -> Fraction:
@@ -53,12 +55,12 @@ def round_up(value: Fraction) -> Fraction:
 def _gaussian(sensitivity: Sensitivity, claim: Claim, clients_scale: Fraction | None) -> Mechanism:
     count_scale = _ceil_root(sensitivity.l2_squared * COUNT_SHARE / (1 - COUNT_SHARE))
     squared = claim.records**2 * sensitivity.with_count(count_scale).l2_squared
-    rho = _rho(claim.counters_epsilon, claim.delta)
-    needed = squared / (2 * rho)
+    rho = _rho(claim.counters_epsilon, claim.noise_delta)
+    needed = max(squared / (2 * rho), Fraction(SHARE_MIN * (claim.honest_survivors or 0)))
     more = Fraction(1, 10 ** (SIGNIFICANT_DIGITS + 1))
     while True:
         scale = _held(DISCRETE_GAUSSIAN, round_up(needed), claim)
-        mechanism = Mechanism(DISCRETE_GAUSSIAN, scale, count_scale, clients_scale)
+        mechanism = Mechanism(DISCRETE_GAUSSIAN, scale, count_scale, clients_scale, claim.honest_survivors)
         try:
             verify(mechanism, sensitivity, claim)
         except GuaranteeError:  # the accountant counts in floats: what they lost is hardly ever a notch

@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from fractions import Fraction
 
+from hushsum.canonical import real_text
 from hushsum.errors import PlanError
+from hushsum.privacy.cohort import FAILURE
 from hushsum.privacy.relation import CLIENT, UNITS, is_delta, is_positive
 
 
@@ -13,10 +15,13 @@ class Claim:
 
     Args:
         epsilon: Above 0, for everything that a release and its window's outcome show.
-        delta: From 0 to below 1; all of it is the counters'.
+        delta: From 0 to below 1; all of it is the counters', but for :attr:`failure`.
         unit: ``record`` or ``client``.
         records_per_client: m, the most records of one client in a window; for unit ``client`` alone.
         clients_share: The share of ε for the noised test of the number of clients, above 0 and below 1; None: no test.
+        honest_survivors: h, the least number of honest clients whose shares of noise are in a secure sum; None: one
+            party draws all noise.
+        counters: D, the number of all counters, count counters included; with ``honest_survivors`` alone.
 
     Raises:
         PlanError: A field is out of range or contradicts another; it names the key of the plan.
@@ -27,6 +32,8 @@ class Claim:
     unit: str
     records_per_client: int | None = None
     clients_share: Fraction | None = None
+    honest_survivors: int | None = None
+    counters: int | None = None
 
     def __post_init__(self) -> None:
         if not is_positive(self.epsilon):
@@ -43,11 +50,34 @@ class Claim:
         share = self.clients_share
         if share is not None and not (isinstance(share, Fraction) and 0 < share < 1):
             raise PlanError("privacy.min_clients_share", share, "an exact number above 0 and below 1")
+        self._check_shares()
+
+    def _check_shares(self) -> None:
+        h, counters = self.honest_survivors, self.counters
+        if h is None and counters is None:
+            return
+        if type(h) is not int or h < 1 or type(counters) is not int or counters < 1:
+            raise PlanError("privacy.secure", (h, counters), "at least 1 honest survivor, and at least 1 counter")
+        if self.clients_share is not None:
+            raise PlanError("privacy.min_clients_share", self.clients_share, "no such key in mode 'secure'")
+        if self.delta and self.delta <= FAILURE:
+            expected = f"0, or above {real_text(FAILURE)}: with that probability the protocol fails"
+            raise PlanError("privacy.delta", real_text(self.delta), expected)
 
     @property
     def records(self) -> int:
         """How many records of one window a unit may hold: m, or 1."""
         return self.records_per_client or 1
+
+    @property
+    def failure(self) -> Fraction:
+        """The probability that a secure sum fails in a window, which δ pays for; 0 where one party draws the noise."""
+        return Fraction(0) if self.honest_survivors is None else FAILURE
+
+    @property
+    def noise_delta(self) -> Fraction:
+        """The part of δ that the noise of the counters may use: what failures leave of it."""
+        return self.delta - self.failure if self.delta else self.delta
 
     @property
     def clients_epsilon(self) -> Fraction:

@@ -9,8 +9,10 @@ from typing import Final, Self
 from hushsum import canonical
 from hushsum.canonical import INTEGER_LIMIT, real_text
 from hushsum.errors import CanonicalError, GuaranteeError, PlanError
-from hushsum.privacy.guarantee import MODES
+from hushsum.privacy import norms
+from hushsum.privacy.guarantee import MODES, SECURE
 from hushsum.privacy.mechanism import DISCRETE_GAUSSIAN, DISCRETE_LAPLACE
+from hushsum.privacy.noise_shares import Shares
 from hushsum.privacy.relation import NO_LOSS, RELATIONS, UNITS, Loss, is_delta, is_positive
 from hushsum.schema import Table
 from hushsum.sensitivity import Sensitivity
@@ -24,7 +26,6 @@ REPORT_NOISY_MAX: Final = "report-noisy-max"
 MECHANISMS: Final = (DISCRETE_LAPLACE, DISCRETE_GAUSSIAN, REPORT_NOISY_MAX)
 
 _PLAN_ID: Final = re.compile(r"[0-9a-f]{64}")
-_NORMS: Final = ("l0", "l1", "l2_squared", "linf")
 _WINDOW: Final = b',"window":'  # the last of the canonical keys of a spend
 
 
@@ -39,6 +40,7 @@ class Event:
         sensitivity: How far one unit moves the values, under the relation of the spend: all its records together, the
             count counters included.
         epsilon: The pure ε that is claimed; 0 for ``discrete-gaussian``, of which ρ follows from the rest.
+        shares: Of a secure sum: of how many shares the noise is, and what else its spend needs; None: drawn whole.
 
     Raises:
         PlanError: A field is out of range; it names the field under ``event``.
@@ -49,19 +51,20 @@ class Event:
     scale: Fraction
     sensitivity: Sensitivity
     epsilon: Fraction
+    shares: Shares | None = None
 
     def __post_init__(self) -> None:
         if self.mechanism not in MECHANISMS:
             raise PlanError("event.mechanism", self.mechanism, " or ".join(map(repr, MECHANISMS)))
         if not is_positive(self.scale):
             raise PlanError("event.scale", self.scale, "an exact number above 0")
-        for name in _NORMS:
-            norm = getattr(self.sensitivity, name)
-            if type(norm) is not int or norm < 1:
-                raise PlanError(f"event.sensitivity.{name}", norm, "an integer of at least 1")
+        norms.check(self.sensitivity)
+        if self.shares is not None and self.mechanism == REPORT_NOISY_MAX:
+            raise PlanError("event.shares", self.shares, f"None with {REPORT_NOISY_MAX}, whose noise is drawn whole")
         if self.mechanism == DISCRETE_GAUSSIAN:
             if self.epsilon != 0:
                 raise GuaranteeError(f"discrete Gaussian noise supports no pure epsilon, got {real_text(self.epsilon)}")
+            _ = self.rho  # shares that are too narrow for one are refused here
         elif not is_positive(self.epsilon):
             raise PlanError("event.epsilon", self.epsilon, "an exact number above 0")
         elif self.epsilon < self._needed:
@@ -70,17 +73,24 @@ class Event:
                 f"at a sensitivity of {self.sensitivity}: it supports {real_text(self._needed)}"
             )
 
-    @property
+    @cached_property
     def rho(self) -> Fraction:
-        """ρ of zCDP: L2²/(2σ²) (Canonne, Kamath and Steinke 2020, Theorem 14); 0 for the others, which are pure."""
+        """ρ of zCDP: L2²/(2σ²) (Canonne, Kamath and Steinke 2020, Theorem 14); 0 for the others, which are pure.
+
+        Of shares an upper bound.
+        """
         if self.mechanism != DISCRETE_GAUSSIAN:
             return Fraction(0)
-        return self.sensitivity.l2_squared / (2 * self.scale)
+        squared = self.sensitivity.l2_squared
+        if self.shares is None:
+            return squared / (2 * self.scale)
+        return self.shares.rho(self.scale, squared)
 
     @cached_property
     def loss(self) -> Loss:
         """What it loses, in its own unit and relation."""
-        return Loss(rho=self.rho) if self.mechanism == DISCRETE_GAUSSIAN else Loss.of_pure(self.epsilon)
+        failure = self.shares.failure if self.shares else Fraction(0)
+        return replace(Loss(rho=self.rho) if self.rho else Loss.of_pure(self.epsilon), failure=failure)
 
     @property
     def _needed(self) -> Fraction:
@@ -90,13 +100,19 @@ class Event:
         return self.sensitivity.l1 / self.scale
 
     def to_fields(self) -> dict[str, object]:
-        """Nested strings, ready for the canonical encoding; norms too, for their squares pass its integers."""
-        return {
+        """Nested strings, ready for the canonical encoding; norms too, for their squares pass its integers.
+
+        ``shares`` only where it is set.
+        """
+        fields: dict[str, object] = {
             "mechanism": self.mechanism,
             "scale": real_text(self.scale),
-            "sensitivity": {name: str(getattr(self.sensitivity, name)) for name in _NORMS},
+            "sensitivity": norms.to_fields(self.sensitivity),
             "epsilon": real_text(self.epsilon),
         }
+        if self.shares is not None:
+            fields["shares"] = self.shares.to_fields()
+        return fields
 
     @classmethod
     def from_table(cls, table: Table) -> Self:
@@ -106,14 +122,13 @@ class Event:
             PlanError: A field is missing, unknown or out of range.
             GuaranteeError: The parameters do not support the claim.
         """
-        norms = table.table("sensitivity")
         event = cls(
             mechanism=table.choice("mechanism", built=MECHANISMS),
             scale=table.real("scale", expected="an exact number above 0", above=0),
-            sensitivity=Sensitivity(**{name: _whole(norms, name) for name in _NORMS}),
+            sensitivity=norms.from_table(table.table("sensitivity")),
             epsilon=table.real("epsilon", expected="an exact number of at least 0"),
+            shares=Shares.from_table(table.table("shares")) if table.has("shares") else None,
         )
-        norms.finish()
         table.finish()
         return event
 
@@ -162,7 +177,7 @@ class Spend:
         window: The window's index, for ``tumbling`` alone.
         unit: ``record`` or ``client``.
         relation: ``add/remove``, ``zero-out`` or ``replace``.
-        mode: ``central``.
+        mode: ``central``, or ``secure``: every mechanism of such a spend drew its noise in shares, and of no other.
         events: Every mechanism that ran; none where a window was withheld by a number that is public.
 
     Raises:
@@ -195,6 +210,9 @@ class Spend:
             raise PlanError("spend.window", self.window, "an integer")
         if type(self.events) is not tuple or (not self.events and self.kind != TUMBLING):
             raise PlanError("spend.events", self.events, "a tuple of at least one event, but for a withheld window")
+        in_shares = [getattr(event, "shares", None) is not None for event in self.events]
+        if not (in_shares and all(in_shares)) if self.mode == SECURE else any(in_shares):
+            raise PlanError("spend.events", self.events, "noise in shares of clients in mode 'secure', and there alone")
 
     @property
     def loss(self) -> Loss:
@@ -280,10 +298,3 @@ class Spend:
 @lru_cache(maxsize=256)
 def _read(data: bytes) -> Spend:
     return Spend.from_fields(canonical.decode(data))
-
-
-def _whole(table: Table, name: str) -> int:
-    value = table.real(name, expected="an integer of at least 1", above=0)
-    if value.denominator != 1:
-        raise PlanError(table.name(name), real_text(value), "an integer of at least 1")
-    return value.numerator

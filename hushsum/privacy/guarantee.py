@@ -8,13 +8,16 @@ from typing import Final, Self
 from hushsum.canonical import real_text
 from hushsum.errors import PlanError
 from hushsum.privacy.calibration import round_up
+from hushsum.privacy.cohort import FAILURE, Cohort
+from hushsum.privacy.cohort_statement import TAKING_PART, cohort_text
 from hushsum.privacy.mechanism import DISCRETE_GAUSSIAN, Mechanism
 from hushsum.privacy.numerals import numeral
 from hushsum.privacy.relation import ADD_REMOVE, CLIENT, RELATIONS, REPLACE, UNITS, ZERO_OUT, is_delta, is_positive
 from hushsum.schema import Table
 
 CENTRAL: Final = "central"
-MODES: Final = (CENTRAL,)
+SECURE: Final = "secure"
+MODES: Final = (CENTRAL, SECURE)
 
 _NEIGHBOURS: Final = {
     ADD_REMOVE: "adding or removing",
@@ -32,10 +35,12 @@ class Guarantee:
         delta: From 0 to below 1.
         unit: ``record`` or ``client``: who is protected.
         relation: ``add/remove``, ``zero-out`` or ``replace``: which data sets are neighbours.
-        mode: ``central``: the aggregator is trusted and adds the noise.
+        mode: ``central``: the aggregator is trusted and adds the noise. ``secure``: clients do, in shares, and it sees
+            their sum alone.
         mechanism: What was drawn.
         records_per_client: m, the most records of one client in a window; None for unit ``record``.
         rho: What the counters' noise gives in zCDP, rounded up; None but for ``discrete-gaussian``.
+        cohort: Of a secure sum, for mode ``secure`` alone; δ then holds :data:`hushsum.privacy.cohort.FAILURE`.
 
     Raises:
         PlanError: A field is out of range; it names the field under ``guarantee``.
@@ -49,6 +54,7 @@ class Guarantee:
     mechanism: Mechanism
     records_per_client: int | None
     rho: Fraction | None = None
+    cohort: Cohort | None = None
 
     def __post_init__(self) -> None:
         if not is_positive(self.epsilon):
@@ -67,6 +73,22 @@ class Guarantee:
             raise PlanError("guarantee.records_per_client", m, "an integer of at least 1 with unit 'client', else None")
         if not is_positive(self.rho) if self.mechanism.name == DISCRETE_GAUSSIAN else self.rho is not None:
             raise PlanError("guarantee.rho", self.rho, "an exact number above 0 with discrete-gaussian, else None")
+        self._check_cohort()
+
+    def _check_cohort(self) -> None:
+        cohort = self.cohort
+        if (cohort is not None) != (self.mode == SECURE):
+            raise PlanError("guarantee.secure", cohort, "a cohort with mode 'secure', else None")
+        survivors = None if cohort is None else cohort.honest_survivors
+        if self.mechanism.honest_survivors != survivors:
+            came = self.mechanism.honest_survivors
+            raise PlanError("guarantee.mechanism.honest_survivors", came, f"{survivors}, as the cohort has them")
+        if cohort is None:
+            return
+        if self.relation != ZERO_OUT:
+            raise PlanError("guarantee.relation", self.relation, "'zero-out' with mode 'secure'")
+        if self.delta < FAILURE:
+            raise PlanError("guarantee.delta", self.delta, f"at least {real_text(FAILURE)} with mode 'secure'")
 
     def statement(self, *, accounted: bool, windowed: bool = True) -> str:
         """The guarantee in plain words.
@@ -99,6 +121,8 @@ class Guarantee:
     def _participation(self) -> str:
         if self.relation != ZERO_OUT:
             return ""
+        if self.mode == SECURE:
+            return TAKING_PART
         return (
             "That a client takes part is not hidden: each submits in every window, with records or without, and how "
             "many did may decide whether a window is released."
@@ -110,6 +134,8 @@ class Guarantee:
         if self.rho is not None:
             deviation = f"{math.sqrt(mechanism.scale):.4g}"
             noise = f"{mechanism.name} of standard deviation {deviation} {every}: {numeral(self.rho, up=True)}-zCDP"
+        if self.cohort is not None:
+            return cohort_text(self.cohort, noise, pure=self.rho is None)
         return f"The aggregator is trusted with the exact counters and adds the noise once ({noise})."
 
     def _outcome(self) -> str:
@@ -122,7 +148,7 @@ class Guarantee:
         )
 
     def to_fields(self) -> dict[str, object]:
-        """Strings and integers, ready for the encoding; ``records_per_client`` and ``rho`` only where they are set."""
+        """Strings and integers, ready for the encoding; what not every guarantee has only where it is set."""
         fields: dict[str, object] = {
             "epsilon": real_text(self.epsilon),
             "delta": real_text(self.delta),
@@ -135,6 +161,8 @@ class Guarantee:
             fields["records_per_client"] = self.records_per_client
         if self.rho is not None:
             fields["rho"] = real_text(self.rho)
+        if self.cohort is not None:
+            fields["secure"] = self.cohort.to_fields()
         return fields
 
     @classmethod
@@ -154,6 +182,7 @@ class Guarantee:
             mechanism=Mechanism.from_table(table.table("mechanism")),
             records_per_client=table.integer("records_per_client", low=1) if table.has("records_per_client") else None,
             rho=table.real("rho", expected="an exact number above 0", above=0) if table.has("rho") else None,
+            cohort=Cohort.from_table(table.table("secure")) if table.has("secure") else None,
         )
         table.finish()
         return guarantee

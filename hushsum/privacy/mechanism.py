@@ -7,8 +7,9 @@ from types import MappingProxyType
 from typing import Final, Self
 
 from hushsum.canonical import real_text
-from hushsum.errors import PlanError
+from hushsum.errors import GuaranteeError, PlanError
 from hushsum.noise import SAMPLERS, Sampler, discrete_gaussian, discrete_laplace
+from hushsum.noise.polya import PolyaShare
 from hushsum.privacy.relation import is_positive
 from hushsum.schema import Table
 
@@ -18,6 +19,9 @@ MECHANISMS: Final = (DISCRETE_LAPLACE, DISCRETE_GAUSSIAN)
 
 #: The count counters of 10^9 records then fit 63 bits; calibration asks for far less.
 COUNT_SCALE_MAX: Final = 2**33
+
+#: Shares of noise, one a client: as many as a cohort can have.
+SURVIVORS_MAX: Final = 10_000
 
 #: The least and the largest parameter of each, powers of two: what its sampler draws and a counter can hold.
 SCALES: Final[Mapping[str, tuple[Fraction, Fraction]]] = MappingProxyType(
@@ -38,6 +42,7 @@ class Mechanism:
         count_scale: c, by which one record moves the count counter; from 1 to 2^33.
         clients_scale: b of the discrete Laplace noise on the number of clients that decides whether a window is
             released; None: nothing noised decides it.
+        honest_survivors: h, the shares of clients that the noise of the scale is made of; None: it is drawn whole.
 
     Raises:
         PlanError: A parameter is out of range; it names the key under ``privacy.mechanism``.
@@ -47,6 +52,7 @@ class Mechanism:
     scale: Fraction
     count_scale: int
     clients_scale: Fraction | None = None
+    honest_survivors: int | None = None
 
     def __post_init__(self) -> None:
         if self.name not in MECHANISMS:
@@ -57,17 +63,35 @@ class Mechanism:
             raise PlanError("privacy.mechanism.count_scale", self.count_scale, expected)
         if self.clients_scale is not None:
             _check_scale("clients_scale", self.clients_scale, DISCRETE_LAPLACE)
+        h = self.honest_survivors
+        if h is not None and (type(h) is not int or not 1 <= h <= SURVIVORS_MAX):
+            raise PlanError("privacy.mechanism.honest_survivors", h, f"an integer from 1 to {SURVIVORS_MAX}")
 
     def noise(self) -> Sampler:
-        """The sampler of one counter's noise."""
+        """The distribution of one counter's noise; of a secure sum, that of exactly h shares together."""
         return SAMPLERS[self.name](self.scale)
+
+    def share(self) -> Sampler:
+        """The sampler of one client's share of a counter's noise in a secure sum (MATH: secure sum).
+
+        h Pólya shares are discrete Laplace noise of the scale, exactly; h discrete Gaussian shares of σ²/h are about
+        that of σ² (Kairouz, Liu and Steinke 2021).
+
+        Raises:
+            GuaranteeError: The noise of this mechanism is not made of shares.
+        """
+        if self.honest_survivors is None:
+            raise GuaranteeError(f"{self.name} noise without honest_survivors is drawn whole, not in shares of clients")
+        if self.name == DISCRETE_LAPLACE:
+            return PolyaShare(self.scale, self.honest_survivors)
+        return SAMPLERS[DISCRETE_GAUSSIAN](self.scale / self.honest_survivors)
 
     def clients_noise(self) -> Sampler | None:
         """The sampler of the noise on a window's number of clients; None where no noised number decides anything."""
         return None if self.clients_scale is None else SAMPLERS[DISCRETE_LAPLACE](self.clients_scale)
 
     def to_fields(self) -> dict[str, object]:
-        """Strings and integers for the canonical encoding; ``clients_scale`` only where it is set."""
+        """Strings and integers for the canonical encoding; the last two only where they are set."""
         fields: dict[str, object] = {
             "name": self.name,
             "scale": real_text(self.scale),
@@ -75,6 +99,8 @@ class Mechanism:
         }
         if self.clients_scale is not None:
             fields["clients_scale"] = real_text(self.clients_scale)
+        if self.honest_survivors is not None:
+            fields["honest_survivors"] = self.honest_survivors
         return fields
 
     @classmethod
@@ -89,8 +115,9 @@ class Mechanism:
         scale = table.real("scale", expected=expected, above=0)
         count_scale = table.integer("count_scale", low=1)
         clients = table.real("clients_scale", expected=expected, above=0) if table.has("clients_scale") else None
+        survivors = table.integer("honest_survivors", low=1) if table.has("honest_survivors") else None
         table.finish()
-        return cls(name, scale, count_scale, clients)
+        return cls(name, scale, count_scale, clients, survivors)
 
 
 def scale_fits(name: str, scale: Fraction) -> bool:

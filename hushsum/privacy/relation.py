@@ -18,6 +18,8 @@ REPLACE: Final = "replace"
 RELATIONS: Final = (ADD_REMOVE, ZERO_OUT, REPLACE)
 
 _ZERO: Final = Fraction(0)
+#: Of a total δ, what is kept for failures of a protocol where zCDP is converted beside them.
+FAILURE_SHARE: Final = Fraction(1, 8)
 
 
 class Cost(NamedTuple):
@@ -43,17 +45,20 @@ class Loss:
         rho: Σ ρ of those that promise zero-concentrated differential privacy (zCDP).
         half_squares: Σ ½ε² of the first: the zCDP that they imply (Bun and Steinke 2016, Proposition 1.4).
         delta: Σ δ.
+        failure: Σ of the probabilities that a protocol failed, each of an event that no data decides: what holds but
+            for that event holds with as much more of δ.
     """
 
     epsilon: Fraction = _ZERO
     rho: Fraction = _ZERO
     half_squares: Fraction = _ZERO
     delta: Fraction = _ZERO
+    failure: Fraction = _ZERO
 
     @classmethod
-    def of_pure(cls, epsilon: Fraction, delta: Fraction = _ZERO) -> "Loss":
-        """That of one mechanism which promises (ε, δ)."""
-        return cls(epsilon=epsilon, half_squares=epsilon**2 / 2, delta=delta)
+    def of_pure(cls, epsilon: Fraction, delta: Fraction = _ZERO, failure: Fraction = _ZERO) -> "Loss":
+        """That of one mechanism which promises (ε, δ), but for a probability of failure."""
+        return cls(epsilon=epsilon, half_squares=epsilon**2 / 2, delta=delta, failure=failure)
 
     def plus(self, other: "Loss") -> "Loss":
         """Both, on the same data."""
@@ -62,6 +67,7 @@ class Loss:
             self.rho + other.rho,
             self.half_squares + other.half_squares,
             self.delta + other.delta,
+            self.failure + other.failure,
         )
 
     def minus(self, other: "Loss") -> "Loss":
@@ -71,11 +77,18 @@ class Loss:
             self.rho - other.rho,
             self.half_squares - other.half_squares,
             self.delta - other.delta,
+            self.failure - other.failure,
         )
 
     def times(self, count: int) -> "Loss":
         """The same, so many times on the same data."""
-        return Loss(self.epsilon * count, self.rho * count, self.half_squares * count, self.delta * count)
+        return Loss(
+            self.epsilon * count,
+            self.rho * count,
+            self.half_squares * count,
+            self.delta * count,
+            self.failure * count,
+        )
 
     def worst(self, other: "Loss") -> "Loss":
         """The larger of each component: parallel composition, where one unit's data is in one of the two alone."""
@@ -84,6 +97,7 @@ class Loss:
             max(self.rho, other.rho),
             max(self.half_squares, other.half_squares),
             max(self.delta, other.delta),
+            max(self.failure, other.failure),
         )
 
     def cost(self, delta: Fraction) -> Cost | None:
@@ -92,7 +106,8 @@ class Loss:
         zCDP for all of them, in which a pure ε counts ½ε²; where all are pure, also the sum of their ε, which needs no
         δ: whichever says less. Both hold however each mechanism is chosen from what the ones before it showed (Rogers
         et al. 2016, Whitehouse et al. 2023). The sum of some ε and the zCDP of the rest is not offered: who trades one
-        for the other by what was shown could pass it.
+        for the other by what was shown could pass it. For the same reason zCDP beside failures is converted at what an
+        eighth of δ leaves, however much of that eighth the failures take.
 
         Args:
             delta: The δ at which zCDP is converted, from 0 to below 1.
@@ -108,12 +123,13 @@ class Loss:
 
     def _bounds(self, delta: Fraction) -> Iterator[Cost]:
         if not self.rho:
-            yield Cost(self.epsilon, self.delta)
-        left = delta - self.delta
-        if left <= 0:
+            yield Cost(self.epsilon, self.delta + self.failure)
+        kept = FAILURE_SHARE * delta if self.failure else _ZERO
+        left = delta - self.delta - kept
+        if left <= 0 or self.failure > kept:
             return
         # Of two bounds for what may be chosen from earlier outputs, only one may spend a delta.
-        if self.rho or (self.half_squares and not self.delta):
+        if self.rho or (self.half_squares and not self.delta and not self.failure):
             yield Cost(epsilon_of(self.rho + self.half_squares, left), delta)
 
 
@@ -135,7 +151,8 @@ def implied(loss: Loss, *, unit: str, relation: str, for_unit: str, for_relation
 
     A guarantee for clients holds for records in full, never the other way. Add/remove and zero-out imply replace, for a
     replacement is one removal and one addition: 2ε, 4ρ (Bun and Steinke 2016, Proposition 1.9), (1 + e^ε)δ. Replace
-    implies neither. Between add/remove and zero-out nothing is claimed.
+    implies neither. Between add/remove and zero-out nothing is claimed. A failure is one event, whatever the data: it
+    counts once.
     """
     if unit == RECORD and for_unit == CLIENT:
         return None
@@ -147,4 +164,4 @@ def implied(loss: Loss, *, unit: str, relation: str, for_unit: str, for_relation
     if delta:
         # e^ε is irrational: rounded up, against us. δ above 1 says no more than 1 does.
         delta = min(Fraction(1), (1 + exp_upper(loss.epsilon)) * delta)
-    return Loss(2 * loss.epsilon, 4 * loss.rho, 4 * loss.half_squares, delta)
+    return Loss(2 * loss.epsilon, 4 * loss.rho, 4 * loss.half_squares, delta, loss.failure)

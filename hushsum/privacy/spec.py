@@ -1,18 +1,22 @@
 """What a plan promises (``[privacy]``), read key by key, with the mechanism that keeps the promise."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
+from hushsum import canonical
 from hushsum.canonical import real_text
-from hushsum.errors import GuaranteeError, Missing, PlanError
+from hushsum.errors import CanonicalError, GuaranteeError, Missing, PlanError
 from hushsum.privacy.account import Limits
 from hushsum.privacy.calibration import calibrate, round_up
 from hushsum.privacy.claim import Claim
-from hushsum.privacy.guarantee import CENTRAL, Guarantee
+from hushsum.privacy.cohort import FAILURE, Cohort
+from hushsum.privacy.guarantee import CENTRAL, MODES, SECURE, Guarantee
 from hushsum.privacy.mechanism import DISCRETE_GAUSSIAN, Mechanism
-from hushsum.privacy.relation import ADD_REMOVE, ZERO_OUT, Cost, Loss
-from hushsum.privacy.verifier import rho_of, verify_clients, verify_counters
+from hushsum.privacy.numerals import numeral
+from hushsum.privacy.relation import ADD_REMOVE, FAILURE_SHARE, ZERO_OUT, Cost, Loss
+from hushsum.privacy.verifier import rho_of, verify_clients, verify_counters, verify_shares
 from hushsum.schema import Table
 from hushsum.sensitivity import Sensitivity
 
@@ -38,9 +42,13 @@ class PrivacySpec:
         total_delta: Its limit on δ.
         population: Whose data it is; empty for the aggregator's single one.
         participation: ``protected``, or ``public``: every client submits in every window, and that it does is visible.
+            In mode ``secure`` it is always ``public``, and no key says so.
         min_clients_share: The share of ε for the noised test of the number of clients; None where there is no such
             test: with public participation, or without ``window.min_clients``.
         mechanism: The noise, with exact parameters.
+        mode: ``central`` or ``secure``: who draws the noise.
+        cohort: Of a secure sum; None in mode ``central``.
+        counters: All counters that a secure sum has, count counters included; None in mode ``central``.
     """
 
     epsilon: Fraction
@@ -53,34 +61,39 @@ class PrivacySpec:
     participation: str
     min_clients_share: Fraction | None
     mechanism: Mechanism
+    mode: str = CENTRAL
+    cohort: Cohort | None = None
+    counters: int | None = None
 
     @classmethod
-    def from_table(cls, table: Table, sensitivity: Sensitivity, min_clients: int = 0) -> "PrivacySpec":
+    def from_table(
+        cls, table: Table, sensitivity: Sensitivity, min_clients: int = 0, counters: int | None = None
+    ) -> "PrivacySpec":
         """Reads ``[privacy]``; calibrates the mechanism where it is not written, verifies it where it is.
 
         Args:
             table: ``[privacy]``.
             sensitivity: Of one record, without the count counter.
             min_clients: ``window.min_clients``.
+            counters: Of all classes, count counters included; read in mode ``secure`` alone.
 
         Raises:
             PlanError: With the key, what came and what was expected.
         """
-        table.choice("mode", built=["central"], known=["local", "secure"], default="central")
+        mode = table.choice("mode", built=MODES, known=["local"], default=CENTRAL)
+        cohort = _cohort(table, mode, min_clients)
         epsilon = table.real("epsilon", expected="a number above 0", above=0)
-        participation = table.choice("participation", built=PARTICIPATIONS, default=PROTECTED)
+        participation = PUBLIC if cohort else table.choice("participation", built=PARTICIPATIONS, default=PROTECTED)
         delta = _delta(table, "delta")
         unit = table.choice("unit", built=["record", "client"], default="record")
         records = _records_per_client(table, unit)
         total_epsilon = table.real("total_epsilon", expected="a number above 0", above=0)
-        total_delta = _delta(table, "total_delta")
-        if total_delta < delta:
-            came = real_text(total_delta) if table.has("total_delta") else Missing.MISSING
-            expected = f"at least delta ({real_text(delta)}): the first release would pass the limit"
-            raise PlanError(table.name("total_delta"), came, expected)
+        total_delta = _total_delta(table, delta, cohort)
         population = table.text("population", "")
         share = _clients_share(table, participation, min_clients)
-        mechanism = _mechanism(table, sensitivity, Claim(epsilon, delta, unit, records, share))
+        survivors, counters = (cohort.honest_survivors, counters) if cohort else (None, None)
+        claim = Claim(epsilon, delta, unit, records, share, survivors, counters)
+        mechanism = _mechanism(table, sensitivity, claim)
         table.finish()
         spec = cls(
             epsilon=epsilon,
@@ -93,6 +106,9 @@ class PrivacySpec:
             participation=participation,
             min_clients_share=share,
             mechanism=mechanism,
+            mode=mode,
+            cohort=cohort,
+            counters=counters,
         )
         spec._check_first_release(sensitivity, table.name("total_epsilon"))
         return spec
@@ -101,9 +117,9 @@ class PrivacySpec:
         """Refuses limits that do not pay for one release."""
         claim = self.claim
         if self.mechanism.name == DISCRETE_GAUSSIAN:
-            loss = Loss(rho=rho_of(self.mechanism, sensitivity, claim.records))
+            loss = Loss(rho=rho_of(self.mechanism, sensitivity, claim), failure=claim.failure)
         else:
-            loss = Loss.of_pure(claim.counters_epsilon)
+            loss = Loss.of_pure(claim.counters_epsilon, failure=claim.failure)
         if claim.clients_epsilon:
             loss = loss.plus(Loss.of_pure(claim.clients_epsilon))
         if loss.within(Cost(self.total_epsilon, self.total_delta)):
@@ -116,7 +132,9 @@ class PrivacySpec:
     @property
     def claim(self) -> Claim:
         """What it claims of one release, for :func:`hushsum.privacy.verifier.verify`."""
-        return Claim(self.epsilon, self.delta, self.unit, self.records_per_client, self.min_clients_share)
+        survivors = None if self.cohort is None else self.cohort.honest_survivors
+        m, share = self.records_per_client, self.min_clients_share
+        return Claim(self.epsilon, self.delta, self.unit, m, share, survivors, self.counters)
 
     @property
     def relation(self) -> str:
@@ -136,31 +154,51 @@ class PrivacySpec:
         """
         rho = None
         if self.mechanism.name == DISCRETE_GAUSSIAN:
-            rho = round_up(rho_of(self.mechanism, sensitivity, self.claim.records))
+            rho = round_up(rho_of(self.mechanism, sensitivity, self.claim))
         return Guarantee(
             epsilon=self.epsilon,
-            delta=self.delta,
+            delta=max(self.delta, self.claim.failure),  # what is above 0 holds the failure already
             unit=self.unit,
             relation=self.relation,
-            mode=CENTRAL,
+            mode=self.mode,
             mechanism=self.mechanism,
             records_per_client=self.records_per_client,
             rho=rho,
+            cohort=self.cohort,
         )
+
+    def changed(self, changes: Mapping[str, object]) -> dict[str, object]:
+        """The keys of a plan like this with others, as :meth:`hushsum.plan.Plan.replace_privacy` takes them."""
+        keys = {**self.to_fields(), **changes}
+        if changes.get("mechanism") is None:
+            del keys["mechanism"]
+        if keys["mode"] != self.mode:
+            for other in {"secure", "participation", "min_clients_share"} - changes.keys():
+                keys.pop(other, None)
+        for key, total, old in (
+            ("epsilon", "total_epsilon", self.total_epsilon),
+            ("delta", "total_delta", self.total_delta),
+        ):
+            if total not in changes and key in changes and _passes(changes[key], old):
+                keys[total] = changes[key]
+        return {key: value for key, value in keys.items() if value is not None}
 
     def to_fields(self) -> dict[str, object]:
         """Every key of ``[privacy]``, canonical; those that not every plan has only where they are set."""
         fields: dict[str, object] = {
-            "mode": "central",
+            "mode": self.mode,
             "epsilon": real_text(self.epsilon),
             "delta": real_text(self.delta),
             "unit": self.unit,
             "total_epsilon": real_text(self.total_epsilon),
             "total_delta": real_text(self.total_delta),
             "population": self.population,
-            "participation": self.participation,
             "mechanism": self.mechanism.to_fields(),
         }
+        if self.cohort is None:
+            fields["participation"] = self.participation
+        else:
+            fields["secure"] = self.cohort.to_fields()
         if self.records_per_client is not None:
             fields["records_per_client"] = self.records_per_client
         if self.min_clients_share is not None:
@@ -168,11 +206,51 @@ class PrivacySpec:
         return fields
 
 
+def _passes(value: object, limit: Fraction) -> bool:
+    try:
+        return canonical.real(value) > limit
+    except CanonicalError:
+        return False  # whoever reads the key refuses it by its name
+
+
 def _delta(table: Table, key: str) -> Fraction:
     delta = table.real(key, expected=_DELTA, default="0")
     if not 0 <= delta < 1:
         raise PlanError(table.name(key), real_text(delta), _DELTA)
     return delta
+
+
+def _cohort(table: Table, mode: str, min_clients: int) -> Cohort | None:
+    if mode != SECURE:
+        if table.has("secure"):
+            raise PlanError(table.name("secure"), table.value("secure"), "nothing: it belongs to mode 'secure' alone")
+        return None
+    if table.has("participation"):
+        expected = "nothing: in mode 'secure' it is always visible who takes part"
+        raise PlanError(table.name("participation"), table.value("participation"), expected)
+    if min_clients:
+        expected = "0 in mode 'secure': a sum of a whole cohort is never withheld"
+        raise PlanError("window.min_clients", min_clients, expected)
+    written = table.optional_table("secure")
+    return Cohort() if written is None else Cohort.from_table(written)
+
+
+def _total_delta(table: Table, delta: Fraction, cohort: Cohort | None) -> Fraction:
+    total = _delta(table, "total_delta")
+    came = real_text(total) if table.has("total_delta") else Missing.MISSING
+    if total < delta:
+        expected = f"at least delta ({real_text(delta)}): the first release would pass the limit"
+        raise PlanError(table.name("total_delta"), came, expected)
+    if cohort is not None:
+        least = FAILURE / FAILURE_SHARE if delta else FAILURE
+        part = f"; that is to be at most {FAILURE_SHARE} of it" if delta else ""
+        if total < least:
+            expected = (
+                f"at least 2^-{least.denominator.bit_length() - 1} ({numeral(least, up=True)}): a secure sum fails "
+                f"with a probability of up to {numeral(FAILURE, up=True)} in a window, which is charged to it{part}"
+            )
+            raise PlanError(table.name("total_delta"), came, expected)
+    return total
 
 
 def _records_per_client(table: Table, unit: str) -> int | None:
@@ -203,6 +281,11 @@ def _mechanism(table: Table, sensitivity: Sensitivity, claim: Claim) -> Mechanis
         return calibrate(sensitivity, claim)
     mechanism = Mechanism.from_table(written)
     key, scale = "scale", mechanism.scale
+    try:
+        verify_shares(mechanism, claim)
+    except GuaranteeError as error:
+        came_shares = mechanism.honest_survivors or Missing.MISSING
+        raise PlanError(written.name("honest_survivors"), came_shares, f"as mode and cohort say ({error})") from error
     try:
         verify_counters(mechanism, sensitivity, claim)
         key, scale = "clients_scale", mechanism.clients_scale or Fraction(0)

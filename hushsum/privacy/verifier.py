@@ -9,6 +9,7 @@ from hushsum.errors import GuaranteeError
 from hushsum.privacy.claim import Claim
 from hushsum.privacy.mechanism import DISCRETE_GAUSSIAN, SCALES, Mechanism, scales_text
 from hushsum.privacy.numerals import SIGNIFICANT_DIGITS, numeral
+from hushsum.privacy.shares import SHARE_MIN, rho_of_shares
 from hushsum.privacy.zcdp import epsilon_of, supports
 from hushsum.sensitivity import Sensitivity
 
@@ -31,8 +32,26 @@ def verify(mechanism: Mechanism, sensitivity: Sensitivity, claim: Claim) -> None
         GuaranteeError: A scale is too small, or the mechanism is of another kind than the claim; the message has both
             numbers.
     """
+    verify_shares(mechanism, claim)
     verify_counters(mechanism, sensitivity, claim)
     verify_clients(mechanism, claim)
+
+
+def verify_shares(mechanism: Mechanism, claim: Claim) -> None:
+    """The part of :func:`verify` that is about who draws the noise: the aggregator, or h honest clients at the least.
+
+    With fewer shares than the scale is divided by, the guarantee breaks, the worse the more rows there are.
+    """
+    came, h = mechanism.honest_survivors, claim.honest_survivors
+    if came == h:
+        return
+    if h is None:
+        raise GuaranteeError(f"noise in shares of {came} clients belongs to mode 'secure' alone")
+    got = "noise that is drawn whole" if came is None else f"shares of which {came} are the whole noise"
+    raise GuaranteeError(
+        f"of this cohort {h} honest clients are sure to survive: it needs honest_survivors = {h}, so that their shares "
+        f"are the whole noise; got {got}"
+    )
 
 
 def verify_counters(mechanism: Mechanism, sensitivity: Sensitivity, claim: Claim) -> None:
@@ -67,12 +86,16 @@ def scale_needed(sensitivity: Sensitivity, count_scale: int, records: int, epsil
     return records * sensitivity.with_count(count_scale).l1 / epsilon
 
 
-def rho_of(mechanism: Mechanism, sensitivity: Sensitivity, records: int) -> Fraction:
+def rho_of(mechanism: Mechanism, sensitivity: Sensitivity, claim: Claim) -> Fraction:
     """ρ = m²·(L2² + c²)/(2σ²), exactly: the zCDP that discrete Gaussian noise gives a unit of m records.
 
-    All m records may fall into the same counters.
+    All m records may fall into the same counters. In a secure sum h shares are not quite discrete Gaussian: an upper
+    bound of ρ (Kairouz, Liu and Steinke 2021; MATH: secure sum).
+
+    Raises:
+        GuaranteeError: The variance of a share, σ²/h, is below 4.
     """
-    return _rho(mechanism.scale, mechanism.count_scale, sensitivity, records)
+    return _rho(mechanism.scale, mechanism.count_scale, sensitivity, claim)
 
 
 def variance_needed(sensitivity: Sensitivity, count_scale: int, claim: Claim) -> Fraction | None:
@@ -82,10 +105,13 @@ def variance_needed(sensitivity: Sensitivity, count_scale: int, claim: Claim) ->
         None where none that can be drawn does.
     """
     low, high = SCALES[DISCRETE_GAUSSIAN]
+    least = SHARE_MIN * (claim.honest_survivors or 0)
 
     def enough(scale: Fraction) -> bool:
-        rho = _rho(scale, count_scale, sensitivity, claim.records)
-        return supports(rho, epsilon=claim.counters_epsilon, delta=claim.delta)
+        if scale < least:
+            return False
+        rho = _rho(scale, count_scale, sensitivity, claim)
+        return supports(rho, epsilon=claim.counters_epsilon, delta=claim.noise_delta)
 
     # The larger σ², the smaller ε: the first power of ten that is enough, then the digits below it.
     notch = Fraction(1, 10**26)
@@ -98,8 +124,12 @@ def variance_needed(sensitivity: Sensitivity, count_scale: int, claim: Claim) ->
     return max(low, needed) if needed <= high else None
 
 
-def _rho(scale: Fraction, count_scale: int, sensitivity: Sensitivity, records: int) -> Fraction:
-    return records**2 * sensitivity.with_count(count_scale).l2_squared / (2 * scale)
+def _rho(scale: Fraction, count_scale: int, sensitivity: Sensitivity, claim: Claim) -> Fraction:
+    squared = claim.records**2 * sensitivity.with_count(count_scale).l2_squared
+    if claim.honest_survivors is None:
+        return squared / (2 * scale)
+    assert claim.counters is not None, "a claim has both or neither"
+    return rho_of_shares(scale, claim.honest_survivors, squared, claim.counters)
 
 
 def _verify_laplace(mechanism: Mechanism, sensitivity: Sensitivity, claim: Claim) -> None:
@@ -118,8 +148,8 @@ def _verify_gaussian(mechanism: Mechanism, sensitivity: Sensitivity, claim: Clai
         raise GuaranteeError(
             f"{mechanism.name} noise does not support delta 0: it has no pure guarantee; discrete-laplace has one"
         )
-    rho = rho_of(mechanism, sensitivity, claim.records)
-    given = epsilon_of(rho, claim.delta)
+    rho = rho_of(mechanism, sensitivity, claim)
+    given = epsilon_of(rho, claim.noise_delta)
     if given > claim.counters_epsilon:
         squared = sensitivity.with_count(mechanism.count_scale).l2_squared
         needed = variance_needed(sensitivity, mechanism.count_scale, claim)
@@ -135,6 +165,8 @@ def _verify_gaussian(mechanism: Mechanism, sensitivity: Sensitivity, claim: Clai
 
 
 def _counters(claim: Claim) -> str:
-    delta = f", delta {numeral(claim.delta, up=False)}" if claim.delta else ""
+    delta = f", delta {numeral(claim.noise_delta, up=False)}" if claim.delta else ""
+    if claim.delta and claim.failure:
+        delta += f" (what a failure of the protocol leaves of {numeral(claim.delta, up=False)})"
     share = " (what the test of the number of clients leaves)" if claim.clients_share else ""
     return f"epsilon {numeral(claim.counters_epsilon, up=False)}{share}{delta} of unit {claim.unit!r}"

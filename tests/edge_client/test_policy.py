@@ -8,7 +8,8 @@ import pytest
 
 from edge_client import Policy, PolicyError, SettingsError
 from hushsum import Plan
-from tests.plans import client_plan, small_plan
+from hushsum.privacy.cohort import FAILURE
+from tests.plans import client_plan, secure_plan, small_plan
 
 
 @pytest.mark.parametrize("limit", [1.0, 1, "1", Decimal("1.0"), Fraction(1), 2, None])
@@ -95,3 +96,39 @@ def test_an_owner_may_demand_that_nobody_sees_whether_the_device_takes_part() ->
 def test_an_unknown_participation_is_refused() -> None:
     with pytest.raises(SettingsError, match="participation: got 'secret', expected 'protected' or 'public'"):
         Policy(participation="secret")
+
+
+def test_the_failure_of_a_secure_sum_counts_as_delta() -> None:
+    Policy().check(secure_plan())
+    Policy(max_delta=FAILURE).check(secure_plan())
+    with pytest.raises(PolicyError) as caught:
+        Policy(max_delta=0).check(secure_plan())
+    assert caught.value.rule == "max_delta"
+
+
+def test_a_device_may_demand_secure_sums() -> None:
+    Policy(mode="secure").check(secure_plan())
+    Policy(mode="central").check(small_plan())
+    for mode, plan in (("secure", small_plan()), ("central", secure_plan())):
+        with pytest.raises(PolicyError) as caught:
+            Policy(mode=mode).check(plan)
+        assert caught.value.rule == "mode"
+    with pytest.raises(SettingsError, match="mode"):
+        Policy(mode="local")
+
+
+def test_a_device_may_demand_a_directory_of_clients() -> None:
+    known = secure_plan({"directory": "ab" * 32})
+    Policy(directory=True).check(known)
+    Policy(directory=True).check(small_plan())
+    with pytest.raises(PolicyError) as caught:
+        Policy(directory=True).check(secure_plan())
+    assert caught.value.rule == "directory"
+    with pytest.raises(SettingsError, match="directory"):
+        Policy(directory="yes")  # type: ignore[arg-type]  # that is the point
+
+
+def test_who_wants_not_to_be_seen_takes_part_in_no_secure_sum() -> None:
+    with pytest.raises(PolicyError) as caught:
+        Policy(participation="protected").check(secure_plan())
+    assert caught.value.rule == "participation"

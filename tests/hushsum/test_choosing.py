@@ -21,7 +21,7 @@ from hushsum.choosing.question import Question, bandwidth_question, draw, rows_q
 from hushsum.entropy import OsEntropy, ReplayableEntropy
 from hushsum.privacy.event import Event
 from hushsum.privacy.noisy_max import report_noisy_max, scale_for, win_probabilities
-from tests.plans import classed_plan, client_plan, model_plan, set_plan, small_plan, tables
+from tests.plans import classed_plan, client_plan, model_plan, secure_plan, set_plan, small_plan, tables
 
 QUERIES = np.array([[5.0, 5.0], [1.0, 9.0], [3.0, 2.0]])
 SETS = [np.array(ids) for ids in ([1, 2, 3], [2, 3, 50], [7], [1, 2, 3, 4, 99])]
@@ -416,3 +416,8 @@ def test_no_records_make_a_choice_like_any_others(ledger: hs.Ledger) -> None:
     choice = choose_rows(np.empty((0, 2)), QUERIES, [5, 10], small_plan(), share="0.1", ledger=ledger)
     assert choice.value in {5, 10}
     assert tables()["name"] == choice.plan.name
+
+
+def test_a_plan_whose_records_nobody_sees_together_chooses_nothing_from_them(ledger: hs.Ledger) -> None:
+    with pytest.raises(hs.PlanError, match=r"privacy\.mode: got 'secure', expected 'central'"):
+        choose_bandwidth(Unread(), QUERIES, [1, 2], secure_plan(), share="0.1", ledger=ledger)

@@ -13,7 +13,7 @@ from hushsum.advice import shown
 from hushsum.advice.stand_in import stand_in
 from hushsum_cli.advise import advise
 from tests.hushsum_cli.calling import Hushsum
-from tests.plans import client_plan, small_plan
+from tests.plans import client_plan, secure_plan, small_plan
 
 SMALL = ("--memory-mib", "0.2")
 EXAMPLE_PLAN = Path(__file__).resolve().parents[2] / "examples" / "plan.toml"
@@ -130,3 +130,31 @@ def test_what_cannot_be_is_refused_in_a_sentence(
     assert ended.status == 2
     assert message in " ".join(ended.err.split())
     assert not ended.out
+
+
+def test_secure_sums_are_advised_at_exactly_h_and_with_all_survivors(hushsum: Hushsum, tmp_path: Path) -> None:
+    path = file_of(secure_plan({"cohort": 100}), tmp_path)
+    asked = ("plan", "advise", path, "--records", "2e4", "--clients", "250", "--density", "0.2")
+    ended = hushsum(*asked, *SMALL)
+    assert ended.status == 0, ended.err
+    told = words(ended.out)
+    for text in (
+        "cohorts of 90 to 100 clients",
+        "with exactly h in 3 cohorts",
+        "where all 250 clients stay: each adds its share",
+        "KiB a client and window",
+        "fewer and larger ones give up to 1.7 times less",
+        "take δ > 0 at this size noise is",
+        "upload: a client's in a window",
+    ):
+        assert text in told
+    fields = json.loads(hushsum(*asked, *SMALL, "--json").out)
+    assert fields["secure"]["honest_survivors"] == 80
+    assert fields["secure"]["std_error_of_all"] > fields["std_error"]
+
+
+def test_too_few_clients_for_a_cohort_are_told_so(hushsum: Hushsum, tmp_path: Path) -> None:
+    path = file_of(secure_plan({"cohort": 100}, privacy={"delta": "0.000001"}), tmp_path)
+    ended = hushsum("plan", "advise", path, "--records", "2e4", "--clients", "50", "--density", "0.2", *SMALL)
+    assert "50 clients are fewer than the 90 that a sum needs" in words(ended.out)
+    assert "take δ > 0" not in ended.out

@@ -237,3 +237,37 @@ def test_a_plan_of_sets_is_made_and_shown(hushsum: Hushsum, plan_toml: Path) -> 
     ended = hushsum("plan", "make", str(plan_toml))
     assert ended.status == 0
     assert "a set of ids from 0 to 4,999" in ended.out
+
+
+SECURE = TOML.replace("total_epsilon = 30.0", 'total_epsilon = 30.0\ntotal_delta = 1e-6\nmode = "secure"')
+
+
+def test_a_secure_plan_shows_its_cohort_its_vector_and_whom_it_trusts(hushsum: Hushsum, tmp_path: Path) -> None:
+    path = tmp_path / "secure.toml"
+    path.write_text(SECURE)
+    ended = hushsum("plan", "make", str(path))
+    assert ended.status == 0, ended.err
+    plan = hs.Plan.from_bytes(path.with_suffix(".json").read_bytes())
+    shown = " ".join(ended.out.split())
+    assert plan.privacy.cohort is not None
+    for text in (
+        "ε = 1, δ = 7.27596e-12 per record and window, zero-out",
+        "cohorts of 90 to 100 clients, 10 of them corrupt at most: h = 80 honest survivors",
+        f"each has {plan.privacy.cohort.degree} neighbours, any {plan.privacy.cohort.threshold} of whom open its mask",
+        f"{plan.words.bytes / 1024:,.1f} KiB a client and window, with records or without: 12,800 counters of",
+        "malicious; no directory of clients: it is trusted to pass on keys truthfully",
+        "public that a client takes part",
+    ):
+        assert text in shown
+    assert "for one record" not in shown  # no delta is sent
+    fields = json.loads(hushsum("plan", "show", str(path), "--json").out)
+    assert fields["vector_bytes"] == plan.words.bytes
+    assert fields["plan"]["privacy"]["secure"]["cohort"] == 100
+
+
+def test_a_secure_plan_without_a_delta_for_failures_is_told_so(hushsum: Hushsum, tmp_path: Path) -> None:
+    path = tmp_path / "secure.toml"
+    path.write_text(SECURE.replace("total_delta = 1e-6\n", ""))
+    ended = hushsum("plan", "make", str(path))
+    assert ended.status != 0
+    assert "privacy.total_delta: is missing" in ended.err

@@ -11,8 +11,8 @@ from hushsum.delta import DeltaId
 from simulator import Settings, Summary
 from simulator.reconciliation import Sent, reconcile
 from tests.hushsum_cli.calling import Hushsum
-from tests.plans import model_plan, set_plan
-from tests.simulator.summaries import GOOD, doctored
+from tests.plans import model_plan, set_plan, small_plan
+from tests.simulator.summaries import GOOD, GOOD_SECURE, doctored
 
 
 def planted(monkeypatch: pytest.MonkeyPatch, summary: Summary) -> list[Settings]:
@@ -69,3 +69,50 @@ def test_a_lost_and_a_doubled_delta_end_with_1_and_a_line_each(
         "hushsum: 1 deltas were counted twice, or never sent",
     ]
     assert json.loads(ended.out)["deltas_lost"] == 1
+
+
+def test_secure_mode_is_told_to_the_run(hushsum: Hushsum, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = planted(monkeypatch, GOOD_SECURE)
+    ended = hushsum("simulate", "--mode", "secure", "--dropout-rate", "0.2", "--cohort", "50", "--delta", "0")
+    assert (ended.status, ended.err) == (0, "")
+    assert "the plan's noise." in " ".join(ended.out.split())
+    (settings,) = asked
+    assert (settings.mode, settings.dropout_rate, settings.cohort) == ("secure", 0.2, 50)
+    assert settings.delta == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    (
+        (("--dropout-rate", "0.1"), "are for --mode secure"),
+        (("--cohort", "50"), "are for --mode secure"),
+        (("--mode", "secure", "--deltas", "100"), "--deltas is for --mode central"),
+        (("--mode", "secure", "--cohort", "50", "--plan", __file__), "--cohort is for a run that makes its own plan"),
+        (("--mode", "secure", "--dropout-rate", "0.5"), "--dropout-rate"),
+    ),
+)
+def test_what_makes_no_sense_together_is_refused(
+    hushsum: Hushsum, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], said: str
+) -> None:
+    asked = planted(monkeypatch, GOOD)
+    ended = hushsum("simulate", *arguments)
+    assert (ended.status, ended.out, asked) == (2, "", [])
+    assert said in ended.err
+
+
+def test_a_plan_of_another_mode_or_without_room_for_dropouts_is_told_before_anything_starts(
+    hushsum: Hushsum, tmp_path: Path
+) -> None:
+    secure = {"cohort": 8, "dropout": "0.25", "cohort_wait": "5s"}
+    plan = small_plan(privacy={"mode": "secure", "delta": "0.000001", "total_delta": "0.000001", "secure": secure})
+    (tmp_path / "plan.json").write_bytes(plan.bundle)
+    (tmp_path / "data.csv").write_text("no records\n")
+    about = ("simulate", "--plan", str(tmp_path / "plan.json"), "--data", str(tmp_path / "data.csv"), "--clients", "16")
+    for more, said in (
+        ((), "--mode secure beside --plan"),
+        (("--mode", "secure", "--dropout-rate", "0.3"), "raise the plan's privacy.secure.dropout"),
+        (("--mode", "secure", "--clients", "20"), "choose --cohort so that it divides --clients"),
+    ):
+        ended = hushsum(*about, *more, "--out", str(tmp_path / "out"))
+        assert (ended.status, ended.out, ended.err.count("\n")) == (1, "", 1)
+        assert said in ended.err

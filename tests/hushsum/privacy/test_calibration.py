@@ -113,7 +113,7 @@ def test_the_test_of_the_number_of_clients_takes_its_share_of_epsilon_and_nothin
     gaussian = calibrate(hashed(1000), replace(APPROXIMATE, clients_share=share))
     assert gaussian.clients_scale == 5
     assert gaussian.scale == calibrate(hashed(1000), replace(APPROXIMATE, epsilon=Fraction(4, 5))).scale
-    both = epsilon_of(rho_of(gaussian, hashed(1000), 1), MILLIONTH) + 1 / gaussian.clients_scale
+    both = epsilon_of(rho_of(gaussian, hashed(1000), APPROXIMATE), MILLIONTH) + 1 / gaussian.clients_scale
     assert Fraction("0.9999") < both <= 1
 
 

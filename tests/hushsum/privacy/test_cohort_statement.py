@@ -1,0 +1,65 @@
+"""The statement of a secure plan, read aloud: everything on which the promise rests is said."""
+
+import pytest
+
+from hushsum import Plan
+from hushsum.privacy.guarantee import Guarantee
+from tests.plans import secure_plan
+
+
+def statement(plan: Plan) -> str:
+    return plan.guarantee.statement(accounted=True)
+
+
+def test_the_statement_of_a_pure_plan_reads_so() -> None:
+    assert statement(secure_plan()) == (
+        "Epsilon 1, delta 7.27596e-12, unit record, zero-out: emptying one record changes the probability of anything "
+        "that this release can show by a factor of at most e^1 = 2.72, but for a probability of 7.27596e-12. "
+        "That a client takes part is not hidden: each does so in every window, with records or without, and how many "
+        "did is told with the release. "
+        "Each client adds its share of the noise before it masks its counters, and the server sees sums of whole "
+        "cohorts alone. What is promised counts the shares of exactly 8 honest clients (discrete-laplace of scale 22 "
+        "on every counter, the number of records included): of up to 10 clients at least 9 must survive a round, of "
+        "whom 1 may be corrupt, and clients themselves open no sum of fewer. More survivors add noise. "
+        "This is computational: it holds as long as nobody breaks the ciphers, and but for a probability of "
+        "7.27596e-12 (2^-37: 8 attempts of 2^-40 each) in a window, in which the protocol fails, and which is charged "
+        "to delta: the noise itself is pure, and that probability is all of delta. "
+        "The server may lie at every step, but for one: it is trusted to pass on keys truthfully, for there is no "
+        "directory of clients. With keys of its own in place of others' it could open the counters of one client. "
+        "The server chooses who is in a cohort: that at most 1 of it is corrupt is assumed of every cohort. Corrupt "
+        "clients can make a round fail, or falsify its sum; of others they learn nothing by that. "
+        "It was charged to the ledger of its population."
+    )
+
+
+@pytest.mark.parametrize(
+    ("cohort", "said", "unsaid"),
+    [
+        ({"directory": "ab" * 32}, "may lie at every step. Clients know each other's keys by a directory", "trusted"),
+        ({}, "trusted to pass on keys truthfully", "honest but curious"),
+        ({"adversary": "honest-but-curious"}, "trusted to keep to the protocol (honest but curious)", "may lie"),
+        (
+            {"adversary": "honest-but-curious", "directory": "ab" * 32},
+            "one that lies could learn more. Clients know each other's keys",
+            "may lie at every step",
+        ),
+    ],
+    ids=["directory", "none", "curious", "curious-with-directory"],
+)
+def test_who_is_trusted_is_said_as_it_is(cohort: dict[str, object], said: str, unsaid: str) -> None:
+    text = statement(secure_plan(cohort))
+    assert said in text
+    assert unsaid not in text
+
+
+def test_a_plan_with_delta_does_not_call_its_noise_pure() -> None:
+    text = statement(secure_plan(privacy={"delta": "0.000001"}))
+    assert "pure" not in text
+    assert "beside what the noise takes of it" in text
+    assert "delta 1e-6, unit record" in text
+
+
+@pytest.mark.parametrize("delta", ["0", "0.000001"])
+def test_a_guarantee_is_read_back(delta: str) -> None:
+    guarantee = secure_plan(privacy={"delta": delta}).guarantee
+    assert Guarantee.from_fields(guarantee.to_fields()) == guarantee
