@@ -1,0 +1,205 @@
+"""A server that lies, what it can compute from what it is told, and mistakes that would let it: planted to be found."""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from hushsum.errors import SecureSumError
+from hushsum.secure_sum import agreement, masks, messages, shamir
+from hushsum.secure_sum.bitmaps import Flags, bitmap_of
+from hushsum.secure_sum.client import ClientStep, CountAttempt, Opened, Received, Send, SendVector, Spend, Spent
+from hushsum.secure_sum.contribution import Belongings
+from hushsum.secure_sum.graph import neighbours
+from hushsum.secure_sum.messages import SHARE_BYTES, Kind
+from hushsum.secure_sum.parameters import RoundParameters
+from hushsum.secure_sum.roster import Circle, Roster, circle_of, consent_parts
+from hushsum.signatures import SigningKey
+from tests.hushsum.secure_sum.fleets import Fleet
+from tests.hushsum.secure_sum.joined import Network, Passing
+
+HEAD = 74
+Masked = npt.NDArray[Any]
+
+
+class LyingServer:
+    """It keeps to the protocol up to some message, and then tells each client what it likes.
+
+    Args:
+        fleet: Whose clients; the fleet's own server is the part that keeps to the protocol.
+        instead_of: The first message that it tells no client.
+
+    Attributes:
+        vectors: What clients have sent.
+        refused: What each client that refused something said of it, at first.
+    """
+
+    def __init__(self, fleet: Fleet, instead_of: Kind = Kind.GRANT) -> None:
+        self.parameters = fleet.parameters
+        self.clients = fleet.clients
+        self.vectors: dict[str, bytes] = {}
+        self.refused: dict[str, str] = {}
+        network = Network(fleet, meddle=lambda each: [each] if each.to_server or _before(each, instead_of) else [])
+        network.begin()
+        network.run_until_silent()
+        first = next(iter(fleet.clients))
+        self.roster = Roster.unpack(network.said(first, Kind.ROSTER, to_server=False)[0][HEAD:], None)
+        opened = [network.said(client_id, Kind.OPENING) for client_id in self.roster.ids]
+        self.network = network
+        self.circle: Circle = circle_of(self.parameters, self.roster, [data[HEAD:] for (data,) in opened])
+        self.near = neighbours(self.circle.transcript, len(self.roster), self.parameters.degree)
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        return self.roster.ids
+
+    def tell(self, client_id: str, kind: Kind, *body: bytes) -> bytes | None:
+        """The body of what a client answers; None if it refuses."""
+        client = self.clients[client_id]
+        try:
+            effects = client.handle(Received(messages.pack(self.parameters, kind, *body)))
+            if effects and isinstance(effects[0], CountAttempt | Spend):
+                effects = client.handle(Opened() if isinstance(effects[0], CountAttempt) else Spent())
+        except SecureSumError as error:
+            self.refused.setdefault(client_id, str(error))
+            assert client.step is ClientStep.REFUSED
+            return None
+        for effect in effects:
+            if isinstance(effect, Send):
+                return effect.data[HEAD:]
+            if isinstance(effect, SendVector):
+                return effect.data
+        return b""
+
+    def grant(self) -> None:
+        """Asks everybody for its vector."""
+        for client_id in self.ids:
+            vector = self.tell(client_id, Kind.GRANT)
+            assert vector, "an honest round so far"
+            self.vectors[client_id] = vector
+
+    def bitmap(self, ids: Iterable[str]) -> bytes:
+        return bitmap_of([self.roster.index[client_id] for client_id in ids], len(self.roster))
+
+    def consents(self, asked: Iterable[str], survivors: Iterable[str]) -> dict[str, bytes]:
+        """The signatures that these clients give of such survivors."""
+        data = self.bitmap(survivors)
+        answers = {client_id: self.tell(client_id, Kind.SURVIVORS, data) for client_id in sorted(asked)}
+        return {client_id: answer for client_id, answer in answers.items() if answer}
+
+    def signed(self, key: SigningKey, survivors: Iterable[str]) -> bytes:
+        """What a corrupt client signs for it."""
+        label, *parts = consent_parts(self.parameters, self.circle.transcript, self.bitmap(survivors))
+        return key.sign(label, *parts)
+
+    def shares(self, asked: Iterable[str], consents: Mapping[str, bytes]) -> dict[str, list[bytes]]:
+        """What these clients reveal when they are shown such signatures: for each neighbour, rising, one share."""
+        quorum = (self.bitmap(consents), *(consents[client_id] for client_id in sorted(consents)))
+        answers = {client_id: self.tell(client_id, Kind.QUORUM, *quorum) for client_id in asked}
+        return {client_id: cut(answer) for client_id, answer in answers.items() if answer}
+
+    def seed(self, of: str, revealed: Mapping[str, list[bytes]]) -> bytes | None:
+        """The seed of a client that revealed shares come to; None: too few."""
+        member, threshold = self.roster.index[of], self.parameters.threshold
+        held = [
+            (place + 1, revealed[self.ids[holder]][self.near[holder].index(member)])
+            for place, holder in enumerate(self.near[member])
+            if self.ids[holder] in revealed
+        ][:threshold]
+        if len(held) < threshold:
+            return None
+        indices = np.array([[place for place, _ in held]], np.uint8)
+        octets = np.frombuffer(b"".join(share for _, share in held), np.uint8).reshape(1, threshold, SHARE_BYTES)
+        return shamir.combine_many(indices, octets, threshold)[0].tobytes()
+
+    def without_self_mask(self, words: Masked, of: str, seed: bytes) -> None:
+        """Takes it off in place."""
+        masks.apply(words, subtracted=[agreement.self_mask_key(seed, self._drawn, of)])
+
+    def without_pair_masks(self, words: Masked, of: str, seed: bytes, others: Iterable[str]) -> None:
+        """Takes off in place what the vectors of others have of the pairwise masks with one whose seed is known."""
+        pair = agreement.mask_key_pair(seed, self.parameters.occasion, of)
+        index = self.roster.index
+        for other in others:
+            if index[other] in self.near[index[of]]:
+                public = self.roster.keys[index[other]].mask
+                key = [agreement.pair_mask_key(pair, public, self._drawn, of, other)]
+                masks.apply(words, *((), key) if index[other] < index[of] else (key, ()))
+
+    def without_own_pair_masks(self, words: Masked, of: str, seed: bytes) -> None:
+        """Takes off in place all pairwise masks of a client's own vector, whose seed is known."""
+        pair = agreement.mask_key_pair(seed, self.parameters.occasion, of)
+        me = self.roster.index[of]
+        for other in self.near[me]:
+            key = [agreement.pair_mask_key(pair, self.roster.keys[other].mask, self._drawn, of, self.ids[other])]
+            masks.apply(words, *((), key) if me < other else (key, ()))
+
+    @property
+    def _drawn(self) -> agreement.Occasion:
+        return self.parameters.occasion.drawn(self.circle.transcript)
+
+
+def _before(each: Passing, kind: Kind) -> bool:
+    return each.kind is not None and each.kind < kind
+
+
+def cut(shares: bytes) -> list[bytes]:
+    """The shares that a message reveals."""
+    return [shares[at : at + SHARE_BYTES] for at in range(0, len(shares), SHARE_BYTES)]
+
+
+def any_quorum(patch: pytest.MonkeyPatch) -> None:
+    """Planted: a client reveals its shares whoever has signed."""
+    patch.setattr(RoundParameters, "quorum", lambda _self, _members: 1)
+
+
+def any_survivors(patch: pytest.MonkeyPatch) -> None:
+    """Planted: clients count survivors, and do not look where on the circle they stand."""
+
+    def check(_circle: Circle, parameters: RoundParameters, survivors: Flags) -> None:
+        if int(survivors.sum()) - parameters.corrupt < parameters.honest:
+            raise SecureSumError("too few survivors")
+
+    patch.setattr(Circle, "check_survivors", check)
+
+
+def any_number_of_survivors(patch: pytest.MonkeyPatch) -> None:
+    """Planted: the survivors are whoever the server says."""
+    patch.setattr(Circle, "check_survivors", lambda *_: None)
+
+
+def keys_that_nobody_signed(patch: pytest.MonkeyPatch) -> None:
+    """Planted: the neighbours' advertisements are not looked at."""
+    patch.setattr("hushsum.secure_sum.client.is_advertised", lambda *_, **__: True)
+
+
+def uncommitted(patch: pytest.MonkeyPatch) -> None:
+    """Planted: contributions are not compared with their commitments."""
+    patch.setattr("hushsum.secure_sum.client.check_contributions", lambda *_: None)
+
+
+def tags_dropped(patch: pytest.MonkeyPatch) -> None:
+    """Planted: shares are taken whoever sealed them, and whatever for."""
+
+    def lenient(key: bytes, sealed: bytes, _associated: bytes = b"") -> bytes:
+        stream = masks.Cipher(masks.algorithms.AES(key), masks.modes.CTR(bytes(16))).encryptor()
+        return stream.update(sealed[: -agreement.TAG_BYTES])
+
+    patch.setattr(agreement, "unseal", lenient)
+
+
+def dealing(own: Belongings, altered: Callable[[int, bytes], bytes]) -> None:
+    """A corrupt client deals other shares than those of its seeds, well sealed: by the neighbour's place, from 0."""
+    honest = own.sealed_shares
+
+    def sealed_shares() -> list[bytes]:
+        check, *sealed = honest()
+        dealt = []
+        for place, ((neighbour_id, keys), message) in enumerate(zip(own._near(), sealed, strict=True)):
+            key = agreement.share_key(own._exchange, keys.exchange, own._occasion, own._client_id, neighbour_id)
+            dealt.append(agreement.seal(key, altered(place, agreement.unseal(key, message))))
+        return [check, *dealt]
+
+    own.sealed_shares = sealed_shares  # type: ignore[method-assign]  # this one client is corrupt
