@@ -21,14 +21,14 @@ unexport PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup broker demo test check stubs simulate-faults real-faults bench bench-accuracy bench-service lock clean
+.PHONY: help setup broker demo test check stubs simulate-faults simulate-cohorts real-faults bench bench-accuracy bench-service bench-secure lock clean
 
 help: ## list these targets
 	@echo "Hushsum: hash at the edge, add in the middle, noise once, query for ever."
 	@echo
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
 	@echo
-	@echo "PYTHON=python3.12 chooses the interpreter (3.11 to 3.13); ARGS='...' is passed on (demo, test, bench, bench-accuracy, bench-service, lock)."
+	@echo "PYTHON=python3.12 chooses the interpreter (3.11 to 3.13); ARGS='...' is passed on (demo, test, bench, bench-accuracy, bench-service, bench-secure, lock)."
 
 setup: ## make the environment in .venv; does nothing when it is up to date
 	@sh build_tools/setup.sh "$(PYTHON)"
@@ -55,6 +55,9 @@ stubs: setup ## generate the Python stubs of proto/
 simulate-faults: setup ## random schedules of faults in virtual time (N=10000 SEED=1)
 	@$(PY) -m tests.simulation --schedules $(N) --seed $(SEED)
 
+simulate-cohorts: setup ## random schedules of secure sums with dropouts and a lying server (N=10000 SEED=1)
+	@$(PY) -m tests.hushsum.secure_sum.schedules --schedules $(N) --seed $(SEED)
+
 real-faults: setup broker ## kill and pause real processes, Kafka and PostgreSQL under load (ROUNDS=50 SEED=1)
 	@$(PY) -m simulator.faults --rounds $(ROUNDS) --seed $(SEED) $(ARGS)
 
@@ -66,6 +69,10 @@ bench-accuracy: setup ## measure errors against exact sums, and write docs/accur
 
 bench-service: setup broker ## measure the service beside the bare libraries, on 2 cores (ARGS=--quick)
 	@$(PY) -m benchmarks.service $(ARGS)
+
+bench-secure: setup ## measure secure sums beside raw ciphers and Flower's helpers (ARGS=--quick)
+	@$(PY) build_tools/peers.py
+	@$(PY) -m benchmarks.secure $(ARGS)
 
 # uv stands apart from the environment, which holds what the lock names and nothing else.
 lock: setup ## pin the dependencies again (ARGS=--upgrade takes the newest)

@@ -1,0 +1,1 @@
+"""What a secure sum costs, beside the raw ciphers and Flower's helper functions."""

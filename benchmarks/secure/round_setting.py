@@ -1,0 +1,96 @@
+"""One round that is measured: who takes part, and what each client brings."""
+
+import hashlib
+import os
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from hushsum.directory import Directory, DirectoryKey, Role
+from hushsum.privacy.cohort import Cohort
+from hushsum.privacy.degrees import degrees
+from hushsum.privacy.mechanism import DISCRETE_GAUSSIAN, Mechanism
+from hushsum.privacy.words import Words, bits_needed, gaussian_tail
+from hushsum.secure_sum.parameters import RoundParameters
+from hushsum.signatures import SigningKey
+
+RECORDS: Final = 100  # of each client
+VARIANCE: Final = Fraction(1000**2)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A round of the plan's defaults: 10 % of the clients may be corrupt, 10 % may vanish.
+
+    Args:
+        clients: N.
+        counters: D.
+        vanishing: How many vanish where it costs most: when they should send their vectors.
+        round_id: 32 bytes.
+    """
+
+    clients: int
+    counters: int
+    vanishing: int
+    round_id: bytes
+
+    @classmethod
+    def new(cls, clients: int, counters: int) -> "Setting":
+        """A round in which as many vanish as may."""
+        return cls(clients, counters, clients // 10, os.urandom(32))
+
+    @cached_property
+    def ids(self) -> tuple[str, ...]:
+        """Of all clients; the first of them vanish."""
+        return tuple(f"client-{number:05}" for number in range(self.clients))
+
+    def key(self, client_id: str) -> SigningKey:
+        """A client's identity key, of no worth."""
+        return SigningKey(hashlib.sha256(client_id.encode()).digest())
+
+    @cached_property
+    def directory(self) -> Directory:
+        """Of all clients."""
+        return Directory({name: DirectoryKey(name, Role.CLIENT, self.key(name).verify_key) for name in self.ids})
+
+    @cached_property
+    def mechanism(self) -> Mechanism:
+        """Gaussian noise in shares."""
+        return Mechanism(DISCRETE_GAUSSIAN, VARIANCE, 1, honest_survivors=Cohort(size=self.clients).honest_survivors)
+
+    @cached_property
+    def brought(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Counters and counts of every client: the same, so that a thousand fit in a small machine."""
+        return np.arange(self.counters, dtype=np.int64) % RECORDS, np.array([RECORDS], np.int64)
+
+    @cached_property
+    def parameters(self) -> RoundParameters:
+        """Of the round."""
+        cohort = Cohort(size=self.clients)
+        graph = degrees(self.clients, cohort.survivors_min, cohort.corrupt_clients, malicious=True)
+        bits, count_bits = (
+            bits_needed(
+                self.clients * RECORDS, gaussian_tail(VARIANCE, self.clients, cohort.honest_survivors, counters)
+            )
+            for counters in (self.counters, 1)
+        )
+        return RoundParameters(
+            plan_id=hashlib.sha256(b"the plan of a benchmark").digest(),
+            window=1,
+            round=self.round_id,
+            members_max=self.clients,
+            members_min=cohort.survivors_min,
+            corrupt=cohort.corrupt_clients,
+            honest=cohort.honest_survivors,
+            degree=graph.degree,
+            threshold=graph.threshold,
+            window_survivors=graph.window_survivors,
+            words=Words(bits, count_bits, self.counters, 1),
+            counter_max=RECORDS,
+            count_max=RECORDS,
+            directory=self.directory.digest().hex(),
+        )
