@@ -4,50 +4,30 @@ import asyncio
 import os
 import warnings
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Self
 
+from edge_client.assembly import Assembly, Given, assemble
 from edge_client.batches import Batch, copied, split, time_in_ms
 from edge_client.config import Config
 from edge_client.draft import packed
-from edge_client.errors import (
-    AbsentWarning,
-    ClientStateError,
-    DroppedRecordsWarning,
-    FlushTimeoutError,
-)
-from edge_client.first_contact import fetch_plan, stored_plan
-from edge_client.lanes import presence_stream
+from edge_client.errors import AbsentWarning, ClientStateError, DroppedRecordsWarning, FlushTimeoutError
+from edge_client.member import key_of
 from edge_client.policy import Policy
 from edge_client.ports import Runtime, SystemRuntime
-from edge_client.presence import Presence
 from edge_client.refusals import Untold
-from edge_client.session import Session
 from edge_client.spool import Spool
-from edge_client.spool_writer import SpoolWriter
 from edge_client.tallies import Sends, Tallies
 from edge_client.tasks import to_the_end
-from edge_client.transport_grpc import GrpcTransport, require_private
-from edge_client.uplink import Uplink, Wiring
+from edge_client.transport_grpc import require_private
 from hushsum.collection import label_list
-from hushsum.delta import shows_presence
 from hushsum.entropy import Entropy, OsEntropy
 from hushsum.plan import Plan
+from hushsum.privacy.account import Account
+from hushsum.signatures import SigningKey
 from hushsum_proto.answers import Answer
-
-
-@dataclass(frozen=True)
-class _Parts:
-    """What a running client is made of."""
-
-    met: bool  # the service, a moment ago: for its plan
-    spool: Spool
-    plan: Plan
-    writer: SpoolWriter
-    uplink: Uplink
-    presence: Presence | None  # of a plan with public participation
 
 
 class EdgeClient:
@@ -60,6 +40,11 @@ class EdgeClient:
     Under public participation a running client shows that it takes part in each window, records or none
     (:mod:`edge_client.presence`, which says what remains visible); its records of other windows are left out.
 
+    With a secure sum nothing leaves this device but its window's vector, noised and masked, once a window in which it
+    runs and soon after that window's end, records or none (:mod:`edge_client.participation`). Until then the records
+    wait in the spool. The window is charged to this device's own account before the vector leaves, and a vector that
+    was sent is never sent again, whatever the service says.
+
     Args:
         target: ``host:port`` of the service.
         spool: The spool's file: one for each client and plan, never used by two at a time, never copied.
@@ -70,12 +55,15 @@ class EdgeClient:
         runtime: Time, tasks and threads; many clients of one process share one. None makes one with two threads
             that hash, and two for the spool.
         entropy: Of the stream number, a random client id, and the back-off's jitter. None is the operating system's.
+        key: For a secure sum: the client's Ed25519 key, or the path of its PEM file; required where the plan names a
+            directory of clients. None: the spool draws one at its first use.
 
     Raises:
         SettingsError: Plaintext to another machine without ``insecure``.
+        KeyFileError: The key's file cannot be used.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  each is a choice of its own, and all but two have a default
         self,
         target: str,
         *,
@@ -85,20 +73,21 @@ class EdgeClient:
         config: Config | None = None,
         runtime: Runtime | None = None,
         entropy: Entropy | None = None,
+        key: str | os.PathLike[str] | SigningKey | None = None,
     ) -> None:
-        self._target = target
         self._path = spool
         self._client_id = client_id
-        self._policy = policy or Policy()
         self._config = config or Config()
         require_private(target, self._config)
+        own_key = key_of(key)
         self._own_runtime = SystemRuntime() if runtime is None else None
         self._runtime: Runtime = runtime or self._own_runtime or SystemRuntime()
         self._entropy = entropy or OsEntropy()
+        self._given = Given(target, policy or Policy(), self._config, self._runtime, self._entropy, own_key)
         self._entered = False
         self._running = False
         self._spool: Spool | None = None
-        self._parts: _Parts | None = None
+        self._parts: Assembly | None = None
         self._untold = Untold()
 
     async def __aenter__(self) -> Self:
@@ -110,17 +99,16 @@ class EdgeClient:
             SessionRefusedError: The service wants no session with this client.
             SpoolError: The spool cannot be used, or belongs to another client.
             PlanError: This version cannot read the service's plan.
+            SettingsError: The plan names a directory of clients, and it does not hold this client with this key.
         """
         if self._entered:
             raise ClientStateError("a client can be entered once: make another one with the same spool")
         self._entered = True
         try:
             await to_the_end(self._runtime, self._open_spool())
-            self._parts = await self._start()
-            if self._parts.presence is not None:  # before any of the records in the spool
-                await self._parts.presence.begin()
-            if not self._parts.met:
-                self._parts.uplink.begin()
+            assert self._spool is not None
+            self._parts = await assemble(self._spool, self._given, self._note)
+            await self._parts.begin()
         except BaseException:
             await to_the_end(self._runtime, self._stop())
             raise
@@ -135,11 +123,12 @@ class EdgeClient:
         Raises:
             EdgeError: What had stopped the client, where nobody was told yet.
         """
-        uplink = self._started().uplink
+        parts = self._started()
+        uplink = parts.uplink
         try:
             if error is None and uplink.failure is None and self._config.close_flush_s > 0:
                 with suppress(FlushTimeoutError):  # the rest is sent at the next start
-                    await uplink.answered(self._config.close_flush_s)
+                    await parts.finished(self._config.close_flush_s)
         finally:
             self._running = False
             await to_the_end(self._runtime, self._stop())
@@ -169,7 +158,13 @@ class EdgeClient:
     def tallies(self) -> Tallies:
         """What became of everything that was added; readable after the end, too."""
         kept = {} if self._spool is None else self._spool.tallies
-        return Tallies.of(kept, Sends() if self._parts is None else self._parts.uplink.sends)
+        return Tallies.of(kept, Sends() if self._parts is None else self._parts.sends)
+
+    @property
+    def account(self) -> Account | None:
+        """What this device has spent by secure sums, and may still spend, by its own books; None for other plans."""
+        rounds = self._started().rounds
+        return None if rounds is None else rounds.account
 
     @property
     def unanswered(self) -> int:
@@ -201,8 +196,7 @@ class EdgeClient:
         now_ms = self._runtime.now_ms() if time is None else time_in_ms(time)
         mine = copied(records)  # the caller may reuse its array
         given = None if labels is None else label_list(labels)
-        if parts.presence is not None:
-            await parts.presence.caught_up()
+        await parts.caught_up()
         batch = await self._runtime.computing(_hashed, parts.plan, mine, parts.plan.window.index_at(now_ms), given)
         if batch.dropped:
             what = f"{batch.dropped} unusable records were left out, {batch.addition.records} were added"
@@ -211,7 +205,8 @@ class EdgeClient:
             return
         self._working()  # it may have ended in the meantime
         bound = parts.writer.put(batch.addition)
-        parts.uplink.expect(bound)
+        if not batch.addition.pending:
+            parts.uplink.expect(bound)
         if not await asyncio.shield(bound) and batch.addition.deltas:
             where = f"window {batch.addition.window}, in which this client does not take part"
             warnings.warn(f"{batch.addition.records} records of {where}, were left out", AbsentWarning, stacklevel=2)
@@ -219,16 +214,20 @@ class EdgeClient:
     async def flush(self, timeout_s: float | None = None) -> None:
         """Returns once everything that was added before has a definitive answer; None waits for ever.
 
+        With a secure sum it **closes windows for this device**: it takes part now, not after their end, in every window
+        that takes part at this moment, and waits until each is told. What is added to them afterwards is left out.
+
         Raises:
             RefusedError: Deltas were refused for good since the last flush that said so, or withdrawn unsent because
                 their window's presence was; it has the reasons.
+            NotCountedError: With a secure sum: windows since the last flush that said so are in no sum.
             FlushTimeoutError: Not within the time; nothing is given up.
             SessionRefusedError: The service has ended the session for good.
         """
-        uplink = self._started().uplink
+        parts = self._started()
         if not self._running:
             raise _not_running()
-        await uplink.answered(timeout_s)
+        await parts.flush(timeout_s)
         self._untold.tell()
 
     async def _open_spool(self) -> None:
@@ -239,32 +238,6 @@ class EdgeClient:
             )
         )
 
-    async def _start(self) -> _Parts:
-        spool, runtime, config = self._spool, self._runtime, self._config
-        assert spool is not None
-        transport = GrpcTransport(self._target, spool.client_id, config)
-        stored = await runtime.blocking(stored_plan, spool)
-        plan = stored or await fetch_plan(transport, runtime, config, self._entropy)
-        self._policy.check(plan)
-        if stored is None:
-            await runtime.blocking(spool.keep_plan, plan.bundle)
-        session = Session(
-            config=config,
-            plan_id=plan.id,
-            stream=spool.stream,
-            lateness_ms=plan.window.lateness_ms,
-            unanswered=await runtime.blocking(spool.unanswered),
-            entropy=self._entropy,
-            kept=int(shows_presence(plan)),
-        )
-        writer = SpoolWriter(spool, runtime, config.commits_max)
-        uplink = Uplink(session, Wiring(spool, writer, transport, runtime, plan.id, self._note))
-        presence = None
-        if shows_presence(plan):
-            await runtime.blocking(spool.keep_presences)
-            presence = Presence(plan, presence_stream(spool.stream), writer, uplink, runtime)
-        return _Parts(stored is None, spool, plan, writer, uplink, presence)
-
     async def _stop(self) -> None:
         if self._parts is not None:
             await self._parts.uplink.close()
@@ -274,12 +247,12 @@ class EdgeClient:
         if self._own_runtime is not None:
             self._own_runtime.close()
 
-    def _started(self) -> _Parts:
+    def _started(self) -> Assembly:
         if self._parts is None:
             raise _not_running()
         return self._parts
 
-    def _working(self) -> _Parts:
+    def _working(self) -> Assembly:
         parts = self._started()
         if not self._running:
             raise _not_running()

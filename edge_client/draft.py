@@ -14,7 +14,13 @@ from edge_client.tallies import DELTAS, PRESENCES, RECORDS, RECORDS_ABSENT, RECO
 from hushsum.delta import DeltaId, renumbered
 from hushsum.errors import ContributionError, HushsumError
 
-_NO_ID: Final = DeltaId(0, 0)  # stands in until the spool gives the real one
+NO_ID: Final = DeltaId(0, 0)  # stands in until the spool gives the real one
+
+#: How this client stands to a window of a secure sum; stored, never reused.
+TAKES_PART: Final = 1
+SPENT: Final = 2  # its vector is on its way, or was
+OVER: Final = 3  # unspent: the window has passed
+UNPAID: Final = 4  # unspent: the device's account does not pay for it
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,8 @@ class Add:
         dropped: Records that were left out, to be counted.
         records_max: The most records that this client may add to one window; None without such a bound.
         attended: Only where this client's presence in the window stands; else the records are left out, and counted.
+        pending: Of a plan with a secure sum: the deltas get no ids and are never sent. They wait for the window's
+            round, where this client takes part in the window; else they are left out, as above.
     """
 
     window: int
@@ -42,6 +50,7 @@ class Add:
     dropped: int
     records_max: int | None
     attended: bool = False
+    pending: bool = False
 
     @property
     def records(self) -> int:
@@ -51,7 +60,7 @@ class Add:
 
 def packed(addition: Add) -> Add:
     """The same with its deltas packed but for their ids, so that to bind them takes a transaction no time."""
-    deltas = tuple(Unbound(delta.records, partial(renumbered, delta.pack(_NO_ID))) for delta in addition.deltas)
+    deltas = tuple(Unbound(delta.records, partial(renumbered, delta.pack(NO_ID))) for delta in addition.deltas)
     return replace(addition, deltas=deltas)
 
 
@@ -124,6 +133,7 @@ class Draft:
         self._held: list[tuple[int, range]] = []
         self._rows: list[tuple[int, bytes]] = []
         self._removed: list[tuple[int]] = []
+        self._pending: list[tuple[int, int, bytes]] = []
         self._windows: dict[int, int] = {}
         self._next = level.next_sequence
         self._bytes = level.bytes
@@ -177,16 +187,14 @@ class Draft:
         return next((int(number) for (number,) in self._find(query, values)), 0)
 
     def _add(self, change: Add) -> tuple[Bound, ...]:
+        if change.pending:
+            return self._pend(change)
         if change.attended and not self._attendance.stands(change.window):
-            self.counts.update({RECORDS_ABSENT: change.records, RECORDS_DROPPED: change.dropped})
-            return ()
+            return self._leave_out(change)
         contributed = self._contributed(change)
         ids = (DeltaId(self._level.stream, self._next + offset) for offset in range(len(change.deltas)))
         bound = tuple(Bound(id.sequence, delta.pack(id)) for id, delta in zip(ids, change.deltas, strict=True))
-        size = sum(len(delta.data) for delta in bound)
-        if self._bytes + size > self._level.bytes_max:
-            held = f"{self._bytes} unanswered bytes are in it, {size} came, {self._level.bytes_max} is the limit"
-            raise SpoolFullError(f"spool: {held} (spool_bytes_max); nothing of this batch was taken")
+        self._require_room(sum(len(delta.data) for delta in bound))
         self._keep(bound)
         if change.attended and bound:
             self._held.append((change.window, range(self._next, self._next + len(bound))))
@@ -195,6 +203,30 @@ class Draft:
             self._windows[change.window] = contributed
         self.counts.update({RECORDS: change.records, RECORDS_DROPPED: change.dropped, DELTAS: len(bound)})
         return bound
+
+    def _pend(self, change: Add) -> tuple[Bound, ...]:
+        query = "SELECT count(*) FROM attempts WHERE window = ? AND state = ?"
+        if not self._number(query, change.window, TAKES_PART):
+            return self._leave_out(change)
+        contributed = self._contributed(change)
+        rows = [(change.window, delta.records, delta.pack(NO_ID)) for delta in change.deltas]
+        size = sum(len(data) for _, _, data in rows)
+        self._require_room(size)
+        self._pending += rows
+        self._bytes += size
+        if contributed is not None:
+            self._windows[change.window] = contributed
+        self.counts.update({RECORDS: change.records, RECORDS_DROPPED: change.dropped, DELTAS: len(rows)})
+        return tuple(Bound(0, data) for _, _, data in rows)
+
+    def _leave_out(self, change: Add) -> tuple[Bound, ...]:
+        self.counts.update({RECORDS_ABSENT: change.records, RECORDS_DROPPED: change.dropped})
+        return ()
+
+    def _require_room(self, size: int) -> None:
+        if self._bytes + size > self._level.bytes_max:
+            held = f"{self._bytes} unanswered bytes are in it, {size} came, {self._level.bytes_max} is the limit"
+            raise SpoolFullError(f"spool: {held} (spool_bytes_max); nothing of this batch was taken")
 
     def _contributed(self, change: Add) -> int | None:
         """This client's records of the window after the change; None without a bound."""
@@ -220,11 +252,9 @@ class Draft:
             " ON CONFLICT (window) DO UPDATE SET records = excluded.records",
             self._windows.items(),
         )
-        database.executemany(
-            "INSERT INTO tallies (name, count) VALUES (?, ?)"
-            " ON CONFLICT (name) DO UPDATE SET count = count + excluded.count",
-            self.counts.items(),
-        )
+        if self._pending:
+            database.executemany("INSERT INTO pending (window, records, bytes) VALUES (?, ?, ?)", self._pending)
+        write_counts(database, self.counts)
         self._attendance.write(database)
         database.execute("UPDATE next SET sequence = ?", (self._next,))
 
@@ -233,3 +263,12 @@ class Draft:
         for window, numbers in self._held:
             holdings.note(window, numbers)
         holdings.forget(self._attendance.left)
+
+
+def write_counts(database: sqlite3.Connection, counts: Counter[str]) -> None:
+    """Adds counts to the tallies; the caller holds a transaction."""
+    database.executemany(
+        "INSERT INTO tallies (name, count) VALUES (?, ?)"
+        " ON CONFLICT (name) DO UPDATE SET count = count + excluded.count",
+        counts.items(),
+    )

@@ -8,6 +8,7 @@ HushsumError
     │   ├── EventTimeError           an event time that is no time
     │   └── PolicyError              the plan asks for more than this device's policy allows
     ├── the device's
+    │   ├── NoPartError              it takes no part in a window's secure sum (any more)
     │   └── SpoolError               the spool cannot be read or written, or belongs to somebody else
     │       ├── SpoolInUseError      another process, or another client of this one, holds it
     │       └── SpoolFullError       the limit on unanswered bytes is reached
@@ -16,6 +17,7 @@ HushsumError
     │       └── FlushTimeoutError    some deltas have no answer yet; they stay in the spool
     └── the service's
         ├── RefusedError             deltas that were refused for good, with the reasons
+        ├── NotCountedError          windows that a flush has closed, and whose records are in no sum
         └── SessionRefusedError      the service wants no session with this client
             └── PlanChangedError     another plan is collected there
 
@@ -64,6 +66,20 @@ class PolicyError(EdgeError):
         self.allowed = allowed
 
 
+class NoPartError(EdgeError):
+    """This device takes no part in a window's secure sum, or no more: nothing of it leaves the device.
+
+    Args:
+        window: Its index.
+        why: Half a sentence.
+    """
+
+    def __init__(self, window: int, why: str) -> None:
+        super().__init__(f"this device takes no part in window {window}: {why}")
+        self.window = window
+        self.why = why
+
+
 class SpoolError(EdgeError):
     """The spool cannot be used: it is damaged, newer, another client's, or its disk refuses."""
 
@@ -100,6 +116,19 @@ class RefusedError(EdgeError):
         self.details = dict(details)
 
 
+class NotCountedError(EdgeError):
+    """Windows of a plan with a secure sum are in no sum that is known of.
+
+    Args:
+        windows: Why, by the window's index, at least one.
+    """
+
+    def __init__(self, windows: Mapping[int, str]) -> None:
+        each = "; ".join(f"window {window}: {why}" for window, why in windows.items())
+        super().__init__(f"{len(windows)} windows were not counted: {each}")
+        self.windows = dict(windows)
+
+
 class SessionRefusedError(EdgeError):
     """The service wants no session with this client; what is unsent stays in the spool."""
 
@@ -117,7 +146,9 @@ class DroppedRecordsWarning(EdgeWarning):
 
 
 class AbsentWarning(EdgeWarning):
-    """Under public participation: records of a window in which this client did not run were left out.
+    """Under public participation, or with a secure sum: records were left out of a window without this client.
+
+    It did not run there; or, with a secure sum, it has submitted for the window already, or cannot pay for it.
 
     That it takes part there is visible, and must not depend on its having records.
     """

@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar
 from edge_client.session_events import Loss
 from hushsum_proto.answers import Answer
 from hushsum_proto.messages import Welcome
+from hushsum_proto.rounds import RoundReply, RoundRequest
 
 T = TypeVar("T")
 
@@ -131,4 +132,36 @@ class Transport(Protocol):
 
     def connect(self) -> Connection:
         """A new connection; nothing is sent before it is used."""
+        ...
+
+
+class RoundCall(Protocol):
+    """One client's part in a window, on a connection of its own; raises :class:`ConnectionLostError` when it breaks."""
+
+    async def send(self, request: RoundRequest) -> None:
+        """Writes one request; returns when there is room for the next."""
+        ...
+
+    async def receive(self) -> RoundReply:
+        """The next reply; that the service ended the call without an outcome is a loss."""
+        ...
+
+    async def close(self) -> None:
+        """Ends everything at once; never raises."""
+        ...
+
+
+class RoundTransport(Protocol):
+    """How to take part in secure sums."""
+
+    def take_part(self) -> RoundCall:
+        """A new call; nothing is sent before it is used."""
+        ...
+
+    async def fetch_directory(self, plan_id: bytes) -> bytes:
+        """The directory of clients in TOML; whoever asks checks its digest.
+
+        Raises:
+            ConnectionLostError: It did not come.
+        """
         ...

@@ -21,30 +21,19 @@ import asyncio
 import logging
 from typing import Final
 
-from edge_client.config import SEQUENCE_WINDOW
 from edge_client.draft import Attend
 from edge_client.errors import SpoolError
+from edge_client.participation import windows_at
 from edge_client.ports import Runtime
 from edge_client.spool_writer import SpoolWriter
 from edge_client.uplink import Uplink
 from hushsum.delta import DeltaId, presence
 from hushsum.errors import Reason
 from hushsum.plan import Plan
-from hushsum.schedule import Schedule
 from hushsum_proto.answers import Answer
 
 _LOG: Final = logging.getLogger("edge_client")
 _LOOKS_APART_S: Final = 5.0  # a wall clock may be set; this is how late it may be noticed
-
-
-def windows_at(schedule: Schedule, now_ms: int) -> range:
-    """The windows in which a client takes part that runs at this time (ms since 1970 UTC).
-
-    All that take deltas: from the one that holds now − lateness to the one that holds now; of more than 64, which is
-    what may be sent at a time, the latest ones.
-    """
-    newest = schedule.index_at(now_ms)
-    return range(max(schedule.index_at(now_ms - schedule.lateness_ms), newest - SEQUENCE_WINDOW + 1), newest + 1)
 
 
 class Presence:

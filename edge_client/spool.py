@@ -9,14 +9,18 @@ import os
 import sqlite3
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 from edge_client import attendance, spool_file
-from edge_client.draft import Bound, Change, Draft, Level, Result
+from edge_client.draft import Bound, Change, Draft, Level, Result, write_counts
 from edge_client.errors import SpoolError
 from hushsum.entropy import Entropy
+
+T = TypeVar("T")
 
 
 class Spool:
@@ -89,6 +93,38 @@ class Spool:
             self._database.execute(attendance.TABLE)
             self._database.execute(attendance.INDEX)
             self._holdings = attendance.Holdings.found(self._database.execute)
+
+    def keep_rounds(self) -> None:
+        """For a plan with a secure sum: takes the file to format 2, and counts what waits in it.
+
+        To be called once, before the first commit.
+        """
+        self.change(lambda database, _: spool_file.make_room_for_rounds(database))
+
+    def change(self, work: Callable[[sqlite3.Connection, Counter[str]], T]) -> T:
+        """Makes one change to the tables of rounds (:mod:`edge_client.rounds`); durable when it returns.
+
+        Args:
+            work: Gets the database inside a transaction, and the counts to which it adds what it has changed.
+
+        Raises:
+            SpoolError: The file cannot be written; nothing was changed.
+        """
+        counts: Counter[str] = Counter()
+        with self._using():
+            with self._transaction():
+                result = work(self._database, counts)
+                write_counts(self._database, counts)
+                held = self._number("SELECT coalesce(sum(length(bytes)), 0) FROM deltas")
+                held += self._number("SELECT coalesce(sum(length(bytes)), 0) FROM pending")
+            self._level = replace(self._level, bytes=held)
+            self._tallies = self._tallies + counts
+        return result
+
+    def rows(self, query: str, *values: object) -> list[tuple[object, ...]]:
+        """What a query finds in the tables of rounds."""
+        with self._using():
+            return self._database.execute(query, values).fetchall()
 
     def unanswered(self) -> tuple[int, ...]:
         """The numbers of all deltas in the spool (``lanes``), ascending."""

@@ -9,7 +9,8 @@ from edge_client.errors import SettingsError, SpoolError, SpoolInUseError
 from hushsum.entropy import Entropy
 from hushsum_proto.client_ids import CLIENT_ID_FORM, flaw_of
 
-SPOOL_FORMAT: Final = 1
+SPOOL_FORMAT: Final = 2  # the newest that this version reads
+_WITHOUT_ROUNDS: Final = 1  # a spool stays at it until it belongs to a secure plan
 _APPLICATION_ID: Final = 0x48555348  # "HUSH"
 _FULL: Final = 2  # SQLite's number for synchronous=FULL
 _LOCKED: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
@@ -29,6 +30,19 @@ _TABLES: Final = (
     "CREATE TABLE deltas (sequence INTEGER PRIMARY KEY, bytes BLOB NOT NULL)",
     "CREATE TABLE contributions (window INTEGER PRIMARY KEY, records INTEGER NOT NULL)",
     "CREATE TABLE tallies (name TEXT PRIMARY KEY, count INTEGER NOT NULL)",
+)
+# What format 2 adds: it is for plans with a secure sum, which no software of format 1 can read.
+_ROUND_TABLES: Final = (
+    # AUTOINCREMENT: no number is given twice, so that what came after a round's vector was summed is told apart.
+    (
+        "CREATE TABLE pending (number INTEGER PRIMARY KEY AUTOINCREMENT, window INTEGER NOT NULL,"
+        " records INTEGER NOT NULL, bytes BLOB NOT NULL)"
+    ),
+    "CREATE INDEX pending_by_window ON pending (window)",
+    "CREATE TABLE rounds (window INTEGER PRIMARY KEY, round BLOB NOT NULL, fate TEXT, spend BLOB NOT NULL)",
+    "CREATE TABLE attempts (window INTEGER PRIMARY KEY, count INTEGER NOT NULL, state INTEGER NOT NULL)",
+    "CREATE TABLE identity_key (only INTEGER PRIMARY KEY CHECK (only = 1), seed BLOB NOT NULL)",
+    "CREATE TABLE directory (only INTEGER PRIMARY KEY CHECK (only = 1), bytes BLOB NOT NULL)",
 )
 
 
@@ -95,6 +109,15 @@ def identify(database: sqlite3.Connection, client_id: str | None, entropy: Entro
     return int.from_bytes(stream, "big"), str(owner), int(next_sequence)
 
 
+def make_room_for_rounds(database: sqlite3.Connection) -> None:
+    """Takes a spool to format 2, where it is not there yet; the caller holds a transaction."""
+    if database.execute("PRAGMA user_version").fetchone()[0] >= SPOOL_FORMAT:
+        return
+    for table in _ROUND_TABLES:
+        database.execute(table)
+    database.execute(f"PRAGMA user_version = {SPOOL_FORMAT}")
+
+
 def _check_format(database: sqlite3.Connection, path: Path) -> None:
     version = database.execute("PRAGMA user_version").fetchone()[0]
     application = database.execute("PRAGMA application_id").fetchone()[0]
@@ -104,7 +127,7 @@ def _check_format(database: sqlite3.Connection, path: Path) -> None:
         for table in _TABLES:
             database.execute(table)
         database.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
-        database.execute(f"PRAGMA user_version = {SPOOL_FORMAT}")
+        database.execute(f"PRAGMA user_version = {_WITHOUT_ROUNDS}")
         database.execute("COMMIT")
         return
     if application != _APPLICATION_ID:

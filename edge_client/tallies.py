@@ -13,6 +13,11 @@ RECORDS_ABSENT: Final = "records_absent"
 DELTAS: Final = "deltas"
 PRESENCES: Final = "presences"
 WITHDRAWN: Final = "withdrawn"
+SUBMISSIONS_SPENT: Final = "submissions_spent"
+SUBMISSIONS_COUNTED: Final = "submissions_counted"
+SUBMISSIONS_LOST: Final = "submissions_lost"
+WINDOWS_UNSPENT: Final = "windows_unspent"
+RECORDS_UNSPENT: Final = "records_unspent"
 _REFUSED: Final = "refused:"
 _OTHER: Final = "other"  # a reason that only a newer service knows
 
@@ -24,7 +29,7 @@ class Sends:
     Attributes:
         first: Deltas that were sent at least once.
         again: Sends of a delta that had been sent before.
-        bytes: Of packed deltas, resends too.
+        bytes: Of packed deltas, resends too; of a plan with a secure sum, of masked vectors.
     """
 
     first: int = 0
@@ -43,13 +48,16 @@ class Tallies:
         records: Usable records that were added.
         records_dropped: Records that were left out for a NaN or an infinity.
         records_absent: Usable records that were left out under public participation: in their window this client did
-            not run, or its presence was refused, or the window is more than a thousand windows ago.
+            not run, or its presence was refused, or the window is more than a thousand windows ago. With a secure sum:
+            in their window this client did not run, or it was spent or over already.
+        records_unspent: With a secure sum: records that had been added and are in no vector, for their window passed
+            without one, or they came while its round was under way.
         deltas: Deltas that the records became, and presences.
         presences: Deltas of 0 records, which show that this client takes part: one a window in which it ran, under
             public participation.
         deltas_sent: Deltas that were sent at least once since this client started.
         deltas_resent: Further sends of those.
-        bytes_sent: Of packed deltas, resends too.
+        bytes_sent: Of packed deltas, resends too; of a plan with a secure sum, of masked vectors.
         acknowledged: Deltas that were durable at the service before their window's seal. Each is counted exactly once,
             unless the fold's verdict tells otherwise: this client's other spools had used up the window's bound of
             records, or the id had come before with other bytes.
@@ -58,6 +66,10 @@ class Tallies:
         unknown: Deltas whose window is over and forgotten: treated as spent.
         withdrawn: Deltas that were never sent: the service had not counted their window's presence.
         refused: Deltas that were refused for good, by the reason's name.
+        submissions_spent: Windows whose privacy this device has spent: its masked vector was sent, or was about to be.
+        submissions_counted: Of those, the ones whose sum is durable at the service.
+        submissions_lost: Of those, the ones that count nowhere, or of which nobody has told.
+        windows_unspent: Windows in which this client ran, and whose vector was never sent.
     """
 
     records: int = 0
@@ -73,6 +85,11 @@ class Tallies:
     late: int = 0
     unknown: int = 0
     withdrawn: int = 0
+    records_unspent: int = 0
+    submissions_spent: int = 0
+    submissions_counted: int = 0
+    submissions_lost: int = 0
+    windows_unspent: int = 0
     refused: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
     @classmethod
@@ -93,6 +110,11 @@ class Tallies:
             late=kept.get(Status.LATE.value, 0),
             unknown=kept.get(Status.UNKNOWN.value, 0),
             withdrawn=kept.get(WITHDRAWN, 0),
+            records_unspent=kept.get(RECORDS_UNSPENT, 0),
+            submissions_spent=kept.get(SUBMISSIONS_SPENT, 0),
+            submissions_counted=kept.get(SUBMISSIONS_COUNTED, 0),
+            submissions_lost=kept.get(SUBMISSIONS_LOST, 0),
+            windows_unspent=kept.get(WINDOWS_UNSPENT, 0),
             refused=MappingProxyType(refused),
         )
 

@@ -3,36 +3,31 @@
 import asyncio
 import ipaddress
 import re
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator
 from typing import Final
 
 import grpc
 
 from edge_client.config import Config
 from edge_client.errors import SettingsError
+from edge_client.losses import loss_of
 from edge_client.ports import ConnectionLostError
 from edge_client.session_events import Loss
-from hushsum.errors import Reason
+from edge_client.transport_grpc_rounds import GrpcRoundCall, directory_of
 from hushsum.plan import BUNDLE_BYTES_MAX
-from hushsum_proto.answers import Answer, AnyReason, Refusal, ServiceReason
+from hushsum_proto.answers import Answer
 from hushsum_proto.convert import answer_from_wire, hello_to_wire, submission_to_wire, welcome_from_wire
 from hushsum_proto.errors import MalformedMessageError
 from hushsum_proto.messages import PROTOCOL_VERSIONS, Hello, Welcome
-from hushsum_proto.metadata import CLIENT_ID, REASON, RETRY_AFTER_MS, client_id_to_metadata
+from hushsum_proto.metadata import CLIENT_ID, client_id_to_metadata
 from hushsum_proto.v1 import wire_pb2 as pb
 from hushsum_proto.v1 import wire_pb2_grpc as stubs
 
 SOFTWARE: Final = "hushsum-python"
 _PLAN_BYTES_MAX: Final = BUNDLE_BYTES_MAX + 2**10  # the largest plan, and its envelope; all other replies are small
-_MILLISECONDS: Final = re.compile(r"[0-9]{1,10}")  # what is longer is no wait in uint32
 _HOST: Final = re.compile(
     r"(?:(?:dns|ipv4|ipv6):(?://[^/]*/)?)?(?:\[(?P<literal>[^\]]+)\]|(?P<name>[^\[\]:/]+))(?::\d+)?"
 )
-_REASONS: Final[dict[str, AnyReason]] = {
-    **{reason.value: reason for reason in Reason},
-    **{reason.value: reason for reason in ServiceReason},
-}
-
 _Stream = grpc.aio.StreamStreamCall[pb.SubmitRequest, pb.SubmitReply]
 
 
@@ -65,8 +60,18 @@ class GrpcTransport:
 
     def connect(self) -> "GrpcConnection":
         """A new channel; it connects at its first call."""
-        channel = grpc.aio.insecure_channel(self._target, options=self._options)
-        return GrpcConnection(channel, self._metadata, self._timeout_s)
+        return GrpcConnection(self._channel(), self._metadata, self._timeout_s)
+
+    def take_part(self) -> GrpcRoundCall:
+        """A new channel, and one call of a round on it."""
+        return GrpcRoundCall(self._channel(), self._metadata)
+
+    async def fetch_directory(self, plan_id: bytes) -> bytes:
+        """The directory of clients in TOML; whoever asks checks its digest."""
+        return await directory_of(self._channel(), self._metadata, plan_id, self._timeout_s)
+
+    def _channel(self) -> grpc.aio.Channel:
+        return grpc.aio.insecure_channel(self._target, options=self._options)
 
 
 class GrpcConnection:
@@ -89,7 +94,7 @@ class GrpcConnection:
             reply = await self._collection.Hello(request, metadata=self._metadata, timeout=self._timeout_s)
             return welcome_from_wire(reply)
         except (grpc.aio.AioRpcError, MalformedMessageError) as error:
-            raise ConnectionLostError(_loss(error)) from error
+            raise ConnectionLostError(loss_of(error)) from error
 
     async def fetch_plan(self, plan_id: bytes) -> bytes:
         """The canonical bytes of a plan; whoever asks checks that they hash to its id."""
@@ -98,7 +103,7 @@ class GrpcConnection:
             catalogue = stubs.CatalogueStub(self._channel)
             reply = await catalogue.GetPlan(request, metadata=self._metadata, timeout=self._timeout_s)
         except grpc.aio.AioRpcError as error:
-            raise ConnectionLostError(_loss(error)) from error
+            raise ConnectionLostError(loss_of(error)) from error
         return reply.plan
 
     def open(self, *, unary: bool) -> None:
@@ -115,14 +120,14 @@ class GrpcConnection:
         try:
             await self._stream.write(request)
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
-            raise ConnectionLostError(_loss(error)) from error
+            raise ConnectionLostError(loss_of(error)) from error
 
     async def _send_alone(self, request: pb.SubmitRequest) -> None:
         try:
             reply = await self._collection.SubmitOne(request, metadata=self._metadata, timeout=self._timeout_s)
             self._replies.put_nowait(answer_from_wire(reply))
         except (grpc.aio.AioRpcError, MalformedMessageError) as error:
-            loss = _loss(error)
+            loss = loss_of(error)
             self._replies.put_nowait(loss)
             raise ConnectionLostError(loss) from error
 
@@ -136,7 +141,7 @@ class GrpcConnection:
             while isinstance(message := await self._stream.read(), pb.SubmitReply):
                 yield answer_from_wire(message)
         except (grpc.aio.AioRpcError, MalformedMessageError) as error:
-            raise ConnectionLostError(_loss(error, stream=True)) from error
+            raise ConnectionLostError(loss_of(error, stream=True)) from error
 
     async def close(self) -> None:
         """Ends everything at once; never raises."""
@@ -170,22 +175,3 @@ def is_loopback(target: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-def _loss(error: Exception, *, stream: bool = False) -> Loss:
-    if not isinstance(error, grpc.aio.AioRpcError):
-        return Loss(f"{type(error).__name__}: {error}")
-    code = error.code()
-    detail = f"{code.name}: {error.details()}"
-    reason, retry_after_ms = _pushed_back(error.trailing_metadata() or ())
-    if reason is None and code is grpc.StatusCode.UNAUTHENTICATED:
-        reason = ServiceReason.UNAUTHENTICATED
-    refusal = None if reason is None else Refusal.of(reason, error.details() or "", retry_after_ms)
-    return Loss(detail, refusal, no_stream=stream and code is grpc.StatusCode.UNIMPLEMENTED)
-
-
-def _pushed_back(metadata: Iterable[tuple[str, str | bytes]]) -> tuple[AnyReason | None, int]:
-    """The reason that a service gives with a status, and how long to wait."""
-    values = {key: value for key, value in metadata if isinstance(value, str)}
-    after = values.get(RETRY_AFTER_MS, "")
-    return _REASONS.get(values.get(REASON, "")), int(after) if _MILLISECONDS.fullmatch(after) else 0

@@ -97,6 +97,10 @@ class Uplink:
         """Starts work of the same client, which ends when the session does; what fails in it ends the session."""
         return self._tasks.spawn(work, name)
 
+    def spawn_whole(self, work: Coroutine[object, object, None], name: str) -> "asyncio.Task[None]":
+        """Starts work of the same client that is short, and must not be left half done."""
+        return self._tasks.spawn_whole(work, name)
+
     def expect(self, bound: "asyncio.Future[tuple[Bound, ...]]") -> None:
         """Takes what a change binds once it is durable, whether or not anybody else still waits for it."""
         bound.add_done_callback(self._hand_over)

@@ -81,10 +81,14 @@ class ModelService(stubs.CollectionServicer, stubs.CatalogueServicer):
 
     async def start(self, port: int = 0) -> None:
         self._server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
-        stubs.add_CollectionServicer_to_server(self, self._server)
-        stubs.add_CatalogueServicer_to_server(self, self._server)
+        self.offer(self._server)
         self.port = self._server.add_insecure_port(f"127.0.0.1:{port}")
         await self._server.start()
+
+    def offer(self, server: grpc.aio.Server) -> None:
+        """Adds what can be called."""
+        stubs.add_CollectionServicer_to_server(self, server)
+        stubs.add_CatalogueServicer_to_server(self, server)
 
     async def stop(self) -> None:
         """At once, as a crash would: nothing that is under way is finished."""

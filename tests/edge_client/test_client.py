@@ -31,7 +31,7 @@ from edge_client import (
     SystemRuntime,
     UnreachableError,
 )
-from edge_client.transport_grpc import _pushed_back
+from edge_client.losses import pushed_back
 from hushsum import Plan, Sketch
 from hushsum.delta import DeltaId
 from hushsum.errors import ContributionError, PlanError, Reason, RecordError
@@ -478,7 +478,7 @@ async def test_a_wait_that_is_no_number_of_milliseconds_stops_and_holds_nobody(
     service.streams = False
     service.busy_calls = 2
     service.retry_after = after if after.isascii() else "1" * 2000
-    assert _pushed_back(((REASON, "overloaded"), (RETRY_AFTER_MS, after))) == (ServiceReason.OVERLOADED, 0)
+    assert pushed_back(((REASON, "overloaded"), (RETRY_AFTER_MS, after))) == (ServiceReason.OVERLOADED, 0)
     async with client_of(service, path, runtime) as client:
         await client.add([1.0, 2.0])
         await client.flush(20.0)

@@ -4,14 +4,12 @@ import asyncio
 import threading
 import warnings
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from typing_extensions import override
 
 from edge_client import (
     AbsentWarning,
@@ -21,61 +19,24 @@ from edge_client import (
     RefusalWarning,
     RefusedError,
     SpoolError,
-    SystemRuntime,
     Tallies,
 )
 from edge_client import batches as batches_module
 from edge_client import client as client_module
-from edge_client.presence import Presence, windows_at
+from edge_client.participation import windows_at
+from edge_client.presence import Presence
 from edge_client.uplink import Uplink
 from hushsum import Plan
 from hushsum.delta import Delta, DeltaId
 from hushsum.errors import Reason
 from hushsum_proto.answers import Answer, Refusal, Status
+from tests.edge_client.clocks import HOUR, MINUTE, START, Clock, until
 from tests.edge_client.model_service import ModelService
 from tests.plans import small_plan
 
 CONFIG = Config(backoff_first_s=0.01, backoff_longest_s=0.05, close_flush_s=0.0)
-MINUTE = 60_000
-HOUR = 60 * MINUTE
-START = 480_000 * HOUR + 20 * MINUTE  # no window before this one takes deltas
 PLAN = small_plan(privacy={"participation": "public"}, window={"length": "1h", "lateness": "5m"})
 RECORD = [1.0, 2.0]
-
-
-class Clock(SystemRuntime):
-    """A device whose time passes when a test says so; the wall clock may be set."""
-
-    def __init__(self, now_ms: int = START) -> None:
-        super().__init__(2)
-        self.at_ms = now_ms
-        self.seconds = 1000.0
-        self._sleepers: list[tuple[float, asyncio.Future[None]]] = []
-
-    @override
-    def now_ms(self) -> int:
-        return self.at_ms
-
-    @override
-    def monotonic(self) -> float:
-        return self.seconds
-
-    @override
-    async def sleep(self, seconds: float) -> None:
-        if seconds <= 0:
-            return await super().sleep(0)
-        waking: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._sleepers.append((self.seconds + seconds, waking))
-        return await waking
-
-    def pass_time(self, seconds: float) -> None:
-        self.seconds += seconds
-        self.at_ms += round(seconds * 1000)
-        due = [waking for at, waking in self._sleepers if at <= self.seconds]
-        self._sleepers = [(at, waking) for at, waking in self._sleepers if at > self.seconds]
-        for waking in due:
-            if not waking.done():
-                waking.set_result(None)
 
 
 @pytest.fixture
@@ -106,14 +67,6 @@ async def started(clock: Clock, plan: Plan = PLAN) -> ModelService:
 
 def client_of(service: ModelService, path: Path, clock: Clock) -> EdgeClient:
     return EdgeClient(service.target, spool=path, config=CONFIG, runtime=clock)
-
-
-async def until(condition: Callable[[], bool], what: str, patience_s: float = 20.0) -> None:
-    with suppress(TimeoutError):
-        async with asyncio.timeout(patience_s):
-            while not condition():
-                await asyncio.wait([asyncio.ensure_future(asyncio.sleep(0))])
-    assert condition(), what
 
 
 def deltas(service: ModelService) -> list[Delta]:

@@ -159,10 +159,10 @@ def test_a_client_id_that_no_service_accepts_is_refused(path: Path, client_id: s
 def test_a_newer_spool_is_refused_and_left_alone(path: Path) -> None:
     opened(path).close()
     with sqlite3.connect(path) as database:
-        database.execute("PRAGMA user_version = 2")
+        database.execute("PRAGMA user_version = 3")
     database.close()
     before = path.read_bytes()
-    with pytest.raises(SpoolError, match="format 2, this version knows up to 1"):
+    with pytest.raises(SpoolError, match="format 3, this version knows up to 2"):
         opened(path)
     assert path.read_bytes() == before
 

@@ -1,0 +1,436 @@
+"""A spool spends a window once, before its vector may leave, and by its own account, whatever happens around it."""
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edge_client.batches import split
+from edge_client.draft import packed
+from edge_client.errors import NoPartError, SpoolError, SpoolFullError
+from edge_client.pending import counters_of
+from edge_client.rounds import Rounds
+from edge_client.spool import Spool
+from edge_client.tallies import Sends, Tallies
+from hushsum import Plan, Sketch
+from hushsum.entropy import OsEntropy
+from hushsum.errors import ContributionError
+from hushsum.privacy.cohort import ATTEMPTS_MAX
+from hushsum.privacy.event import Spend
+from hushsum.releases import spend_of
+from hushsum_proto.rounds import Fate
+from tests.edge_client.secure_plans import secure_plan
+from tests.edge_client.spools import opened
+from tests.plans import small_plan
+
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'proto'}"}
+#: A public plan's spool with one presence answered, another not, and a delta of each of two windows: of format 1.
+SAMPLE = ROOT / "tests" / "vectors" / "spool" / "format-1.zip"
+PLAN = secure_plan()
+CLIENT_PLAN = secure_plan(unit="client", records_per_client=3, total_epsilon=2, epsilon=1)
+ROUND = b"r" * 32
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "spool.db"
+
+
+def rounds_of(spool: Spool, plan: Plan = PLAN, windows: range | None = range(7, 9)) -> Rounds:
+    rounds = Rounds(spool, plan)
+    if windows is not None:
+        rounds.look(windows)
+    return rounds
+
+
+def add(spool: Spool, records: object, window: int = 7, plan: Plan = PLAN) -> object:
+    (result,) = spool.commit([packed(split(plan, records, window).addition)])
+    return result
+
+
+def tallies(spool: Spool) -> Tallies:
+    return Tallies.of(spool.tallies, Sends())
+
+
+# --------------------------------------------------------------------------------------------------------- what waits
+
+
+def test_records_wait_for_their_window_and_add_up_to_its_counters(path: Path, rng: np.random.Generator) -> None:
+    spool = opened(path)
+    rounds = rounds_of(spool)
+    first, second, other = (rng.uniform(0, 10, (count, 2)) for count in (5, 3, 2))
+    add(spool, first)
+    add(spool, other, window=8)
+    add(spool, second)
+    sketch = Sketch(PLAN)
+    sketch.add(first)
+    sketch.add(second)
+    counters, counts = counters_of(PLAN, rounds.pending(7).deltas)
+    assert counters.dtype == counts.dtype == np.int64
+    assert counters.shape == (PLAN.words.size,)
+    np.testing.assert_array_equal(counters, sketch.counters.reshape(-1))
+    np.testing.assert_array_equal(counts, sketch.counts)
+    assert counts.tolist() == [8 * PLAN.privacy.mechanism.count_scale]
+    assert spool.unanswered() == ()  # nothing that the uplink would send
+    spool.close()
+
+
+def test_a_window_without_records_adds_up_to_zeros(path: Path) -> None:
+    spool = opened(path)
+    counters, counts = counters_of(PLAN, rounds_of(spool).pending(7).deltas)
+    assert not counters.any()
+    assert not counts.any()
+    spool.close()
+
+
+@pytest.mark.parametrize("window", [6, 9])
+def test_records_of_a_window_in_which_the_client_does_not_take_part_are_left_out(path: Path, window: int) -> None:
+    spool = opened(path)
+    rounds_of(spool)
+    assert add(spool, [[1.0, 2.0]], window) == ()
+    assert tallies(spool) == Tallies(records_absent=1)
+    spool.close()
+
+
+@pytest.mark.parametrize(("plan", "most"), [(PLAN, 4096), (CLIENT_PLAN, 3)], ids=["record", "client"])
+def test_a_window_takes_no_more_records_than_the_words_hold_whatever_is_restarted(
+    path: Path, plan: Plan, most: int
+) -> None:
+    spool = opened(path)
+    rounds_of(spool, plan)
+    assert isinstance(add(spool, np.ones((most - 1, 2)), plan=plan), tuple)
+    assert isinstance(add(spool, np.ones((2, 2)), plan=plan), ContributionError)
+    spool.close()
+    spool = opened(path)
+    rounds_of(spool, plan)
+    assert isinstance(add(spool, np.ones((2, 2)), plan=plan), ContributionError)
+    assert isinstance(add(spool, np.ones((1, 2)), plan=plan), tuple)
+    assert tallies(spool).records == most
+    spool.close()
+
+
+def test_what_waits_counts_against_the_spools_limit_and_a_spend_makes_room(path: Path) -> None:
+    spool = opened(path)
+    rounds_of(spool)
+    add(spool, [[1.0, 2.0]])
+    size = spool._level.bytes
+    assert size > 0
+    spool.close()
+    spool = opened(path, bytes_max=size)
+    rounds = rounds_of(spool)
+    assert isinstance(add(spool, [[1.0, 2.0]]), SpoolFullError)
+    rounds.spend(7, ROUND, rounds.pending(7).upto)
+    assert spool.is_empty
+    assert isinstance(add(spool, [[1.0, 2.0]], window=8), tuple)
+    spool.close()
+
+
+# ---------------------------------------------------------------------------------------------------------- the spend
+
+
+def test_a_spent_window_is_never_spent_again_takes_no_records_and_has_no_attempts(path: Path) -> None:
+    spool = opened(path)
+    rounds = rounds_of(spool)
+    add(spool, [[1.0, 2.0]])
+    rounds.spend(7, ROUND, rounds.pending(7).upto)
+    for again in range(2):
+        assert rounds.pending(7).deltas == ()
+        assert rounds.is_spent(7)
+        assert rounds.look(range(7, 9)).open == (8,)
+        with pytest.raises(NoPartError, match=r"window 7: .*(spent|charged)"):
+            rounds.spend(7, b"s" * 32, 0)
+        with pytest.raises(NoPartError, match="window 7: it is spent"):
+            rounds.count_attempt(7)
+        assert add(spool, [[1.0, 2.0]]) == ()
+        assert tallies(spool).submissions_spent == 1
+        assert tallies(spool).records_absent == again + 1
+        spool.close()
+        spool = opened(path)
+        rounds = rounds_of(spool)
+    spool.close()
+
+
+def test_a_spend_holds_the_plans_own_charge_and_its_round(path: Path) -> None:
+    spool = opened(path)
+    rounds = rounds_of(spool)
+    rounds.spend(8, ROUND, 0)
+    spend = spend_of(PLAN, kind="tumbling", window=8)
+    ((window, round_id, data),) = spool.rows("SELECT window, round, spend FROM rounds")
+    assert (window, round_id, data) == (8, ROUND, spend.to_bytes())
+    assert isinstance(data, bytes)
+    assert Spend.from_bytes(data) == spend
+    assert rounds.account.spends == (spend,)
+    assert rounds.look(range(7, 9)).untold == ((8, ROUND),)
+    spool.close()
+    spool = opened(path)
+    assert rounds_of(spool).account.spends == (spend,)
+    spool.close()
+
+
+def test_the_devices_own_account_refuses_what_it_cannot_pay_whatever_was_asked(path: Path) -> None:
+    spool = opened(path)
+    rounds = rounds_of(spool, CLIENT_PLAN, range(5, 9))
+    add(spool, [[1.0, 2.0]], 7, CLIENT_PLAN)
+    rounds.spend(5, ROUND, 0)
+    rounds.spend(6, ROUND, 0)
+    with pytest.raises(NoPartError, match=r"window 7: .*cannot pay"):
+        rounds.spend(7, ROUND, 0)
+    assert not rounds.is_spent(7)
+    assert tallies(spool).submissions_spent == 2
+    assert len(rounds.pending(7).deltas) == 1
+    spool.close()
+    spool = opened(path)
+    rounds = rounds_of(spool, CLIENT_PLAN, range(7, 10))
+    with pytest.raises(NoPartError, match="cannot pay"):
+        rounds.spend(7, ROUND, 0)
+    assert 9 not in rounds.look(range(7, 10)).open  # it began when nothing was left
+    assert add(spool, [[1.0, 2.0]], 9, CLIENT_PLAN) == ()
+    spool.close()
+
+
+def test_a_spend_that_the_disk_refuses_has_spent_nothing(path: Path) -> None:
+    spool = opened(path)
+    rounds = rounds_of(spool)
+    add(spool, [[1.0, 2.0]])
+    spool._database.execute("CREATE TRIGGER broken BEFORE DELETE ON pending BEGIN SELECT raise(ABORT, 'no space'); END")
+    with pytest.raises(SpoolError, match="no space"):
+        rounds.spend(7, ROUND, rounds.pending(7).upto)
+    spool._database.execute("DROP TRIGGER broken")
+    assert not rounds.is_spent(7)
+    assert rounds.account.spends == ()
+    assert len(rounds.pending(7).deltas) == 1
+    rounds.spend(7, ROUND, rounds.pending(7).upto)
+    assert rounds.is_spent(7)
+    spool.close()
+
+
+def test_no_spend_is_made_when_synchronous_is_not_full(path: Path) -> None:
+    spool = opened(path)
+    rounds = rounds_of(spool)
+    spool._database.execute("PRAGMA synchronous = NORMAL")
+    with pytest.raises(SpoolError, match="synchronous is 1"):
+        rounds.spend(7, ROUND, 0)
+    spool._database.execute("PRAGMA synchronous = FULL")
+    assert not rounds.is_spent(7)
+    spool.close()
+
+
+def test_what_came_after_the_vector_was_summed_goes_with_the_spend_and_is_told(path: Path) -> None:
+    spool = opened(path)
+    rounds = rounds_of(spool)
+    add(spool, [[1.0, 2.0]])
+    pending = rounds.pending(7)
+    add(spool, [[1.0, 2.0], [3.0, 4.0]])
+    add(spool, [[1.0, 2.0]], window=8)
+    rounds.spend(7, ROUND, pending.upto)
+    assert len(pending.deltas) == 1
+    assert rounds.pending(7).deltas == ()
+    assert len(rounds.pending(8).deltas) == 1
+    assert tallies(spool).records_unspent == 2
+    spool.close()
+
+
+def test_what_was_spent_is_erased_from_the_file_and_its_log(path: Path) -> None:
+    spool = opened(path)
+    rounds = rounds_of(spool)
+    add(spool, np.random.default_rng(5).uniform(0, 10, (20, 2)))
+    (secret,) = rounds.pending(7).deltas
+    log = path.with_name(path.name + "-wal")
+    assert secret in path.read_bytes() + log.read_bytes()
+    rounds.spend(7, ROUND, rounds.pending(7).upto)
+    assert rounds.erase()
+    assert secret not in path.read_bytes() + log.read_bytes()
+    spool.close()
+
+
+SPENDER = """
+import sys
+from edge_client.rounds import Rounds
+from edge_client.spool import Spool
+from hushsum.entropy import OsEntropy
+from tests.edge_client.secure_plans import secure_plan
+spool = Spool(sys.argv[1], client_id=None, entropy=OsEntropy(), bytes_max=2**30)
+rounds = Rounds(spool, secure_plan())
+rounds.look(range(1000))
+for window in range(1000):
+    rounds.spend(window, window.to_bytes(32, "big"), 0)
+    print(window, flush=True)
+"""
+
+
+def test_every_spend_that_returned_is_there_after_a_kill(path: Path) -> None:
+    command = [sys.executable, "-c", SPENDER, str(path)]
+    with subprocess.Popen(command, env=ENVIRONMENT, cwd=ROOT, stdout=subprocess.PIPE, text=True) as device:
+        assert device.stdout is not None
+        said = [device.stdout.readline() for _ in range(40)]
+        device.kill()
+        said += device.stdout.readlines()
+    assert device.returncode == -signal.SIGKILL
+    returned = [int(line) for line in said if line.endswith("\n")]
+    spool = opened(path)
+    rounds = rounds_of(spool, windows=None)
+    assert returned == list(range(len(returned)))
+    assert all(map(rounds.is_spent, returned))
+    assert [spend.window for spend in rounds.account.spends][: len(returned)] == returned
+    with pytest.raises(NoPartError):
+        rounds.spend(returned[-1], ROUND, 0)
+    spool.close()
+
+
+# ----------------------------------------------------------------------------------------------- attempts and windows
+
+
+def test_a_window_has_eight_attempts_whatever_is_restarted(path: Path) -> None:
+    spool = opened(path)
+    rounds = rounds_of(spool)
+    assert [rounds.count_attempt(7) for _ in range(ATTEMPTS_MAX - 1)] == [1, 2, 3, 4, 5, 6, 7]
+    spool.close()
+    spool = opened(path)
+    rounds = rounds_of(spool)
+    assert rounds.look(range(7, 9)).open == (7, 8)
+    assert rounds.count_attempt(7) == ATTEMPTS_MAX == 8
+    with pytest.raises(NoPartError, match="window 7: 8 rounds"):
+        rounds.count_attempt(7)
+    assert rounds.look(range(7, 9)).open == (8,)
+    assert rounds.count_attempt(8) == 1
+    spool.close()
+
+
+@pytest.mark.parametrize("window", [6, 9])
+def test_neither_attempt_nor_spend_is_had_for_a_window_in_which_the_client_did_not_run(path: Path, window: int) -> None:
+    spool = opened(path)
+    rounds = rounds_of(spool)
+    for act in (lambda: rounds.count_attempt(window), lambda: rounds.spend(window, ROUND, 0)):
+        with pytest.raises(NoPartError, match="did not run"):
+            act()
+    spool.close()
+
+
+def test_a_window_that_passes_unspent_is_over_for_ever_and_what_waited_for_it_is_erased(path: Path) -> None:
+    spool = opened(path)
+    rounds = rounds_of(spool)
+    add(spool, [[1.0, 2.0]])
+    rounds.spend(8, ROUND, 0)
+    assert rounds.look(range(9, 10)).open == (9,)
+    assert rounds.pending(7).deltas == ()
+    assert rounds.look(range(7, 10)).open == (9,)  # a clock that was set back
+    with pytest.raises(NoPartError, match="window 7: it is over"):
+        rounds.spend(7, ROUND, 0)
+    told = tallies(spool)
+    assert (told.windows_unspent, told.records, told.records_unspent) == (1, 1, 1)
+    assert (told.submissions_spent, told.submissions_lost, told.submissions_counted) == (1, 1, 0)  # nobody told of 8
+    spool.close()
+
+
+@pytest.mark.parametrize("fate", list(Fate))
+def test_the_first_word_on_a_submission_stands(path: Path, fate: Fate) -> None:
+    spool = opened(path)
+    rounds = rounds_of(spool)
+    rounds.spend(7, ROUND, 0)
+    assert rounds.settle(7, fate)
+    assert not rounds.settle(7, Fate.COUNTED if fate is not Fate.COUNTED else Fate.ABORTED)
+    assert not rounds.settle(8, Fate.COUNTED)
+    assert rounds.look(range(7, 9)).untold == ()
+    rounds.look(range(9, 10))
+    counted = int(fate is Fate.COUNTED)
+    told = tallies(spool)
+    assert (told.submissions_spent, told.submissions_counted, told.submissions_lost) == (1, counted, 1 - counted)
+    with pytest.raises(NoPartError):
+        rounds.spend(7, ROUND, 0)
+    spool.close()
+
+
+def test_the_spools_key_is_drawn_once(tmp_path: Path) -> None:
+    keys = []
+    for name in ("one", "one", "two"):
+        spool = opened(tmp_path / name)
+        keys.append(rounds_of(spool, windows=None).identity_key(OsEntropy()).verify_key.raw)
+        spool.close()
+    assert keys[0] == keys[1] != keys[2]
+
+
+# ------------------------------------------------------------------------------------------------------------ formats
+
+
+def format_of(path: Path) -> int:
+    with sqlite3.connect(path) as database:
+        ((version,),) = database.execute("PRAGMA user_version")
+    database.close()
+    return int(version)
+
+
+def dump(path: Path, tables: str) -> list[str]:
+    with sqlite3.connect(path) as database:
+        lines = [line for line in database.iterdump() if line.startswith(f'INSERT INTO "{tables}')]
+    database.close()
+    return lines
+
+
+@pytest.fixture
+def sample(path: Path) -> Path:
+    with zipfile.ZipFile(SAMPLE) as archive:
+        archive.extractall(path.parent)
+    return path
+
+
+def test_a_spool_of_format_1_is_read_as_it_is_and_gone_on_with(sample: Path) -> None:
+    spool = opened(sample)
+    plan = Plan.from_bytes(spool.plan or b"")
+    assert plan == small_plan(privacy={"participation": "public"}, window={"length": "1h", "lateness": "5m"})
+    assert (spool.client_id, spool.stream, spool.unanswered()) == ("device-1", 14657148492838737138, (-2, -1, 1))
+    assert tallies(spool) == Tallies(records=4, deltas=4, presences=2, acknowledged=1)
+    spool.keep_presences()
+    assert isinstance(add(spool, [[1.0, 2.0]], 7, plan), tuple)
+    assert spool.unanswered() == (-2, -1, 1, 2)
+    spool.close()
+    assert format_of(sample) == 1  # the plan has no secure sum: older software reads it on
+
+
+def test_an_upgrade_keeps_everything_and_happens_at_once_or_not_at_all(
+    sample: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tables = ("identity", "next", "plan", "deltas", "contributions", "tallies", "presences")
+    before = {table: dump(sample, table) for table in tables}
+    assert all(before[table] for table in tables if table != "contributions")
+    spool = opened(sample)
+    with monkeypatch.context() as broken:
+        broken.setattr("edge_client.spool_file._ROUND_TABLES", ("CREATE TABLE pending (x)", "no SQL"))
+        with pytest.raises(SpoolError, match="syntax error"):
+            spool.keep_rounds()
+    assert spool.rows("SELECT name FROM sqlite_master WHERE name = 'pending'") == []
+    spool.keep_rounds()
+    spool.keep_rounds()
+    spool.close()
+    assert format_of(sample) == 2
+    assert {table: dump(sample, table) for table in tables} == before
+
+
+def test_a_fresh_spool_is_of_format_1_until_it_belongs_to_a_plan_with_a_secure_sum(path: Path) -> None:
+    spool = opened(path)
+    spool.close()
+    assert format_of(path) == 1
+    spool = opened(path)
+    rounds_of(spool)
+    spool.close()
+    assert format_of(path) == 2
+    spool = opened(path)
+    assert rounds_of(spool).look(range(7, 9)).open == (7, 8)
+    spool.close()
+
+
+def test_a_spend_that_cannot_be_read_stops_the_client(path: Path) -> None:
+    spool = opened(path)
+    rounds_of(spool).spend(7, ROUND, 0)
+    spool._database.execute("UPDATE rounds SET spend = x'7b7d'")
+    spool.close()
+    spool = opened(path)
+    with pytest.raises(SpoolError, match="a spend in it cannot be read"):
+        rounds_of(spool)
+    spool.close()
