@@ -3,19 +3,19 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from edge_client.attempt import Parts
 from edge_client.config import Config
 from edge_client.first_contact import fetch_plan, stored_plan
 from edge_client.lanes import presence_stream
-from edge_client.member import Fetching, member_of
 from edge_client.policy import Policy
 from edge_client.ports import Runtime
 from edge_client.presence import Presence
-from edge_client.rounds import Rounds
+from edge_client.secure.attempt import Parts
+from edge_client.secure.member import Fetching, member_of
+from edge_client.secure.rounds import Rounds
+from edge_client.secure.submitter import Submitter
 from edge_client.session import Session
 from edge_client.spool import Spool
 from edge_client.spool_writer import SpoolWriter
-from edge_client.submitter import Submitter
 from edge_client.tallies import Sends
 from edge_client.transport_grpc import GrpcTransport
 from edge_client.uplink import Uplink, Wiring

@@ -14,10 +14,10 @@ from edge_client.batches import Batch, copied, split, time_in_ms
 from edge_client.config import Config
 from edge_client.draft import packed
 from edge_client.errors import AbsentWarning, ClientStateError, DroppedRecordsWarning, FlushTimeoutError
-from edge_client.member import key_of
 from edge_client.policy import Policy
 from edge_client.ports import Runtime, SystemRuntime
 from edge_client.refusals import Untold
+from edge_client.secure.member import key_of
 from edge_client.spool import Spool
 from edge_client.tallies import Sends, Tallies
 from edge_client.tasks import to_the_end
@@ -41,7 +41,7 @@ class EdgeClient:
     (:mod:`edge_client.presence`, which says what remains visible); its records of other windows are left out.
 
     With a secure sum nothing leaves this device but its window's vector, noised and masked, once a window in which it
-    runs and soon after that window's end, records or none (:mod:`edge_client.participation`). Until then the records
+    runs and soon after that window's end, records or none (:mod:`edge_client.secure.participation`). Until then the records
     wait in the spool. The window is charged to this device's own account before the vector leaves, and a vector that
     was sent is never sent again, whatever the service says.
 

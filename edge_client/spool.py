@@ -102,7 +102,7 @@ class Spool:
         self.change(lambda database, _: spool_file.make_room_for_rounds(database))
 
     def change(self, work: Callable[[sqlite3.Connection, Counter[str]], T]) -> T:
-        """Makes one change to the tables of rounds (:mod:`edge_client.rounds`); durable when it returns.
+        """Makes one change to the tables of rounds (:mod:`edge_client.secure.rounds`); durable when it returns.
 
         Args:
             work: Gets the database inside a transaction, and the counts to which it adds what it has changed.

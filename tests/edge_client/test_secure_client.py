@@ -21,7 +21,7 @@ from edge_client import (
     Tallies,
     UnreachableError,
 )
-from edge_client.rounds import Rounds
+from edge_client.secure.rounds import Rounds
 from hushsum import Plan, Sketch
 from hushsum.directory import Directory
 from hushsum.errors import ContributionError, KeyFileError, Reason
@@ -167,7 +167,7 @@ async def test_five_devices_make_a_sum_over_their_own_directory(clock: RushingCl
 async def test_a_vector_goes_in_chunks(
     service: RoundService, path: Path, clock: RushingClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edge_client.attempt.CHUNK_BYTES", 50)
+    monkeypatch.setattr("edge_client.secure.attempt.CHUNK_BYTES", 50)
     async with client_of(service, path, clock) as client:
         await client.flush(20)
     chunks = [(each.offset, len(each.data)) for each in service.heard if isinstance(each, VectorChunk)]

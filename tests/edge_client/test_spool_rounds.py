@@ -14,8 +14,8 @@ import pytest
 from edge_client.batches import split
 from edge_client.draft import packed
 from edge_client.errors import NoPartError, SpoolError, SpoolFullError
-from edge_client.pending import counters_of
-from edge_client.rounds import Rounds
+from edge_client.secure.pending import counters_of
+from edge_client.secure.rounds import Rounds
 from edge_client.spool import Spool
 from edge_client.tallies import Sends, Tallies
 from hushsum import Plan, Sketch
@@ -252,7 +252,7 @@ def test_what_was_spent_is_erased_from_the_file_and_its_log(path: Path) -> None:
 
 SPENDER = """
 import sys
-from edge_client.rounds import Rounds
+from edge_client.secure.rounds import Rounds
 from edge_client.spool import Spool
 from hushsum.entropy import OsEntropy
 from tests.edge_client.secure_plans import secure_plan

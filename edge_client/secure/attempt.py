@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from edge_client.errors import NoPartError
-from edge_client.member import Member
-from edge_client.pending import counters_of
 from edge_client.ports import ConnectionLostError, RoundCall, Runtime
-from edge_client.rounds import Rounds
+from edge_client.secure.member import Member
+from edge_client.secure.pending import counters_of
+from edge_client.secure.rounds import Rounds
 from edge_client.tallies import Sends
 from hushsum.entropy import Entropy
 from hushsum.errors import SecureSumError

@@ -1,6 +1,6 @@
 """Takes part in secure sums, window by window, as long as its client runs (the shell of ``participation``).
 
-A vector leaves once for a window, if at all: the spool alone says whether it may (:mod:`edge_client.rounds`). What the
+A vector leaves once for a window, if at all: the spool alone says whether it may (:mod:`edge_client.secure.rounds`). What the
 service says afterwards is kept as news, and changes nothing of that.
 """
 
@@ -9,13 +9,13 @@ import logging
 from collections.abc import Coroutine
 from typing import Final, Protocol
 
-from edge_client.attempt import Attempt, Parts
 from edge_client.backoff import BackOff
 from edge_client.config import SEQUENCE_WINDOW, Config
-from edge_client.endings import Ended, ending_of
 from edge_client.errors import ClientStateError, FlushTimeoutError, NotCountedError, SpoolError
-from edge_client.participation import Participation, windows_at
 from edge_client.ports import ConnectionLostError, RoundCall, RoundTransport
+from edge_client.secure.attempt import Attempt, Parts
+from edge_client.secure.endings import Ended, ending_of
+from edge_client.secure.participation import Participation, windows_at
 from edge_client.tallies import Sends
 from hushsum.entropy import Entropy
 from hushsum_proto.rounds import Enter, Fate, RoundOutcome

@@ -8,7 +8,7 @@ from edge_client.backoff import BackOff
 from edge_client.config import Config
 from edge_client.errors import SessionRefusedError, SettingsError, UnreachableError
 from edge_client.ports import ConnectionLostError, RoundTransport, Runtime
-from edge_client.rounds import Rounds
+from edge_client.secure.rounds import Rounds
 from hushsum.directory import Directory, Role
 from hushsum.entropy import Entropy
 from hushsum.errors import DirectoryError
