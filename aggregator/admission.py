@@ -15,7 +15,7 @@ from hushsum.plan import Plan
 from hushsum_proto.batches import PRODUCER_SKEW_MS
 from hushsum_proto.client_ids import CLIENT_ID_FORM, flaw_of
 from hushsum_proto.convert import entry_from_bytes
-from hushsum_proto.entries import DeltaEntry, LogEntry, RefusedEntry, SealEntry
+from hushsum_proto.entries import CohortSumEntry, DeltaEntry, LogEntry, RefusedEntry, SealEntry
 from hushsum_proto.errors import MalformedEntryError, NewerEntryError
 from hushsum_proto.many_entries import delta_entries
 
@@ -66,14 +66,23 @@ def admit(plan: Plan, partition: int, logged: Logged) -> LogEntry | RefusedEntry
         return entry
     if logged.signer is Role.PRODUCER and isinstance(entry, DeltaEntry):
         return _vouched(plan, entry, logged.appended_ms)
-    what = "a seal" if isinstance(entry, SealEntry) else "a delta"
-    return RefusedEntry(Reason.UNSIGNED, f"{what}, signed by a {logged.signer} key, expected another role's")
+    detail = f"{_NAMES[type(entry)]}, signed by a {logged.signer} key, expected another role's"
+    return RefusedEntry(Reason.UNSIGNED, detail)
 
 
 # Whose deltas need no other look than that they are some.
 _AS_THEY_ARE: Final = frozenset({None, Role.GATEWAY})
-# Whose entries are taken as they are.
-_SIGNERS: Final[dict[type[LogEntry], Role]] = {DeltaEntry: Role.GATEWAY, SealEntry: Role.RELEASER}
+# Whose entries are taken as they are. Nobody but the gateway that a cohort's clients sent their vectors to has its sum.
+_SIGNERS: Final[dict[type[LogEntry], Role]] = {
+    DeltaEntry: Role.GATEWAY,
+    CohortSumEntry: Role.GATEWAY,
+    SealEntry: Role.RELEASER,
+}
+_NAMES: Final[dict[type[LogEntry], str]] = {
+    DeltaEntry: "a delta",
+    CohortSumEntry: "a cohort sum",
+    SealEntry: "a seal",
+}
 
 
 def _vouched(plan: Plan, entry: DeltaEntry, appended_ms: int | None) -> DeltaEntry | RefusedEntry:

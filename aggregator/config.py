@@ -97,6 +97,9 @@ class Config(pydantic.BaseModel):
         directory: A TOML file that says whose key is which. With it every entry of the log is signed.
         gateway_key: The gateway's private key (PEM, mode 600).
         releaser_key: The releaser's.
+        client_directory: A TOML file with the keys of a secure plan's clients: the one that the plan names.
+        secure_step_s: How long a round of a secure sum waits for every client's message of a step.
+        secure_upload_s: The same for a client's vector, from the moment that it may send it.
         direct_producers: Services whose key is in the directory may write into the topic themselves.
     """
 
@@ -146,6 +149,9 @@ class Config(pydantic.BaseModel):
     directory: _Path | None = None
     gateway_key: _Path | None = None
     releaser_key: _Path | None = None
+    client_directory: _Path | None = None
+    secure_step_s: Annotated[float, Field(gt=0, le=3600)] = 20.0
+    secure_upload_s: Annotated[float, Field(gt=0, le=86_400)] = 120.0
     direct_producers: bool = False
 
     @pydantic.model_validator(mode="after")

@@ -22,7 +22,7 @@ class Glance(NamedTuple):
 
 
 class FoldView(Protocol):
-    """What a gateway asks of the folds."""
+    """What a gateway asks of the folds. A cohort sum has no client id: its is the empty one."""
 
     def glance(self, partition: int, client_id: str, id: DeltaId, digest: bytes, window: int) -> Glance | None:
         """What is known here and now; None where the partition is folded elsewhere.

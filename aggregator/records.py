@@ -2,7 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -10,7 +10,17 @@ from aggregator.fold.state import FoldMark, FoldState
 from hushsum.directory import Role
 from hushsum.errors import Reason
 from hushsum.labels import SEALED_WINDOW
+from hushsum.plan import Plan
+from hushsum.privacy.guarantee import SECURE
 from hushsum.sketch import Sketch
+
+_ENTRY_SPARE_BYTES: Final = 1024  # around a delta or a sum: client id or round, times, versions
+
+
+def entry_bytes_max(plan: Plan) -> int:
+    """Of one entry of this plan's log, encoded: what every limit on messages follows from."""
+    body = plan.words.bytes if plan.privacy.mode == SECURE else plan.delta_bytes_max
+    return body + _ENTRY_SPARE_BYTES
 
 
 @dataclass(frozen=True)
@@ -83,18 +93,23 @@ class SealedWindow:
     """What the folds have made of a sealed window, over all partitions: exact.
 
     Attributes:
-        sketch: Its sum.
-        clients: How many are in it; 0 where the plan gives nobody a reason to count them.
+        sketch: Its sum. Of a secure plan it is noised already, so that no counter need be what records can come to.
+        clients: How many are in it; 0 where the plan gives nobody a reason to count them. Of a secure plan: how many
+            clients' vectors, and so shares of noise.
+        cohorts: How many sums of cohorts it is; 0 unless the plan is secure.
     """
 
     sketch: Sketch
     clients: int
+    cohorts: int = 0
 
     def digest(self) -> bytes:
         """SHA-256 of all that its outcome is drawn from; as secret as the counters, for who guesses them can check."""
         hashed = hashlib.sha256(SEALED_WINDOW + self.clients.to_bytes(8, "big"))
         for values in (self.sketch.counters, self.sketch.counts):
             hashed.update(np.ascontiguousarray(values, "<i8").data)
+        if self.cohorts:  # one of a central plan is what it was before there were any
+            hashed.update(self.cohorts.to_bytes(8, "big"))
         return hashed.digest()
 
 

@@ -13,6 +13,7 @@ import asyncio
 from dataclasses import dataclass
 from typing import Final
 
+from aggregator.decision import decided
 from aggregator.errors import (
     AggregatorError,
     FencedError,
@@ -24,12 +25,11 @@ from aggregator.errors import (
     WindowOrderError,
 )
 from aggregator.forgetting import Forgetting
-from aggregator.ports import Appended, Folds, Log, Observer, Receipts, Runtime, SealedWindow, Store, StoredOutcome
+from aggregator.ports import Appended, Folds, Log, Observer, Receipts, Runtime, Store, StoredOutcome
 from aggregator.reconciliation import reconcile
 from aggregator.windows import WindowBook, WindowState, due_ms
 from hushsum.entropy import Entropy, KeyedEntropy
 from hushsum.errors import BudgetError
-from hushsum.outcomes import Withheld, decide
 from hushsum.plan import Plan
 from hushsum.privacy.event import TUMBLING
 from hushsum.releases import spend_of
@@ -206,7 +206,7 @@ class Releaser:
             key = await self._store.reserve_outcome(
                 self._plan, TUMBLING, window, digest, self._ports.entropy, fence=self._fence
             )
-            data, withheld = await self._runtime.blocking(_decided, sealed, window, KeyedEntropy(key))
+            data, withheld = await self._runtime.blocking(decided, sealed, window, KeyedEntropy(key))
             await self._store.commit_outcome(self._plan, TUMBLING, window, data, fence=self._fence, withheld=withheld)
         except OutcomeExistsError:
             return  # another releaser has drawn and stored it meanwhile
@@ -288,9 +288,3 @@ class Releaser:
         if unpublishable != self._unpublishable:
             self._unpublishable = unpublishable
             self._ports.observer.releasing_stopped(self.stopped)
-
-
-def _decided(sealed: SealedWindow, window: int, entropy: Entropy) -> tuple[bytes, bool]:
-    """The outcome's bytes, and whether it is withheld."""
-    outcome = decide(sealed.sketch, kind=TUMBLING, window=window, clients=sealed.clients, entropy=entropy)
-    return outcome.to_bytes(), isinstance(outcome, Withheld)

@@ -25,10 +25,13 @@ from aggregator.ports import Log, Runtime, Store
 from aggregator.receipts_file import NoReceipts
 from aggregator.releaser import ReleaserPorts
 from aggregator.roles import Duties
+from aggregator.secure.client_directory import client_directory_of
+from aggregator.secure.sums import SecureSums
 from aggregator.server.administration import AdministrationService
 from aggregator.server.catalogue import CatalogueService
 from aggregator.server.collection import Collection
-from aggregator.server.server import Server, Services
+from aggregator.server.secure_sum import SecureSumService
+from aggregator.server.server import Server, Services, streams_of
 from aggregator.soundings import Soundings
 from aggregator.standing import Standing
 from aggregator.stored_folds import StoredFolds
@@ -39,6 +42,7 @@ from hushsum.entropy import OsEntropy
 from hushsum.plan import Plan
 
 _FORGET_ASKED_S: Final = 1.0
+_Front = tuple[Collection, SecureSumService]  # what clients call
 
 _journal = journal("service")
 
@@ -56,10 +60,12 @@ class Service:
         store: Its store.
         workers: Its folds, in a role that folds.
         gateway: Its gateway, in a role that collects.
+        sums: Its secure sums, in such a role, where the plan has them.
     """
 
     workers: Workers
     gateway: Gateway
+    sums: SecureSums | None = None
 
     def __init__(self, config: Config, plan: Plan, log: Log, store: Store, runtime: Runtime, metrics: Metrics) -> None:
         self.config = config
@@ -91,9 +97,9 @@ class Service:
         await self.runtime.blocking(warm_up)
         folds = await self._start_folds(backends)
         openings = await self._start_openings()
-        collection = self._start_gateway(openings, folds) if self.duties.collects else None
+        front = self._start_front(openings, folds) if self.duties.collects else None
         leadership = await self._leadership(backends, folds)
-        server = self._server(collection, leadership, openings)
+        server = self._server(front, leadership, openings)
         self.grpc = leadership.address = await server.bind(self.config.listen)
         if self.duties.releases:
             await self._start_leadership(leadership)
@@ -160,13 +166,19 @@ class Service:
             self._supervision.forever("openings", openings.run)
         return openings
 
-    def _start_gateway(self, openings: Openings, folds: Folds) -> Collection:
-        parts = FrontParts(self.log, openings, folds, self.runtime, self.metrics)
-        self.gateway, reception = front_of(self.plan, self.config, parts)
+    def _start_front(self, openings: Openings, folds: Folds) -> _Front:
+        clients = client_directory_of(self.config.client_directory, self.plan)
+        parts = FrontParts(self.log, self.store, openings, folds, self.runtime, self.metrics)
+        front = front_of(self.plan, self.config, clients, parts)
+        self.gateway, self.sums = front.gateway, front.sums
         self._supervision.at_the_end("gateway", self.gateway.finish, self._stop_s)
-        sessions_max = self.config.sessions_max
-        return Collection(
-            self.gateway, reception, runtime=self.runtime, metrics=self.metrics, sessions_max=sessions_max
+        if self.sums is not None:
+            self._supervision.forever("secure sums", self.sums.run)
+            self._supervision.at_the_end("secure sums", self.sums.finish, self.config.stop_s)
+        most, runtime = self.config.sessions_max, self.runtime
+        return (
+            Collection(self.gateway, front.reception, runtime=runtime, metrics=self.metrics, sessions_max=most),
+            SecureSumService(self.sums, clients.toml, runtime=runtime, streams_max=streams_of(self.plan, most)),
         )
 
     async def _leadership(self, backends: Backends, folds: Folds) -> Leadership:
@@ -190,7 +202,7 @@ class Service:
         if self.duties.alone:
             await leadership.led()  # what a crash left half done is finished before anybody asks
 
-    def _server(self, collection: Collection | None, leadership: Leadership, openings: Openings) -> Server:
+    def _server(self, front: _Front | None, leadership: Leadership, openings: Openings) -> Server:
         administration = Administration(
             self.plan,
             self.log.partitions,
@@ -199,11 +211,9 @@ class Service:
             openings=openings if self.duties.collects else None,
             standing=Standing(self.config.role, self.plan.id, self.log, self.store, self.observers, self.metrics),
         )
-        services = Services(
-            collection,
-            CatalogueService(self.catalogue) if self.duties.shows else None,
-            AdministrationService(administration),
-        )
+        collection, secure_sum = front or (None, None)
+        catalogue = CatalogueService(self.catalogue) if self.duties.shows else None
+        services = Services(collection, catalogue, AdministrationService(administration), secure_sum)
         return Server(
             self.plan,
             services,
@@ -230,6 +240,8 @@ class Service:
         """Accepts nothing more, and gives what was accepted the time to be answered."""
         if self.duties.collects:
             self.gateway.stop_accepting()
+        if self.sums is not None:
+            self.sums.stop_accepting()
         self.catalogue.close()
         await server.drain()
         await server.stop(self.config.stop_s)

@@ -120,12 +120,24 @@ class Store(Protocol):
         """The last window that folds were asked to forget."""
 
     async def sealed_window(self, plan: Plan, window: int) -> SealedWindow | None:
-        """The sum and the number of clients of a window over all partitions, of one moment.
+        """The sum and the number of clients (and cohorts) of a window over all partitions, of one moment.
 
         None until every partition has stored its sealed counters.
 
         Raises:
             StoreError: The window's counters are forgotten.
+        """
+
+    async def charge_collection(self, plan: Plan, window: int) -> None:
+        """Charges what a window of a secure plan costs, before the first submission to it is taken (PRIVACY: ledger).
+
+        One transaction. Charged once, whoever asks how often; what was charged stays, whatever is collected. It needs
+        no fence: every gateway asks before it takes anything.
+
+        Raises:
+            BudgetError: The ledger's limits do not allow it: nothing may be collected for the window.
+            WindowOrderError: The window is not open: not yet, or not any more.
+            StoreError: The plan is not secure, or not registered.
         """
 
     async def reserve_outcome(
@@ -134,7 +146,8 @@ class Store(Protocol):
         """Charges what a release of the window costs, and fixes the key of all randomness of its outcome.
 
         One transaction, before anything is drawn or decided; what it writes has the same size whatever was collected.
-        Asked again, by whomever, it gives back the same key and charges nothing.
+        Asked again, by whomever, it gives back the same key and charges nothing. Nor does it charge what
+        :meth:`charge_collection` has; a window of a secure plan that nobody came to is charged here like any other.
 
         Args:
             plan: Whose window it is.
@@ -159,7 +172,7 @@ class Store(Protocol):
     ) -> None:
         """Stores a reserved outcome (``committed``), erases its key, marks its window's state: one transaction.
 
-        The charge of a withheld window becomes that of its test alone.
+        The charge of a withheld window becomes that of its test alone. No window of a secure plan is withheld.
 
         Raises:
             OutcomeExistsError: The window has its outcome.

@@ -5,7 +5,8 @@ HushsumError
     ├── RecordsError         a file of records that cannot be used: what came, what was expected
     ├── ServerError          the aggregator's process did not start, or ended by itself
     ├── ServiceError         a service did not do what an operator or an analyst asked
-    └── JourneyError         a step of the run that did not come to its end
+    ├── JourneyError         a step of the run that did not come to its end
+    └── SettingsConflictError  what was asked of a run does not go together
 """
 
 from hushsum.errors import HushsumError
@@ -29,3 +30,7 @@ class ServiceError(SimulatorError):
 
 class JourneyError(SimulatorError):
     """A step of the run did not come to its end in its time."""
+
+
+class SettingsConflictError(SimulatorError):
+    """What was asked of a run does not go together."""

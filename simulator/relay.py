@@ -41,6 +41,11 @@ class Relay:
         host, port = self._server.sockets[0].getsockname()[:2]
         return f"{host}:{port}"
 
+    @property
+    def bytes_up(self) -> int:
+        """How many bytes came from the fleet so far, the transport's own included."""
+        return self._state.bytes_up
+
     def aim(self, target: str | None) -> None:
         """Where connections that come from now on lead: ``host:port``, or nowhere."""
         if target is None:
@@ -73,6 +78,7 @@ class _State:
 
     target: tuple[str, int] | None = None
     holding: bool = False
+    bytes_up: int = 0
     links: "set[_Fleet]" = field(default_factory=set)
 
 
@@ -111,6 +117,7 @@ class _Fleet(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         assert self._server is not None, "reading starts when joined"
+        self._state.bytes_up += len(data)
         self._server.transport.write(data)
 
     def pause_writing(self) -> None:

@@ -32,6 +32,7 @@ class Server:
         self._output = folder / "aggregator.log"
         self._process: asyncio.subprocess.Process | None = None
         self._address: str | None = None
+        self._metrics: str | None = None
         texts = {"plan": str(plan), "data": str(self.data), "listen": "127.0.0.1:0", "metrics_listen": "127.0.0.1:0"}
         lines = [f"{key} = {json.dumps(text)}" for key, text in texts.items()]
         lines += [f"partitions = {partitions}", "manual = true", "retain_verdicts = true"]
@@ -52,6 +53,12 @@ class Server:
         assert self._address is not None, "started first"
         return self._address
 
+    @property
+    def metrics(self) -> str:
+        """Where its page of metrics answers, ``host:port``; another after each start."""
+        assert self._metrics is not None, "started first"
+        return self._metrics
+
     async def start(self) -> None:
         """Starts the process and waits until it listens.
 
@@ -68,12 +75,12 @@ class Server:
             )
         self.starts += 1
         deadline = time.monotonic() + _START_S
-        while (address := self._listening()) is None:
+        while (said := self._listening()) is None:
             self.check_running()
             if time.monotonic() > deadline:
                 raise ServerError(f"the aggregator does not listen after {_START_S:.0f} s: {self._last_line()}")
             await asyncio.sleep(_LOOK_S)
-        self._address = address
+        self._address, self._metrics = str(said["grpc"]), str(said["metrics"])
 
     def check_running(self) -> None:
         """Makes sure that the process has not ended by itself.
@@ -104,14 +111,14 @@ class Server:
             process.kill()
             await process.wait()
 
-    def _listening(self) -> str | None:
+    def _listening(self) -> dict[str, object] | None:
         """Where this very process listens, once it does: a killed one leaves its file behind."""
         assert self._process is not None, "started first"
         try:
-            said = json.loads((self.data / "listening.json").read_text(encoding="utf-8"))
+            said: dict[str, object] = json.loads((self.data / "listening.json").read_text(encoding="utf-8"))
         except (FileNotFoundError, json.JSONDecodeError):
             return None
-        return str(said["grpc"]) if said.get("pid") == self._process.pid else None
+        return said if said.get("pid") == self._process.pid else None
 
     def _last_line(self) -> str:
         lines = self._output.read_text(encoding="utf-8", errors="replace").split("\n")

@@ -18,7 +18,8 @@ class Summary:
         deltas_counted: Ids that were counted.
         deltas_lost: Ids that were sent and not counted.
         deltas_double_counted: Ids that were counted more than once, or that nobody had sent.
-        counters_equal: Whether every folded counter equals that of a sketch built in bulk from the same records.
+        counters_equal: Whether every folded counter equals that of a sketch built in bulk from the same records; None
+            in secure mode, where noise is in every counter before anybody else sees it.
         bytes_per_record: Packed bytes that the clients sent, resends too, a record.
         restarts: How often the server was killed and started again.
         seconds: Of the whole run.
@@ -39,6 +40,12 @@ class Summary:
         unacknowledged_at_kill: Deltas that were durable, and that nobody had been told of, when the server was killed.
         seed: Of the run's choices.
         plan_id: In hexadecimal.
+        mode: ``central`` or ``secure``; what follows is 0 in central mode.
+        clients_dropped: That vanished, and never came back.
+        cohorts: Whose sums are in the release.
+        rounds_aborted: Rounds that ended without a sum, whether or not they cost anybody anything.
+        submissions_spent: Clients that have spent their window: their masked vector was sent.
+        upload_bytes_per_client: What a client's connection carried to the server, mean over those that sent a vector.
     """
 
     records: int
@@ -49,7 +56,7 @@ class Summary:
     deltas_counted: int
     deltas_lost: int
     deltas_double_counted: int
-    counters_equal: bool
+    counters_equal: bool | None
     bytes_per_record: float
     restarts: int
     seconds: float
@@ -70,13 +77,19 @@ class Summary:
     unacknowledged_at_kill: int
     seed: int
     plan_id: str
+    mode: str = "central"
+    clients_dropped: int = 0
+    cohorts: int = 0
+    rounds_aborted: int = 0
+    submissions_spent: int = 0
+    upload_bytes_per_client: float = 0.0
 
     def violations(self) -> list[str]:
         """One sentence for each promise that this run broke, or did not put to the test; empty when all held."""
         checks = (
             (self.deltas_lost == 0, f"{self.deltas_lost} deltas were lost: sent, and not counted"),
             (self.deltas_double_counted == 0, f"{self.deltas_double_counted} deltas were counted twice, or never sent"),
-            (self.counters_equal, "the folded counters differ from those of the same records in bulk"),
+            (bool(self.counters_equal), "the folded counters differ from those of the same records in bulk"),
             (self.restarts > 0, "the server was never killed: nothing was put to the test"),
             (self.deltas_resent > 0, "no delta was sent again: the kill put nothing to the test"),
             (self.duplicates_dropped > 0, "no duplicate came: the kill put nothing to the test"),

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Final
 
 from hushsum.privacy.numerals import numeral
+from simulator import secure_table
+from simulator.secure_summary import SecureSummary
 from simulator.summary import Summary
 
 _TEN_PERCENT: Final = 0.1
@@ -17,7 +19,9 @@ def print_summary(summary: Summary, out: Path) -> None:
     from rich.table import Table
 
     broken = summary.violations()
-    table = Table(box=box.ROUNDED, show_header=False, title="One record's whole journey", title_style="bold")
+    secure = isinstance(summary, SecureSummary)
+    title = secure_table.TITLE if secure else "One record's whole journey"
+    table = Table(box=box.ROUNDED, show_header=False, title=title, title_style="bold")
     table.add_column(style="cyan", no_wrap=True)
     table.add_column(justify="right")
     table.add_column(overflow="fold")
@@ -26,13 +30,21 @@ def print_summary(summary: Summary, out: Path) -> None:
     console = Console(highlight=False)
     console.print(table)
     if not broken:
-        console.print("[green]Nothing was lost, nothing was counted twice, and every counter is equal.[/green]")
+        well = "Nothing was lost, nothing was counted twice, and every counter is equal."
+        console.print(f"[green]{secure_table.ALL_WELL if secure else well}[/green]")
     console.print(f"density.png, release.hush, plan.json and summary.json are in {out}", markup=False)
 
 
 def _rows(summary: Summary) -> list[tuple[str, str, str]]:
+    if isinstance(summary, SecureSummary):
+        happened, beside = secure_table.what_happened(summary), secure_table.beside_central(summary)
+        return [*happened, *_answers(summary), *beside, *_price(summary), *_ledger(summary)]
+    return [*_what_happened(summary), *_answers(summary), *_price(summary), *_ledger(summary)]
+
+
+def _what_happened(summary: Summary) -> list[tuple[str, str, str]]:
     equal = "yes" if summary.counters_equal else "NO"
-    rows = [
+    return [
         ("records", f"{summary.records:,}", _dropped(summary)),
         ("deltas sent", f"{summary.deltas_sent:,}", f"by {summary.clients:,} clients"),
         ("  sent again", f"{summary.deltas_resent:,}", "after the kill, for want of an answer"),
@@ -44,13 +56,19 @@ def _rows(summary: Summary) -> list[tuple[str, str, str]]:
         ("bytes per record", f"{summary.bytes_per_record:,.0f}", "packed, resends too"),
         ("restarts", f"{summary.restarts}", f"SIGKILL with {summary.unacknowledged_at_kill} deltas nobody was told of"),
         ("seconds", f"{summary.seconds:.1f}", ""),
+    ]
+
+
+def _answers(summary: Summary) -> list[tuple[str, str, str]]:
+    return [
         ("mean relative error", _percent(summary.mean_relative_error), _queries(summary)),
         ("expected error", *_expected(summary)),
         ("noise of an answer", f"± {summary.noise_std_error:,.1f}", f"records, from {_promise(summary)} alone"),
     ]
-    rows += _price(summary)
+
+
+def _ledger(summary: Summary) -> list[tuple[str, str, str]]:
     return [
-        *rows,
         ("ε spent", f"{summary.epsilon_spent:g}", f"per {summary.unit} and window"),
         ("ε left", f"{summary.epsilon_left:g}", "of the population's ledger"),
     ]

@@ -36,7 +36,8 @@ from aggregator.windows import WindowState
 from hushsum.entropy import KEY_BYTES, Entropy
 from hushsum.plan import Plan
 from hushsum.privacy.account import Account
-from hushsum.privacy.event import Spend
+from hushsum.privacy.event import TUMBLING, Spend
+from hushsum.privacy.guarantee import SECURE
 from hushsum.releases import spend_of
 from hushsum.sketch import Sketch
 
@@ -378,14 +379,29 @@ class MemoryStore:
         parts = [fold.sums[window] for fold in self.folds if window in fold.sums]
         counters = sum((part.counters.reshape(shape) for part in parts), np.zeros(shape, np.int64))
         counts = sum((part.counts for part in parts), np.zeros(shape[:1], np.int64))
-        clients = sum(key.window == window for fold in self.folds for key in fold.state.contributions)
-        return SealedWindow(Sketch.of_counters(plan, counters, counts), clients)
+        contributed = [
+            records for fold in self.folds for key, records in fold.state.contributions.items() if key.window == window
+        ]
+        sketch = Sketch.of_counters(plan, counters, counts)
+        if plan.privacy.mode == SECURE:
+            return SealedWindow(sketch, sum(contributed), len(contributed))
+        return SealedWindow(sketch, len(contributed))
 
     def _check_next(self, kind: str, window: int) -> None:
         if (kind, window) in self.results:
             raise OutcomeExistsError(f"window {window}")
         if self.states_by_window.get(window) is not WindowState.SEALED:
             raise WindowOrderError(f"window {window} is not sealed")
+
+    async def charge_collection(self, plan: Plan, window: int) -> None:
+        if plan.privacy.mode != SECURE:
+            raise StoreError("not a secure plan")
+        if self.states_by_window.get(window) is not WindowState.OPEN:
+            raise WindowOrderError(f"window {window} is not open")
+        assert self.ledger is not None
+        spend = spend_of(plan, kind=TUMBLING, window=window)
+        if spend not in self.ledger.spends:
+            self.ledger = self.ledger.charge(spend)
 
     async def reserve_outcome(
         self, plan: Plan, kind: str, window: int, digest: bytes, entropy: Entropy, *, fence: int
@@ -394,7 +410,9 @@ class MemoryStore:
         self._check_next(kind, window)
         assert self.ledger is not None
         if (kind, window) not in self.reserved:
-            self.ledger = self.ledger.charge(spend_of(plan, kind=kind, window=window))
+            spend = spend_of(plan, kind=kind, window=window)
+            if plan.privacy.mode != SECURE or spend not in self.ledger.spends:
+                self.ledger = self.ledger.charge(spend)
             self.reserved[kind, window] = (entropy.read(KEY_BYTES), digest)
         key, reserved_for = self.reserved[kind, window]
         if reserved_for != digest:

@@ -18,6 +18,7 @@ from aggregator.fold.recall import REFUSALS
 from aggregator.fold.state import Checkpoint, FoldMark, FoldState, WindowSum
 from aggregator.fold.stream_table import StreamTable
 from aggregator.fold.streams import Observation, StreamState
+from aggregator.fold.sums import SumFold, is_secure
 from aggregator.fold.tally_table import TallyTable
 from aggregator.fold.verdicts import ManyVerdicts, Remembered, RememberedKind, Verdict, VerdictKind, Verdicts
 from hushsum.delta import Delta, DeltaHeader, DeltaId, Run, digest, read_header
@@ -28,7 +29,7 @@ from hushsum.plan import Plan
 from hushsum.privacy.spec import PUBLIC
 from hushsum_proto import many_entries
 from hushsum_proto.client_ids import flaw_of
-from hushsum_proto.entries import DeltaEntry, LogEntry, RefusedEntry, SealEntry, partition_of
+from hushsum_proto.entries import CohortSumEntry, DeltaEntry, LogEntry, RefusedEntry, SealEntry, partition_of
 
 __all__ = [
     "Checkpoint",
@@ -75,6 +76,7 @@ class Fold:
         self._plan, self._partition, self._partitions = plan, partition, partitions
         self._count_scale = plan.privacy.mechanism.count_scale
         self._bound = plan.privacy.records_per_client
+        self._takes_deltas = not is_secure(plan)
         self._tallies = self._bound is not None or plan.window.min_clients > 0
         self._presence_is_public = plan.privacy.participation == PUBLIC
         self.position = state.position
@@ -88,6 +90,7 @@ class Fold:
         self._retained: list[Verdict] | None = [] if retain_verdicts else None
         self._stored = (self.position, self.closed_through, self.forgotten_through)
         self._reader = reader_of(plan)
+        self._sums = SumFold(plan, partition, partitions, self._streams, self._contributions, self._window)
         tallies = self._contributions if self._tallies else None
         memory = Memory(self._streams, tallies, self._window, self._is_foreign, self._verdict)
         self._batches = None if self._reader is None else BatchFold(plan, self._reader, memory)
@@ -182,6 +185,8 @@ class Fold:
         for position, entry in entries:
             if isinstance(entry, SealEntry):
                 self._seal(entry)
+            elif isinstance(entry, CohortSumEntry):
+                yield self._sums.verdict(entry, position, self.closed_through)
             else:
                 yield self._verdict(entry, position)
 
@@ -212,6 +217,8 @@ class Fold:
             return VerdictKind.REFUSED, Reason.WRONG_PARTITION
         if header.plan_id != self._plan.id:
             return VerdictKind.REFUSED, Reason.WRONG_PLAN
+        if not self._takes_deltas:
+            return VerdictKind.REFUSED, Reason.WRONG_MODE
         key, sign = (entry.client_id, header.id.stream), digest(entry.delta)
         stream = self._streams.get(key)
         found = Observation.NEW if stream is None else stream.observe(header.id.sequence, sign, header.window)

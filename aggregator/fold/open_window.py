@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from aggregator.fold.state import BLOCK, Block, WindowSum
+from aggregator.fold.state import BLOCK, Block, Counters, WindowSum
 from hushsum.delta import Delta, apply
 
 
@@ -30,6 +30,12 @@ class OpenWindow:
             # Indices increase, so that a block's are those between its two edges.
             places = np.searchsorted(run.increments.indices, self._edges)
             self.touched[run.class_index] |= places[1:] > places[:-1]
+
+    def add_all(self, counters: Counters, counts: Counters) -> None:
+        """Adds to every counter: those of all classes one after another, and (classes,) count counters; signed."""
+        self.counters += counters.reshape(self.counters.shape)
+        self.counts += counts
+        self.touched[:] = True
 
     def close(self) -> None:
         """It changes no more."""

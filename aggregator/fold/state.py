@@ -30,7 +30,7 @@ class StreamKey(NamedTuple):
 
 
 class Contribution(NamedTuple):
-    """What the contribution bound is kept for, and the number of clients is the number of."""
+    """What the contribution bound is kept for, and the number of clients is the number of; or a cohort."""
 
     window: int
     client_id: str
@@ -46,7 +46,8 @@ class FoldState:
         forgotten_through: Of every window up to this one all is forgotten, but that it is closed.
         windows: Sums of the windows that are not closed.
         streams: Packed stream states.
-        contributions: Records by client and window, where the plan bounds them or asks for a number of clients.
+        contributions: Records by client and window, where the plan bounds them or asks for a number of clients; of a
+            secure plan submissions, by cohort and window.
     """
 
     position: int = 0

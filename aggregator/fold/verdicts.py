@@ -23,14 +23,14 @@ class VerdictKind(enum.StrEnum):
 
 
 class Verdict(NamedTuple):
-    """What the fold says of one delta, or of bytes in the log that are none.
+    """What the fold says of one delta or cohort sum, or of bytes in the log that are none.
 
     Attributes:
         kind: What became of it.
         reason: Why, for REFUSED alone.
-        id: The delta's; None where it could not be read.
-        client_id: Whose; None where the entry could not be read.
-        window: The delta's; None where it could not be read.
+        id: The delta's or the sum's; None where it could not be read.
+        client_id: Whose; None where the entry could not be read, and of a cohort sum, which is nobody's.
+        window: The delta's or the sum's; None where it could not be read.
         position: Of the entry, in its partition.
     """
 

@@ -140,7 +140,7 @@ class KafkaLog:
         return positions
 
     def _divide(self, entries: Sequence[Appended]) -> list[_Message]:
-        """Messages in the order in which they are sent, each of one partition, and of deltas or of seals."""
+        """Messages in the order in which they are sent, each of one partition, and of seals or of none."""
         parts: list[_Message] = []
         filling: dict[int, _Message] = {}
         for number, entry in enumerate(entries):

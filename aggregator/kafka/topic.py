@@ -22,14 +22,13 @@ from aggregator.kafka.client import administration
 from aggregator.kafka.identity import topic_id
 from aggregator.kafka.settings import KafkaSettings
 from aggregator.ports import Observer, Runtime
+from aggregator.records import entry_bytes_max
 from aggregator.retries import until_it_works
 from hushsum.plan import Plan
 from hushsum_proto.batches import topic_of
 
 #: What a message may need around its entries: its envelope, its signature, the record and the batch that carry it.
 SPARE_BYTES: Final = 2048
-#: What an entry may need around its delta: client id, times, versions.
-ENTRY_SPARE_BYTES: Final = 1024
 MESSAGE_BYTES_MIN: Final = 2**20
 _SEGMENT_BYTES_MIN: Final = 64 * 2**20
 _DAY_MS: Final = 86_400_000
@@ -99,7 +98,7 @@ def entries_topic(settings: KafkaSettings, plan: Plan, partitions: int) -> Topic
     why = "window + lateness + kafka_recovery_s have to fit in it"
     if chosen_ms < needed_ms:
         raise ConfigError(f"kafka_retention_s: got {chosen_ms / 1000:g}, expected at least {needed_ms / 1000:g}: {why}")
-    largest = max(MESSAGE_BYTES_MIN, plan.delta_bytes_max + ENTRY_SPARE_BYTES) + SPARE_BYTES
+    largest = max(MESSAGE_BYTES_MIN, entry_bytes_max(plan)) + SPARE_BYTES
     segment_ms = max(_MINUTE_MS, min(plan.window.length_ms, _DAY_MS))
     return TopicNeeds(
         topic_of(settings.prefix, plan.id),
@@ -107,7 +106,7 @@ def entries_topic(settings: KafkaSettings, plan: Plan, partitions: int) -> Topic
         {
             **_ALWAYS,
             "message.timestamp.type": Needed("LogAppendTime", "equal", "the brokers' clock alone can be believed"),
-            "max.message.bytes": Needed(str(largest), "least", "the plan's largest delta has to fit"),
+            "max.message.bytes": Needed(str(largest), "least", "the plan's largest entry has to fit"),
             "retention.ms": Needed(str(chosen_ms), "least", why),
             "segment.ms": Needed(str(segment_ms), "most", "forgotten bytes go when their segment is closed"),
             "segment.bytes": Needed(str(max(_SEGMENT_BYTES_MIN, 4 * largest)), "most", "as segment.ms"),

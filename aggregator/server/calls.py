@@ -43,7 +43,9 @@ _CODES: Final[dict[AnyReason | None, grpc.StatusCode]] = {
     ServiceReason.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
     ServiceReason.PROTOCOL_VERSION: grpc.StatusCode.FAILED_PRECONDITION,
     ServiceReason.WINDOW_NOT_OPEN: grpc.StatusCode.FAILED_PRECONDITION,
+    ServiceReason.BUDGET: grpc.StatusCode.FAILED_PRECONDITION,
     Reason.WRONG_PLAN: grpc.StatusCode.FAILED_PRECONDITION,
+    Reason.WRONG_MODE: grpc.StatusCode.FAILED_PRECONDITION,
 }
 # What has no number on the wire: only the operator's calls and the catalogue's come to it.
 _OTHERS: Final[tuple[tuple[type[Exception], grpc.StatusCode, str], ...]] = (

@@ -17,6 +17,7 @@ from aggregator.server.calls import Handler, Methods
 from aggregator.server.catalogue import CatalogueService
 from aggregator.server.collection import Collection
 from aggregator.server.probes import Probes
+from aggregator.server.secure_sum import SecureSumService
 from hushsum.plan import Plan
 from hushsum_proto.v1 import wire_pb2 as pb
 
@@ -35,6 +36,12 @@ class Services:
     collection: Collection | None
     catalogue: CatalogueService | None
     administration: AdministrationService
+    secure_sum: SecureSumService | None = None
+
+
+def streams_of(plan: Plan, sessions_max: int) -> int:
+    """How many clients may take part in secure sums at once: so many as may have sessions, and two cohorts at least."""
+    return sessions_max if plan.privacy.cohort is None else max(sessions_max, 2 * plan.privacy.cohort.size)
 
 
 class Server:
@@ -55,7 +62,8 @@ class Server:
         self._authenticator = authenticator
         self._metrics = metrics
         self._probes = Probes()
-        self._server = grpc.aio.server(options=_options(plan), maximum_concurrent_rpcs=sessions_max + _OTHER_CALLS_MAX)
+        streams_max = sessions_max + streams_of(plan, sessions_max)
+        self._server = grpc.aio.server(options=_options(plan), maximum_concurrent_rpcs=streams_max + _OTHER_CALLS_MAX)
 
     async def bind(self, listen: str) -> str:
         """Takes ``host:port``; returns the same with the port that was taken. Nobody is answered yet.
@@ -95,6 +103,8 @@ class Server:
             parts["Collection"] = self._services.collection.add_to
         if self._services.catalogue is not None:
             parts["Catalogue"] = self._services.catalogue.add_to
+        if self._services.secure_sum is not None:
+            parts["SecureSum"] = self._services.secure_sum.add_to
         names = {name: pb.DESCRIPTOR.services_by_name[name].full_name for name in parts}
         for name, add_to in parts.items():
             for_operator = name == "Administration"

@@ -13,6 +13,7 @@ from aggregator.store.windows import check_forgettable, mark_sealed, plan_number
 from hushsum.delta import DeltaId
 from hushsum.errors import Reason
 from hushsum.plan import Plan
+from hushsum.privacy.guarantee import SECURE
 from hushsum.sketch import Sketch
 
 
@@ -113,13 +114,17 @@ async def sealed_window(tx: Transaction, plan: Plan, window: int) -> SealedWindo
         return None
     counters = np.zeros(plan.counters_shape, np.int64)
     counts = np.zeros(plan.counters_shape[0], np.int64)
-    clients = 0
+    contributors, contributed = 0, 0
     for partition, _, _ in partitions:
         part = await _sum(tx, plan, number, window, partition)
         counters += part.counters
         counts += part.counts
-        clients += await _clients(tx, number, window, partition)
-    return SealedWindow(Sketch.of_counters(plan, counters, counts), clients)
+        more, their = await _contributors(tx, number, window, partition)
+        contributors, contributed = contributors + more, contributed + their
+    sketch = Sketch.of_counters(plan, counters, counts)
+    if plan.privacy.mode == SECURE:
+        return SealedWindow(sketch, clients=contributed, cohorts=contributors)
+    return SealedWindow(sketch, clients=contributors)
 
 
 async def forget(tx: Transaction, plan_id: bytes, window: int, *, fence: int) -> None:
@@ -197,12 +202,18 @@ async def _sum(tx: Transaction, plan: Plan, number: int, window: int, partition:
     return WindowSum(counters, counts)
 
 
-async def _clients(tx: Transaction, number: int, window: int, partition: int) -> int:
-    """A client belongs to one partition, so that those of all partitions may be added up."""
-    query = 'SELECT count(*) FROM contributions WHERE plan = $1 AND partition = $2 AND "window" = $3'
+async def _contributors(tx: Transaction, number: int, window: int, partition: int) -> tuple[int, int]:
+    """How many clients, or cohorts, and what they contributed.
+
+    Each belongs to one partition, so that those of all partitions may be added up.
+    """
+    query = (
+        "SELECT count(*), coalesce(sum(records), 0) FROM contributions "
+        'WHERE plan = $1 AND partition = $2 AND "window" = $3'
+    )
     row = await tx.fetch_row(query, number, partition, window)
     assert row is not None
-    return int(row[0])
+    return int(row[0]), int(row[1])
 
 
 def _fill(place: Counters, data: bytes) -> None:

@@ -2,22 +2,38 @@
 
 import hashlib
 
-from aggregator.errors import OutcomeExistsError, StoreError
+from aggregator.errors import OutcomeExistsError, StoreError, WindowOrderError
 from aggregator.records import Outcome, StoredOutcome
 from aggregator.store.leases import check
-from aggregator.store.plans import account, insert_spend, spend_fields
+from aggregator.store.plans import account, insert_spend, is_spent, spend_fields
 from aggregator.store.sql import Transaction
-from aggregator.store.windows import check_next_outcome, move, plan_number
+from aggregator.store.windows import check_next_outcome, move, plan_number, states
 from aggregator.store.windows import mark_closing as _mark_closing
 from aggregator.windows import WindowState
 from hushsum.entropy import KEY_BYTES, Entropy
 from hushsum.plan import Plan
+from hushsum.privacy.event import TUMBLING
+from hushsum.privacy.guarantee import SECURE
 from hushsum.releases import spend_of
 
 
 async def mark_closing(tx: Transaction, plan_id: bytes, window: int, *, fence: int) -> None:
     """From here on no gateway acknowledges for the window."""
     await _mark_closing(tx, await locked(tx, plan_id, fence), window)
+
+
+async def charge_collection(tx: Transaction, plan: Plan, window: int) -> None:
+    """Charges a window of a secure plan, once, before the first submission to it is taken."""
+    if plan.privacy.mode != SECURE:
+        raise StoreError(f"store: windows of a {plan.privacy.mode} plan are charged with their outcomes")
+    state = (await states(tx, plan.id, window, window)).get(window, "not known")
+    if state != WindowState.OPEN:
+        raise WindowOrderError(f"window {window} takes no submissions: it is {state}")
+    spend = spend_of(plan, kind=TUMBLING, window=window)
+    held = await account(tx, spend.population, lock=True)
+    if not await is_spent(tx, spend):
+        held.charge(spend)
+        await insert_spend(tx, spend)
 
 
 async def reserve_outcome(
@@ -38,9 +54,13 @@ async def reserve_outcome(
     await check_next_outcome(tx, number, window)
     # What a release costs, whatever will be drawn: to refuse the dearer outcome alone would tell which it was.
     spend = spend_of(plan, kind=kind, window=window)
-    (await account(tx, spend.population, lock=True)).charge(spend)
+    held = await account(tx, spend.population, lock=True)
+    is_charged = plan.privacy.mode == SECURE and await is_spent(tx, spend)  # before its first submission
+    if not is_charged:
+        held.charge(spend)
     key = entropy.read(KEY_BYTES)
-    await insert_spend(tx, spend)
+    if not is_charged:
+        await insert_spend(tx, spend)
     await tx.execute(
         'INSERT INTO reservations (plan, kind, "window", key, digest) VALUES ($1, $2, $3, $4, $5)',
         number,
@@ -56,6 +76,7 @@ async def commit_outcome(
     tx: Transaction, plan: Plan, kind: str, window: int, data: bytes, *, fence: int, withheld: bool
 ) -> None:
     """Stores an outcome in place of its key; what was charged too much for a withheld one is given back."""
+    assert not (withheld and plan.privacy.mode == SECURE), "a secure plan asks for no number of clients"
     number = await locked(tx, plan.id, fence)
     await _refuse_second(tx, number, kind, window)
     await check_next_outcome(tx, number, window)

@@ -74,14 +74,14 @@ async def count_spend(tx: Transaction, plan_id: bytes, spend: Spend, *, fence: i
     """Adds a spend that was made, unless it is there."""
     await check(tx, await plan_number(tx, plan_id), fence)
     await tx.fetch_row("SELECT name FROM populations WHERE name = $1", spend.population, lock=True)
-    known = await tx.fetch_row(
-        'SELECT 1 FROM spends WHERE plan_id = $1 AND kind = $2 AND "window" = $3',
-        spend.plan_id,
-        spend.kind,
-        spend.window,
-    )
-    if known is None:
+    if not await is_spent(tx, spend):
         await insert_spend(tx, spend)
+
+
+async def is_spent(tx: Transaction, spend: Spend) -> bool:
+    """Whether a spend of this plan, kind and window is there; its population is locked."""
+    query = 'SELECT 1 FROM spends WHERE plan_id = $1 AND kind = $2 AND "window" = $3'
+    return await tx.fetch_row(query, spend.plan_id, spend.kind, spend.window) is not None
 
 
 async def insert_spend(tx: Transaction, spend: Spend) -> None:

@@ -139,6 +139,10 @@ class SqlStore:
 
     # -------------------------------------------------------------------------------------------------- outcomes
 
+    async def charge_collection(self, plan: Plan, window: int) -> None:
+        """Charges a window of a secure plan before its first submission; once."""
+        await self._database.write(store_outcomes.charge_collection, plan, window)
+
     async def reserve_outcome(
         self, plan: Plan, kind: str, window: int, digest: bytes, entropy: Entropy, *, fence: int
     ) -> bytes:

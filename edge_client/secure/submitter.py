@@ -1,7 +1,7 @@
 """Takes part in secure sums, window by window, as long as its client runs (the shell of ``participation``).
 
-A vector leaves once for a window, if at all: the spool alone says whether it may (:mod:`edge_client.secure.rounds`). What the
-service says afterwards is kept as news, and changes nothing of that.
+A vector leaves once for a window, if at all: the spool alone says whether it may (:mod:`edge_client.secure.rounds`).
+What the service says afterwards is kept as news, and changes nothing of that.
 """
 
 import asyncio

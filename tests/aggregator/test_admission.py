@@ -22,7 +22,7 @@ from hushsum_proto.batches import PRODUCER_SKEW_MS, Batch, signed_batch
 from hushsum_proto.client_ids import flaw_of
 from hushsum_proto.convert import entry_to_bytes
 from hushsum_proto.convert_batches import batch_to_bytes
-from hushsum_proto.entries import DeltaEntry, LogEntry, RefusedEntry, SealEntry
+from hushsum_proto.entries import CohortSumEntry, DeltaEntry, LogEntry, RefusedEntry, SealEntry
 from hushsum_proto.metadata import CLIENT_ID, client_id_to_metadata
 from hushsum_proto.v1 import wire_pb2 as pb
 from tests.aggregator.deltas import client_of, entry, tally, tally_plan
@@ -35,6 +35,7 @@ ALICE = client_of(0, 1)
 KEYS = {role: SigningKey(bytes([number]) * 32) for number, role in enumerate(Role)}
 DIRECTORY = Directory({role.value: DirectoryKey(role.value, role, key.verify_key) for role, key in KEYS.items()})
 SEAL = SealEntry(PLAN.id, W, NOW_MS)
+SUM = CohortSumEntry(PLAN.id, W, bytes(32), 3, b"sum", NOW_MS)
 
 
 def delta(number: int = 0, window: int = W, sequence: int | None = None) -> DeltaEntry:
@@ -54,27 +55,30 @@ def reason_of(item: LogEntry, signer: Role | None = None, appended_ms: int | Non
     return given.reason if isinstance(given, RefusedEntry) else None
 
 
-@pytest.mark.parametrize("item", (delta(), SEAL))
+@pytest.mark.parametrize("item", (delta(), SEAL, SUM))
 def test_where_nothing_is_signed_every_entry_is_taken_as_it_is(item: LogEntry) -> None:
     assert admitted(item) == item
 
 
 def test_each_role_may_write_its_own_and_nothing_else() -> None:
-    refused = {(role, type(item)): reason_of(item, role) for role in Role for item in (delta(), SEAL)}
-    assert refused == {
-        (Role.GATEWAY, DeltaEntry): None,
-        (Role.GATEWAY, SealEntry): Reason.UNSIGNED,
-        (Role.RELEASER, DeltaEntry): Reason.UNSIGNED,
-        (Role.RELEASER, SealEntry): None,
-        (Role.PRODUCER, DeltaEntry): None,
-        (Role.PRODUCER, SealEntry): Reason.UNSIGNED,
+    refused = {(role, type(item)): reason_of(item, role) for role in Role for item in (delta(), SEAL, SUM)}
+    taken = {
+        (Role.GATEWAY, DeltaEntry),
+        (Role.GATEWAY, CohortSumEntry),
+        (Role.RELEASER, SealEntry),
+        (Role.PRODUCER, DeltaEntry),
     }
+    assert refused == {key: None if key in taken else Reason.UNSIGNED for key in refused}
+    assert len(refused) == 3 * len(Role)
 
 
 def test_a_refusal_says_what_came_from_whom() -> None:
     given = admitted(SEAL, Role.GATEWAY)
     assert isinstance(given, RefusedEntry)
     assert given.detail == "a seal, signed by a gateway key, expected another role's"
+    given = admitted(SUM, Role.PRODUCER)
+    assert isinstance(given, RefusedEntry)
+    assert given.detail == "a cohort sum, signed by a producer key, expected another role's"
 
 
 @pytest.mark.parametrize("problem", (Reason.UNSIGNED, Reason.MALFORMED))

@@ -15,7 +15,7 @@ from hushsum.directory import Directory, DirectoryKey, Role
 from hushsum.errors import Reason
 from hushsum.signatures import SigningKey
 from hushsum_proto.convert import entry_to_bytes
-from hushsum_proto.entries import DeltaEntry, RefusedEntry, SealEntry
+from hushsum_proto.entries import CohortSumEntry, DeltaEntry, RefusedEntry, SealEntry
 from tests.aggregator.deltas import client_of, tally, tally_plan
 
 PLAN = tally_plan(counters=200)
@@ -27,6 +27,7 @@ KEY = SigningKey(bytes(32))
 DELTAS = [entry_to_bytes(DeltaEntry(ALICE, tally(PLAN, n, W, 1, n), NOW_MS)) for n in range(40)]
 OTHERS = (
     entry_to_bytes(SealEntry(PLAN.id, W, NOW_MS)),
+    entry_to_bytes(CohortSumEntry(PLAN.id, W, bytes(32), 3, b"sum", NOW_MS)),
     entry_to_bytes(DeltaEntry("\u00e9", tally(PLAN, 1, W, 1, 1), NOW_MS)),
     entry_to_bytes(DeltaEntry(ALICE, tally(PLAN, 1, W + 5, 1, 1), NOW_MS)),
     entry_to_bytes(DeltaEntry(ALICE, b"no delta", NOW_MS)),

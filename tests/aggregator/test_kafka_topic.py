@@ -14,7 +14,11 @@ from aggregator.kafka.topic import (
     receipts_topic,
 )
 from aggregator.ports import SystemRuntime
+from aggregator.records import entry_bytes_max
+from hushsum_proto.convert import entry_to_bytes
+from hushsum_proto.entries import CohortSumEntry
 from simulator.backends.kafka import KafkaBroker
+from tests.aggregator.sums import secure_plan
 from tests.brokers import fresh_prefix
 from tests.doubles import RecordingObserver
 from tests.plans import small_plan
@@ -54,6 +58,15 @@ def test_the_largest_message_fits_the_largest_delta_of_the_plan() -> None:
     large = small_plan(sketch={"rows": 20_000, "buckets": 1024})
     needs = entries_topic(SETTINGS, large, 1)
     assert needs.message_bytes == int(values(needs)["max.message.bytes"]) == large.delta_bytes_max + 3072
+    assert int(values(needs)["segment.bytes"]) >= 4 * needs.message_bytes
+
+
+def test_the_largest_message_fits_the_sum_of_a_cohort_of_a_secure_plan() -> None:
+    plan = secure_plan(counters=2_000_000)
+    needs = entries_topic(SETTINGS, plan, 1)
+    largest = CohortSumEntry(plan.id, -(2**63), b"r" * 32, 2**32 - 1, bytes(plan.words.bytes), -(2**63))
+    assert needs.message_bytes == int(values(needs)["max.message.bytes"]) == plan.words.bytes + 3072
+    assert len(entry_to_bytes(largest)) <= entry_bytes_max(plan) < needs.message_bytes
     assert int(values(needs)["segment.bytes"]) >= 4 * needs.message_bytes
 
 

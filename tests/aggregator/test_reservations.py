@@ -55,7 +55,7 @@ class Draws:
             then(len(self.all))
             return drawn
 
-        patch.setattr("aggregator.releaser.decide", noted)
+        patch.setattr("aggregator.decision.decide", noted)
 
 
 @pytest.fixture(params=[True, False], ids=["released", "withheld"])

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 from simulator import Summary
+from simulator.secure_summary import SecureSummary
 
 GOOD = Summary(
     records=271_280,
@@ -41,3 +42,45 @@ GOOD = Summary(
 def doctored(**changes: Any) -> Summary:
     """The good run with some numbers changed."""
     return dataclasses.replace(GOOD, **changes)
+
+
+GOOD_SECURE = SecureSummary(
+    **{
+        **dataclasses.asdict(GOOD),
+        "deltas_sent": 0,
+        "deltas_resent": 0,
+        "duplicates_dropped": 0,
+        "deltas_counted": 0,
+        "counters_equal": None,
+        "restarts": 0,
+        "unacknowledged_at_kill": 0,
+        "mean_relative_error": 0.0265,
+        "noise_std_error": 7.6,
+        "delta": 1e-6,
+        "mode": "secure",
+        "clients_dropped": 20,
+        "cohorts": 2,
+        "rounds_aborted": 3,
+        "submissions_spent": 189,
+        "upload_bytes_per_client": 264_940.0,
+    },
+    dropout_rate=0.1,
+    cohort_size=100,
+    clients_unspent=11,
+    submissions_counted=187,
+    submissions_lost=2,
+    submissions_released=187,
+    noise_variance_ratio=1.0072,
+    noise_variance_z=1.6,
+    noise_mean_z=-1.5,
+    client_z=3.1,
+    vector_bytes=256_003,
+    rounds_seconds=20.5,
+    central_relative_error=0.0250,
+    central_noise_std_error=4.7,
+)
+
+
+def doctored_secure(**changes: Any) -> SecureSummary:
+    """The good run in secure mode with some numbers changed."""
+    return dataclasses.replace(GOOD_SECURE, **changes)

@@ -7,8 +7,17 @@ import numpy as np
 import pytest
 
 from hushsum.errors import PlanError
+from simulator.cohort_sizes import fit
 from simulator.errors import RecordsError
-from simulator.plans import load, of_file, of_photograph, privacy_table, refuse_incomparable
+from simulator.plans import (
+    central_twin,
+    load,
+    of_file,
+    of_photograph,
+    privacy_table,
+    refuse_incomparable,
+    secure_table,
+)
 from simulator.records import Records
 from tests.plans import model_plan, set_plan, small_plan
 
@@ -72,3 +81,16 @@ def test_made_and_declared_plans_are_read_whatever_the_file_is_called(tmp_path: 
     assert load(declared).id == plan.id
     with pytest.raises(PlanError, match="TOML in UTF-8"):
         load(neither)
+
+
+@pytest.mark.parametrize("delta", (Fraction(0), Fraction(1, 10**6)), ids=("pure", "delta"))
+def test_a_secure_plan_has_a_smaller_sketch_and_a_twin_in_central_mode(delta: Fraction) -> None:
+    cohort = fit(200, size=None, dropout_rate=0.1)
+    plan = of_photograph(secure_table(Fraction(1), "record", None, delta=delta, cohort=cohort), seed=9)
+    assert (plan.privacy.mode, plan.privacy.cohort) == ("secure", cohort)
+    assert plan.words.bytes < 300_000
+    twin = central_twin(plan)
+    assert (twin.privacy.mode, twin.privacy.delta) == ("central", delta)
+    assert twin.privacy.epsilon == 1
+    assert twin.family.to_fields() == plan.family.to_fields()
+    assert twin.privacy.mechanism.honest_survivors is None

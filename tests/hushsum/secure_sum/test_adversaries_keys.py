@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 
 from hushsum.entropy import ReplayableEntropy
-from hushsum.secure_sum import agreement, messages
+from hushsum.errors import SecureSumError
+from hushsum.secure_sum import agreement, messages, server_events
 from hushsum.secure_sum.agreement import KeyPair
-from hushsum.secure_sum.client import ClientRound, ClientStep
-from hushsum.secure_sum.messages import Advertisement, Keys, Kind
-from hushsum.secure_sum.parameters import RoundParameters
-from hushsum.secure_sum.roster import Roster, advertised
-from hushsum.secure_sum.server import Done, Failed, ServerRound
+from hushsum.secure_sum.client import ClientRound, ClientStep, Received, Send
+from hushsum.secure_sum.graph import neighbours_of
+from hushsum.secure_sum.messages import Keys, Kind
+from hushsum.secure_sum.roster import Roster, advertised, circle_of
+from hushsum.secure_sum.server import Done, Drop, Failed, ServerRound
 from tests.hushsum.secure_sum import planted
 from tests.hushsum.secure_sum.fleets import (
     Fleet,
@@ -29,6 +30,7 @@ VICTIM, OTHER = "device-04", "device-02"
 SMALL = small_parameters(6, gone=2, corrupt=1)
 RING = small_parameters(12, gone=4, corrupt=1, degree=4, threshold=2, window_survivors=1)
 HEAD = 74
+ids = tuple(f"device-{number:02}" for number in range(6))
 
 
 def told(kind: Kind, change: Callable[[str, bytes], bytes]) -> Meddle:
@@ -65,13 +67,21 @@ def test_a_swapped_key_is_refused_by_all_who_share_with_its_owner(
     part: str, with_directory: bool, rng: np.random.Generator
 ) -> None:
     """Also without a directory, as long as the identity is left: nobody else can sign for it."""
-    meddle = told(Kind.ROSTER, lambda _, body: with_keys(body, OTHER, another_key(part)))
+    meddle = told(Kind.ROSTER, lambda to, body: body if to == OTHER else with_keys(body, OTHER, another_key(part)))
     network = Network(fleet(SMALL, rng, with_directory=with_directory), meddle=meddle)
     network.run()
     assert nothing_spent(network)
-    assert set(network.refused) == set(network.fleet.clients)
-    assert "without this client as it has advertised itself" in str(network.refused.pop(OTHER))
+    assert set(network.refused) == set(network.fleet.clients) - {OTHER}
     assert all("keys of device-02 that it has not signed" in str(text) for text in network.refused.values())
+
+
+def test_a_client_refuses_a_roster_in_which_its_own_keys_were_swapped(rng: np.random.Generator) -> None:
+    for part in ("identity", "exchange", "mask"):
+        change = otherwise([OTHER], lambda body, part=part: with_keys(body, OTHER, another_key(part)))  # type: ignore[misc]
+        network = Network(fleet(SMALL, rng, with_directory=False), meddle=told(Kind.ROSTER, change))
+        network.run()
+        assert nothing_spent(network)
+        assert "without this client as it has advertised itself" in str(network.refused[OTHER])
 
 
 def test_a_swapped_identity_is_refused_by_everybody_where_there_is_a_directory(rng: np.random.Generator) -> None:
@@ -94,16 +104,13 @@ def test_were_signatures_of_keys_not_looked_at_the_server_would_read_the_shares_
     )
     network = Network(fleet(SMALL, rng), meddle=meddle)
     network.run()
-    victim = network.fleet.clients[VICTIM]
-    (shares,) = network.said(VICTIM, Kind.SHARES)
-    (sealed,) = [shares[HEAD + 32 :][48 * place : 48 * (place + 1)] for place in (2,)]
-    occasion = victim._secrets._occasion if victim._own else None
+    circle = network.fleet.clients[VICTIM]._circle
+    assert circle is not None
     roster = Roster.unpack(network.said(VICTIM, Kind.ROSTER, to_server=False)[0][HEAD:], None)
-    assert victim._circle is not None
-    occasion = SMALL.occasion.drawn(victim._circle.transcript)
-    theirs = roster.keys[roster.index[VICTIM]].exchange
-    pair = agreement.unseal(agreement.share_key(own, theirs, occasion, VICTIM, OTHER), sealed)
-    assert len(pair) == 32
+    theirs, occasion = roster.keys[roster.index[VICTIM]].exchange, SMALL.occasion.drawn(circle.transcript)
+    at = HEAD + 32 + 2 * 48  # behind the check and what is for the two neighbours before
+    sealed = network.said(VICTIM, Kind.SHARES)[0][at : at + 48]
+    assert len(agreement.unseal(agreement.share_key(own, theirs, occasion, VICTIM, OTHER), sealed)) == 32
 
 
 def sybils(rng: np.random.Generator, *, trusting: bool) -> tuple[Fleet, str]:
@@ -148,26 +155,49 @@ def otherwise(ids: list[str], make: Callable[[bytes], bytes]) -> Callable[[str, 
     return lambda to, body: make(body) if to in ids else body
 
 
-def test_a_victim_with_another_roster_shares_with_nobody_and_sends_nothing(rng: np.random.Generator) -> None:
-    """A member who is not its neighbour has another mask key for it: the transcript is another, and so are all keys."""
-    network = Network(fleet(RING, rng))
+def shown_another_roster(stranger: str) -> tuple[Network, bool]:
+    """A round in which the victim alone is shown another mask key of somebody, and whether that is its neighbour.
+
+    The server does it well: of the graph that the victim draws from it, the neighbours' signatures are right.
+    """
+    near_stranger = False
+
+    def meddle(each: Passing) -> list[Passing]:
+        nonlocal near_stranger
+        if each.to_server or each.client_id != VICTIM or each.kind not in (Kind.ROSTER, Kind.OPENINGS):
+            return [each]
+        head, body = each.data[:HEAD], each.data[HEAD:]
+        if each.kind is Kind.ROSTER:
+            return [replace(each, data=head + with_keys(body, stranger, another_key("mask")))]
+        roster = Roster.unpack(network.said(VICTIM, Kind.ROSTER, to_server=False)[0][HEAD:], None)
+        opened = [body[at : at + 32] for at in range(0, 32 * len(roster), 32)]
+        circle = circle_of(RING, roster, opened)
+        near = neighbours_of(circle.transcript, len(roster), RING.degree, roster.index[VICTIM])
+        near_stranger = roster.index[stranger] in near
+        signatures = (network.said(roster.ids[member], Kind.ADVERTISEMENT)[0][-64:] for member in near)
+        return [replace(each, data=head + b"".join((*opened, *signatures)))]
+
+    network = Network(fleet(RING, np.random.default_rng(5)), meddle=meddle)
     network.run()
-    circle = network.fleet.clients[VICTIM]._circle
-    assert circle is not None
-    results = []
-    for stranger in network.fleet.clients:
-        if stranger == VICTIM:
+    return network, near_stranger
+
+
+def test_a_victim_with_another_roster_shares_with_nobody_and_sends_nothing() -> None:
+    """The transcript is another, and so are all keys: its neighbours cannot open its shares, nor it theirs."""
+    strangers = [client_id for client_id in signing_keys(f"device-{number:02}" for number in range(8)) if client_id != VICTIM]
+    met = set()
+    for stranger in strangers:
+        network, is_neighbour = shown_another_roster(stranger)
+        met.add(is_neighbour)
+        assert not network.said(VICTIM, None)
+        assert VICTIM not in network.spent
+        if is_neighbour:
+            assert f"keys of {stranger} that it has not signed" in str(network.refused[VICTIM])
             continue
-        change = otherwise([VICTIM], lambda body, of=stranger: with_keys(body, of, another_key("mask")))  # type: ignore[misc]
-        again = Network(fleet(RING, np.random.default_rng(5)), meddle=told(Kind.ROSTER, change))
-        again.run()
-        assert VICTIM in again.refused
-        assert not again.said(VICTIM, None)
-        assert VICTIM not in again.spent
-        results.append(str(again.refused[VICTIM]))
-        if "altered" in results[-1]:
-            assert sum("altered" in str(text) for text in again.refused.values()) >= 1 + RING.degree
-    assert any("altered" in text for text in results), "a stranger's keys that the victim did not look at"
+        assert "sealed shares were altered" in str(network.refused[VICTIM])
+        near = [id for id, text in network.refused.items() if id != VICTIM and "sealed shares were altered" in str(text)]
+        assert len(near) == RING.degree, "those who stand near it in the order that all others have"
+    assert met == {True, False}
 
 
 def test_contributions_that_differ_for_a_victim_are_refused_by_it(rng: np.random.Generator) -> None:
@@ -198,9 +228,6 @@ def test_were_contributions_not_committed_to_the_server_could_choose_among_graph
     assert len(graphs) == 3
 
 
-ids = tuple(f"device-{number:02}" for number in range(6))
-
-
 def test_the_neighbours_of_a_victim_with_another_graph_cannot_read_its_shares_nor_it_theirs(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -228,37 +255,20 @@ def test_a_quorum_on_another_transcript_is_refused_even_by_a_victim_that_takes_a
     assert not network.said(VICTIM, Kind.UNMASKING)
     quorum = network.said(OTHER, Kind.QUORUM, to_server=False)
     if made.clients[VICTIM].step is ClientStep.CONSENTED and quorum:
-        with pytest.raises(messages.SecureSumError, match="no survivor's signature"):
-            made.clients[VICTIM].handle(planted.Received(quorum[0]))
+        with pytest.raises(SecureSumError, match="no survivor's signature"):
+            made.clients[VICTIM].handle(Received(quorum[0]))
 
 
-def test_a_corrupt_client_that_advertises_anothers_keys_or_signs_for_another_is_out(rng: np.random.Generator) -> None:
+def test_a_corrupt_client_that_takes_anothers_keys_for_its_own_is_out(rng: np.random.Generator) -> None:
+    """It could not use them; but two members with one key are refused by every client."""
     made = fleet(SMALL, rng)
     server = ServerRound(SMALL, ids, made.directory)
     server.begin()
-    for client_id, client in made.clients.items():
-        effects = client.begin()
-        assert isinstance(effects[0], planted.Send)
-        if client_id == OTHER:  # it comes in the victim's name, and with keys of the one before it
-            taken = advertisement_with(SMALL, made, OTHER, made.clients["device-01"]._advertisement.keys)
-            out = server.handle(server_event(OTHER, taken))
-            assert "a key that is there already" in drop_of(out)
-        else:
-            assert not [each for each in server.handle(server_event(client_id, effects[0].data)) if "Drop" in str(each)]
-
-
-def advertisement_with(parameters: RoundParameters, made: Fleet, of: str, keys: Keys) -> bytes:
-    """Of a client that has taken all but its identity from another."""
-    own = keys._replace(identity=made.keys[of].verify_key.raw)
-    signed: Advertisement = advertised(parameters, of, own, made.keys[of])
-    return messages.pack_advertisement(parameters, signed)
-
-
-def server_event(client_id: str, data: bytes):  # type: ignore[no-untyped-def]
-    from hushsum.secure_sum.server import Received
-
-    return Received(client_id, data)
-
-
-def drop_of(effects: list) -> str:  # type: ignore[type-arg]
-    return next(each.text for each in effects if hasattr(each, "text"))
+    (first,) = made.clients["device-01"].begin()
+    assert isinstance(first, Send)
+    assert not server.handle(server_events.Received("device-01", first.data))
+    taken = made.clients["device-01"]._advertisement.keys._replace(identity=made.keys[OTHER].verify_key.raw)
+    data = messages.pack_advertisement(SMALL, advertised(SMALL, OTHER, taken, made.keys[OTHER]))
+    assert server.handle(server_events.Received(OTHER, data)) == [
+        Drop(OTHER, "an advertisement with a key that is there already")
+    ]
