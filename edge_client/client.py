@@ -41,8 +41,8 @@ class EdgeClient:
     (:mod:`edge_client.presence`, which says what remains visible); its records of other windows are left out.
 
     With a secure sum nothing leaves this device but its window's vector, noised and masked, once a window in which it
-    runs and soon after that window's end, records or none (:mod:`edge_client.secure.participation`). Until then the records
-    wait in the spool. The window is charged to this device's own account before the vector leaves, and a vector that
+    runs and soon after that window's end, records or none (:mod:`edge_client.secure.participation`). Until then the
+    records wait in the spool. The window is charged to this device's own account before the vector leaves, and a vector that
     was sent is never sent again, whatever the service says.
 
     Args:

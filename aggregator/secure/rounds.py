@@ -1,0 +1,294 @@
+"""One round as it runs: events of its clients into the protocol's machine, one at a time, and its effects back to them.
+
+The machine computes in a worker thread; everything else happens on the event loop. A client that vanishes, is silent,
+does not read or breaks the protocol is out, and the machine says what that means for the others.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from aggregator.journal import journal
+from aggregator.ports import Runtime
+from aggregator.refusals import FAILED, RefusedError, overloaded
+from aggregator.secure.parts import Part
+from aggregator.secure.uploads import Uploads
+from hushsum.errors import Reason, SecureSumError
+from hushsum.secure_sum.server import (
+    Await,
+    Done,
+    Drop,
+    Effect,
+    Event,
+    Expired,
+    Failed,
+    Grant,
+    Received,
+    ServerRound,
+    Step,
+    Sum,
+    Tell,
+    Uploaded,
+    Vanished,
+)
+from hushsum_proto.answers import Refusal
+from hushsum_proto.rounds import Fate, Message, RoundOutcome, VectorChunk
+
+PROGRESS_S: Final = 0.2  # how often, at most, it is looked who is in which step
+
+_journal = journal("secure sums")
+
+
+@dataclass(frozen=True)
+class RoundSettings:
+    """How long a round waits.
+
+    Attributes:
+        step_s: For every client's message of a step.
+        upload_s: For a client's vector, from the moment it may send it.
+    """
+
+    step_s: float
+    upload_s: float
+
+
+class RoundEnd(NamedTuple):
+    """How it ended.
+
+    Attributes:
+        sum: What the clients' vectors come to; None where the round failed.
+        why: What failed, in one sentence.
+        again: Whether those that are still there may begin another one at once.
+        fate: What clients are told where there is no sum.
+    """
+
+    sum: Sum | None
+    why: str = ""
+    again: bool = False
+    fate: Fate = Fate.ABORTED
+
+
+class Round:
+    """One round.
+
+    Args:
+        id: 32 bytes.
+        parts: Its clients.
+        machine: The protocol's, for these clients; it has not begun.
+        uploads: Where vectors come together.
+        runtime: Time, tasks and threads.
+        settings: How long it waits.
+
+    Attributes:
+        ended: Its end, once it is there.
+        dropped: Clients that are out.
+        progress: Clients by step.
+    """
+
+    def __init__(
+        self,
+        id: bytes,
+        parts: Sequence[Part],
+        *,
+        machine: ServerRound,
+        uploads: Uploads,
+        runtime: Runtime,
+        settings: RoundSettings,
+    ) -> None:
+        self.id = id
+        self.window = parts[0].window
+        self.parts = {part.caller.client_id: part for part in parts}
+        self.ended: RoundEnd | None = None
+        self.dropped: set[str] = set()
+        self.progress: Mapping[Step, int] = {}
+        self._machine = machine
+        self._uploads = uploads
+        self._runtime = runtime
+        self._settings = settings
+        self._events: asyncio.Queue[tuple[Event | None, asyncio.Future[None]]] = asyncio.Queue()
+        self._alarms: dict[str, asyncio.Task[None]] = {}  # by client; of the step under ""
+        self._heard: set[str] = set()
+        self._looked_s = -PROGRESS_S
+
+    @property
+    def present(self) -> tuple[Part, ...]:
+        """Its clients that are still there."""
+        return tuple(part for client_id, part in self.parts.items() if client_id not in self.dropped)
+
+    @property
+    def granted(self) -> frozenset[str]:
+        """Clients that were allowed to send their vector: it may be spent for them."""
+        return frozenset(self._uploads.granted)
+
+    @property
+    def spent(self) -> frozenset[str]:
+        """Clients of whose vector anything came."""
+        return frozenset(self._uploads.begun)
+
+    async def run(self) -> RoundEnd:
+        """Runs it to its end; every client still there waits for what becomes of it."""
+        try:
+            self._apply(await self._runtime.blocking(self._machine.begin))
+            while self.ended is None:
+                event, handled = await self._events.get()
+                try:
+                    if event is not None:
+                        await self._handle(event)
+                finally:
+                    if not handled.done():  # whoever waited for it may be gone
+                        handled.set_result(None)
+        except Exception as error:  # noqa: BLE001  whatever went wrong here, the clients are told that it did
+            _journal.error("a round failed", window=self.window, exc_info=error)
+            self._end(RoundEnd(None, FAILED))
+        finally:
+            for alarm in self._alarms.values():
+                alarm.cancel()
+            self._let_go()
+        assert self.ended is not None
+        return self.ended
+
+    def abort(self, why: str, fate: Fate = Fate.ABORTED) -> None:
+        """Ends it as it stands, if it has not ended."""
+        self._end(RoundEnd(None, why, fate=fate))
+        self._put(None)
+
+    async def message(self, part: Part, message: Message) -> None:
+        """Takes a client's message, and returns once it is handled: no more than one of a client waits."""
+        await self._put(Received(part.caller.client_id, message.data), part)
+
+    async def chunk(self, part: Part, chunk: VectorChunk) -> None:
+        """Takes a chunk of a client's vector."""
+        client_id = part.caller.client_id
+        if not self._is_in(part):
+            return
+        try:
+            vector = self._uploads.add(client_id, chunk.offset, chunk.data)
+        except SecureSumError as error:
+            await self._refuse(client_id, str(error))
+            return
+        if vector is not None:
+            self._hush(client_id)
+            await self._put(Uploaded(client_id, vector), part)
+
+    def left(self, part: Part) -> None:
+        """A client's call has ended."""
+        if self._is_in(part):
+            self._drop(part.caller.client_id)
+
+    # ------------------------------------------------------------------------------------------------- the machine
+
+    async def _handle(self, event: Event) -> None:
+        if isinstance(event, Received | Uploaded):
+            self._heard.add(event.client_id)
+        effects = await self._runtime.blocking(self._machine.handle, event)
+        if self.ended is not None:  # aborted meanwhile
+            return
+        if isinstance(event, Expired) and any(isinstance(effect, Failed) for effect in effects):
+            self._drop_silent()
+        self._apply(effects)
+
+    def _apply(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Tell(client_id, data):
+                    self._tell(client_id, data)
+                case Grant(client_id):
+                    self._grant(client_id)
+                case Drop(client_id, text):
+                    self._let_go_of(client_id, RefusedError(Refusal.of(Reason.MALFORMED, text)))
+                case Await(step):
+                    self._heard.clear()
+                    self._alarm("", Expired(step), self._settings.step_s)
+                case Done(sum):
+                    self._end(RoundEnd(sum))
+                case Failed():
+                    self._end(RoundEnd(None, effect.reason, effect.again))
+        now_s = self._runtime.monotonic()
+        if now_s - self._looked_s >= PROGRESS_S or self.ended is not None:
+            self._looked_s = now_s
+            self.progress = dict(self._machine.progress)
+
+    def _put(self, event: Event | None, part: Part | None = None) -> asyncio.Future[None]:
+        handled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if (self.ended is not None and event is not None) or (part is not None and not self._is_in(part)):
+            handled.set_result(None)
+        else:
+            self._events.put_nowait((event, handled))
+        return handled
+
+    def _end(self, end: RoundEnd) -> None:
+        if self.ended is None:
+            self.ended = end
+
+    def _let_go(self) -> None:
+        """Nothing is handled any more: whoever waits for that goes on."""
+        while not self._events.empty():
+            _, handled = self._events.get_nowait()
+            if not handled.done():
+                handled.set_result(None)
+
+    # ------------------------------------------------------------------------------------------------- the clients
+
+    def _is_in(self, part: Part) -> bool:
+        client_id = part.caller.client_id
+        return self.ended is None and client_id not in self.dropped and self.parts.get(client_id) is part
+
+    def _tell(self, client_id: str, data: bytes) -> None:
+        if client_id not in self.dropped and not self.parts[client_id].tell(Message(data)):
+            self._drop(client_id)
+
+    def _grant(self, client_id: str) -> None:
+        if client_id in self.dropped:  # the machine hears of it with the next event
+            return
+        self._uploads.grant(client_id)
+        self._alarm(client_id, Vanished(client_id), self._settings.upload_s)
+
+    async def _refuse(self, client_id: str, detail: str) -> None:
+        self.parts[client_id].end(RefusedError(Refusal.of(Reason.MALFORMED, detail)))
+        self._drop(client_id)
+
+    def _drop(self, client_id: str) -> None:
+        """It is out; the machine is told."""
+        if client_id not in self.dropped:
+            self._forget(client_id)
+            self._put(Vanished(client_id))
+
+    def _let_go_of(self, client_id: str, why: RefusedError) -> None:
+        """It is out, as the machine says."""
+        self.parts[client_id].end(why)
+        self._forget(client_id)
+
+    def _forget(self, client_id: str) -> None:
+        self.dropped.add(client_id)
+        self._uploads.drop(client_id)
+        self._hush(client_id)
+
+    def _drop_silent(self) -> None:
+        """Those who have said nothing in a step that failed for it are not taken along into the next round."""
+        for part in self.present:
+            if part.caller.client_id not in self._heard:
+                part.end(overloaded("nothing came in the time of a step of the round"))
+                self._forget(part.caller.client_id)
+
+    # --------------------------------------------------------------------------------------------------------- time
+
+    def _alarm(self, name: str, event: Event, seconds: float) -> None:
+        """Lets an event happen later, in place of the one of this name."""
+        self._hush(name)
+        self._alarms[name] = self._runtime.spawn(self._ring(name, event, seconds), "round-alarm")
+
+    async def _ring(self, name: str, event: Event, seconds: float) -> None:
+        await self._runtime.sleep(seconds)
+        del self._alarms[name]
+        if isinstance(event, Vanished):
+            late = RoundOutcome(self.id, Fate.LEFT_OUT, "the vector did not come in its time")
+            self.parts[event.client_id].end(late)
+            self._drop(event.client_id)
+        else:
+            self._put(event)
+
+    def _hush(self, name: str) -> None:
+        alarm = self._alarms.pop(name, None)
+        if alarm is not None:
+            alarm.cancel()

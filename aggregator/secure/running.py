@@ -1,0 +1,200 @@
+"""The rounds of one process: begun, begun again where nothing was spent, their sums brought into the log and told."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from aggregator.journal import journal
+from aggregator.ports import Runtime
+from aggregator.secure.cohorts import RoundOver
+from aggregator.secure.landing import Landing
+from aggregator.secure.memory import Memory, Remembered, outcome_of
+from aggregator.secure.metrics import AGAIN, SumMetrics
+from aggregator.secure.parts import Part
+from aggregator.secure.rounds import Round, RoundEnd, RoundSettings
+from aggregator.secure.uploads import Uploads
+from hushsum.directory import Directory
+from hushsum.entropy import Entropy
+from hushsum.plan import Plan
+from hushsum.privacy.cohort import ATTEMPTS_MAX
+from hushsum.secure_sum.parameters import round_parameters
+from hushsum.secure_sum.server import ServerRound, Step, Sum
+from hushsum_proto.entries import CohortSumEntry
+from hushsum_proto.rounds import Fate
+
+ROUNDS_MAX: Final = 4  # at once: each holds a sum and the vectors that come in
+UPLOADS_MAX: Final = 2  # of a round, at once
+ROUND_BYTES: Final = 32
+_AGAIN_MS: Final = 1000
+
+_journal = journal("secure sums")
+
+
+class Running:
+    """Runs rounds.
+
+    Args:
+        plan: Of mode ``secure``.
+        landing: Brings sums into the log.
+        runtime: Time, tasks and threads.
+        entropy: Of the ids of rounds.
+        metrics: Counts them.
+        settings: How long a round waits.
+        directory: Of clients; None where the plan names none.
+
+    Attributes:
+        tell_over: Called with each round that is over, before its clients are told what became of it.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        landing: Landing,
+        *,
+        runtime: Runtime,
+        entropy: Entropy,
+        metrics: SumMetrics,
+        settings: RoundSettings,
+        directory: Directory | None,
+    ) -> None:
+        self._plan = plan
+        self._landing = landing
+        self._runtime = runtime
+        self._entropy = entropy
+        self._metrics = metrics
+        self._settings = settings
+        self._directory = directory
+        self.tell_over: Callable[[RoundOver], None] = lambda _: None
+        self._memory = Memory()
+        self._rounds: dict[bytes, Round] = {}
+        self._places: dict[Part, Round] = {}
+        self._undecided: dict[bytes, asyncio.Event] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopping = False
+
+    def round_of(self, part: Part) -> Round | None:
+        """The round that a client is in."""
+        return self._places.get(part)
+
+    def start(self, window: int, parts: Sequence[Part]) -> None:
+        """Begins a round of these clients."""
+        id = self._entropy.read(ROUND_BYTES)
+        members = sorted(part.caller.client_id for part in parts)
+        parameters = round_parameters(self._plan, window, id)
+        machine = ServerRound(parameters, tuple(members), self._directory, uploads_max=UPLOADS_MAX)
+        uploads = Uploads(self._plan.words.bytes, UPLOADS_MAX)
+        ongoing = Round(id, parts, machine=machine, uploads=uploads, runtime=self._runtime, settings=self._settings)
+        self._rounds[id] = ongoing
+        self._undecided[id] = asyncio.Event()
+        self._places.update(dict.fromkeys(parts, ongoing))
+        if not any(part.past_rounds for part in parts):
+            self._metrics.cohort_formed()
+        task = self._runtime.spawn(self._carry(ongoing), "round")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def abort(self, window: int, why: str, fate: Fate) -> None:
+        """Ends the rounds of a window that have no sum yet."""
+        for ongoing in list(self._rounds.values()):
+            if ongoing.window == window:
+                ongoing.abort(why, fate)
+
+    def stop(self) -> None:
+        """Ends the rounds that have no sum yet."""
+        self._stopping = True
+        for ongoing in list(self._rounds.values()):
+            ongoing.abort("the service stops")
+
+    async def finish(self) -> None:
+        """Returns once the sums that are there are in the log, or cannot be, and the clients are told."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def fate_of(self, client_id: str, round_id: bytes, window: int) -> Fate:
+        """What became of a client's vector; while its round is under way, once that is known."""
+        undecided = self._undecided.get(round_id)
+        if undecided is not None:
+            await undecided.wait()
+        return self._memory.fate_of(client_id, round_id, window)
+
+    def forget_before(self, window: int) -> None:
+        """Forgets what became of rounds of older windows."""
+        self._memory.forget_before(window)
+
+    # ------------------------------------------------------------------------------------------------------ a round
+
+    async def _carry(self, ongoing: Round) -> None:
+        """One round from its beginning until everybody knows what became of it."""
+        began_s = self._runtime.monotonic()
+        end = await ongoing.run()
+        del self._rounds[ongoing.id]
+        survivors = frozenset[str]() if end.sum is None else frozenset(end.sum.survivors)
+        back = self._back(ongoing, end)
+        for part in back:
+            del self._places[part]
+            part.past_rounds.add(ongoing.id)
+        # Until a sum is in the log its round counts as under way: while the log is away, sums do not pile up here.
+        fate = end.fate if end.sum is None else await self._land(ongoing, end.sum)
+        members = tuple(part.caller for part in ongoing.parts.values())
+        callers = tuple(part.caller for part in back)
+        self.tell_over(RoundOver(ongoing.window, members, callers, ongoing.spent, milliseconds(self._runtime)))
+        became = Remembered(ongoing.window, fate, survivors, frozenset(ongoing.parts))
+        if ongoing.granted:
+            self._memory.add(ongoing.id, became)
+        self._undecided.pop(ongoing.id).set()
+        for part in ongoing.parts.values():
+            if self._places.get(part) is ongoing:
+                self._tell(part, ongoing, became)
+        self._count(ongoing, AGAIN if back else fate.value, survivors if fate is Fate.COUNTED else frozenset())
+        _journal.info(
+            "round over",
+            window=ongoing.window,
+            members=len(members),
+            survivors=len(survivors),
+            dropped=len(ongoing.dropped),
+            seconds=f"{self._runtime.monotonic() - began_s:.3f}",
+            outcome=AGAIN if back else fate.value,
+            why=end.why,
+        )
+
+    def _back(self, ongoing: Round, end: RoundEnd) -> list[Part]:
+        """Who takes part in another round at once: all that are still there, where nothing of anybody was spent."""
+        if not end.again or ongoing.granted or self._stopping:
+            return []
+        return [part for part in ongoing.present if part.is_there and len(part.past_rounds) + 1 < ATTEMPTS_MAX]
+
+    async def _land(self, ongoing: Round, total: Sum) -> Fate:
+        """Brings a sum into the log; never an exception."""
+        now_ms = self._runtime.now_ms()
+        try:
+            packed = await self._runtime.blocking(self._plan.words.pack, total.words)
+            entry = CohortSumEntry(self._plan.id, ongoing.window, ongoing.id, total.submissions, packed, now_ms)
+            return await self._landing.land(entry)
+        except Exception as error:  # noqa: BLE001  the clients are told, whatever went wrong here
+            _journal.error("a sum could not be brought into the log", window=ongoing.window, exc_info=error)
+            return Fate.UNKNOWN
+
+    def _tell(self, part: Part, ongoing: Round, became: Remembered) -> None:
+        """What became of one client's part."""
+        del self._places[part]
+        client_id = part.caller.client_id
+        fate = became.fate_of(client_id)
+        again = fate is Fate.ABORTED and client_id not in ongoing.spent and not self._stopping
+        part.end(outcome_of(ongoing.id, fate, again=again, retry_after_ms=_AGAIN_MS if again else 0))
+
+    def _count(self, ongoing: Round, outcome: str, counted: frozenset[str]) -> None:
+        self._metrics.round_over(outcome, lost=len(ongoing.granted - counted), dropped=len(ongoing.dropped))
+        self.show_progress()
+
+    def show_progress(self) -> None:
+        """Shows in the metrics how many clients of all rounds are in which step."""
+        steps: Counter[Step] = Counter()
+        for ongoing in self._rounds.values():
+            steps.update(ongoing.progress)
+        self._metrics.in_steps(steps)
+
+
+def milliseconds(runtime: Runtime) -> int:
+    """A clock for waits alone: a wall clock may be set."""
+    return int(1000 * runtime.monotonic())

@@ -1,0 +1,317 @@
+"""Secure sums from outside: whole rounds over real gRPC, and what becomes of clients that do not keep to them."""
+
+import asyncio
+from pathlib import Path
+
+import grpc.aio
+import numpy as np
+import pytest
+
+from aggregator.errors import ConfigError
+from hushsum import Plan
+from hushsum.directory import Directory, DirectoryKey, Role, toml_of
+from hushsum.entropy import OsEntropy
+from hushsum.secure_sum.messages import Kind
+from hushsum.signatures import SigningKey
+from hushsum_proto import metadata
+from hushsum_proto.rounds import Enter, Fate, Message, RoundOutcome, RoundRequest, VectorChunk, Waiting
+from hushsum_proto.v1 import wire_pb2 as pb
+from tests.aggregator.secure_clients import Line, SecureClient, Stub, fleet_of, stub_of
+from tests.aggregator.secure_site import LEAST, SIZE, all_parts, entered, fates, plan_of, sealed, site_config, total
+from tests.plans import small_plan
+from tests.services import (
+    HOUR_MS,
+    NOW_MS,
+    WINDOW,
+    Contributor,
+    RawClient,
+    SetRuntime,
+    config_of,
+    counted,
+    service_of,
+    trailing,
+)
+
+PLAN = plan_of()
+
+
+async def test_a_whole_round_is_counted_once_and_its_sum_is_exact(tmp_path: Path, rng: np.random.Generator) -> None:
+    async with service_of(site_config(tmp_path, PLAN)) as service, stub_of(service.grpc) as stub:
+        fleet = fleet_of(PLAN, SIZE, rng)
+        assert fates(await all_parts(fleet, stub)) == [Fate.COUNTED] * SIZE
+        assert {wait for client in fleet for wait in client.waits} == {Waiting(n, SIZE) for n in range(1, SIZE + 1)}
+        assert await fleet[0].ask(stub, WINDOW, fleet[0].spent) == fleet[0].outcome
+        cohorts, submissions, vector = await sealed(service)
+        assert (cohorts, submissions) == (1, SIZE)
+        assert (vector == total(fleet)).all()
+        assert counted(service, "hushsum_cohorts_total") == 1
+        assert counted(service, "hushsum_rounds_total", outcome="counted") == 1
+        assert counted(service, "hushsum_submissions_spent_total") == 0
+        assert counted(service, "hushsum_clients_dropped_total") == 0
+
+
+async def test_fewer_clients_are_a_cohort_once_the_first_has_waited(tmp_path: Path, rng: np.random.Generator) -> None:
+    async with service_of(site_config(tmp_path, PLAN)) as service, stub_of(service.grpc) as stub:
+        fleet = fleet_of(PLAN, LEAST, rng)
+        assert fates(await all_parts(fleet, stub)) == [Fate.COUNTED] * LEAST
+        assert (await sealed(service))[:2] == (1, LEAST)
+
+
+async def test_two_cohorts_of_a_window_add_up(tmp_path: Path, rng: np.random.Generator) -> None:
+    async with service_of(site_config(tmp_path, PLAN, partitions=3)) as service, stub_of(service.grpc) as stub:
+        fleet = fleet_of(PLAN, 2 * SIZE, rng)
+        assert fates(await all_parts(fleet, stub)) == [Fate.COUNTED] * 2 * SIZE
+        cohorts, submissions, vector = await sealed(service)
+        assert (cohorts, submissions) == (2, 2 * SIZE)
+        assert (vector == total(fleet)).all()
+
+
+@pytest.mark.parametrize(
+    ("kind", "rounds", "is_counted", "lost"),
+    [
+        (Kind.INVITATION, 1, False, 0),
+        (Kind.ROSTER, 2, False, 0),
+        (Kind.OPENINGS, 2, False, 0),
+        (Kind.INBOX, 1, False, 0),
+        (Kind.GRANT, 1, False, 1),
+        (Kind.SURVIVORS, 1, True, 0),
+        (Kind.QUORUM, 1, True, 0),
+    ],
+)
+async def test_wherever_a_client_vanishes_the_others_are_counted_and_it_is_told_the_truth(
+    tmp_path: Path, rng: np.random.Generator, kind: Kind, rounds: int, is_counted: bool, lost: int
+) -> None:
+    async with service_of(site_config(tmp_path, PLAN)) as service, stub_of(service.grpc) as stub:
+        fleet = fleet_of(PLAN, SIZE, rng)
+        fleet[3].vanishes_at = kind
+        told = fates(await all_parts(fleet, stub))
+        assert told.pop(3) is None
+        assert told == [Fate.COUNTED] * (SIZE - 1)
+        assert [len(client.rounds) for client in fleet if client is not fleet[3]] == [rounds] * (SIZE - 1)
+        if fleet[3].spent:
+            became = await fleet[3].ask(stub, WINDOW, fleet[3].spent)
+            assert became.fate is (Fate.COUNTED if is_counted else Fate.LEFT_OUT)
+        inside = [client for client in fleet if is_counted or client is not fleet[3]]
+        cohorts, submissions, vector = await sealed(service)
+        assert (cohorts, submissions) == (1, len(inside))
+        assert (vector == total(inside)).all()
+        assert counted(service, "hushsum_submissions_spent_total") == lost
+        assert counted(service, "hushsum_cohorts_total") == 1
+        assert counted(service, "hushsum_rounds_total", outcome="again") == rounds - 1
+
+
+@pytest.mark.parametrize("kind", [Kind.INVITATION, Kind.ROSTER, Kind.GRANT])
+async def test_a_client_that_falls_silent_is_let_go_and_holds_nobody_up_for_longer_than_a_step(
+    tmp_path: Path, rng: np.random.Generator, kind: Kind
+) -> None:
+    config = site_config(tmp_path, PLAN, secure_step_s=1.0, secure_upload_s=1.0)
+    async with service_of(config) as service, stub_of(service.grpc) as stub:
+        fleet = fleet_of(PLAN, SIZE, rng)
+        fleet[5].silent_at = kind
+        outcomes = await all_parts(fleet, stub)
+        silent = outcomes.pop(5)
+        if isinstance(silent, RoundOutcome):
+            assert (kind, silent.fate) == (Kind.GRANT, Fate.LEFT_OUT)
+        else:
+            assert isinstance(silent, grpc.aio.AioRpcError)
+            assert silent.code() in {grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INVALID_ARGUMENT}
+        assert fates(outcomes) == [Fate.COUNTED] * (SIZE - 1)
+        assert (await sealed(service))[:2] == (1, SIZE - 1)
+
+
+async def test_what_was_on_its_way_when_a_round_ended_is_no_fault_in_the_next_one(
+    tmp_path: Path, rng: np.random.Generator
+) -> None:
+    async with service_of(site_config(tmp_path, PLAN)) as service, stub_of(service.grpc) as stub:
+        fleet = fleet_of(PLAN, SIZE, rng)
+        fleet[3].vanishes_at = Kind.OPENINGS
+        for client in fleet[4:]:
+            client.stutters = True
+        told = fates(await all_parts(fleet, stub))
+        assert told.pop(3) is None
+        assert told == [Fate.COUNTED] * (SIZE - 1)
+
+
+async def test_with_too_few_left_nothing_is_summed_and_everybody_is_told(
+    tmp_path: Path, rng: np.random.Generator
+) -> None:
+    async with service_of(site_config(tmp_path, PLAN)) as service, stub_of(service.grpc) as stub:
+        fleet = fleet_of(PLAN, SIZE, rng)
+        for client in fleet[:3]:
+            client.vanishes_at = Kind.GRANT
+        told = fates(await all_parts(fleet, stub))
+        assert told == [None] * 3 + [Fate.ABORTED] * 5
+        assert (await sealed(service))[:2] == (0, 0)
+        spent = {client.client_id for client in fleet if client.spent}
+        assert counted(service, "hushsum_submissions_spent_total") == len(spent) >= 3
+        again = {client.client_id for client in fleet[3:] if client.outcome is not None and client.outcome.again}
+        assert again.isdisjoint(spent)
+
+
+async def test_a_second_call_of_a_client_takes_its_place_while_it_waits_and_not_in_its_round(
+    tmp_path: Path, rng: np.random.Generator
+) -> None:
+    async with service_of(site_config(tmp_path, PLAN)) as service, stub_of(service.grpc) as stub:
+        fleet = fleet_of(PLAN, SIZE, rng)
+        first = Line.open(stub, fleet[0].client_id)
+        await first.say(Enter(PLAN.id, WINDOW))
+        assert await first.hear() == Waiting(1, SIZE)
+        squatters: list[asyncio.Task[object]] = []
+
+        def squat(client: SecureClient, kind: Kind) -> None:
+            if kind is Kind.ROSTER:
+                line = Line.open(stub, client.client_id)
+                squatters.append(asyncio.ensure_future(entered(line, PLAN)))
+
+        fleet[0].hook = squat
+        assert fates(await all_parts(fleet, stub)) == [Fate.COUNTED] * SIZE
+        with pytest.raises(grpc.aio.AioRpcError, match="a newer call of this client"):
+            await first.hear()
+        with pytest.raises(grpc.aio.AioRpcError, match="a round of this client is under way"):
+            await squatters[0]
+        later = Line.open(stub, fleet[0].client_id)
+        assert await entered(later, PLAN) == RoundOutcome(
+            b"", Fate.UNKNOWN, "a vector of this client was taken in this window already"
+        )
+
+
+# --------------------------------------------------------------------------------------------------------- refusals
+
+
+def delta_for(plan: Plan) -> bytes:
+    """A delta as somebody would send it who takes the plan for a central one."""
+    _, data = Contributor(small_plan(), stream=1).delta()
+    return data.replace(small_plan().id, plan.id)
+
+
+async def _refusal(stub: Stub, *requests: RoundRequest, client_id: str = "client-0") -> tuple[str, str]:
+    """(reason, text) of a call that is refused."""
+    line = Line.open(stub, client_id)
+    for request in requests:
+        await line.say(request)
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await _heard_out(line)
+    return str(trailing(refused.value)[metadata.REASON]), str(refused.value.details())
+
+
+async def _heard_out(line: Line) -> None:
+    while True:
+        await line.hear()
+
+
+async def test_what_cannot_take_part_is_refused_with_its_reason(tmp_path: Path) -> None:
+    async with service_of(site_config(tmp_path, PLAN)) as service, stub_of(service.grpc) as stub:
+        enter = Enter(PLAN.id, WINDOW)
+        assert (await _refusal(stub, Enter(bytes(32), WINDOW)))[0] == "wrong_plan"
+        assert (await _refusal(stub, Enter(bytes(32), WINDOW, bytes(32))))[0] == "wrong_plan"
+        assert (await _refusal(stub, Enter(PLAN.id, WINDOW + 100)))[0] == "window_in_future"
+        assert (await _refusal(stub, Enter(PLAN.id, WINDOW - 100)))[0] == "window_in_past"
+        assert (await _refusal(stub, Message(b"?"))) == ("malformed", "expected to enter first")
+        assert (await _refusal(stub, enter, Message(b"?")))[0] == "malformed"
+        assert (await _refusal(stub, enter, VectorChunk(0, b"?")))[0] == "malformed"
+        assert (await _refusal(stub, enter, enter))[1] == "entered twice in one call, expected once"
+        became = await fleet_of(PLAN, 1, np.random.default_rng(0))[0].ask(stub, WINDOW, bytes(32))
+        assert became.fate is Fate.UNKNOWN
+
+
+async def test_a_window_that_no_gateway_had_open_is_refused(tmp_path: Path) -> None:
+    runtime = SetRuntime()
+    async with service_of(site_config(tmp_path, PLAN), runtime) as service:
+        assert service.grpc
+    runtime.set_ms = NOW_MS + 100 * HOUR_MS
+    async with service_of(site_config(tmp_path, PLAN), runtime) as service, stub_of(service.grpc) as stub:
+        assert (await _refusal(stub, Enter(PLAN.id, WINDOW + 50)))[0] == "window_not_open"
+
+
+async def test_a_ledger_that_does_not_pay_refuses_the_window_before_anybody_waits(tmp_path: Path) -> None:
+    plan, runtime = plan_of(total_epsilon="1"), SetRuntime()
+    async with service_of(site_config(tmp_path, plan), runtime) as service, stub_of(service.grpc) as stub:
+        line = Line.open(stub, "client-0")
+        await line.say(Enter(plan.id, WINDOW))
+        assert await line.hear() == Waiting(1, SIZE)
+        runtime.set_ms = NOW_MS + HOUR_MS
+        assert (await _refusal(stub, Enter(plan.id, WINDOW + 1)))[0] == "budget"
+        line.cut()
+
+
+async def test_a_central_plan_takes_no_part_and_a_secure_plan_no_delta(tmp_path: Path) -> None:
+    central = small_plan()
+    async with service_of(config_of(tmp_path, central)) as service, stub_of(service.grpc) as stub:
+        assert (await _refusal(stub, Enter(central.id, WINDOW)))[0] == "wrong_mode"
+    (tmp_path / "secure").mkdir()
+    async with service_of(site_config(tmp_path / "secure", PLAN)) as service, RawClient(service.grpc) as client:
+        answer = await client.submit_one(PLAN.id, delta_for(PLAN))
+        assert answer.refusal is not None
+        assert answer.refusal.reason == "wrong_mode"
+        (streamed,) = await client.submit(PLAN.id, [delta_for(PLAN)])
+        assert streamed.refusal is not None
+        assert streamed.refusal.reason == "wrong_mode"
+
+
+async def test_a_stream_that_says_nothing_holds_no_place_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aggregator.server.secure_sum.ENTER_S", 0.1)
+    async with service_of(site_config(tmp_path, PLAN)) as service, stub_of(service.grpc) as stub:
+        assert (await _refusal(stub))[0] == "unavailable"
+
+
+# -------------------------------------------------------------------------------------------------------- directory
+
+
+def directory_of(number: int, role: Role = Role.CLIENT) -> tuple[list[SigningKey], str]:
+    keys = [SigningKey.generate(OsEntropy()) for _ in range(number)]
+    entries = [DirectoryKey(f"client-{index}", role, key.verify_key) for index, key in enumerate(keys)]
+    return keys, "\n".join(map(toml_of, entries))
+
+
+async def test_a_directory_is_given_to_clients_and_nobody_else_takes_part(
+    tmp_path: Path, rng: np.random.Generator
+) -> None:
+    keys, toml = directory_of(SIZE)
+    file = tmp_path / "clients.toml"
+    file.write_text(toml)
+    directory = Directory.from_toml(toml)
+    plan = plan_of(directory=directory.digest().hex())
+    config = site_config(tmp_path, plan, client_directory=str(file))
+    async with service_of(config) as service, stub_of(service.grpc) as stub:
+        call = stub.GetDirectory(pb.GetDirectoryRequest(plan_id=plan.id), metadata=((metadata.CLIENT_ID, "client-0"),))
+        assert b"".join([chunk.data async for chunk in call]) == toml.encode()
+        assert (await _refusal(stub, Enter(plan.id, WINDOW), client_id="stranger"))[0] == "unauthenticated"
+        fleet = fleet_of(plan, SIZE, rng)
+        for client, key in zip(fleet, keys, strict=True):
+            client.key, client.directory = key, directory
+        fleet[0].key = SigningKey.generate(OsEntropy())
+        with pytest.raises(ValueError, match="the identity key of client-0 is not the one"):
+            fleet[0].machine_of(WINDOW, bytes(32))
+        fleet[0].key = keys[0]
+        assert fates(await all_parts(fleet, stub)) == [Fate.COUNTED] * SIZE
+
+
+async def test_a_directory_that_the_plan_does_not_name_is_refused_at_the_start(tmp_path: Path) -> None:
+    _, named = directory_of(2)
+    _, other = directory_of(2)
+    digest = Directory.from_toml(named).digest().hex()
+    plan, file = plan_of(directory=digest), tmp_path / "clients.toml"
+    file.write_text(other)
+    other_digest = Directory.from_toml(other).digest().hex()
+    for settings, text in (
+        ({"client_directory": str(file)}, f"digest {other_digest}, expected {digest}"),
+        ({}, f"required: plan 'test' names the directory {digest}"),
+        ({"client_directory": str(tmp_path / "none")}, "No such file"),
+    ):
+        with pytest.raises(ConfigError, match=text):
+            async with service_of(site_config(tmp_path, plan, **settings)):
+                pass
+    with pytest.raises(ConfigError, match="names no directory"):
+        async with service_of(site_config(tmp_path, PLAN, client_directory=str(file), data=str(tmp_path / "other"))):
+            pass
+
+
+async def test_a_directory_with_other_keys_than_clients_is_refused_at_the_start(tmp_path: Path) -> None:
+    _, toml = directory_of(2, Role.PRODUCER)
+    plan, file = plan_of(directory=Directory.from_toml(toml).digest().hex()), tmp_path / "clients.toml"
+    file.write_text(toml)
+    with pytest.raises(ConfigError, match=r"keys\.client-0 is a producer key, expected clients alone"):
+        async with service_of(site_config(tmp_path, plan, client_directory=str(file))):
+            pass

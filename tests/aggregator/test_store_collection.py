@@ -1,0 +1,296 @@
+"""Windows of a secure plan in the store: charged before they are collected, once; and what is sealed of them."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from aggregator.errors import StoreError, WindowOrderError
+from aggregator.fold.fold import Fold
+from aggregator.ports import SealedWindow, Store
+from aggregator.store import outcomes as store_outcomes
+from aggregator.store.on_sqlite import memory_store, open_sqlite_store
+from aggregator.store.sql import Transaction
+from aggregator.store.store import SqlStore
+from hushsum.errors import BudgetError
+from hushsum.plan import Plan
+from hushsum.privacy.event import TUMBLING
+from hushsum.releases import spend_of
+from hushsum.sketch import Sketch
+from hushsum_proto.entries import CohortSumEntry, LogEntry, SealEntry
+from simulator.backends.postgres import Postgres
+from tests.aggregator.deltas import tally_plan
+from tests.aggregator.stores import DIGEST, FENCE, Given, fresh_schema, lower_fence, postgres_store
+from tests.aggregator.sums import LEAST, MOST, cohort_sum, dense, secure_plan
+from tests.doubles import ManualRuntime, MemoryStore
+
+W = 100
+PARTITIONS = 2
+PLAN = secure_plan(counters=50, total_epsilon=2)  # enough for two windows
+KEY = b"k" * 32
+
+
+@pytest.fixture(scope="module")
+def postgres_dsn(postgres: Postgres) -> str:
+    return postgres.fresh_database()
+
+
+async def prepared(store: Store, plan: Plan = PLAN, windows: int = 3) -> None:
+    """Registers the plan, takes the lease of its releaser, and opens some windows."""
+    await store.register(plan, PARTITIONS, W)
+    assert await store.acquire_lease(plan.id, "test", "localhost:1", 10) is not None
+    if isinstance(store, SqlStore):
+        await store.database.write(lower_fence)
+    await store.open_windows(plan.id, W, W + windows - 1)
+
+
+@pytest.fixture(params=["double", "memory", "sqlite", "postgresql"])
+async def empty_store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
+    opened: Store
+    match request.param:
+        case "double":
+            opened = MemoryStore()
+        case "memory":
+            opened = memory_store(ManualRuntime())
+        case "sqlite":
+            opened = await open_sqlite_store(tmp_path / "store.db", ManualRuntime())
+        case _:
+            opened = await postgres_store(request.getfixturevalue("postgres_dsn"))
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+async def store(empty_store: Store) -> Store:
+    await prepared(empty_store)
+    return empty_store
+
+
+@pytest.fixture
+async def stores(postgres_dsn: str) -> AsyncIterator[tuple[SqlStore, SqlStore]]:
+    """Those of two processes on one PostgreSQL."""
+    schema = fresh_schema()
+    one, two = [await postgres_store(postgres_dsn, schema=schema) for _ in range(2)]
+    await prepared(one)
+    yield one, two
+    await one.close()
+    await two.close()
+
+
+async def spent(store: Store) -> list[int | None]:
+    """The windows that are charged, in the order of their charges."""
+    return [spend.window for spend in (await store.account("")).spends]
+
+
+async def reserved(store: Store, window: int) -> bytes:
+    return await store.reserve_outcome(PLAN, TUMBLING, window, DIGEST, Given(KEY), fence=FENCE)
+
+
+async def folded(store: Store, *entries: LogEntry, close: int | None = None, plan: Plan = PLAN) -> None:
+    """Folds entries in every partition, each where it belongs; and seals a window."""
+    if close is not None:
+        await store.mark_closing(plan.id, close, fence=FENCE)
+    for partition in range(PARTITIONS):
+        claimed = await store.claim_partition(plan, partition, "test")
+        assert claimed is not None
+        fold = Fold(plan, partition, PARTITIONS, claimed.state)
+        mine = [each for each in entries if not isinstance(each, CohortSumEntry) or fold_of(each) == partition]
+        mine += [] if close is None else [SealEntry(plan.id, close, 0)]
+        fold.apply([*enumerate(mine, fold.position)], fold.position + len(mine))
+        await store.checkpoint(plan, partition, fold.checkpoint(), fence=claimed.fence)
+
+
+def fold_of(entry: CohortSumEntry) -> int:
+    return entry.id.stream % PARTITIONS
+
+
+# --------------------------------------------------------------------------------------------------------- charging
+
+
+async def test_a_window_is_charged_once_whoever_asks_how_often(store: Store) -> None:
+    for _ in range(3):
+        await store.charge_collection(PLAN, W)
+    assert (await store.account("")).spends == (spend_of(PLAN, kind=TUMBLING, window=W),)
+    await store.charge_collection(PLAN, W + 1)
+    assert await spent(store) == [W, W + 1]
+
+
+async def test_what_the_ledger_does_not_pay_is_refused_and_what_it_paid_stays_paid(store: Store) -> None:
+    await store.charge_collection(PLAN, W + 1)
+    await store.charge_collection(PLAN, W)
+    with pytest.raises(BudgetError):
+        await store.charge_collection(PLAN, W + 2)
+    assert await spent(store) == [W + 1, W]
+    await store.charge_collection(PLAN, W)
+    assert (await store.account("")).spent.epsilon == Fraction(2)
+
+
+async def test_a_window_that_is_not_open_is_not_charged(store: Store) -> None:
+    for never in (W - 1, W + 3):
+        with pytest.raises(WindowOrderError, match=f"window {never}"):
+            await store.charge_collection(PLAN, never)
+    await store.mark_closing(PLAN.id, W, fence=FENCE)
+    with pytest.raises(WindowOrderError, match=f"window {W}"):
+        await store.charge_collection(PLAN, W)
+    assert await spent(store) == []
+
+
+async def test_a_window_that_was_charged_and_is_over_takes_nothing_more(store: Store) -> None:
+    await store.charge_collection(PLAN, W)
+    await folded(store, close=W)
+    with pytest.raises(WindowOrderError):
+        await store.charge_collection(PLAN, W)
+
+
+async def test_only_windows_of_secure_plans_are_charged_before_their_outcome(empty_store: Store) -> None:
+    central = tally_plan()
+    await prepared(empty_store, central)
+    with pytest.raises(StoreError, match="plan"):
+        await empty_store.charge_collection(central, W)
+    assert await spent(empty_store) == []
+
+
+async def test_a_charge_outlives_the_process(tmp_path: Path) -> None:
+    first = await open_sqlite_store(tmp_path / "store.db", ManualRuntime())
+    await prepared(first)
+    await first.charge_collection(PLAN, W)
+    await first.close()
+    again = await open_sqlite_store(tmp_path / "store.db", ManualRuntime())
+    assert await spent(again) == [W]
+    await again.close()
+
+
+async def test_gateways_that_charge_at_once_charge_once(stores: tuple[SqlStore, SqlStore]) -> None:
+    await asyncio.gather(*(store.charge_collection(PLAN, W) for store in stores for _ in range(4)))
+    assert await spent(stores[0]) == [W]
+
+
+async def test_of_two_gateways_only_one_gets_the_last_of_a_budget(stores: tuple[SqlStore, SqlStore]) -> None:
+    one, two = stores
+    await one.charge_collection(PLAN, W)
+    done, go = asyncio.Event(), asyncio.Event()
+
+    async def held(tx: Transaction) -> None:
+        await store_outcomes.charge_collection(tx, PLAN, W + 1)
+        done.set()
+        await go.wait()
+
+    first = asyncio.create_task(one.database.write(held))
+    await done.wait()
+    second = asyncio.create_task(two.charge_collection(PLAN, W + 2))
+    await asyncio.wait([second], timeout=0.25)
+    assert not second.done(), "the population's row holds it up until the other charge is committed"
+    go.set()
+    await first
+    with pytest.raises(BudgetError):
+        await second
+    assert await spent(one) == [W, W + 1]
+
+
+# --------------------------------------------------------------------------------------------------------- outcomes
+
+
+async def test_an_outcome_does_not_charge_again_what_its_collection_was_charged(store: Store) -> None:
+    await store.charge_collection(PLAN, W)
+    await folded(store, close=W)
+    assert await reserved(store, W) == KEY
+    assert await spent(store) == [W]
+    assert await store.reserve_outcome(PLAN, TUMBLING, W, DIGEST, Given(b""), fence=FENCE) == KEY
+    await store.commit_outcome(PLAN, TUMBLING, W, b"release", fence=FENCE)
+    assert await spent(store) == [W]
+    assert (await store.windows(PLAN.id))[W] == "released"
+
+
+async def test_a_window_that_was_paid_for_has_its_outcome_although_nothing_is_left(store: Store) -> None:
+    for window in (W, W + 1):
+        await store.charge_collection(PLAN, window)
+    await folded(store, close=W)
+    assert await reserved(store, W) == KEY
+
+
+async def test_a_window_that_nobody_came_to_is_charged_with_its_outcome_like_any_other(store: Store) -> None:
+    await folded(store, close=W)
+    await reserved(store, W)
+    assert await spent(store) == [W]
+
+
+async def test_a_window_that_nobody_came_to_has_no_outcome_where_nothing_is_left(store: Store) -> None:
+    for window in (W + 1, W + 2):
+        await store.charge_collection(PLAN, window)
+    await folded(store, close=W)
+    with pytest.raises(BudgetError):
+        await reserved(store, W)
+    assert await spent(store) == [W + 1, W + 2]
+
+
+async def test_a_receipt_of_a_window_that_is_charged_counts_for_nothing_more(store: Store) -> None:
+    await store.charge_collection(PLAN, W)
+    await store.count_spend(PLAN.id, spend_of(PLAN, kind=TUMBLING, window=W), fence=FENCE)
+    assert await spent(store) == [W]
+
+
+async def test_no_window_of_a_secure_plan_is_withheld(tmp_path: Path) -> None:
+    store = await open_sqlite_store(tmp_path / "store.db", ManualRuntime())
+    await prepared(store)
+    await folded(store, close=W)
+    await reserved(store, W)
+    with pytest.raises(AssertionError, match="number of clients"):
+        await store.commit_outcome(PLAN, TUMBLING, W, b"", fence=FENCE, withheld=True)
+    await store.close()
+
+
+# ----------------------------------------------------------------------------------------------------- sealed sums
+
+
+async def test_a_sealed_window_tells_its_cohorts_and_submissions_over_all_partitions(store: Store) -> None:
+    sums = [
+        cohort_sum(PLAN, W, {0: -5, 1: 1}, [-4], place=(0, PARTITIONS), submissions=LEAST),
+        cohort_sum(PLAN, W, {0: -2, 2: 2}, [1], place=(0, PARTITIONS), number=1, submissions=MOST),
+        cohort_sum(PLAN, W, {0: 3, 49: 4}, [2], place=(1, PARTITIONS), submissions=MOST - 1),
+        cohort_sum(PLAN, W + 1, {5: 9}, [9], place=(1, PARTITIONS)),
+    ]
+    await folded(store, *sums)
+    await folded(store, *sums[:2], close=W)  # once more: they are duplicates by now
+    sealed = await store.sealed_window(PLAN, W)
+    assert sealed is not None
+    assert (sealed.cohorts, sealed.clients) == (3, LEAST + MOST + MOST - 1)
+    assert (sealed.sketch.counters == dense(PLAN, {0: -4, 1: 1, 2: 2, 49: 4})).all()
+    assert sealed.sketch.counts.tolist() == [-1]
+
+
+async def test_a_window_without_a_cohort_is_sealed_with_nothing(store: Store) -> None:
+    await folded(store, close=W)
+    sealed = await store.sealed_window(PLAN, W)
+    assert sealed is not None
+    assert (sealed.cohorts, sealed.clients, int(np.abs(sealed.sketch.counters).sum())) == (0, 0, 0)
+
+
+async def test_the_verdicts_and_the_memory_of_sums_are_stored(empty_store: Store) -> None:
+    await prepared(empty_store)
+    sent = cohort_sum(PLAN, W, {1: 1}, place=(1, PARTITIONS))
+    await folded(empty_store, sent)
+    memory = await empty_store.stream_memory(PLAN.id, 1, "", sent.id.stream)
+    assert memory.data is not None
+    claimed = await empty_store.claim_partition(PLAN, 1, "other")
+    assert claimed is not None
+    fold = Fold(PLAN, 1, PARTITIONS, claimed.state, retain_verdicts=True)
+    (verdict,) = fold.apply([(fold.position, sent)], fold.position + 1)
+    assert verdict.kind == "duplicate"
+    await empty_store.checkpoint(PLAN, 1, fold.checkpoint(), fence=claimed.fence)
+
+
+def test_the_digest_of_a_sealed_window_is_of_its_cohorts_too() -> None:
+    digests = {SealedWindow(Sketch(PLAN), *of).digest() for of in ((9, 0), (9, 1), (9, 2), (10, 1))}
+    assert len(digests) == 4
+
+
+def test_the_digest_of_a_window_without_cohorts_is_what_it_was_before_there_were_any() -> None:
+    sketch = Sketch(tally_plan(counters=50))
+    sketch.counters[0, 0, 7], sketch.counts[0] = 3, 6
+    exact = sketch.counters.astype("<i8").tobytes() + sketch.counts.astype("<i8").tobytes()
+    expected = hashlib.sha256(b"hushsum/v1/sealed-window\0" + bytes([0, 0, 0, 0, 0, 0, 0, 9]) + exact).digest()
+    assert SealedWindow(sketch, 9).digest() == expected
