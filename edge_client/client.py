@@ -42,8 +42,8 @@ class EdgeClient:
 
     With a secure sum nothing leaves this device but its window's vector, noised and masked, once a window in which it
     runs and soon after that window's end, records or none (:mod:`edge_client.secure.participation`). Until then the
-    records wait in the spool. The window is charged to this device's own account before the vector leaves, and a vector that
-    was sent is never sent again, whatever the service says.
+    records wait in the spool. The window is charged to this device's own account before the vector leaves, and a vector
+    that was sent is never sent again, whatever the service says.
 
     Args:
         target: ``host:port`` of the service.
