@@ -139,4 +139,8 @@ class Bars:
     def _drawn(self) -> "RenderableType":
         from rich.console import Group
 
-        return Group(self._progress, board.table(self._rows)) if self._rows else self._progress
+        return (
+            Group(self._progress, board.table(self._rows, width=self._live.console.width))
+            if self._rows
+            else self._progress
+        )

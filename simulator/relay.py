@@ -5,6 +5,7 @@ A server that is killed then has made durable what nobody was told of: the case 
 """
 
 import asyncio
+import math
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
@@ -46,6 +47,15 @@ class Relay:
         """How many bytes came from the fleet so far, the transport's own included."""
         return self._state.bytes_up
 
+    @property
+    def is_spent(self) -> bool:
+        """Whether it has carried what :meth:`carry` allowed, and has ended for it."""
+        return self._state.left < 0
+
+    def carry(self, size: int) -> None:
+        """Carries so many bytes more of the fleet, then nothing: every connection is cut, and no other is made."""
+        self._state.left = size
+
     def aim(self, target: str | None) -> None:
         """Where connections that come from now on lead: ``host:port``, or nowhere."""
         if target is None:
@@ -79,6 +89,7 @@ class _State:
     target: tuple[str, int] | None = None
     holding: bool = False
     bytes_up: int = 0
+    left: float = math.inf
     links: "set[_Fleet]" = field(default_factory=set)
 
 
@@ -118,6 +129,11 @@ class _Fleet(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         assert self._server is not None, "reading starts when joined"
         self._state.bytes_up += len(data)
+        self._state.left -= len(data)
+        if self._state.left < 0:
+            self._state.target = None
+            self.abort()
+            return
         self._server.transport.write(data)
 
     def pause_writing(self) -> None:

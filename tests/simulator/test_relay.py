@@ -176,3 +176,20 @@ async def test_what_the_fleet_sends_is_counted() -> None:
             assert await reader.readexactly(1000) == b"x" * 1000
             back.write(b"answers are not")
         assert relay.bytes_up == 1000
+
+
+async def test_after_what_it_may_carry_it_cuts_everything_for_good() -> None:
+    async with far_server() as far, Relay() as relay:
+        relay.aim(far.address)
+        async with connected(relay) as (reader, writer):
+            writer.write(b"x" * 600)
+            far_reader, _ = await far.accepted.get()
+            assert await far_reader.readexactly(600) == b"x" * 600
+            relay.carry(500)
+            before = relay.is_spent
+            writer.write(b"y" * 501)
+            assert await rest(reader) == b""
+            assert await rest(far_reader) == b""
+            assert (before, relay.is_spent) == (False, True)
+        async with connected(relay) as (reader, _):
+            assert await rest(reader) == b""
