@@ -1,11 +1,12 @@
 """A server that lies, what it can compute from what it is told, and mistakes that would let it: planted to be found."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from hushsum.errors import SecureSumError
 from hushsum.secure_sum import agreement, masks, messages, shamir
@@ -16,6 +17,8 @@ from hushsum.secure_sum.graph import neighbours
 from hushsum.secure_sum.messages import SHARE_BYTES, Kind
 from hushsum.secure_sum.parameters import RoundParameters
 from hushsum.secure_sum.roster import Circle, Roster, circle_of, consent_parts
+from hushsum.secure_sum.server import Failed, ServerRound
+from hushsum.secure_sum.unmasking import Unmasking
 from hushsum.signatures import SigningKey
 from tests.hushsum.secure_sum.fleets import Fleet
 from tests.hushsum.secure_sum.joined import Network, Passing
@@ -112,7 +115,8 @@ class LyingServer:
             return None
         indices = np.array([[place for place, _ in held]], np.uint8)
         octets = np.frombuffer(b"".join(share for _, share in held), np.uint8).reshape(1, threshold, SHARE_BYTES)
-        return shamir.combine_many(indices, octets, threshold)[0].tobytes()
+        seed: bytes = shamir.combine_many(indices, octets, threshold)[0].tobytes()
+        return seed
 
     def without_self_mask(self, words: Masked, of: str, seed: bytes) -> None:
         """Takes it off in place."""
@@ -184,22 +188,108 @@ def tags_dropped(patch: pytest.MonkeyPatch) -> None:
     """Planted: shares are taken whoever sealed them, and whatever for."""
 
     def lenient(key: bytes, sealed: bytes, _associated: bytes = b"") -> bytes:
-        stream = masks.Cipher(masks.algorithms.AES(key), masks.modes.CTR(bytes(16))).encryptor()
+        # GCM enciphers in counter mode, from block 2 on behind the nonce of 12 bytes.
+        stream = Cipher(algorithms.AES(key), modes.CTR(bytes(15) + b"\2")).encryptor()
         return stream.update(sealed[: -agreement.TAG_BYTES])
 
     patch.setattr(agreement, "unseal", lenient)
 
 
-def dealing(own: Belongings, altered: Callable[[int, bytes], bytes]) -> None:
-    """A corrupt client deals other shares than those of its seeds, well sealed: by the neighbour's place, from 0."""
-    honest = own.sealed_shares
+def masks_of_dropouts_left_in(patch: pytest.MonkeyPatch) -> None:
+    """Planted: the server does not take off what survivors have in common with those who dropped."""
+    remove = Unmasking.remove
 
-    def sealed_shares() -> list[bytes]:
-        check, *sealed = honest()
-        dealt = []
-        for place, ((neighbour_id, keys), message) in enumerate(zip(own._near(), sealed, strict=True)):
-            key = agreement.share_key(own._exchange, keys.exchange, own._occasion, own._client_id, neighbour_id)
-            dealt.append(agreement.seal(key, altered(place, agreement.unseal(key, message))))
-        return [check, *dealt]
+    def only_self_masks(self: Unmasking, words: Masked) -> None:
+        self._seeds = {member: seed for member, seed in self._seeds.items() if self._survivors[member]}
+        remove(self, words)
 
-    own.sealed_shares = sealed_shares  # type: ignore[method-assign]  # this one client is corrupt
+    patch.setattr(Unmasking, "remove", only_self_masks)
+
+
+def a_survivor_counted_twice(patch: pytest.MonkeyPatch) -> None:
+    """Planted: the first vector is added again when the second comes."""
+    on_vector = ServerRound._on_vector
+    first: dict[ServerRound, Masked] = {}
+
+    def twice(self: ServerRound, client_id: str, data: bytes) -> None:
+        on_vector(self, client_id, data)
+        assert self._sum is not None
+        if self not in first:
+            first[self] = self._sum.copy()
+        elif len(self._members.uploaded) == 2:
+            self._sum += first[self]
+
+    patch.setattr(ServerRound, "_on_vector", twice)
+
+
+def a_failure_that_hides_what_was_spent(patch: pytest.MonkeyPatch) -> None:
+    """Planted: a round that fails once vectors were asked for claims that it may begin again."""
+
+    def fail(self: ServerRound, reason: str) -> None:
+        self._out.append(Failed(reason, spent=0, again=True))
+        self._end()
+
+    patch.setattr(ServerRound, "_fail", fail)
+
+
+def noise_drawn_again(patch: pytest.MonkeyPatch) -> None:
+    """Planted: a client draws its noise before the vector is granted, and again when it is."""
+    masked = Belongings.masked
+
+    def twice(self: Belongings) -> bytes:
+        self._share.sample(self._parameters.words.length, self._entropy)
+        return masked(self)
+
+    patch.setattr(Belongings, "masked", twice)
+
+
+def masks_of_31_bits(patch: pytest.MonkeyPatch) -> None:
+    """Planted: the highest bit of each mask is lost."""
+    apply = masks.apply
+
+    def narrow(words: Masked, added: Sequence[bytes] = (), subtracted: Sequence[bytes] = ()) -> None:
+        for keys, sign in ((added, np.add), (subtracted, np.subtract)):
+            for key in keys:
+                mask = np.zeros_like(words)
+                apply(mask, added=[key])
+                sign(words, mask & words.dtype.type(2**31 - 1), out=words)
+
+    patch.setattr(masks, "apply", narrow)
+
+
+def masks_of_the_clients_alone(patch: pytest.MonkeyPatch) -> None:
+    """Planted: no round and no transcript in the derivation of masks, and mask keys that a device keeps."""
+    occasion = agreement.Occasion(bytes(32), 0, bytes(32), bytes(32))
+    pair_key, own_key, key_pair = agreement.pair_mask_key, agreement.self_mask_key, agreement.mask_key_pair
+    patch.setattr(
+        agreement, "pair_mask_key", lambda pair, public, _, one, other: pair_key(pair, public, occasion, one, other)
+    )
+    patch.setattr(agreement, "self_mask_key", lambda seed, _, client_id: own_key(seed, occasion, client_id))
+    patch.setattr(agreement, "mask_key_pair", lambda seed, _, client_id: key_pair(seed, occasion, client_id))
+
+
+def no_self_masks(patch: pytest.MonkeyPatch) -> None:
+    """Planted: pairwise masks alone."""
+    _unapplied(patch, "self_mask_key")
+
+
+def no_pairwise_masks(patch: pytest.MonkeyPatch) -> None:
+    """Planted: self masks alone, which the server is meant to open."""
+    _unapplied(patch, "pair_mask_key")
+
+
+def _unapplied(patch: pytest.MonkeyPatch, derivation: str) -> None:
+    """Masks of the keys that come of this are neither added nor taken off."""
+    derive, apply = getattr(agreement, derivation), masks.apply
+    ignored: set[bytes] = set()
+
+    def noted(*of: Any) -> bytes:
+        key: bytes = derive(*of)
+        ignored.add(key)
+        return key
+
+    def rest(words: Masked, added: Sequence[bytes] = (), subtracted: Sequence[bytes] = ()) -> None:
+        apply(words, [key for key in added if key not in ignored], [key for key in subtracted if key not in ignored])
+
+    patch.setattr(agreement, derivation, noted)
+    patch.setattr(masks, "apply", rest)

@@ -104,9 +104,7 @@ def test_what_was_asked_is_not_answered_again(step: ClientStep, rng: np.random.G
 
 
 @pytest.mark.parametrize(("kind", "step"), [(Kind.ROSTER, ClientStep.OPENED), (Kind.OPENINGS, ClientStep.SHARED)])
-def test_neither_roster_nor_openings_are_taken_twice(
-    kind: Kind, step: ClientStep, rng: np.random.Generator
-) -> None:
+def test_neither_roster_nor_openings_are_taken_twice(kind: Kind, step: ClientStep, rng: np.random.Generator) -> None:
     server = LyingServer(fleet(SMALL, rng), Kind(kind + 2))
     assert server.clients["device-03"].step is step
     (told,) = server.network.said("device-03", kind, to_server=False)
