@@ -14,6 +14,7 @@ PARAMETERS: Final = b"hushsum/v1/parameters\0"
 LOG_MESSAGE: Final = b"hushsum/v1/log-message\0"
 DIRECTORY: Final = b"hushsum/v1/directory\0"
 COHORT_SUM: Final = b"hushsum/v1/cohort-sum\0"
+ENTRY: Final = b"hushsum/v1/secure-sum/entry\0"
 ADVERTISEMENT: Final = b"hushsum/v1/secure-sum/advertisement\0"
 CONTRIBUTION: Final = b"hushsum/v1/secure-sum/contribution\0"
 ROSTER: Final = b"hushsum/v1/secure-sum/roster\0"
@@ -35,6 +36,7 @@ ALL: Final = (
     LOG_MESSAGE,
     DIRECTORY,
     COHORT_SUM,
+    ENTRY,
     ADVERTISEMENT,
     CONTRIBUTION,
     ROSTER,

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from hushsum.signatures import SIGNATURE_BYTES
 from hushsum_proto.errors import MalformedMessageError
 from hushsum_proto.rounds import (
     DirectoryChunk,
@@ -31,7 +32,12 @@ def request_to_wire(request: RoundRequest) -> pb.RoundRequest:
     """What a client says."""
     match request:
         case Enter():
-            enter = pb.Enter(plan_id=request.plan_id, window=request.window, spent_round=request.spent_round)
+            enter = pb.Enter(
+                plan_id=request.plan_id,
+                window=request.window,
+                spent_round=request.spent_round,
+                signature=request.signature,
+            )
             return pb.RoundRequest(enter=enter)
         case Message():
             return pb.RoundRequest(message=request.data)
@@ -50,7 +56,9 @@ def request_from_wire(message: pb.RoundRequest) -> RoundRequest:
         enter = message.enter
         _check_id("plan id", enter.plan_id)
         _check_id("spent round", enter.spent_round, or_none=True)
-        return Enter(enter.plan_id, enter.window, enter.spent_round)
+        if enter.signature and len(enter.signature) != SIGNATURE_BYTES:
+            raise MalformedMessageError(f"a signature of {len(enter.signature)} bytes, expected {SIGNATURE_BYTES}")
+        return Enter(enter.plan_id, enter.window, enter.spent_round, enter.signature)
     if body == "message":
         return Message(_filled("message", message.message))
     if body == "chunk":

@@ -58,6 +58,7 @@ def test_what_the_service_says_comes_back_from_its_bytes(reply: RoundReply) -> N
         pb.RoundRequest(enter=pb.Enter(window=1)),
         pb.RoundRequest(enter=pb.Enter(plan_id=bytes(31), window=1)),
         pb.RoundRequest(enter=pb.Enter(plan_id=bytes(32), spent_round=bytes(33))),
+        pb.RoundRequest(enter=pb.Enter(plan_id=bytes(32), signature=bytes(63))),
     ),
 )
 def test_what_no_client_says_is_malformed(message: pb.RoundRequest) -> None:

@@ -504,21 +504,27 @@ class Enter(_message.Message):
     PLAN_ID_FIELD_NUMBER: _builtins.int
     WINDOW_FIELD_NUMBER: _builtins.int
     SPENT_ROUND_FIELD_NUMBER: _builtins.int
+    SIGNATURE_FIELD_NUMBER: _builtins.int
     plan_id: _builtins.bytes
     """32 bytes"""
     window: _builtins.int
     spent_round: _builtins.bytes
     """32 bytes: no part is taken, only what became of that round is asked; empty otherwise"""
+    signature: _builtins.bytes
+    """Where the plan names a directory: Ed25519, by the client's key, over the label "hushsum/v1/secure-sum/entry\\0" and the
+    parts plan id, window (8 bytes, big-endian, two's complement), client id, spent_round; empty otherwise.
+    """
     def __init__(
         self,
         *,
         plan_id: _builtins.bytes = ...,
         window: _builtins.int = ...,
         spent_round: _builtins.bytes = ...,
+        signature: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["plan_id", b"plan_id", "spent_round", b"spent_round", "window", b"window"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["plan_id", b"plan_id", "signature", b"signature", "spent_round", b"spent_round", "window", b"window"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
