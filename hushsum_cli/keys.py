@@ -1,4 +1,4 @@
-"""`hushsum keys`: the keys that sign the entries of a log that others can write to, and their directory."""
+"""`hushsum keys`: the keys of services that write to the log and of clients of secure sums, and their directories."""
 
 from pathlib import Path
 
@@ -7,20 +7,27 @@ import click
 from hushsum_cli.output import as_json as as_json_option
 from hushsum_cli.output import examples, print_json, print_table
 
-_ROLES = ("gateway", "releaser", "producer")  # checked against hushsum.directory.Role by the tests
+_ROLES = ("gateway", "releaser", "producer", "client")  # checked against hushsum.directory.Role by the tests
 
 
-@click.group(short_help="Make keys that sign the log, and check the directory.")
+@click.group(short_help="Make keys, and check a directory of them.")
 def keys() -> None:
-    """Make keys that sign the log's entries, and check the directory that names them."""
+    """Make keys, and check the directories that name them.
+
+    One directory says which services may write to the log (gateway, releaser, producer), another one which clients take
+    part in a plan's secure sums (client): the plan names that one by its digest.
+    """
 
 
 @keys.command(
     short_help="Make a key.",
-    epilog=examples("hushsum keys make --role gateway --name gw-1 --out gw-1.pem >> directory.toml"),
+    epilog=examples(
+        "hushsum keys make --role gateway --name gw-1 --out gw-1.pem >> directory.toml",
+        "hushsum keys make --role client --name device-1 --out device-1.pem >> clients.toml",
+    ),
 )
 @click.option("--role", type=click.Choice(_ROLES), required=True, help="What the key may sign.")
-@click.option("--name", required=True, help="Its name in the directory.")
+@click.option("--name", required=True, help="Its name in the directory; a client's is its client id.")
 @click.option(
     "--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The file of the private key."
 )

@@ -17,18 +17,19 @@ def of_plan(plan: "Plan") -> Iterator[tuple[str, str]]:
     if cohort is None:
         return
     yield "secure sum", cohort_line(cohort)
-    yield "", f"{graph_line(cohort)}; a cohort waits at most {cohort.wait_ms / 1000:g} s to fill"
+    yield "", f"{graph_line(cohort)}; a cohort that is not full begins after {cohort.wait_ms / 1000:g} s"
     words = plan.words
     width = f"{words.bits} bits (count counters {words.count_bits})"
     size = f"{words.bytes / _KIB:,.1f} KiB"
     yield "vector", f"{size} a client and window, with records or without: {words.size:,} counters of {width}"
-    yield "server", f"{cohort.adversary}; {_directory(cohort)}"
+    yield "adversary", f"{cohort.adversary} server; {_directory(cohort)}"
 
 
 def cohort_line(cohort: "Cohort") -> str:
     """Who may be in a cohort, and how many of it are sure to be honest."""
+    sizes = f"{cohort.size}" if cohort.survivors_min == cohort.size else f"{cohort.survivors_min} to {cohort.size}"
     return (
-        f"cohorts of {cohort.survivors_min} to {cohort.size} clients, {cohort.corrupt_clients} of them corrupt at "
+        f"cohorts of {sizes} clients, {cohort.corrupt_clients} of them corrupt at "
         f"most: h = {cohort.honest_survivors} honest survivors draw the noise that is promised"
     )
 
@@ -41,7 +42,7 @@ def graph_line(cohort: "Cohort") -> str:
 def _directory(cohort: "Cohort") -> str:
     if cohort.directory:
         return f"clients are known by the directory {cohort.directory[:12]}…"
-    return "no directory of clients: it is trusted to pass on keys truthfully"
+    return "no directory of clients: the server is trusted to pass on keys truthfully"
 
 
 def of_advice(advice: "Advice") -> Iterator[tuple[str, str]]:
@@ -59,9 +60,11 @@ def of_advice(advice: "Advice") -> Iterator[tuple[str, str]]:
     least, most = noise, noise * advice.more_noise
     text = f"± {shown(advice.std_error)} (noise {shown(least)}) with exactly h in {many}, as all errors here"
     more = f"± {shown(advice.std_error_of_all)} (noise {shown(most)}) where all {guesses.clients:,} clients stay"
-    yield "survivors", f"{text}; {more}: each adds its share"
+    if guesses.clients >= cohort.survivors_min:
+        text = f"{text}; {more}: each adds its share"
+    yield "survivors", text
     upload = advice.own.costs.upload_bytes or 0.0
-    yield "upload", f"{upload / _KIB:,.1f} KiB a client and window, with records or without"
+    yield "upload", f"{upload / _KIB:,.1f} KiB a client and window, the protocol's messages included"
     if guesses.clients < cohort.survivors_min:
         yield "no cohort", f"{guesses.clients:,} clients are fewer than the {cohort.survivors_min:,} that a sum needs"
     if cohorts > 1:

@@ -36,6 +36,7 @@ _BATCH = 1000
     help="This client's spool: a file of its own, kept between runs, never copied.",
 )
 @click.option("--client-id", help="Who contributes. Default: the one in the spool, at first a random one.")
+@click.option("--key", type=_FILE, help="For a secure sum with a directory of clients: this client's private key.")
 @click.option("--max-epsilon", type=ExactNumber(), help="Refuse a plan with a larger ε.")
 @click.option(
     "--max-delta", type=ExactNumber(), help="Refuse a plan with a larger δ. Default: 0.00001, one in 100,000."
@@ -51,6 +52,7 @@ def send(  # noqa: PLR0913  one argument an option
     target: str,
     spool: Path,
     client_id: str | None,
+    key: Path | None,
     max_epsilon: Fraction | None,
     max_delta: Fraction | None,
     timeout_s: float | None,
@@ -64,6 +66,8 @@ def send(  # noqa: PLR0913  one argument an option
 
     Under public participation a run shows that this client takes part, also where the file is empty or does not fit the
     plan. Run it in each window, then, and not only when there are records: that it was run tells that there are some.
+    The same holds for a secure sum. There a run takes part at once, and once in a window: what a later run in the same
+    window adds is left out.
     """
     import asyncio
     import sys
@@ -81,6 +85,7 @@ def send(  # noqa: PLR0913  one argument an option
         client_id=client_id,
         policy=Policy(max_epsilon=max_epsilon) if max_delta is None else Policy(max_epsilon, max_delta),
         config=Config(insecure=insecure, close_flush_s=0.0),
+        key=key,
     )
     with _told_warnings():
         if sys.stderr.isatty():
@@ -119,12 +124,13 @@ async def _contribute(
     """Starts the client before anything is known of the records: whether it takes part is not theirs to say."""
     from edge_client import EdgeError
     from hushsum.delta import shows_presence
+    from hushsum.privacy.guarantee import SECURE
 
     async with client:
         try:
             await _add(client, load, progress)
         except Exception:
-            if shows_presence(client.plan):
+            if shows_presence(client.plan) or client.plan.privacy.mode == SECURE:
                 with suppress(EdgeError):  # what is wrong with the records is told
                     await client.flush(timeout_s)
             raise

@@ -22,6 +22,7 @@ class _Grouped(click.Command):
             "Where it listens": ("listen", "metrics_listen", "insecure"),
             "Kafka and PostgreSQL": ("kafka_bootstrap", "kafka_prefix"),
             "Signed entries": ("directory", "gateway_key", "releaser_key", "direct_producers"),
+            "Secure sums": ("client_directory",),
             "How it works": ("manual", "partitions", "retain_verdicts"),
             "What it writes": ("log_level", "log_format"),
         }
@@ -62,6 +63,7 @@ class _Grouped(click.Command):
 @click.option("--gateway-key", type=_FILE, help="This gateway's private key.")
 @click.option("--releaser-key", type=_FILE, help="This releaser's private key.")
 @click.option("--direct-producers", is_flag=True, default=None, help="Let services of the directory write to Kafka.")
+@click.option("--client-directory", type=_FILE, help="Keys of the clients: the directory that a secure plan names.")
 @click.option("--manual", is_flag=True, default=None, help="Seal and release only through `hushsum admin`.")
 @click.option("--partitions", type=click.IntRange(1), help="Of the log, fixed at the first start.  [default: 1]")
 @click.option("--retain-verdicts", is_flag=True, default=None, help="Keep what became of each delta, for audits.")

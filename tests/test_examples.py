@@ -104,6 +104,20 @@ def test_every_family_of_the_example_answers_near_the_truth(capsys: pytest.Captu
     assert len(lines) == 13
 
 
+def test_the_secure_sum_of_the_example_is_of_nine_devices_and_near_their_records(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    runpy.run_path(str(ROOT / "examples" / "secure_sum.py"), run_name="__main__")
+    held, sent, told, *lines = capsys.readouterr().out.splitlines()
+    assert numbers(held.partition("holds")[2]) != numbers(sent.partition("sends")[2])[:6]
+    assert told.startswith("in the sum: 9 of 10, without device-3")
+    assert len(lines) == 3
+    for line in lines:
+        value, _, low, high, exact = numbers(line.partition("]")[2])
+        assert low < value < high
+        assert abs(value - exact) < 3 * (high - low) / 2
+
+
 async def test_the_device_example_contributes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     example = runpy.run_path(str(ROOT / "examples" / "device.py"))
     async with running(config_of(tmp_path, EXAMPLE_PLAN), SystemRuntime()) as service:

@@ -29,7 +29,7 @@ def test_keys_that_are_made_fill_a_directory_that_is_checked(hushsum: Hushsum, t
     file.write_text(text)
     told = json.loads(hushsum("keys", "check", str(file), "--json").out)
     assert told["digest"] == directory.digest().hex()
-    assert [key["name"] for key in told["keys"]] == ["gateway-1", "releaser-1", "producer-1"]
+    assert [key["name"] for key in told["keys"]] == [f"{role.value}-1" for role in Role]
     shown = hushsum("keys", "check", str(file)).out
     assert directory.digest().hex() in shown
     assert "releaser-1" in shown

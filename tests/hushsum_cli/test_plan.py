@@ -255,7 +255,7 @@ def test_a_secure_plan_shows_its_cohort_its_vector_and_whom_it_trusts(hushsum: H
         "cohorts of 90 to 100 clients, 10 of them corrupt at most: h = 80 honest survivors",
         f"each has {plan.privacy.cohort.degree} neighbours, any {plan.privacy.cohort.threshold} of whom open its mask",
         f"{plan.words.bytes / 1024:,.1f} KiB a client and window, with records or without: 12,800 counters of",
-        "malicious; no directory of clients: it is trusted to pass on keys truthfully",
+        "malicious server; no directory of clients: the server is trusted to pass on keys truthfully",
         "public that a client takes part",
     ):
         assert text in shown

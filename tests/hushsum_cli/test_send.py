@@ -1,11 +1,15 @@
-"""`hushsum send` shows that its client takes part, under public participation, whatever is wrong with its records."""
+"""`hushsum send` shows that its client takes part, where that is public, whatever is wrong with its records."""
 
+import asyncio
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from edge_client import EdgeClient
 from hushsum import Plan
+from tests.edge_client.secure_plans import directory_of, keys_of
 from tests.hushsum_cli.calling import Hushsum
 from tests.hushsum_cli.test_service_commands import serving
 from tests.plans import small_plan
@@ -66,3 +70,43 @@ def test_what_is_wrong_with_the_records_is_told_also_where_no_service_answers(hu
     assert "expected at least one record" in ended.err
     counted, waiting = kept(spool)
     assert (counted["presences"], waiting) == (2, 1)  # sent by the next run
+
+
+def test_a_file_that_cannot_be_sent_hides_no_client_of_a_secure_sum(hushsum: Hushsum, tmp_path: Path) -> None:
+    keys = keys_of(["till-1", "till-2", "till-3"])
+    text, directory = directory_of(keys)
+    plan = small_plan(
+        sketch={"rows": 4, "buckets": 16},
+        privacy={
+            "mode": "secure",
+            "total_delta": "0.000001",
+            "secure": {"cohort": 3, "cohort_wait": "5m", "directory": directory.digest().hex()},
+        },
+        window=ONE_WINDOW,
+    )
+    (tmp_path / "clients.toml").write_text(text)
+    data, spool, key = (tmp_path / name for name in ("records.csv", "spool.db", "till-1.pem"))
+    data.write_text(WRONG[0][0])
+    keys["till-1"].save(key)
+
+    async def companion(address: str, name: str) -> None:
+        spool = tmp_path / f"{name}.db"
+        async with EdgeClient(address, spool=spool, client_id=name, key=keys[name]) as client:
+            await client.flush(60)
+
+    async def companions(address: str) -> None:
+        await asyncio.gather(companion(address, "till-2"), companion(address, "till-3"))
+
+    with (
+        serving(tmp_path, plan, "--client-directory", str(tmp_path / "clients.toml")) as address,
+        ThreadPoolExecutor(1) as others,
+    ):
+        sent = ("send", "--data", str(data), "--to", address, "--spool", str(spool), "--timeout", "60")
+        without = hushsum(*sent, "--client-id", "till-1")
+        assert "key: got None, expected this client's Ed25519 key" in without.err
+        done = others.submit(asyncio.run, companions(address))
+        ended = hushsum(*sent, "--client-id", "till-1", "--key", str(key))
+        done.result()
+    assert (ended.status, ended.out) == (1, "")
+    assert WRONG[0][1] in ended.err
+    assert kept(spool) == ({"submissions_counted": 1, "submissions_spent": 1}, 0)

@@ -19,11 +19,11 @@ pytestmark = pytest.mark.usefixtures("sources_on_path")
 
 
 @contextmanager
-def serving(folder: Path, plan: hs.Plan | None = None) -> Iterator[str]:
-    """`hushsum serve` in a process; gives the address that it says it listens at."""
+def serving(folder: Path, plan: hs.Plan | None = None, *more: str) -> Iterator[str]:
+    """`hushsum serve` in a process, with more arguments; gives the address that it says it listens at."""
     (folder / "plan.json").write_bytes((plan or small_plan()).bundle)
     arguments = ("--plan", "plan.json", "--data", "data", "--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0")
-    command = [sys.executable, "-m", "hushsum_cli", "serve", *arguments, "--manual", "--log-format", "json"]
+    command = [sys.executable, "-m", "hushsum_cli", "serve", *arguments, *more, "--manual", "--log-format", "json"]
     process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     assert process.stdout is not None
     try:

@@ -219,7 +219,8 @@ def check(network: Network, end: Done | Failed, disturbance: Disturbance, *, hon
     assert sum_.spent == len(granted)
     assert sum_.submissions == len(sum_.survivors) >= made.parameters.members_min
     assert list(sum_.survivors) == sorted(set(sum_.survivors) & set(network.spent)), "survivors who sent nothing"
-    assert all(len(made.shares[id].drawn) == 1 for id in sum_.survivors), "not one share of noise each"  # type: ignore[attr-defined]
+    drawn = [made.shares[id].drawn for id in sum_.survivors]  # type: ignore[attr-defined]  # they were made to remember
+    assert all(len(once) == 1 for once in drawn), "not one share of noise each"
     counters, counts = made.parameters.words.centred(sum_.words)
     expected = made.sum_of(sum_.survivors)
     assert (counters == expected[0]).all(), "another sum than that of the survivors"

@@ -77,7 +77,7 @@ def test_a_swapped_key_is_refused_by_all_who_share_with_its_owner(
 
 def test_a_client_refuses_a_roster_in_which_its_own_keys_were_swapped(rng: np.random.Generator) -> None:
     for part in ("identity", "exchange", "mask"):
-        change = otherwise([OTHER], lambda body, part=part: with_keys(body, OTHER, another_key(part)))  # type: ignore[misc]
+        change = otherwise([OTHER], lambda body, part=part: with_keys(body, OTHER, another_key(part)))  # type: ignore[misc]  # a lambda's default has no type
         network = Network(fleet(SMALL, rng, with_directory=False), meddle=told(Kind.ROSTER, change))
         network.run()
         assert nothing_spent(network)
@@ -225,7 +225,7 @@ def test_were_contributions_not_committed_to_the_server_could_choose_among_graph
     planted.uncommitted(monkeypatch)
     graphs = set()
     for tried in range(3):
-        change = otherwise(list(ids), lambda body, last=tried: bytes([last]) * 32 + body[32:])  # type: ignore[misc]
+        change = otherwise(list(ids), lambda body, last=tried: bytes([last]) * 32 + body[32:])  # type: ignore[misc]  # a default has no type there
         network = Network(fleet(SMALL, np.random.default_rng(5)), meddle=told(Kind.OPENINGS, change))
         network.run()
         graphs.add(drawn_by_the_server(network))

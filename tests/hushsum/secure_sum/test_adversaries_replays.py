@@ -42,7 +42,7 @@ def joined(parameters: RoundParameters, drawn: int, **others: object) -> Network
         np.random.default_rng(drawn),
         entropy=lambda client_id: ReplayableEntropy(entropies[drawn] + client_id.encode()),
     )
-    return Network(made, **others)  # type: ignore[arg-type]  # passed on
+    return Network(made, **others)  # type: ignore[arg-type]  # passed on as they came
 
 
 def replaying(other: str, kind: Kind, *, to_server: bool, under_new_head: bool, repeating: bool = False) -> Network:
