@@ -17,6 +17,7 @@ from edge_client.errors import AbsentWarning, ClientStateError, DroppedRecordsWa
 from edge_client.policy import Policy
 from edge_client.ports import Runtime, SystemRuntime
 from edge_client.refusals import Untold
+from edge_client.secure.attempt import Standing
 from edge_client.secure.member import key_of
 from edge_client.spool import Spool
 from edge_client.tallies import Sends, Tallies
@@ -167,6 +168,12 @@ class EdgeClient:
         return None if rounds is None else rounds.account
 
     @property
+    def standing(self) -> Standing | None:
+        """How far this client has come in a round of a secure sum, to be shown; None where it is in none."""
+        submitter = self._started().submitter
+        return None if submitter is None or submitter.attempt is None else submitter.attempt.standing
+
+    @property
     def unanswered(self) -> int:
         """Deltas in the spool that have no definitive answer yet."""
         return self._started().uplink.unanswered
@@ -215,7 +222,9 @@ class EdgeClient:
         """Returns once everything that was added before has a definitive answer; None waits for ever.
 
         With a secure sum it **closes windows for this device**: it takes part now, not after their end, in every window
-        that takes part at this moment, and waits until each is told. What is added to them afterwards is left out.
+        that takes part at this moment, and waits until each is told. What is added to them afterwards is left out. The
+        service sees when that happens: whether and when this is called must not depend on records, nor on whether there
+        are any.
 
         Raises:
             RefusedError: Deltas were refused for good since the last flush that said so, or withdrawn unsent because

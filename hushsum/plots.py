@@ -16,6 +16,7 @@ from hushsum.canonical import real_text
 from hushsum.errors import PlanError
 from hushsum.families import SetRecords
 from hushsum.plan import Plan
+from hushsum.privacy.numerals import numeral
 from hushsum.releases import Release
 
 if TYPE_CHECKING:
@@ -270,7 +271,9 @@ def _promise(release: Release) -> str:
 
 
 def _title(release: Release) -> str:
-    promise = f"{_promise(release)} per {release.guarantee.unit}"
+    delta = release.guarantee.delta
+    spent = _promise(release) + (f", δ = {numeral(delta, up=True)}" if delta else "")
+    promise = f"{spent} per {release.guarantee.unit}"
     rounded = float(f"{max(release.count, 0.0):.3g}")
     parts = [f"about {rounded:,.0f} records", promise, _window(release)]
     return f"Density of {release.plan.name}\n" + "  ·  ".join(part for part in parts if part)

@@ -1,15 +1,30 @@
 """Who is in which step: one line a cohort, as a table of bars on a terminal, as plain lines elsewhere."""
 
+import enum
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from simulator.vanishing import Stage
-
 if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
+
+
+class Stage(enum.IntEnum):
+    """Where a client stands, in the order of a round."""
+
+    ADDING = 0  # its records are not all in its spool yet
+    WAITING = 1  # for a cohort
+    KEYS = 2  # advertised; the roster is not there yet
+    GRAPH = 3  # opened its contribution; the others have not all
+    SHARES = 4  # sent the shares of its secrets
+    UPLOAD = 5  # its window is spent; the masked vector is on its way
+    CONSENT = 6  # signed the set of survivors
+    REVEAL = 7  # sent what unmasks the sum
+    DONE = 8  # was told what became of it, or that it cannot take part
+    DROPPED = 9  # vanished
+
 
 _BESIDE: Final = 80  # cells of everything but the bar
 _BAR_MIN: Final = 10

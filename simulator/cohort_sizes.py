@@ -6,7 +6,6 @@ from typing import Final
 from hushsum.errors import PlanError
 from hushsum.privacy.cohort import Cohort
 from simulator.errors import SettingsConflictError
-from simulator.vanishing import tolerated
 
 _USUAL: Final = 100  # the plan's own default
 _DROPOUT_MIN: Final = Fraction(1, 10)
@@ -51,6 +50,24 @@ def require_room(cohort: Cohort, clients: int, dropout_rate: float) -> None:
             f"a round of the plan's {cohort.size} members can lose {most}; with {clients} clients and --dropout-rate "
             f"{dropout_rate:g} it could lose {lost}: raise the plan's privacy.secure.dropout, or ask for fewer dropouts"
         )
+
+
+def tolerated(cohort: int, cohorts: int, clients: int, vanishing: int) -> int:
+    """How many members a round must be able to lose, so that a run comes to its end but once in a million.
+
+    Cohorts are formed as clients arrive, so one cohort may get more than its part of those that vanish: their number in
+    it is hypergeometric. The last cohort is also short of what fills no cohort.
+
+    Args:
+        cohort: N.
+        cohorts: How many there are.
+        clients: Of them all.
+        vanishing: Of these.
+    """
+    from scipy.stats import hypergeom
+
+    worst = int(hypergeom(clients, vanishing, min(cohort, clients)).isf(1e-6 / cohorts)) if vanishing else 0
+    return min(vanishing, worst) + max(0, cohort * cohorts - clients)
 
 
 def _too_many(size: int, clients: int, dropout_rate: float, lost: int, why: str) -> str:

@@ -28,11 +28,16 @@ _BUCKETS: Final = 1024
 # With δ > 0 the noise of an answer is the same for any R, and so rows are kept at the cost of buckets.
 _SECURE_ROWS: Final = 800
 _SECURE_BUCKETS: Final = 128
+# Clients take part in every window that is open, and the hour that has just ended still is: a run is about one window.
+_SECURE_WINDOW: Final = {"length": "30d"}
 # Bandwidth 5 of a cube of 255: RACE's for skin colours in RGB. For other records the same share of the box's diagonal.
 _COLOUR_BANDWIDTH: Final = 5
 _DIAGONALS: Final = 441.673 / _COLOUR_BANDWIDTH
 _PURE: Final = Fraction(0)
 _LEAST_DELTA: Final = Fraction(1, 10**9)  # pure ε in secure mode: above what the protocol itself may fail by
+# The population's δ: where failures of the protocol are charged beside zCDP, an eighth of it is kept for them, and zCDP
+# is converted at the rest, which is to be no less than the plan's own δ.
+_DELTA_KEPT: Final = Fraction(6, 5)
 _TOTAL: Final = 10  # the population's limit, in releases of this ε that add up
 
 
@@ -106,7 +111,7 @@ def secure_table(
     """The same of a run in secure mode. The population's δ also pays for a protocol that may fail."""
     table = privacy_table(epsilon, unit, records_per_client, delta=delta)
     secure = {key: value for key, value in cohort.to_fields().items() if key not in ("suite", "adversary", "directory")}
-    return {**table, "mode": SECURE, "total_delta": max(delta, _LEAST_DELTA), "secure": secure}
+    return {**table, "mode": SECURE, "total_delta": max(_DELTA_KEPT * delta, _LEAST_DELTA), "secure": secure}
 
 
 def central_twin(plan: Plan) -> Plan:
@@ -129,7 +134,9 @@ def _plan(
         "draws": "sobol" if len(lower) <= _SOBOL_DIM else "independent",
         "seed": seed,
     }
-    return Plan(name=name, record={"kind": "vector", "dim": len(lower), **record}, sketch=sketch, privacy=privacy)
+    record = {"kind": "vector", "dim": len(lower), **record}
+    window = _SECURE_WINDOW if secure else {}
+    return Plan(name=name, record=record, sketch=sketch, privacy=privacy, window=window)
 
 
 def _extremes(values: Floats) -> tuple[Floats, Floats]:

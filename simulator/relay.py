@@ -43,11 +43,6 @@ class Relay:
         return f"{host}:{port}"
 
     @property
-    def bytes_up(self) -> int:
-        """How many bytes came from the fleet so far, the transport's own included."""
-        return self._state.bytes_up
-
-    @property
     def is_spent(self) -> bool:
         """Whether it has carried what :meth:`carry` allowed, and has ended for it."""
         return self._state.left < 0
@@ -88,7 +83,6 @@ class _State:
 
     target: tuple[str, int] | None = None
     holding: bool = False
-    bytes_up: int = 0
     left: float = math.inf
     links: "set[_Fleet]" = field(default_factory=set)
 
@@ -128,7 +122,6 @@ class _Fleet(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         assert self._server is not None, "reading starts when joined"
-        self._state.bytes_up += len(data)
         self._state.left -= len(data)
         if self._state.left < 0:
             self._state.target = None

@@ -19,7 +19,7 @@ from simulator.exact import ExactSums
 from simulator.journey import Journey, travel
 from simulator.material import Material, Settings, gather
 from simulator.progress import Progress
-from simulator.secure_simulation import simulate_secure
+from simulator.secure.simulation import simulate_secure
 from simulator.summary import Summary
 
 

@@ -20,7 +20,7 @@ class Summary:
         deltas_double_counted: Ids that were counted more than once, or that nobody had sent.
         counters_equal: Whether every folded counter equals that of a sketch built in bulk from the same records; None
             in secure mode, where noise is in every counter before anybody else sees it.
-        bytes_per_record: Packed bytes that the clients sent, resends too, a record.
+        bytes_per_record: Packed bytes that the clients sent, resends too, a record; in secure mode, protocol bytes.
         restarts: How often the server was killed and started again.
         seconds: Of the whole run.
         mean_relative_error: Mean of |f̂ − f|/f over the queries with f above the floor; None where there is none.
@@ -45,7 +45,8 @@ class Summary:
         cohorts: Whose sums are in the release.
         rounds_aborted: Rounds that ended without a sum, whether or not they cost anybody anything.
         submissions_spent: Clients that have spent their window: their masked vector was sent.
-        upload_bytes_per_client: What a client's connection carried to the server, mean over those that sent a vector.
+        upload_bytes_per_client: Protocol bytes of a client, its messages and its masked vector, without what the
+            connection adds: mean over those that are counted.
     """
 
     records: int

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Final
 
 from hushsum.privacy.numerals import numeral
-from simulator import secure_table
-from simulator.secure_summary import SecureSummary
+from simulator.secure import table as secure_table
+from simulator.secure.summary import SecureSummary
 from simulator.summary import Summary
 
 _TEN_PERCENT: Final = 0.1

@@ -116,3 +116,5 @@ def test_the_title_says_what_is_promised_and_for_when() -> None:
     assert "test" in title
     assert "ε = 1 per record" in title
     assert "window 2026-11-21 19:00 to 20:00 UTC" in title
+    with_delta = hs.release(hs.Sketch(small_plan(privacy={"delta": "0.000001", "total_delta": "0.000001"})))
+    assert "ε = 1, δ = 1e-6 per record" in plots.density_figure(with_delta).get_suptitle()

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from simulator import Summary
-from simulator.secure_summary import SecureSummary
+from simulator.secure.summary import SecureSummary
 
 GOOD = Summary(
     records=271_280,
@@ -62,13 +62,14 @@ GOOD_SECURE = SecureSummary(
         "cohorts": 2,
         "rounds_aborted": 3,
         "submissions_spent": 189,
-        "upload_bytes_per_client": 264_940.0,
+        "upload_bytes_per_client": 261_940.0,
     },
     dropout_rate=0.1,
     cohort_size=100,
     clients_unspent=11,
     submissions_counted=187,
     submissions_lost=2,
+    submissions_asked=8,
     submissions_released=187,
     noise_variance_ratio=1.0072,
     noise_variance_z=1.6,

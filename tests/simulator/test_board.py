@@ -6,9 +6,8 @@ from collections import Counter
 import pytest
 from rich.console import Console
 
-from simulator.board import Row, table
+from simulator.board import Row, Stage, table
 from simulator.progress import Lines, Quiet
-from simulator.vanishing import Stage
 
 UNDER_WAY = Row("cohort 1", Counter({Stage.SHARES: 50, Stage.UPLOAD: 2, Stage.DONE: 40, Stage.DROPPED: 8}))
 SETTLED = Row("cohort 1", Counter({Stage.DONE: 92, Stage.DROPPED: 8}))

@@ -2,10 +2,11 @@
 
 from fractions import Fraction
 
+import numpy as np
 import pytest
 
 from hushsum.privacy.cohort import Cohort
-from simulator.cohort_sizes import fit, require_room
+from simulator.cohort_sizes import fit, require_room, tolerated
 from simulator.errors import SettingsConflictError
 
 
@@ -46,3 +47,24 @@ def test_a_plan_must_have_room_for_what_vanishes() -> None:
         require_room(cohort, 200, 0.1)
     with pytest.raises(SettingsConflictError, match="fill none"):
         require_room(cohort, 120, 0.0)
+
+
+def test_a_cohort_of_all_misses_exactly_those_that_vanish() -> None:
+    assert tolerated(200, 1, clients=200, vanishing=20) == 20
+    assert tolerated(200, 1, clients=200, vanishing=0) == 0
+
+
+def test_the_last_cohort_also_misses_what_fills_none() -> None:
+    assert tolerated(103, 2, clients=205, vanishing=0) == 1
+
+
+@pytest.mark.statistical
+def test_a_cohort_misses_more_than_is_tolerated_less_than_once_in_a_million(rng: np.random.Generator) -> None:
+    """Of 20,000 deals not one may pass it; each does with a probability below 10⁻⁶: a false alarm in 50 such tests.
+
+    So two are allowed, which come once in 10⁶ tests or less (Poisson, mean 0.02).
+    """
+    most = tolerated(50, 4, clients=200, vanishing=20)
+    worst = rng.multivariate_hypergeometric([50] * 4, 20, size=20_000).max(axis=1)
+    assert (worst > most).sum() <= 2
+    assert most < 20, "it is a bound, and no more than needed"

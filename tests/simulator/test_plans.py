@@ -7,6 +7,9 @@ import numpy as np
 import pytest
 
 from hushsum.errors import PlanError
+from hushsum.privacy.account import Account
+from hushsum.privacy.event import TUMBLING
+from hushsum.releases import spend_of
 from simulator.cohort_sizes import fit
 from simulator.errors import RecordsError
 from simulator.plans import (
@@ -94,3 +97,11 @@ def test_a_secure_plan_has_a_smaller_sketch_and_a_twin_in_central_mode(delta: Fr
     assert twin.privacy.epsilon == 1
     assert twin.family.to_fields() == plan.family.to_fields()
     assert twin.privacy.mechanism.honest_survivors is None
+
+
+@pytest.mark.parametrize("delta", (Fraction(1, 10**9), Fraction(1, 10**6), Fraction(1, 10**4)))
+def test_the_ledger_reads_the_epsilon_of_a_secure_plan_after_its_first_release(delta: Fraction) -> None:
+    cohort = fit(200, size=None, dropout_rate=0.1)
+    plan = of_photograph(secure_table(Fraction(1), "record", None, delta=delta, cohort=cohort), seed=9)
+    spent = Account(plan.limits).charge(spend_of(plan, kind=TUMBLING, window=5)).spent
+    assert 0.97 < spent.epsilon <= 1

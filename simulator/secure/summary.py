@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from simulator.residual import LIMIT
+from simulator.secure.residual import LIMIT
 from simulator.summary import Summary
 
 
@@ -14,9 +14,10 @@ class SecureSummary(Summary):
         dropout_rate: That was asked for.
         cohort_size: N.
         clients_unspent: That vanished before their vector, or found no cohort: nothing of theirs was sent.
-        submissions_counted: Vectors in the sum, by the clients' own tallies, and of those that vanished in the middle
-            of their upload by what is in the release.
-        submissions_lost: Spent, and in no sum.
+        submissions_counted: Vectors in the sum, as the service has told their clients.
+        submissions_lost: Spent, and in no sum: told likewise.
+        submissions_asked: Of both, clients that had vanished untold: they came back, and asked afterwards, when all
+            rounds were over and before the window was sealed.
         submissions_released: Vectors in the sum, by the release.
         stayed_uncounted: Clients that never vanished, and whose records are in no sum.
         noise_variance_ratio: Variance of what is left of the release without the exact sum, over what the plan and the
@@ -35,6 +36,7 @@ class SecureSummary(Summary):
     clients_unspent: int = 0
     submissions_counted: int = 0
     submissions_lost: int = 0
+    submissions_asked: int = 0
     submissions_released: int = 0
     stayed_uncounted: int = 0
     noise_variance_ratio: float = 1.0

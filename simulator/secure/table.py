@@ -1,6 +1,6 @@
 """The table at the end of a run in secure mode."""
 
-from simulator.secure_summary import SecureSummary
+from simulator.secure.summary import SecureSummary
 
 Row = tuple[str, str, str]
 
@@ -18,11 +18,13 @@ def what_happened(summary: SecureSummary) -> list[Row]:
         ("clients", f"{summary.clients:,}", f"in {summary.cohorts} cohorts of up to {summary.cohort_size}"),
         ("  dropped", f"{summary.clients_dropped}", "vanished at a step of the round, and stayed away"),
         ("submissions spent", f"{summary.submissions_spent}", "masked vectors, on their way for good"),
-        ("  counted", f"{summary.submissions_counted}", "by the clients; " + _released(summary)),
+        ("  counted", f"{summary.submissions_counted}", f"the release has {summary.submissions_released}"),
         ("  lost", f"{summary.submissions_lost}", "spent, and in no sum: cut off before all of it had come"),
+        ("  asked afterwards", f"{summary.submissions_asked}", "of both: vanished before they were told"),
         ("  never spent", f"{summary.clients_unspent}", "vanished before their vector, or found no cohort"),
         ("rounds aborted", f"{summary.rounds_aborted}", aborted),
-        ("bytes per client", f"{summary.upload_bytes_per_client:,.0f}", _vector(summary)),
+        ("bytes per client", f"{summary.upload_bytes_per_client:,.0f}", "sent: messages and masked vector"),
+        ("  of them the vector", f"{summary.vector_bytes:,}", _beside(summary)),
         ("seconds", f"{summary.seconds:.1f}", f"the rounds took {summary.rounds_seconds:.1f}"),
         (
             "release − exact sum",
@@ -50,13 +52,9 @@ def beside_central(summary: SecureSummary) -> list[Row]:
     ]
 
 
-def _released(summary: SecureSummary) -> str:
-    return f"the release has {summary.submissions_released}"
-
-
-def _vector(summary: SecureSummary) -> str:
+def _beside(summary: SecureSummary) -> str:
     beside = summary.upload_bytes_per_client / summary.vector_bytes - 1 if summary.vector_bytes else 0.0
-    return f"packed vector {summary.vector_bytes:,}; keys, shares and the connection {100 * beside:+.1f} %"
+    return f"packed; keys, shares and signatures {100 * beside:+.1f} %"
 
 
 def _why(summary: SecureSummary) -> str:

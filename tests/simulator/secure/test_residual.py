@@ -1,6 +1,5 @@
 """What is left of a release without the exact sum: noise passes, and whatever else is in it does not."""
 
-import itertools
 from collections.abc import Callable
 from functools import partial
 
@@ -8,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from simulator.residual import Residual, examine, read_out
+from simulator.secure.residual import Residual, examine
 
 Counters = npt.NDArray[np.int64]
 SIZE, CLIENTS, STD = 20_000, 40, 60.0
@@ -64,32 +63,3 @@ def test_noise_of_another_variance_is_seen(noise: Counters, vectors: list[Counte
 
 def test_a_shift_of_all_counters_is_seen(noise: Counters, vectors: list[Counters]) -> None:
     assert examined(noise + 5, []).mean_z > 6
-
-
-@pytest.mark.statistical
-@pytest.mark.parametrize("inside", ((), (1, 4), tuple(range(8))), ids=("nobody", "some", "all"))
-def test_who_is_in_a_sum_can_be_read_out_with_the_records_at_hand(
-    noise: Counters, vectors: list[Counters], inside: tuple[int, ...]
-) -> None:
-    """One vector more or less is 40 standard deviations of the noise here, one in another's place more: half is 20."""
-    alike = vectors[0] * 40
-    doubtful = {str(number): alike + vector * 20 for number, vector in enumerate(vectors[:8])}
-    left = noise + sum((doubtful[str(number)] for number in inside), np.zeros(SIZE, np.int64))
-    assert read_out(left, doubtful) == {str(number) for number in inside}
-
-
-def test_where_nobody_is_in_doubt_nothing_is_read_out(noise: Counters) -> None:
-    assert read_out(noise, {}) == set()
-
-
-def test_what_is_read_out_leaves_least_of_all_choices(rng: np.random.Generator) -> None:
-    """Much noise and vectors that are much alike: the search must find what trying every choice finds."""
-    alike = rng.integers(0, 20, 300)
-    doubtful = {str(number): alike + rng.integers(0, 3, 300) for number in range(8)}
-    for _ in range(20):
-        left = rng.integers(-40, 41, 300) + sum(doubtful[str(number)] for number in rng.permutation(8)[:4])
-        choices = [set(choice) for size in range(9) for choice in itertools.combinations(doubtful, size)]
-        squares = {
-            float(np.sum((left - sum(doubtful[client] for client in choice)) ** 2)): choice for choice in choices
-        }
-        assert read_out(left, doubtful) == squares[min(squares)]

@@ -4,22 +4,35 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from edge_client import Config, EdgeClient, Policy, SystemRuntime, Tallies
-from edge_client.errors import NotCountedError, RefusedError
+from edge_client.errors import FlushTimeoutError, NotCountedError, RefusedError
 from hushsum.plan import Plan
-from simulator.board import Row
+from hushsum.secure_sum.client import ClientStep
+from simulator.board import Row, Stage
 from simulator.relay import Relay
 from simulator.shares import Share
-from simulator.vanishing import Stage
-from simulator.watched_runtime import WatchedRuntime
 
 _THREADS: Final = 4  # two that compute are enough for two cores; the others wait for the disk
 _LOOK_S: Final = 0.005
 _STARTING_MAX: Final = 32  # each fetches the plan
+_TOLD_S: Final = 30.0  # the rounds are over when it is asked, so that an answer is there
+_STAGES: Final = {
+    ClientStep.NEW: Stage.WAITING,
+    ClientStep.ADVERTISED: Stage.KEYS,
+    ClientStep.COUNTING: Stage.GRAPH,
+    ClientStep.OPENED: Stage.GRAPH,
+    ClientStep.SHARED: Stage.SHARES,
+    ClientStep.READY: Stage.SHARES,
+    ClientStep.SPENDING: Stage.SHARES,  # not durable yet
+    ClientStep.SENT: Stage.UPLOAD,
+    ClientStep.CONSENTED: Stage.CONSENT,
+    ClientStep.REVEALED: Stage.REVEAL,
+    ClientStep.REFUSED: Stage.WAITING,
+}
 _CONFIG: Final = Config(backoff_first_s=0.1, backoff_longest_s=1.0, first_contact_s=120.0, close_flush_s=0.0)
 
 
@@ -30,27 +43,27 @@ class Member:
     Attributes:
         share: Its records.
         leaves: The step on reaching which it vanishes; None: it stays.
-        watched: Its runtime, which shows its step.
         relay: What its connection goes through; of its own where it vanishes.
         client: The real one, once it is started.
         stage: Where it was seen last.
         cohort: The number of its cohort, from 1; 0 until it is in one.
         vanished: Whether its connection was cut before anybody told it what became of its part.
-        tallies: At its end.
+        asked: Whether it came back when all rounds were over, and asked what had become of its vector.
+        tallies: At its end; bytes are those of its first life.
     """
 
     share: Share
     leaves: Stage | None
     relay: Relay
-    watched: WatchedRuntime
     client: EdgeClient | None = None
     stage: Stage = Stage.ADDING
     cohort: int = 0
     vanished: bool = False
+    asked: bool = False
     tallies: Tallies = field(default_factory=Tallies)
 
     @property
-    def doubtful(self) -> bool:
+    def untold(self) -> bool:
         """Whether its window is spent, and nobody has told what became of its vector."""
         told = self.tallies.submissions_counted + self.tallies.submissions_lost
         return self.tallies.submissions_spent > told
@@ -90,17 +103,11 @@ class CohortFleet:
         self._starting = asyncio.Semaphore(_STARTING_MAX)
         self._cohorts: dict[bytes, int] = {}  # by the id of a round: one that starts again is the same cohort's
         self.members = tuple(
-            Member(share, leaves, relay if leaves is None else Relay(), WatchedRuntime(self._runtime))
+            Member(share, leaves, relay if leaves is None else Relay())
             for share in shares
             for leaves in (leaving.get(share.client_id),)
         )
         self.added = 0
-
-    @property
-    def bytes_up(self) -> int:
-        """Everything that the clients' connections carried to the server."""
-        own = sum(member.relay.bytes_up for member in self.members if member.relay is not self._relay)
-        return self._relay.bytes_up + own
 
     @property
     def only_waiting(self) -> bool:
@@ -119,6 +126,16 @@ class CohortFleet:
         async with asyncio.TaskGroup() as clients:
             for member in self.members:
                 clients.create_task(self._take_part(member))
+
+    async def ask(self) -> None:
+        """Starts again, on their spools, those that nobody has told what became of their vectors: they then ask.
+
+        The service knows it exactly, and tells it as long as their window is open.
+        """
+        async with asyncio.TaskGroup() as clients:
+            for member in self.members:
+                if member.untold:
+                    clients.create_task(self._ask(member))
 
     async def close(self) -> None:
         """Ends every client; what they were told stays in their spools."""
@@ -145,20 +162,23 @@ class CohortFleet:
         if member.relay is not self._relay:
             await member.relay.__aenter__()
             member.relay.aim(self._target)
-        client = EdgeClient(
-            member.relay.address,
-            spool=self._folder / f"{share.client_id}.spool",
-            client_id=share.client_id,
-            policy=self._policy,
-            config=_CONFIG,
-            runtime=member.watched,
-        )
+        client = self._client(member, member.relay.address)
         async with self._starting:
             await client.__aenter__()
             member.client = client
             for batch, labels in zip(share.batches, share.labels or [None] * len(share.batches), strict=True):
                 await client.add(batch, time=self._time_ms, labels=labels)
         self.added += 1
+
+    def _client(self, member: Member, target: str) -> EdgeClient:
+        return EdgeClient(
+            target,
+            spool=self._folder / f"{member.share.client_id}.spool",
+            client_id=member.share.client_id,
+            policy=self._policy,
+            config=_CONFIG,
+            runtime=self._runtime,
+        )
 
     async def _take_part(self, member: Member) -> None:
         assert member.client is not None, "added before"
@@ -197,6 +217,13 @@ class CohortFleet:
                 return
             await asyncio.sleep(_LOOK_S)
 
+    async def _ask(self, member: Member) -> None:
+        async with self._starting, self._client(member, self._target) as client:
+            with suppress(NotCountedError, FlushTimeoutError):  # its tallies say it
+                await client.flush(_TOLD_S)
+        member.tallies = replace(client.tallies, bytes_sent=member.tallies.bytes_sent)
+        member.asked = True
+
     async def _end(self, member: Member) -> None:
         if member.client is not None:
             client, member.client = member.client, None
@@ -206,8 +233,12 @@ class CohortFleet:
     def _place(self, member: Member) -> None:
         if member.client is None or member.stage >= Stage.DONE:
             return
-        member.stage = member.watched.stage
-        if id := member.watched.round:
-            if id not in self._cohorts:
-                self._cohorts[id] = member.cohort or max(self._cohorts.values(), default=0) + 1
-            member.cohort = self._cohorts[id]
+        standing = member.client.standing
+        if standing is None:
+            if member.stage < Stage.UPLOAD:  # from then on it is in no other round, and soon told
+                member.stage = Stage.WAITING
+            return
+        member.stage = _STAGES[standing.step]
+        if standing.round not in self._cohorts:
+            self._cohorts[standing.round] = member.cohort or max(self._cohorts.values(), default=0) + 1
+        member.cohort = self._cohorts[standing.round]

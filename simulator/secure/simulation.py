@@ -6,7 +6,6 @@ import tempfile
 import time
 import warnings
 from collections.abc import Collection
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -26,25 +25,12 @@ from simulator.comparison import asked, draw, in_bulk
 from simulator.exact import ExactSums
 from simulator.material import Material, Settings, gather
 from simulator.progress import Progress
-from simulator.residual import Counters, Residual, examine, read_out
-from simulator.secure_journey import SecureJourney, take_part
-from simulator.secure_summary import SecureSummary
-from simulator.vanishing import victims
+from simulator.secure.journey import SecureJourney, take_part
+from simulator.secure.residual import Counters, Residual, examine
+from simulator.secure.summary import SecureSummary
+from simulator.secure.vanishing import victims
 
 _SUMMED: Final = "counted"  # the server's word for a round whose sum counts
-
-
-@dataclass(frozen=True)
-class _Reading:
-    """What a release tells somebody who holds every record.
-
-    Attributes:
-        inside: Client ids of those that are in the sum.
-        residual: Of the release without them.
-    """
-
-    inside: Collection[str]
-    residual: Residual
 
 
 def simulate_secure(settings: Settings, progress: Progress) -> SecureSummary:
@@ -58,8 +44,9 @@ def simulate_secure(settings: Settings, progress: Progress) -> SecureSummary:
     settings.out.mkdir(parents=True, exist_ok=True)
     _tell(material.plan, settings, progress)
     journey = _travel(material, settings, progress)
-    reading = _read(material, journey)
-    counted = material.only(reading.inside)
+    inside = {member.share.client_id for member in journey.members if member.tallies.submissions_counted}
+    residual = _left(material, journey, inside)
+    counted = material.only(inside)
     truth = ExactSums(counted.plan, counted.labelled)
     bulk = in_bulk(counted)
     queries, exact = asked(counted, truth, progress)
@@ -67,7 +54,7 @@ def simulate_secure(settings: Settings, progress: Progress) -> SecureSummary:
     twin = _twin(bulk)
     central = measure(hs.release(twin), twin, queries, exact)
     draw(settings, journey.release, truth, progress)
-    summary = _summary(settings, material, journey, reading, (accuracy, central), time.monotonic() - began)
+    summary = _summary(settings, material, journey, residual, (accuracy, central), time.monotonic() - began)
     (settings.out / "plan.json").write_bytes(material.plan.bundle)
     (settings.out / "summary.json").write_text(summary.to_json(), encoding="utf-8")
     journey.release.save(settings.out / "release.hush")
@@ -103,22 +90,15 @@ def _travel(material: Material, settings: Settings, progress: Progress) -> Secur
         )
 
 
-def _read(material: Material, journey: SecureJourney) -> _Reading:
-    """Who is in the sum, and whether anything but noise is left when they are taken out of it."""
+def _left(material: Material, journey: SecureJourney, inside: Collection[str]) -> Residual:
+    """What is left of the release when those that are in the sum are taken out of it."""
     plan, release = material.plan, journey.release
     make = {share.client_id: partial(_vector, material, share.client_id) for share in material.shares}
-    certain = {member.share.client_id for member in journey.members if member.tallies.submissions_counted}
     left = _flat(release.counters, release.counts)
-    for client in certain:
-        left = left - make[client]()
-    found = read_out(left, {m.share.client_id: make[m.share.client_id]() for m in journey.members if m.doubtful})
-    for client in found:
+    for client in inside:
         left = left - make[client]()
     variance = query.noise_variance(plan, release.submissions)
-    residual = examine(
-        left, list(make.values()), variance, excess=_excess(plan) * query.noise_variance(plan) / variance
-    )
-    return _Reading(certain | found, residual)
+    return examine(left, list(make.values()), variance, excess=_excess(plan) * query.noise_variance(plan) / variance)
 
 
 def _vector(material: Material, client: str) -> Counters:
@@ -150,24 +130,24 @@ def _summary(
     settings: Settings,
     material: Material,
     journey: SecureJourney,
-    reading: _Reading,
+    residual: Residual,
     accuracies: tuple[Accuracy, Accuracy],
     seconds: float,
 ) -> SecureSummary:
     plan, release, (accuracy, central) = material.plan, journey.release, accuracies
     return SecureSummary(
         **_of_every_run(settings, material, journey, accuracy, seconds),
-        **_of_clients(journey, reading),
+        **_of_clients(journey),
         mode=plan.privacy.mode,
         cohorts=release.cohorts or 0,
         rounds_aborted=sum(count for outcome, count in journey.rounds.items() if outcome != _SUMMED),
         dropout_rate=settings.dropout_rate,
         cohort_size=0 if plan.privacy.cohort is None else plan.privacy.cohort.size,
         submissions_released=release.submissions or 0,
-        noise_variance_ratio=reading.residual.variance_ratio,
-        noise_variance_z=reading.residual.variance_z,
-        noise_mean_z=reading.residual.mean_z,
-        client_z=reading.residual.client_z,
+        noise_variance_ratio=residual.variance_ratio,
+        noise_variance_z=residual.variance_z,
+        noise_mean_z=residual.mean_z,
+        client_z=residual.client_z,
         vector_bytes=plan.words.bytes,
         rounds_seconds=journey.rounds_s,
         central_relative_error=central.mean_relative,
@@ -190,7 +170,7 @@ def _of_every_run(
         "deltas_lost": 0,
         "deltas_double_counted": 0,
         "counters_equal": None,
-        "bytes_per_record": journey.bytes_up / max(records, 1),
+        "bytes_per_record": sum(each.bytes_sent for each in tallies) / max(records, 1),
         "restarts": 0,
         "seconds": seconds,
         "mean_relative_error": accuracy.mean_relative,
@@ -213,16 +193,19 @@ def _of_every_run(
     }
 
 
-def _of_clients(journey: SecureJourney, reading: _Reading) -> dict[str, Any]:  # Any: as above
-    spent = [member for member in journey.members if member.tallies.submissions_spent]
-    inside = [member for member in spent if member.share.client_id in reading.inside]
-    stayed = [member for member in journey.members if not member.vanished]
+def _of_clients(journey: SecureJourney) -> dict[str, Any]:  # Any: as above
+    members, tallies = journey.members, [member.tallies for member in journey.members]
+    spent = sum(each.submissions_spent for each in tallies)
+    uploads = [each.bytes_sent for each in tallies if each.submissions_counted]
     return {
-        "clients_dropped": len(journey.members) - len(stayed),
-        "submissions_spent": len(spent),
-        "upload_bytes_per_client": journey.bytes_up / max(len(spent), 1),
-        "clients_unspent": len(journey.members) - len(spent),
-        "submissions_counted": len(inside),
-        "submissions_lost": len(spent) - len(inside),
-        "stayed_uncounted": sum(member.share.client_id not in reading.inside for member in stayed),
+        "clients_dropped": sum(member.vanished for member in members),
+        "submissions_spent": spent,
+        "upload_bytes_per_client": sum(uploads) / max(len(uploads), 1),
+        "clients_unspent": sum(not each.submissions_spent for each in tallies),
+        "submissions_counted": sum(each.submissions_counted for each in tallies),
+        "submissions_lost": sum(each.submissions_lost for each in tallies),
+        "submissions_asked": sum(member.asked for member in members),
+        "stayed_uncounted": sum(
+            not (member.vanished or each.submissions_counted) for member, each in zip(members, tallies, strict=True)
+        ),
     }

@@ -9,21 +9,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from edge_client.secure.participation import windows_at
 from hushsum.plan import Plan
 from hushsum.releases import Release
 from hushsum_proto.messages import Released
-from simulator.cohort_fleet import CohortFleet, Member
+from simulator.board import Stage
 from simulator.console import Console
 from simulator.errors import JourneyError
 from simulator.progress import Progress
 from simulator.relay import Relay
+from simulator.secure.fleet import CohortFleet, Member
 from simulator.server import Server
 from simulator.shares import Share
-from simulator.vanishing import Stage
 
 _SHOW_S: Final = 0.2
 _PATIENCE_S: Final = 60.0
 _ASK_S: Final = 10.0
+_RUN_MS: Final = 300_000
 _ROUNDS: Final = re.compile(r'^hushsum_rounds_total\{outcome="(\w+)"\} ([0-9.e+]+)$', re.MULTILINE)
 
 
@@ -34,7 +36,6 @@ class SecureJourney:
     Attributes:
         members: Every client, with its tallies.
         rounds: How many rounds the server has ended, by their outcome.
-        bytes_up: What the clients' connections carried to the server.
         release: As an analyst has loaded it.
         epsilon_spent: By the population's ledger; exact text, as is what follows.
         epsilon_left: Of its limit.
@@ -43,7 +44,6 @@ class SecureJourney:
 
     members: tuple[Member, ...]
     rounds: Mapping[str, int]
-    bytes_up: int
     release: Release
     epsilon_spent: str
     epsilon_left: str
@@ -72,6 +72,7 @@ async def take_part(
     Raises:
         HushsumError: A step failed; the run says nothing then.
     """
+    require_one_window(plan, time.time_ns() // 1_000_000)
     plan_file, spools = folder / "plan.json", folder / "spools"
     plan_file.write_bytes(plan.bundle)
     spools.mkdir()
@@ -86,6 +87,7 @@ async def take_part(
             began = time.monotonic()
             await _rounds(fleet, server, progress)
             rounds_s = time.monotonic() - began
+            await _ask(fleet, progress)
         finally:
             await fleet.close()
         rounds = await asyncio.to_thread(_ended_rounds, server.metrics)
@@ -93,11 +95,28 @@ async def take_part(
         return SecureJourney(
             members=fleet.members,
             rounds=rounds,
-            bytes_up=fleet.bytes_up,
             release=release,
             epsilon_spent=released.epsilon_spent,
             epsilon_left=released.epsilon_left,
             rounds_s=rounds_s,
+        )
+
+
+def require_one_window(plan: Plan, now_ms: int) -> None:
+    """Refuses a moment at which clients take part in two windows, or soon would: a run is about one.
+
+    Args:
+        plan: Of the collection.
+        now_ms: The time, in ms since 1970 UTC.
+
+    Raises:
+        JourneyError: It is one.
+    """
+    windows = {*windows_at(plan.window, now_ms), *windows_at(plan.window, now_ms + _RUN_MS)}
+    if len(windows) > 1:
+        raise JourneyError(
+            f"windows {min(windows)} and {max(windows)} are open in the next {_RUN_MS // 60_000} minutes, and "
+            "clients take part in all that are: try again later, or with a plan of longer windows"
         )
 
 
@@ -133,6 +152,14 @@ async def _rounds(fleet: CohortFleet, server: Server, progress: Progress) -> Non
     finally:
         work.cancel()
         await asyncio.gather(work, return_exceptions=True)
+
+
+async def _ask(fleet: CohortFleet, progress: Progress) -> None:
+    """What the release will hold is known exactly before it is drawn."""
+    await _result(asyncio.create_task(fleet.ask()))
+    if asked := [member.tallies for member in fleet.members if member.asked]:
+        counted = sum(tallies.submissions_counted for tallies in asked)
+        progress.step(f"{len(asked)} clients that vanished untold have asked afterwards: {counted} of them are counted")
 
 
 async def _result(work: "asyncio.Task[None]") -> None:
