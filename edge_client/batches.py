@@ -12,7 +12,6 @@ import numpy as np
 from edge_client.draft import Add, Unbound
 from edge_client.errors import EventTimeError
 from hushsum.delta import Delta, DeltaId, encode_all, shows_presence
-from hushsum.delta_sizes import RECORDS_MAX
 from hushsum.families import SetRecords, vector_rows
 from hushsum.plan import Plan
 from hushsum.privacy.guarantee import SECURE
@@ -50,7 +49,8 @@ def split(plan: Plan, records: Any, window: int, labels: object = None) -> Batch
     deltas, dropped = encode_all(plan, _several(plan, records), window=window, id=_NO_ID, labels=labels)
     unbound = tuple(Unbound(delta.records, partial(_pack, delta, plan)) for delta in deltas)
     secure = plan.privacy.mode == SECURE
-    records_max = plan.privacy.records_per_client or (RECORDS_MAX if secure else None)
+    # No bound for unit record: whether there is room would depend on one record, and decide about the others.
+    records_max = plan.privacy.records_per_client
     addition = Add(window, unbound, dropped, records_max, attended=shows_presence(plan), pending=secure)
     return Batch(addition, dropped)
 

@@ -9,6 +9,7 @@ from edge_client.errors import PolicyError, SettingsError
 from hushsum.canonical import real, real_text
 from hushsum.errors import CanonicalError, GuaranteeError
 from hushsum.plan import Plan
+from hushsum.privacy.cohort import MALICIOUS
 from hushsum.privacy.guarantee import CENTRAL, MODES, SECURE
 from hushsum.privacy.relation import CLIENT, UNITS
 from hushsum.privacy.spec import PARTICIPATIONS, PROTECTED
@@ -30,8 +31,11 @@ class Policy:
             has a default, for with a large δ a small ε says nothing.
         unit: Whom a plan must protect: ``client`` refuses plans that protect single records alone.
         participation: ``protected`` refuses plans under which it is no secret that this device takes part.
-        mode: ``secure`` refuses plans whose service is trusted with what this device sends.
-        directory: Whether a secure plan must name a directory of clients, so that no server can make up their keys.
+        mode: ``secure`` refuses plans whose service is trusted with what this device sends, and secure ones whose
+            server is trusted to keep to the protocol. It allows one without a directory of clients, whose server is
+            still trusted to pass on keys: ``directory`` refuses that.
+        directory: True refuses secure plans that name no directory of clients: their server could put keys of its own
+            in place of others' and open what this device sends. It says nothing of other plans.
 
     Raises:
         SettingsError: A rule holds what it must not.
@@ -103,6 +107,9 @@ class Policy:
         if self.mode == SECURE != plan.privacy.mode:
             asked = f"mode {plan.privacy.mode!r}, in which the service sees what a device sends"
             raise PolicyError("mode", asked, "mode 'secure', in which it sees sums of many devices alone")
+        if self.mode == SECURE and cohort is not None and cohort.adversary != MALICIOUS:
+            asked = f"a secure sum whose server is trusted to keep to the protocol (adversary {cohort.adversary!r})"
+            raise PolicyError("mode", asked, f"mode 'secure' with adversary {MALICIOUS!r}: its server may lie")
         if self.mode == CENTRAL != plan.privacy.mode:
             raise PolicyError("mode", f"mode {plan.privacy.mode!r}", "mode 'central'")
         if self.directory and cohort is not None and not cohort.directory:

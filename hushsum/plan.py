@@ -243,6 +243,9 @@ class Plan:
     def words(self) -> Words:
         """The vector that a client of a secure sum sends: how many bits each counter has, and how they are packed.
 
+        They hold what all of a cohort may submit: for unit record 4096 records each, which is assumed and never
+        enforced (:mod:`hushsum.privacy.words`).
+
         Raises:
             GuaranteeError: The plan is of another mode.
             PlanError: No vector of the format holds the cohort's sum.

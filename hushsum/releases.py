@@ -246,15 +246,15 @@ def _refuse_secure(plan: Plan) -> None:
         )
 
 
-def spend_of(plan: Plan, *, kind: str, window: int | None, withheld: bool = False) -> Spend:
+def spend_of(plan: Plan, *, kind: str, window: int | None, withheld: bool = False, entered: bool = True) -> Spend:
     """What one release of this plan spends, or one window that is withheld.
 
     Args:
         plan: Its parameters are the spend's; they were fixed before any data was seen.
-        kind: ``tumbling`` (the counters, and the test of the number of clients where the plan has one) or
-            ``in-process`` (the counters alone).
+        kind: ``tumbling`` (the counters, and the plan's test of the number of clients) or ``in-process`` (no such test).
         window: Index of the window; None without one.
         withheld: The test alone, for the counters were never drawn; nothing where participation is public.
+        entered: False: nobody came to this window of a plan of mode ``secure``, so that nothing is spent.
 
     Raises:
         GuaranteeError: A plan of mode ``secure``, whose windows are neither withheld nor released without a window.
@@ -267,7 +267,7 @@ def spend_of(plan: Plan, *, kind: str, window: int | None, withheld: bool = Fals
         # One unit changes the number of clients by at most one.
         one = Sensitivity(l0=1, l1=1, l2_squared=1, linf=1)
         events.append(Event(DISCRETE_LAPLACE, mechanism.clients_scale, one, claim.clients_epsilon))
-    if not withheld:
+    if not withheld and (entered or plan.privacy.cohort is None):
         size = prod(plan.counters_shape) + plan.counters_shape[0]
         moved = plan.family.sensitivity.with_count(mechanism.count_scale).times(claim.records, size)
         pure = claim.counters_epsilon if mechanism.name == DISCRETE_LAPLACE else Fraction(0)

@@ -16,7 +16,7 @@ def cohort_text(cohort: Cohort, noise: str, *, pure: bool) -> str:
     Args:
         cohort: Of the plan.
         noise: The mechanism, as a phrase.
-        pure: Whether the noise itself needs no δ.
+        pure: Whether the noise itself needs no δ, and the whole δ is the protocol's.
     """
     return " ".join((_noise(cohort, noise), _failure(pure=pure), _server(cohort), _clients(cohort)))
 

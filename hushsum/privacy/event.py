@@ -178,7 +178,7 @@ class Spend:
         unit: ``record`` or ``client``.
         relation: ``add/remove``, ``zero-out`` or ``replace``.
         mode: ``central``, or ``secure``: every mechanism of such a spend drew its noise in shares, and of no other.
-        events: Every mechanism that ran; none where a window was withheld by a number that is public.
+        events: Every mechanism that ran; none where a window was withheld by a public number, or nobody entered.
 
     Raises:
         PlanError: A field is out of range; it names the field under ``spend``.
@@ -211,7 +211,7 @@ class Spend:
         if type(self.events) is not tuple or (not self.events and self.kind != TUMBLING):
             raise PlanError("spend.events", self.events, "a tuple of at least one event, but for a withheld window")
         in_shares = [getattr(event, "shares", None) is not None for event in self.events]
-        if not (in_shares and all(in_shares)) if self.mode == SECURE else any(in_shares):
+        if not all(in_shares) if self.mode == SECURE else any(in_shares):
             raise PlanError("spend.events", self.events, "noise in shares of clients in mode 'secure', and there alone")
 
     @property

@@ -135,7 +135,7 @@ class Guarantee:
             deviation = f"{math.sqrt(mechanism.scale):.4g}"
             noise = f"{mechanism.name} of standard deviation {deviation} {every}: {numeral(self.rho, up=True)}-zCDP"
         if self.cohort is not None:
-            return cohort_text(self.cohort, noise, pure=self.rho is None)
+            return cohort_text(self.cohort, noise, pure=self.rho is None and self.delta == FAILURE)
         return f"The aggregator is trusted with the exact counters and adds the noise once ({noise})."
 
     def _outcome(self) -> str:

@@ -1,7 +1,9 @@
 """Counters of a secure sum as words modulo 2^ℓ: how wide they must be, and how they are packed.
 
 ℓ covers what all clients of a cohort can submit together with their shares of noise; what lies outside is wrapped
-around, with a probability below 2^−40 over all counters. All bounds are integers.
+around, with a probability below 2^−40 over all counters. For unit client that is what the plan allows; for unit record,
+of which no plan bounds a client, 4096 records of each are assumed: more than that from every client may wrap around,
+which costs accuracy and no privacy. All bounds are integers.
 
 Packed form of n words of ℓ bits, with lanes of L = 32 bits (64 where any width is above 32): the first n − (n mod L)
 words are L equal runs; word i of run j takes the bits j·ℓ to (j + 1)·ℓ − 1 of column i, lowest first; a column is ℓ
@@ -31,7 +33,7 @@ OVERFLOW: Final = Fraction(1, 2**41)  # of any counter, and of any count counter
 _NARROW: Final = 32
 _WORKING_BITS: Final = 256
 _MOMENTS: Final = (2, 4, 8, 16, 32, 64, 128)
-_RECORDS_MAX: Final = 4096  # of a delta of unit record
+_RECORDS_ASSUMED: Final = 4096  # of each client of a cohort, unit record: for correctness; nothing refuses more
 
 Array = npt.NDArray[Any]  # of uint32 or uint64
 Int64 = npt.NDArray[np.int64]
@@ -146,7 +148,7 @@ def words_of(sensitivity: Sensitivity, shape: tuple[int, ...], classes: int, spe
     """
     cohort, mechanism = spec.cohort, spec.mechanism
     assert cohort is not None, "the plan is a secure one"
-    records = cohort.size * (spec.records_per_client or _RECORDS_MAX)  # of all clients together
+    records = cohort.size * (spec.records_per_client or _RECORDS_ASSUMED)  # of all clients together
     noise = laplace_tail if mechanism.name == DISCRETE_LAPLACE else gaussian_tail
     size = classes * prod(shape)
     bits, count_bits = (

@@ -189,6 +189,7 @@ class Assembly:
             checks=[self._checks[client_id] for client_id in roster.ids],
             survivors=survivors,
             threshold=self._parameters.threshold,
+            corrupt=self._parameters.corrupt,
         )
         return [(client_id, data) for client_id in living if client_id in self.uploaded]
 
@@ -217,8 +218,13 @@ class Assembly:
         assert self._unmasking is not None, "masks are off"
         ids = self.roster.ids
         survivors = tuple(client_id for client_id in ids if client_id in self.uploaded)
-        liars = tuple(ids[member] for member in sorted(self._unmasking.liars))
+        liars = tuple(ids[member] for member in self._unmasking.liars())
         return Sum(words, len(survivors), survivors, spent, liars)
+
+    @property
+    def suspects(self) -> tuple[str, ...]:
+        """Members whose secret did not come out though enough shares of it were there."""
+        return () if self._unmasking is None else tuple(self.roster.ids[member] for member in self._unmasking.stuck)
 
     @property
     def _drawn(self) -> Occasion:

@@ -6,7 +6,7 @@
     COUNTING     Opened                 opens its contribution                                  OPENED
     OPENED       OPENINGS               draws the graph, seals shares for its neighbours        SHARED
     SHARED       INBOX                  opens the shares of all its neighbours                  READY
-    READY        GRANT                  draws its noise, masks its counters, asks to spend      SPENDING
+    READY        GRANT                  takes its noise, masks its counters, asks to spend      SPENDING
     SPENDING     Spent                  sends the masked vector                                 SENT
     SENT         SURVIVORS              checks them on the whole graph, signs them              CONSENTED
     CONSENTED    QUORUM                 verifies every signature, reveals one share a neighbour REVEALED
@@ -98,7 +98,8 @@ class ClientRound:
         directory: Everybody's identity keys; None only where the plan names none.
         counters: int64 (D,): what the window's records add up to; not to be changed before the vector is sent.
         counts: int64 (classes,): the count counters, each in units of the plan's ``count_scale``.
-        share: One client's share of the noise.
+        share: One client's share of the noise. It is sampled once, at the grant, and whoever grants can measure how
+            long that takes: have it drawn before.
         entropy: Private randomness.
 
     Attributes:
@@ -138,6 +139,11 @@ class ClientRound:
         self._circle: Circle | None = None
         self._vector: bytes | None = None
         self._survivors = b""
+
+    @property
+    def round(self) -> bytes:
+        """The id of the round, to be shown."""
+        return self._parameters.round
 
     def begin(self) -> list[Effect]:
         """Its first message, once."""

@@ -37,7 +37,7 @@ class Belongings:
         entropy: Private randomness.
 
     Raises:
-        ValueError: Counters of another shape, or beyond what the plan allows one client.
+        ValueError: Counters of another shape, or beyond what a plan of unit client allows one client.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Belongings:
         ):
             if values.dtype != np.int64 or values.shape != shape:
                 raise ValueError(f"{what}: {values.dtype} {values.shape}, expected int64 {shape}")
-            if int(values.max()) > largest or int(values.min()) < -largest:
+            if largest is not None and (int(values.max()) > largest or int(values.min()) < -largest):
                 raise ValueError(f"{what} beyond {largest}, which the plan allows no client")
         self._parameters = parameters
         self._client_id = client_id
@@ -115,7 +115,8 @@ class Belongings:
     def masked(self) -> bytes:
         """The counters with the client's share of the noise, masked and packed.
 
-        Once: what is in it is forgotten, and the noise, drawn here, with it.
+        Once: what is in it is forgotten, and the noise, taken here, with it. Sums beyond int64 wrap around, as those
+        beyond the words do.
 
         Raises:
             SecureSumError: A neighbour's key is none.

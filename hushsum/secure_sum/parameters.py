@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
-from hushsum.delta_sizes import RECORDS_MAX
 from hushsum.plan import Plan
 from hushsum.privacy.words import Words
 from hushsum.secure_sum.agreement import Occasion
@@ -29,8 +28,9 @@ class RoundParameters:
         threshold: t: how many shares open a secret.
         window_survivors: g: survivors among any k/2 that stand in a row; 0: not looked at.
         words: How vectors are packed.
-        counter_max: The largest magnitude of one client's counter.
-        count_max: The largest magnitude of one client's count counter.
+        counter_max: The largest magnitude of one client's counter. None for unit record: such a plan bounds no client,
+            for one record would decide what becomes of the others; a sum beyond the words wraps around.
+        count_max: The same for its count counter.
         directory: The digest of the client directory in hexadecimal digits; empty: the plan names none, and the server
             is trusted to pass on keys truthfully.
 
@@ -49,8 +49,8 @@ class RoundParameters:
     threshold: int
     window_survivors: int
     words: Words
-    counter_max: int
-    count_max: int
+    counter_max: int | None
+    count_max: int | None
     directory: str = field(default="")
 
     def __post_init__(self) -> None:
@@ -86,7 +86,7 @@ def round_parameters(plan: Plan, window: int, round: bytes) -> RoundParameters: 
     """The parameters of a round of a plan in mode ``secure``."""
     cohort = plan.privacy.cohort
     assert cohort is not None, "a plan in mode secure"
-    records = plan.privacy.records_per_client or RECORDS_MAX
+    records = plan.privacy.records_per_client
     return RoundParameters(
         plan_id=plan.id,
         window=window,
@@ -99,7 +99,7 @@ def round_parameters(plan: Plan, window: int, round: bytes) -> RoundParameters: 
         threshold=cohort.threshold,
         window_survivors=cohort.window_survivors,
         words=plan.words,
-        counter_max=records * plan.family.sensitivity.linf,
-        count_max=records * plan.privacy.mechanism.count_scale,
+        counter_max=None if records is None else records * plan.family.sensitivity.linf,
+        count_max=None if records is None else records * plan.privacy.mechanism.count_scale,
         directory=cohort.directory,
     )

@@ -263,7 +263,8 @@ class ServerRound:
         return there >= needed
 
     def _fail(self, reason: str) -> None:
-        self._out.append(Failed(reason, spent=self._granted, again=self._granted == 0))
+        suspects = self._members.suspects
+        self._out.append(Failed(reason, spent=self._granted, again=self._granted == 0, suspects=suspects))
         self._end()
 
     def _end(self) -> None:

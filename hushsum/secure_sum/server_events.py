@@ -88,7 +88,9 @@ class Sum:
         submissions: How many they are, and so how many shares of noise are in it.
         survivors: Their ids, rising.
         spent: How many clients may have sent a vector: the survivors, and those whose upload did not end well.
-        liars: Clients that were found to have revealed other shares than they were given.
+        liars: Clients whose revealed shares were found to be wrong of more members than may be corrupt, and of two at
+            least: they revealed others than they were given. Fewer accuse those who dealt them as much as those who
+            hold them, and name nobody; nor is everybody looked at.
     """
 
     words: npt.NDArray[Any] = field(repr=False)  # of uint32 or uint64, as the plan's words are
@@ -113,11 +115,14 @@ class Failed:
         reason: One sentence.
         spent: How many clients may have sent a vector: it is lost.
         again: Whether nothing was spent, so that those who are there may begin another round.
+        suspects: Clients whose secret did not come out though enough shares of it were there: they dealt wrong ones, or
+            some of those who hold them lied.
     """
 
     reason: str
     spent: int
     again: bool
+    suspects: tuple[str, ...] = ()
 
 
 Event = Received | Uploaded | Vanished | Expired

@@ -2,9 +2,14 @@
 
 Shares are checked by what they come to, for nobody need have told the truth: a seed of a self mask has a check that its
 owner sent, and a mask key's seed makes the advertised key. Where t shares come to something else, others are tried,
-within a bound; and who revealed wrong ones is then known.
+within a bound. A share that does not fit its secret tells that its dealer or its holder lied, and not which: the shares
+of this holder come last from then on, and no more. Only who contradicts more dealers than may be corrupt is a liar.
+
+A secret that does not come out ends the round, though its own check may be all that is wrong with it. To accept a seed
+on which all shares agree would help little: who sends a wrong check may as well deal shares that fit nothing.
 """
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from typing import Final
 
@@ -29,6 +34,7 @@ class Unmasking:
         checks: What each member sent to check its self-mask seed with.
         survivors: Whose vectors are in the sum.
         threshold: Shares that open a seed.
+        corrupt: How many members may be corrupt.
     """
 
     def __init__(
@@ -40,6 +46,7 @@ class Unmasking:
         checks: Sequence[bytes],
         survivors: Flags,
         threshold: int,
+        corrupt: int,
     ) -> None:
         self._roster = roster
         self._neighbours = neighbours
@@ -47,6 +54,7 @@ class Unmasking:
         self._checks = checks
         self._survivors = survivors
         self._threshold = threshold
+        self._corrupt = corrupt
         self._places = [{neighbour: place for place, neighbour in enumerate(near)} for near in neighbours]
         self._revealed: dict[int, list[bytes]] = {}  # by member, a share of each of its neighbours
         self._needed = {
@@ -59,7 +67,9 @@ class Unmasking:
         self._seeds: dict[int, bytes] = {}
         self._trusted: set[int] = set()
         self._searched: dict[int, int] = {}  # how many shares of a secret were there when it was searched in vain
-        self.liars: set[int] = set()
+        self._right: dict[int, list[int]] = {}  # by member, holders of the shares that its seed came from
+        self._doubted: Counter[int] = Counter()  # by holder, of how many secrets its share was found to be wrong
+        self.stuck: tuple[int, ...] = ()  # members whose secret has not come out of enough shares
 
     def add(self, member: int, shares: list[bytes]) -> None:
         """Takes what a survivor reveals, once."""
@@ -81,16 +91,23 @@ class Unmasking:
         """Whether all seeds are known now."""
         if self._short:
             return False
-        stuck = 0
         while open_ := sorted(self._needed - self._seeds.keys()):
-            # What one secret teaches about liars makes others easy: so all are tried again before the next one is.
+            # What one secret teaches about its holders makes others easy: all are tried again before the next one is.
             if self._settle([(member, self._best(member)) for member in open_]):
                 continue
-            while stuck < min(len(open_), _STUCK_MAX) and not self._search(open_[stuck]):
-                stuck += 1
-            if stuck == min(len(open_), _STUCK_MAX):
+            if not any(self._search(member) for member in open_[:_STUCK_MAX]):
+                self.stuck = tuple(open_)
                 return False
+        self.stuck = ()
         return True
+
+    def liars(self) -> list[int]:
+        """Who revealed wrong shares of more members than may be corrupt, and of two at least, once all seeds are known.
+
+        Only those are looked at of whom one wrong share was met on the way.
+        """
+        most = max(1, self._corrupt)
+        return [holder for holder in sorted(self._doubted) if self._contradicted(holder) > most]
 
     def remove(self, words: masks.WordArray) -> None:
         """Takes all masks off the sum of the survivors' vectors, in place."""
@@ -110,12 +127,12 @@ class Unmasking:
         masks.apply(words, added, subtracted)
 
     def _holders(self, member: int) -> list[int]:
-        """Neighbours that have revealed a share of this member's, those that are known to lie left out."""
-        return [near for near in self._neighbours[member] if near in self._revealed and near not in self.liars]
+        """Neighbours that have revealed a share of this member's: first those to be trusted, those in doubt last."""
+        there = [near for near in self._neighbours[member] if near in self._revealed]
+        return sorted(there, key=lambda holder: (self._doubted[holder], holder not in self._trusted))
 
     def _best(self, member: int) -> list[int]:
-        holders = sorted(self._holders(member), key=lambda holder: holder not in self._trusted)
-        return holders[: self._threshold]
+        return self._holders(member)[: self._threshold]
 
     def _settle(self, chosen: Sequence[tuple[int, list[int]]]) -> bool:
         """Tries one choice of holders for each of some secrets; whether any secret came out."""
@@ -124,6 +141,7 @@ class Unmasking:
         for (member, holders), seed in zip(full, self._combined(full), strict=True):
             if member not in self._seeds and self._is_seed(member, seed):
                 self._seeds[member] = seed
+                self._right[member] = holders
                 self._trusted.update(holders)
                 found = True
         return found
@@ -137,22 +155,28 @@ class Unmasking:
         runs = [(holders[start:] + holders[:start])[:t] for start in range(1, len(holders))]
         for choice in (*without_one, *runs):
             if self._settle([(member, choice)]):
-                self._accuse(member, choice, holders)
+                self._doubt(member, holders)
                 return True
         self._searched[member] = len(holders)
         return False
 
-    def _accuse(self, member: int, right: list[int], holders: list[int]) -> None:
-        """Finds who revealed a wrong share of a secret that is known.
+    def _doubt(self, member: int, holders: list[int]) -> None:
+        """Finds whose share of a secret that is known is wrong: the holder lied, or the member that dealt it did."""
+        wrong = self._wrong([(member, holder) for holder in holders])
+        self._doubted.update(holder for _, holder in wrong)
+
+    def _contradicted(self, holder: int) -> int:
+        """Of how many secrets its share is wrong."""
+        return len(self._wrong([(member, holder) for member in self._neighbours[holder] if member in self._right]))
+
+    def _wrong(self, shares: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Which of these shares (member, holder) of secrets that are known are wrong.
 
         With all but one of the right shares, another comes to the same secret only if it is right.
         """
-        others = [holder for holder in holders if holder not in right]
-        trials = [(member, [*right[1:], other]) for other in others]
-        for other, seed in zip(others, self._combined(trials), strict=True):
-            if seed != self._seeds[member]:
-                self.liars.add(other)
-                self._trusted.discard(other)
+        others = [(member, holder) for member, holder in shares if holder not in self._right[member]]
+        trials = [(member, [*self._right[member][1:], holder]) for member, holder in others]
+        return [each for each, seed in zip(others, self._combined(trials), strict=True) if seed != self._seeds[each[0]]]
 
     def _combined(self, chosen: Sequence[tuple[int, list[int]]]) -> list[bytes]:
         if not chosen:

@@ -117,6 +117,15 @@ def test_a_device_may_demand_secure_sums() -> None:
         Policy(mode="local")
 
 
+def test_who_demands_secure_sums_trusts_no_server_to_keep_to_the_protocol() -> None:
+    curious = secure_plan({"adversary": "honest-but-curious", "directory": "ab" * 32})
+    with pytest.raises(PolicyError, match="trusted to keep to the protocol") as caught:
+        Policy(mode="secure").check(curious)
+    assert caught.value.rule == "mode"
+    Policy(directory=True).check(curious)  # another question
+    Policy(mode="secure").check(secure_plan({"directory": ""}))  # and so is this: see the next rule
+
+
 def test_a_device_may_demand_a_directory_of_clients() -> None:
     known = secure_plan({"directory": "ab" * 32})
     Policy(directory=True).check(known)

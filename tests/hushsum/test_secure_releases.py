@@ -16,6 +16,8 @@ from hushsum.errors import BudgetError, DeltaError, GuaranteeError, MergeError, 
 from hushsum.hush_format import Header
 from hushsum.hush_format import encode as encode_file
 from hushsum.outcomes import decide
+from hushsum.privacy.event import Spend
+from hushsum.privacy.relation import NO_LOSS
 from hushsum.releases import draw, of_sums, spend_of
 from tests.plans import secure_plan, small_plan
 
@@ -165,6 +167,15 @@ def test_the_ledger_of_a_device_pays_for_windows_of_a_secure_plan() -> None:
         account = account.charge(spend_of(plan, kind="tumbling", window=window))
     with pytest.raises(BudgetError):
         account.charge(spend_of(plan, kind="tumbling", window=2))
+
+
+def test_a_window_that_nobody_entered_spends_nothing_and_its_spend_is_read_back() -> None:
+    unspent = spend_of(PLAN, kind="tumbling", window=3, entered=False)
+    assert unspent.events == ()
+    assert unspent.loss == NO_LOSS
+    assert Spend.from_bytes(unspent.to_bytes()) == unspent
+    central = spend_of(small_plan(), kind="tumbling", window=3)
+    assert spend_of(small_plan(), kind="tumbling", window=3, entered=False) == central
 
 
 def test_limits_that_do_not_pay_for_the_first_window_are_refused() -> None:

@@ -59,6 +59,15 @@ def test_a_plan_with_delta_does_not_call_its_noise_pure() -> None:
     assert "delta 1e-6, unit record" in text
 
 
+def test_pure_noise_under_a_larger_delta_does_not_say_that_the_failure_is_all_of_it() -> None:
+    """Written, not made: what is made with a delta has Gaussian noise."""
+    written = {"name": "discrete-laplace", "scale": "22", "count_scale": 1, "honest_survivors": 8}
+    text = statement(secure_plan(privacy={"delta": "0.000001", "mechanism": written}))
+    assert "delta 1e-6, unit record" in text
+    assert "discrete-laplace of scale 22" in text
+    assert "all of delta" not in text
+
+
 @pytest.mark.parametrize("delta", ["0", "0.000001"])
 def test_a_guarantee_is_read_back(delta: str) -> None:
     guarantee = secure_plan(privacy={"delta": delta}).guarantee

@@ -187,7 +187,7 @@ def test_the_words_of_a_plan_hold_all_that_its_cohort_can_submit_with_its_noise(
         assert bits == bits_needed(20 * 7 * each, noise)
 
 
-def test_a_client_of_unit_record_submits_what_a_delta_may_hold() -> None:
+def test_of_unit_record_words_hold_as_much_of_each_client_as_a_delta_may() -> None:
     plan = secure_plan({"cohort": 20}, privacy={"epsilon": 1000, "total_epsilon": 1000})  # hardly any noise
     assert plan.words.bits == (20 * RECORDS_MAX).bit_length() + 1
 
@@ -204,5 +204,5 @@ def test_a_plan_whose_vector_is_larger_than_16_mib_is_refused() -> None:
         words_of(plan.family.sensitivity, (10**7,), 1, plan.privacy)
 
 
-def test_the_most_records_of_a_delta_are_those_of_its_format() -> None:
-    assert module._RECORDS_MAX == RECORDS_MAX
+def test_the_records_assumed_of_a_client_are_the_most_of_a_delta() -> None:
+    assert module._RECORDS_ASSUMED == RECORDS_MAX

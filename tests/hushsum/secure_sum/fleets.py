@@ -128,7 +128,7 @@ def fleet(
     keys = signing_keys(ids)
     directory = directory_of(keys) if with_directory else None
     words = parameters.words
-    low, high = parameters.counter_max, parameters.count_max
+    low, high = parameters.counter_max or 500, parameters.count_max or 5000
     counters = {id: rng.integers(-low, low, words.size, np.int64, endpoint=True) for id in ids}
     counts = {id: rng.integers(0, high, words.classes, np.int64, endpoint=True) for id in ids}
     shares = {id: share() for id in ids}

@@ -140,7 +140,52 @@ def test_of_wrong_shares_alone_nothing_comes_and_the_round_fails_cleanly(rng: np
     made = fleet(SMALL, rng)
     dealing(made.clients[CORRUPT]._secrets, lambda place, _: bytes([place]) * 32)
     network = Network(made)
-    assert network.run() == Failed("too few right shares were revealed", spent=8, again=False)
+    end = network.run()
+    assert end == Failed("too few right shares were revealed", spent=8, again=False, suspects=(CORRUPT,))
+
+
+@pytest.mark.parametrize("gone", [0, 4])
+@pytest.mark.parametrize("framed", range(8))
+def test_a_dealer_of_wrong_shares_names_nobody_who_holds_them(framed: int, gone: int, rng: np.random.Generator) -> None:
+    """Of the 15 or 19 who reveal, 12 open a secret: its own comes out unless too many are framed: it is named."""
+    dealer = "device-19"
+    made = fleet(small_parameters(20, gone=4, corrupt=4), rng, share=Recorded)
+    dealing(made.clients[dealer]._secrets, lambda place, pair: bytes(32) if place < framed else pair)
+    kills = {f"device-{number:02}": Kill(ClientStep.CONSENTED, before=False) for number in range(10, 10 + gone)}
+    network = Network(made, kills=kills)
+    network.run()
+    if isinstance(network.end, Done):
+        assert exact(network)
+        assert network.end.sum.liars == ()
+    else:
+        assert network.end == Failed("too few right shares were revealed", 20, again=False, suspects=(dealer,))
+
+
+def test_dealers_of_wrong_shares_cost_no_other_secret_its_shares(rng: np.random.Generator) -> None:
+    """Of 15 who reveal 12 must be right: were the 6 who hold a wrong share believed no more, nothing would come out."""
+    made = fleet(small_parameters(20, gone=4, corrupt=4), rng, share=Recorded)
+    for dealer, framed in (("device-18", range(3)), ("device-19", range(3, 6))):
+        secrets = made.clients[dealer]._secrets
+        dealing(secrets, lambda place, pair, framed=framed: bytes(32) if place in framed else pair)  # type: ignore[misc]  # a default has no type there
+    kills = {f"device-{number}": Kill(ClientStep.CONSENTED, before=False) for number in range(10, 14)}
+    network = Network(made, kills=kills)
+    network.run()
+    assert exact(network)
+    assert isinstance(network.end, Done)
+    assert network.end.sum.liars == ()
+
+
+def test_who_contradicts_more_dealers_than_may_be_corrupt_is_named_and_nobody_else(rng: np.random.Generator) -> None:
+    """Two corrupt dealers cannot make an honest holder look so, but a liar does."""
+    made = fleet(small_parameters(9, gone=2, corrupt=2, threshold=4), rng, share=Recorded)
+    for dealer in ("device-07", "device-08"):
+        secrets = made.clients[dealer]._secrets
+        dealing(secrets, lambda place, pair: bytes(32) if place == 0 else pair)  # of device-00
+    network = Network(made, meddle=revealing({"device-01": lambda body: bytes(len(body))}))
+    network.run()
+    assert exact(network)
+    assert isinstance(network.end, Done)
+    assert network.end.sum.liars == ("device-01",)
 
 
 def revealing(lies: dict[str, Callable[[bytes], bytes]]) -> Meddle:
@@ -170,7 +215,7 @@ def test_wrong_shares_of_a_few_are_found_out_and_the_sum_is_exact(
 @pytest.mark.parametrize("liars", [5, 8])
 def test_wrong_shares_of_too_many_end_in_no_sum(liars: int, rng: np.random.Generator) -> None:
     lies: dict[str, Callable[[bytes], bytes]] = {
-        f"device-{number:02}": lambda body, number=number: bytes([number + 1]) * len(body)  # type: ignore[misc]
+        f"device-{number:02}": lambda body, number=number: bytes([number + 1]) * len(body)  # type: ignore[misc]  # a lambda's default has no type
         for number in range(liars)
     }
     network = Network(fleet(SMALL, rng), meddle=revealing(lies))

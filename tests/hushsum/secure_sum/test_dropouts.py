@@ -41,6 +41,12 @@ def test_every_schedule_ends_in_the_exact_sum_or_fails_cleanly(seed: int) -> Non
         done += 1
 
 
+def test_a_server_whose_search_for_right_shares_succeeds_late_comes_to_an_end() -> None:
+    """Secrets that came out meanwhile once left the search past its own end, for ever."""
+    with remembered():
+        assert isinstance(run(7_000_006_005).end, Done)
+
+
 @pytest.mark.parametrize(
     ("mistake", "said"),
     [

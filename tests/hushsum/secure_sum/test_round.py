@@ -1,12 +1,13 @@
 """Whole rounds: the sum is exactly that of its survivors, or there is none."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from hushsum.entropy import ReplayableEntropy
-from hushsum.secure_sum.client import ClientStep
+from hushsum.secure_sum.client import ClientRound, ClientStep
 from hushsum.secure_sum.messages import SHARE_BYTES, Kind
 from hushsum.secure_sum.parameters import RoundParameters, round_parameters
 from hushsum.secure_sum.server import Done, Failed, Step
@@ -63,8 +64,38 @@ def test_a_round_of_a_plan_sums_what_its_clients_noised(rng: np.random.Generator
     made = fleet(parameters, rng, share=lambda: Recorded(plan.privacy.mechanism.share()))
     end = check(made, Network(made, rng=rng, kills={"device-03": Kill(ClientStep.SENT, before=True)}).run())
     assert (parameters.members_max, end.sum.submissions) == (10, 9)
-    assert parameters.counter_max == 4096 * plan.family.sensitivity.linf
+    assert (parameters.counter_max, parameters.count_max) == (None, None)  # unit record: no client is bounded
     assert all(np.abs(share.drawn[0]).max() > 0 for share in made.shares.values() if isinstance(share, Recorded))
+
+
+def test_of_unit_client_alone_a_client_is_bounded() -> None:
+    plan = secure_plan(privacy={"unit": "client", "records_per_client": 7})
+    parameters = round_parameters(plan, 5, ROUND)
+    bounds = (7 * plan.family.sensitivity.linf, 7 * plan.privacy.mechanism.count_scale)
+    assert (parameters.counter_max, parameters.count_max) == bounds
+
+
+def test_counters_of_any_size_wrap_around_where_no_client_is_bounded(rng: np.random.Generator) -> None:
+    parameters = replace(ROUNDS["complete"], counter_max=None, count_max=None)
+    words = parameters.words
+    made = fleet(parameters, rng, share=Recorded)
+    for number, client_id in enumerate(ids_of(7)):
+        low, high = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+        made.counters[client_id] = rng.integers(low, high, words.size, np.int64, endpoint=True)
+        made.counts[client_id] = np.full(words.classes, high - number)
+        made.clients[client_id] = ClientRound(
+            parameters,
+            client_id=client_id,
+            key=made.keys[client_id],
+            directory=made.directory,
+            counters=made.counters[client_id],
+            counts=made.counts[client_id],
+            share=made.shares[client_id],
+            entropy=ReplayableEntropy(rng.bytes(16)),
+        )
+    end = Network(made).run()
+    assert isinstance(end, Done)
+    assert words.pack(end.sum.words) == words.pack(words.of(*made.sum_of(end.sum.survivors)))
 
 
 def test_the_noise_of_a_client_that_did_not_survive_is_not_in_the_sum(rng: np.random.Generator) -> None:
@@ -180,13 +211,13 @@ def test_a_share_that_comes_late_makes_up_for_a_wrong_one_of_somebody_trusted(rn
     network.send(late[0])
     network.run_until_silent()
     assert network.end is not None
-    assert check(made, network.end).sum.liars == ("device-06",)
+    assert check(made, network.end).sum.liars == ()  # one wrong share accuses who dealt it as much
 
 
 def test_where_too_few_right_shares_are_revealed_there_is_no_sum(rng: np.random.Generator) -> None:
     made = fleet(ROUNDS["complete"], rng)
     network = Network(made, rng=rng, meddle=lying(dict.fromkeys(ids_of(7)[:5], garbage)))
-    assert network.run() == Failed("too few right shares were revealed", spent=7, again=False)
+    assert network.run() == Failed("too few right shares were revealed", spent=7, again=False, suspects=ids_of(7))
 
 
 def test_a_check_that_nothing_fits_ends_in_no_sum(rng: np.random.Generator) -> None:
@@ -198,8 +229,8 @@ def test_a_check_that_nothing_fits_ends_in_no_sum(rng: np.random.Generator) -> N
             return [Passing(passing.client_id, True, data, passing.kind)]
         return [passing]
 
-    made = fleet(ROUNDS["ring"], rng)
-    assert isinstance(Network(made, rng=rng, meddle=meddle).run(), Failed)
+    end = Network(fleet(ROUNDS["ring"], rng), rng=rng, meddle=meddle).run()
+    assert end == Failed("too few right shares were revealed", spent=10, again=False, suspects=("device-00",))
 
 
 def test_a_vector_of_anything_shifts_the_sum_by_itself_and_breaks_nothing_else(rng: np.random.Generator) -> None:
