@@ -154,8 +154,8 @@ class RoundCall(Protocol):
 class RoundTransport(Protocol):
     """How to take part in secure sums."""
 
-    def take_part(self) -> RoundCall:
-        """A new call; nothing is sent before it is used."""
+    def take_part(self, message_bytes_max: int) -> RoundCall:
+        """A new call; nothing is sent before it is used. A reply with a longer message breaks it."""
         ...
 
     async def fetch_directory(self, plan_id: bytes) -> bytes:

@@ -101,11 +101,12 @@ class Spool:
         """
         self.change(lambda database, _: spool_file.make_room_for_rounds(database))
 
-    def change(self, work: Callable[[sqlite3.Connection, Counter[str]], T]) -> T:
+    def change(self, work: Callable[[sqlite3.Connection, Counter[str]], T], *, weigh: bool = True) -> T:
         """Makes one change to the tables of rounds (:mod:`edge_client.secure.rounds`); durable when it returns.
 
         Args:
             work: Gets the database inside a transaction, and the counts to which it adds what it has changed.
+            weigh: Whether it may change how many bytes wait; to look takes a time that depends on what waits.
 
         Raises:
             SpoolError: The file cannot be written; nothing was changed.
@@ -115,8 +116,7 @@ class Spool:
             with self._transaction():
                 result = work(self._database, counts)
                 write_counts(self._database, counts)
-                held = self._number("SELECT coalesce(sum(length(bytes)), 0) FROM deltas")
-                held += self._number("SELECT coalesce(sum(length(bytes)), 0) FROM pending")
+                held = self._weight() if weigh else self._level.bytes
             self._level = replace(self._level, bytes=held)
             self._tallies = self._tallies + counts
         return result
@@ -184,6 +184,10 @@ class Spool:
             busy, _, _ = self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
             return not busy
         return False
+
+    def _weight(self) -> int:
+        held = self._number("SELECT coalesce(sum(length(bytes)), 0) FROM deltas")
+        return held + self._number("SELECT coalesce(sum(length(bytes)), 0) FROM pending")
 
     def _number(self, query: str, *values: object) -> int:
         row = self._database.execute(query, values).fetchone()

@@ -20,6 +20,8 @@ _PRAGMAS: Final = (
     "locking_mode = EXCLUSIVE",
     "journal_mode = WAL",
     "synchronous = FULL",
+    "fullfsync = ON",  # macOS: fsync alone does not reach the disk there
+    "checkpoint_fullfsync = ON",
     "secure_delete = ON",
     "cache_size = -256",  # KiB: a fleet in one process has hundreds of these, and each delta is read once at most
 )
@@ -39,7 +41,10 @@ _ROUND_TABLES: Final = (
         " records INTEGER NOT NULL, bytes BLOB NOT NULL)"
     ),
     "CREATE INDEX pending_by_window ON pending (window)",
-    "CREATE TABLE rounds (window INTEGER PRIMARY KEY, round BLOB NOT NULL, fate TEXT, spend BLOB NOT NULL)",
+    (
+        "CREATE TABLE rounds (window INTEGER PRIMARY KEY, round BLOB NOT NULL, fate TEXT, spend BLOB NOT NULL,"
+        " upto INTEGER NOT NULL)"
+    ),
     "CREATE TABLE attempts (window INTEGER PRIMARY KEY, count INTEGER NOT NULL, state INTEGER NOT NULL)",
     "CREATE TABLE identity_key (only INTEGER PRIMARY KEY CHECK (only = 1), seed BLOB NOT NULL)",
     "CREATE TABLE directory (only INTEGER PRIMARY KEY CHECK (only = 1), bytes BLOB NOT NULL)",
@@ -81,7 +86,13 @@ def require_durable(database: sqlite3.Connection, path: Path) -> None:
     Raises:
         SpoolError: A setting is not what it must be.
     """
-    expected = {"journal_mode": "wal", "synchronous": _FULL, "secure_delete": 1}
+    expected = {
+        "journal_mode": "wal",
+        "synchronous": _FULL,
+        "secure_delete": 1,
+        "fullfsync": 1,
+        "checkpoint_fullfsync": 1,
+    }
     for name, value in expected.items():
         came = database.execute(f"PRAGMA {name}").fetchone()[0]
         if came != value:

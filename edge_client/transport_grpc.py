@@ -25,6 +25,7 @@ from hushsum_proto.v1 import wire_pb2_grpc as stubs
 
 SOFTWARE: Final = "hushsum-python"
 _PLAN_BYTES_MAX: Final = BUNDLE_BYTES_MAX + 2**10  # the largest plan, and its envelope; all other replies are small
+_ENVELOPE_BYTES: Final = 2**12  # around a message of a round, or the sentence of its outcome
 _HOST: Final = re.compile(
     r"(?:(?:dns|ipv4|ipv6):(?://[^/]*/)?)?(?:\[(?P<literal>[^\]]+)\]|(?P<name>[^\[\]:/]+))(?::\d+)?"
 )
@@ -50,7 +51,6 @@ class GrpcTransport:
             ("grpc.keepalive_time_ms", keepalive_ms),
             ("grpc.keepalive_timeout_ms", min(keepalive_ms, 20_000)),
             ("grpc.http2.max_pings_without_data", 0),  # the stream may be silent for long
-            ("grpc.max_receive_message_length", _PLAN_BYTES_MAX),
             ("grpc.enable_retries", 0),  # the session decides what is sent again, and when
             ("grpc.enable_http_proxy", int(not is_loopback(target))),
             # A channel that is shared must not wait longer than the session does before it connects anew.
@@ -62,16 +62,17 @@ class GrpcTransport:
         """A new channel; it connects at its first call."""
         return GrpcConnection(self._channel(), self._metadata, self._timeout_s)
 
-    def take_part(self) -> GrpcRoundCall:
-        """A new channel, and one call of a round on it."""
-        return GrpcRoundCall(self._channel(), self._metadata)
+    def take_part(self, message_bytes_max: int) -> GrpcRoundCall:
+        """A new channel, and one call of a round on it, which replies with a longer message break."""
+        return GrpcRoundCall(self._channel(message_bytes_max + _ENVELOPE_BYTES), self._metadata)
 
     async def fetch_directory(self, plan_id: bytes) -> bytes:
         """The directory of clients in TOML; whoever asks checks its digest."""
         return await directory_of(self._channel(), self._metadata, plan_id, self._timeout_s)
 
-    def _channel(self) -> grpc.aio.Channel:
-        return grpc.aio.insecure_channel(self._target, options=self._options)
+    def _channel(self, receive_max: int = _PLAN_BYTES_MAX) -> grpc.aio.Channel:
+        options = (*self._options, ("grpc.max_receive_message_length", receive_max))
+        return grpc.aio.insecure_channel(self._target, options=options)
 
 
 class GrpcConnection:

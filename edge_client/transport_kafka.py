@@ -16,6 +16,7 @@ from edge_client.ports import Runtime, SystemRuntime
 from hushsum.delta import read_header
 from hushsum.errors import DeltaError, Reason
 from hushsum.plan import Plan
+from hushsum.privacy.guarantee import CENTRAL
 from hushsum.signatures import SigningKey
 from hushsum_proto.batches import signed_batch, topic_of
 from hushsum_proto.client_ids import CLIENT_ID_FORM, flaw_of
@@ -79,6 +80,9 @@ class DirectProducer:
         partitions: P, where it is known; the topic must have as many. None: as many as the topic has.
         config: Where the log is, and how to send.
         runtime: Time and tasks; None: the system's.
+
+    Raises:
+        DeltaError: The plan's mode is not ``central`` (WRONG_MODE): in its log nobody's own counters may stand.
     """
 
     def __init__(
@@ -92,6 +96,9 @@ class DirectProducer:
         config: ProducerConfig | None = None,
         runtime: Runtime | None = None,
     ) -> None:
+        if plan.privacy.mode != CENTRAL:
+            asked = f"a plan of mode {plan.privacy.mode!r}, expected {CENTRAL!r}: no single client's counters leave it"
+            raise DeltaError(Reason.WRONG_MODE, asked)
         self._bootstrap, self._plan, self._key_id, self._key = bootstrap, plan, key_id, key
         self._config = config or ProducerConfig()
         self._runtime = runtime or SystemRuntime()

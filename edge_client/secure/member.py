@@ -1,7 +1,7 @@
 """Who takes part in secure sums: a client with its key, and the directory that says whose key is which."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from edge_client.backoff import BackOff
@@ -9,11 +9,13 @@ from edge_client.config import Config
 from edge_client.errors import SessionRefusedError, SettingsError, UnreachableError
 from edge_client.ports import ConnectionLostError, RoundTransport, Runtime
 from edge_client.secure.rounds import Rounds
+from hushsum import labels
 from hushsum.directory import Directory, Role
-from hushsum.entropy import Entropy
+from hushsum.entropy import Entropy, OsEntropy
 from hushsum.errors import DirectoryError
 from hushsum.plan import Plan
 from hushsum.signatures import SigningKey
+from hushsum_proto.rounds import Enter, entry_parts
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,13 @@ class Member:
     client_id: str
     key: SigningKey
     directory: Directory | None
+
+    def enter(self, plan_id: bytes, window: int, spent_round: bytes = b"") -> Enter:
+        """What it opens a call with; signed where a directory says whose key is which."""
+        enter = Enter(plan_id, window, spent_round)
+        if self.directory is None:
+            return enter
+        return replace(enter, signature=self.key.sign(labels.ENTRY, *entry_parts(enter, self.client_id)))
 
 
 def key_of(key: str | os.PathLike[str] | SigningKey | None) -> SigningKey | None:
@@ -52,7 +61,7 @@ async def member_of(
         key: That was given; None takes the spool's own, where the plan names no directory.
         rounds: Where the directory and the spool's key are kept.
         calls: How the directory is fetched.
-        entropy: Of the spool's key.
+        entropy: Of waits. The spool's key is the operating system's, whatever this is.
 
     Raises:
         SettingsError: The plan names a directory and no key was given, or one that the directory does not hold under
@@ -64,7 +73,7 @@ async def member_of(
     digest = plan.privacy.cohort.directory
     blocking = calls.runtime.blocking
     if not digest:
-        return Member(client_id, await blocking(rounds.identity_key, entropy) if key is None else key, None)
+        return Member(client_id, await blocking(rounds.identity_key, OsEntropy()) if key is None else key, None)
     if key is None:
         raise SettingsError(
             "key: got None, expected this client's Ed25519 key (a path of a PEM file, or a SigningKey): the plan names "

@@ -1,27 +1,37 @@
 """What a spool knows of secure sums: in which windows this client takes part, what waits for them, and what is spent.
 
 A window is *spent* from the transaction on that :meth:`Rounds.spend` makes, before the masked vector leaves: it holds
-the spend, charged to this device's own account, and the window's records are gone with it. No later word of anybody
-makes the window unspent, and a second vector for it cannot be had from here (PRIVACY: secure sum).
+the spend, charged to this device's own account, and the window's records are never given out again. No later word of
+anybody makes the window unspent, and a second vector for it cannot be had from here (PRIVACY: secure sum).
+
+Whoever runs a round can measure how long a client takes for each of its steps. So what is done here between
+:meth:`Rounds.enter` and :meth:`Rounds.leave` takes a time that no record changes: what waits is read before, and erased
+after.
 """
 
+import logging
 import sqlite3
 import threading
 from collections import Counter
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from typing import Final
 
-from edge_client.draft import OVER, SPENT, TAKES_PART, UNPAID
+from edge_client.draft import OVER, TAKES_PART, UNPAID
 from edge_client.errors import NoPartError, SpoolError
-from edge_client.spool import Spool
-from edge_client.tallies import (
-    RECORDS_UNSPENT,
-    SUBMISSIONS_COUNTED,
-    SUBMISSIONS_LOST,
-    SUBMISSIONS_SPENT,
-    WINDOWS_UNSPENT,
+from edge_client.secure.round_tables import (
+    CLOSED_WAITS,
+    bytes_of,
+    count_attempt,
+    draw_key,
+    erase_closed,
+    integer,
+    require_part,
+    write_fate,
+    write_spend,
 )
+from edge_client.spool import Spool
+from edge_client.tallies import WINDOWS_UNSPENT
 from hushsum.entropy import Entropy
 from hushsum.errors import BudgetError, HushsumError
 from hushsum.plan import Plan
@@ -32,6 +42,7 @@ from hushsum.releases import spend_of
 from hushsum.signatures import KEY_BYTES, SigningKey
 from hushsum_proto.rounds import Fate
 
+_LOG: Final = logging.getLogger("edge_client")
 _UNSPENT: Final = (TAKES_PART, UNPAID)
 
 
@@ -76,10 +87,12 @@ class Rounds:
         self._spool = spool
         self._plan = plan
         self._lock = threading.Lock()
+        self._entered: dict[int, Spend | None] = {}  # windows under way, with what they may cost yet
+        self._unerased = True  # as a kill may have left it
         spool.keep_rounds()
         rows = spool.rows("SELECT spend FROM rounds ORDER BY rowid")
         try:
-            spends = [Spend.from_bytes(_bytes(data)) for (data,) in rows]
+            spends = [Spend.from_bytes(bytes_of(data)) for (data,) in rows]
         except HushsumError as error:
             raise SpoolError(f"spool: a spend in it cannot be read: {error}") from error
         # What was spent is counted, whatever the limits say now: the account refuses what is new alone.
@@ -92,14 +105,14 @@ class Rounds:
 
     def identity_key(self, entropy: Entropy) -> SigningKey:
         """The key that the spool holds for this client, drawn at its first use."""
-        self._spool.change(partial(_draw_key, entropy.read(KEY_BYTES)))
+        self._spool.change(partial(draw_key, entropy.read(KEY_BYTES)))
         ((seed,),) = self._spool.rows("SELECT seed FROM identity_key")
-        return SigningKey(_bytes(seed))
+        return SigningKey(bytes_of(seed))
 
     @property
     def directory(self) -> bytes | None:
         """The directory of clients in TOML, once it was fetched."""
-        return next((_bytes(data) for (data,) in self._spool.rows("SELECT bytes FROM directory")), None)
+        return next((bytes_of(data) for (data,) in self._spool.rows("SELECT bytes FROM directory")), None)
 
     def keep_directory(self, directory: bytes) -> None:
         """Keeps the directory, once and for ever: the plan names it by its digest."""
@@ -116,15 +129,17 @@ class Rounds:
         """
         with self._lock:
             if self._is_news(windows):
-                self._spool.change(partial(self._turn, windows))
+                self._unerased = True
+                self._entered = {each: spend for each, spend in self._entered.items() if each in windows}
+                self._spool.change(partial(self._turn, windows), weigh=not self._entered)
         within = (windows.start, windows.stop, TAKES_PART, ATTEMPTS_MAX)
         still = (
             "SELECT window FROM attempts WHERE window >= ? AND window < ? AND state = ? AND count < ? ORDER BY window"
         )
         untold = "SELECT window, round FROM rounds WHERE fate IS NULL ORDER BY window"
         return Look(
-            tuple(_integer(window) for (window,) in self._spool.rows(still, *within)),
-            tuple((_integer(window), _bytes(round_id)) for window, round_id in self._spool.rows(untold)),
+            tuple(integer(window) for (window,) in self._spool.rows(still, *within)),
+            tuple((integer(window), bytes_of(round_id)) for window, round_id in self._spool.rows(untold)),
         )
 
     def count_attempt(self, window: int) -> int:
@@ -134,23 +149,63 @@ class Rounds:
             NoPartError: There were as many as a window may have, or it is spent or over.
             SpoolError: The spool cannot be written; nothing was counted.
         """
-        return self._spool.change(partial(_count_attempt, window))
+        return self._spool.change(partial(count_attempt, window), weigh=False)
+
+    def enter(self, window: int) -> Pending:
+        """What the window's vector will hold. To be called before the service is; :meth:`leave` at the end.
+
+        Raises:
+            NoPartError: As by :meth:`require_part`.
+        """
+        with self._lock:
+            if not self._entered:
+                self._unerased = True  # so that the log is empty: a spend never has to fold in what was added
+                self._erase()
+            self._require_part(window)
+        return self.pending(window)
+
+    def leave(self, window: int) -> None:
+        """Nobody waits for anything of this client in this window any more."""
+        self._entered.pop(window, None)
+
+    def require_part(self, window: int) -> None:
+        """Checks that a round of this window would not end for want of anything here.
+
+        Raises:
+            NoPartError: It is spent or over, no attempt is left, or this device's account does not pay for it beside
+                the windows that are under way.
+        """
+        with self._lock:
+            self._require_part(window)
+
+    def _require_part(self, window: int) -> None:
+        require_part(self._spool.rows, window, attempts=1)
+        spend = spend_of(self._plan, kind=TUMBLING, window=window)
+        entered = self._entered.copy()
+        others = [entered[other] for other in entered if other != window]
+        try:
+            reduce(Account.charge, filter(None, [*others, spend]), self._account)
+        except BudgetError as error:
+            raise NoPartError(window, str(error)) from error
+        self._entered[window] = spend
 
     def pending(self, window: int) -> Pending:
-        """What waits for a window's round now."""
+        """What waits for a window's round now; nothing once it is spent."""
+        if self.is_spent(window):
+            return Pending(0, ())
         upto = "SELECT coalesce(max(number), 0) FROM pending"
         ((highest,),) = self._spool.rows(upto)  # before the rest: what comes in between is left out, never miscounted
         query = "SELECT bytes FROM pending WHERE window = ? AND number <= ? ORDER BY number"
         rows = self._spool.rows(query, window, highest)
-        return Pending(_integer(highest), tuple(_bytes(data) for (data,) in rows))
+        return Pending(integer(highest), tuple(bytes_of(data) for (data,) in rows))
 
     def spend(self, window: int, round_id: bytes, upto: int) -> None:
-        """Spends a window, durably, and erases what waits for it. To be called before the vector leaves.
+        """Spends a window, durably. To be called before the vector leaves; :meth:`erase` once it has.
 
         Args:
             window: Its index.
             round_id: 32 bytes: of the round that takes the vector.
-            upto: What the vector holds of what waits; the rest came too late for it and is left out.
+            upto: What the vector holds of what waits; the rest came too late for it and is left out for ever.
 
         Raises:
             NoPartError: The window is spent or over, or this device's account does not pay for it, whatever the service
@@ -163,8 +218,11 @@ class Rounds:
                 charged = self._account.charge(spend)
             except BudgetError as error:
                 raise NoPartError(window, str(error)) from error
-            self._spool.change(partial(_spend, window, round_id, spend.to_bytes(), upto))
+            self._spool.change(partial(write_spend, window, round_id, spend.to_bytes(), upto), weigh=False)
             self._account = charged
+            self._unerased = True
+            if window in self._entered:
+                self._entered[window] = None
 
     def settle(self, window: int, fate: Fate) -> bool:
         """Keeps what became of a submission; the first word stands.
@@ -172,11 +230,27 @@ class Rounds:
         Returns:
             Whether this is it.
         """
-        return self._spool.change(partial(_settle, window, fate))
+        return self._spool.change(partial(write_fate, window, fate), weigh=False)
 
     def erase(self) -> bool:
-        """Erases what a spend has deleted from the log beside the file, too; False where the disk refuses for now."""
-        return self._spool.erase_answered()
+        """Erases the records of windows that are spent or over, from the file and from the log beside it.
+
+        Returns:
+            Whether nothing of them is left; else a round is under way or the disk refuses: it is to be tried again.
+        """
+        with self._lock:
+            if self._unerased and not self._entered:
+                self._erase()
+            return not self._unerased
+
+    def _erase(self) -> None:
+        try:
+            if self._spool.rows(*CLOSED_WAITS):
+                self._spool.change(erase_closed)
+        except SpoolError as error:
+            _LOG.warning("records of windows that are closed cannot be erased, it is tried again: %s", error)
+        else:
+            self._unerased = not self._spool.erase_answered()
 
     def is_spent(self, window: int) -> bool:
         """Whether this window's vector is on its way, or was."""
@@ -198,10 +272,11 @@ class Rounds:
             "UPDATE attempts SET state = ? WHERE window < ? AND state IN (?, ?)", (OVER, windows.start, *_UNSPENT)
         )
         counts[WINDOWS_UNSPENT] += over.rowcount
-        counts[RECORDS_UNSPENT] += _erase(database, "window < ?", windows.start)
+        if not self._entered:
+            erase_closed(database, counts)
         untold = database.execute("SELECT window FROM rounds WHERE window < ? AND fate IS NULL", (windows.start,))
         for (window,) in untold.fetchall():
-            _settle(window, Fate.UNKNOWN, database, counts)
+            write_fate(window, Fate.UNKNOWN, database, counts)
 
     def _pays(self, window: int) -> bool:
         try:
@@ -209,68 +284,3 @@ class Rounds:
         except BudgetError:
             return False
         return True
-
-
-def _count_attempt(window: int, database: sqlite3.Connection, _: Counter[str]) -> int:
-    _require_part(database, window)
-    ((count,),) = database.execute("SELECT count FROM attempts WHERE window = ?", (window,))
-    if count >= ATTEMPTS_MAX:
-        raise NoPartError(window, f"{count} rounds of it have failed, and no window may have more")
-    database.execute("UPDATE attempts SET count = count + 1 WHERE window = ?", (window,))
-    return int(count) + 1
-
-
-def _spend(
-    window: int, round_id: bytes, spend: bytes, upto: int, database: sqlite3.Connection, counts: Counter[str]
-) -> None:
-    _require_part(database, window)
-    database.execute(
-        "INSERT INTO rounds (window, round, fate, spend) VALUES (?, ?, NULL, ?)", (window, round_id, spend)
-    )
-    database.execute("UPDATE attempts SET state = ? WHERE window = ?", (SPENT, window))
-    counts[SUBMISSIONS_SPENT] += 1
-    counts[RECORDS_UNSPENT] += _erase(database, "window = ? AND number > ?", window, upto)
-    _erase(database, "window = ?", window)
-
-
-def _settle(window: int, fate: Fate, database: sqlite3.Connection, counts: Counter[str]) -> bool:
-    query = "UPDATE rounds SET fate = ? WHERE window = ? AND fate IS NULL"
-    first = database.execute(query, (fate.value, window)).rowcount == 1
-    counts[SUBMISSIONS_COUNTED if fate is Fate.COUNTED else SUBMISSIONS_LOST] += first
-    return first
-
-
-def _require_part(database: sqlite3.Connection, window: int) -> None:
-    row = database.execute("SELECT state FROM attempts WHERE window = ?", (window,)).fetchone()
-    why = {
-        SPENT: "it is spent: its vector was sent, or was about to be",
-        OVER: "it is over",
-        UNPAID: "this device's account does not pay for it",
-    }
-    state = 0 if row is None else int(row[0])
-    if database.execute("SELECT 1 FROM rounds WHERE window = ?", (window,)).fetchone():
-        state = SPENT
-    if state != TAKES_PART:
-        raise NoPartError(window, why.get(state, "this client did not run in it"))
-
-
-def _draw_key(seed: bytes, database: sqlite3.Connection, _: Counter[str]) -> None:
-    database.execute("INSERT OR IGNORE INTO identity_key (only, seed) VALUES (1, ?)", (seed,))
-
-
-def _erase(database: sqlite3.Connection, which: str, *values: int) -> int:
-    """Erases what waits, and returns how many records it had."""
-    query = f"SELECT coalesce(sum(records), 0) FROM pending WHERE {which}"  # noqa: S608  the conditions above alone
-    ((records,),) = database.execute(query, values)
-    database.execute(f"DELETE FROM pending WHERE {which}", values)  # noqa: S608  the same ones
-    return int(records)
-
-
-def _integer(value: object) -> int:
-    assert isinstance(value, int)
-    return value
-
-
-def _bytes(value: object) -> bytes:
-    assert isinstance(value, bytes)
-    return value

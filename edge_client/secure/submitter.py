@@ -18,7 +18,7 @@ from edge_client.secure.endings import Ended, ending_of
 from edge_client.secure.participation import Participation, windows_at
 from edge_client.tallies import Sends
 from hushsum.entropy import Entropy
-from hushsum_proto.rounds import Enter, Fate, RoundOutcome
+from hushsum_proto.rounds import Fate, RoundOutcome
 
 _LOG: Final = logging.getLogger("edge_client")
 _LOOKS_APART_S: Final = 5.0  # a wall clock may be set; this is how late it may be noticed
@@ -55,6 +55,7 @@ class Submitter:
 
     def __init__(self, parts: Parts, transport: RoundTransport, config: Config, entropy: Entropy, owner: Owner) -> None:
         self.sends = Sends()
+        self.attempt: Attempt | None = None  # under way, to be shown
         self._parts = parts
         self._runtime = parts.runtime
         self._schedule = parts.plan.window
@@ -97,10 +98,9 @@ class Submitter:
             Exception: What has ended the owner.
         """
         await self._look()
-        now_ms = self._runtime.now_ms()
         windows = [window for window in self._seen if self._participation.takes_part(window)]
         for window in windows:
-            self._participation.hurry(window, now_ms)
+            self._participation.hurry(window, self._runtime.now_ms())
         self._stirred.set()
         await self._wait_for(frozenset(windows) | self._untold.keys(), timeout_s)
         if self._reasons:
@@ -120,6 +120,7 @@ class Submitter:
     async def _run(self) -> None:
         try:
             while True:
+                await self._runtime.blocking(self._parts.rounds.erase)
                 self._begin_what_is_due()
                 await self._wait()
                 try:
@@ -191,11 +192,12 @@ class Submitter:
     # -------------------------------------------------------------------------------------------------- one attempt
 
     async def _take_part(self, window: int) -> None:
-        call = self._transport.take_part()
-        attempt = Attempt(window, self._parts, call)
+        call = self._transport.take_part(self._parts.message_bytes_max)
+        attempt = self.attempt = Attempt(window, self._parts, call)
         try:
             ended = await ending_of(attempt.run())
         finally:
+            self.attempt = None  # with whatever secrets it has left
             self._close(call)
             self.sends = Sends(bytes=self.sends.bytes + attempt.sends.bytes)
         # The spool knows, whatever came in between: it may hold a spend that could not be told any more.
@@ -220,9 +222,9 @@ class Submitter:
         """Asks what became of a vector, until somebody says so or the window is over."""
         backoff = BackOff(self._config.backoff_first_s, self._config.backoff_longest_s, self._entropy)
         while window in self._untold:
-            call = self._transport.take_part()
+            call = self._transport.take_part(self._parts.message_bytes_max)
             try:
-                await call.send(Enter(self._parts.plan.id, window, round_id))
+                await call.send(self._parts.member.enter(self._parts.plan.id, window, round_id))
                 while not isinstance(reply := await call.receive(), RoundOutcome):
                     pass  # its round is still under way
                 if reply.round in (round_id, b""):

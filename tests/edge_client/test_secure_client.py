@@ -2,13 +2,16 @@
 
 import asyncio
 import shutil
+import threading
 import warnings
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
+from typing_extensions import override
 
 from edge_client import (
     AbsentWarning,
@@ -21,15 +24,30 @@ from edge_client import (
     Tallies,
     UnreachableError,
 )
+from edge_client.secure.pending import counters_of
 from edge_client.secure.rounds import Rounds
-from hushsum import Plan, Sketch
+from edge_client.secure.unread import Unread
+from hushsum import Plan, Sketch, labels
 from hushsum.directory import Directory
+from hushsum.entropy import Entropy, ReplayableEntropy
 from hushsum.errors import ContributionError, KeyFileError, Reason
+from hushsum.noise.polya import PolyaShare
 from hushsum.privacy.cohort import ATTEMPTS_MAX
-from hushsum.secure_sum.messages import Kind
+from hushsum.secure_sum.messages import Kind, message_bytes_max
+from hushsum.secure_sum.parameters import round_parameters
 from hushsum.signatures import SigningKey
 from hushsum_proto.answers import ServiceReason
-from hushsum_proto.rounds import Fate, Message, RoundOutcome, RoundReply, VectorChunk
+from hushsum_proto.rounds import (
+    Enter,
+    Fate,
+    Message,
+    RoundOutcome,
+    RoundReply,
+    RoundRequest,
+    VectorChunk,
+    Waiting,
+    entry_parts,
+)
 from tests.edge_client.clocks import HOUR, MINUTE, START, Clock, until
 from tests.edge_client.round_service import TOLD, RoundService, Seat, kind_of
 from tests.edge_client.secure_plans import directory_of, keys_of, secure_plan
@@ -267,6 +285,34 @@ async def test_a_service_that_lies_at_every_round_gets_at_most_one_vector_and_ei
     assert client.tallies.submissions_spent == vectors(service)
     asked_once = 1 if step in SPENT_BY else ATTEMPTS_MAX
     assert openings == (0 if step is Kind.ROSTER else asked_once)
+    if step is not Kind.ROSTER:
+        assert service.entered.total() == asked_once  # who has no attempt left breaks no round of others
+
+
+@pytest.mark.parametrize("step", [None, Kind.ROSTER, Kind.INBOX, Kind.GRANT], ids=named)
+async def test_noise_is_drawn_once_before_the_service_is_called_and_kept_while_rounds_end_unspent(
+    service: RoundService, path: Path, clock: RushingClock, step: Kind | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So nothing that the service can time depends on it. Companions draw theirs on the main thread."""
+    sample = PolyaShare.sample
+    entered: list[int] = []
+
+    def watched(share: PolyaShare, size: int, entropy: Entropy) -> npt.NDArray[np.int64]:
+        if threading.current_thread() is not threading.main_thread():
+            entered.append(service.entered.total())
+        return sample(share, size, entropy)
+
+    monkeypatch.setattr(PolyaShare, "sample", watched)
+    service.lie = lie_at(step or Kind.ROSTER, 2 if step else 0)
+    async with client_of(service, path, clock) as client:
+        await client.add([[1.0, 2.0]])
+        await client.flush(20)
+        assert client._parts is not None
+        assert client._parts.submitter is not None
+        assert client._parts.submitter._parts.shares.of(WINDOW) is None
+    assert entered == [0]
+    assert service.entered.total() == (3 if step else 1)
+    assert vectors(service) == 1
 
 
 @pytest.mark.parametrize("step", STEPS, ids=named)
@@ -356,6 +402,154 @@ async def test_an_invitation_that_comes_again_or_after_the_vector_is_not_taken(
     advertised = sum(isinstance(each, Message) and each.data[1] == Kind.ADVERTISEMENT for each in service.heard)
     assert advertised == service.entered.total() == (2 if step is Kind.ROSTER else 1)
     assert vectors(service) == client.tallies.submissions_counted == 1
+
+
+async def test_a_call_has_no_more_invitations_than_a_window_has_attempts(
+    service: RoundService, path: Path, clock: RushingClock
+) -> None:
+    lies: list[bytes] = []
+
+    def lie(seat: Seat, reply: RoundReply) -> RoundReply | None:
+        if isinstance(reply, Message) and kind_of(reply) is Kind.INVITATION and not lies:
+            lies.extend(reply.data[:-1] + bytes((100 + number,)) for number in range(ATTEMPTS_MAX + 4))
+            for data in lies:
+                seat.replies.put_nowait(Message(data))
+            return Waiting(1, 1)
+        return reply
+
+    service.lie = lie
+    async with client_of(service, path, clock) as client:
+        service.deaf = True
+        flushing = asyncio.ensure_future(client.flush(20))
+        await until(lambda: service.entered.total() == 2, "a second call")
+        service.deaf = False
+        await flushing
+    advertised = [each.data[:-32] for each in service.heard if isinstance(each, Message) and each.data[1] == 2]
+    assert len(advertised) == ATTEMPTS_MAX + 1
+    assert client.tallies.submissions_counted == 1
+
+
+async def test_whoever_has_no_attempt_left_at_an_invitation_does_not_advertise(
+    service: RoundService, path: Path, clock: RushingClock
+) -> None:
+    def lie(_: Seat, reply: RoundReply) -> RoundReply | None:
+        if kind_of(reply) is Kind.INVITATION:
+            rounds = client._started().rounds
+            assert rounds is not None
+            for _attempt in range(ATTEMPTS_MAX):
+                rounds.count_attempt(WINDOW)
+        return reply
+
+    service.lie = lie
+    async with client_of(service, path, clock) as client:
+        with pytest.raises(NotCountedError, match=f"{ATTEMPTS_MAX} rounds of it have failed"):
+            await client.flush(20)
+    assert said(service) == []
+
+
+async def test_of_two_windows_at_once_only_what_the_account_pays_for_is_entered(
+    path: Path, clock: RushingClock
+) -> None:
+    clock.at_ms -= 15 * MINUTE  # the window before still takes vectors
+    service = await started(secure_plan(unit="client", records_per_client=2, epsilon=1, total_epsilon=1))
+    async with client_of(service, path, clock) as client:
+        with pytest.raises(NotCountedError, match="cannot pay"):
+            await client.flush(20)
+    await service.stop()
+    assert service.entered.total() == 1
+    assert client.tallies.submissions_spent == client.tallies.submissions_counted == 1
+
+
+async def test_nothing_that_depends_on_records_is_done_while_somebody_waits_for_a_client(
+    service: RoundService, path: Path, clock: RushingClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace: list[str] = []
+
+    class Heard(list[RoundRequest]):
+        @override
+        def append(self, request: RoundRequest) -> None:
+            trace.append("heard " + (Kind(request.data[1]).name if isinstance(request, Message) else "VECTOR"))
+            super().append(request)
+
+    def lie(_: Seat, reply: RoundReply) -> RoundReply:
+        kind = kind_of(reply)
+        trace.append("says " + (OUTCOME if kind is None else kind.name))
+        return reply
+
+    def added(plan: Plan, deltas: tuple[bytes, ...]) -> object:
+        trace.append("adds records up")
+        return counters_of(plan, deltas)
+
+    service.heard, service.lie = Heard(), lie
+    monkeypatch.setattr("edge_client.secure.attempt.counters_of", added)
+    async with client_of(service, path, clock) as client:
+        await client.add(np.ones((50, 2)))
+        await client.add(np.ones((50, 2)))
+        assert client._spool is not None
+        client._spool._database.set_trace_callback(trace.append)
+        await client.flush(20)
+        client._spool._database.set_trace_callback(None)
+    assert client.tallies.submissions_counted == 1
+    begin, end = trace.index("says INVITATION"), trace.index("heard VECTOR")
+    assert "adds records up" in trace[:begin]
+    round_ = trace[begin:end]
+    assert any("INSERT INTO rounds" in each for each in round_)
+    assert [each for each in round_ if "pending" in each or "adds" in each] == []
+    assert any("DELETE FROM pending" in each for each in trace[end:])
+    assert not any("DELETE FROM pending" in each for each in trace[:end])
+
+
+async def test_a_disk_that_refuses_to_erase_what_was_spent_is_asked_again(
+    service: RoundService, path: Path, clock: RushingClock
+) -> None:
+    async with client_of(service, path, clock) as client:
+        await client.add([[1.0, 2.0]])
+        spool = client._spool
+        assert spool is not None
+        spool._database.execute("CREATE TRIGGER broken BEFORE DELETE ON pending BEGIN SELECT raise(ABORT, 'no'); END")
+        await client.flush(20)
+        assert client.tallies.submissions_counted == 1
+        assert not spool.is_empty
+        spool._database.execute("DROP TRIGGER broken")
+        clock.pass_time(5)
+        await until(lambda: spool.is_empty, "the erasure")
+
+
+@pytest.mark.parametrize(("more", "told"), [(1, "expected at most"), (2**14, "RESOURCE_EXHAUSTED")])
+async def test_a_message_longer_than_any_of_the_plans_ends_the_attempt(
+    service: RoundService, path: Path, clock: RushingClock, caplog: pytest.LogCaptureFixture, more: int, told: str
+) -> None:
+    longest = message_bytes_max(round_parameters(PLAN, WINDOW, bytes(32)))
+    lies: list[Kind] = []
+
+    def lie(_: Seat, reply: RoundReply) -> RoundReply:
+        if not isinstance(reply, Message) or kind_of(reply) is not Kind.ROSTER or lies:
+            return reply
+        lies.append(Kind.ROSTER)
+        return Message(reply.data.ljust(longest + more, b"x"))
+
+    service.lie = lie
+    with caplog.at_level("INFO", "edge_client"):
+        async with client_of(service, path, clock) as client:
+            await client.flush(20)
+    assert told in caplog.text
+    assert service.entered.total() == 2
+    assert client.tallies.submissions_counted == 1
+
+
+async def test_unread_messages_are_bounded_in_bytes() -> None:
+    unread = Unread(100)
+    await unread.put(Message(bytes(60)))
+    waiting = asyncio.ensure_future(unread.put(Message(bytes(60))))
+    done, _ = await asyncio.wait([waiting], timeout=0.05)
+    assert not done
+    assert await unread.get() == Message(bytes(60))
+    await waiting
+    waiting = asyncio.ensure_future(unread.put(RoundOutcome(b"", Fate.LATE, "x" * 60)))
+    done, _ = await asyncio.wait([waiting], timeout=0.05)
+    assert not done
+    await unread.get()
+    await waiting
 
 
 async def test_lies_at_random_never_get_two_vectors(
@@ -560,6 +754,38 @@ async def test_a_plan_with_a_directory_wants_a_key_and_the_one_that_it_holds(
     key_file.chmod(0o644)
     with pytest.raises(KeyFileError):
         EdgeClient("localhost:1", spool=tmp_path / "s", key=key_file)
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["directory", "none"])
+async def test_whoever_enters_or_asks_signs_for_it_where_the_plan_names_a_directory(
+    path: Path, clock: RushingClock, *, named: bool
+) -> None:
+    plan, directory = directory_plan()
+    service = await started(plan if named else PLAN, directory=directory if named else None)
+    enters: list[Enter] = []
+    service.refuses = enters.append
+    service.lie = lie_at(OUTCOME, 1, None)
+    key = keys_of(NAMES)[NAMES[0]]
+    async with client_of(service, path, clock, key=key) as client:
+        await client.flush(20)
+    await service.stop()
+    assert [bool(enter.spent_round) for enter in enters] == [False, True]
+    for enter in enters:
+        parts = entry_parts(enter, NAMES[0])
+        assert enter.signature if named else enter.signature == b""
+        assert not named or key.verify_key.verifies(enter.signature, labels.ENTRY, *parts)
+
+
+async def test_a_spools_key_is_the_operating_systems_whatever_the_jitter_is_drawn_from(
+    service: RoundService, tmp_path: Path, clock: RushingClock
+) -> None:
+    keys = set()
+    for name in ("one", "two"):
+        entropy = ReplayableEntropy(b"jitter".ljust(32, b"."))
+        async with EdgeClient(service.target, spool=tmp_path / name, runtime=clock, entropy=entropy) as client:
+            assert client._spool is not None
+            keys.add(client._spool.rows("SELECT seed FROM identity_key")[0])
+    assert len(keys) == 2
 
 
 async def test_the_directory_is_fetched_once_and_only_the_plans_own_is_taken(

@@ -9,10 +9,11 @@ import zipfile
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from edge_client.batches import split
-from edge_client.draft import packed
+from edge_client.draft import NO_ID, packed
 from edge_client.errors import NoPartError, SpoolError, SpoolFullError
 from edge_client.secure.pending import counters_of
 from edge_client.secure.rounds import Rounds
@@ -99,10 +100,40 @@ def test_records_of_a_window_in_which_the_client_does_not_take_part_are_left_out
     spool.close()
 
 
-@pytest.mark.parametrize(("plan", "most"), [(PLAN, 4096), (CLIENT_PLAN, 3)], ids=["record", "client"])
-def test_a_window_takes_no_more_records_than_the_words_hold_whatever_is_restarted(
-    path: Path, plan: Plan, most: int
+@pytest.mark.parametrize("more", [0, 1, 4096])
+def test_an_emptied_record_changes_what_waits_by_itself_alone_however_many_there_are(
+    tmp_path: Path, more: int, rng: np.random.Generator
 ) -> None:
+    """Unit record: batches on both sides of the 4096 records that the words assume, and of those a delta may hold."""
+    emptied, *others = (rng.uniform(0, 10, (count, 2)) for count in (1, 2047, 2048 + more, 4095))
+    waits: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]] = []
+    for first in (emptied, np.full((1, 2), np.nan)):
+        spool = opened(tmp_path / f"{len(waits)}.db")
+        rounds = rounds_of(spool)
+        for records in (np.vstack([first, others[0]]), *others[1:]):
+            assert isinstance(add(spool, records), tuple)
+        waits.append(counters_of(PLAN, rounds.pending(7).deltas))
+        spool.close()
+    alone = Sketch(PLAN)
+    alone.add(emptied)
+    np.testing.assert_array_equal(waits[0][0] - waits[1][0], alone.counters.reshape(-1))
+    np.testing.assert_array_equal(waits[0][1] - waits[1][1], alone.counts)
+    assert waits[0][1].tolist() == [(8191 + more) * PLAN.privacy.mechanism.count_scale]
+
+
+def test_what_waits_adds_up_modulo_2_to_the_64_whatever_it_is() -> None:
+    """No plan of today comes near: its count scale is made up."""
+    plan = Plan.from_bytes(PLAN.to_bytes())
+    delta = split(plan, np.ones((4096, 2)), 7).addition.deltas[0].pack(NO_ID)
+    object.__setattr__(plan.privacy.mechanism, "count_scale", 2**50)
+    _, counts = counters_of(plan, [delta] * 3)
+    assert counts.tolist() == [3 * 2**62 - 2**64]
+
+
+def test_a_client_adds_no_more_records_to_a_window_than_a_plan_of_unit_client_allows_whatever_is_restarted(
+    path: Path,
+) -> None:
+    plan, most = CLIENT_PLAN, 3
     spool = opened(path)
     rounds_of(spool, plan)
     assert isinstance(add(spool, np.ones((most - 1, 2)), plan=plan), tuple)
@@ -127,6 +158,7 @@ def test_what_waits_counts_against_the_spools_limit_and_a_spend_makes_room(path:
     rounds = rounds_of(spool)
     assert isinstance(add(spool, [[1.0, 2.0]]), SpoolFullError)
     rounds.spend(7, ROUND, rounds.pending(7).upto)
+    assert rounds.erase()
     assert spool.is_empty
     assert isinstance(add(spool, [[1.0, 2.0]], window=8), tuple)
     spool.close()
@@ -199,7 +231,9 @@ def test_a_spend_that_the_disk_refuses_has_spent_nothing(path: Path) -> None:
     spool = opened(path)
     rounds = rounds_of(spool)
     add(spool, [[1.0, 2.0]])
-    spool._database.execute("CREATE TRIGGER broken BEFORE DELETE ON pending BEGIN SELECT raise(ABORT, 'no space'); END")
+    spool._database.execute(
+        "CREATE TRIGGER broken BEFORE UPDATE ON attempts BEGIN SELECT raise(ABORT, 'no space'); END"
+    )
     with pytest.raises(SpoolError, match="no space"):
         rounds.spend(7, ROUND, rounds.pending(7).upto)
     spool._database.execute("DROP TRIGGER broken")
@@ -232,8 +266,113 @@ def test_what_came_after_the_vector_was_summed_goes_with_the_spend_and_is_told(p
     rounds.spend(7, ROUND, pending.upto)
     assert len(pending.deltas) == 1
     assert rounds.pending(7).deltas == ()
+    spool.close()
+    spool = opened(path)  # after a kill in between, it is told all the same
+    rounds = rounds_of(spool)
+    assert rounds.erase()
+    assert rounds.pending(7).deltas == ()
     assert len(rounds.pending(8).deltas) == 1
     assert tallies(spool).records_unspent == 2
+    spool.close()
+
+
+def test_a_kill_between_a_spend_and_the_erasure_gives_the_records_out_to_nobody(path: Path, tmp_path: Path) -> None:
+    spool = opened(path)
+    rounds = rounds_of(spool)
+    add(spool, np.random.default_rng(5).uniform(0, 10, (20, 2)))
+    (secret,) = rounds.pending(7).deltas
+    rounds.spend(7, ROUND, rounds.pending(7).upto)
+    left = tmp_path / "left.db"
+    for name in ("", "-wal"):
+        left.with_name(left.name + name).write_bytes(path.with_name(path.name + name).read_bytes())
+    spool.close()
+    spool = opened(left)
+    assert spool.rows("SELECT bytes FROM pending") == [(secret,)]
+    rounds = rounds_of(spool)
+    assert rounds.pending(7).deltas == ()
+    for act in (lambda: rounds.enter(7), lambda: rounds.count_attempt(7), lambda: rounds.spend(7, b"s" * 32, 0)):
+        with pytest.raises(NoPartError):
+            act()
+    assert rounds.erase()
+    assert secret not in left.read_bytes() + left.with_name(left.name + "-wal").read_bytes()
+    assert tallies(spool).records_unspent == 0  # they are in the vector, if it ever left
+    spool.close()
+
+
+def test_an_erasure_that_the_disk_refuses_is_tried_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spool = opened(path)
+    rounds = rounds_of(spool)
+    add(spool, [[1.0, 2.0]])
+    rounds.spend(7, ROUND, rounds.pending(7).upto)
+    spool._database.execute("CREATE TRIGGER broken BEFORE DELETE ON pending BEGIN SELECT raise(ABORT, 'no space'); END")
+    assert not rounds.erase()
+    assert rounds.is_spent(7)
+    spool._database.execute("DROP TRIGGER broken")
+    with monkeypatch.context() as full:
+        full.setattr(spool, "erase_answered", lambda: False)
+        assert not rounds.erase()
+    assert rounds.erase()
+    assert spool.is_empty
+    spool.close()
+
+
+def test_nothing_is_erased_while_a_round_is_under_way(path: Path) -> None:
+    spool = opened(path)
+    rounds = rounds_of(spool)
+    add(spool, [[1.0, 2.0]])
+    add(spool, [[1.0, 2.0]], window=8)
+    rounds.enter(8)
+    rounds.spend(7, ROUND, rounds.pending(7).upto)
+    assert not rounds.erase()
+    rounds.look(range(8, 10))
+    assert len(spool.rows("SELECT 1 FROM pending")) == 2
+    rounds.leave(8)
+    assert rounds.erase()
+    assert len(spool.rows("SELECT 1 FROM pending")) == 1
+    spool.close()
+
+
+def test_whoever_has_no_attempt_left_does_not_enter(path: Path) -> None:
+    spool = opened(path)
+    rounds = rounds_of(spool)
+    for _ in range(ATTEMPTS_MAX):
+        rounds.enter(7)
+        rounds.require_part(7)
+        rounds.count_attempt(7)
+        rounds.leave(7)
+    for act in (rounds.enter, rounds.require_part):
+        with pytest.raises(NoPartError, match="window 7: 8 rounds"):
+            act(7)
+    spool.close()
+
+
+def test_windows_that_are_under_way_at_once_are_paid_for_together_or_not_entered(path: Path) -> None:
+    spool = opened(path)
+    rounds = rounds_of(spool, CLIENT_PLAN, range(5, 9))
+    rounds.enter(5)
+    rounds.enter(6)
+    with pytest.raises(NoPartError, match=r"window 7: .*cannot pay"):
+        rounds.enter(7)
+    rounds.leave(6)
+    rounds.enter(7)
+    rounds.spend(5, ROUND, 0)  # which was set aside for it
+    rounds.require_part(7)
+    rounds.leave(5)
+    with pytest.raises(NoPartError, match=r"window 6: .*cannot pay"):
+        rounds.enter(6)
+    rounds.spend(7, ROUND, 0)
+    spool.close()
+
+
+def test_no_spend_is_made_where_a_sync_may_not_reach_the_disk(path: Path) -> None:
+    spool = opened(path)
+    rounds = rounds_of(spool)
+    for name in ("fullfsync", "checkpoint_fullfsync"):
+        spool._database.execute(f"PRAGMA {name} = OFF")
+        with pytest.raises(SpoolError, match=f"{name} is 0"):
+            rounds.spend(7, ROUND, 0)
+        spool._database.execute(f"PRAGMA {name} = ON")
+    rounds.spend(7, ROUND, 0)
     spool.close()
 
 

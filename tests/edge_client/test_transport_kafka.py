@@ -22,7 +22,7 @@ from edge_client.ports import SystemRuntime
 from edge_client.transport_kafka import DirectProducer, KafkaSecurity, ProducerConfig
 from hushsum import Plan
 from hushsum.directory import Directory, DirectoryKey, Role
-from hushsum.errors import DeltaError
+from hushsum.errors import DeltaError, Reason
 from hushsum.signatures import SigningKey
 from hushsum_proto.batches import topic_of
 from simulator.backends.fault_proxy import Fault
@@ -30,6 +30,7 @@ from simulator.backends.kafka import KafkaBroker
 from simulator.backends.process import free_port
 from tests.aggregator.deltas import tally, tally_plan
 from tests.brokers import ProxiedKafka, fresh_prefix
+from tests.edge_client.secure_plans import secure_plan
 
 PLAN = tally_plan(counters=500)
 KEY = SigningKey(b"\5" * 32)
@@ -99,6 +100,12 @@ async def folded(kafka: KafkaBroker, name: str, plan: Plan = PLAN) -> tuple[list
     finally:
         await consumer.stop()
     return said, number, total
+
+
+def test_a_plan_whose_service_must_not_see_single_deltas_has_no_direct_producer() -> None:
+    with pytest.raises(DeltaError, match="mode 'secure', expected 'central'") as refused:
+        DirectProducer("localhost:9092", secure_plan(), "billing", KEY)
+    assert refused.value.reason is Reason.WRONG_MODE
 
 
 def producer_of(bootstrap: str, prefix: str, **settings: object) -> DirectProducer:
