@@ -13,8 +13,8 @@ from aggregator.ports import Log, Runtime, Store
 from aggregator.reception import Reception
 from aggregator.secure.client_directory import ClientDirectory
 from aggregator.secure.landing import Landing
+from aggregator.secure.limits import RoundSettings
 from aggregator.secure.metrics import SumMetrics
-from aggregator.secure.rounds import RoundSettings
 from aggregator.secure.running import Running
 from aggregator.secure.sums import SecureSums, SumsPorts
 from hushsum.entropy import OsEntropy
@@ -89,7 +89,7 @@ def _sums_of(plan: Plan, config: Config, clients: ClientDirectory, commits: Comm
         runtime=parts.runtime,
         entropy=OsEntropy(),
         metrics=SumMetrics(parts.metrics.registry),
-        settings=RoundSettings(config.secure_step_s, config.secure_upload_s),
+        settings=RoundSettings(config.secure_step_s, config.secure_upload_s, config.manual),
         directory=clients.directory,
     )
     return SecureSums(plan, SumsPorts(parts.openings, parts.store, parts.runtime), running, clients.directory)

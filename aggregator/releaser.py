@@ -31,7 +31,7 @@ from aggregator.windows import WindowBook, WindowState, due_ms
 from hushsum.entropy import Entropy, KeyedEntropy
 from hushsum.errors import BudgetError
 from hushsum.plan import Plan
-from hushsum.privacy.event import TUMBLING
+from hushsum.privacy.event import TUMBLING, Spend
 from hushsum.releases import spend_of
 from hushsum_proto.convert import entry_to_bytes
 from hushsum_proto.entries import SealEntry
@@ -235,8 +235,7 @@ class Releaser:
             for key, outcome in waiting.items():
                 self._untold[key] = outcome
                 kind, window = key
-                spend = spend_of(self._plan, kind=kind, window=window, withheld=outcome.withheld)
-                await self._ports.receipts.write(outcome, spend)
+                await self._ports.receipts.write(outcome, await self._spend(outcome))
                 await self._store.publish(self._plan.id, kind, window, fence=self._fence)
                 told.append(self._tell(key))
         except (FencedError, StoreUnavailableError):
@@ -247,6 +246,15 @@ class Releaser:
             raise
         self._say(unpublishable="")
         return told
+
+    async def _spend(self, outcome: StoredOutcome) -> Spend:
+        """What an outcome was charged: no more is proved by its receipt."""
+        plan, kind, window = self._plan, outcome.kind, outcome.window
+        if plan.privacy.cohort is None:
+            return spend_of(plan, kind=kind, window=window, withheld=outcome.withheld)
+        unspent = spend_of(plan, kind=kind, window=window, entered=False)
+        entered = unspent not in (await self._store.account(plan.privacy.population)).spends
+        return spend_of(plan, kind=kind, window=window, entered=entered)
 
     def _tell(self, key: tuple[str, int]) -> StoredOutcome:
         outcome, observer = self._untold.pop(key), self._ports.observer

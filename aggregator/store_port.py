@@ -146,8 +146,8 @@ class Store(Protocol):
         """Charges what a release of the window costs, and fixes the key of all randomness of its outcome.
 
         One transaction, before anything is drawn or decided; what it writes has the same size whatever was collected.
-        Asked again, by whomever, it gives back the same key and charges nothing. Nor does it charge what
-        :meth:`charge_collection` has; a window of a secure plan that nobody came to is charged here like any other.
+        Asked again, by whomever, it gives back the same key and charges nothing. A window of a
+        secure plan costs nothing here: :meth:`charge_collection` has charged it, or nobody came, and it spends nothing.
 
         Args:
             plan: Whose window it is.

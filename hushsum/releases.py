@@ -251,7 +251,7 @@ def spend_of(plan: Plan, *, kind: str, window: int | None, withheld: bool = Fals
 
     Args:
         plan: Its parameters are the spend's; they were fixed before any data was seen.
-        kind: ``tumbling`` (the counters, and the plan's test of the number of clients) or ``in-process`` (no such test).
+        kind: ``tumbling`` (the counters, and the plan's test of the number of clients) or ``in-process`` (no test).
         window: Index of the window; None without one.
         withheld: The test alone, for the counters were never drawn; nothing where participation is public.
         entered: False: nobody came to this window of a plan of mode ``secure``, so that nothing is spent.

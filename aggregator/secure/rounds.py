@@ -5,14 +5,18 @@ does not read or breaks the protocol is out, and the machine says what that mean
 """
 
 import asyncio
+import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Final
 
 from aggregator.journal import journal
 from aggregator.ports import Runtime
 from aggregator.refusals import FAILED, RefusedError, overloaded
+from aggregator.secure.alarms import Alarms
+from aggregator.secure.limits import RoundLimits
 from aggregator.secure.parts import Part
+from aggregator.secure.round_end import RoundEnd
 from aggregator.secure.uploads import Uploads
 from hushsum.errors import Reason, SecureSumError
 from hushsum.secure_sum.server import (
@@ -27,7 +31,6 @@ from hushsum.secure_sum.server import (
     Received,
     ServerRound,
     Step,
-    Sum,
     Tell,
     Uploaded,
     Vanished,
@@ -37,36 +40,18 @@ from hushsum_proto.rounds import Fate, Message, RoundOutcome, VectorChunk
 
 PROGRESS_S: Final = 0.2  # how often, at most, it is looked who is in which step
 
+_LATE: Final = "the vector did not come in its time"
+_AGAIN_MS: Final = 1000
+_ALL_NEEDED: Final = frozenset({Step.OPEN, Step.SHARE})
+
 _journal = journal("secure sums")
 
 
-@dataclass(frozen=True)
-class RoundSettings:
-    """How long a round waits.
+class _Alarm(enum.Enum):
+    """Alarms beside those of clients."""
 
-    Attributes:
-        step_s: For every client's message of a step.
-        upload_s: For a client's vector, from the moment it may send it.
-    """
-
-    step_s: float
-    upload_s: float
-
-
-class RoundEnd(NamedTuple):
-    """How it ended.
-
-    Attributes:
-        sum: What the clients' vectors come to; None where the round failed.
-        why: What failed, in one sentence.
-        again: Whether those that are still there may begin another one at once.
-        fate: What clients are told where there is no sum.
-    """
-
-    sum: Sum | None
-    why: str = ""
-    again: bool = False
-    fate: Fate = Fate.ABORTED
+    STEP = "step"
+    UPLOADS = "uploads"
 
 
 class Round:
@@ -78,11 +63,12 @@ class Round:
         machine: The protocol's, for these clients; it has not begun.
         uploads: Where vectors come together.
         runtime: Time, tasks and threads.
-        settings: How long it waits.
+        limits: How long it waits, and what it reads.
 
     Attributes:
         ended: Its end, once it is there.
         dropped: Clients that are out.
+        spoilers: Clients because of whom it ended while all of them were needed.
         progress: Clients by step.
     """
 
@@ -94,20 +80,23 @@ class Round:
         machine: ServerRound,
         uploads: Uploads,
         runtime: Runtime,
-        settings: RoundSettings,
+        limits: RoundLimits,
     ) -> None:
         self.id = id
         self.window = parts[0].window
         self.parts = {part.caller.client_id: part for part in parts}
         self.ended: RoundEnd | None = None
         self.dropped: set[str] = set()
+        self.spoilers: frozenset[str] = frozenset()
         self.progress: Mapping[Step, int] = {}
         self._machine = machine
         self._uploads = uploads
         self._runtime = runtime
-        self._settings = settings
+        self._limits = limits
+        self._settings = limits.settings
+        self._whole: set[str] = set()  # clients whose vector is here
         self._events: asyncio.Queue[tuple[Event | None, asyncio.Future[None]]] = asyncio.Queue()
-        self._alarms: dict[str, asyncio.Task[None]] = {}  # by client; of the step under ""
+        self._alarms = Alarms(runtime)
         self._heard: set[str] = set()
         self._looked_s = -PROGRESS_S
 
@@ -142,8 +131,7 @@ class Round:
             _journal.error("a round failed", window=self.window, exc_info=error)
             self._end(RoundEnd(None, FAILED))
         finally:
-            for alarm in self._alarms.values():
-                alarm.cancel()
+            self._alarms.hush_all()
             self._let_go()
         assert self.ended is not None
         return self.ended
@@ -155,7 +143,11 @@ class Round:
 
     async def message(self, part: Part, message: Message) -> None:
         """Takes a client's message, and returns once it is handled: no more than one of a client waits."""
-        await self._put(Received(part.caller.client_id, message.data), part)
+        client_id, size = part.caller.client_id, len(message.data)
+        if size <= self._limits.message_bytes_max:
+            await self._put(Received(client_id, message.data), part)
+        elif self._is_in(part):
+            self._refuse(client_id, f"a message of {size} bytes, expected at most {self._limits.message_bytes_max}")
 
     async def chunk(self, part: Part, chunk: VectorChunk) -> None:
         """Takes a chunk of a client's vector."""
@@ -165,10 +157,13 @@ class Round:
         try:
             vector = self._uploads.add(client_id, chunk.offset, chunk.data)
         except SecureSumError as error:
-            await self._refuse(client_id, str(error))
+            self._refuse(client_id, str(error))
             return
         if vector is not None:
-            self._hush(client_id)
+            self._alarms.hush(client_id)
+            self._whole.add(client_id)
+            if len(self._whole) >= self._limits.survivors_min and _Alarm.UPLOADS not in self._alarms:
+                self._alarms.set(_Alarm.UPLOADS, self._settings.upload_s, self._drop_late)
             await self._put(Uploaded(client_id, vector), part)
 
     def left(self, part: Part) -> None:
@@ -181,14 +176,21 @@ class Round:
     async def _handle(self, event: Event) -> None:
         if isinstance(event, Received | Uploaded):
             self._heard.add(event.client_id)
+        step = self._machine.step
         effects = await self._runtime.blocking(self._machine.handle, event)
         if self.ended is not None:  # aborted meanwhile
             return
-        if isinstance(event, Expired) and any(isinstance(effect, Failed) for effect in effects):
-            self._drop_silent()
+        if any(isinstance(effect, Failed) for effect in effects):
+            guilty = self._drop_silent() if isinstance(event, Expired) else {event.client_id}
+            self.spoilers = frozenset(guilty if step in _ALL_NEEDED else ())
         self._apply(effects)
 
     def _apply(self, effects: Sequence[Effect]) -> None:
+        is_first = not self.granted and any(isinstance(effect, Grant) for effect in effects)
+        if is_first and not self._limits.allow_vectors(self._runtime.now_ms()):
+            why = f"nobody was asked for a vector: the seal is less than {self._limits.least_left_s:g} s away"
+            self._end(RoundEnd(None, why, fate=Fate.LATE))
+            return
         for effect in effects:
             match effect:
                 case Tell(client_id, data):
@@ -199,11 +201,11 @@ class Round:
                     self._let_go_of(client_id, RefusedError(Refusal.of(Reason.MALFORMED, text)))
                 case Await(step):
                     self._heard.clear()
-                    self._alarm("", Expired(step), self._settings.step_s)
+                    self._alarms.set(_Alarm.STEP, self._settings.step_s, partial(self._put, Expired(step)))
                 case Done(sum):
                     self._end(RoundEnd(sum))
                 case Failed():
-                    self._end(RoundEnd(None, effect.reason, effect.again))
+                    self._end(RoundEnd(None, effect.reason, effect.again, suspects=effect.suspects))
         now_s = self._runtime.monotonic()
         if now_s - self._looked_s >= PROGRESS_S or self.ended is not None:
             self._looked_s = now_s
@@ -242,9 +244,9 @@ class Round:
         if client_id in self.dropped:  # the machine hears of it with the next event
             return
         self._uploads.grant(client_id)
-        self._alarm(client_id, Vanished(client_id), self._settings.upload_s)
+        self._alarms.set(client_id, self._settings.upload_s, partial(self._leave_out, client_id, _LATE))
 
-    async def _refuse(self, client_id: str, detail: str) -> None:
+    def _refuse(self, client_id: str, detail: str) -> None:
         self.parts[client_id].end(RefusedError(Refusal.of(Reason.MALFORMED, detail)))
         self._drop(client_id)
 
@@ -256,39 +258,34 @@ class Round:
 
     def _let_go_of(self, client_id: str, why: RefusedError) -> None:
         """It is out, as the machine says."""
+        self._whole.discard(client_id)  # where it was its vector that does not fit
         self.parts[client_id].end(why)
         self._forget(client_id)
 
     def _forget(self, client_id: str) -> None:
         self.dropped.add(client_id)
         self._uploads.drop(client_id)
-        self._hush(client_id)
-
-    def _drop_silent(self) -> None:
-        """Those who have said nothing in a step that failed for it are not taken along into the next round."""
-        for part in self.present:
-            if part.caller.client_id not in self._heard:
-                part.end(overloaded("nothing came in the time of a step of the round"))
-                self._forget(part.caller.client_id)
+        self._alarms.hush(client_id)
 
     # --------------------------------------------------------------------------------------------------------- time
 
-    def _alarm(self, name: str, event: Event, seconds: float) -> None:
-        """Lets an event happen later, in place of the one of this name."""
-        self._hush(name)
-        self._alarms[name] = self._runtime.spawn(self._ring(name, event, seconds), "round-alarm")
+    def _drop_silent(self) -> set[str]:
+        """Those who have said nothing in a step that failed for it are not taken along into the next round."""
+        silent = {part.caller.client_id for part in self.present} - self._heard
+        for client_id in silent:
+            self.parts[client_id].end(overloaded("nothing came in the time of a step of the round"))
+            self._forget(client_id)
+        return silent
 
-    async def _ring(self, name: str, event: Event, seconds: float) -> None:
-        await self._runtime.sleep(seconds)
-        del self._alarms[name]
-        if isinstance(event, Vanished):
-            late = RoundOutcome(self.id, Fate.LEFT_OUT, "the vector did not come in its time")
-            self.parts[event.client_id].end(late)
-            self._drop(event.client_id)
-        else:
-            self._put(event)
+    def _drop_late(self) -> None:
+        """Enough vectors are whole, and all others have had their time: those whose turn has not come go first."""
+        if len(self._whole) >= self._limits.survivors_min:
+            late = [part.caller.client_id for part in self.present if part.caller.client_id not in self._whole]
+            for client_id in sorted(late, key=lambda client_id: client_id in self.granted):
+                is_granted = client_id in self.granted
+                self._leave_out(client_id, _LATE if is_granted else "the others were slow", again=not is_granted)
 
-    def _hush(self, name: str) -> None:
-        alarm = self._alarms.pop(name, None)
-        if alarm is not None:
-            alarm.cancel()
+    def _leave_out(self, client_id: str, why: str, *, again: bool = False) -> None:
+        after_ms = _AGAIN_MS if again else 0
+        self.parts[client_id].end(RoundOutcome(self.id, Fate.LEFT_OUT, why, again, after_ms))
+        self._drop(client_id)

@@ -9,10 +9,12 @@ from aggregator.journal import journal
 from aggregator.ports import Runtime
 from aggregator.secure.cohorts import RoundOver
 from aggregator.secure.landing import Landing
+from aggregator.secure.limits import RoundSettings, limits_of
 from aggregator.secure.memory import Memory, Remembered, outcome_of
 from aggregator.secure.metrics import AGAIN, SumMetrics
 from aggregator.secure.parts import Part
-from aggregator.secure.rounds import Round, RoundEnd, RoundSettings
+from aggregator.secure.round_end import RoundEnd
+from aggregator.secure.rounds import Round
 from aggregator.secure.uploads import Uploads
 from hushsum.directory import Directory
 from hushsum.entropy import Entropy
@@ -27,6 +29,7 @@ ROUNDS_MAX: Final = 4  # at once: each holds a sum and the vectors that come in
 UPLOADS_MAX: Final = 2  # of a round, at once
 ROUND_BYTES: Final = 32
 _AGAIN_MS: Final = 1000
+_NAMED_MAX: Final = 16  # clients in one line of the journal
 
 _journal = journal("secure sums")
 
@@ -68,6 +71,7 @@ class Running:
         self.tell_over: Callable[[RoundOver], None] = lambda _: None
         self._memory = Memory()
         self._rounds: dict[bytes, Round] = {}
+        self._slots: set[Round] = set()  # that count as under way
         self._places: dict[Part, Round] = {}
         self._undecided: dict[bytes, asyncio.Event] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -79,20 +83,39 @@ class Running:
 
     def start(self, window: int, parts: Sequence[Part]) -> None:
         """Begins a round of these clients."""
-        id = self._entropy.read(ROUND_BYTES)
-        members = sorted(part.caller.client_id for part in parts)
-        parameters = round_parameters(self._plan, window, id)
-        machine = ServerRound(parameters, tuple(members), self._directory, uploads_max=UPLOADS_MAX)
-        uploads = Uploads(self._plan.words.bytes, UPLOADS_MAX)
-        ongoing = Round(id, parts, machine=machine, uploads=uploads, runtime=self._runtime, settings=self._settings)
-        self._rounds[id] = ongoing
-        self._undecided[id] = asyncio.Event()
+        try:
+            ongoing = self._round(window, parts)
+        except Exception as error:  # noqa: BLE001  whatever went wrong here, its place is free again and the clients are told
+            _journal.error("a round could not begin", window=window, exc_info=error)
+            members = tuple(part.caller for part in parts)
+            over = RoundOver(window, members, (), frozenset(), milliseconds(self._runtime))
+            asyncio.get_running_loop().call_soon(self.tell_over, over)  # not here, where it may start the next one
+            for part in parts:
+                part.end(outcome_of(b"", Fate.ABORTED, again=True, retry_after_ms=_AGAIN_MS))
+            return
+        self._slots.add(ongoing)
+        self._rounds[ongoing.id] = ongoing
+        self._undecided[ongoing.id] = asyncio.Event()
         self._places.update(dict.fromkeys(parts, ongoing))
         if not any(part.past_rounds for part in parts):
             self._metrics.cohort_formed()
         task = self._runtime.spawn(self._carry(ongoing), "round")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def _round(self, window: int, parts: Sequence[Part]) -> Round:
+        id = self._entropy.read(ROUND_BYTES)
+        members = sorted(part.caller.client_id for part in parts)
+        parameters = round_parameters(self._plan, window, id)
+        machine = ServerRound(parameters, tuple(members), self._directory, uploads_max=UPLOADS_MAX)
+        return Round(
+            id,
+            parts,
+            machine=machine,
+            uploads=Uploads(self._plan.words.bytes, UPLOADS_MAX),
+            runtime=self._runtime,
+            limits=limits_of(self._plan, self._settings, parameters),
+        )
 
     def abort(self, window: int, why: str, fate: Fate) -> None:
         """Ends the rounds of a window that have no sum yet."""
@@ -101,10 +124,11 @@ class Running:
                 ongoing.abort(why, fate)
 
     def stop(self) -> None:
-        """Ends the rounds that have no sum yet."""
+        """Ends the rounds in which nobody was asked for a vector yet; the others go on to their end."""
         self._stopping = True
         for ongoing in list(self._rounds.values()):
-            ongoing.abort("the service stops")
+            if not ongoing.granted:
+                ongoing.abort("the service stops")
 
     async def finish(self) -> None:
         """Returns once the sums that are there are in the log, or cannot be, and the clients are told."""
@@ -125,7 +149,14 @@ class Running:
     # ------------------------------------------------------------------------------------------------------ a round
 
     async def _carry(self, ongoing: Round) -> None:
-        """One round from its beginning until everybody knows what became of it."""
+        """One round from its beginning until everybody knows what became of it, whatever fails."""
+        try:
+            await self._carry_through(ongoing)
+        except Exception as error:  # noqa: BLE001  whatever went wrong here, its place is free again and the clients are told
+            _journal.error("a round could not be brought to its end", window=ongoing.window, exc_info=error)
+            self._give_up(ongoing)
+
+    async def _carry_through(self, ongoing: Round) -> None:
         began_s = self._runtime.monotonic()
         end = await ongoing.run()
         del self._rounds[ongoing.id]
@@ -136,12 +167,10 @@ class Running:
             part.past_rounds.add(ongoing.id)
         # Until a sum is in the log its round counts as under way: while the log is away, sums do not pile up here.
         fate = end.fate if end.sum is None else await self._land(ongoing, end.sum)
-        members = tuple(part.caller for part in ongoing.parts.values())
-        callers = tuple(part.caller for part in back)
-        self.tell_over(RoundOver(ongoing.window, members, callers, ongoing.spent, milliseconds(self._runtime)))
         became = Remembered(ongoing.window, fate, survivors, frozenset(ongoing.parts))
         if ongoing.granted:
             self._memory.add(ongoing.id, became)
+        self._over(ongoing, back)
         self._undecided.pop(ongoing.id).set()
         for part in ongoing.parts.values():
             if self._places.get(part) is ongoing:
@@ -150,13 +179,34 @@ class Running:
         _journal.info(
             "round over",
             window=ongoing.window,
-            members=len(members),
+            members=len(ongoing.parts),
             survivors=len(survivors),
             dropped=len(ongoing.dropped),
             seconds=f"{self._runtime.monotonic() - began_s:.3f}",
             outcome=AGAIN if back else fate.value,
             why=end.why,
         )
+        _name(ongoing, end)
+
+    def _over(self, ongoing: Round, back: Sequence[Part]) -> None:
+        """Its place is free, once."""
+        if ongoing in self._slots:
+            self._slots.remove(ongoing)
+            members = tuple(part.caller for part in ongoing.parts.values())
+            callers, now_ms = tuple(part.caller for part in back), milliseconds(self._runtime)
+            self.tell_over(RoundOver(ongoing.window, members, callers, ongoing.spent, now_ms, ongoing.spoilers))
+
+    def _give_up(self, ongoing: Round) -> None:
+        """Lets go of a round after an error of ours."""
+        self._rounds.pop(ongoing.id, None)
+        self._over(ongoing, ())
+        undecided = self._undecided.pop(ongoing.id, None)
+        if undecided is not None:
+            undecided.set()
+        became = Remembered(ongoing.window, Fate.ABORTED, frozenset(), frozenset(ongoing.parts))
+        for part in ongoing.parts.values():
+            if self._places.get(part) is ongoing:
+                self._tell(part, ongoing, became)
 
     def _back(self, ongoing: Round, end: RoundEnd) -> list[Part]:
         """Who takes part in another round at once: all that are still there, where nothing of anybody was spent."""
@@ -193,6 +243,21 @@ class Running:
         for ongoing in self._rounds.values():
             steps.update(ongoing.progress)
         self._metrics.in_steps(steps)
+
+
+def _name(ongoing: Round, end: RoundEnd) -> None:
+    """Names to the operator who may have spoilt a round."""
+    if end.suspects:
+        what = "secrets of these clients did not come out, though enough of their shares were revealed"
+        _journal.warning(what, window=ongoing.window, clients=_named(end.suspects))
+    if end.sum is not None and end.sum.liars:
+        what = "these clients revealed other shares than they were given"
+        _journal.warning(what, window=ongoing.window, clients=_named(end.sum.liars))
+
+
+def _named(client_ids: tuple[str, ...]) -> str:
+    more = f" and {len(client_ids) - _NAMED_MAX} more" if len(client_ids) > _NAMED_MAX else ""
+    return ", ".join(client_ids[:_NAMED_MAX]) + more
 
 
 def milliseconds(runtime: Runtime) -> int:

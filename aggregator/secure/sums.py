@@ -26,6 +26,7 @@ from aggregator.secure.cohorts import (
     Replaced,
     Starts,
     TookPart,
+    TooSoon,
     Waits,
     WindowOver,
     Woke,
@@ -36,9 +37,10 @@ from aggregator.secure.running import ROUNDS_MAX, Running, milliseconds
 from aggregator.windows import WindowState
 from hushsum.directory import Directory, Role
 from hushsum.errors import BudgetError, Reason
+from hushsum.labels import ENTRY
 from hushsum.plan import Plan
 from hushsum_proto.answers import Refusal, ServiceReason
-from hushsum_proto.rounds import Enter, Fate, Message, RoundOutcome, RoundRequest, VectorChunk, Waiting
+from hushsum_proto.rounds import Enter, Fate, Message, RoundOutcome, RoundRequest, VectorChunk, Waiting, entry_parts
 
 _LOOK_S: Final = 1.0  # how late it is noticed, at most, that a window is over
 
@@ -92,8 +94,9 @@ class SecureSums:
         Raises:
             RefusedError: Another plan, a window that was never open or is not yet, a ledger that does not pay for it,
                 or a service that stops.
-            UnauthenticatedError: The plan's directory does not know the client.
+            UnauthenticatedError: The plan's directory does not know the client, or its key did not sign this.
         """
+        self._check_running()
         self._check(client_id, enter)
         part = Part(Caller(client_id, next(self._numbers)), enter.window)
         if await self._is_open(enter.window) and await self._is_paid(enter.window):
@@ -110,8 +113,9 @@ class SecureSums:
 
         Raises:
             RefusedError: Another plan.
+            UnauthenticatedError: As for :meth:`enter`.
         """
-        self.check_plan(enter.plan_id)
+        self._check(client_id, enter)
         fate = await self._running.fate_of(client_id, enter.spent_round, enter.window)
         return outcome_of(enter.spent_round, fate)
 
@@ -166,7 +170,7 @@ class SecureSums:
             await self._look_at_windows()
 
     def stop_accepting(self) -> None:
-        """Takes nobody more, and ends the rounds that have no sum yet; sums that are there go on into the log."""
+        """Takes nobody more, and ends the rounds in which nobody was asked for a vector yet; the others go on."""
         self._stopping = True
         for part in list(self._parts.values()):
             if self._running.round_of(part) is None:
@@ -191,12 +195,16 @@ class SecureSums:
         self._running.show_progress()
 
     def _check(self, client_id: str, enter: Enter) -> None:
-        self._check_running()
         self.check_plan(enter.plan_id)
         if self._directory is not None:
             key = self._directory.keys.get(client_id)
             if key is None or key.role is not Role.CLIENT:
                 raise UnauthenticatedError("this client is not in the directory that the plan names")
+            # Before anything changes for the client's other calls: nobody else takes its place, or learns its fate.
+            if not key.public_key.verifies(enter.signature, ENTRY, *entry_parts(enter, client_id)):
+                raise UnauthenticatedError(
+                    "this is not signed by the client's key in the directory that the plan names"
+                )
 
     def _check_running(self) -> None:
         if self._stopping:
@@ -238,11 +246,22 @@ class SecureSums:
         for effect in effects:
             if isinstance(effect, Starts):
                 if not self._stopping:
-                    self._running.start(effect.window, [self._parts[caller] for caller in effect.callers])
+                    self._start(effect)
             elif (part := self._parts.get(effect.caller)) is not None:
                 self._say(part, effect)
 
-    def _say(self, part: Part, effect: Waits | Replaced | InRound | TookPart | Closed) -> None:
+    def _start(self, effect: Starts) -> None:
+        """Begins a round; who has gone in this very moment is out of it at once."""
+        parts = [self._parts.get(caller) or Part(caller, effect.window) for caller in effect.callers]
+        self._running.start(effect.window, parts)
+        for part in parts:
+            if part.caller not in self._parts:
+                part.is_there = False
+                ongoing = self._running.round_of(part)
+                if ongoing is not None:
+                    ongoing.left(part)
+
+    def _say(self, part: Part, effect: Waits | Replaced | InRound | TookPart | TooSoon | Closed) -> None:
         match effect:
             case Waits():
                 if not part.tell(Waiting(effect.present, self._size)):
@@ -254,6 +273,9 @@ class SecureSums:
                 part.end(overloaded("a round of this client is under way, in another call"))
             case TookPart():
                 part.end(RoundOutcome(b"", Fate.UNKNOWN, "a vector of this client was taken in this window already"))
+            case TooSoon():
+                detail = "a round ended because of this client, expected it to come in again later"
+                part.end(RefusedError(Refusal.of(ServiceReason.OVERLOADED, detail, effect.wait_ms)))
             case Closed():
                 part.end(outcome_of(b"", Fate.LATE))
         self._parts.pop(part.caller, None)

@@ -5,7 +5,7 @@ import hashlib
 from aggregator.errors import OutcomeExistsError, StoreError, WindowOrderError
 from aggregator.records import Outcome, StoredOutcome
 from aggregator.store.leases import check
-from aggregator.store.plans import account, insert_spend, is_spent, spend_fields
+from aggregator.store.plans import account, forget_unspent, insert_spend, is_spent, spend_fields
 from aggregator.store.sql import Transaction
 from aggregator.store.windows import check_next_outcome, move, plan_number, states
 from aggregator.store.windows import mark_closing as _mark_closing
@@ -26,11 +26,13 @@ async def charge_collection(tx: Transaction, plan: Plan, window: int) -> None:
     """Charges a window of a secure plan, once, before the first submission to it is taken."""
     if plan.privacy.mode != SECURE:
         raise StoreError(f"store: windows of a {plan.privacy.mode} plan are charged with their outcomes")
+    spend = spend_of(plan, kind=TUMBLING, window=window)
+    await forget_unspent(tx, spend_of(plan, kind=TUMBLING, window=window, entered=False))
+    held = await account(tx, spend.population, lock=True)
+    # Under the lock: once its outcome is reserved uncharged, a window is not charged any more.
     state = (await states(tx, plan.id, window, window)).get(window, "not known")
     if state != WindowState.OPEN:
         raise WindowOrderError(f"window {window} takes no submissions: it is {state}")
-    spend = spend_of(plan, kind=TUMBLING, window=window)
-    held = await account(tx, spend.population, lock=True)
     if not await is_spent(tx, spend):
         held.charge(spend)
         await insert_spend(tx, spend)
@@ -55,11 +57,14 @@ async def reserve_outcome(
     # What a release costs, whatever will be drawn: to refuse the dearer outcome alone would tell which it was.
     spend = spend_of(plan, kind=kind, window=window)
     held = await account(tx, spend.population, lock=True)
-    is_charged = plan.privacy.mode == SECURE and await is_spent(tx, spend)  # before its first submission
-    if not is_charged:
+    is_there = False
+    if plan.privacy.mode == SECURE:  # charged before its first submission; else nobody came, and nothing is paid
+        is_there = await is_spent(tx, spend)
+        spend = spend_of(plan, kind=kind, window=window, entered=False)
+    else:
         held.charge(spend)
     key = entropy.read(KEY_BYTES)
-    if not is_charged:
+    if not is_there:
         await insert_spend(tx, spend)
     await tx.execute(
         'INSERT INTO reservations (plan, kind, "window", key, digest) VALUES ($1, $2, $3, $4, $5)',

@@ -84,6 +84,17 @@ async def is_spent(tx: Transaction, spend: Spend) -> bool:
     return await tx.fetch_row(query, spend.plan_id, spend.kind, spend.window) is not None
 
 
+async def forget_unspent(tx: Transaction, unspent: Spend) -> None:
+    """Takes away the spend of a window that nobody had entered, as a receipt proved it to a store that was restored."""
+    await tx.execute(
+        'DELETE FROM spends WHERE plan_id = $1 AND kind = $2 AND "window" = $3 AND fields = $4',
+        unspent.plan_id,
+        unspent.kind,
+        unspent.window,
+        spend_fields(unspent),
+    )
+
+
 async def insert_spend(tx: Transaction, spend: Spend) -> None:
     """Adds a spend to a population that is locked."""
     await tx.execute(

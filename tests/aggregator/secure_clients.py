@@ -6,7 +6,7 @@ Their shares of noise are zeros, so that a sum can be told exactly.
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Protocol, Self
 
@@ -17,6 +17,7 @@ import numpy.typing as npt
 from hushsum.directory import Directory
 from hushsum.entropy import Entropy, OsEntropy
 from hushsum.errors import SecureSumError
+from hushsum.labels import ENTRY
 from hushsum.plan import Plan
 from hushsum.secure_sum.client import (
     ClientRound,
@@ -34,7 +35,16 @@ from hushsum.secure_sum.messages import Kind, round_of
 from hushsum.secure_sum.parameters import round_parameters
 from hushsum.signatures import SigningKey
 from hushsum_proto import convert_rounds, metadata
-from hushsum_proto.rounds import Enter, Message, RoundOutcome, RoundReply, RoundRequest, VectorChunk, Waiting
+from hushsum_proto.rounds import (
+    Enter,
+    Message,
+    RoundOutcome,
+    RoundReply,
+    RoundRequest,
+    VectorChunk,
+    Waiting,
+    entry_parts,
+)
 from hushsum_proto.v1 import wire_pb2 as pb
 from hushsum_proto.v1 import wire_pb2_grpc
 
@@ -165,7 +175,7 @@ class SecureClient:
     async def take_part_on(self, line: AnyLine, window: int) -> RoundOutcome:
         """The same on a line that is there."""
         try:
-            await line.say(Enter(self.plan.id, window))
+            await line.say(self.enter(window))
             while True:
                 reply = await line.hear()
                 if isinstance(reply, RoundOutcome):
@@ -178,11 +188,18 @@ class SecureClient:
         finally:
             line.cut()
 
+    def enter(self, window: int, spent_round: bytes = b"") -> Enter:
+        """What it opens with."""
+        enter = Enter(self.plan.id, window, spent_round)
+        if self.directory is None:
+            return enter
+        return replace(enter, signature=self.key.sign(ENTRY, *entry_parts(enter, self.client_id)))
+
     async def ask(self, stub: Stub, window: int, spent_round: bytes) -> RoundOutcome:
         """What became of a round."""
         line = Line.open(stub, self.client_id)
         try:
-            await line.say(Enter(self.plan.id, window, spent_round))
+            await line.say(self.enter(window, spent_round))
             reply = await line.hear()
             assert isinstance(reply, RoundOutcome)
             return reply

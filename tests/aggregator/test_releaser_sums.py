@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from aggregator.decision import decided
-from aggregator.errors import PartitionStoppedError, ReleasingStoppedError
+from aggregator.errors import PartitionStoppedError
 from aggregator.ports import Appended, SealedWindow, StoredOutcome
 from hushsum.delta import digest
+from hushsum.errors import BudgetError
 from hushsum.privacy.event import TUMBLING
 from hushsum.releases import Release, of_sums, spend_of
 from hushsum.sketch import Sketch
@@ -105,13 +106,24 @@ async def test_the_window_is_charged_once_and_its_receipt_proves_that_spend(tmp_
     assert [json.loads(line)["window"] for line in lines] == [site.window]
 
 
-async def test_an_empty_window_is_released_and_charged_like_any_other(tmp_path: Path) -> None:
+@pytest.mark.parametrize("entered", [False, True])
+async def test_an_empty_window_is_released_and_its_receipt_proves_what_was_charged_and_no_more(
+    tmp_path: Path, *, entered: bool
+) -> None:
     async with disk_site(tmp_path, PLAN) as site:
+        if entered:
+            await site.store.charge_collection(PLAN, site.window)
         stored = await released(site)
         release = Release.from_bytes(stored.data)
         assert (release.cohorts, release.submissions) == (0, 0)
         assert not release.counters.any()
-        assert await spent(site) == [site.window]
+        spend = spend_of(PLAN, kind=TUMBLING, window=site.window, entered=entered)
+        assert [row[4] for row in await site.receipts.read()] == [spend]
+        assert (await site.store.account("")).spends == (spend,)
+        assert bool(spend.events) is entered
+    async with disk_site(tmp_path, PLAN) as again:
+        assert again.releaser.stopped == ""
+        assert (await again.store.account("")).spends == (spend,)
 
 
 async def test_a_window_that_was_paid_for_is_released_although_nothing_is_left(tmp_path: Path) -> None:
@@ -120,10 +132,19 @@ async def test_a_window_that_was_paid_for_is_released_although_nothing_is_left(t
             await collect(site, *two_sums(window))
         for window in (site.window, site.window + 1):
             assert (await released(site)).data == release_of_two(window).to_bytes()
-        await site.releaser.seal()
-        with pytest.raises(ReleasingStoppedError, match=f"window {site.window + 2} stays sealed"):
-            await site.releaser.release()
+        with pytest.raises(BudgetError):
+            await site.store.charge_collection(PLAN, site.window + 2)
         assert await spent(site) == [site.window, site.window + 1]
+
+
+async def test_an_empty_window_holds_up_no_window_behind_it_that_was_paid_for(tmp_path: Path) -> None:
+    async with disk_site(tmp_path, PLAN, open_windows=3) as site:
+        for window in (site.window + 1, site.window + 2):
+            await collect(site, *two_sums(window))
+        assert (await released(site)).window == site.window
+        for window in (site.window + 1, site.window + 2):
+            assert (await released(site)).data == release_of_two(window).to_bytes()
+        assert site.releaser.stopped == ""
 
 
 async def test_what_comes_after_the_seal_is_late_and_in_no_release(tmp_path: Path) -> None:

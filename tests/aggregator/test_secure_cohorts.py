@@ -6,6 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aggregator.secure.cohorts import (
+    PAUSE_MS,
+    PAUSE_MS_MAX,
     Caller,
     Closed,
     CohortRules,
@@ -18,6 +20,7 @@ from aggregator.secure.cohorts import (
     RoundOver,
     Starts,
     TookPart,
+    TooSoon,
     Waits,
     WindowOver,
     Woke,
@@ -34,8 +37,8 @@ def callers(*names: str, number: int = 0) -> tuple[Caller, ...]:
     return tuple(Caller(name, number) for name in names)
 
 
-def over(members: str, back: str = "", spent: str = "", now_ms: int = 0) -> RoundOver:
-    return RoundOver(7, callers(*members), callers(*back), frozenset(spent), now_ms)
+def over(members: str, back: str = "", spent: str = "", now_ms: int = 0, spoilers: str = "") -> RoundOver:
+    return RoundOver(7, callers(*members), callers(*back), frozenset(spent), now_ms, frozenset(spoilers))
 
 
 def started(effects: Iterable[Effect]) -> list[tuple[str, ...]]:
@@ -131,6 +134,47 @@ def test_no_more_rounds_than_a_server_can_hold_and_the_oldest_clients_first() ->
     assert cohorts.waiting == 1
 
 
+def test_who_has_spoilt_a_round_is_in_no_cohort_while_enough_others_are_there() -> None:
+    cohorts = Cohorts(RULES)
+    entered(cohorts, *"xabc")
+    assert started(cohorts.handle(over("xabc", back="ab", spoilers="x"))) == []
+    assert started(entered(cohorts, "d", now_ms=PAUSE_MS - 1)) == []
+    assert started(entered(cohorts, "x", now_ms=PAUSE_MS)) == [("a", "b", "d")]  # not full, and without it
+    assert cohorts.waiting == 1
+
+
+def test_who_has_spoilt_a_round_is_taken_last_and_only_after_the_wait_where_it_is_needed() -> None:
+    cohorts = Cohorts(RULES)
+    entered(cohorts, *"xyab")
+    cohorts.handle(over("xyab", back="ab", spoilers="x"))
+    for caller in callers("a", "b"):
+        cohorts.handle(Left(caller, 7))
+    entered(cohorts, "x", now_ms=5000)
+    entered(cohorts, "a", "b", now_ms=5500, number=1)
+    assert cohorts.wakes_ms == 6000
+    assert cohorts.handle(Woke(5999)) == []
+    (effect,) = cohorts.handle(Woke(6000))
+    assert isinstance(effect, Starts)
+    assert [caller.client_id for caller in effect.callers] == ["a", "b", "x"]
+
+
+def test_the_pause_of_who_spoils_rounds_grows_and_other_windows_know_nothing_of_it() -> None:
+    cohorts = Cohorts(RULES)
+    pauses, now_ms = [], 0
+    for number in range(16):
+        entered(cohorts, *"xab", now_ms=now_ms, number=number)
+        cohorts.handle(Woke(now_ms + 1000))
+        members = callers(*"xab", number=number)
+        cohorts.handle(RoundOver(7, members, (), frozenset(), now_ms + 1000, frozenset("x")))
+        (effect,) = entered(cohorts, "x", now_ms=now_ms + 1000, number=99)
+        assert isinstance(effect, TooSoon)
+        pauses.append(effect.wait_ms)
+        now_ms += 1000 + effect.wait_ms
+    assert pauses[:4] == [PAUSE_MS, 2 * PAUSE_MS, 4 * PAUSE_MS, 8 * PAUSE_MS]
+    assert pauses[-1] == PAUSE_MS_MAX
+    assert entered(cohorts, "x", window=8, number=100)[0] == Waits(Caller("x", 100), 1)
+
+
 def test_a_window_that_closes_tells_all_that_wait_for_it_and_nobody_else() -> None:
     cohorts = Cohorts(RULES)
     entered(cohorts, "a", "b")
@@ -156,6 +200,7 @@ class World:
         self.waiting: dict[tuple[int, str], Caller] = {}
         self.rounds: list[Starts] = []
         self.spent: set[tuple[int, str]] = set()
+        self.spoilt: set[tuple[int, str]] = set()
 
     def enter(self, name: str, window: int) -> None:
         self.numbers += 1
@@ -166,6 +211,9 @@ class World:
             assert effects[0] == TookPart(caller)
         elif in_round:
             assert effects[0] == InRound(caller)
+        elif isinstance(effects[0], TooSoon):
+            assert (window, name) in self.spoilt
+            assert (window, name) not in self.waiting
         else:
             old = self.waiting.get((window, name))
             assert effects[: 1 if old is None else 2] == [
@@ -193,9 +241,12 @@ class World:
             gone = frozenset(caller.client_id for caller in members[:spent])
             there = members[spent : spent + back] if not spent else ()
             self.spent |= {(ended.window, name) for name in gone}
-            effects = self.cohorts.handle(RoundOver(ended.window, members, there, gone, self.now_ms))
+            guilty = frozenset(caller.client_id for caller in members[spent + back :] if not spent)
+            self.spoilt |= {(ended.window, name) for name in guilty}
+            effects = self.cohorts.handle(RoundOver(ended.window, members, there, gone, self.now_ms, guilty))
             if any(isinstance(effect, Waits) for effect in effects):
                 self.waiting |= {(ended.window, caller.client_id): caller for caller in there}
+                there = ()  # whoever is in a cohort now has waited for it
             self.follow(effects, again=there)
 
     def wake(self, ms: int) -> None:
@@ -211,13 +262,21 @@ class World:
                 busy = {caller.client_id for each in self.of(effect.window) for caller in each.callers}
                 assert busy.isdisjoint(names), "a client is in one cohort of a window"
                 assert not any((effect.window, name) in self.spent for name in names), "its vector was taken"
+                fresh = [
+                    name for name in {*self.waited(effect.window), *names} if (effect.window, name) not in self.spoilt
+                ]
+                if not again and len(fresh) >= RULES.least:
+                    assert set(names) <= set(fresh), "who has spoilt rounds is not needed"
                 for caller in effect.callers:
                     assert caller in again or self.waiting.pop((effect.window, caller.client_id)) == caller
                 self.rounds.append(effect)
         assert len(self.rounds) <= RULES.rounds_max
         assert self.cohorts.waiting == len(self.waiting)
         if len(self.rounds) < RULES.rounds_max:
-            assert all(len(self.waited(window)) < RULES.size for window in (1, 2)), "a full cohort waits for nothing"
+            fresh_of = [
+                [name for name in self.waited(window) if (window, name) not in self.spoilt] for window in (1, 2)
+            ]
+            assert all(len(fresh) < RULES.size for fresh in fresh_of), "a full cohort waits for nothing"
 
 
 NAMES = st.sampled_from("abcdefghij")

@@ -158,17 +158,17 @@ async def test_a_stop_lands_the_sum_that_is_there_and_turns_away_those_that_wait
         assert (await sealed(service))[:2] == (1, SIZE)
 
 
-async def test_a_stop_ends_a_round_that_has_no_sum_and_its_clients_are_told(
+async def test_a_stop_ends_a_round_that_no_vector_was_asked_for_in_and_its_clients_are_told(
     tmp_path: Path, rng: np.random.Generator
 ) -> None:
     fleet = fleet_of(PLAN, SIZE, rng)
     for client in fleet[4:]:
-        client.silent_at = Kind.SURVIVORS
+        client.silent_at = Kind.OPENINGS
     async with service_of(site_config(tmp_path, PLAN, secure_step_s=60.0)) as service:
         channel = stub_of(service.grpc)
         parts = asyncio.ensure_future(all_parts(fleet, await channel.__aenter__()))
         while not all(client.fell_silent for client in fleet[4:]):
             await asyncio.wait([parts], timeout=0.01)
     assert fates(await parts) == [Fate.ABORTED] * SIZE
-    assert counted(service, "hushsum_submissions_spent_total") == SIZE
+    assert counted(service, "hushsum_submissions_spent_total") == 0
     await channel.__aexit__(None, None, None)

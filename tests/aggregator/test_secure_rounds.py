@@ -11,9 +11,11 @@ import pytest
 from aggregator.ports import SystemRuntime
 from aggregator.refusals import RefusedError
 from aggregator.secure.cohorts import Caller
+from aggregator.secure.limits import RoundSettings, limits_of
 from aggregator.secure.memory import outcome_of
 from aggregator.secure.parts import UNREAD_MAX, Part
-from aggregator.secure.rounds import Round, RoundEnd, RoundSettings
+from aggregator.secure.round_end import RoundEnd
+from aggregator.secure.rounds import Round
 from aggregator.secure.uploads import Uploads
 from hushsum import Plan
 from hushsum.secure_sum.messages import Kind
@@ -30,14 +32,18 @@ from tests.services import WINDOW
 PLAN = plan_of()
 ROUND = bytes(range(32))
 UPLOADS_MAX = 2
-SETTINGS = RoundSettings(step_s=20.0, upload_s=120.0)
+SETTINGS = RoundSettings(step_s=20.0, upload_s=120.0, manual=True)
 
 
-def round_of(plan: Plan, names: list[str], runtime: ManualRuntime | SystemRuntime) -> tuple[Round, Uploads]:
-    machine = ServerRound(round_parameters(plan, WINDOW, ROUND), tuple(names), None, uploads_max=UPLOADS_MAX)
+def round_of(
+    plan: Plan, names: list[str], runtime: ManualRuntime | SystemRuntime, settings: RoundSettings = SETTINGS
+) -> tuple[Round, Uploads]:
+    parameters = round_parameters(plan, WINDOW, ROUND)
+    machine = ServerRound(parameters, tuple(names), None, uploads_max=UPLOADS_MAX)
+    limits = limits_of(plan, settings, parameters)
     uploads = Uploads(plan.words.bytes, UPLOADS_MAX)
     parts = [Part(Caller(name, number), WINDOW) for number, name in enumerate(names)]
-    return Round(ROUND, parts, machine=machine, uploads=uploads, runtime=runtime, settings=SETTINGS), uploads
+    return Round(ROUND, parts, machine=machine, uploads=uploads, runtime=runtime, limits=limits), uploads
 
 
 class LocalLine:
@@ -67,9 +73,15 @@ class LocalLine:
 class Site:
     """A round and its clients, all of them under way."""
 
-    def __init__(self, plan: Plan, fleet: list[SecureClient]) -> None:
-        self.runtime = ManualRuntime()
-        self.round, self.uploads = round_of(plan, [client.client_id for client in fleet], self.runtime)
+    def __init__(
+        self,
+        plan: Plan,
+        fleet: list[SecureClient],
+        runtime: ManualRuntime | None = None,
+        settings: RoundSettings = SETTINGS,
+    ) -> None:
+        self.runtime = ManualRuntime() if runtime is None else runtime
+        self.round, self.uploads = round_of(plan, [client.client_id for client in fleet], self.runtime, settings)
         self.lines = {client.client_id: LocalLine(self.round, client.client_id) for client in fleet}
         self.fleet = fleet
         self.running = asyncio.ensure_future(self.round.run())

@@ -1,16 +1,19 @@
 """Secure sums from outside: whole rounds over real gRPC, and what becomes of clients that do not keep to them."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import grpc.aio
 import numpy as np
 import pytest
+from structlog.testing import capture_logs
 
 from aggregator.errors import ConfigError
 from hushsum import Plan
 from hushsum.directory import Directory, DirectoryKey, Role, toml_of
 from hushsum.entropy import OsEntropy
+from hushsum.secure_sum.client import ClientRound
 from hushsum.secure_sum.messages import Kind
 from hushsum.signatures import SigningKey
 from hushsum_proto import metadata
@@ -146,6 +149,35 @@ async def test_with_too_few_left_nothing_is_summed_and_everybody_is_told(
         assert counted(service, "hushsum_submissions_spent_total") == len(spent) >= 3
         again = {client.client_id for client in fleet[3:] if client.outcome is not None and client.outcome.again}
         assert again.isdisjoint(spent)
+
+
+@pytest.mark.parametrize("voids", [True, False], ids=["suspect", "liar"])
+async def test_who_may_have_spoilt_a_round_is_named_in_the_journal(
+    tmp_path: Path, voids: bool, rng: np.random.Generator
+) -> None:
+    """One sends a check that no seed fits; or reveals others than it was given, which the others make up for."""
+    fleet = fleet_of(PLAN, SIZE, rng)
+    honest = fleet[0].machine_of
+
+    def corrupt(window: int, round_id: bytes) -> ClientRound:
+        machine = honest(window, round_id)
+        own = machine._own
+        assert own is not None
+        if voids:
+            sealed = own.sealed_shares
+            own.sealed_shares = lambda: [bytes(32), *sealed()[1:]]  # type: ignore[method-assign]  # its own lie, of this one
+        else:
+            own.revealed = lambda survivors: [bytes(16)] * (len(survivors) - 1)  # type: ignore[method-assign]  # its own lie, of this one
+        return machine
+
+    fleet[0].machine_of = corrupt  # type: ignore[method-assign]  # this one alone
+    with capture_logs() as lines:
+        async with service_of(site_config(tmp_path, PLAN)) as service, stub_of(service.grpc) as stub:
+            told = await all_parts(fleet, stub)
+    assert fates(told) == [Fate.ABORTED if voids else Fate.COUNTED] * SIZE
+    (line,) = [line for line in lines if "clients" in line and line["log_level"] == "warning"]
+    assert line["clients"] == "client-0"
+    assert ("did not come out" if voids else "other shares than they were given") in line["event"]
 
 
 async def test_a_second_call_of_a_client_takes_its_place_while_it_waits_and_not_in_its_round(
@@ -286,6 +318,45 @@ async def test_a_directory_is_given_to_clients_and_nobody_else_takes_part(
             fleet[0].machine_of(WINDOW, bytes(32))
         fleet[0].key = keys[0]
         assert fates(await all_parts(fleet, stub)) == [Fate.COUNTED] * SIZE
+
+
+async def test_nobody_takes_the_place_of_a_client_of_the_directory_or_asks_for_it(
+    tmp_path: Path, rng: np.random.Generator
+) -> None:
+    keys, toml = directory_of(SIZE)
+    file = tmp_path / "clients.toml"
+    file.write_text(toml)
+    directory = Directory.from_toml(toml)
+    plan = plan_of(directory=directory.digest().hex())
+    config = site_config(tmp_path, plan, client_directory=str(file))
+    async with service_of(config) as service, stub_of(service.grpc) as stub:
+        victim, other = fleet_of(plan, 2, rng)
+        for client, key in zip((victim, other), keys, strict=False):
+            client.key, client.directory = key, directory
+        waiting = Line.open(stub, "client-0")
+        await waiting.say(victim.enter(WINDOW))
+        assert await waiting.hear() == Waiting(1, SIZE)
+        signed = victim.enter(WINDOW)
+        for forged in (
+            replace(signed, signature=b""),
+            replace(signed, signature=bytes(64)),
+            other.enter(WINDOW),
+            victim.enter(WINDOW + 1),
+            victim.enter(WINDOW, bytes(32)),
+        ):
+            for enter in (
+                replace(forged, window=WINDOW, spent_round=b""),
+                replace(forged, spent_round=bytes([1] * 32)),
+            ):
+                reason, text = await _refusal(stub, enter)
+                assert (reason, "not signed" in text) == ("unauthenticated", True)
+        assert service.sums is not None
+        assert (await victim.ask(stub, WINDOW, bytes(32))).fate is Fate.UNKNOWN
+        more = Line.open(stub, "client-1")
+        await more.say(other.enter(WINDOW))
+        assert await more.hear() == Waiting(2, SIZE)  # the first one waits on, in its first call
+        waiting.cut()
+        more.cut()
 
 
 async def test_a_directory_that_the_plan_does_not_name_is_refused_at_the_start(tmp_path: Path) -> None:

@@ -212,19 +212,24 @@ async def test_a_window_that_was_paid_for_has_its_outcome_although_nothing_is_le
     assert await reserved(store, W) == KEY
 
 
-async def test_a_window_that_nobody_came_to_is_charged_with_its_outcome_like_any_other(store: Store) -> None:
-    await folded(store, close=W)
-    await reserved(store, W)
-    assert await spent(store) == [W]
-
-
-async def test_a_window_that_nobody_came_to_has_no_outcome_where_nothing_is_left(store: Store) -> None:
+async def test_a_window_that_nobody_came_to_spends_nothing_and_holds_up_none_that_was_paid_for(store: Store) -> None:
     for window in (W + 1, W + 2):
         await store.charge_collection(PLAN, window)
     await folded(store, close=W)
-    with pytest.raises(BudgetError):
-        await reserved(store, W)
-    assert await spent(store) == [W + 1, W + 2]
+    for _ in range(2):
+        assert await reserved(store, W) == KEY
+    account = await store.account("")
+    unspent = spend_of(PLAN, kind=TUMBLING, window=W, entered=False)
+    assert (account.spends[2:], unspent.events) == ((unspent,), ())
+    assert account.spent.epsilon == Fraction(2)
+    with pytest.raises(WindowOrderError):
+        await store.charge_collection(PLAN, W)
+
+
+async def test_a_receipt_of_a_window_that_nobody_had_entered_pays_for_nobody_later(store: Store) -> None:
+    await store.count_spend(PLAN.id, spend_of(PLAN, kind=TUMBLING, window=W, entered=False), fence=FENCE)
+    await store.charge_collection(PLAN, W)  # the store was restored from a copy in which the window is open
+    assert (await store.account("")).spends == (spend_of(PLAN, kind=TUMBLING, window=W),)
 
 
 async def test_a_receipt_of_a_window_that_is_charged_counts_for_nothing_more(store: Store) -> None:
