@@ -83,13 +83,15 @@ def front_of(plan: Plan, config: Config, clients: ClientDirectory, parts: FrontP
 
 
 def _sums_of(plan: Plan, config: Config, clients: ClientDirectory, commits: Commits, parts: FrontParts) -> SecureSums:
+    settings = RoundSettings(config.secure_step_s, config.secure_upload_s, config.manual)
+    settings.check(plan)
     running = Running(
         plan,
         Landing(parts.openings, commits, parts.folds, parts.runtime),
         runtime=parts.runtime,
         entropy=OsEntropy(),
         metrics=SumMetrics(parts.metrics.registry),
-        settings=RoundSettings(config.secure_step_s, config.secure_upload_s, config.manual),
+        settings=settings,
         directory=clients.directory,
     )
     return SecureSums(plan, SumsPorts(parts.openings, parts.store, parts.runtime), running, clients.directory)

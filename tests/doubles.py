@@ -400,8 +400,10 @@ class MemoryStore:
             raise WindowOrderError(f"window {window} is not open")
         assert self.ledger is not None
         spend = spend_of(plan, kind=TUMBLING, window=window)
+        unspent = spend_of(plan, kind=TUMBLING, window=window, entered=False)
         if spend not in self.ledger.spends:
-            self.ledger = self.ledger.charge(spend)
+            others = (each for each in self.ledger.spends if each != unspent)
+            self.ledger = Account(self.ledger.limits).recorded(*others).charge(spend)
 
     async def reserve_outcome(
         self, plan: Plan, kind: str, window: int, digest: bytes, entropy: Entropy, *, fence: int
@@ -411,8 +413,10 @@ class MemoryStore:
         assert self.ledger is not None
         if (kind, window) not in self.reserved:
             spend = spend_of(plan, kind=kind, window=window)
-            if plan.privacy.mode != SECURE or spend not in self.ledger.spends:
+            if plan.privacy.mode != SECURE:
                 self.ledger = self.ledger.charge(spend)
+            elif not any(each.window == window for each in self.ledger.spends):
+                self.ledger = self.ledger.recorded(spend_of(plan, kind=kind, window=window, entered=False))
             self.reserved[kind, window] = (entropy.read(KEY_BYTES), digest)
         key, reserved_for = self.reserved[kind, window]
         if reserved_for != digest:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
+from aggregator.errors import ConfigError
 from aggregator.windows import due_ms
 from hushsum.plan import Plan
 from hushsum.secure_sum.messages import HASH_BYTES, ID_BYTES_MAX, KEYS_BYTES, SEALED_BYTES, Kind, pack
@@ -27,6 +28,29 @@ class RoundSettings:
     upload_s: float
     manual: bool = False
 
+    @property
+    def least_left_s(self) -> float:
+        """How long a window must still be open when the first vector is asked for."""
+        return self.upload_s + _STEPS_LEFT * self.step_s
+
+    def check(self, plan: Plan) -> None:
+        """Refuses times in which no round of a plan would come to its end.
+
+        Devices come within the first quarter of what lateness leaves beside the wait for a cohort.
+
+        Raises:
+            ConfigError: With what a round takes, and what the plan leaves.
+        """
+        cohort, left_ms = plan.privacy.cohort, plan.window.lateness_ms
+        assert cohort is not None, "a plan in mode secure"
+        open_s = 0.75 * (left_ms - cohort.wait_ms) / 1000
+        if not self.manual and open_s < self.least_left_s:
+            raise ConfigError(
+                f"secure_upload_s: got {self.upload_s:g}: with {_STEPS_LEFT} steps of secure_step_s = {self.step_s:g} "
+                f"a round may take {self.least_left_s:g} s, and after a window the lateness leaves it {open_s:g} "
+                "s; expected smaller ones, or a plan with more lateness"
+            )
+
 
 @dataclass(frozen=True)
 class RoundLimits:
@@ -44,14 +68,9 @@ class RoundLimits:
     message_bytes_max: int
     due_ms: int | None
 
-    @property
-    def least_left_s(self) -> float:
-        """How long the window must still be open when the first vector is asked for."""
-        return self.settings.upload_s + _STEPS_LEFT * self.settings.step_s
-
     def allow_vectors(self, now_ms: int) -> bool:
         """Whether it is open for so long."""
-        return self.due_ms is None or self.due_ms - now_ms >= 1000 * self.least_left_s
+        return self.due_ms is None or self.due_ms - now_ms >= 1000 * self.settings.least_left_s
 
 
 def limits_of(plan: Plan, settings: RoundSettings, parameters: RoundParameters) -> RoundLimits:

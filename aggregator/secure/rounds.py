@@ -188,7 +188,7 @@ class Round:
     def _apply(self, effects: Sequence[Effect]) -> None:
         is_first = not self.granted and any(isinstance(effect, Grant) for effect in effects)
         if is_first and not self._limits.allow_vectors(self._runtime.now_ms()):
-            why = f"nobody was asked for a vector: the seal is less than {self._limits.least_left_s:g} s away"
+            why = f"nobody was asked for a vector: the seal is less than {self._limits.settings.least_left_s:g} s away"
             self._end(RoundEnd(None, why, fate=Fate.LATE))
             return
         for effect in effects:

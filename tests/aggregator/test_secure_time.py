@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from aggregator.errors import ConfigError
 from aggregator.refusals import RefusedError, overloaded
 from aggregator.secure.limits import RoundSettings, limits_of
 from aggregator.secure.parts import Part
@@ -23,6 +24,16 @@ from tests.services import WINDOW, counted, service_of
 PLAN = plan_of()
 BY_THE_CLOCK = RoundSettings(SETTINGS.step_s, SETTINGS.upload_s)
 NEEDED_MS = int(1000 * (SETTINGS.upload_s + 3 * SETTINGS.step_s))
+
+
+def test_times_in_which_no_round_could_end_are_refused_at_the_start() -> None:
+    cohort, lateness_s = PLAN.privacy.cohort, PLAN.window.lateness_ms / 1000
+    assert cohort is not None
+    most = 0.75 * (lateness_s - cohort.wait_ms / 1000) - 3 * 20
+    RoundSettings(20, most).check(PLAN)
+    RoundSettings(20, most + 1, manual=True).check(PLAN)
+    with pytest.raises(ConfigError, match=r"secure_upload_s: got .* a round may take"):
+        RoundSettings(20, most + 1).check(PLAN)
 
 
 async def test_once_enough_vectors_are_whole_all_others_have_the_time_of_one_together(
