@@ -20,7 +20,8 @@ def audit(*, runs: int | None, quick: bool, as_json: bool) -> int:
 
     Small plans of every mechanism, unit and relation: the exact ε over all outcomes, from real counters of neighbouring
     data sets and the law of the noise; and a lower limit of ε, wrong with probability 1e-6 at most, from many runs of
-    the whole road on both: records, deltas, fold, outcome, release, answers. Whether noise ever repeats is looked for
+    the whole road on both: records, deltas, fold, outcome, release, answers. Of mode secure: the exact ε of the sum
+    that a server sees, with as few honest shares of noise as clients let pass. Whether noise ever repeats is looked for
     in two processes and after a fork. Exits with 1 when anything that is found is above what is claimed.
     """
     from simulator.audits.report import print_report

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import lru_cache
 from itertools import combinations_with_replacement
 from typing import Any, Final
@@ -9,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from hushsum.canonical import real_text
 from hushsum.plan import Plan
 
 Floats = npt.NDArray[np.float64]
@@ -62,9 +64,17 @@ class Case:
 def plan_of(*, sketch: Any = None, min_clients: Any = 0, **privacy: Any) -> Plan:
     """A small plan: one row of two buckets, unless ``sketch`` says otherwise; ``privacy`` are keys of its table."""
     window: dict[str, object] = {"min_clients": min_clients} if min_clients else {}
+    if privacy.get("mode") == "secure":
+        window["lateness"] = "1m"  # in which cohorts fill
     changes: Mapping[str, Mapping[str, object]] = {"sketch": sketch or {}, "privacy": privacy, "window": window}
     tables = {name: {**table, **changes.get(name, {})} for name, table in _TABLES.items()}
     return Plan.from_fields({"name": "audit", **tables})
+
+
+def secure_plan_of(clients: int, *, sketch: Any = None, **privacy: Any) -> Plan:
+    """The same for mode secure; one of so many clients may vanish and one be corrupt: h = ``clients`` − 2."""
+    one = real_text(Fraction(1, clients))
+    return plan_of(sketch=sketch, mode="secure", secure={"cohort": clients, "corrupt": one, "dropout": one}, **privacy)
 
 
 def column(*values: float) -> Floats:

@@ -9,17 +9,32 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain, product
-from typing import Final
+from typing import Final, Protocol
 
 from hushsum.plan import Plan
-from hushsum.sketch import Sketch
-from simulator.audits.cases import TARGET, DataSet, Submission, contents, others
+from simulator.audits.cases import TARGET, DataSet, Integers, Submission, contents, others
 from simulator.audits.laws import GAUSSIAN, Bounds, stated, tail, worst_loss
 from simulator.audits.losses import Losses, gaussian_losses
 
 Change = tuple[int, ...]  # of all counters, the count counters last
-Summed = Callable[[Plan, Sequence[DataSet]], list[Sketch]]
 Law = Callable[[str, Fraction, int], Bounds]
+
+
+class Counted(Protocol):
+    """What a data set adds up to, before any noise: a sketch, or what a device submits."""
+
+    @property
+    def counters(self) -> Integers:
+        """Of any shape."""
+        ...
+
+    @property
+    def counts(self) -> Integers:
+        """The count counters."""
+        ...
+
+
+Summed = Callable[[Plan, Sequence[DataSet]], Sequence[Counted]]
 
 _REACH: Final = 64  # beyond a change: from there on discrete Laplace noise repeats the same ratio
 _CLIENTS_REACH: Final = 10  # around the threshold, in scales
@@ -51,13 +66,13 @@ def epsilon(plan: Plan, moved: Iterable[Change], delta: float, law: Law = stated
         delta: The δ that is claimed; 0 for pure ε.
         law: What discrete Laplace noise follows: as stated, or as read off the running sampler.
     """
-    mechanism, distinct = plan.privacy.mechanism, _distinct(moved)
+    mechanism, changed = plan.privacy.mechanism, distinct(moved)
     name, scale, test = mechanism.name, mechanism.noise().scale, mechanism.clients_noise()
     tests = [] if test is None else [*_tests(test.scale)]
     if name == GAUSSIAN:
-        return max(_joint_epsilon(gaussian_losses(change, scale), tests, delta) for change in distinct)
-    losses = {each: _pure_loss(law, name, scale, each) for each in chain(*distinct)}
-    counters = max(sum(losses[each] for each in change) for change in distinct)
+        return max(_joint_epsilon(gaussian_losses(change, scale), tests, delta) for change in changed)
+    losses = {each: _pure_loss(law, name, scale, each) for each in chain(*changed)}
+    counters = max(sum(losses[each] for each in change) for change in changed)
     return max(counters, *(max(each.withheld, each.released + counters) for each in tests), 0.0)
 
 
@@ -112,7 +127,7 @@ def _joint_delta(losses: Losses, test: _Test, epsilon: float) -> float:
     return withheld + test.probability * losses.delta(epsilon - test.released)
 
 
-def _distinct(moved: Iterable[Change]) -> set[Change]:
+def distinct(moved: Iterable[Change]) -> set[Change]:
     """Changes without the counters that stay, whose order and sign no symmetric law tells apart."""
     return {tuple(sorted(abs(each) for each in change if each)) for change in moved}
 
@@ -125,5 +140,5 @@ def _difference(first: Change, second: Change) -> Change:
     return tuple(b - a for a, b in zip(first, second, strict=True))
 
 
-def _flat(sketch: Sketch) -> Change:
+def _flat(sketch: Counted) -> Change:
     return (*map(int, sketch.counters.reshape(-1)), *map(int, sketch.counts))

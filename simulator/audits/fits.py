@@ -4,6 +4,7 @@ It sees what is not rare. What is drawn once in 2^64 times is the business of th
 drive them with crafted words.
 """
 
+import math
 from collections.abc import Sequence
 from fractions import Fraction
 from typing import Final
@@ -19,6 +20,7 @@ from simulator.audits.confidence import ERROR, Integers
 from simulator.audits.laws import stated, tail
 from simulator.audits.report import Check
 from simulator.audits.service import Seen
+from simulator.audits.shares import honest_shares, sum_law
 
 _EXPECTED: Final = 20.0  # of a cell, at least
 
@@ -31,6 +33,16 @@ def sampler_check(mechanism: Mechanism, draws: int) -> Check:
     chances = [float(law[k][0]) for k in range(-reach, reach + 1)]
     seen = np.bincount(np.clip(sampler.sample(draws, OsEntropy()), -reach, reach) + reach, minlength=len(chances))
     return _check(f"{name} of parameter {sampler.scale} is drawn as stated", seen, chances)
+
+
+def shares_check(plan: Plan, draws: int) -> Check:
+    """The same of the noise in the sum of a cohort of mode secure, with as few honest clients as its clients sign."""
+    name, share, number = plan.privacy.mechanism.name, plan.privacy.mechanism.share(), honest_shares(plan)
+    reach = max(8, int(20 * share.std * math.sqrt(number)))
+    chances = sum_law(name, share, number, reach)
+    drawn = share.sample(number * draws, OsEntropy()).reshape(number, draws).sum(axis=0)
+    seen = np.bincount(np.clip(drawn, -reach, reach) + reach, minlength=len(chances))
+    return _check(f"{number} shares of {name} noise sum to what is stated", seen, chances.tolist())
 
 
 def selection_check(epsilon: Fraction, runs: int) -> Check:

@@ -6,7 +6,7 @@ counters' laws, done here in integers; δ(ε) = Σ P(c·k)·max(0, 1 − e^(ε �
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from fractions import Fraction
@@ -44,15 +44,26 @@ class Losses:
 
     def epsilon(self, delta: float) -> float:
         """The least ε, within 1e-12, that holds at this δ; infinite where none does."""
-        low, high = 0.0, max(0.0, float(self.values.max()))
-        if self.delta(low) <= delta:
-            return low
-        if self.delta(high) > delta:
-            return math.inf
-        for _ in range(_STEPS):
-            middle = (low + high) / 2
-            low, high = (low, middle) if self.delta(middle) <= delta else (middle, high)
-        return high
+        return least_epsilon(self.delta, delta, high=float(self.values.max()))
+
+
+def least_epsilon(delta_at: Callable[[float], float], delta: float, *, high: float) -> float:
+    """The least ε from 0 on at which a falling δ(ε) is at most this δ, rounded up; infinite where none does.
+
+    Args:
+        delta_at: δ of ε.
+        delta: What is claimed.
+        high: From this ε on it falls no more.
+    """
+    low, high = 0.0, max(0.0, high)
+    if delta_at(low) <= delta:
+        return low
+    if delta_at(high) > delta:
+        return math.inf
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        low, high = (low, middle) if delta_at(middle) <= delta else (middle, high)
+    return high
 
 
 def gaussian_losses(changes: Sequence[int], scale: Fraction) -> Losses:
@@ -61,19 +72,19 @@ def gaussian_losses(changes: Sequence[int], scale: Fraction) -> Losses:
     The law is symmetric: the losses from the second neighbour to the first are the same.
     """
     squared, moved = sum(change**2 for change in changes), sorted(abs(change) for change in changes if change)
-    weights, missing = _weights(scale)
-    reach = len(weights) // 2
+    one_counter, missing = weights(scale)
+    reach = len(one_counter) // 2
     products, one = [1], 1
     for change in moved:
-        products = _convolved(products, _stretched(weights, change))
-        one *= sum(weights)
+        products = convolved(products, _stretched(one_counter, change))
+        one *= sum(one_counter)
     sums = np.arange(len(products), dtype=np.float64) - sum(moved) * reach
     values: Floats = (squared - 2.0 * sums) / (2.0 * float(scale))
     masses = np.array([float(Fraction(product, one)) for product in products])
     return Losses(values, masses, missing * len(moved))
 
 
-def _weights(scale: Fraction) -> tuple[list[int], float]:
+def weights(scale: Fraction) -> tuple[list[int], float]:
     """e^(−k²/2σ²) in fixed point for k from −reach to reach, and a bound of the share that is left out."""
     reach = math.isqrt(math.ceil(2 * scale * 80)) + 2  # e^-80 is left out
     with localcontext() as context:
@@ -92,7 +103,7 @@ def _stretched(weights: list[int], change: int) -> list[int]:
     return result
 
 
-def _convolved(first: list[int], second: list[int]) -> list[int]:
+def convolved(first: list[int], second: list[int]) -> list[int]:
     """The products of two polynomials with coefficients of at least 0: of two large integers that hold them."""
     bits = max(first).bit_length() + max(second).bit_length() + min(len(first), len(second)).bit_length()
     size = -(-bits // 8)

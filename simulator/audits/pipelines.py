@@ -2,9 +2,13 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+
 import hushsum as hs
+from edge_client.secure.pending import counters_of
 from hushsum import outcomes
 from hushsum.entropy import OsEntropy
 from hushsum.errors import ContributionError
@@ -12,8 +16,8 @@ from hushsum.plan import Plan
 from hushsum.privacy.event import TUMBLING
 from hushsum.releases import Release
 from hushsum.sketch import Sketch
-from simulator.audits.cases import DataSet
-from simulator.audits.service import Seen, Tell, sealed_windows, windows_of
+from simulator.audits.cases import DataSet, Integers
+from simulator.audits.service import Seen, Tell, packed_deltas, sealed_windows, windows_of
 
 #: Independent outcomes of one data set.
 Pipeline = Callable[[Plan, DataSet, int, Tell], list[Seen]]
@@ -29,6 +33,24 @@ def added(plan: Plan, contents: Sequence[DataSet]) -> list[Sketch]:
 def folded(plan: Plan, contents: Sequence[DataSet]) -> list[Sketch]:
     """The same, of the deltas that a service has folded."""
     return [sealed.sketch for sealed in sealed_windows(plan, contents)]
+
+
+@dataclass(frozen=True)
+class Vector:
+    """What clients of mode secure add up to, before any noise.
+
+    Attributes:
+        counters: int64 (D,).
+        counts: int64 (classes,): the count counters.
+    """
+
+    counters: Integers
+    counts: Integers
+
+
+def submitted(plan: Plan, contents: Sequence[DataSet]) -> list[Vector]:
+    """The sums of what the devices of mode secure submit: each that of the deltas that it has kept for itself."""
+    return [_submitted(plan, data) for data in contents]
 
 
 def in_process(plan: Plan, data: DataSet, runs: int, tell: Tell) -> list[Seen]:
@@ -62,6 +84,12 @@ def _added(plan: Plan, data: DataSet) -> Sketch:
             with suppress(ContributionError):  # one client a batch: it is refused alone, as a fold refuses its delta
                 sketch.add(submission.records, clients=clients)
     return sketch
+
+
+def _submitted(plan: Plan, data: DataSet) -> Vector:
+    vectors = [counters_of(plan, packed_deltas(plan, each)) for each in data]
+    counters, counts = (np.stack(parts) for parts in zip(*vectors, strict=True))
+    return Vector(counters.sum(axis=0), counts.sum(axis=0))
 
 
 def _counted(runs: int, tell: Tell) -> Iterator[int]:

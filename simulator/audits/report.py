@@ -27,6 +27,7 @@ class Row:
         event: What tells the neighbours apart best.
         runs: On each of the two data sets; half of them learn the event, the others test it.
         redrawn: In how many runs a window was told withheld, and released later: an outcome is drawn once.
+        mode: Who draws the noise: ``central``, or ``secure``: the clients, in shares.
     """
 
     what: str
@@ -40,6 +41,7 @@ class Row:
     event: str = ""
     runs: int = 0
     redrawn: int = 0
+    mode: str = "central"
 
     @property
     def holds(self) -> bool:
@@ -103,6 +105,7 @@ def _sentence(row: Row) -> str:
     found += [f"at least {row.audited:.4g}"] if row.audited is not None else []
     found += [f"{row.redrawn} withheld outcomes drawn again"] if row.redrawn else []
     where = f"{row.what}, unit {row.unit}, {row.relation}, {row.mechanism}"
+    where += f", mode {row.mode}" if row.mode != "central" else ""
     return f"{where}: claimed epsilon {row.epsilon:g}, found {' and '.join(found)}"
 
 
@@ -114,7 +117,7 @@ def print_report(report: Report) -> None:
 
     console = Console(highlight=False)
     table = Table(box=box.SIMPLE_HEAD, title="Claimed and audited ε", title_style="bold", padding=(0, 1, 0, 0))
-    for name in ("what", "unit", "relation", "noise"):
+    for name in ("what", "mode", "unit", "relation", "noise"):
         table.add_column(name, overflow="fold")
     for name in ("claim ε δ", "exact", "at least", "runs"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -140,4 +143,14 @@ def _cells(row: Row) -> tuple[str, ...]:
     exact = "" if row.exact is None else f"{row.exact:.4f}"
     audited = "" if row.audited is None else f"{row.audited:.3f}"
     noise = row.mechanism.removeprefix("discrete-").removeprefix("report-")
-    return row.what, row.unit, row.relation, noise, claimed, exact, audited, f"{row.runs:,}" if row.runs else ""
+    return (
+        row.what,
+        row.mode,
+        row.unit,
+        row.relation,
+        noise,
+        claimed,
+        exact,
+        audited,
+        f"{row.runs:,}" if row.runs else "",
+    )

@@ -15,9 +15,10 @@ from simulator.audits.cases import Case
 from simulator.audits.confidence import ERROR, Floats
 from simulator.audits.events import audited
 from simulator.audits.exact import changes, epsilon
-from simulator.audits.fits import outcome_check, sampler_check, selection_check
-from simulator.audits.pipelines import Pipeline, added, decided, folded, in_process, service
+from simulator.audits.fits import outcome_check, sampler_check, selection_check, shares_check
+from simulator.audits.pipelines import Pipeline, added, decided, folded, in_process, service, submitted
 from simulator.audits.report import Check, Report, Row
+from simulator.audits.shares import honest_shares, sum_epsilon
 from simulator.audits.sources import source_checks
 from simulator.audits.views import COLUMNS, View, stacked
 from simulator.progress import Bar, Progress
@@ -26,6 +27,7 @@ RUNS: Final = 4000  # of each road, on either data set
 QUICK_RUNS: Final = 400
 _WINDOWS: Final = 20  # a service gets one window for so many runs: it takes that much longer
 _DELTA: Final = "0.05"  # large, so that runs can show what they must show
+_SECURE_DELTA: Final = "0.000001"  # a larger one asks for less noise than shares can be made of
 _CLIENTS: Final = 4  # of a plan with a least number of clients, others
 
 
@@ -46,7 +48,7 @@ def audit(settings: Settings, progress: Progress) -> Report:
     """Everything; two minutes at most with the default settings."""
     began = time.monotonic()
     rows = [row for what, plan in plans() for row in _promise(what, plan, settings, progress)]
-    rows += [*_others(settings, progress), _choice(settings, progress)]
+    rows += [*_secure(), *_others(settings, progress), _choice(settings, progress)]
     return Report(tuple(rows), tuple(_checks(settings)), time.monotonic() - began)
 
 
@@ -71,6 +73,22 @@ def _promise(what: str, plan: Plan, settings: Settings, progress: Progress) -> I
     if not tested and plan.guarantee.relation == "add/remove":
         alone = replace(case, what="in process")
         yield replace(run(alone, in_process, settings.runs, progress), exact=found)
+
+
+def secure_plans() -> Iterator[Plan]:
+    """Small plans of mode secure: Pólya and discrete Gaussian shares, of both units, of 3 to 5 honest clients."""
+    client: dict[str, object] = {"unit": "client", "records_per_client": 2}
+    for promise in ({}, {"delta": _SECURE_DELTA}):
+        yield cases.secure_plan_of(5, **promise)
+        yield cases.secure_plan_of(6, **promise, **client)
+        yield cases.secure_plan_of(7, sketch={"rows": 2, "buckets": 4}, **promise)
+
+
+def _secure() -> Iterator[Row]:
+    """What a server sees of one cohort of mode secure: the sum of its vectors, with the noise of h honest shares."""
+    for plan in secure_plans():
+        row = row_of(f"sum, {honest_shares(plan)} shares", plan)
+        yield replace(row, exact=sum_epsilon(plan, changes(plan, submitted)))
 
 
 def _others(settings: Settings, progress: Progress) -> Iterator[Row]:
@@ -140,6 +158,8 @@ def _checks(settings: Settings) -> Iterator[Check]:
     draws = 10 * settings.runs
     for plan in (cases.plan_of(), cases.plan_of(delta=_DELTA)):
         yield sampler_check(plan.privacy.mechanism, draws)
+    for secure in (cases.secure_plan_of(5), cases.secure_plan_of(5, delta=_SECURE_DELTA)):
+        yield shares_check(secure, draws)
     yield selection_check(Fraction(1), max(settings.runs // 4, QUICK_RUNS))
     tested = cases.plan_of(min_clients=_CLIENTS, min_clients_share="0.5")
     roads = [(decided, settings.runs), (service, settings.runs // _WINDOWS)]
@@ -166,6 +186,7 @@ def row_of(what: str, plan: Plan) -> Row:
         plan.privacy.mechanism.name,
         float(plan.privacy.epsilon),
         float(plan.privacy.delta),
+        mode=plan.privacy.mode,
     )
 
 

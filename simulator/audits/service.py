@@ -143,6 +143,11 @@ class _Site:
         return None, withheld
 
 
+def packed_deltas(plan: Plan, submission: Submission) -> list[bytes]:
+    """The packed deltas of a submission, as a device makes them; none where it has no usable record."""
+    return [delta.pack(plan) for delta in _encoded(plan, submission)]
+
+
 def _encoded(plan: Plan, submission: Submission) -> list[Delta]:
     """The deltas of a submission, but for their windows and ids; none where it has no usable record."""
     return encode_all(plan, submission.records, window=_FIRST, id=_ID)[0]

@@ -18,14 +18,18 @@ from aggregator.releaser import Releaser
 from hushsum import outcomes, releases
 from hushsum.entropy import Entropy, OsEntropy, ReplayableEntropy
 from hushsum.families.hashed.family import Hashed
-from hushsum.noise import DiscreteGaussian, DiscreteLaplace, Sampler, discrete_gaussian, discrete_laplace
+from hushsum.noise import DiscreteGaussian, DiscreteLaplace, PolyaShare, Sampler, discrete_gaussian, discrete_laplace
 from hushsum.noise.strips import CHOICE_BITS
 from hushsum.noise.thresholds import Form
 from hushsum.outcomes import Withheld
 from hushsum.plan import Plan
+from hushsum.privacy.claim import Claim
+from hushsum.privacy.cohort import Cohort
 from hushsum.privacy.event import TUMBLING
 from hushsum.privacy.mechanism import Mechanism
 from hushsum.releases import Release
+from hushsum.secure_sum.parameters import RoundParameters
+from hushsum.secure_sum.roster import Circle
 from hushsum.sensitivity import Sensitivity
 from hushsum.sketch import Sketch
 from simulator.audits import service
@@ -49,8 +53,8 @@ def half_the_noise(patch: pytest.MonkeyPatch) -> None:
 
 def half_the_noise_in_the_sampler(patch: pytest.MonkeyPatch) -> None:
     """The same, where the parameter does not show it."""
-    for kind, factor in ((DiscreteLaplace, 2), (DiscreteGaussian, 4)):
-        honest = kind.sample
+    for kind, factor in ((DiscreteLaplace, 2), (PolyaShare, 2), (DiscreteGaussian, 4)):
+        honest: Any = kind.sample
 
         def sample(self: Any, size: int, entropy: Entropy, honest: Any = honest, factor: int = factor) -> Integers:
             drawn: Integers = honest(replace(self, scale=self.scale / factor), size, entropy)
@@ -156,6 +160,37 @@ def drop_the_top_part(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(discrete_laplace, "_resolve", no_top)
     patch.setattr(discrete_gaussian, "_resolve", no_tail)
+
+
+def sign_one_survivor_too_few(patch: pytest.MonkeyPatch) -> None:
+    """Clients sign a set of survivors of which one honest client less is sure to be there."""
+    honest = Circle.check_survivors
+
+    def check(self: Circle, parameters: RoundParameters, survivors: npt.NDArray[np.bool_]) -> None:
+        honest(self, replace(parameters, honest=parameters.honest - 1), survivors)
+
+    patch.setattr(Circle, "check_survivors", check)
+
+
+def a_share_of_one_client_more(patch: pytest.MonkeyPatch) -> None:
+    """Each client draws a share of 1/(h + 1)."""
+    honest = Mechanism.share
+
+    def share(self: Mechanism) -> Sampler:
+        assert self.honest_survivors is not None
+        return honest(replace(self, honest_survivors=self.honest_survivors + 1))
+
+    patch.setattr(Mechanism, "share", share)
+
+
+def count_the_noise_of_the_corrupt(patch: pytest.MonkeyPatch) -> None:
+    """Of the survivors none is taken to be corrupt: not by the plan, and not by its clients."""
+    patch.setattr(Cohort, "corrupt_clients", 0)
+
+
+def calibrate_for_one_record(patch: pytest.MonkeyPatch) -> None:
+    """The noise of a client is that of one of its m records."""
+    patch.setattr(Claim, "records", 1)
 
 
 def seed_by_a_constant(patch: pytest.MonkeyPatch) -> None:
