@@ -5,6 +5,7 @@ import signal
 import sqlite3
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -25,10 +26,11 @@ from hushsum.delta import digest
 from hushsum.directory import Directory, DirectoryKey, Role, toml_of
 from hushsum.entropy import OsEntropy
 from hushsum.errors import Reason
+from hushsum.labels import ENTRY
 from hushsum.signatures import SigningKey
 from hushsum_proto.convert import entry_to_bytes
 from hushsum_proto.entries import CohortSumEntry, partition_of_sum
-from hushsum_proto.rounds import Enter, Fate, RoundOutcome
+from hushsum_proto.rounds import Enter, Fate, RoundOutcome, entry_parts
 from simulator.backends.kafka import KafkaBroker
 from simulator.backends.postgres import Postgres
 from simulator.console import Console
@@ -206,11 +208,12 @@ def sketch_of(plan: Plan, *cohorts: Cohort) -> Sketch:
     return sketch
 
 
-async def outcome_at(address: str, client_id: str, enter: Enter) -> RoundOutcome:
-    """What a gateway says at last to one who enters."""
+async def outcome_at(address: str, key_file: Path, enter: Enter) -> RoundOutcome:
+    """What a gateway says at last to the client of a key that enters."""
+    client_id, key = key_file.stem, SigningKey.load(key_file)
     async with stub_of(address) as stub:
         line = Line.open(stub, client_id)
-        await line.say(enter)
+        await line.say(replace(enter, signature=key.sign(ENTRY, *entry_parts(enter, client_id))))
         while not isinstance(reply := await line.hear(), RoundOutcome):
             pass
         return reply
@@ -249,9 +252,10 @@ async def test_two_gateways_sum_a_cohort_each_and_a_worker_that_is_killed_counts
             assert await console.seal() == window
             await assert_remembered(dsn, plan, [entry_of(plan, each) for each in (first, second)])
             asked = Enter(plan.id, window, round_id)
-            told = [(await outcome_at(address, first.names[0], asked)).fate for address in addresses]
+            one = tmp_path / f"{first.names[0]}.pem"
+            told = [(await outcome_at(address, one, asked)).fate for address in addresses]
             assert told == [Fate.COUNTED, Fate.UNKNOWN], "a round is remembered where it was run, and nowhere else"
-            entered = await outcome_at(addresses[1], first.names[0], Enter(plan.id, window))
+            entered = await outcome_at(addresses[1], one, Enter(plan.id, window))
             assert entered.fate is Fate.LATE
             released = await console.release()
         async with Console(addresses[1]) as console:

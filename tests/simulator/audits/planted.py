@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from aggregator import releaser
+from aggregator import decision, releaser
 from aggregator.errors import StoreError
 from aggregator.ports import Runtime, StoredOutcome
 from aggregator.releaser import Releaser
@@ -114,7 +114,7 @@ def redraw_a_withheld_outcome(patch: pytest.MonkeyPatch) -> None:
                 digest = hashlib.sha256(data).digest()
                 return StoredOutcome(self._plan.id, TUMBLING, window, data, digest, withheld=True)
             self.tries = 0
-            patch.setattr(releaser, "decide", lambda *_, **__: drawn)  # what was drawn is what is stored
+            patch.setattr(decision, "decide", lambda *_, **__: drawn)  # what was drawn is what is stored
             return await super()._outcome(window)
 
     patch.setattr(service, "Releaser", Redraws)
