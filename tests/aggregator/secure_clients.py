@@ -170,7 +170,14 @@ class SecureClient:
             AioRpcError: The call ended with a status.
             VanishedError: It went away.
         """
-        return await self.take_part_on(Line.open(stub, self.client_id), window)
+        try:
+            return await self.take_part_on(Line.open(stub, self.client_id), window)
+        except grpc.aio.AioRpcError as error:
+            # It wrote just as the service ended the call: grpc gives both up, and the outcome that was on its way.
+            if error.code() is not grpc.StatusCode.INTERNAL or not self.spent:
+                raise
+        self.outcome = await self.ask(stub, window, self.spent)
+        return self.outcome
 
     async def take_part_on(self, line: AnyLine, window: int) -> RoundOutcome:
         """The same on a line that is there."""
