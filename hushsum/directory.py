@@ -35,6 +35,8 @@ class Role(enum.StrEnum):
     RELEASER = "releaser"  # seals, and nothing else
     PRODUCER = "producer"  # deltas, for whose client ids it vouches
     CLIENT = "client"  # its own part in a secure sum; the key's id is the client's
+    SHUFFLER = "shuffler"  # batches of reports that it has shuffled
+    PLANNER = "planner"  # plans: devices may ask for its signature
 
 
 @dataclass(frozen=True)

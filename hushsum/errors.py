@@ -128,6 +128,9 @@ class Reason(enum.StrEnum):
     WRONG_PARTITION = "wrong_partition"
     UNSIGNED = "unsigned"
     WRONG_MODE = "wrong_mode"
+    SECOND_DELTA = "second_delta"
+    UNSHUFFLED = "unshuffled"
+    TOO_FEW_REPORTS = "too_few_reports"
 
 
 class DeltaError(HushsumError):

@@ -25,6 +25,9 @@ SELF_MASK: Final = b"hushsum/v1/secure-sum/self-mask\0"
 SELF_MASK_CHECK: Final = b"hushsum/v1/secure-sum/self-mask-check\0"
 MASK_KEY: Final = b"hushsum/v1/secure-sum/mask-key\0"
 CONSENT: Final = b"hushsum/v1/secure-sum/consent\0"
+SHUFFLED: Final = b"hushsum/v1/shuffled\0"
+SIGNED_PLAN: Final = b"hushsum/v1/signed-plan\0"
+MEMO: Final = b"hushsum/v1/memo\0"
 
 ALL: Final = (
     PUBLIC_DRAWS,
@@ -47,4 +50,7 @@ ALL: Final = (
     SELF_MASK_CHECK,
     MASK_KEY,
     CONSENT,
+    SHUFFLED,
+    SIGNED_PLAN,
+    MEMO,
 )

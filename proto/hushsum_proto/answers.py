@@ -28,6 +28,7 @@ class ServiceReason(enum.StrEnum):
     WINDOW_NOT_OPEN = "window_not_open"
     UNAVAILABLE = "unavailable"
     BUDGET = "budget"
+    RATE_LIMITED = "rate_limited"
 
 
 AnyReason = Reason | ServiceReason
@@ -48,6 +49,7 @@ _OF_SERVICE: Final = frozenset(
         ServiceReason.WINDOW_NOT_OPEN,
         ServiceReason.UNAVAILABLE,
         ServiceReason.BUDGET,
+        ServiceReason.RATE_LIMITED,
     }
 )
 _RETRIED: Final = _OF_SERVICE - {ServiceReason.WINDOW_NOT_OPEN, ServiceReason.BUDGET}

@@ -24,6 +24,9 @@ REASONS: Final[dict[AnyReason, pb.Reason.ValueType]] = {
     Reason.WRONG_PARTITION: pb.REASON_WRONG_PARTITION,
     Reason.UNSIGNED: pb.REASON_UNSIGNED,
     Reason.WRONG_MODE: pb.REASON_WRONG_MODE,
+    Reason.SECOND_DELTA: pb.REASON_SECOND_DELTA,
+    Reason.UNSHUFFLED: pb.REASON_UNSHUFFLED,
+    Reason.TOO_FEW_REPORTS: pb.REASON_TOO_FEW_REPORTS,
     ServiceReason.UNAUTHENTICATED: pb.REASON_UNAUTHENTICATED,
     ServiceReason.OVERLOADED: pb.REASON_OVERLOADED,
     ServiceReason.SHUTTING_DOWN: pb.REASON_SHUTTING_DOWN,
@@ -31,6 +34,7 @@ REASONS: Final[dict[AnyReason, pb.Reason.ValueType]] = {
     ServiceReason.WINDOW_NOT_OPEN: pb.REASON_WINDOW_NOT_OPEN,
     ServiceReason.UNAVAILABLE: pb.REASON_UNAVAILABLE,
     ServiceReason.BUDGET: pb.REASON_BUDGET,
+    ServiceReason.RATE_LIMITED: pb.REASON_RATE_LIMITED,
 }
 STATUSES: Final[dict[Status, pb.Status.ValueType]] = {
     Status.ACKNOWLEDGED: pb.STATUS_ACKNOWLEDGED,

@@ -59,7 +59,21 @@ class CohortSumEntry(NamedTuple):
         return DeltaId(int.from_bytes(hashlib.sha256(named).digest()[:8], "big"), 0)
 
 
-LogEntry = DeltaEntry | SealEntry | CohortSumEntry
+class ReportsEntry(NamedTuple):
+    """A batch of anonymous reports: nothing in it tells whose it is, whence it came or when.
+
+    Attributes:
+        batch: Packed bytes (``hushsum.local.batches``).
+        shuffled: It came through the plan's shuffler, whose signature a gateway has checked.
+        arrived_ms: The start of its window, ms since 1970 UTC.
+    """
+
+    batch: bytes
+    shuffled: bool
+    arrived_ms: int
+
+
+LogEntry = DeltaEntry | SealEntry | CohortSumEntry | ReportsEntry
 
 
 @dataclass(frozen=True)
@@ -76,7 +90,7 @@ class RefusedEntry:
 
 
 def partition_of_sum(id: DeltaId, partitions: int) -> int:
-    """The partition of a cohort sum, which has no client id: its stream's bytes, mod P (WIRE: partitions)."""
+    """The partition of what has no client id, a cohort sum or a batch of reports: its stream's, mod P (WIRE)."""
     return id.stream % partitions
 
 

@@ -113,6 +113,14 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
     """a delta for a plan that takes none, or a secure sum for a plan without one"""
     REASON_BUDGET: _Reason.ValueType  # 23
     """the population's ledger does not pay for the window"""
+    REASON_SECOND_DELTA: _Reason.ValueType  # 24
+    """a client may send one delta a window, and this is another"""
+    REASON_UNSHUFFLED: _Reason.ValueType  # 25
+    """the plan takes reports from its shuffler alone"""
+    REASON_TOO_FEW_REPORTS: _Reason.ValueType  # 26
+    """a shuffled batch of fewer reports than the plan asks for"""
+    REASON_RATE_LIMITED: _Reason.ValueType  # 27
+    """more than one sender may send in this time: try again after retry_after_ms"""
 
 class Reason(_Reason, metaclass=_ReasonEnumTypeWrapper):
     """Why a delta or a session is refused. Stable: metrics and clients depend on it."""
@@ -163,6 +171,14 @@ REASON_WRONG_MODE: Reason.ValueType  # 22
 """a delta for a plan that takes none, or a secure sum for a plan without one"""
 REASON_BUDGET: Reason.ValueType  # 23
 """the population's ledger does not pay for the window"""
+REASON_SECOND_DELTA: Reason.ValueType  # 24
+"""a client may send one delta a window, and this is another"""
+REASON_UNSHUFFLED: Reason.ValueType  # 25
+"""the plan takes reports from its shuffler alone"""
+REASON_TOO_FEW_REPORTS: Reason.ValueType  # 26
+"""a shuffled batch of fewer reports than the plan asks for"""
+REASON_RATE_LIMITED: Reason.ValueType  # 27
+"""more than one sender may send in this time: try again after retry_after_ms"""
 Global___Reason: _TypeAlias = Reason  # noqa: Y015
 
 class _Fault:
@@ -315,23 +331,63 @@ class SubmitRequest(_message.Message):
 
     PLAN_ID_FIELD_NUMBER: _builtins.int
     DELTA_FIELD_NUMBER: _builtins.int
+    SHUFFLED_FIELD_NUMBER: _builtins.int
     plan_id: _builtins.bytes
     """32 bytes"""
     delta: _builtins.bytes
-    """a packed delta: its own format version, plan id, window and id are inside"""
+    """A packed delta: its own format version, plan id, window and id are inside. In mode `local` a noised whole delta, or a
+    batch of reports; both begin like any delta.
+    """
+    @_builtins.property
+    def shuffled(self) -> Global___Authenticity:
+        """Of a shuffled batch of reports: Ed25519, by a shuffler's key, over the label "hushsum/v1/shuffled\\0" and the delta."""
+
     def __init__(
         self,
         *,
         plan_id: _builtins.bytes = ...,
         delta: _builtins.bytes = ...,
+        shuffled: Global___Authenticity | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["shuffled", b"shuffled"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["delta", b"delta", "plan_id", b"plan_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["delta", b"delta", "plan_id", b"plan_id", "shuffled", b"shuffled"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___SubmitRequest: _TypeAlias = SubmitRequest  # noqa: Y015
+
+@_typing.final
+class DeltaChunk(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PLAN_ID_FIELD_NUMBER: _builtins.int
+    SIZE_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    plan_id: _builtins.bytes
+    """of the first chunk: 32 bytes"""
+    size: _builtins.int
+    """of the first chunk: of the whole delta"""
+    offset: _builtins.int
+    """chunks come in order"""
+    data: _builtins.bytes
+    """1 to 262,144 bytes"""
+    def __init__(
+        self,
+        *,
+        plan_id: _builtins.bytes = ...,
+        size: _builtins.int = ...,
+        offset: _builtins.int = ...,
+        data: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "offset", b"offset", "plan_id", b"plan_id", "size", b"size"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DeltaChunk: _TypeAlias = DeltaChunk  # noqa: Y015
 
 @_typing.final
 class Refusal(_message.Message):
@@ -1157,6 +1213,7 @@ class Entry(_message.Message):
     SEAL_FIELD_NUMBER: _builtins.int
     BATCH_FIELD_NUMBER: _builtins.int
     COHORT_SUM_FIELD_NUMBER: _builtins.int
+    REPORTS_FIELD_NUMBER: _builtins.int
     format_version: _builtins.int
     """1"""
     arrived_ms: _builtins.int
@@ -1175,6 +1232,10 @@ class Entry(_message.Message):
     def cohort_sum(self) -> Global___CohortSumEntry:
         """signed as a delta is: by a gateway"""
 
+    @_builtins.property
+    def reports(self) -> Global___ReportsEntry:
+        """likewise"""
+
     def __init__(
         self,
         *,
@@ -1185,12 +1246,13 @@ class Entry(_message.Message):
         seal: Global___SealEntry | None = ...,
         batch: Global___EntryBatch | None = ...,
         cohort_sum: Global___CohortSumEntry | None = ...,
+        reports: Global___ReportsEntry | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["authenticity", b"authenticity", "batch", b"batch", "body", b"body", "cohort_sum", b"cohort_sum", "delta", b"delta", "seal", b"seal"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["authenticity", b"authenticity", "batch", b"batch", "body", b"body", "cohort_sum", b"cohort_sum", "delta", b"delta", "reports", b"reports", "seal", b"seal"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["arrived_ms", b"arrived_ms", "authenticity", b"authenticity", "batch", b"batch", "body", b"body", "cohort_sum", b"cohort_sum", "delta", b"delta", "format_version", b"format_version", "seal", b"seal"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["arrived_ms", b"arrived_ms", "authenticity", b"authenticity", "batch", b"batch", "body", b"body", "cohort_sum", b"cohort_sum", "delta", b"delta", "format_version", b"format_version", "reports", b"reports", "seal", b"seal"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["delta", "seal", "batch", "cohort_sum"]  # noqa: Y015
+    _WhichOneofReturnType_body: _TypeAlias = _typing.Literal["delta", "seal", "batch", "cohort_sum", "reports"]  # noqa: Y015
     _WhichOneofArgType_body: _TypeAlias = _typing.Literal["body", b"body"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_body) -> _WhichOneofReturnType_body | None: ...
 
@@ -1267,6 +1329,34 @@ class DeltaEntry(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DeltaEntry: _TypeAlias = DeltaEntry  # noqa: Y015
+
+@_typing.final
+class ReportsEntry(_message.Message):
+    """A batch of anonymous reports. Whose it is, from where it came and when is nowhere in it: the entry's arrived_ms is its
+    window's start. Its id, whose stream is drawn for this batch alone, decides its partition.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BATCH_FIELD_NUMBER: _builtins.int
+    SHUFFLED_FIELD_NUMBER: _builtins.int
+    batch: _builtins.bytes
+    """packed"""
+    shuffled: _builtins.bool
+    """it came through the plan's shuffler, whose signature the gateway has checked"""
+    def __init__(
+        self,
+        *,
+        batch: _builtins.bytes = ...,
+        shuffled: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batch", b"batch", "shuffled", b"shuffled"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReportsEntry: _TypeAlias = ReportsEntry  # noqa: Y015
 
 @_typing.final
 class SealEntry(_message.Message):

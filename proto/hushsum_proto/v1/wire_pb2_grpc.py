@@ -52,6 +52,11 @@ class CollectionStub:
                 request_serializer=hushsum__proto_dot_v1_dot_wire__pb2.SubmitRequest.SerializeToString,
                 response_deserializer=hushsum__proto_dot_v1_dot_wire__pb2.SubmitReply.FromString,
                 _registered_method=True)
+        self.SubmitLarge = channel.stream_unary(
+                '/hushsum.v1.Collection/SubmitLarge',
+                request_serializer=hushsum__proto_dot_v1_dot_wire__pb2.DeltaChunk.SerializeToString,
+                response_deserializer=hushsum__proto_dot_v1_dot_wire__pb2.SubmitReply.FromString,
+                _registered_method=True)
         self.GetVerdicts = channel.unary_unary(
                 '/hushsum.v1.Collection/GetVerdicts',
                 request_serializer=hushsum__proto_dot_v1_dot_wire__pb2.VerdictsRequest.SerializeToString,
@@ -88,8 +93,15 @@ class CollectionServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SubmitLarge(self, request_iterator, context):
+        """One delta in chunks, for those that are too large for one message: noised whole deltas (mode `local`, form `silo`).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetVerdicts(self, request, context):
-        """What the fold came to for ids of this client alone.
+        """What the fold came to for ids of this client alone. Nobody is told of anonymous reports.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -111,6 +123,11 @@ def add_CollectionServicer_to_server(servicer, server):
             'SubmitOne': grpc.unary_unary_rpc_method_handler(
                     servicer.SubmitOne,
                     request_deserializer=hushsum__proto_dot_v1_dot_wire__pb2.SubmitRequest.FromString,
+                    response_serializer=hushsum__proto_dot_v1_dot_wire__pb2.SubmitReply.SerializeToString,
+            ),
+            'SubmitLarge': grpc.stream_unary_rpc_method_handler(
+                    servicer.SubmitLarge,
+                    request_deserializer=hushsum__proto_dot_v1_dot_wire__pb2.DeltaChunk.FromString,
                     response_serializer=hushsum__proto_dot_v1_dot_wire__pb2.SubmitReply.SerializeToString,
             ),
             'GetVerdicts': grpc.unary_unary_rpc_method_handler(
@@ -202,6 +219,33 @@ class Collection:
             target,
             '/hushsum.v1.Collection/SubmitOne',
             hushsum__proto_dot_v1_dot_wire__pb2.SubmitRequest.SerializeToString,
+            hushsum__proto_dot_v1_dot_wire__pb2.SubmitReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SubmitLarge(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/hushsum.v1.Collection/SubmitLarge',
+            hushsum__proto_dot_v1_dot_wire__pb2.DeltaChunk.SerializeToString,
             hushsum__proto_dot_v1_dot_wire__pb2.SubmitReply.FromString,
             options,
             channel_credentials,

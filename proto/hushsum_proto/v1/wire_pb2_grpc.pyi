@@ -36,8 +36,10 @@ class CollectionStub:
     """The same for one delta where a stream cannot be held open. What is about the moment, and not the delta (overloaded,
     shutting down, unavailable), ends the call with a status; so do bytes that are no SubmitRequest.
     """
+    SubmitLarge: _aio.StreamUnaryMultiCallable[_wire_pb2.DeltaChunk, _wire_pb2.SubmitReply]
+    """One delta in chunks, for those that are too large for one message: noised whole deltas (mode `local`, form `silo`)."""
     GetVerdicts: _aio.UnaryUnaryMultiCallable[_wire_pb2.VerdictsRequest, _wire_pb2.VerdictsReply]
-    """What the fold came to for ids of this client alone."""
+    """What the fold came to for ids of this client alone. Nobody is told of anonymous reports."""
 
 class CollectionServicer(metaclass=_abc_1.ABCMeta):
     """---------------------------------------------------------------------------------------------------------------------
@@ -73,12 +75,20 @@ class CollectionServicer(metaclass=_abc_1.ABCMeta):
         """
 
     @_abc_1.abstractmethod
+    def SubmitLarge(
+        self,
+        request_iterator: _abc.AsyncIterator[_wire_pb2.DeltaChunk],
+        context: _aio.ServicerContext[_abc.AsyncIterator[_wire_pb2.DeltaChunk], _abc.Awaitable[_wire_pb2.SubmitReply]],
+    ) -> _abc.Awaitable[_wire_pb2.SubmitReply]:
+        """One delta in chunks, for those that are too large for one message: noised whole deltas (mode `local`, form `silo`)."""
+
+    @_abc_1.abstractmethod
     def GetVerdicts(
         self,
         request: _wire_pb2.VerdictsRequest,
         context: _aio.ServicerContext[_wire_pb2.VerdictsRequest, _abc.Awaitable[_wire_pb2.VerdictsReply]],
     ) -> _abc.Awaitable[_wire_pb2.VerdictsReply]:
-        """What the fold came to for ids of this client alone."""
+        """What the fold came to for ids of this client alone. Nobody is told of anonymous reports."""
 
 def add_CollectionServicer_to_server(servicer: CollectionServicer, server: _aio.Server) -> None: ...
 
