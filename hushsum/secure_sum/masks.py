@@ -22,16 +22,6 @@ _TAIL: Final = 16  # bytes more than it writes that the cipher asks for
 WordArray = npt.NDArray[np.uint32] | npt.NDArray[np.uint64]
 
 
-def add_mask(words: WordArray, key: bytes) -> None:
-    """Adds a key's mask to the words in place; see :func:`apply`."""
-    apply(words, added=(key,))
-
-
-def subtract_mask(words: WordArray, key: bytes) -> None:
-    """Takes a key's mask off the words in place; see :func:`apply`."""
-    apply(words, subtracted=(key,))
-
-
 def apply(words: WordArray, added: Sequence[bytes] = (), subtracted: Sequence[bytes] = ()) -> None:
     """Adds the masks of some keys and takes off those of others, in place, modulo 2^32 or 2^64.
 

@@ -28,7 +28,7 @@ def some_words(rng: np.random.Generator, size: int, width: str) -> npt.NDArray[n
 def test_a_mask_is_the_stream_of_aes_256_in_words(rng: np.random.Generator, size: int, width: str) -> None:
     before = some_words(rng, size, width)
     words = before.copy()
-    masks.add_mask(words, KEY)
+    masks.apply(words, added=(KEY,))
     modulus = 1 << (8 * words.itemsize)
     expected = [(a + b) % modulus for a, b in zip(before.tolist(), stream(KEY, size, width), strict=True)]
     assert words.tolist() == expected
@@ -37,7 +37,7 @@ def test_a_mask_is_the_stream_of_aes_256_in_words(rng: np.random.Generator, size
 def test_the_first_words_are_the_known_answer_of_aes_256() -> None:
     """The block of zeros under the key of zeros (NIST's known answer tests)."""
     words = np.zeros(4, np.uint32)
-    masks.add_mask(words, bytes(32))
+    masks.apply(words, added=(bytes(32),))
     assert words.tolist() == [0x78C095DC, 0x898940A2, 0x14A248AD, 0x87208492]
 
 
@@ -45,9 +45,9 @@ def test_the_first_words_are_the_known_answer_of_aes_256() -> None:
 def test_what_is_taken_off_was_what_was_added(rng: np.random.Generator, width: str) -> None:
     before = some_words(rng, 50_000, width)
     words = before.copy()
-    masks.add_mask(words, KEY)
+    masks.apply(words, added=(KEY,))
     assert (words != before).mean() > 0.99
-    masks.subtract_mask(words, KEY)
+    masks.apply(words, subtracted=(KEY,))
     assert (words == before).all()
 
 
@@ -59,9 +59,9 @@ def test_many_keys_at_once_are_the_same_as_one_after_the_other(rng: np.random.Ge
     one_by_one = together.copy()
     masks.apply(together, added, subtracted)
     for key in added:
-        masks.add_mask(one_by_one, key)
+        masks.apply(one_by_one, added=(key,))
     for key in subtracted:
-        masks.subtract_mask(one_by_one, key)
+        masks.apply(one_by_one, subtracted=(key,))
     assert (together == one_by_one).all()
 
 
@@ -82,7 +82,7 @@ def test_every_bit_of_the_key_matters() -> None:
     seen = set()
     for bit in range(-1, 256):
         words = np.zeros(4, np.uint64)
-        masks.add_mask(words, (int.from_bytes(KEY, "big") ^ (1 << bit if bit >= 0 else 0)).to_bytes(32, "big"))
+        masks.apply(words, added=((int.from_bytes(KEY, "big") ^ (1 << bit if bit >= 0 else 0)).to_bytes(32, "big"),))
         seen.add(words.tobytes())
     assert len(seen) == 257
 
@@ -103,4 +103,4 @@ def test_a_key_of_another_length_is_refused_before_a_word_is_changed(key: bytes)
 )
 def test_words_of_another_kind_are_refused(words: npt.NDArray[np.uint32]) -> None:
     with pytest.raises(ValueError, match="contiguous row"):
-        masks.add_mask(words, KEY)
+        masks.apply(words, added=(KEY,))
