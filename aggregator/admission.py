@@ -12,10 +12,11 @@ from hushsum.delta import read_header
 from hushsum.directory import Role
 from hushsum.errors import DeltaError, Reason
 from hushsum.plan import Plan
+from hushsum.privacy.guarantee import LOCAL
 from hushsum_proto.batches import PRODUCER_SKEW_MS
 from hushsum_proto.client_ids import CLIENT_ID_FORM, flaw_of
 from hushsum_proto.convert import entry_from_bytes
-from hushsum_proto.entries import CohortSumEntry, DeltaEntry, LogEntry, RefusedEntry, SealEntry
+from hushsum_proto.entries import CohortSumEntry, DeltaEntry, LogEntry, RefusedEntry, ReportsEntry, SealEntry
 from hushsum_proto.errors import MalformedEntryError, NewerEntryError
 from hushsum_proto.many_entries import delta_entries
 
@@ -64,7 +65,9 @@ def admit(plan: Plan, partition: int, logged: Logged) -> LogEntry | RefusedEntry
         raise LogError(f"partition {partition}, entry {logged.position}: {error}") from error
     if logged.signer is None or logged.signer is _SIGNERS[type(entry)]:
         return entry
-    if logged.signer is Role.PRODUCER and isinstance(entry, DeltaEntry):
+    if logged.signer is Role.PRODUCER and isinstance(entry, DeltaEntry | ReportsEntry):
+        if plan.privacy.mode == LOCAL or isinstance(entry, ReportsEntry):
+            return RefusedEntry(Reason.UNSIGNED, f"a producer's {_NAMES[type(entry)][2:]}: {_CHARGED_AT_GATEWAYS}")
         return _vouched(plan, entry, logged.appended_ms)
     detail = f"{_NAMES[type(entry)]}, signed by a {logged.signer} key, expected another role's"
     return RefusedEntry(Reason.UNSIGNED, detail)
@@ -72,15 +75,20 @@ def admit(plan: Plan, partition: int, logged: Logged) -> LogEntry | RefusedEntry
 
 # Whose deltas need no other look than that they are some.
 _AS_THEY_ARE: Final = frozenset({None, Role.GATEWAY})
+_CHARGED_AT_GATEWAYS: Final = (
+    "what local plans collect is taken by gateways alone, which charge the ledger before a window's first submission"
+)
 # Whose entries are taken as they are. Nobody but the gateway that a cohort's clients sent their vectors to has its sum.
 _SIGNERS: Final[dict[type[LogEntry], Role]] = {
     DeltaEntry: Role.GATEWAY,
     CohortSumEntry: Role.GATEWAY,
+    ReportsEntry: Role.GATEWAY,
     SealEntry: Role.RELEASER,
 }
 _NAMES: Final[dict[type[LogEntry], str]] = {
     DeltaEntry: "a delta",
     CohortSumEntry: "a cohort sum",
+    ReportsEntry: "a batch of reports",
     SealEntry: "a seal",
 }
 

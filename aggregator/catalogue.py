@@ -5,8 +5,10 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from aggregator.errors import AggregatorError
+from aggregator.fold.kinds import takes_reports
 from aggregator.ports import Outcome, Runtime, Store, StoredOutcome
 from hushsum.plan import Plan
+from hushsum.signed_plan import SignedPlan
 from hushsum_proto.messages import ReleaseInfo
 
 _LOOK_S: Final = 1.0  # how late a watcher may hear of what another process published
@@ -31,6 +33,10 @@ class Catalogue:
         self._watchers = 0
         self._closing = False
 
+    async def signed_plan(self) -> SignedPlan | None:
+        """The plan with the signature that is kept of it; None where nobody has signed it."""
+        return await self._store.signed_plan(self.plan.id)
+
     async def releases(self, first_window: int | None) -> list[ReleaseInfo]:
         """The published outcomes from a window on, in the order of their windows."""
         outcomes = await self._store.outcomes(self.plan.id)
@@ -50,7 +56,8 @@ class Catalogue:
         if outcome is None:
             raise NotFoundError(f"no published release of kind {kind!r} and window {window}")
         if outcome.withheld:
-            raise NotFoundError(f"window {window} is withheld, for ever: too few clients; there is nothing to fetch")
+            few = "reports" if takes_reports(self.plan) else "clients"
+            raise NotFoundError(f"window {window} is withheld, for ever: too few {few}; there is nothing to fetch")
         return outcome.data
 
     async def watch(self, first_window: int | None) -> AsyncIterator[ReleaseInfo]:

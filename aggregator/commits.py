@@ -2,6 +2,10 @@
 
 After a group's append is durable, one read of the store's window states, begun only then, serves the whole group: a
 delta may be acknowledged only by such a read (WIRE: windows, seals and answers).
+
+Where entries are anonymous, those of one group are appended in an order drawn from the operating system's entropy, and
+their answers still find their callers. That hides who came before whom within a group, and nothing more: positions tell
+which group was before which, and under little load a group is one entry.
 """
 
 import asyncio
@@ -14,15 +18,18 @@ from aggregator.journal import Spell, journal
 from aggregator.metrics import Metrics
 from aggregator.openings import Openings
 from aggregator.ports import Appended, Log, Runtime
+from aggregator.refusals import never_open
 from aggregator.retries import TRANSIENT
 from aggregator.windows import WindowState
+from hushsum.entropy import Entropy
 from hushsum_proto.answers import Refusal, ServiceReason
 
 RETRY_AFTER_MS_MIN: Final = 20
 _BUSY: Final = 3.0  # entries of a group, about, from which on the next one is let grow
 _FAILED_RETRY_AFTER_MS: Final = 1000
+_KEY_BYTES: Final = 16
 _FATE_OPEN: Final = "the log or the store failed: whether it is durable is not known"
-_NEVER_OPEN: Final = frozenset({None, WindowState.SKIPPED})
+NEVER_OPEN: Final = frozenset({None, WindowState.SKIPPED})
 
 _journal = journal("commits")
 
@@ -71,6 +78,7 @@ class Commits:
         runtime: Tasks and a clock.
         limits: Beyond them, what is offered is refused as overload.
         metrics: Counts groups, their sizes and their failures.
+        shuffle: Draws the order of each group's entries; None: they stand as they came.
     """
 
     def __init__(
@@ -80,8 +88,11 @@ class Commits:
         runtime: Runtime,
         limits: CommitLimits,
         metrics: Metrics,
+        *,
+        shuffle: Entropy | None = None,
     ) -> None:
         self._log = log
+        self._shuffle = shuffle
         self._openings = openings
         self._runtime = runtime
         self._limits = limits
@@ -145,6 +156,8 @@ class Commits:
                 if self._may_grow():
                     await self._runtime.sleep(self._limits.growth_s)
                 group = self._take()
+                if self._shuffle is not None:
+                    group = _shuffled(group, self._shuffle)
                 self._load = (self._load + len(group)) / 2
                 await self._commit(group)
             if self._stopping:
@@ -188,14 +201,14 @@ class Commits:
         except Exception as error:  # noqa: BLE001  whatever the disk says, every sender gets its answer
             self._failed(error)
             committed = repeat(_failure(ServiceReason.UNAVAILABLE, _FATE_OPEN))
-        refusal = _failure(ServiceReason.WINDOW_NOT_OPEN, "no gateway had the window open in its time")
+        refusal = never_open()
         return [refusal if entry.window in never else next(committed) for entry in entries]
 
     async def _never_open(self, entries: Sequence[Appended]) -> frozenset[int]:
         """Windows of which nothing may be appended: one that was skipped, or that the clock has not opened."""
         windows = {entry.window for entry in entries}
         await self._openings.ensure(windows)
-        return frozenset(window for window in windows if self._openings.state(window) in _NEVER_OPEN)
+        return frozenset(window for window in windows if self._openings.state(window) in NEVER_OPEN)
 
     async def _append(self, entries: Sequence[Appended]) -> list[Committed]:
         began = self._runtime.monotonic()
@@ -218,6 +231,13 @@ class Commits:
         self._metrics.commit_failed()
         passes = isinstance(error, TRANSIENT)
         self._trouble.failed(self._runtime.monotonic(), "appends fail", error, passes=passes)
+
+
+def _shuffled(group: Sequence[_Pending], entropy: Entropy) -> list[_Pending]:
+    """The same in a uniformly random order: sorted by keys that are all different but with chance n²/2^129."""
+    keys = entropy.read(_KEY_BYTES * len(group))
+    order = sorted(range(len(group)), key=lambda at: keys[_KEY_BYTES * at : _KEY_BYTES * (at + 1)])
+    return [group[at] for at in order]
 
 
 def _failure(reason: ServiceReason, detail: str) -> Refusal:

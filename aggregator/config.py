@@ -54,7 +54,9 @@ class Config(pydantic.BaseModel):
         plan: A made ``plan.json``, or a ``plan.toml`` that is made once, at the first start, into the store.
         data: The folder of what lies in files (log, store, receipts); made where it does not exist. With Kafka and
             PostgreSQL it is optional, and says alone where this process listens.
-        role: What this process does: ``all``, or one of ``gateway``, ``worker`` and ``releaser``.
+            A shuffler without it asks ``upstream`` for it.
+        role: What this process does: ``all``, one of ``gateway``, ``worker`` and ``releaser``, or ``shuffler``, which
+            stands before them.
         log: ``sqlite``, a file, or ``kafka``.
         store: ``sqlite``, a file, or ``postgresql``.
         listen: Where gRPC listens; port 0 takes any free one.
@@ -70,6 +72,8 @@ class Config(pydantic.BaseModel):
         sessions_max: Open sessions.
         pending_entries_max: Unanswered deltas of all sessions.
         pending_bytes_max: Their bytes.
+        client_rate: Anonymous reports a second that one client may send,
+        client_burst: and so many that it may be ahead of that: then it is asked to wait. It is all that limits a liar.
         group_entries_max: Entries of one group commit.
         group_bytes_max: Their bytes.
         checkpoint_entries: The fold checkpoints after that many entries,
@@ -100,14 +104,17 @@ class Config(pydantic.BaseModel):
         client_directory: A TOML file with the keys of a secure plan's clients: the one that the plan names.
         secure_step_s: How long a round of a secure sum waits for every client's message of a step.
         secure_upload_s: The same for a client's vector, from the moment that it may send it.
+        shufflers: A TOML file with the keys of the shufflers whose batches a plan with ``shuffle_min`` takes.
+        shuffler_key: The shuffler's private key, in its role.
+        upstream: Where the shuffler's batches go: a gateway, ``host:port``.
         direct_producers: Services whose key is in the directory may write into the topic themselves.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    plan: _Path
+    plan: _Path | None = None
     data: _Path | None = None
-    role: Literal["all", "gateway", "worker", "releaser"] = "all"
+    role: Literal["all", "gateway", "worker", "releaser", "shuffler"] = "all"
     log: Literal["sqlite", "kafka"] = "sqlite"
     store: Literal["sqlite", "postgresql"] = "sqlite"
     listen: _Address = "127.0.0.1:7443"
@@ -122,6 +129,8 @@ class Config(pydantic.BaseModel):
     sessions_max: Annotated[int, Field(ge=1, le=100_000)] = 1024
     pending_entries_max: Annotated[int, Field(ge=1, le=10_000_000)] = 65_536
     pending_bytes_max: Annotated[int, Field(ge=1)] = 64 * _MIB
+    client_rate: Annotated[float, Field(gt=0, le=1e9)] = 1000.0
+    client_burst: Annotated[int, Field(ge=1, le=10**12)] = 1_000_000
     group_entries_max: Annotated[int, Field(ge=1, le=65_536)] = 4096
     group_bytes_max: Annotated[int, Field(ge=1)] = 16 * _MIB
     checkpoint_entries: Annotated[int, Field(ge=1)] = 5000
@@ -152,6 +161,9 @@ class Config(pydantic.BaseModel):
     client_directory: _Path | None = None
     secure_step_s: Annotated[float, Field(gt=0, le=3600)] = 20.0
     secure_upload_s: Annotated[float, Field(gt=0, le=86_400)] = 120.0
+    shufflers: _Path | None = None
+    shuffler_key: _Path | None = None
+    upstream: _Address | None = None
     direct_producers: bool = False
 
     @pydantic.model_validator(mode="after")

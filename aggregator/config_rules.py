@@ -10,6 +10,12 @@ _Settings = Mapping[str, object]
 # What means nothing without it, so that a setting that is not used is no surprise later.
 _OF_KAFKA: Final = ("kafka_", "directory", "gateway_key", "releaser_key", "direct_producers")
 _OF_POSTGRESQL: Final = ("postgres_",)
+_OF_SHUFFLERS: Final = ("upstream", "shuffler_key")
+# What a shuffler, which has neither log nor store, does not use.
+_NOT_OF_SHUFFLERS: Final = (
+    *("partitions", "manual", "retain_verdicts", "client_directory"),
+    *(*_OF_KAFKA, *_OF_POSTGRESQL),
+)
 _SIGNING_KEYS: Final = {
     "all": ("gateway_key", "releaser_key"),
     "gateway": ("gateway_key",),
@@ -33,6 +39,15 @@ def check_together(settings: _Settings, given: _Settings) -> None:
 
 
 def _refusals(settings: _Settings, given: _Settings) -> Iterator[str]:
+    yield from _plaintext(settings, "listen")
+    if settings["role"] == "shuffler":
+        yield from _shuffler(settings, given)
+        return
+    if settings["plan"] is None:
+        yield "plan: required"
+    for key in _OF_SHUFFLERS:
+        if settings[key] is not None:
+            yield f"{key}: means something with role = shuffler alone; got role = {settings['role']}"
     yield from _parts(settings)
     yield from _needless(settings, given)
     if settings["log"] == "kafka":
@@ -42,9 +57,26 @@ def _refusals(settings: _Settings, given: _Settings) -> Iterator[str]:
     if settings["directory"] is not None:
         yield from _signed(settings)
     yield from _unsigned(settings)
-    listen = str(settings["listen"])
-    if not settings["insecure"] and not is_loopback(host_and_port(listen)[0]):
-        yield f"listen: plaintext off loopback is refused: got {listen}; take 127.0.0.1, or set insecure"
+
+
+def _plaintext(settings: _Settings, key: str) -> Iterator[str]:
+    address = str(settings[key])
+    if not settings["insecure"] and not is_loopback(host_and_port(address)[0]):
+        yield f"{key}: plaintext off loopback is refused: got {address}; take 127.0.0.1, or set insecure"
+
+
+def _shuffler(settings: _Settings, given: _Settings) -> Iterator[str]:
+    for key in ("data", "upstream", "shuffler_key", "shufflers"):
+        if settings[key] is None:
+            yield f"{key}: required with role = shuffler"
+            return
+    yield from _plaintext(settings, "upstream")
+    for key in ("log", "store"):
+        if settings[key] != "sqlite":
+            yield f"{key}: means nothing with role = shuffler"
+    for key in sorted(key for key in given if key.startswith(_NOT_OF_SHUFFLERS)):
+        if given[key] not in (None, False):
+            yield f"{key}: means nothing with role = shuffler"
 
 
 def _parts(settings: _Settings) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
+from aggregator.charges import Charges
 from aggregator.commits import CommitLimits, Commits
 from aggregator.config import Config
 from aggregator.fold_view import Folds
@@ -10,6 +11,7 @@ from aggregator.gateway import Gateway
 from aggregator.metrics import Metrics
 from aggregator.openings import Openings
 from aggregator.ports import Log, Runtime, Store
+from aggregator.rate_limits import RateLimits
 from aggregator.reception import Reception
 from aggregator.secure.client_directory import ClientDirectory
 from aggregator.secure.landing import Landing
@@ -17,8 +19,13 @@ from aggregator.secure.limits import RoundSettings
 from aggregator.secure.metrics import SumMetrics
 from aggregator.secure.running import Running
 from aggregator.secure.sums import SecureSums, SumsPorts
+from aggregator.server.collection import Collection
+from aggregator.server.large import LargeDeltas
+from aggregator.shufflers import shufflers_of
+from aggregator.submissions import submissions_of
 from hushsum.entropy import OsEntropy
 from hushsum.plan import Plan
+from hushsum.privacy.guarantee import CENTRAL
 
 _ENVELOPE_BYTES: Final = 4096
 
@@ -42,11 +49,13 @@ class Front:
     Attributes:
         gateway: Takes deltas.
         reception: Opens sessions.
+        collection: Serves both.
         sums: Takes parts in secure sums; None where the plan is of another mode.
     """
 
     gateway: Gateway
     reception: Reception
+    collection: Collection
     sums: SecureSums | None
 
 
@@ -59,8 +68,12 @@ def front_of(plan: Plan, config: Config, clients: ClientDirectory, parts: FrontP
         clients: The directory of clients that the plan names.
         parts: The rest of the process.
     """
-    commits = Commits(parts.log, parts.openings, parts.runtime, _commit_limits(plan, config), parts.metrics)
+    shufflers = shufflers_of(config.shufflers, plan)
+    shuffle = None if plan.privacy.reports is None else OsEntropy()
+    limits = _commit_limits(plan, config)
+    commits = Commits(parts.log, parts.openings, parts.runtime, limits, parts.metrics, shuffle=shuffle)
     commits.start()
+    charges = Charges(plan, parts.store, parts.runtime)
     gateway = Gateway(
         plan,
         openings=parts.openings,
@@ -69,6 +82,13 @@ def front_of(plan: Plan, config: Config, clients: ClientDirectory, parts: FrontP
         runtime=parts.runtime,
         metrics=parts.metrics,
         pending_entries_max=config.pending_entries_max,
+        submissions=submissions_of(
+            plan,
+            limits=RateLimits(config.client_rate, config.client_burst),
+            shufflers=shufflers,
+            runtime=parts.runtime,
+        ),
+        charges=None if plan.privacy.local is None else charges,
     )
     reception = Reception(
         plan,
@@ -78,11 +98,28 @@ def front_of(plan: Plan, config: Config, clients: ClientDirectory, parts: FrontP
         runtime=parts.runtime,
         in_flight_max=config.in_flight_max,
     )
-    secure = plan.privacy.cohort is not None
-    return Front(gateway, reception, _sums_of(plan, config, clients, commits, parts) if secure else None)
+    large = LargeDeltas(
+        gateway,
+        runtime=parts.runtime,
+        delta_bytes_max=plan.upload_bytes_max,
+        held_bytes_max=config.pending_bytes_max,
+    )
+    collection = Collection(
+        gateway,
+        reception,
+        large=large,
+        runtime=parts.runtime,
+        metrics=parts.metrics,
+        sessions_max=config.sessions_max,
+    )
+    if plan.privacy.cohort is None:
+        return Front(gateway, reception, collection, None)
+    return Front(gateway, reception, collection, _sums_of(plan, config, clients, commits, charges, parts))
 
 
-def _sums_of(plan: Plan, config: Config, clients: ClientDirectory, commits: Commits, parts: FrontParts) -> SecureSums:
+def _sums_of(
+    plan: Plan, config: Config, clients: ClientDirectory, commits: Commits, charges: Charges, parts: FrontParts
+) -> SecureSums:
     settings = RoundSettings(config.secure_step_s, config.secure_upload_s, config.manual)
     settings.check(plan)
     running = Running(
@@ -94,12 +131,13 @@ def _sums_of(plan: Plan, config: Config, clients: ClientDirectory, commits: Comm
         settings=settings,
         directory=clients.directory,
     )
-    return SecureSums(plan, SumsPorts(parts.openings, parts.store, parts.runtime), running, clients.directory)
+    return SecureSums(plan, SumsPorts(parts.openings, charges, parts.runtime), running, clients.directory)
 
 
 def _commit_limits(plan: Plan, config: Config) -> CommitLimits:
-    # A cohort's sum is one entry: were it larger than all that may wait, it would never get into the log.
-    least = 0 if plan.privacy.cohort is None else 2 * plan.words.bytes + _ENVELOPE_BYTES
+    # Were one entry larger than all that may wait, it would never get into the log.
+    largest = plan.upload_bytes_max if plan.privacy.cohort is None else plan.words.bytes
+    least = 0 if plan.privacy.mode == CENTRAL else 2 * largest + _ENVELOPE_BYTES
     return CommitLimits(
         pending_entries_max=config.pending_entries_max,
         pending_bytes_max=max(config.pending_bytes_max, least),

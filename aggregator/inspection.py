@@ -1,12 +1,13 @@
 """What a gateway reads of packed deltas, many at once where compiled loops run (:mod:`hushsum.delta_batch`)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from aggregator.refusals import RefusedError, wrong_plan
 from hushsum.delta import Delta, DeltaId, read_header
 from hushsum.delta_batch import reader_of
 from hushsum.errors import DeltaError, Reason
+from hushsum.local import batches, silo
 from hushsum.plan import Plan
 
 
@@ -34,6 +35,7 @@ class Inspection:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._reader = reader_of(plan)
+        self._check = _check_of(plan) if self._reader is None else self._reader.check
 
     def see(self, deltas: Sequence[bytes]) -> Sequence[Seen | None]:
         """Each delta that passes every check of :meth:`hushsum.delta.Delta.unpack`; None: it may break one of them."""
@@ -61,8 +63,8 @@ class Inspection:
             DeltaError: ``too_large``, or as :func:`hushsum.delta.read_header`.
             RefusedError: It is of another plan.
         """
-        if len(data) > self._plan.delta_bytes_max:
-            raise DeltaError(Reason.TOO_LARGE, f"{len(data)} bytes, expected at most {self._plan.delta_bytes_max}")
+        if len(data) > self._plan.upload_bytes_max:
+            raise DeltaError(Reason.TOO_LARGE, f"{len(data)} bytes, expected at most {self._plan.upload_bytes_max}")
         header = read_header(data)
         for named in (plan_id, header.plan_id):
             if named != self._plan.id:
@@ -70,12 +72,27 @@ class Inspection:
         return Seen(header.id, header.window, None)
 
     def records(self, data: bytes) -> int:
-        """The records of one delta, after the same checks.
+        """The records of one delta, or the reports of a batch, after the same checks; 0 of a noised whole delta.
 
         Raises:
             DeltaError: The first that it breaks.
         """
-        return Delta.unpack(data, self._plan).records if self._reader is None else self._reader.check(data)
+        return self._check(data)
+
+
+def _check_of(plan: Plan) -> Callable[[bytes], int]:
+    """Every check of a packed delta that needs only the plan; gives the number of its records, where it says one."""
+    local = plan.privacy.local
+    if local is None:
+        return lambda data: Delta.unpack(data, plan).records
+    if local.reports:
+        return lambda data: len(batches.unpack(data, plan).reports)
+
+    def check_noised(data: bytes) -> int:
+        silo.unpack(data, plan)
+        return 0
+
+    return check_noised
 
 
 def id_in(data: bytes) -> DeltaId | None:

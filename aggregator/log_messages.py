@@ -43,7 +43,7 @@ class LogMessages(Protocol):
 
         Args:
             partition: The one that all of them belong to.
-            entries: 1 to 65,536; deltas and cohort sums, or seals, never both.
+            entries: 1 to 65,536; deltas, cohort sums and batches of reports, or seals, never both.
             seals: Which.
         """
 
@@ -98,7 +98,7 @@ class SignedMessages:
     Args:
         plan_id: Whose log it is: a message of another plan's is refused.
         directory: Which keys are believed, and for what.
-        gateway: This process's key for deltas and cohort sums; None where it writes none.
+        gateway: This process's key for all but seals; None where it writes none.
         releaser: Its key for seals; None where it writes none.
         producers: Whether the directory's producers may write here; what they sign is unsigned where they may not.
 

@@ -10,18 +10,22 @@ from aggregator.errors import ConfigError
 from aggregator.ports import Store
 from hushsum.errors import PlanError
 from hushsum.plan import Plan
+from hushsum.signed_plan import SignedPlan, signature_file
 
 
 async def plan_of(path: Path, store: Store) -> Plan:
     """The plan of a file: ``plan.json`` as it is; ``plan.toml`` as it was made at the first start with this store.
 
     Raises:
-        ConfigError: The file cannot be read, or declares other fields than the stored plan of its name.
-        PlanError: It is no plan.
+        ConfigError: The file, or that of its signature, cannot be read; or it declares other fields than the stored
+            plan of its name.
+        PlanError: It is no plan, or the signature beside it is another plan's or none.
     """
     data = _read(path)
     if data.lstrip().startswith(b"{"):
-        return Plan.from_bytes(data)
+        plan = Plan.from_bytes(data)
+        signature_of(path, plan)
+        return plan
     declared = _declared(path, data)
     name = declared.get("name")
     stored = await store.plan_named(name) if isinstance(name, str) else None
@@ -34,6 +38,19 @@ async def plan_of(path: Path, store: Store) -> Plan:
             "A plan never changes: undo this, or give the new one another name"
         )
     return stored
+
+
+def signature_of(path: Path, plan: Plan) -> SignedPlan | None:
+    """The plan with the signature in the file beside its own, ``plan.json.sig``; None where there is none.
+
+    Raises:
+        ConfigError: It cannot be read.
+        PlanError: It is another plan's, or no signature.
+    """
+    try:
+        return SignedPlan.beside(path, plan.bundle)
+    except OSError as error:
+        raise ConfigError(f"plan: {signature_file(path)} cannot be read: {error.strerror}") from error
 
 
 def check_size(plan: Plan, counters_max: int) -> None:

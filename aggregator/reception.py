@@ -73,16 +73,18 @@ class Reception:
             oldest_window=oldest,
             newest_window=newest,
             in_flight_max=self.in_flight_max,
-            delta_bytes_max=self.plan.delta_bytes_max,
+            delta_bytes_max=self.plan.upload_bytes_max,
         )
 
     async def verdicts(self, client_id: str, plan_id: bytes, ids: list[DeltaId]) -> list[Answer]:
-        """What the fold remembers of a client's own ids.
+        """What the fold remembers of a client's own ids; nothing where reports are anonymous, and nobody's own.
 
         Raises:
             RefusedError: Another plan.
         """
         check_plan(plan_id, self.plan)
+        if self.plan.privacy.reports is not None:
+            return [Answer(delta_id, Status.UNKNOWN) for delta_id in ids]
         return [await self._verdict(client_id, delta_id) for delta_id in ids]
 
     async def _verdict(self, client_id: str, delta_id: DeltaId) -> Answer:

@@ -14,12 +14,12 @@ from hushsum.plan import Plan
 from hushsum.privacy.guarantee import SECURE
 from hushsum.sketch import Sketch
 
-_ENTRY_SPARE_BYTES: Final = 1024  # around a delta or a sum: client id or round, times, versions
+_ENTRY_SPARE_BYTES: Final = 1024  # around a delta, a sum or reports: client id or round, times, versions
 
 
 def entry_bytes_max(plan: Plan) -> int:
     """Of one entry of this plan's log, encoded: what every limit on messages follows from."""
-    body = plan.words.bytes if plan.privacy.mode == SECURE else plan.delta_bytes_max
+    body = plan.words.bytes if plan.privacy.mode == SECURE else plan.upload_bytes_max
     return body + _ENTRY_SPARE_BYTES
 
 
@@ -93,9 +93,10 @@ class SealedWindow:
     """What the folds have made of a sealed window, over all partitions: exact.
 
     Attributes:
-        sketch: Its sum. Of a secure plan it is noised already, so that no counter need be what records can come to.
-        clients: How many are in it; 0 where the plan gives nobody a reason to count them. Of a secure plan: how many
-            clients' vectors, and so shares of noise.
+        sketch: Its sum. Of a secure or local plan it is noised already, so that no counter need be what records can
+            come to.
+        clients: How many are in it; 0 where the plan gives nobody a reason to count them, and of reports, which are
+            nobody's. Of a secure plan: how many clients' vectors, and so shares of noise; of form ``silo`` likewise.
         cohorts: How many sums of cohorts it is; 0 unless the plan is secure.
     """
 

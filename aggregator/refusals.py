@@ -10,6 +10,8 @@ from hushsum_proto.answers import Answer, Refusal, ServiceReason, Status
 
 RETRY_AFTER_MS: Final = 200
 FAILED: Final = "the service failed; its journal says why"
+NOT_YET: Final = "what became of it is not known yet"
+NOT_CHARGED: Final = "the ledger cannot be asked now, and pays for a window before anything of it is taken"
 
 
 class RefusedError(AggregatorError):
@@ -57,6 +59,24 @@ def overloaded(detail: str) -> RefusedError:
     return RefusedError(Refusal.of(ServiceReason.OVERLOADED, detail, RETRY_AFTER_MS))
 
 
+def rate_limited(wait_ms: int | None) -> Refusal:
+    """A client that has sent more than it may.
+
+    Args:
+        wait_ms: As :meth:`aggregator.rate_limits.RateLimits.wait_ms` says it, above 0.
+    """
+    if wait_ms is None:
+        detail = "so many clients are ahead of their rates that no more are remembered"
+        return Refusal.of(ServiceReason.OVERLOADED, detail, RETRY_AFTER_MS)
+    detail = f"more reports of this client than its rate and burst allow, expected the next in {wait_ms} ms"
+    return Refusal.of(ServiceReason.RATE_LIMITED, detail, wait_ms)
+
+
+def never_open() -> Refusal:
+    """A window that was skipped, or that the clock has not opened."""
+    return Refusal.of(ServiceReason.WINDOW_NOT_OPEN, "no gateway had the window open in its time", 1000)
+
+
 def shutting_down() -> Refusal:
     """This process is stopping."""
     return Refusal.of(ServiceReason.SHUTTING_DOWN, "this process is stopping; nothing was done", RETRY_AFTER_MS)
@@ -77,4 +97,6 @@ def of_fold(reason: Reason, delta_id: DeltaId, plan: Plan) -> Refusal:
     if reason is Reason.TOO_MANY_RECORDS:
         bound = plan.privacy.records_per_client
         return Refusal.of(reason, f"more records of this client in this window than the plan's bound of {bound}")
+    if reason is Reason.SECOND_DELTA:
+        return Refusal.of(reason, "another delta of this client is counted in this window, expected one a window")
     return Refusal.of(reason, "refused when it was folded")

@@ -32,6 +32,7 @@ from hushsum.entropy import Entropy, KeyedEntropy
 from hushsum.errors import BudgetError
 from hushsum.plan import Plan
 from hushsum.privacy.event import TUMBLING, Spend
+from hushsum.privacy.guarantee import CENTRAL
 from hushsum.releases import spend_of
 from hushsum_proto.convert import entry_to_bytes
 from hushsum_proto.entries import SealEntry
@@ -250,7 +251,7 @@ class Releaser:
     async def _spend(self, outcome: StoredOutcome) -> Spend:
         """What an outcome was charged: no more is proved by its receipt."""
         plan, kind, window = self._plan, outcome.kind, outcome.window
-        if plan.privacy.cohort is None:
+        if plan.privacy.mode == CENTRAL:
             return spend_of(plan, kind=kind, window=window, withheld=outcome.withheld)
         unspent = spend_of(plan, kind=kind, window=window, entered=False)
         entered = unspent not in (await self._store.account(plan.privacy.population)).spends

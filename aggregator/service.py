@@ -20,7 +20,7 @@ from aggregator.leadership import Leadership, LeaseSettings
 from aggregator.metrics import Metrics, MetricsPage
 from aggregator.observers import Observers
 from aggregator.openings import Openings
-from aggregator.plan_source import check_size, plan_of
+from aggregator.plan_source import check_size, plan_of, signature_of
 from aggregator.ports import Log, Runtime, Store
 from aggregator.receipts_file import NoReceipts
 from aggregator.releaser import ReleaserPorts
@@ -175,11 +175,8 @@ class Service:
         if self.sums is not None:
             self._supervision.forever("secure sums", self.sums.run)
             self._supervision.at_the_end("secure sums", self.sums.finish, self.config.stop_s)
-        most, runtime = self.config.sessions_max, self.runtime
-        return (
-            Collection(self.gateway, front.reception, runtime=runtime, metrics=self.metrics, sessions_max=most),
-            SecureSumService(self.sums, clients.toml, runtime=runtime, streams_max=streams_of(self.plan, most)),
-        )
+        most = streams_of(self.plan, self.config.sessions_max)
+        return front.collection, SecureSumService(self.sums, clients.toml, runtime=self.runtime, streams_max=most)
 
     async def _leadership(self, backends: Backends, folds: Folds) -> Leadership:
         """In a role that releases nothing it is never started: it then says which process releases."""
@@ -284,9 +281,12 @@ async def running(
         metrics = Metrics(step=KAFKA_STEP if config.log == "kafka" else 1)
         backends = Backends(config, folder, runtime, metrics, stack)
         store = await backends.store()
+        assert config.plan is not None, "required in every role but the shuffler's"
         plan = await plan_of(config.plan, store)
         check_size(plan, config.counters_max)
         await store.register(plan, config.partitions, plan.window.index_at(runtime.now_ms()))
+        if (signed := signature_of(config.plan, plan)) is not None:
+            await store.keep_plan_signature(signed)
         log = await backends.log(plan)
         service = Service(config, plan, wrap_log(log), store, runtime, metrics)
         await service.run(stack, backends, folder)

@@ -9,6 +9,7 @@ from aggregator.errors import AggregatorError
 from aggregator.journal import journal
 from aggregator.ports import SystemRuntime
 from aggregator.service import running
+from aggregator.shuffler.service import running as shuffling
 
 _journal = journal("service")
 
@@ -33,7 +34,8 @@ async def serve(config: Config) -> None:
     loop.set_exception_handler(_told_by_nobody)
     runtime = SystemRuntime()
     try:
-        async with running(config, runtime) as service:
+        begin = shuffling if config.role == "shuffler" else running
+        async with begin(config, runtime) as service:
             starting = None
             stop = runtime.spawn(_wait(asked), "signals")
             failure = runtime.spawn(service.failed(), "failure")

@@ -8,6 +8,7 @@ from hushsum.entropy import Entropy
 from hushsum.plan import Plan
 from hushsum.privacy.account import Account
 from hushsum.privacy.event import Spend
+from hushsum.signed_plan import SignedPlan
 
 
 class Store(Protocol):
@@ -33,6 +34,16 @@ class Store(Protocol):
 
     async def plan_named(self, name: str) -> Plan | None:
         """The stored plan of that name: what a ``plan.toml`` became at the first start."""
+
+    async def keep_plan_signature(self, signed: SignedPlan) -> None:
+        """Stores the signature of a registered plan, in place of an earlier one; nobody has verified it here.
+
+        Raises:
+            StoreError: The plan is not registered.
+        """
+
+    async def signed_plan(self, plan_id: bytes) -> SignedPlan | None:
+        """The plan of an id with the signature that was kept of it; None where there is none."""
 
     async def open_windows(self, plan_id: bytes, first: int, last: int) -> None:
         """Records the fact that a gateway had these windows open (those that exist already stay as they are)."""
@@ -129,7 +140,9 @@ class Store(Protocol):
         """
 
     async def charge_collection(self, plan: Plan, window: int) -> None:
-        """Charges what a window of a secure plan costs, before the first submission to it is taken (PRIVACY: ledger).
+        """Charges what a window of a secure or local plan costs, before the first submission to it is taken.
+
+        That is where these spend privacy (PRIVACY: ledger): what was taken was noised by its client, and is out.
 
         One transaction. Charged once, whoever asks how often; what was charged stays, whatever is collected. It needs
         no fence: every gateway asks before it takes anything.
@@ -137,7 +150,7 @@ class Store(Protocol):
         Raises:
             BudgetError: The ledger's limits do not allow it: nothing may be collected for the window.
             WindowOrderError: The window is not open: not yet, or not any more.
-            StoreError: The plan is not secure, or not registered.
+            StoreError: The plan is central, or not registered.
         """
 
     async def reserve_outcome(
@@ -146,8 +159,8 @@ class Store(Protocol):
         """Charges what a release of the window costs, and fixes the key of all randomness of its outcome.
 
         One transaction, before anything is drawn or decided; what it writes has the same size whatever was collected.
-        Asked again, by whomever, it gives back the same key and charges nothing. A window of a
-        secure plan costs nothing here: :meth:`charge_collection` has charged it, or nobody came, and it spends nothing.
+        Asked again, by whomever, it gives back the same key and charges nothing. A window of a secure or local plan
+        costs nothing here: :meth:`charge_collection` has charged it, or nobody came, and it spends nothing.
 
         Args:
             plan: Whose window it is.
@@ -172,7 +185,8 @@ class Store(Protocol):
     ) -> None:
         """Stores a reserved outcome (``committed``), erases its key, marks its window's state: one transaction.
 
-        The charge of a withheld window becomes that of its test alone. No window of a secure plan is withheld.
+        The charge of a withheld window becomes that of its test alone; that of a local plan stays what it is, for its
+        submissions were accepted: they have left the devices. No window of a secure plan is withheld.
 
         Raises:
             OutcomeExistsError: The window has its outcome.

@@ -10,6 +10,7 @@ from edge_client.client import EdgeClient
 from edge_client.config import Config
 from edge_client.errors import (
     AbsentWarning,
+    AccountError,
     ClientStateError,
     ClockWarning,
     DroppedRecordsWarning,
@@ -36,6 +37,7 @@ from edge_client.tallies import Tallies
 
 __all__ = [
     "AbsentWarning",
+    "AccountError",
     "ClientStateError",
     "ClockWarning",
     "Config",

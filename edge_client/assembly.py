@@ -1,28 +1,34 @@
 """What a running client is made of, put together from its spool, its plan and what it was given."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from edge_client.config import Config
-from edge_client.first_contact import fetch_plan, stored_plan
-from edge_client.lanes import presence_stream
+from edge_client.books import Books
+from edge_client.config import LARGE_BYTES, Config
+from edge_client.first_contact import Waits, meet
+from edge_client.lanes import BatchIds, presence_stream
 from edge_client.policy import Policy
 from edge_client.ports import Runtime
 from edge_client.presence import Presence
+from edge_client.reports import Randomising
 from edge_client.secure.attempt import Parts
 from edge_client.secure.member import Fetching, member_of
 from edge_client.secure.rounds import Rounds
 from edge_client.secure.submitter import Submitter
 from edge_client.session import Session
+from edge_client.silo.submissions import Submissions
+from edge_client.silo.submitter import SiloSubmitter
 from edge_client.spool import Spool
 from edge_client.spool_writer import SpoolWriter
 from edge_client.tallies import Sends
-from edge_client.transport_grpc import GrpcTransport
+from edge_client.transport_grpc import GrpcTransport, large_s
+from edge_client.turns.taker import Taker
+from edge_client.turns.turns import Turns
 from edge_client.uplink import Uplink, Wiring
 from hushsum.delta import shows_presence
 from hushsum.entropy import Entropy, OsEntropy
 from hushsum.plan import Plan
-from hushsum.privacy.guarantee import SECURE
+from hushsum.privacy.guarantee import CENTRAL, SECURE
 from hushsum.signatures import SigningKey
 from hushsum_proto.answers import Answer
 
@@ -53,14 +59,15 @@ class Assembly:
     """A client's parts.
 
     Attributes:
-        met: The service was met a moment ago: for its plan.
+        met: The service was met a moment ago, for the plan of an empty spool.
         spool: Where everything waits.
         plan: That is contributed to.
         writer: Through which deltas come into the spool.
         uplink: What sends them, and owns the client's tasks.
         presence: Of a plan with public participation.
-        rounds: Of a plan with a secure sum.
-        submitter: Likewise.
+        books: What this device has spent, with a secure sum and in local mode.
+        randomising: Of a plan of reports.
+        taker: Of a plan with a secure sum, or of silos: what takes its turns.
     """
 
     met: bool
@@ -69,13 +76,25 @@ class Assembly:
     writer: SpoolWriter
     uplink: Uplink
     presence: Presence | None
-    rounds: Rounds | None
-    submitter: Submitter | None
+    books: Books | None
+    randomising: Randomising | None
+    taker: Taker | None
+
+    @property
+    def submitter(self) -> Submitter | None:
+        """Of a plan with a secure sum: what takes part in its rounds."""
+        return self.taker if isinstance(self.taker, Submitter) else None
 
     @property
     def sends(self) -> Sends:
         """What was written to connections."""
         return self.uplink.sends if self.submitter is None else self.submitter.sends
+
+    def told(self, answer: Answer, withdrawn: int) -> int:
+        """Hears each definitive answer; how many deltas it is to be told of, if it is a refusal."""
+        if isinstance(self.taker, SiloSubmitter):
+            self.taker.told(answer)
+        return withdrawn if self.presence is not None and self.presence.took(answer) else 1
 
     async def begin(self) -> None:
         """Shows that the client takes part, before any of the records in the spool, and connects.
@@ -85,23 +104,23 @@ class Assembly:
         """
         if self.presence is not None:
             await self.presence.begin()
-        if self.submitter is not None:
-            await self.submitter.begin()
-        elif not self.met:
+        if self.taker is not None:
+            await self.taker.begin()
+        if self.submitter is None and not self.met:
             self.uplink.begin()
 
     async def caught_up(self) -> None:
         """Returns once a window that has just begun was looked at."""
         if self.presence is not None:
             await self.presence.caught_up()
-        if self.submitter is not None:
-            await self.submitter.caught_up()
+        if self.taker is not None:
+            await self.taker.caught_up()
 
     async def flush(self, timeout_s: float | None) -> None:
         """Returns once all has a definitive answer (see :meth:`edge_client.EdgeClient.flush`)."""
         await self.uplink.answered(timeout_s)
-        if self.submitter is not None:
-            await self.submitter.flush(timeout_s)
+        if self.taker is not None:
+            await self.taker.flush(timeout_s)
 
     async def finished(self, timeout_s: float) -> None:
         """Returns once what is under way has its answer; nothing new is begun.
@@ -110,8 +129,8 @@ class Assembly:
             FlushTimeoutError: Not within the time.
         """
         await self.uplink.answered(timeout_s)
-        if self.submitter is not None:
-            await self.submitter.finished(timeout_s)
+        if self.taker is not None:
+            await self.taker.finished(timeout_s)
 
 
 async def assemble(spool: Spool, given: Given, note: Callable[[Answer, int], None]) -> Assembly:
@@ -124,30 +143,68 @@ async def assemble(spool: Spool, given: Given, note: Callable[[Answer, int], Non
     """
     runtime, config = given.runtime, given.config
     transport = GrpcTransport(given.target, spool.client_id, config)
-    stored = await runtime.blocking(stored_plan, spool)
-    plan = stored or await fetch_plan(transport, runtime, config, given.entropy)
-    given.policy.check(plan)
-    if stored is None:
-        await runtime.blocking(spool.keep_plan, plan.bundle)
-    rounds = await runtime.blocking(Rounds, spool, plan) if plan.privacy.mode == SECURE else None
+    met = await meet(spool, given.policy, transport, Waits(runtime, config, given.entropy))
+    plan = met.plan
+    kept = await runtime.blocking(_kept, spool, plan)
     session = Session(
-        config=config,
+        config=_sending(config, plan),
         plan_id=plan.id,
         stream=spool.stream,
         lateness_ms=plan.window.lateness_ms,
         unanswered=await runtime.blocking(spool.unanswered),
         entropy=given.entropy,
         kept=int(shows_presence(plan)),
+        ids=kept.ids,
     )
     writer = SpoolWriter(spool, runtime, config.commits_max)
-    uplink = Uplink(session, Wiring(spool, writer, transport, runtime, plan.id, note))
-    presence = submitter = None
+    wiring = Wiring(spool, writer, transport, runtime, plan.id, note, batches=kept.randomising is not None)
+    uplink = Uplink(session, wiring)
+    presence: Presence | None = None
+    taker: Taker | None = None
     if shows_presence(plan):
         await runtime.blocking(spool.keep_presences)
         presence = Presence(plan, presence_stream(spool.stream), writer, uplink, runtime)
-    if rounds is not None:
-        submitter = await _submitter(spool.client_id, plan, rounds, given, transport=transport, uplink=uplink)
-    return Assembly(stored is None, spool, plan, writer, uplink, presence, rounds, submitter)
+    if isinstance(kept.turns, Rounds):
+        taker = await _submitter(spool.client_id, plan, kept.turns, given, transport=transport, uplink=uplink)
+    elif isinstance(kept.turns, Submissions):
+        waits = Waits(runtime, config, given.entropy)
+        taker = await runtime.blocking(SiloSubmitter, plan, kept.turns, writer, uplink, waits)
+    return Assembly(met.first, spool, plan, writer, uplink, presence, kept.books, kept.randomising, taker)
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """What a plan's mode needs of its spool."""
+
+    books: Books | None = None
+    turns: Turns | None = None
+    randomising: Randomising | None = None
+    ids: BatchIds | None = None
+
+
+def _kept(spool: Spool, plan: Plan) -> _Kept:
+    if plan.privacy.mode == CENTRAL:
+        return _Kept()
+    spool.keep_rounds()
+    books = spool.keep_books(plan)
+    if plan.privacy.mode == SECURE:
+        return _Kept(books, Rounds(spool, plan, books))
+    local = plan.privacy.local
+    assert local is not None, "mode 'local' has a form"
+    if not local.reports:
+        return _Kept(books, Submissions(spool, plan, books))
+    # Reports, their streams and the memo's secret are the operating system's, whatever the jitter is drawn from.
+    secret = spool.keep_memo(OsEntropy()) if local.memoise else None
+    return _Kept(books, None, Randomising(plan, secret), BatchIds(spool.streams()))
+
+
+def _sending(config: Config, plan: Plan) -> Config:
+    """How deltas are sent: one that is too large for a stream's message goes in a call of its own, and takes longer."""
+    local = plan.privacy.local
+    if local is None or local.reports or plan.upload_bytes_max <= LARGE_BYTES:
+        return config
+    longest_s = config.call_timeout_s + large_s(plan.upload_bytes_max)
+    return replace(config, unary=True, answer_wait_s=max(config.answer_wait_s, 2 * longest_s))
 
 
 async def _submitter(

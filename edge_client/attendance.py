@@ -34,7 +34,8 @@ _EARLY: Final = 3  # by the service's clock; another one is bound when this devi
 
 _COUNTED: Final = frozenset({Status.ACKNOWLEDGED.value, Status.COUNTED.value})
 _TOO_EARLY: Final = answer_name(Status.REFUSED, Reason.WINDOW_IN_FUTURE)
-_HEADER_BYTES: Final = 64  # no delta's header is longer
+#: No delta's header is longer.
+HEADER_BYTES: Final = 64
 _WINDOWS_KEPT: Final = 1024  # before those of now: a clock that is set back finds where this client has been
 
 
@@ -50,7 +51,7 @@ class Holdings:
         """Those of all deltas in the file."""
         holdings = cls()
         query = "SELECT sequence, substr(bytes, 1, ?) FROM deltas WHERE sequence >= 0 ORDER BY sequence"
-        for sequence, head in rows(query, (_HEADER_BYTES,)):
+        for sequence, head in rows(query, (HEADER_BYTES,)):
             holdings.note(read_header(bytes(head)).window, range(sequence, sequence + 1))
         return holdings
 

@@ -9,12 +9,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from edge_client.draft import Add, Unbound
+from edge_client.changes import Add, Unbound
 from edge_client.errors import EventTimeError
+from edge_client.reports import Randomising
 from hushsum.delta import Delta, DeltaId, encode_all, shows_presence
 from hushsum.families import SetRecords, vector_rows
 from hushsum.plan import Plan
-from hushsum.privacy.guarantee import SECURE
+from hushsum.privacy.guarantee import CENTRAL
 
 _TIME_MS_MAX: Final = 2**53 - 1
 _NO_ID: Final = DeltaId(0, 0)  # stands in until the spool gives the real one
@@ -33,8 +34,10 @@ class Batch:
     dropped: int
 
 
-def split(plan: Plan, records: Any, window: int, labels: object = None) -> Batch:
-    """Hashes records, or one record, into as few deltas as the plan's limits allow.
+def split(
+    plan: Plan, records: Any, window: int, labels: object = None, randomising: Randomising | None = None
+) -> Batch:
+    """Hashes records, or one record, into as few deltas as the plan's limits allow; or into reports.
 
     Args:
         plan: What is collected.
@@ -42,16 +45,20 @@ def split(plan: Plan, records: Any, window: int, labels: object = None) -> Batch
             Sets: n integer arrays, one of them alone, or a scipy CSR matrix.
         window: Of all of them.
         labels: For a plan with classes: n of them, or one for one record.
+        randomising: How records become reports, for a plan of reports.
 
     Raises:
         RecordError: An array of another type or dimension, or labels of another number.
     """
+    if randomising is not None:
+        addition = randomising.addition(_several(plan, records), window, labels)
+        return Batch(addition, addition.dropped)
     deltas, dropped = encode_all(plan, _several(plan, records), window=window, id=_NO_ID, labels=labels)
     unbound = tuple(Unbound(delta.records, partial(_pack, delta, plan)) for delta in deltas)
-    secure = plan.privacy.mode == SECURE
+    at_home = plan.privacy.mode != CENTRAL
     # No bound for unit record: whether there is room would depend on one record, and decide about the others.
     records_max = plan.privacy.records_per_client
-    addition = Add(window, unbound, dropped, records_max, attended=shows_presence(plan), pending=secure)
+    addition = Add(window, unbound, dropped, records_max, attended=shows_presence(plan), pending=at_home)
     return Batch(addition, dropped)
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import Final
 
+from edge_client.changes import Bound
 from edge_client.config import SEQUENCE_WINDOW
-from edge_client.draft import Bound
 from edge_client.errors import SpoolError
 from edge_client.ports import Runtime
 from edge_client.spool import Spool

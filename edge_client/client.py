@@ -11,8 +11,8 @@ from typing import Any, Self
 
 from edge_client.assembly import Assembly, Given, assemble
 from edge_client.batches import Batch, copied, split, time_in_ms
+from edge_client.changes import packed
 from edge_client.config import Config
-from edge_client.draft import packed
 from edge_client.errors import AbsentWarning, ClientStateError, DroppedRecordsWarning, FlushTimeoutError
 from edge_client.policy import Policy
 from edge_client.ports import Runtime, SystemRuntime
@@ -42,9 +42,16 @@ class EdgeClient:
     (:mod:`edge_client.presence`, which says what remains visible); its records of other windows are left out.
 
     With a secure sum nothing leaves this device but its window's vector, noised and masked, once a window in which it
-    runs and soon after that window's end, records or none (:mod:`edge_client.secure.participation`). Until then the
+    runs and soon after that window's end, records or none (:mod:`edge_client.turns.participation`). Until then the
     records wait in the spool. The window is charged to this device's own account before the vector leaves, and a vector
     that was sent is never sent again, whatever the service says.
+
+    In local mode nobody is trusted with what leaves the device. With the form ``silo`` that is one noised sum a window
+    in which it runs, soon after the window's end, records or none; until then the records wait in the spool
+    (:mod:`edge_client.silo.submitter`). With the form ``report`` it is one randomised report for each record, at once,
+    in batches that carry nothing of this client (:mod:`edge_client.reports`), and the spool keeps reports alone. Either
+    way a window is charged to this device's own account in the transaction that fixes what is sent; that is sent again
+    in the same bytes, and never drawn anew, whatever the service says.
 
     Args:
         target: ``host:port`` of the service.
@@ -146,7 +153,8 @@ class EdgeClient:
     def stream(self) -> int:
         """The stream number of its deltas with records; with the sequence numbers from 0 on, these are their ids.
 
-        Presences have a stream of their own (``lanes``).
+        Presences have a stream of their own (``lanes``), and so has each batch of reports: there this number never
+        leaves the device.
         """
         return self._started().spool.stream
 
@@ -163,9 +171,12 @@ class EdgeClient:
 
     @property
     def account(self) -> Account | None:
-        """What this device has spent by secure sums, and may still spend, by its own books; None for other plans."""
-        rounds = self._started().rounds
-        return None if rounds is None else rounds.account
+        """What this device has spent, and may still spend, by its own books: with secure sums and in local mode.
+
+        None for plans of mode ``central``, under which the service spends.
+        """
+        books = self._started().books
+        return None if books is None else books.account
 
     @property
     def standing(self) -> Standing | None:
@@ -188,13 +199,15 @@ class EdgeClient:
         Args:
             records: (n, d), or (d,) for one; floats or integers. Sets: n integer arrays, one alone, or a scipy CSR
                 matrix. A record that cannot be used (NaN, infinity, an empty or unsorted set, an unknown label) is
-                left out alone, with a :class:`DroppedRecordsWarning`.
+                left out alone, with a :class:`DroppedRecordsWarning`. Under a plan of reports it sends one that is
+                uniformly random, which counts towards a bound of records: its absence would show.
             time: Event time of the whole batch: ms since 1970 UTC, or an aware datetime. None is this device's clock.
             labels: For a plan with classes: n strings, one a record, or one for one record.
 
         Raises:
             RecordError: The array cannot be used at all.
             ContributionError: Unit ``client``: more records than are left to this client in the window.
+            AccountError: Of reports: this device's own account does not pay for the window.
             EventTimeError: The time is neither whole milliseconds nor an aware datetime.
             SpoolError: The spool cannot be written, or is full.
             SessionRefusedError: The service has ended the session for good.
@@ -204,17 +217,18 @@ class EdgeClient:
         mine = copied(records)  # the caller may reuse its array
         given = None if labels is None else label_list(labels)
         await parts.caught_up()
-        batch = await self._runtime.computing(_hashed, parts.plan, mine, parts.plan.window.index_at(now_ms), given)
+        window = parts.plan.window.index_at(now_ms)
+        batch = await self._runtime.computing(_hashed, parts, mine, window, given)
         if batch.dropped:
             what = f"{batch.dropped} unusable records were left out, {batch.addition.records} were added"
             warnings.warn(what, DroppedRecordsWarning, stacklevel=2)
-        if not (batch.dropped or batch.addition.deltas):
+        if not (batch.dropped or batch.addition.contributed):
             return
         self._working()  # it may have ended in the meantime
         bound = parts.writer.put(batch.addition)
         if not batch.addition.pending:
             parts.uplink.expect(bound)
-        if not await asyncio.shield(bound) and batch.addition.deltas:
+        if not await asyncio.shield(bound) and batch.addition.contributed:
             where = f"window {batch.addition.window}, in which this client does not take part"
             warnings.warn(f"{batch.addition.records} records of {where}, were left out", AbsentWarning, stacklevel=2)
 
@@ -224,12 +238,12 @@ class EdgeClient:
         With a secure sum it **closes windows for this device**: it takes part now, not after their end, in every window
         that takes part at this moment, and waits until each is told. What is added to them afterwards is left out. The
         service sees when that happens: whether and when this is called must not depend on records, nor on whether there
-        are any.
+        are any. The same holds of a silo: it submits now for every such window, once and for all.
 
         Raises:
             RefusedError: Deltas were refused for good since the last flush that said so, or withdrawn unsent because
                 their window's presence was; it has the reasons.
-            NotCountedError: With a secure sum: windows since the last flush that said so are in no sum.
+            NotCountedError: With a secure sum, or of a silo: windows since the last flush that said so are in no sum.
             FlushTimeoutError: Not within the time; nothing is given up.
             SessionRefusedError: The service has ended the session for good.
         """
@@ -269,12 +283,11 @@ class EdgeClient:
         return parts
 
     def _note(self, answer: Answer, withdrawn: int) -> None:
-        presence = self._started().presence
-        self._untold.note(answer, withdrawn if presence is not None and presence.took(answer) else 1)
+        self._untold.note(answer, self._started().told(answer, withdrawn))
 
 
-def _hashed(plan: Plan, records: Any, window: int, labels: object) -> Batch:
-    batch = split(plan, records, window, labels)
+def _hashed(parts: Assembly, records: Any, window: int, labels: object) -> Batch:
+    batch = split(parts.plan, records, window, labels, parts.randomising)
     return replace(batch, addition=packed(batch.addition))
 
 

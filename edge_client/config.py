@@ -9,6 +9,9 @@ from edge_client.errors import SettingsError
 #: A sequence number this far above the lowest unanswered one is never sent (WIRE: ids and duplicates).
 SEQUENCE_WINDOW: Final = 64
 
+#: What is longer is sent in chunks of this, each delta in a call of its own.
+LARGE_BYTES: Final = 256 * 1024
+
 
 @dataclass(frozen=True)
 class Config:
@@ -26,7 +29,8 @@ class Config:
         answer_wait_s: A connection on which no answer came for so long is given up and made anew.
         keepalive_s: A ping after so much silence while a stream is open.
         commits_max: Adds and answers that share one transaction of the spool.
-        spool_bytes_max: Unanswered bytes that the spool may hold; an add beyond it is refused.
+        spool_bytes_max: Unanswered bytes that the spool may hold, and memoised reports with them; an add beyond it is
+            refused.
         own_connection: A TCP connection of its own; False shares one among the clients of a process.
         unary: Send each delta as a call of its own, where a network lets no stream through.
     """

@@ -1,103 +1,33 @@
-"""Changes to a spool, and how those of one transaction are put together before it begins."""
+"""How the changes of one transaction of a spool are put together before it begins."""
 
 import sqlite3
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Final
+from dataclasses import dataclass
 
 from edge_client.attendance import Attendance, Holdings, Rows
+from edge_client.books import Books, Charges
+from edge_client.changes import (
+    NO_ID,
+    TAKES_PART,
+    Add,
+    Attend,
+    Bound,
+    Change,
+    Remove,
+    Result,
+    Submit,
+    Unbound,
+)
 from edge_client.errors import SpoolFullError
 from edge_client.lanes import id_of, is_presence
-from edge_client.tallies import DELTAS, PRESENCES, RECORDS, RECORDS_ABSENT, RECORDS_DROPPED, WITHDRAWN
-from hushsum.delta import DeltaId, renumbered
+from edge_client.memo import REPORT_BYTES, Memo, Recalled
+from edge_client.submitted import Submitted
+from edge_client.tallies import DELTAS, PRESENCES, RECORDS, RECORDS_ABSENT, RECORDS_DROPPED, REPORTS, WITHDRAWN
+from hushsum.delta import DeltaId
 from hushsum.errors import ContributionError, HushsumError
 
-NO_ID: Final = DeltaId(0, 0)  # stands in until the spool gives the real one
-
-#: How this client stands to a window of a secure sum; stored, never reused.
-TAKES_PART: Final = 1
-SPENT: Final = 2  # its vector is on its way, or was
-OVER: Final = 3  # unspent: the window has passed
-UNPAID: Final = 4  # unspent: the device's account does not pay for it
-
-
-@dataclass(frozen=True)
-class Unbound:
-    """A delta that has no id yet: its number of records, and its bytes once it has one."""
-
-    records: int
-    pack: Callable[[DeltaId], bytes]
-
-
-@dataclass(frozen=True)
-class Add:
-    """A change: new deltas of one window.
-
-    Attributes:
-        window: Its index.
-        deltas: In the order in which they get their ids.
-        dropped: Records that were left out, to be counted.
-        records_max: The most records that this client may add to one window; None without such a bound.
-        attended: Only where this client's presence in the window stands; else the records are left out, and counted.
-        pending: Of a plan with a secure sum: the deltas get no ids and are never sent. They wait for the window's
-            round, where this client takes part in the window; else they are left out, as above.
-    """
-
-    window: int
-    deltas: tuple[Unbound, ...]
-    dropped: int
-    records_max: int | None
-    attended: bool = False
-    pending: bool = False
-
-    @property
-    def records(self) -> int:
-        """Usable records of all deltas."""
-        return sum(delta.records for delta in self.deltas)
-
-
-def packed(addition: Add) -> Add:
-    """The same with its deltas packed but for their ids, so that to bind them takes a transaction no time."""
-    deltas = tuple(Unbound(delta.records, partial(renumbered, delta.pack(NO_ID))) for delta in addition.deltas)
-    return replace(addition, deltas=deltas)
-
-
-@dataclass(frozen=True)
-class Attend:
-    """A change: this client takes part in these windows, where its presence in them does not stand already.
-
-    It is bound whatever else the spool holds: its limit on bytes is for records.
-    """
-
-    windows: range
-    pack: Callable[[int, DeltaId], bytes]
-
-
-@dataclass(frozen=True)
-class Remove:
-    """A change: a delta has its definitive answer, counted under this name.
-
-    With a presence that the service has not counted go the deltas of records of its window, unsent: they, too, would
-    show that this client takes part, and whether they do would depend on its records.
-    """
-
-    sequence: int
-    answer: str
-
-
-@dataclass(frozen=True)
-class Bound:
-    """A delta's bytes under its number (``lanes``), for ever."""
-
-    sequence: int
-    data: bytes
-
-
-Change = Add | Attend | Remove
-#: What was bound; for a removal, what was withdrawn with it, without its bytes.
-Result = tuple[Bound, ...] | HushsumError
+#: Values of changes are found here, too.
+__all__ = ["NO_ID", "Add", "Attend", "Bound", "Change", "Draft", "Level", "Remove", "Result", "Unbound", "write_counts"]
 
 
 @dataclass(frozen=True)
@@ -109,12 +39,14 @@ class Level:
         next_sequence: The number that the next delta gets.
         bytes: Of the deltas that it holds.
         bytes_max: That it may hold.
+        memo: Of the reports that it memoises, for good; they count towards what it may hold.
     """
 
     stream: int
     next_sequence: int
     bytes: int
     bytes_max: int
+    memo: int = 0
 
 
 class Draft:
@@ -124,12 +56,18 @@ class Draft:
         level: Where the spool stands.
         rows: What a query finds in the file.
         holdings: Where the deltas of records are in it, under public participation; unchanged before :meth:`note_in`.
+        books: What this device has spent, where it keeps books; likewise unchanged.
     """
 
-    def __init__(self, level: Level, rows: Rows, holdings: Holdings) -> None:
+    def __init__(self, level: Level, rows: Rows, holdings: Holdings, books: Books | None = None) -> None:
         self._level = level
         self._find = rows
         self._attendance = Attendance(rows, holdings)
+        self._charges = Charges(books)
+        self._submitted = Submitted(rows, self._charges)
+        self._memo = Memo(rows)
+        self._memo_bytes = level.memo
+        self._spends: list[tuple[int, bytes]] = []
         self._held: list[tuple[int, range]] = []
         self._rows: list[tuple[int, bytes]] = []
         self._removed: list[tuple[int]] = []
@@ -142,7 +80,7 @@ class Draft:
     @property
     def level(self) -> Level:
         """Where the spool stands once this is written."""
-        return Level(self._level.stream, self._next, self._bytes, self._level.bytes_max)
+        return Level(self._level.stream, self._next, self._bytes, self._level.bytes_max, self._memo_bytes)
 
     def take(self, change: Change) -> Result:
         """Notes a change and says what it bound, or why it is refused; a refused one leaves no trace."""
@@ -151,7 +89,7 @@ class Draft:
         if isinstance(change, Attend):
             return self._attend(change)
         try:
-            return self._add(change)
+            return self._submit(change) if isinstance(change, Submit) else self._add(change)
         except HushsumError as error:
             return error
 
@@ -159,6 +97,8 @@ class Draft:
         self._take_out(change.sequence)
         self.counts[change.answer] += 1
         if not is_presence(change.sequence):
+            if self._charges.submits:
+                self._submitted.answered(change.sequence, change.answer)
             return ()
         withdrawn = self._attendance.answered(change.sequence, change.answer)
         self._removed += [(sequence,) for sequence, _ in withdrawn]
@@ -178,6 +118,14 @@ class Draft:
         self.counts.update({PRESENCES: len(bound), DELTAS: len(bound)})
         return bound
 
+    def _submit(self, change: Submit) -> tuple[Bound, ...]:
+        self._submitted.take(change, self._next)
+        bound = (Bound(self._next, change.pack(DeltaId(self._level.stream, self._next))),)
+        self._keep(bound)
+        self._next += 1
+        self.counts.update({DELTAS: 1})
+        return bound
+
     def _keep(self, bound: tuple[Bound, ...]) -> None:
         self._rows += [(delta.sequence, delta.data) for delta in bound]
         self._bytes += sum(len(delta.data) for delta in bound)
@@ -191,22 +139,45 @@ class Draft:
             return self._pend(change)
         if change.attended and not self._attendance.stands(change.window):
             return self._leave_out(change)
+        if change.charged:
+            return self._report(change)
         contributed = self._contributed(change)
-        ids = (DeltaId(self._level.stream, self._next + offset) for offset in range(len(change.deltas)))
-        bound = tuple(Bound(id.sequence, delta.pack(id)) for id, delta in zip(ids, change.deltas, strict=True))
+        bound = self._bound(change.deltas)
         self._require_room(sum(len(delta.data) for delta in bound))
-        self._keep(bound)
         if change.attended and bound:
             self._held.append((change.window, range(self._next, self._next + len(bound))))
+        self._take_in(change, bound, contributed)
+        return bound
+
+    def _bound(self, deltas: tuple[Unbound, ...]) -> tuple[Bound, ...]:
+        ids = (DeltaId(self._level.stream, self._next + offset) for offset in range(len(deltas)))
+        return tuple(Bound(id.sequence, delta.pack(id)) for id, delta in zip(ids, deltas, strict=True))
+
+    def _take_in(self, change: Add, bound: tuple[Bound, ...], contributed: int | None) -> None:
+        self._keep(bound)
         self._next += len(bound)
         if contributed is not None:
             self._windows[change.window] = contributed
         self.counts.update({RECORDS: change.records, RECORDS_DROPPED: change.dropped, DELTAS: len(bound)})
+
+    def _report(self, change: Add) -> tuple[Bound, ...]:
+        """Batches of reports: with the first of a window its charge, and all of it or nothing."""
+        contributed = self._contributed(change)
+        recalled = None if change.drawn is None else self._memo.recall(change.window, change.drawn)
+        bound = self._bound(change.deltas if recalled is None else recalled.deltas)
+        self._require_room(sum(len(delta.data) for delta in bound), recalled)
+        if bound and not self._charges.holds(change.window):
+            self._spends.append((change.window, self._charges.charge(change.window).to_bytes()))
+        if recalled is not None:
+            self._memo.keep(change.window, recalled)
+            self._memo_bytes += REPORT_BYTES * len(recalled.fresh)
+        self._take_in(change, bound, contributed)
+        self.counts[REPORTS] += change.contributed
         return bound
 
     def _pend(self, change: Add) -> tuple[Bound, ...]:
         query = "SELECT count(*) FROM attempts WHERE window = ? AND state = ?"
-        if not self._number(query, change.window, TAKES_PART):
+        if self._submitted.holds(change.window) or not self._number(query, change.window, TAKES_PART):
             return self._leave_out(change)
         contributed = self._contributed(change)
         rows = [(change.window, delta.records, delta.pack(NO_ID)) for delta in change.deltas]
@@ -223,10 +194,12 @@ class Draft:
         self.counts.update({RECORDS_ABSENT: change.records, RECORDS_DROPPED: change.dropped})
         return ()
 
-    def _require_room(self, size: int) -> None:
-        if self._bytes + size > self._level.bytes_max:
+    def _require_room(self, size: int, recalled: Recalled | None = None) -> None:
+        memo = self._memo_bytes + (0 if recalled is None else REPORT_BYTES * len(recalled.fresh))
+        if self._bytes + size + memo > self._level.bytes_max:
             held = f"{self._bytes} unanswered bytes are in it, {size} came, {self._level.bytes_max} is the limit"
-            raise SpoolFullError(f"spool: {held} (spool_bytes_max); nothing of this batch was taken")
+            kept = f", {memo} are for reports that are memoised as long as the plan lives" if memo else ""
+            raise SpoolFullError(f"spool: {held} (spool_bytes_max){kept}; nothing of this batch was taken")
 
     def _contributed(self, change: Add) -> int | None:
         """This client's records of the window after the change; None without a bound."""
@@ -235,13 +208,13 @@ class Draft:
         before = self._windows.get(change.window)
         if before is None:
             before = self._number("SELECT records FROM contributions WHERE window = ?", change.window)
-        if before + change.records > change.records_max:
+        if before + change.contributed > change.records_max:
             left, limit = change.records_max - before, change.records_max
             raise ContributionError(
-                f"window {change.window}: got {change.records} records, expected at most {left}: the plan allows "
+                f"window {change.window}: got {change.contributed} records, expected at most {left}: the plan allows "
                 f"{limit} a client, {before} were added before; nothing of this batch was taken"
             )
-        return before + change.records
+        return before + change.contributed
 
     def write(self, database: sqlite3.Connection) -> None:
         """Writes what was noted; the caller holds a transaction."""
@@ -254,12 +227,18 @@ class Draft:
         )
         if self._pending:
             database.executemany("INSERT INTO pending (window, records, bytes) VALUES (?, ?, ?)", self._pending)
+        if self._spends:
+            query = "INSERT INTO rounds (window, round, fate, spend, upto) VALUES (?, x'', NULL, ?, 0)"
+            database.executemany(query, self._spends)
+        self._memo.write(database)
+        self._submitted.write(database, self.counts)
         write_counts(database, self.counts)
         self._attendance.write(database)
         database.execute("UPDATE next SET sequence = ?", (self._next,))
 
     def note_in(self, holdings: Holdings) -> None:
         """Notes what was written, once it is."""
+        self._charges.note_in()
         for window, numbers in self._held:
             holdings.note(window, numbers)
         holdings.forget(self._attendance.left)

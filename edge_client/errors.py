@@ -8,7 +8,8 @@ HushsumError
     │   ├── EventTimeError           an event time that is no time
     │   └── PolicyError              the plan asks for more than this device's policy allows
     ├── the device's
-    │   ├── NoPartError              it takes no part in a window's secure sum (any more)
+    │   ├── AccountError             its own account does not pay for a window
+    │   ├── NoPartError              it does not submit for a window (any more)
     │   └── SpoolError               the spool cannot be read or written, or belongs to somebody else
     │       ├── SpoolInUseError      another process, or another client of this one, holds it
     │       └── SpoolFullError       the limit on unanswered bytes is reached
@@ -31,7 +32,8 @@ UserWarning
 
 from collections.abc import Mapping
 
-from hushsum.errors import HushsumError
+from hushsum.errors import BudgetError, HushsumError
+from hushsum.privacy.relation import Cost
 
 
 class EdgeError(HushsumError):
@@ -66,8 +68,23 @@ class PolicyError(EdgeError):
         self.allowed = allowed
 
 
+class AccountError(EdgeError, BudgetError):
+    """This device's own account does not pay for its reports of a window: none of the batch was taken.
+
+    Args:
+        window: Its index.
+        left: What the account still allows.
+        why: What the account says.
+    """
+
+    def __init__(self, window: int, left: Cost, why: str) -> None:
+        super().__init__(f"window {window}: this device's own account: {why}; nothing of this batch was taken")
+        self.window = window
+        self.left = left
+
+
 class NoPartError(EdgeError):
-    """This device takes no part in a window's secure sum, or no more: nothing of it leaves the device.
+    """This device takes no part in a window's secure sum, or submits nothing as a silo, or no more.
 
     Args:
         window: Its index.
@@ -117,7 +134,7 @@ class RefusedError(EdgeError):
 
 
 class NotCountedError(EdgeError):
-    """Windows of a plan with a secure sum are in no sum that is known of.
+    """Windows of a plan with a secure sum, or of a silo, are in no sum that is known of.
 
     Args:
         windows: Why, by the window's index, at least one.
@@ -146,9 +163,11 @@ class DroppedRecordsWarning(EdgeWarning):
 
 
 class AbsentWarning(EdgeWarning):
-    """Under public participation, or with a secure sum: records were left out of a window without this client.
+    """Where it shows that a client takes part, records were left out of a window in which this one does not.
 
-    It did not run there; or, with a secure sum, it has submitted for the window already, or cannot pay for it.
+    That is under public participation, with a secure sum, and of a silo.
+
+    It did not run there; or it has submitted for the window already, or cannot pay for it (secure sum, silo).
 
     That it takes part there is visible, and must not depend on its having records.
     """

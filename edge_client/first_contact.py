@@ -1,32 +1,96 @@
 """How a client comes by its plan: from its spool, or at the first connection from the service; checked either way."""
 
+from dataclasses import dataclass
 from functools import lru_cache
 
 from edge_client.backoff import BackOff
 from edge_client.config import Config
-from edge_client.errors import SessionRefusedError, SpoolError, UnreachableError
-from edge_client.ports import ConnectionLostError, Runtime, Transport
+from edge_client.errors import PlanChangedError, SessionRefusedError, SpoolError, UnreachableError
+from edge_client.policy import Policy
+from edge_client.ports import ConnectionLostError, PlanReply, Runtime, Transport
 from edge_client.session_events import Loss
 from edge_client.spool import Spool
 from hushsum.entropy import Entropy
 from hushsum.errors import PlanError
 from hushsum.plan import Plan, plan_id_of
+from hushsum.signed_plan import SignedPlan
 
 
-async def fetch_plan(transport: Transport, runtime: Runtime, config: Config, entropy: Entropy) -> Plan:
+@dataclass(frozen=True)
+class Waits:
+    """How long a first contact is tried: ``first_contact_s``, with back-off."""
+
+    runtime: Runtime
+    config: Config
+    entropy: Entropy
+
+
+@dataclass(frozen=True)
+class Met:
+    """A plan, and with whose signature it came.
+
+    Attributes:
+        plan: Read.
+        signed: None where it came without a signature.
+        first: Whether the spool had none before: it holds nothing to send.
+    """
+
+    plan: Plan
+    signed: SignedPlan | None
+    first: bool
+
+
+async def meet(spool: Spool, policy: Policy, transport: Transport, waits: Waits) -> Met:
+    """The plan that the spool belongs to, or else that the service collects; the policy allows it, and it is kept.
+
+    Where the policy wants a signature and the spool has none, as one that is older has, the plan is fetched once more.
+
+    Raises:
+        PolicyError: The policy does not allow the plan; nothing was kept.
+        UnreachableError: Nobody answered in time, and there is no plan, or none with the signature that is wanted.
+        SessionRefusedError: The service wants no session with this client, or its plan is not what it says.
+        PlanChangedError: It collects another plan than the spool's.
+        PlanError: This version cannot read the plan.
+        SpoolError: Or what the spool holds.
+    """
+    blocking = waits.runtime.blocking
+    stored = await blocking(stored_plan, spool)
+    if stored is None:
+        reply = await fetch_plan(transport, waits)
+        plan = await blocking(read_plan, reply.bundle)
+        policy.check(plan, reply.signed)
+        await blocking(spool.keep_plan, plan.bundle, None if reply.signed is None else reply.signed.to_bytes())
+        return Met(plan, reply.signed, first=True)
+    signed = await blocking(_stored_signature, spool, stored)
+    fetched = signed is None and policy.signed_by is not None
+    if fetched:
+        signed = (await fetch_plan(transport, waits, stored.id)).signed
+    policy.check(stored, signed)
+    if fetched and signed is not None:
+        await blocking(spool.keep_signature, signed.to_bytes())
+    return Met(stored, signed, first=False)
+
+
+async def fetch_plan(transport: Transport, waits: Waits, expected: bytes = b"") -> PlanReply:
     """The plan that the service collects, tried for ``first_contact_s`` seconds.
+
+    Args:
+        transport: Where connections come from.
+        waits: How long it is tried.
+        expected: The id of the plan that the spool belongs to; empty where it has none.
 
     Raises:
         UnreachableError: Nobody answered in this time.
         SessionRefusedError: The service wants no session with this client, or its plan is not what it says.
-        PlanError: This version cannot read the plan.
+        PlanChangedError: It collects another plan than the expected one.
     """
-    backoff = BackOff(config.backoff_first_s, config.backoff_longest_s, entropy)
+    runtime, config = waits.runtime, waits.config
+    backoff = BackOff(config.backoff_first_s, config.backoff_longest_s, waits.entropy)
     deadline = runtime.monotonic() + config.first_contact_s
     while True:
-        loss = await _attempt(transport)
-        if isinstance(loss, bytes):
-            return await runtime.blocking(read_plan, loss)
+        loss = await _attempt(transport, expected)
+        if isinstance(loss, PlanReply):
+            return loss
         if loss.refusal is not None and not loss.refusal.retry:
             raise SessionRefusedError(f"the service wants no session with this client: {loss.detail}")
         wait_s = backoff.next_s()
@@ -38,19 +102,30 @@ async def fetch_plan(transport: Transport, runtime: Runtime, config: Config, ent
         await runtime.sleep(wait_s)
 
 
-async def _attempt(transport: Transport) -> bytes | Loss:
+async def _attempt(transport: Transport, expected: bytes) -> PlanReply | Loss:
     connection = transport.connect()
     try:
-        welcome = await connection.greet(b"")
-        data = await connection.fetch_plan(welcome.plan_id)
+        welcome = await connection.greet(expected)
+        reply = await connection.fetch_plan(welcome.plan_id)
     except ConnectionLostError as error:
         return error.loss
     finally:
         await connection.close()
-    if plan_id_of(data) != welcome.plan_id:
-        came = plan_id_of(data).hex()[:12]
+    if plan_id_of(reply.bundle) != welcome.plan_id:
+        came = plan_id_of(reply.bundle).hex()[:12]
         raise SessionRefusedError(f"the service collects plan {welcome.plan_id.hex()[:12]} and sent plan {came} for it")
-    return data
+    if expected not in (b"", welcome.plan_id):
+        came, own = welcome.plan_id.hex()[:12], expected.hex()[:12]
+        raise PlanChangedError(f"the service collects plan {came}, this spool belongs to plan {own}: use another spool")
+    return reply
+
+
+def _stored_signature(spool: Spool, plan: Plan) -> SignedPlan | None:
+    data = spool.signature
+    try:
+        return None if data is None else SignedPlan.from_bytes(plan.bundle, data)
+    except PlanError as error:
+        raise SpoolError(f"spool: it holds a signature that this version cannot read: {error}") from error
 
 
 def stored_plan(spool: Spool) -> Plan | None:

@@ -11,10 +11,11 @@ presence. Where only one delta may be in flight there is no place to keep: prese
 outstanding, and goes next.
 
 In the spool, the session and the cargo a delta has one *number*: its sequence number in the stream of records, or
-−1 less its sequence number in that of presence.
+−1 less its sequence number in that of presence. Batches of reports have streams of their own: there the number is the
+spool's alone, and a table of what is unanswered says which id it has.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from edge_client.outstanding import Outstanding
 from hushsum.delta import DeltaId
@@ -45,6 +46,57 @@ def number_of(id: DeltaId, stream: int) -> int | None:
     if id.stream == presence_stream(stream):
         return presence_number(id.sequence)
     return id.sequence if id.stream == stream else None
+
+
+class SpoolIds:
+    """Which number an id has where all deltas are of the spool's two streams.
+
+    Args:
+        stream: Of records.
+    """
+
+    def __init__(self, stream: int) -> None:
+        self._stream = stream
+
+    def number_of(self, id: DeltaId) -> int | None:
+        """The number of an id; None for another spool's."""
+        return number_of(id, self._stream)
+
+    def note(self, number: int, stream: int) -> None:
+        """Nothing: the number says it."""
+
+    def forget(self, number: int) -> None:
+        """Nothing, likewise."""
+
+
+class BatchIds:
+    """Which number an id has where each delta is a batch with a stream of its own, which it is alone in.
+
+    Args:
+        streams: By number, of what the spool holds.
+    """
+
+    def __init__(self, streams: Mapping[int, int]) -> None:
+        self._streams = dict(streams)
+        self._numbers = {stream: number for number, stream in streams.items()}
+
+    def number_of(self, id: DeltaId) -> int | None:
+        """The number of an id; None for what is unknown, or answered."""
+        return None if id.sequence else self._numbers.get(id.stream)
+
+    def note(self, number: int, stream: int) -> None:
+        """A new batch."""
+        self._streams[number] = stream
+        self._numbers[stream] = number
+
+    def forget(self, number: int) -> None:
+        """This batch has its answer."""
+        stream = self._streams.pop(number, None)
+        if stream is not None:
+            self._numbers.pop(stream, None)
+
+
+Ids = SpoolIds | BatchIds
 
 
 class Lanes:

@@ -1,29 +1,49 @@
 """What a device allows: it refuses a plan that promises less than its owner asks for, whatever the service says."""
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
+from os import PathLike
+from pathlib import Path
 from typing import Final
 
 from edge_client.errors import PolicyError, SettingsError
 from hushsum.canonical import real, real_text
-from hushsum.errors import CanonicalError, GuaranteeError
+from hushsum.directory import Directory, Role
+from hushsum.errors import CanonicalError, DirectoryError, GuaranteeError, PlanError
 from hushsum.plan import Plan
 from hushsum.privacy.cohort import MALICIOUS
-from hushsum.privacy.guarantee import CENTRAL, MODES, SECURE
+from hushsum.privacy.guarantee import CENTRAL, LOCAL, MODES, SECURE
 from hushsum.privacy.relation import CLIENT, UNITS
 from hushsum.privacy.spec import PARTICIPATIONS, PROTECTED
 from hushsum.privacy.verifier import verify
+from hushsum.signatures import VerifyKey
+from hushsum.signed_plan import SignedPlan
 
 _DELTA: Final = "a number from 0 to below 1"
+_POSITIVE: Final = "a number above 0"
 _Number = float | Fraction | Decimal | str
+_Signers = VerifyKey | Iterable[VerifyKey] | str | PathLike[str]
+
+#: The less a device need trust others, the stronger; a stricter mode than asked for is always allowed.
+_STRENGTH: Final = {CENTRAL: 0, SECURE: 1, LOCAL: 2}
+_TRUSTED: Final = {
+    CENTRAL: "in which the service sees what a device sends",
+    SECURE: "in which shares of noise are enough only together, so that others are trusted to add theirs",
+}
+_ASKED: Final = {
+    SECURE: "mode 'secure' or 'local', in which no service sees what a device sends without noise",
+    LOCAL: "mode 'local', in which all noise is added on the device",
+}
 
 
 @dataclass(frozen=True)
 class Policy:
     """The rules of one device. A rule that is None allows everything; the mechanism is verified always.
 
-    Numbers are exact: a float means its shortest text, and a text may be such as ``"0.5"`` or ``"1/3"``.
+    Numbers are exact: a float means its shortest text, and a text may be such as ``"0.5"`` or ``"1/3"``. No rule counts
+    on a shuffler: the ε of a plan is the one that holds against whoever sees what a device sends.
 
     Attributes:
         max_epsilon: The largest ε of a window and unit that a plan may have; above 0.
@@ -31,11 +51,18 @@ class Policy:
             has a default, for with a large δ a small ε says nothing.
         unit: Whom a plan must protect: ``client`` refuses plans that protect single records alone.
         participation: ``protected`` refuses plans under which it is no secret that this device takes part.
-        mode: ``secure`` refuses plans whose service is trusted with what this device sends, and secure ones whose
+        mode: The weakest mode that is accepted, ``central`` (as None), ``secure`` or ``local``; a stricter one always
+            is. ``secure`` refuses plans whose service is trusted with what this device sends, and secure ones whose
             server is trusted to keep to the protocol. It allows one without a directory of clients, whose server is
-            still trusted to pass on keys: ``directory`` refuses that.
+            still trusted to pass on keys: ``directory`` refuses that. ``local`` refuses all under which this device
+            does not by itself make private what it sends.
         directory: True refuses secure plans that name no directory of clients: their server could put keys of its own
             in place of others' and open what this device sends. It says nothing of other plans.
+        min_window_s: The shortest window in seconds: each may spend ε anew.
+        max_total_epsilon: The largest ``total_epsilon`` that a plan may have: what its population may spend in all, and
+            this device in its lifetime.
+        signed_by: Whose signature a plan must carry: a key, several of which any one will do, or the path of a
+            directory's file, whose keys of role ``planner`` these are. It is read here, once; then these are keys.
 
     Raises:
         SettingsError: A rule holds what it must not.
@@ -47,14 +74,14 @@ class Policy:
     participation: str | None = None
     mode: str | None = None
     directory: bool = False
+    min_window_s: _Number | None = None
+    max_total_epsilon: _Number | None = None
+    signed_by: _Signers | None = None
 
     def __post_init__(self) -> None:
-        epsilon = _exact("max_epsilon", self.max_epsilon, "a number above 0")
-        if epsilon is not None and epsilon <= 0:
-            raise SettingsError(f"max_epsilon: got {self.max_epsilon!r}, expected a number above 0")
-        delta = _exact("max_delta", self.max_delta, _DELTA)
-        if delta is not None and not 0 <= delta < 1:
-            raise SettingsError(f"max_delta: got {self.max_delta!r}, expected {_DELTA}")
+        for rule in ("max_epsilon", "min_window_s", "max_total_epsilon"):
+            _check_number(rule, getattr(self, rule), _POSITIVE, lambda number: number > 0)
+        _check_number("max_delta", self.max_delta, _DELTA, lambda number: 0 <= number < 1)
         for name, came, known in (
             ("unit", self.unit, UNITS),
             ("participation", self.participation, PARTICIPATIONS),
@@ -64,36 +91,38 @@ class Policy:
                 raise SettingsError(f"{name}: got {came!r}, expected {' or '.join(map(repr, known))}")
         if not isinstance(self.directory, bool):
             raise SettingsError(f"directory: got {self.directory!r}, expected True or False")
+        if self.signed_by is not None:
+            object.__setattr__(self, "signed_by", _keys(self.signed_by))
 
     @property
     def epsilon_limit(self) -> Fraction | None:
         """``max_epsilon``, exactly."""
-        return None if self.max_epsilon is None else real(self.max_epsilon)
+        return _exact(self.max_epsilon)
 
     @property
     def delta_limit(self) -> Fraction | None:
         """``max_delta``, exactly."""
-        return None if self.max_delta is None else real(self.max_delta)
+        return _exact(self.max_delta)
 
-    def check(self, plan: Plan) -> None:
+    def check(self, plan: Plan, signed: SignedPlan | None = None) -> None:
         """Refuses a plan that these rules do not allow, or whose mechanism does not support what it claims.
+
+        Args:
+            plan: Whose id and tables count.
+            signed: The same plan with a signature, where it came with one; read under ``signed_by`` alone.
 
         Raises:
             PolicyError: With the rule, what the plan asks for, and what is allowed.
         """
+        self._check_signature(plan, signed)
+        self._check_numbers(plan)
         privacy = plan.privacy
-        for name, asked, limit in (
-            ("epsilon", privacy.epsilon, self.epsilon_limit),
-            ("delta", plan.guarantee.delta, self.delta_limit),  # with what a secure sum's failure takes
-        ):
-            if limit is not None and asked > limit:
-                text = f"{name} {real_text(asked)} per window and {privacy.unit}"
-                raise PolicyError(f"max_{name}", text, f"at most {real_text(limit)}")
         if self.unit == CLIENT and privacy.unit != CLIENT:
             asked_unit = f"unit {privacy.unit!r}, which protects single records"
             raise PolicyError("unit", asked_unit, "unit 'client', which protects all records of a client")
         if self.participation == PROTECTED != privacy.participation:
-            asked_for = f"participation {privacy.participation!r}, under which it is no secret that a device takes part"
+            by = f"participation {privacy.participation!r}" if privacy.mode == CENTRAL else f"mode {privacy.mode!r}"
+            asked_for = f"{by}, under which it is no secret that a device takes part"
             raise PolicyError("participation", asked_for, "participation 'protected', of which no release tells")
         self._check_mode(plan)
         try:
@@ -102,23 +131,85 @@ class Policy:
             allowed = "only a mechanism that supports what the plan claims"
             raise PolicyError("mechanism", f"one that does not ({error})", allowed) from error
 
+    def _check_numbers(self, plan: Plan) -> None:
+        privacy = plan.privacy
+        for name, asked, limit in (
+            ("epsilon", privacy.epsilon, self.epsilon_limit),
+            ("delta", plan.guarantee.delta, self.delta_limit),  # with what a secure sum's failure takes
+        ):
+            if limit is not None and asked > limit:
+                text = f"{name} {real_text(asked)} per window and {privacy.unit}"
+                raise PolicyError(f"max_{name}", text, f"at most {real_text(limit)}")
+        total, total_limit = plan.limits.epsilon, _exact(self.max_total_epsilon)
+        if total_limit is not None and total > total_limit:
+            asked_total = f"total_epsilon {real_text(total)}, which this device could spend in its lifetime"
+            raise PolicyError("max_total_epsilon", asked_total, f"at most {real_text(total_limit)}")
+        length, shortest = Fraction(plan.window.length_ms, 1000), _exact(self.min_window_s)
+        if shortest is not None and length < shortest:
+            asked_length = f"windows of {real_text(length)} s, each of which may spend epsilon anew"
+            raise PolicyError("min_window_s", asked_length, f"windows of at least {real_text(shortest)} s")
+
     def _check_mode(self, plan: Plan) -> None:
-        cohort = plan.privacy.cohort
-        if self.mode == SECURE != plan.privacy.mode:
-            asked = f"mode {plan.privacy.mode!r}, in which the service sees what a device sends"
-            raise PolicyError("mode", asked, "mode 'secure', in which it sees sums of many devices alone")
-        if self.mode == SECURE and cohort is not None and cohort.adversary != MALICIOUS:
+        cohort, mode, weakest = plan.privacy.cohort, plan.privacy.mode, self.mode or CENTRAL
+        if _STRENGTH[mode] < _STRENGTH[weakest]:
+            raise PolicyError("mode", f"mode {mode!r}, {_TRUSTED[mode]}", _ASKED[weakest])
+        if weakest == SECURE and cohort is not None and cohort.adversary != MALICIOUS:
             asked = f"a secure sum whose server is trusted to keep to the protocol (adversary {cohort.adversary!r})"
             raise PolicyError("mode", asked, f"mode 'secure' with adversary {MALICIOUS!r}: its server may lie")
-        if self.mode == CENTRAL != plan.privacy.mode:
-            raise PolicyError("mode", f"mode {plan.privacy.mode!r}", "mode 'central'")
         if self.directory and cohort is not None and not cohort.directory:
             asked = "a secure sum without a directory, whose server is trusted to pass on keys"
             raise PolicyError("directory", asked, "one whose plan names a directory of clients")
 
+    def _check_signature(self, plan: Plan, signed: SignedPlan | None) -> None:
+        if self.signed_by is None:
+            return
+        assert isinstance(self.signed_by, tuple), "normalised by the constructor"
+        allowed = f"plans alone that are signed by {_named(self.signed_by)}"
+        if signed is None:
+            raise PolicyError("signed_by", "trust without a signature (that this version can read)", allowed)
+        if signed.bundle != plan.bundle:
+            raise PolicyError("signed_by", f"trust by a signature of another plan ({signed.plan_id.hex()})", allowed)
+        try:
+            signed.verify(self.signed_by)
+        except PlanError as error:
+            asked = f"trust by a signature that is not theirs (it says that it is of {signed.key_id!r})"
+            raise PolicyError("signed_by", asked, allowed) from error
 
-def _exact(rule: str, value: _Number | None, expected: str) -> Fraction | None:
+
+def _exact(value: _Number | None) -> Fraction | None:
+    return None if value is None else real(value)
+
+
+def _check_number(rule: str, value: _Number | None, expected: str, fits: Callable[[Fraction], bool]) -> None:
     try:
-        return None if value is None else real(value)
+        good = value is None or fits(real(value))
     except CanonicalError as error:
         raise SettingsError(f"{rule}: got {value!r}, expected {expected}") from error
+    if not good:
+        raise SettingsError(f"{rule}: got {value!r}, expected {expected}")
+
+
+def _keys(given: _Signers) -> tuple[VerifyKey, ...]:
+    if isinstance(given, str | PathLike):
+        return _planners(Path(given))
+    keys = (given,) if isinstance(given, VerifyKey) else tuple(given) if isinstance(given, Iterable) else ()
+    if not keys or not all(isinstance(key, VerifyKey) for key in keys):
+        raise SettingsError(f"signed_by: got {given!r}, expected a VerifyKey, some of them, or the path of a directory")
+    return keys
+
+
+def _planners(path: Path) -> tuple[VerifyKey, ...]:
+    try:
+        found = Directory.from_toml(path.read_text(encoding="utf-8")).of_role(Role.PLANNER)
+    except OSError as error:
+        raise SettingsError(f"signed_by: {path}: {error.strerror}, expected a directory's file") from error
+    except (DirectoryError, UnicodeDecodeError) as error:
+        raise SettingsError(f"signed_by: {path}: {error}") from error
+    if not found:
+        raise SettingsError(f"signed_by: {path}: no key of role {Role.PLANNER.value!r}, expected at least one")
+    return found
+
+
+def _named(keys: tuple[VerifyKey, ...]) -> str:
+    first = f"the key {keys[0].hex[:16]}…"
+    return first if len(keys) == 1 else f"{first} or one of {len(keys) - 1} more"

@@ -8,9 +8,10 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from edge_client.session_events import Loss
+from hushsum.signed_plan import SignedPlan
 from hushsum_proto.answers import Answer
 from hushsum_proto.messages import Welcome
 from hushsum_proto.rounds import RoundReply, RoundRequest
@@ -99,6 +100,18 @@ class ConnectionLostError(Exception):
         self.loss = loss
 
 
+class PlanReply(NamedTuple):
+    """A plan as a service sent it, unchecked.
+
+    Attributes:
+        bundle: Canonical bytes.
+        signed: With the signature that came with it; None where there is none that this version reads.
+    """
+
+    bundle: bytes
+    signed: SignedPlan | None
+
+
 class Connection(Protocol):
     """One connection to a service; every method raises :class:`ConnectionLostError` when it breaks."""
 
@@ -106,8 +119,8 @@ class Connection(Protocol):
         """Says hello; the plan id is empty where none is known yet."""
         ...
 
-    async def fetch_plan(self, plan_id: bytes) -> bytes:
-        """The canonical bytes of a plan; whoever asks checks that they hash to its id."""
+    async def fetch_plan(self, plan_id: bytes) -> PlanReply:
+        """A plan as the service has it; whoever asks checks that it hashes to its id."""
         ...
 
     def open(self, *, unary: bool) -> None:

@@ -21,11 +21,11 @@ import asyncio
 import logging
 from typing import Final
 
-from edge_client.draft import Attend
+from edge_client.changes import Attend
 from edge_client.errors import SpoolError
 from edge_client.ports import Runtime
-from edge_client.secure.participation import windows_at
 from edge_client.spool_writer import SpoolWriter
+from edge_client.turns.participation import windows_at
 from edge_client.uplink import Uplink
 from hushsum.delta import DeltaId, presence
 from hushsum.errors import Reason

@@ -17,7 +17,7 @@ from typing import Final
 from edge_client.backoff import BackOff
 from edge_client.config import Config
 from edge_client.errors import PlanChangedError, SessionRefusedError
-from edge_client.lanes import Lanes, number_of
+from edge_client.lanes import Ids, Lanes, SpoolIds
 from edge_client.session_events import (
     Answered,
     Begun,
@@ -71,9 +71,10 @@ class Session:
         unanswered: Numbers of the deltas that the spool holds (``lanes``).
         entropy: Of the back-off's jitter.
         kept: Places in flight that records leave to presence.
+        ids: Which number an id has; None: by the spool's stream.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  two of them have a default
         self,
         *,
         config: Config,
@@ -83,13 +84,14 @@ class Session:
         unanswered: Iterable[int],
         entropy: Entropy,
         kept: int = 0,
+        ids: Ids | None = None,
     ) -> None:
         self.state = State.IDLE
         self.outstanding = Lanes(unanswered, kept=kept)
         self.last_loss: Loss | None = None
         self._config = config
         self._plan_id = plan_id
-        self._stream = stream
+        self._ids = SpoolIds(stream) if ids is None else ids
         self._clock_limit_ms: int | None = max(lateness_ms, _CLOCK_SLACK_MS)  # None once it was told
         self._backoff = BackOff(config.backoff_first_s, config.backoff_longest_s, entropy)
         self._connection = 0
@@ -114,8 +116,11 @@ class Session:
         match event:
             case Spooled():
                 self.outstanding.append(event.sequences)
+                for number, stream in event.streams:
+                    self._ids.note(number, stream)
             case Settled():
                 self.outstanding.settled(event.sequence, event.withdrawn)
+                self._ids.forget(event.sequence)
             case Woke():
                 self._wake_at = None
             case Greeted() if self._is_current(event.connection, State.GREETING):
@@ -155,7 +160,7 @@ class Session:
         if answer.id is None:
             detail = answer.refusal.detail if answer.refusal else "no reason given"
             return self._break(event.now, Loss(f"the service could read no id in a delta: {detail}"))
-        sequence = number_of(answer.id, self._stream)
+        sequence = self._ids.number_of(answer.id)
         if sequence is None or not self.outstanding.is_in_flight(sequence):
             return []  # another copy of an answer that was heard already
         refusal = answer.refusal

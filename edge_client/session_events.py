@@ -34,10 +34,16 @@ class Begun:
 
 @dataclass(frozen=True)
 class Spooled:
-    """New deltas are durable under these numbers (``lanes``), in each stream above all earlier ones."""
+    """New deltas are durable under these numbers (``lanes``), in each stream above all earlier ones.
+
+    Attributes:
+        sequences: Their numbers.
+        streams: (number, stream) of those that have a stream of their own.
+    """
 
     now: float
     sequences: tuple[int, ...]
+    streams: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from edge_client import attendance, spool_file
-from edge_client.draft import Bound, Change, Draft, Level, Result, write_counts
+from edge_client import attendance, memo, spool_file
+from edge_client.books import Books
+from edge_client.changes import Bound, Change, Result
+from edge_client.draft import Draft, Level, write_counts
 from edge_client.errors import SpoolError
+from hushsum.delta import read_header
 from hushsum.entropy import Entropy
+from hushsum.plan import Plan
 
 T = TypeVar("T")
 
@@ -46,6 +50,7 @@ class Spool:
         self._path = Path(path)
         self._lock = threading.Lock()
         self._holdings = attendance.Holdings()
+        self._books: Books | None = None
         self._database = spool_file.open_locked(self._path)
         try:
             with self._using(), self._transaction():
@@ -75,14 +80,27 @@ class Spool:
         return None if row is None else bytes(row[0])
 
     @property
+    def signature(self) -> bytes | None:
+        """The signature that the plan came with; None where it had none."""
+        with self._using():
+            return spool_file.signature_in(self._database)
+
+    @property
     def is_empty(self) -> bool:
         """Whether every delta has its answer."""
         return self._level.bytes == 0
 
-    def keep_plan(self, plan: bytes) -> None:
-        """Binds the spool to a plan, once and for ever."""
+    def keep_plan(self, plan: bytes, signature: bytes | None = None) -> None:
+        """Binds the spool to a plan, once and for ever, and to the signature that it came with."""
         with self._using(), self._transaction():
             self._database.execute("INSERT INTO plan (only, bytes) VALUES (1, ?)", (plan,))
+            if signature is not None:
+                spool_file.keep_signature(self._database, signature)
+
+    def keep_signature(self, signature: bytes) -> None:
+        """Keeps a signature of the plan that the spool is bound to."""
+        with self._using(), self._transaction():
+            spool_file.keep_signature(self._database, signature)
 
     def keep_presences(self) -> None:
         """For a plan with public participation: makes room for presences, and finds which records are of which window.
@@ -95,11 +113,33 @@ class Spool:
             self._holdings = attendance.Holdings.found(self._database.execute)
 
     def keep_rounds(self) -> None:
-        """For a plan with a secure sum: takes the file to format 2, and counts what waits in it.
+        """For a plan whose device keeps books: takes the file to format 2, and counts what waits in it.
 
         To be called once, before the first commit.
         """
         self.change(lambda database, _: spool_file.make_room_for_rounds(database))
+
+    def keep_books(self, plan: Plan) -> Books:
+        """What this device has spent under its plan; after :meth:`keep_rounds`, and as that.
+
+        Raises:
+            SpoolError: A spend cannot be read.
+        """
+        with self._using():
+            self._books = Books(plan, self._database.execute("SELECT window, spend FROM rounds ORDER BY window"))
+        return self._books
+
+    def keep_memo(self, entropy: Entropy) -> bytes:
+        """For a plan that memoises: makes room for reports; the secret that their keys are made with. As above."""
+        drawn = entropy.read(memo.KEY_BYTES)
+        with self._using(), self._transaction():
+            for table in memo.TABLES:
+                self._database.execute(table)
+            self._database.execute("INSERT OR IGNORE INTO memo_key (only, secret) VALUES (1, ?)", (drawn,))
+            (secret,) = self._database.execute("SELECT secret FROM memo_key").fetchone()
+            held = memo.REPORT_BYTES * self._number("SELECT count(*) FROM memo")
+        self._level = replace(self._level, memo=held)
+        return bytes(secret)
 
     def change(self, work: Callable[[sqlite3.Connection, Counter[str]], T], *, weigh: bool = True) -> T:
         """Makes one change to the tables of rounds (:mod:`edge_client.secure.rounds`); durable when it returns.
@@ -132,6 +172,14 @@ class Spool:
             rows = self._database.execute("SELECT sequence FROM deltas ORDER BY sequence").fetchall()
         return tuple(int(sequence) for (sequence,) in rows)
 
+    def streams(self) -> dict[int, int]:
+        """The stream of each delta in the spool, by its number: of batches of reports, which have one each."""
+        with self._using():
+            rows = self._database.execute(
+                "SELECT sequence, substr(bytes, 1, ?) FROM deltas", (attendance.HEADER_BYTES,)
+            )
+            return {int(number): read_header(bytes(head)).id.stream for number, head in rows}
+
     def load(self, first: int, limit: int, bytes_max: int) -> tuple[Bound, ...]:
         """At most so many deltas from a number on, ascending; no more once they have so many bytes."""
         query = "SELECT sequence, bytes FROM deltas WHERE sequence >= ? ORDER BY sequence LIMIT ?"
@@ -155,7 +203,7 @@ class Spool:
             SpoolError: The file cannot be written; nothing was changed.
         """
         with self._using():
-            draft = Draft(self._level, self._database.execute, self._holdings)
+            draft = Draft(self._level, self._database.execute, self._holdings, self._books)
             results = [draft.take(change) for change in changes]
             with self._transaction():
                 draft.write(self._database)

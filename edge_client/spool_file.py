@@ -10,7 +10,7 @@ from hushsum.entropy import Entropy
 from hushsum_proto.client_ids import CLIENT_ID_FORM, flaw_of
 
 SPOOL_FORMAT: Final = 2  # the newest that this version reads
-_WITHOUT_ROUNDS: Final = 1  # a spool stays at it until it belongs to a secure plan
+_WITHOUT_ROUNDS: Final = 1  # a spool stays at it until it belongs to a plan whose device keeps books
 _APPLICATION_ID: Final = 0x48555348  # "HUSH"
 _FULL: Final = 2  # SQLite's number for synchronous=FULL
 _LOCKED: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
@@ -33,7 +33,9 @@ _TABLES: Final = (
     "CREATE TABLE contributions (window INTEGER PRIMARY KEY, records INTEGER NOT NULL)",
     "CREATE TABLE tallies (name TEXT PRIMARY KEY, count INTEGER NOT NULL)",
 )
-# What format 2 adds: it is for plans with a secure sum, which no software of format 1 can read.
+# What format 2 adds: it is for plans whose device keeps books, secure and local ones, which no software of format 1
+# can read. A silo's submissions stand among the rounds, under the number of their delta; so do the windows of reports,
+# under no name.
 _ROUND_TABLES: Final = (
     # AUTOINCREMENT: no number is given twice, so that what came after a round's vector was summed is told apart.
     (
@@ -48,6 +50,10 @@ _ROUND_TABLES: Final = (
     "CREATE TABLE attempts (window INTEGER PRIMARY KEY, count INTEGER NOT NULL, state INTEGER NOT NULL)",
     "CREATE TABLE identity_key (only INTEGER PRIMARY KEY CHECK (only = 1), seed BLOB NOT NULL)",
     "CREATE TABLE directory (only INTEGER PRIMARY KEY CHECK (only = 1), bytes BLOB NOT NULL)",
+)
+# Made when a plan comes with a signature.
+_SIGNATURE_TABLE: Final = (
+    "CREATE TABLE IF NOT EXISTS plan_signature (only INTEGER PRIMARY KEY CHECK (only = 1), bytes BLOB NOT NULL)"
 )
 
 
@@ -127,6 +133,20 @@ def make_room_for_rounds(database: sqlite3.Connection) -> None:
     for table in _ROUND_TABLES:
         database.execute(table)
     database.execute(f"PRAGMA user_version = {SPOOL_FORMAT}")
+
+
+def keep_signature(database: sqlite3.Connection, signature: bytes) -> None:
+    """Keeps the plan's signature, in place of an older one; the caller holds a transaction."""
+    database.execute(_SIGNATURE_TABLE)
+    database.execute("INSERT OR REPLACE INTO plan_signature (only, bytes) VALUES (1, ?)", (signature,))
+
+
+def signature_in(database: sqlite3.Connection) -> bytes | None:
+    """The plan's signature; None where there is none."""
+    if not database.execute("SELECT 1 FROM sqlite_master WHERE name = 'plan_signature'").fetchone():
+        return None
+    row = database.execute("SELECT bytes FROM plan_signature").fetchone()
+    return None if row is None else bytes(row[0])
 
 
 def _check_format(database: sqlite3.Connection, path: Path) -> None:

@@ -1,7 +1,7 @@
 """Group commit: whatever arrives while one transaction reaches the disk shares the next one.
 
-Only presences go before everything that waits, in a transaction of their own: neither how many records wait nor what
-their bytes do to a disk is theirs to suffer.
+Only presences, and what a silo submits, go before everything that waits, in a transaction of their own: neither how
+many records wait nor what their bytes do to a disk is theirs to suffer.
 
 A disk that is full, or fails for a while, refuses additions to whoever makes them. Answers are never given up: their
 deltas stay in the spool, where a resend is harmless (same id, same bytes), and the removal is tried again and again.
@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
-from edge_client.draft import Attend, Bound, Change, Remove, Result
+from edge_client.changes import Attend, Bound, Change, Remove, Result, Submit
 from edge_client.ports import Runtime
 from edge_client.spool import Spool
 from hushsum.errors import HushsumError
@@ -24,6 +24,7 @@ _RETRY_LONGEST_S: Final = 5.0
 _DOUBLINGS_MAX: Final = 10
 _ERASURES_APART_S: Final = 5.0  # each costs two syncs
 
+_FIRST: Final = (Attend, Submit)
 _Waiting = tuple[Change, "asyncio.Future[tuple[Bound, ...]]"]
 
 
@@ -63,7 +64,7 @@ class SpoolWriter:
         future shields it: the change is made even if nobody waits any more.
         """
         future: asyncio.Future[tuple[Bound, ...]] = asyncio.get_running_loop().create_future()
-        queue = {Attend: self._attends, Remove: self._removes}.get(type(change), self._adds)
+        queue = {Attend: self._attends, Submit: self._attends, Remove: self._removes}.get(type(change), self._adds)
         queue.append((change, future))
         self._start()
         return future
@@ -118,7 +119,7 @@ class SpoolWriter:
         if any(isinstance(change, Remove) for change, _ in batch):
             self._failures = 0
             self._unerased = True
-        elif not isinstance(batch[0][0], Attend):
+        elif not isinstance(batch[0][0], _FIRST):
             self._apart = self._failures > 0
         for (_, future), result in zip(batch, results, strict=True):
             _resolve(future, result)
@@ -136,7 +137,7 @@ class SpoolWriter:
             if not future.done():
                 future.set_exception(error)
         if adds:
-            if not isinstance(adds[0][0], Attend):
+            if not isinstance(adds[0][0], _FIRST):
                 self._apart = self._failures > 0
             return
         if not self._failures:

@@ -11,6 +11,7 @@ RECORDS: Final = "records"
 RECORDS_DROPPED: Final = "records_dropped"
 RECORDS_ABSENT: Final = "records_absent"
 DELTAS: Final = "deltas"
+REPORTS: Final = "reports"
 PRESENCES: Final = "presences"
 WITHDRAWN: Final = "withdrawn"
 SUBMISSIONS_SPENT: Final = "submissions_spent"
@@ -48,10 +49,11 @@ class Tallies:
         records: Usable records that were added.
         records_dropped: Records that were left out for a NaN or an infinity.
         records_absent: Usable records that were left out under public participation: in their window this client did
-            not run, or its presence was refused, or the window is more than a thousand windows ago. With a secure sum:
-            in their window this client did not run, or it was spent or over already.
-        records_unspent: With a secure sum: records that had been added and are in no vector, for their window passed
-            without one, or they came while its round was under way.
+            not run, or its presence was refused, or the window is more than a thousand windows ago. With a secure sum,
+            or of a silo: in their window this client did not run, or it was spent or over already.
+        records_unspent: With a secure sum, or of a silo: records that had been added and are in nothing that was
+            submitted, for their window passed without it, or they came while it was under way.
+        reports: Randomised reports that records became, those of dropped ones included, which tell nothing.
         deltas: Deltas that the records became, and presences.
         presences: Deltas of 0 records, which show that this client takes part: one a window in which it ran, under
             public participation.
@@ -66,10 +68,11 @@ class Tallies:
         unknown: Deltas whose window is over and forgotten: treated as spent.
         withdrawn: Deltas that were never sent: the service had not counted their window's presence.
         refused: Deltas that were refused for good, by the reason's name.
-        submissions_spent: Windows whose privacy this device has spent: its masked vector was sent, or was about to be.
+        submissions_spent: Windows whose privacy this device has spent, with a secure sum or as a silo: its masked
+            vector, or its noised sum, was sent, or was about to be.
         submissions_counted: Of those, the ones whose sum is durable at the service.
         submissions_lost: Of those, the ones that count nowhere, or of which nobody has told.
-        windows_unspent: Windows in which this client ran, and whose vector was never sent.
+        windows_unspent: Windows in which this client ran, and for which it never submitted.
     """
 
     records: int = 0
@@ -90,6 +93,7 @@ class Tallies:
     submissions_counted: int = 0
     submissions_lost: int = 0
     windows_unspent: int = 0
+    reports: int = 0
     refused: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
     @classmethod
@@ -115,6 +119,7 @@ class Tallies:
             submissions_counted=kept.get(SUBMISSIONS_COUNTED, 0),
             submissions_lost=kept.get(SUBMISSIONS_LOST, 0),
             windows_unspent=kept.get(WINDOWS_UNSPENT, 0),
+            reports=kept.get(REPORTS, 0),
             refused=MappingProxyType(refused),
         )
 

@@ -3,22 +3,24 @@
 import asyncio
 import ipaddress
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable
 from typing import Final
 
 import grpc
 
-from edge_client.config import Config
+from edge_client.config import LARGE_BYTES, Config
 from edge_client.errors import SettingsError
 from edge_client.losses import loss_of
-from edge_client.ports import ConnectionLostError
+from edge_client.ports import ConnectionLostError, PlanReply
 from edge_client.session_events import Loss
 from edge_client.transport_grpc_rounds import GrpcRoundCall, directory_of
 from hushsum.plan import BUNDLE_BYTES_MAX
+from hushsum.signed_plan import SignedPlan
 from hushsum_proto.answers import Answer
 from hushsum_proto.convert import answer_from_wire, hello_to_wire, submission_to_wire, welcome_from_wire
+from hushsum_proto.convert_chunks import delta_chunk_to_wire
 from hushsum_proto.errors import MalformedMessageError
-from hushsum_proto.messages import PROTOCOL_VERSIONS, Hello, Welcome
+from hushsum_proto.messages import PROTOCOL_VERSIONS, Hello, Welcome, chunks_of
 from hushsum_proto.metadata import CLIENT_ID, client_id_to_metadata
 from hushsum_proto.v1 import wire_pb2 as pb
 from hushsum_proto.v1 import wire_pb2_grpc as stubs
@@ -26,6 +28,7 @@ from hushsum_proto.v1 import wire_pb2_grpc as stubs
 SOFTWARE: Final = "hushsum-python"
 _PLAN_BYTES_MAX: Final = BUNDLE_BYTES_MAX + 2**10  # the largest plan, and its envelope; all other replies are small
 _ENVELOPE_BYTES: Final = 2**12  # around a message of a round, or the sentence of its outcome
+_LARGE_BYTES_S: Final = 64 * 1024
 _HOST: Final = re.compile(
     r"(?:(?:dns|ipv4|ipv6):(?://[^/]*/)?)?(?:\[(?P<literal>[^\]]+)\]|(?P<name>[^\[\]:/]+))(?::\d+)?"
 )
@@ -97,15 +100,15 @@ class GrpcConnection:
         except (grpc.aio.AioRpcError, MalformedMessageError) as error:
             raise ConnectionLostError(loss_of(error)) from error
 
-    async def fetch_plan(self, plan_id: bytes) -> bytes:
-        """The canonical bytes of a plan; whoever asks checks that they hash to its id."""
+    async def fetch_plan(self, plan_id: bytes) -> PlanReply:
+        """A plan as the service has it; whoever asks checks that it hashes to its id."""
         request = pb.GetPlanRequest(plan_id=plan_id)
         try:
             catalogue = stubs.CatalogueStub(self._channel)
             reply = await catalogue.GetPlan(request, metadata=self._metadata, timeout=self._timeout_s)
         except grpc.aio.AioRpcError as error:
             raise ConnectionLostError(loss_of(error)) from error
-        return reply.plan
+        return PlanReply(reply.plan, SignedPlan.received(reply.plan, reply.key_id, reply.suite, reply.signature))
 
     def open(self, *, unary: bool) -> None:
         """Makes ready to send: one stream, or a call for each delta."""
@@ -113,24 +116,31 @@ class GrpcConnection:
             self._stream = self._collection.Submit(metadata=self._metadata)
 
     async def send(self, delta: bytes) -> None:
-        """Writes a packed delta; its answer comes in :meth:`answers`."""
-        request = submission_to_wire(self._plan_id, delta)
+        """Writes a packed delta; its answer comes in :meth:`answers`. What is too large for a stream goes in chunks."""
         if self._stream is None:
-            await self._send_alone(request)
+            await self._send_alone(delta)
             return
         try:
-            await self._stream.write(request)
+            await self._stream.write(submission_to_wire(self._plan_id, delta))
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
             raise ConnectionLostError(loss_of(error)) from error
 
-    async def _send_alone(self, request: pb.SubmitRequest) -> None:
+    async def _send_alone(self, delta: bytes) -> None:
         try:
-            reply = await self._collection.SubmitOne(request, metadata=self._metadata, timeout=self._timeout_s)
-            self._replies.put_nowait(answer_from_wire(reply))
+            self._replies.put_nowait(answer_from_wire(await self._answer_to(delta)))
         except (grpc.aio.AioRpcError, MalformedMessageError) as error:
             loss = loss_of(error)
             self._replies.put_nowait(loss)
             raise ConnectionLostError(loss) from error
+
+    def _answer_to(self, delta: bytes) -> Awaitable[pb.SubmitReply]:
+        timeout_s = self._timeout_s
+        if len(delta) <= LARGE_BYTES:
+            request = submission_to_wire(self._plan_id, delta)
+            return self._collection.SubmitOne(request, metadata=self._metadata, timeout=timeout_s)
+        timeout_s += large_s(len(delta))
+        chunks = map(delta_chunk_to_wire, chunks_of(self._plan_id, delta))
+        return self._collection.SubmitLarge(chunks, metadata=self._metadata, timeout=timeout_s)
 
     async def answers(self) -> AsyncGenerator[Answer, None]:
         """Answers as they come, in any order; ends when the service ends the stream."""
@@ -149,6 +159,11 @@ class GrpcConnection:
         if self._stream is not None:
             self._stream.cancel()
         await self._channel.close()
+
+
+def large_s(size: int) -> float:
+    """How long so many bytes may take at the least rate that a service accepts, in seconds."""
+    return size / _LARGE_BYTES_S
 
 
 def require_private(target: str, config: Config) -> None:

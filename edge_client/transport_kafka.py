@@ -16,7 +16,7 @@ from edge_client.ports import Runtime, SystemRuntime
 from hushsum.delta import read_header
 from hushsum.errors import DeltaError, Reason
 from hushsum.plan import Plan
-from hushsum.privacy.guarantee import CENTRAL
+from hushsum.privacy.guarantee import CENTRAL, LOCAL, SECURE
 from hushsum.signatures import SigningKey
 from hushsum_proto.batches import signed_batch, topic_of
 from hushsum_proto.client_ids import CLIENT_ID_FORM, flaw_of
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from aiokafka import AIOKafkaProducer
 
 _REQUEST_TIMEOUT_MS: Final = 10_000
+_WHY: Final = {
+    SECURE: "no single client's counters leave it",
+    LOCAL: "a gateway charges its windows, and takes the sender's name off its reports, before they reach the log",
+}
 _ENVELOPE_BYTES: Final = 1 << 16  # of a message around its entries, generously
 
 
@@ -82,7 +86,8 @@ class DirectProducer:
         runtime: Time and tasks; None: the system's.
 
     Raises:
-        DeltaError: The plan's mode is not ``central`` (WRONG_MODE): in its log nobody's own counters may stand.
+        DeltaError: The plan's mode is not ``central`` (WRONG_MODE): in its log nobody's own counters may stand, nor the
+            name of whoever sent a report; and what a device submits in local mode is charged by a gateway first.
     """
 
     def __init__(
@@ -97,8 +102,10 @@ class DirectProducer:
         runtime: Runtime | None = None,
     ) -> None:
         if plan.privacy.mode != CENTRAL:
-            asked = f"a plan of mode {plan.privacy.mode!r}, expected {CENTRAL!r}: no single client's counters leave it"
-            raise DeltaError(Reason.WRONG_MODE, asked)
+            raise DeltaError(
+                Reason.WRONG_MODE,
+                f"a plan of mode {plan.privacy.mode!r}, expected {CENTRAL!r}: {_WHY.get(plan.privacy.mode, '')}",
+            )
         self._bootstrap, self._plan, self._key_id, self._key = bootstrap, plan, key_id, key
         self._config = config or ProducerConfig()
         self._runtime = runtime or SystemRuntime()

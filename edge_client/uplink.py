@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from edge_client.cargo import Cargo
-from edge_client.draft import Bound, Remove
+from edge_client.changes import Bound, Remove
 from edge_client.errors import ClockWarning, FlushTimeoutError
 from edge_client.link import Link
 from edge_client.ports import Runtime, Transport
@@ -33,6 +33,7 @@ from edge_client.spool import Spool
 from edge_client.spool_writer import SpoolWriter
 from edge_client.tallies import Sends, answer_name
 from edge_client.tasks import Tasks
+from hushsum.delta import read_header
 from hushsum_proto.answers import Answer
 
 _LOG: Final = logging.getLogger("edge_client")
@@ -49,6 +50,7 @@ class Wiring:
         runtime: Time, tasks and threads.
         plan_id: What Hello names.
         on_answer: Called with each definitive answer once it is durable, and how many deltas were withdrawn with it.
+        batches: Whether each delta is a batch of reports, with a stream of its own.
     """
 
     spool: Spool
@@ -57,6 +59,7 @@ class Wiring:
     runtime: Runtime
     plan_id: bytes
     on_answer: Callable[[Answer, int], None]
+    batches: bool = False
 
 
 class Uplink:
@@ -113,7 +116,9 @@ class Uplink:
         """Takes new deltas that are durable."""
         if bound and not self._closed:
             self._cargo.keep(bound)
-            self._tell(Spooled(self._runtime.monotonic(), tuple(delta.sequence for delta in bound)))
+            streams = ((each.sequence, read_header(each.data).id.stream) for each in bound if self._wiring.batches)
+            numbers = tuple(delta.sequence for delta in bound)
+            self._tell(Spooled(self._runtime.monotonic(), numbers, tuple(streams)))
 
     async def answered(self, timeout_s: float | None) -> None:
         """Returns once everything that is spooled now has a durable definitive answer.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
-from hushsum.advice import Advice, Promise, shown
+from hushsum.advice import Advice, Promise, ReportAdvice, shown
 from hushsum.privacy.numerals import numeral
 
 if TYPE_CHECKING:
@@ -57,6 +57,53 @@ def error_figure(advice: Advice) -> "Figure":
     axis.grid(visible=True, which="major", color="0.9", linewidth=0.7, zorder=0)
     axis.set_title(_title(advice), fontsize=11)
     axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=3, frameon=False, fontsize=9)
+    return figure
+
+
+def report_figure(advice: ReportAdvice) -> "Figure":
+    """The predicted standard error of an answer from randomised reports: against rows, and against buckets.
+
+    Args:
+        advice: On a plan of reports. Of the fourier family, which has no buckets, against pairs alone.
+
+    Returns:
+        A matplotlib figure; ``figure.savefig(path)`` writes it.
+    """
+    from matplotlib.figure import Figure
+
+    panels = 2 if advice.widths else 1
+    figure = Figure(figsize=(4.8 * panels + 0.6, 4.6), dpi=120, layout="constrained")
+    axes = figure.subplots(1, panels, squeeze=False)[0]
+    rows = [size.rows for size in advice.rows]
+    own = advice.own
+    drawn = (
+        ([size.error for size in advice.rows], _COLOURS["pure"], "-", f"error, {own.randomiser}"),
+        ([size.response for size in advice.rows], _COLOURS["pure"], "--", "its response"),
+        ([size.hashing for size in advice.rows], _HASHING, ":", "hashing alone"),
+    )
+    for values, colour, style, label in drawn:
+        axes[0].plot(rows, values, style, color=colour, linewidth=1.6, label=label)
+    axes[0].plot([own.rows], [own.error], "D", color="black", markersize=6, label=f"the plan: ± {shown(own.error)}")
+    axes[0].set_xlabel("frequency pairs P" if own.buckets is None else f"rows R, of W = {own.buckets:,} buckets")
+    for (name, sizes), colour in zip(advice.widths.items(), _COLOURS.values(), strict=False):
+        widths = [size.buckets or 1 for size in sizes]
+        axes[1].plot(widths, [size.error for size in sizes], color=colour, linewidth=1.6, label=f"error, {name}")
+        if name in advice.best:
+            best = advice.best[name]
+            label = f"best: W = {best.buckets:,}, ± {shown(best.error)}"
+            axes[1].plot([best.buckets or 1], [best.error], "o", color=colour, markersize=7, label=label)
+    if panels == 2:
+        axes[1].set_xlabel(f"buckets W, of {own.rows:,} rows")
+    for axis in axes:
+        axis.set_xscale("log", base=2)
+        axis.set_yscale("log")
+        axis.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        axis.grid(visible=True, which="major", color="0.9", linewidth=0.7, zorder=0)
+        axis.legend(loc="best", frameon=False, fontsize=9)
+    axes[0].set_ylabel("standard error of an answer, in records")
+    guesses, epsilon = advice.guesses, float(advice.plan.privacy.epsilon)
+    guessed = f"n = {guesses.records:,} reports  ·  mean kernel {guesses.density:g}  ·  ε = {epsilon:g}"
+    figure.suptitle(f"{advice.plan.name}: predicted error of an answer\n{guessed}", fontsize=11)
     return figure
 
 

@@ -82,7 +82,7 @@ class Delta:
     def pack(self, plan: Plan) -> bytes:
         """The bytes that travel."""
         rows, width = plan.family.shape
-        parts = [_pack_header(self), varint(len(self.runs))]
+        parts = [pack_header(self.plan_id, self.id, self.window), varint(len(self.runs))]
         for run in self.runs:
             encoding, packed = plan.family.pack(run.increments, run.records)
             parts += [varint(run.class_index), varint(run.records), varint(rows), varint(width)]
@@ -106,8 +106,10 @@ def unpack_at_home(data: bytes, plan: Plan) -> Delta:
     """The delta that a device packed itself and kept; whatever the plan's mode, for there it leaves nobody's hands.
 
     Raises:
-        DeltaError: As :meth:`Delta.unpack`, but for the mode.
+        DeltaError: As :meth:`Delta.unpack`, but for the mode: ``wrong_mode`` where devices keep no deltas at all, for
+            each record becomes a report of its own.
     """
+    _refuse_reports(plan)
     if len(data) > plan.delta_bytes_max:
         raise DeltaError(Reason.TOO_LARGE, f"{len(data)} bytes, expected at most {plan.delta_bytes_max}")
     reader, header = _read_header(data)
@@ -154,7 +156,7 @@ def encode(plan: Plan, records: Any, *, window: int, id: DeltaId, labels: object
 
     Raises:
         RecordError: The array cannot be used at all.
-        DeltaError: More records than one delta may hold: split the batch.
+        DeltaError: More records than one delta may hold: split the batch; or ``wrong_mode``, of a plan of reports.
     """
     accepted, numbers, dropped = _accepted(plan, records, labels)
     if len(accepted) > plan.delta_records_max:
@@ -171,6 +173,7 @@ def encode_all(plan: Plan, records: Any, *, window: int, id: DeltaId, labels: ob
 
 def _accepted(plan: Plan, records: Any, labels: object) -> tuple[Records, npt.NDArray[np.int64], int]:
     """Usable records, the class of each, and the number of those that were dropped."""
+    _refuse_reports(plan)
     accepted, kept = plan.family.accept(records)
     classes = plan.collection.class_indices(labels, len(kept))
     known, numbers = classes[kept] >= 0, classes[kept & (classes >= 0)]
@@ -220,8 +223,9 @@ def apply(delta: Delta, counters: npt.NDArray[np.int64], counts: npt.NDArray[np.
         counts[run.class_index] += run.records * count_scale
 
 
-def _pack_header(delta: Delta) -> bytes:
-    return bytes([DELTA_FORMAT]) + delta.plan_id + _packed_id(delta.id) + varint(zigzag(delta.window))
+def pack_header(plan_id: bytes, id: DeltaId, window: int) -> bytes:
+    """What every delta begins with, and whatever else takes the place of one: a noised sum, a batch of reports."""
+    return bytes([DELTA_FORMAT]) + plan_id + _packed_id(id) + varint(zigzag(window))
 
 
 def _packed_id(id: DeltaId) -> bytes:
@@ -273,6 +277,12 @@ def _unpack_run(reader: Reader, plan: Plan, *, after: int, room: int) -> Run:
     increments = plan.family.unpack(encoding, packed, records)
     plan.family.check(increments, records)
     return Run(class_index, records, increments)
+
+
+def _refuse_reports(plan: Plan) -> None:
+    if plan.report_sizes is not None:
+        detail = "form 'report', in which each record is randomised by itself, and no exact delta is ever made"
+        raise DeltaError(Reason.WRONG_MODE, detail)
 
 
 def _too_many(records: int, plan: Plan) -> DeltaError:

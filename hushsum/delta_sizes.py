@@ -1,4 +1,4 @@
-"""How large a delta of a plan can be, and how many records it may hold for that.
+"""How large a delta of a plan can be, a batch of reports, or a submission, and how many records it may hold for that.
 
 One packed delta is a message, and an entry of the log: at most 16 MiB (:data:`BYTES_MAX`). Most plans reach
 :data:`RECORDS_MAX` records long before.
@@ -8,13 +8,20 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
-from hushsum.errors import PlanError
+from hushsum.errors import GuaranteeError, PlanError
 from hushsum.families import Family
+from hushsum.privacy.spec import PrivacySpec
+from hushsum.privacy.words import Words, words_of
 
 BYTES_MAX: Final = 16 * 2**20
 RECORDS_MAX: Final = 4096
 _HEADER_BYTES: Final = 96
 _RUN_HEADER_BYTES: Final = 48
+#: Reports of a batch, where no shuffler needs more of them together.
+REPORTS_MAX: Final = 2**16
+_BATCH_HEADER_BYTES: Final = 64
+_SUBMISSION_HEADER_BYTES: Final = 96
+_DIFFERENT_MAX: Final = 2**31  # reports: each has a counter
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,3 +84,120 @@ class DeltaSizes:
         powers = [2**k for k in range(most.bit_length())]
         dearest: int = max(-(-family.packed_bytes_max(min(2 * n - 1, most)) // n) for n in powers)
         return _HEADER_BYTES + runs * _RUN_HEADER_BYTES + min(runs * whole, most * dearest)
+
+
+@dataclass(frozen=True)
+class ReportSizes:
+    """The limits of batches of randomised reports, each an integer below rows × outputs.
+
+    Attributes:
+        rows: R.
+        outputs: What a randomised value can be; rows × outputs is at most 2^31.
+        shuffle_min: The least number of reports that a shuffler forwards together; 0: there is none.
+    """
+
+    rows: int
+    outputs: int
+    shuffle_min: int = 0
+
+    @property
+    def width(self) -> int:
+        """Bytes of one report, from 1 to 4."""
+        return max(1, -(-(self.rows * self.outputs - 1).bit_length() // 8))
+
+    @property
+    def records_max(self) -> int:
+        """Reports that one batch may hold: never fewer than a shuffler has to forward together."""
+        return min(max(REPORTS_MAX, 2 * self.shuffle_min), (BYTES_MAX - _BATCH_HEADER_BYTES) // self.width)
+
+    @property
+    def bytes_max(self) -> int:
+        """Bytes that one packed batch can need."""
+        return _BATCH_HEADER_BYTES + self.width * self.records_max
+
+
+@dataclass(frozen=True, eq=False)
+class Sizes:
+    """The limits of everything that a plan's clients send.
+
+    Attributes:
+        family: Of the plan.
+        classes: Sketches, at least 1.
+        privacy: What it promises.
+    """
+
+    family: Family
+    classes: int
+    privacy: PrivacySpec
+
+    def check(self) -> None:
+        """Refuses a plan of which something could not be sent, or not be counted.
+
+        Raises:
+            PlanError: With what to change.
+        """
+        if (reports := self.reports) is not None:
+            if (total := reports.rows * reports.outputs) > _DIFFERENT_MAX:
+                raise PlanError("sketch.rows", f"{total} different reports", f"at most {_DIFFERENT_MAX}: fewer rows")
+            return
+        self.delta.check()
+        if self.submits:
+            _ = self.words  # a sum that no vector holds is refused here
+
+    @property
+    def counters_shape(self) -> tuple[int, ...]:
+        """(classes, *shape of one class's counters); of reports (1, R, outputs)."""
+        if (reports := self.reports) is not None:
+            return 1, reports.rows, reports.outputs
+        return self.classes, *self.family.shape
+
+    @cached_property
+    def delta(self) -> DeltaSizes:
+        """Of deltas."""
+        return DeltaSizes(self.family, self.classes, self.privacy.records_per_client)
+
+    @cached_property
+    def reports(self) -> ReportSizes | None:
+        """Of batches of reports; None where clients send no reports."""
+        reports, local = self.privacy.reports, self.privacy.local
+        if reports is None or local is None:
+            return None
+        return ReportSizes(reports.rows, reports.outputs(self.privacy.mechanism.field), local.shuffle_min)
+
+    @property
+    def submits(self) -> bool:
+        """Whether a client submits a vector of all its counters: to a secure sum, or noised by itself."""
+        return self.privacy.cohort is not None or (self.privacy.local is not None and not self.privacy.local.reports)
+
+    @cached_property
+    def words(self) -> Words:
+        """Of that vector: it holds what all of a cohort may submit, or in mode ``local`` one client.
+
+        For unit record that is 4096 records of each client, which is assumed and never enforced
+        (:mod:`hushsum.privacy.words`).
+
+        Raises:
+            GuaranteeError: Clients submit no such vector.
+            PlanError: No vector of the format holds it.
+        """
+        if not self.submits:
+            what = "reports, one a record" if self.privacy.reports else f"deltas in mode {self.privacy.mode!r}"
+            raise GuaranteeError(f"clients of this plan send {what}: it has no secure sum, nor noised submissions")
+        return words_of(self.family.sensitivity, self.family.shape, self.classes, self.privacy)
+
+    @property
+    def records_max(self) -> int:
+        """Records of one delta, or reports of one batch."""
+        return (self.reports or self.delta).records_max
+
+    @property
+    def bytes_max(self) -> int:
+        """Of one packed delta, or of one packed batch of reports."""
+        return (self.reports or self.delta).bytes_max
+
+    @property
+    def upload_bytes_max(self) -> int:
+        """Of the largest message that a device sends."""
+        if self.privacy.local is not None and self.submits:
+            return _SUBMISSION_HEADER_BYTES + self.words.bytes
+        return self.bytes_max

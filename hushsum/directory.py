@@ -25,7 +25,8 @@ from hushsum.signatures import VerifyKey
 
 KEYS_MAX: Final = 1 << 14
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_NAME_FORM: Final = "1 to 64 of A-Z, a-z, 0-9, '.', '_' and '-', the first a letter or a digit"
+#: What :func:`is_key_id` asks for.
+KEY_ID_FORM: Final = "1 to 64 of A-Z, a-z, 0-9, '.', '_' and '-', the first a letter or a digit"
 
 
 class Role(enum.StrEnum):
@@ -107,6 +108,10 @@ class Directory:
         """The entry of a public key; None where it has none."""
         return next((key for key in self.keys.values() if key.public_key == public_key), None)
 
+    def of_role(self, role: Role) -> tuple[VerifyKey, ...]:
+        """The public keys of one role, in the directory's order; maybe none."""
+        return tuple(key.public_key for key in self.keys.values() if key.role is role)
+
     def expect(self, public_key: VerifyKey, role: Role) -> DirectoryKey:
         """The entry of a public key that must have this role.
 
@@ -121,6 +126,11 @@ class Directory:
         return key
 
 
+def is_key_id(text: object) -> bool:
+    """Whether this can be the name of a key (:data:`KEY_ID_FORM`)."""
+    return isinstance(text, str) and _NAME.fullmatch(text) is not None
+
+
 def toml_of(key: DirectoryKey) -> str:
     """The lines of a directory's TOML that stand for one key.
 
@@ -133,8 +143,8 @@ def toml_of(key: DirectoryKey) -> str:
 
 
 def _check_id(id: str) -> None:
-    if not _NAME.fullmatch(id):
-        raise DirectoryError(f"keys.{shown(id)}: not a name of a key, expected {_NAME_FORM}")
+    if not is_key_id(id):
+        raise DirectoryError(f"keys.{shown(id)}: not a name of a key, expected {KEY_ID_FORM}")
 
 
 def _key(id: str, table: object) -> DirectoryKey:

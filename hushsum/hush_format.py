@@ -31,6 +31,7 @@ _HEADER_BYTES_MAX: Final = 1 << 16
 _CHECKSUM_BYTES: Final = 32
 _ITEM_BYTES: Final = (2, 4, 8)
 _SECURE: Final = ("submissions", "cohorts")
+_SHUFFLED: Final = "shuffled"  # 1 where it stands
 _ACCOUNTING: Final = {True: "ledger", False: "unaccounted"}
 
 
@@ -43,8 +44,9 @@ class Header:
         window: Of a tumbling release; None otherwise.
         shape: Of the counters: (classes, shape of the family...).
         accounted: Whether a ledger was charged.
-        submissions: How many clients are in a secure sum; None in other modes.
-        cohorts: Of how many cohorts it is; None in other modes.
+        submissions: How many clients are in it, where each drew noise, or a share of it; None for others and reports.
+        cohorts: Of how many cohorts it is; None but in mode ``secure``.
+        shuffled: Whether all its reports came through a shuffler.
     """
 
     kind: str
@@ -53,6 +55,7 @@ class Header:
     accounted: bool
     submissions: int | None = None
     cohorts: int | None = None
+    shuffled: bool = False
 
 
 def encode(plan: Plan, header: Header, values: Counters) -> bytes:
@@ -75,6 +78,8 @@ def encode(plan: Plan, header: Header, values: Counters) -> bytes:
     for key in _SECURE:
         if (number := getattr(header, key)) is not None:
             fields[key] = number
+    if header.shuffled:
+        fields[_SHUFFLED] = 1
     body = _MAGIC + RELEASE_FORMAT.to_bytes(2, "big")
     for part in (canonical.encode(fields), plan.bundle, canonical.encode(plan.guarantee.to_fields())):
         body += len(part).to_bytes(4, "big") + part
@@ -109,7 +114,7 @@ def _decode(body: bytes, counters_max: int) -> tuple[Plan, Header, Counters]:
     header, item_bytes = _header(Table(canonical.decode(header_bytes), "header"))
     if header.shape != plan.counters_shape:
         raise ReleaseError(f"counters of shape {header.shape}, expected {plan.counters_shape}")
-    check_secure(plan, header)
+    check_header(plan, header)
     return plan, header, _values(body[at:], size + plan.counters_shape[0], item_bytes)
 
 
@@ -122,29 +127,67 @@ def _header(table: Table) -> tuple[Header, int]:
     item_bytes = table.integer("item_bytes", low=2, high=8)
     if item_bytes not in _ITEM_BYTES:
         raise PlanError("header.item_bytes", item_bytes, "2, 4 or 8")
-    accounting = table.choice("accounting", built=tuple(_ACCOUNTING.values()))
-    numbers = [table.integer(key, low=0) if table.has(key) else None for key in _SECURE]
+    accounted = table.choice("accounting", built=tuple(_ACCOUNTING.values())) == _ACCOUNTING[True]
+    submissions, cohorts = (table.integer(key, low=0) if table.has(key) else None for key in _SECURE)
+    shuffled = table.has(_SHUFFLED) and table.integer(_SHUFFLED, low=1, high=1) == 1
     table.finish()
-    return Header(kind, window, tuple(shape), accounting == _ACCOUNTING[True], *numbers), item_bytes
+    return Header(kind, window, tuple(shape), accounted, submissions, cohorts, shuffled), item_bytes
 
 
-def check_secure(plan: Plan, header: Header) -> None:
-    """Refuses numbers of submissions and cohorts that no release of the plan has.
+def check_header(plan: Plan, header: Header) -> None:
+    """Refuses numbers of submissions and cohorts, and a kind, that no release of the plan has.
 
     Raises:
-        ReleaseError: They stand in a release of mode ``central``, or are missing or impossible in one of ``secure``.
+        ReleaseError: With what came and what was expected.
     """
-    cohort, submissions, cohorts = plan.privacy.cohort, header.submissions, header.cohorts
+    if (header.window is None) != (header.kind != TUMBLING):
+        raise ReleaseError(f"a {header.kind} release of window {header.window}: a window belongs to kind 'tumbling'")
+    if header.shuffled and (plan.privacy.local is None or not plan.privacy.local.shuffle_min):
+        raise ReleaseError("a shuffled release of a plan without a shuffler")
+    _check_numbers(plan, header)
+
+
+def _check_numbers(plan: Plan, header: Header) -> None:
+    privacy, submissions, cohorts = plan.privacy, header.submissions, header.cohorts
     came = f"{submissions} submissions of {cohorts} cohorts in a {header.kind} release"
-    if cohort is None:
+    if privacy.local is not None and privacy.reports is None:
+        if submissions is None or submissions < 0 or cohorts is not None or header.kind != TUMBLING:
+            raise ReleaseError(f"{came} of noised submissions, expected their number, of a window, and no cohorts")
+        return
+    if privacy.cohort is None:
         if submissions is not None or cohorts is not None:
-            raise ReleaseError(f"{came} of mode 'central', expected neither")
+            of = "of reports" if privacy.reports else "of mode 'central'"
+            raise ReleaseError(f"{came} {of}, expected neither")
         return
     if submissions is None or cohorts is None or header.kind != TUMBLING:
         raise ReleaseError(f"{came} of mode 'secure', expected both, of a window")
-    least, most = cohorts * cohort.survivors_min, cohorts * cohort.size
+    least, most = cohorts * privacy.cohort.survivors_min, cohorts * privacy.cohort.size
     if not 0 <= least <= submissions <= most:
         raise ReleaseError(f"{came}, expected {least} to {most}")
+
+
+def check_reports(plan: Plan, header: Header, counters: Counters, counts: Counters) -> None:
+    """Refuses counts that no reports of the plan give.
+
+    Args:
+        plan: Of reports.
+        header: Of their release.
+        counters: (1, R, outputs) int64.
+        counts: (1,) int64.
+
+    Raises:
+        ReleaseError: One is negative, they do not add up, or no shuffler forwards so few.
+    """
+    reports = int(counts[0])
+    if counters.min() < 0:
+        raise ReleaseError(f"a report that came {int(counters.min())} times, expected at least 0")
+    # In halves, for a file may hold numbers whose sum wraps around to the one expected.
+    came = (int((counters >> 32).sum()) << 32) + int((counters & 0xFFFF_FFFF).sum())
+    if came != reports:
+        raise ReleaseError(f"counters of {came} reports, where their number is {reports}")
+    least = plan.privacy.local.shuffle_min if plan.privacy.local is not None and header.shuffled else 0
+    if 0 < reports < least:
+        raise ReleaseError(f"{reports} shuffled reports, expected none, or at least shuffle_min = {least}")
 
 
 def _checked_body(data: bytes) -> bytes:

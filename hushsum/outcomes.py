@@ -2,22 +2,29 @@
 
 This is the one place that looks at the number of clients, and whether a window is released is the one thing that it
 tells of it. Under protected participation a noised number decides, in every window, the empty ones too: that costs the
-plan's ``min_clients_share`` of ε whatever comes of it. Under public participation who takes part is no secret, and the
-exact number decides.
+plan's ``min_clients_share`` of ε whatever comes of it. Under public participation, and in mode ``local``, who takes
+part is no secret, and the exact number decides.
 """
 
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
+
 from hushsum import canonical
 from hushsum.entropy import Entropy
+from hushsum.errors import GuaranteeError
 from hushsum.plan import Plan
-from hushsum.privacy.guarantee import SECURE
+from hushsum.privacy.event import TUMBLING
 from hushsum.privacy.spec import PUBLIC
-from hushsum.releases import Release, draw
+from hushsum.privacy.spending import refuse_drawn_by_clients
+from hushsum.releases import Release, draw, of_reports, of_silos
 from hushsum.sketch import Sketch
 
 WITHHELD_FORMAT: Final = 1
+
+Counters = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -58,11 +65,46 @@ def decide(sketch: Sketch, *, kind: str, window: int, clients: int, entropy: Ent
             counters.
 
     Raises:
-        GuaranteeError: The plan is of mode ``secure``: no window of it is drawn here, and none is withheld.
+        GuaranteeError: The plan is of mode ``secure`` or ``local``: no window of it is drawn here.
     """
-    if sketch.plan.privacy.mode == SECURE or _enough(sketch.plan, clients, entropy):
+    refuse_drawn_by_clients(sketch.plan)
+    if _enough(sketch.plan, clients, entropy):
         return draw(sketch, kind=kind, window=window, entropy=entropy, accounted=True)
     return Withheld(sketch.plan.id, kind, window)
+
+
+def decide_local(
+    plan: Plan, counters: Counters, counts: Counters, *, window: int, submissions: int | None
+) -> Release | Withheld:
+    """The outcome of a sealed window of mode ``local``: nothing is drawn, for its noise is in what devices sent.
+
+    An exact number decides. Under ``silo`` it is that of clients, each of which submits in every window, and under
+    ``report`` that of reports, which replacing a record by another leaves as it is: neither is a secret there.
+
+    Args:
+        plan: Of mode ``local``.
+        counters: As :func:`hushsum.releases.of_silos` and :func:`hushsum.releases.of_reports` take them.
+        counts: Theirs.
+        window: Its index.
+        submissions: How many clients are in it; None for reports. Of those of a plan with a shuffler, whoever sums
+            them up takes none that did not come through it.
+
+    Raises:
+        GuaranteeError: The plan is of another mode.
+        ReleaseError: Counts that the plan cannot have.
+        MergeError: Arrays of another shape or type.
+    """
+    local, least = plan.privacy.local, plan.window.min_clients
+    if local is not None and local.reports:
+        shuffled = local.shuffle_min > 0
+        release = of_reports(plan, counters, counts, window=window, shuffled=shuffled)
+        came, least = int(counts[0]), plan.window.min_reports
+    else:
+        if submissions is None:
+            raise GuaranteeError(f"a window of plan {plan.name!r} is decided by its number of clients, got none")
+        release = of_silos(plan, counters, counts, window=window, submissions=submissions)
+        came = submissions
+    return release if came >= least else Withheld(plan.id, TUMBLING, window)
 
 
 def _enough(plan: Plan, clients: int, entropy: Entropy) -> bool:

@@ -22,15 +22,16 @@ import numpy.typing as npt
 from hushsum import canonical
 from hushsum.canonical import shown
 from hushsum.collection import Collection
-from hushsum.delta_sizes import DeltaSizes
-from hushsum.errors import CanonicalError, GuaranteeError, PlanError, RecordError
+from hushsum.delta_sizes import DeltaSizes, ReportSizes, Sizes
+from hushsum.errors import CanonicalError, PlanError, RecordError
 from hushsum.families import FAMILIES, Family, RecordSchema, VectorRecords
 from hushsum.parameters import Parameters
 from hushsum.privacy.account import Limits
 from hushsum.privacy.guarantee import Guarantee
+from hushsum.privacy.local_mode import Space
 from hushsum.privacy.numerals import numeral
-from hushsum.privacy.spec import PUBLIC, PrivacySpec
-from hushsum.privacy.words import Words, words_of
+from hushsum.privacy.spec import PrivacySpec
+from hushsum.privacy.words import Words
 from hushsum.schedule import Schedule
 from hushsum.schema import Table
 
@@ -52,7 +53,7 @@ class Plan:
         record: ``dim``, ``lower``, ``upper``, and optionally ``names``, ``units`` and ``classes``; or ``kind = "set"``.
         sketch: ``family`` and the family's own keys.
         privacy: ``epsilon``, ``total_epsilon``, and optionally the rest.
-        window: ``length``, ``epoch``, ``lateness``, ``min_clients``; all optional.
+        window: ``length``, ``epoch``, ``lateness``, ``min_clients`` (of reports ``min_reports``); all optional.
         parameters: The arrays that the sketch names by their digests (:func:`hushsum.parameters.digest`), and no other;
             of made :class:`hushsum.parameters.Parameters`, those that it names are taken.
 
@@ -82,25 +83,22 @@ class Plan:
             raise PlanError("name", name, "1 to 128 characters")
         arrays = parameters if isinstance(parameters, Parameters) else Parameters.of(parameters)
         collection = Collection.from_table(top.table("record"))
-        family = _family(top.table("sketch"), collection.schema, arrays)
+        kind = top.table("sketch")
+        family = FAMILIES[kind.choice("family", built=list(FAMILIES))].from_table(kind, collection.schema, arrays)
         if (total := max(1, len(collection.classes)) * prod(family.shape)) > _COUNTERS_MAX:
             raise PlanError("record.classes", f"{total} counters in all classes", f"at most {_COUNTERS_MAX}")
         schedule = Schedule.from_table(top.table("window"))
-        counters = total + max(1, len(collection.classes))
-        promise = PrivacySpec.from_table(top.table("privacy"), family.sensitivity, schedule.min_clients, counters)
-        if promise.participation == PUBLIC:
-            schedule.check_shown()
-        if promise.cohort is not None:
-            schedule.check_rounds(promise.cohort.wait_ms)
+        size = total + max(1, len(collection.classes))
+        space = Space(family.name, family.shape[0], prod(family.shape[1:]), len(collection.classes))
+        promise = PrivacySpec.from_table(top.table("privacy"), family.sensitivity, schedule.min_clients, size, space)
+        promise.check_window(schedule)
         fields = {"name": name, "collection": collection, "family": family, "privacy": promise, "window": schedule}
         used = arrays.only(family.digests)
         if arrays is not parameters and len(used) < len(arrays):
             _refuse_unused(arrays, used)
         for field, value in {**fields, "parameters": used}.items():
             object.__setattr__(self, field, value)  # frozen for everybody else
-        self.delta_sizes.check()
-        if promise.cohort is not None:
-            _ = self.words  # a sum that no vector holds is refused here
+        self.sizes.check()
 
     @classmethod
     def from_fields(cls, fields: object, parameters: Iterable[npt.ArrayLike] | Parameters = ()) -> "Plan":
@@ -226,8 +224,8 @@ class Plan:
 
     @property
     def counters_shape(self) -> tuple[int, ...]:
-        """(classes, *shape of one class's counters); without classes there is one."""
-        return (max(1, len(self.classes)), *self.family.shape)
+        """(classes, *shape of one class's counters); without classes there is one. Of reports (1, R, outputs)."""
+        return self.sizes.counters_shape
 
     @cached_property
     def guarantee(self) -> Guarantee:
@@ -239,35 +237,44 @@ class Plan:
         """The limits of the plan's population, as the plan declares them."""
         return self.privacy.limits
 
-    @cached_property
+    @property
     def words(self) -> Words:
-        """The vector that a client of a secure sum sends: how many bits each counter has, and how they are packed.
-
-        They hold what all of a cohort may submit: for unit record 4096 records each, which is assumed and never
-        enforced (:mod:`hushsum.privacy.words`).
+        """The vector that a client submits, masked or noised: how many bits each counter has, and how they are packed.
 
         Raises:
-            GuaranteeError: The plan is of another mode.
-            PlanError: No vector of the format holds the cohort's sum.
+            GuaranteeError: The clients of the plan submit no such vector.
         """
-        if self.privacy.cohort is None:
-            raise GuaranteeError(f"plan {self.name!r} is of mode {self.privacy.mode!r}: it has no secure sum")
-        return words_of(self.family.sensitivity, self.family.shape, self.counters_shape[0], self.privacy)
+        return self.sizes.words
 
     @cached_property
+    def sizes(self) -> Sizes:
+        """How large what its clients send can be."""
+        return Sizes(self.family, max(1, len(self.classes)), self.privacy)
+
+    @property
     def delta_sizes(self) -> DeltaSizes:
         """How large its deltas can be."""
-        return DeltaSizes(self.family, self.counters_shape[0], self.privacy.records_per_client)
+        return self.sizes.delta
+
+    @property
+    def report_sizes(self) -> ReportSizes | None:
+        """How large its batches of reports can be; None where its clients send none."""
+        return self.sizes.reports
 
     @property
     def delta_records_max(self) -> int:
-        """Records that one delta may hold, at most 4096; a client splits what is larger."""
-        return self.delta_sizes.records_max
+        """Records that one delta may hold, at most 4096, or reports of one batch; a client splits what is larger."""
+        return self.sizes.records_max
 
     @property
     def delta_bytes_max(self) -> int:
-        """Bytes that one packed delta can need, at most 16 MiB."""
-        return self.delta_sizes.bytes_max
+        """Bytes that one packed delta, or one batch of reports, can need, at most 16 MiB."""
+        return self.sizes.bytes_max
+
+    @property
+    def upload_bytes_max(self) -> int:
+        """Bytes of the largest message that a device sends: a delta, a batch of reports, or a noised submission."""
+        return self.sizes.upload_bytes_max
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy is read and verified anew from the bundle: as immutable as this."""
@@ -278,8 +285,7 @@ class Plan:
 
     def __repr__(self) -> str:
         promise = f"ε={numeral(self.privacy.epsilon, up=True)}"
-        if self.privacy.delta:
-            promise = f"{promise}, δ={numeral(self.privacy.delta, up=True)}"
+        promise += f", δ={numeral(self.privacy.delta, up=True)}" if self.privacy.delta else ""
         return f"Plan({self.name!r}, id={self.hex_id[:12]}, family={self.family.name!r}, {promise})"
 
 
@@ -292,8 +298,3 @@ def _refuse_unused(arrays: Parameters, used: Parameters) -> None:
     digest = next(name for name in arrays.arrays if name not in used.arrays)
     named = ", ".join(used.arrays) or "none"
     raise PlanError("parameters", digest, f"arrays alone that the plan names by their digests: {named}")
-
-
-def _family(table: Table, record: RecordSchema, arrays: Parameters) -> Family:
-    name = table.choice("family", built=list(FAMILIES))
-    return FAMILIES[name].from_table(table, record, arrays)

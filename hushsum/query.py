@@ -1,4 +1,7 @@
-"""Answers with error bars, from a plan and noised counters alone: nothing here costs privacy."""
+"""Answers with error bars, from a plan and noised counters alone: nothing here costs privacy.
+
+Counters of reports are undone in :mod:`hushsum.local.decoding`.
+"""
 
 import math
 from dataclasses import replace
@@ -7,8 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hushsum.errors import RecordError
+from hushsum.errors import GuaranteeError, RecordError
 from hushsum.families import Answer
+from hushsum.local import decoding
 from hushsum.plan import Plan
 
 Counters = npt.NDArray[np.int64]
@@ -27,16 +31,18 @@ def kernel_sum(
 
     Args:
         plan: Of the release.
-        counters: (classes, shape...) int64, noised.
+        counters: (classes, shape...) int64, noised; of reports (1, R, outputs).
         queries: (m, d), or m sets.
         label: Of the class; None: all of them together, whose noise adds up.
         groups: The median of the means of so many groups of rows, instead of the mean.
-        submissions: Of a secure sum, see :func:`noise_variance`.
+        submissions: Of a secure sum or of silos, see :func:`noise_variance`.
 
     Raises:
         RecordError: The queries cannot be used, or the plan has no such class.
         ValueError: The family has no such groups.
     """
+    if _of_reports(plan):
+        return decoding.kernel_sum(plan, counters, queries, label=label, groups=groups)
     chosen = _classes(plan, label)
     summed = counters[chosen.start] if chosen.stop - chosen.start == 1 else counters[chosen].sum(axis=0)
     variance = (chosen.stop - chosen.start) * noise_variance(plan, submissions)
@@ -49,19 +55,37 @@ def noise_variance(plan: Plan, submissions: int | None = None) -> float:
     Args:
         plan: Of the release.
         submissions: How many clients are in it, in mode ``secure``: each drew a share of 1/h of the noise, so that 0
-            of them left none. None: all noise was drawn whole, or as exactly h shares, the least that a sum may have.
+            of them left none. In mode ``local`` each drew all of it. None: all noise was drawn whole, or as exactly h
+            shares, the least that a sum may have.
+
+    Raises:
+        GuaranteeError: The plan's counters are of reports, to which no noise is added.
     """
     noise, h = plan.privacy.mechanism.noise(), plan.privacy.mechanism.honest_survivors
-    return noise.variance if h is None or submissions is None else noise.variance * submissions / h
+    if submissions is None or (h is None and plan.privacy.local is None):
+        return noise.variance
+    return noise.variance * submissions / (h or 1)
 
 
-def count(plan: Plan, counts: Counters, *, label: str | None = None) -> float:
-    """The noisy number of records, from the count counters (classes,): unbiased, and maybe below 0."""
+def count(plan: Plan, counts: Counters, *, label: str | None = None, counters: Counters | None = None) -> float:
+    """The noisy number of records, from the count counters (classes,): unbiased, and maybe below 0.
+
+    Of reports it is exact, and that of one class is estimated from their counters, which are read for that alone.
+    """
+    if _of_reports(plan):
+        return decoding.count(plan, counts) if label is None else decoding.count_of(plan, _given(counters), label)
     return float(counts[_classes(plan, label)].sum()) / plan.privacy.mechanism.count_scale
 
 
-def count_std_error(plan: Plan, *, label: str | None = None, submissions: int | None = None) -> float:
-    """The standard error of :func:`count`, from the mechanism alone (and ``submissions``, in mode ``secure``)."""
+def count_std_error(
+    plan: Plan, *, label: str | None = None, submissions: int | None = None, counters: Counters | None = None
+) -> float:
+    """The standard error of :func:`count`, from the mechanism alone (and ``submissions``, see :func:`noise_variance`).
+
+    Of reports 0, or of one class from their counters.
+    """
+    if _of_reports(plan):
+        return 0.0 if label is None else decoding.count_std_error(plan, _given(counters), label=label)
     chosen = _classes(plan, label)
     variance = noise_variance(plan, submissions)
     return math.sqrt((chosen.stop - chosen.start) * variance) / plan.privacy.mechanism.count_scale
@@ -81,6 +105,8 @@ def density(
 
     The number of records is taken as at least 1. The standard error is that of a ratio to first order (delta method).
     """
+    if _of_reports(plan):
+        return decoding.density(plan, counters, queries, label=label, groups=groups)
     records = max(count(plan, counts, label=label), 1.0)
     answer = kernel_sum(plan, counters, queries, label=label, groups=groups, submissions=submissions).over(records)
     of_count = count_std_error(plan, label=label, submissions=submissions) / records
@@ -105,5 +131,20 @@ def noise_std_error(plan: Plan, submissions: int | None = None) -> float:
 
     For the hashed family and pure ε it is √(2R)·(1 + c/R)/ε in records, which grows with R (MATH: central noise; RACE,
     Theorem 3.4); with δ above 0 it is √((1 + c²/R)/(2ρ)), which does not.
+
+    Of reports ``submissions`` is their number, by default 1: it goes as its root. It is that of the choice of a row and
+    of the response, far from all records.
     """
+    if _of_reports(plan):
+        return decoding.noise_std_error(plan, 1 if submissions is None else submissions)
     return math.sqrt(plan.family.answer_variance(noise_variance(plan, submissions)))
+
+
+def _of_reports(plan: Plan) -> bool:
+    return plan.privacy.local is not None and plan.privacy.local.reports
+
+
+def _given(counters: Counters | None) -> Counters:
+    if counters is None:
+        raise GuaranteeError("the number of records of one class of a plan of reports is told by their counters alone")
+    return counters

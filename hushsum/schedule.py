@@ -15,6 +15,7 @@ _LONGEST_MS: Final = 3_660 * _UNITS_MS["d"]
 # Each running device shows itself in each window, and makes that durable: a plan must not wear its disk out by it.
 _SHOWN_LENGTH_MS: Final = _UNITS_MS["m"]
 _SHOWN_LATENESS_MAX: Final = 64  # windows
+_AFTER_END_MS: Final = _UNITS_MS["s"]
 
 
 @dataclass(frozen=True)
@@ -26,12 +27,14 @@ class Schedule:
         epoch_ms: Start of window 0, in milliseconds since 1970-01-01T00:00:00Z.
         lateness_ms: How long after a window's end its deltas are still taken, before it is sealed.
         min_clients: A window with fewer clients is withheld; 0: every window is released.
+        min_reports: A window with fewer reports is withheld, in plans of reports alone; 0: every window is released.
     """
 
     length_ms: int
     epoch_ms: int
     lateness_ms: int
     min_clients: int = 0
+    min_reports: int = 0
 
     @classmethod
     def from_table(cls, table: Table) -> "Schedule":
@@ -46,13 +49,14 @@ class Schedule:
         table.choice("time", built=["event"], known=["arrival"], default="event")
         table.choice("release", built=["tumbling"], known=["cumulative"], default="tumbling")
         min_clients = table.integer("min_clients", low=0, default=0)
+        min_reports = table.integer("min_reports", low=0, default=0)
         table.finish()
-        return cls(length, epoch, lateness, min_clients)
+        return cls(length, epoch, lateness, min_clients, min_reports)
 
     def to_fields(self) -> dict[str, object]:
-        """Every key of ``[window]``, canonical."""
+        """Every key of ``[window]``, canonical; ``min_reports`` only where it is set."""
         epoch = datetime.fromtimestamp(self.epoch_ms // 1000, UTC)
-        return {
+        fields: dict[str, object] = {
             "length": duration_text(self.length_ms),
             "epoch": epoch.strftime(_EPOCH_FORM),
             "lateness": duration_text(self.lateness_ms),
@@ -60,6 +64,43 @@ class Schedule:
             "release": "tumbling",
             "min_clients": self.min_clients,
         }
+        if self.min_reports:
+            fields["min_reports"] = self.min_reports
+        return fields
+
+    def check_clients(self) -> None:
+        """Refuses a number of reports where clients send no reports.
+
+        Raises:
+            PlanError: ``min_reports`` is set.
+        """
+        if self.min_reports:
+            expected = "0: only plans of reports (mode 'local') count them; window.min_clients counts clients"
+            raise PlanError("window.min_reports", self.min_reports, expected)
+
+    def check_reports(self) -> None:
+        """Refuses a number of clients where reports carry no client.
+
+        Raises:
+            PlanError: ``min_clients`` is set.
+        """
+        if self.min_clients:
+            expected = "0 with reports: nothing says whose a report is; window.min_reports counts reports instead"
+            raise PlanError("window.min_clients", self.min_clients, expected)
+
+    def check_after_end(self, why: str) -> None:
+        """Refuses a lateness in which nothing arrives that is sent once the window has ended.
+
+        Args:
+            why: Which key asks for it, and who sends then.
+
+        Raises:
+            PlanError: A lateness below a second.
+        """
+        if self.lateness_ms < _AFTER_END_MS:
+            least = duration_text(_AFTER_END_MS)
+            expected = f"at least '{least}' with {why} when the window has ended"
+            raise PlanError("window.lateness", duration_text(self.lateness_ms), expected)
 
     def check_shown(self) -> None:
         """Refuses windows in which no device should have to show itself, as public participation has it do.

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from hushsum.collection import by_class
 from hushsum.entropy import OsEntropy
-from hushsum.errors import ContributionError, MergeError, PlanMismatchError, RecordError
+from hushsum.errors import ContributionError, GuaranteeError, MergeError, PlanMismatchError, RecordError
 from hushsum.families import Increments, Records
 from hushsum.plan import Plan
 
@@ -79,7 +79,12 @@ class Sketch:
         Raises:
             RecordError: An array of another type or dimension, or ids or labels of another number.
             ContributionError: A client exceeds the plan's ``records_per_client``. Nothing is added.
+            GuaranteeError: The plan's records become reports: nobody has counters of records.
         """
+        if self.plan.report_sizes is not None:
+            raise GuaranteeError(
+                f"plan {self.plan.name!r} counts randomised reports, which hushsum.local makes of records"
+            )
         family = self.plan.family
         accepted, kept = family.accept(records)
         classes = self.plan.collection.class_indices(labels, len(kept))

@@ -7,17 +7,19 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from hushsum_cli import local_advice
 from hushsum_cli.output import ExactNumber, examples, print_json, print_pairs, print_table
 from hushsum_cli.output import as_json as as_json_option
 from hushsum_cli.secure_text import of_advice
 
 if TYPE_CHECKING:
-    from hushsum.advice import Advice, Promise, Size
+    from hushsum.advice import Advice, Allowance, Promise, ReportAdvice, Size
+    from hushsum.plan import Plan
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _LIMITS: Final = {"device_ms": "--device-ms", "delta_kib": "--delta-kib", "memory_mib": "--memory-mib"}
 _SENT: Final = "delta: of one record; a client's: of all that it sends together."
-_SECURE_SENT: Final = "kept: on a device, of one record; upload: a client's in a window, whatever it has."
+_SUBMITTED: Final = "kept: on a device, of one record; upload: a client's in a window, whatever it has."
 _SHOWN: Final = 4  # sizes below a quarter of all that matter are left out of the table
 _KIB: Final = 2**10
 
@@ -76,25 +78,16 @@ def advise(  # noqa: PLR0913  an option each, and click passes them by name
     them.
 
     Hashing errs more or less with how records lie, which nobody knows beforehand: 0.75 to 1.4 times what was predicted
-    has been seen, and for models up to 1.8 times. Noise is exact. The time is that of this machine. A plan that names
-    arrays is made first: give its plan.json.
+    has been seen, and for models up to 1.8 times. Noise is exact. The time is that of this machine. Of randomised
+    reports no limit but --memory-mib is read. A plan that names arrays is made first: give its plan.json.
     """
-    from time import perf_counter
-
     from hushsum.advice import Allowance
-    from hushsum.advice import advise as ask
     from simulator.plans import load
 
     plan = load(plan_file)
     try:
-        advice = ask(
-            plan,
-            records=round(records),
-            density=float(density),
-            clients=None if clients is None else round(clients),
-            allowance=Allowance(float(device_ms), float(delta_kib), float(memory_mib)),
-            clock=perf_counter,
-        )
+        allowance = Allowance(float(device_ms), float(delta_kib), float(memory_mib))
+        advice = _ask(plan, round(records), float(density), None if clients is None else round(clients), allowance)
     except (ValueError, OverflowError) as error:
         raise click.UsageError(str(error)) from error
     if plot is not None:
@@ -105,19 +98,39 @@ def advise(  # noqa: PLR0913  an option each, and click passes them by name
         _print(advice, plot)
 
 
-def _draw(advice: "Advice", path: Path) -> None:
+def _ask(
+    plan: "Plan", records: int, density: float, clients: int | None, allowance: "Allowance"
+) -> "Advice | ReportAdvice":
+    from time import perf_counter
+
+    from hushsum.advice import advise, advise_reports
+
+    if plan.privacy.reports is not None:
+        return advise_reports(plan, records=records, density=density, clients=clients, allowance=allowance)
+    return advise(plan, records=records, density=density, clients=clients, allowance=allowance, clock=perf_counter)
+
+
+def _draw(advice: "Advice | ReportAdvice", path: Path) -> None:
     from hushsum import advice_plot
+    from hushsum.advice import Advice
 
     try:
-        advice_plot.error_figure(advice).savefig(path)
+        draw = advice_plot.error_figure(advice) if isinstance(advice, Advice) else advice_plot.report_figure(advice)
+        draw.savefig(path)
     except ValueError as error:  # a family without rows, or an ending that is no format
         raise click.BadParameter(str(error).splitlines()[0], param_hint="--plot") from error
 
 
-def _print(advice: "Advice", plot: Path | None) -> None:
+def _print(advice: "Advice | ReportAdvice", plot: Path | None) -> None:
+    from hushsum.advice import ReportAdvice
+
+    if isinstance(advice, ReportAdvice):
+        local_advice.print_reports(advice, plot)
+        return
     pairs = [
         *_expected(advice),
         *of_advice(advice),
+        *local_advice.of_advice(advice),
         *_best(advice),
         *_useful(advice),
         *_caveats(advice),
@@ -134,12 +147,12 @@ def _print(advice: "Advice", plot: Path | None) -> None:
         "",
     ]
     print_table(errors, [_errors(advice, size) for size in sizes], title="one standard error of an answer, in records")
-    secure = advice.plan.privacy.cohort is not None
-    sent = ["kept", "upload"] if secure else ["delta", "a client's"]
+    submits = advice.own.costs.upload_bytes is not None
+    sent = ["kept", "upload"] if submits else ["delta", "a client's"]
     costs = [first, *sent, "device", "window", "release", "µs a record"]
     print_table(costs, [_costs(size) for size in sizes], title="on the wire, in memory, and time")
     click.echo(
-        f"share: of n·k̄, for the plan's own promise. {_SECURE_SENT if secure else _SENT}\n"
+        f"share: of n·k̄, for the plan's own promise. {_SUBMITTED if submits else _SENT}\n"
         "device: hash parameters; window: exact counters of one; release: the file at most; time: on this machine."
     )
 

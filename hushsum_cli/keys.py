@@ -1,4 +1,4 @@
-"""`hushsum keys`: the keys of services that write to the log and of clients of secure sums, and their directories."""
+"""`hushsum keys`: the keys of services, of clients of secure sums and of planners, and their directories."""
 
 from pathlib import Path
 
@@ -7,15 +7,17 @@ import click
 from hushsum_cli.output import as_json as as_json_option
 from hushsum_cli.output import examples, print_json, print_table
 
-_ROLES = ("gateway", "releaser", "producer", "client")  # checked against hushsum.directory.Role by the tests
+#: Checked against hushsum.directory.Role by the tests.
+_ROLES = ("gateway", "releaser", "producer", "client", "shuffler", "planner")
 
 
 @click.group(short_help="Make keys, and check a directory of them.")
 def keys() -> None:
     """Make keys, and check the directories that name them.
 
-    One directory says which services may write to the log (gateway, releaser, producer), another one which clients take
-    part in a plan's secure sums (client): the plan names that one by its digest.
+    One directory says which services may write to the log (gateway, releaser, producer); another one which clients take
+    part in a plan's secure sums (client), and the plan names that one by its digest. Gateways know by a third whose
+    batches of reports were shuffled (shuffler), and devices by one of their own whose plans they take (planner).
     """
 
 
@@ -24,6 +26,7 @@ def keys() -> None:
     epilog=examples(
         "hushsum keys make --role gateway --name gw-1 --out gw-1.pem >> directory.toml",
         "hushsum keys make --role client --name device-1 --out device-1.pem >> clients.toml",
+        "hushsum keys make --role planner --name planner-1 --out planner-1.pem >> planners.toml",
     ),
 )
 @click.option("--role", type=click.Choice(_ROLES), required=True, help="What the key may sign.")

@@ -10,7 +10,8 @@ from hushsum_cli.output import examples, print_json, print_table
 
 if TYPE_CHECKING:
     from hushsum.privacy.account import Limits
-    from hushsum.privacy.event import ClaimedEvent, Event, Spend
+    from hushsum.privacy.claimed_event import ClaimedEvent
+    from hushsum.privacy.event import Event, Spend
     from hushsum.privacy.relation import Cost
 
 
@@ -63,12 +64,15 @@ def _row(limits: "Limits", spend: "Spend") -> list[str]:
 
 
 def _scale(event: "Event | ClaimedEvent") -> str:
-    from hushsum.privacy.event import ClaimedEvent
+    from hushsum.privacy.claimed_event import ClaimedEvent
+    from hushsum.privacy.local_mode import RANDOMISERS
     from hushsum.privacy.mechanism import DISCRETE_GAUSSIAN
     from hushsum.privacy.numerals import numeral
 
     if isinstance(event, ClaimedEvent):  # of the first version, which did not keep it
         return ""
+    if event.mechanism in RANDOMISERS:
+        return f"λ = {numeral(event.scale, up=True)}"
     return f"{'σ²' if event.mechanism == DISCRETE_GAUSSIAN else 'b'} = {numeral(event.scale, up=False)}"
 
 

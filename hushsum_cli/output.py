@@ -31,6 +31,13 @@ def examples(*lines: str) -> str:
     return "\n  ".join(("\b\n" + title, *lines))
 
 
+def bytes_text(number: int) -> str:
+    """A number of bytes as people read it, such as ``12.5 KiB``."""
+    if number >= 2**20:
+        return f"{number / 2**20:,.1f} MiB"
+    return f"{number / 2**10:,.1f} KiB" if number >= 2**10 else f"{number} bytes"
+
+
 def print_json(value: object) -> None:
     """One JSON document on standard output."""
     click.echo(json.dumps(value, indent=2, allow_nan=False))

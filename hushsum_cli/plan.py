@@ -1,4 +1,4 @@
-"""`hushsum plan`: makes a plan, shows one, and names the arrays that go beside one."""
+"""`hushsum plan`: makes a plan, shows one, signs one, and names the arrays that go beside one."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
+from hushsum_cli import local_text, secure_text
 from hushsum_cli.output import as_json as as_json_option
-from hushsum_cli.output import examples, print_json, print_pairs
-from hushsum_cli.secure_text import of_plan
+from hushsum_cli.output import bytes_text, examples, print_json, print_pairs
+from hushsum_cli.sign import beside, sign
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,9 +28,12 @@ _parameters = click.option(
 )
 
 
-@click.group(short_help="Make a plan, or show one.")
+@click.group(short_help="Make a plan, show it, sign it.")
 def plan() -> None:
-    """Make a plan from a plan file, or show what one promises."""
+    """Make a plan from a plan file, show what one promises, or sign one."""
+
+
+plan.add_command(sign)
 
 
 @plan.command(
@@ -72,7 +76,8 @@ def show(*, plan_file: Path, parameters: tuple[Path, ...], as_json: bool) -> Non
     """Show a plan.json, or what a plan.toml would be made into."""
     from simulator.plans import load
 
-    _print(load(plan_file, [_array(path) for path in parameters]), as_json=as_json)
+    shown = load(plan_file, [_array(path) for path in parameters])
+    _print(shown, as_json=as_json, signature=beside(plan_file, shown))
 
 
 @plan.command(short_help="Print the digests of arrays.", epilog=examples("hushsum plan digest directions.npy"))
@@ -100,37 +105,45 @@ def _array(path: Path) -> "npt.NDArray[np.generic]":
     return array
 
 
-def _print(made: "Plan", *, as_json: bool, note: str = "") -> None:
+def _print(made: "Plan", *, as_json: bool, note: str = "", signature: str = "") -> None:
     import json
 
-    from hushsum import query
-
-    noise, sizes = query.noise_std_error(made), _sizes(made)
+    sizes = _sizes(made)
     if as_json:
-        numbers = {"noise_std_error": noise, "kernel_error": made.family.kernel_error, **sizes._asdict()}
+        numbers = {"noise_std_error": _noise_of(made), "kernel_error": made.family.kernel_error, **sizes._asdict()}
         if made.privacy.cohort is not None:
             numbers["vector_bytes"] = made.words.bytes
+        numbers |= local_text.numbers(made)  # where reports are sent, deltas are not
+        if made.report_sizes is not None:
+            del numbers["delta_bytes_of_one_record_max"], numbers["delta_bytes_max"]
         promised = {"guarantee": made.guarantee.to_fields(), "plan": json.loads(made.to_bytes())}
         print_json({"id": made.hex_id, **numbers, **promised})
         return
-    answer = "an answer of one class" if made.classes else "an answer"
-    if made.family.name == "hermite":  # whose answers read the counters with weights that differ from query to query
-        answer = f"{answer} at the query where noise is worst"
     pairs = [
         ("id", made.hex_id),
         *_record(made),
         *_sketch(made),
-        ("memory", f"{sizes.counters:,} counters, {_bytes(sizes.sketch_bytes)}"),
+        ("memory", f"{sizes.counters:,} counters, {bytes_text(sizes.sketch_bytes)}"),
         *_sent(made, sizes),
         *_kernel_error(made),
         ("promise", _promise(made)),
-        *of_plan(made),
-        ("noise", f"{_noise(made)}: ± {noise:,.4g} records on {answer}"),
+        *secure_text.of_plan(made),
+        *local_text.of_plan(made),
+        ("noise", _noise(made)),
         *_clients(made),
         ("budget", _budget(made)),
         ("window", _keys(made.window.to_fields())),
+        ("signature", signature),
+        ("file", note),
     ]
-    print_pairs([*pairs, ("file", note)] if note else pairs, title=made.name)
+    print_pairs([(name, value) for name, value in pairs if value], title=made.name)
+
+
+def _noise_of(made: "Plan") -> float | None:
+    """The standard error that noise is of an answer; of reports, whose number decides it, None."""
+    from hushsum import query
+
+    return None if made.report_sizes is not None else query.noise_std_error(made)
 
 
 class _Sizes(NamedTuple):
@@ -153,19 +166,13 @@ def _sizes(made: "Plan") -> _Sizes:
     return _Sizes(counters, 8 * counters, one.bytes_max, made.delta_bytes_max)
 
 
-def _bytes(number: int) -> str:
-    if number >= 2**20:
-        return f"{number / 2**20:,.1f} MiB"
-    return f"{number / 2**10:,.1f} KiB" if number >= 2**10 else f"{number} bytes"
-
-
 def _sent(made: "Plan", sizes: _Sizes) -> Iterator[tuple[str, str]]:
-    if made.privacy.cohort is None:  # else none is sent
+    if made.privacy.cohort is None and made.privacy.local is None:  # else none is sent
         yield "delta", _delta(made, sizes)
 
 
 def _delta(made: "Plan", sizes: _Sizes) -> str:
-    one, largest = _bytes(sizes.delta_bytes_of_one_record_max), _bytes(sizes.delta_bytes_max)
+    one, largest = bytes_text(sizes.delta_bytes_of_one_record_max), bytes_text(sizes.delta_bytes_max)
     most = made.delta_records_max
     return f"at most {one} for one record" + (f", {largest} for {most:,}, the most" if most > 1 else "")
 
@@ -238,6 +245,15 @@ def _promise(made: "Plan") -> str:
 
 
 def _noise(made: "Plan") -> str:
+    if made.privacy.local is not None:
+        return local_text.noise_line(made)
+    answer = "an answer of one class" if made.classes else "an answer"
+    if made.family.name == "hermite":  # whose answers read the counters with weights that differ from query to query
+        answer = f"{answer} at the query where noise is worst"
+    return f"{_mechanism(made)}: ± {_noise_of(made):,.4g} records on {answer}"
+
+
+def _mechanism(made: "Plan") -> str:
     from hushsum.canonical import real_text
 
     mechanism, rho = made.privacy.mechanism, made.guarantee.rho
@@ -252,6 +268,8 @@ def _clients(made: "Plan") -> Iterator[tuple[str, str]]:
     from hushsum.privacy.numerals import numeral
     from hushsum.privacy.spec import PUBLIC
 
+    if made.privacy.local is not None:
+        return  # which is told with the rest of its mode
     if made.privacy.cohort is not None:
         yield "public", "that a client takes part, which each does in every window, with records or without"
     elif made.privacy.participation == PUBLIC:

@@ -98,8 +98,14 @@ def query(  # noqa: PLR0913  one argument an option
     if counts.classes:
         of_classes = [[name, f"{value:,.1f}", f"{error:,.1f}"] for name, value, error in counts.classes]
         print_table(["class", "records", "± std error"], of_classes)
-    click.echo(f"{counts.value:,.1f} ± {counts.std_error:,.1f} records in all")
+    click.echo(_in_all(release, counts))
     click.echo(release.statement())
+
+
+def _in_all(release: "Release", counts: "_Counts") -> str:
+    if release.plan.report_sizes is None:
+        return f"{counts.value:,.1f} ± {counts.std_error:,.1f} records in all"
+    return f"{counts.value:,.0f} report{'' if counts.value == 1 else 's'} in all, which is exact"
 
 
 def _shown(form: str, number: float) -> str:
@@ -108,7 +114,7 @@ def _shown(form: str, number: float) -> str:
 
 
 class _Counts(NamedTuple):
-    """Noisy numbers of records, in all and of each class."""
+    """Numbers of records, in all and of each class."""
 
     value: float
     std_error: float
@@ -124,7 +130,8 @@ def _counts(release: "Release") -> _Counts:
     from hushsum.query import count_std_error
 
     def error(label: str | None = None) -> float:
-        return count_std_error(release.plan, label=label, submissions=release.submissions)
+        counters = release.counters  # of reports they tell how many are of a class
+        return count_std_error(release.plan, label=label, submissions=release.submissions, counters=counters)
 
     of_classes = ((label, release.count_of(label), error(label)) for label in release.plan.classes)
     return _Counts(release.count, error(), tuple(of_classes))

@@ -9,6 +9,8 @@ from hushsum_cli.output import as_json as as_json_option
 from hushsum_cli.output import examples, print_json, print_pairs, print_table
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from hushsum.plan import Plan
     from hushsum.releases import Release
     from hushsum_proto.messages import ReleaseInfo
@@ -117,7 +119,11 @@ def get(*, service: str, insecure: bool, window: int | None, out: Path | None, a
 @click.argument("file", metavar="FILE.hush", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @as_json_option
 def show(*, file: Path, as_json: bool) -> None:
-    """Show what a release promises to those who are in it, in plain words, and how many records it counts."""
+    """Show what a release promises to those who are in it, in plain words, and how many records it counts.
+
+    A release of randomised reports tells their exact number, which was never hidden; and only one whose reports came
+    through a shuffler tells what that adds.
+    """
     import hushsum
     from hushsum import query
 
@@ -125,20 +131,48 @@ def show(*, file: Path, as_json: bool) -> None:
     count, error = shown.count, query.count_std_error(shown.plan, submissions=shown.submissions)
     if as_json:
         about = {"plan": shown.plan.name, "plan_id": shown.plan.hex_id, "kind": shown.kind, "window": shown.window}
-        if shown.submissions is not None:
-            about |= {"submissions": shown.submissions, "cohorts": shown.cohorts}
-        print_json({**about, "count": count, "count_std_error": error, "statement": shown.statement()})
+        numbers = {"count": count, "count_std_error": error}
+        print_json({**about, **_contributors(shown), **numbers, "statement": shown.statement()})
         return
     when = "no window: released in process" if shown.window is None else _window(shown.plan, shown.window)
-    print_pairs(
-        [
-            ("plan", shown.plan.hex_id),
-            ("window", when),
-            ("records", f"{count:,.0f} ± {error:,.3g}: their noisy number, with its standard error"),
-            ("promise", shown.statement()),
-        ],
-        title=shown.plan.name,
-    )
+    records = ("records", f"{count:,.0f} ± {error:,.3g}: their noisy number, with its standard error")
+    if shown.plan.report_sizes is not None:
+        records = ("reports", f"{count:,.0f}, one a record: their exact number")
+    pairs = [("plan", shown.plan.hex_id), ("window", when), records, *_local(shown), ("promise", shown.statement())]
+    print_pairs(pairs, title=shown.plan.name)
+
+
+def _contributors(shown: "Release") -> dict[str, object]:
+    """For JSON: how many clients in how many cohorts; of reports, whether they were shuffled and what that adds."""
+    from hushsum.canonical import real_text
+
+    if shown.plan.report_sizes is not None:
+        cost = shown.amplified
+        amplified = None if cost is None else {"epsilon": real_text(cost.epsilon), "delta": real_text(cost.delta)}
+        return {"shuffled": shown.shuffled, "amplified": amplified}
+    if shown.submissions is None:
+        return {}
+    cohorts = {} if shown.cohorts is None else {"cohorts": shown.cohorts}
+    return {"submissions": shown.submissions, **cohorts}
+
+
+def _local(shown: "Release") -> "Iterator[tuple[str, str]]":
+    """Rows of a release of mode local: who contributed, and what a shuffler adds, where there was one."""
+    from hushsum.privacy.numerals import numeral
+
+    if shown.plan.privacy.local is None:
+        return
+    if shown.submissions is not None:
+        clients = "1 client" if shown.submissions == 1 else f"{shown.submissions:,} clients"
+        yield "sum of", f"{clients}, each with noise of its own on every counter"
+    if cost := shown.amplified:  # None, too, where they came through no shuffler
+        ends = f"ε = {numeral(cost.epsilon, up=True)}, δ = {numeral(cost.delta, up=True)}"
+        yield (
+            "shuffled",
+            f"{ends} against those who see nothing before the shuffler; on what conditions, see the promise",
+        )
+    elif shown.shuffled:
+        yield "shuffled", "by too few for a smaller ε to be proven: the promise is what holds against everybody"
 
 
 def _window(plan: "Plan", window: int) -> str:

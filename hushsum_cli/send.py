@@ -66,8 +66,9 @@ def send(  # noqa: PLR0913  one argument an option
 
     Under public participation a run shows that this client takes part, also where the file is empty or does not fit the
     plan. Run it in each window, then, and not only when there are records: that it was run tells that there are some.
-    The same holds for a secure sum. There a run takes part at once, and once in a window: what a later run in the same
-    window adds is left out.
+    The same holds for a secure sum, and in local mode for a silo, which noises all its records of a window and sends
+    that. There a run takes part at once, and once in a window: what a later run in the same window adds is left out. In
+    local mode with reports each record is randomised here, and becomes one report; nothing else leaves this machine.
     """
     import asyncio
     import sys
@@ -123,14 +124,12 @@ async def _contribute(
 ) -> "Tallies":
     """Starts the client before anything is known of the records: whether it takes part is not theirs to say."""
     from edge_client import EdgeError
-    from hushsum.delta import shows_presence
-    from hushsum.privacy.guarantee import SECURE
 
     async with client:
         try:
             await _add(client, load, progress)
         except Exception:
-            if shows_presence(client.plan) or client.plan.privacy.mode == SECURE:
+            if _takes_part(client.plan):
                 with suppress(EdgeError):  # what is wrong with the records is told
                     await client.flush(timeout_s)
             raise
@@ -138,6 +137,16 @@ async def _contribute(
         await client.flush(timeout_s)
         answered(1)
     return client.tallies
+
+
+def _takes_part(plan: "Plan") -> bool:
+    """Whether it shows that a client takes part in a window, which must not be for its records to decide."""
+    from hushsum.delta import shows_presence
+    from hushsum.privacy.guarantee import LOCAL, SECURE
+
+    privacy = plan.privacy
+    silo = privacy.mode == LOCAL and not (privacy.local is not None and privacy.local.reports)
+    return shows_presence(plan) or privacy.mode == SECURE or silo
 
 
 async def _add(client: "EdgeClient", load: "Callable[[], Records]", progress: "Progress") -> None:

@@ -23,6 +23,8 @@ class _Grouped(click.Command):
             "Kafka and PostgreSQL": ("kafka_bootstrap", "kafka_prefix"),
             "Signed entries": ("directory", "gateway_key", "releaser_key", "direct_producers"),
             "Secure sums": ("client_directory",),
+            "Anonymous reports": ("client_rate", "client_burst"),
+            "Reports through a shuffler": ("shufflers", "shuffler_key", "upstream"),
             "How it works": ("manual", "partitions", "retain_verdicts"),
             "What it writes": ("log_level", "log_format"),
         }
@@ -44,13 +46,16 @@ class _Grouped(click.Command):
         "hushsum serve --plan plan.toml --data DIR",
         "hushsum serve --config aggregator.toml --listen 127.0.0.1:9000",
         "hushsum serve --config cluster.toml --role worker",
+        "hushsum serve --role shuffler --upstream HOST:7443 --data DIR --shufflers FILE --shuffler-key FILE",
     ),
 )
 @click.option("--plan", type=_FILE, help="plan.json, or a plan.toml to be made once.")
 @click.option("--data", type=click.Path(file_okay=False, path_type=str), help="Folder of its log, store and receipts.")
 @click.option("--config", "config_file", type=click.Path(dir_okay=False, path_type=Path), help="TOML file of settings.")
 @click.option(
-    "--role", type=click.Choice(["all", "gateway", "worker", "releaser"]), help="What this process does. [default: all]"
+    "--role",
+    type=click.Choice(["all", "gateway", "worker", "releaser", "shuffler"]),
+    help="What this process does. [default: all]",
 )
 @click.option("--log", "log_kind", type=click.Choice(["sqlite", "kafka"]), help="[default: sqlite, a file]")
 @click.option("--store", type=click.Choice(["sqlite", "postgresql"]), help="[default: sqlite, a file]")
@@ -64,6 +69,11 @@ class _Grouped(click.Command):
 @click.option("--releaser-key", type=_FILE, help="This releaser's private key.")
 @click.option("--direct-producers", is_flag=True, default=None, help="Let services of the directory write to Kafka.")
 @click.option("--client-directory", type=_FILE, help="Keys of the clients: the directory that a secure plan names.")
+@click.option("--client-rate", type=float, help="Reports a second of one client.  [default: 1000]")
+@click.option("--client-burst", type=click.IntRange(1), help="So many it may be ahead of that.  [default: 1000000]")
+@click.option("--shufflers", type=_FILE, help="Keys of the shufflers: a directory.")
+@click.option("--shuffler-key", type=_FILE, help="This shuffler's private key.")
+@click.option("--upstream", metavar=_HOST_PORT, help="Where this shuffler's batches go: a gateway.")
 @click.option("--manual", is_flag=True, default=None, help="Seal and release only through `hushsum admin`.")
 @click.option("--partitions", type=click.IntRange(1), help="Of the log, fixed at the first start.  [default: 1]")
 @click.option("--retain-verdicts", is_flag=True, default=None, help="Keep what became of each delta, for audits.")

@@ -68,7 +68,8 @@ class Fleet:
     """
 
     def __init__(self, plan: Plan, shares: Sequence[Share], *, target: str, folder: Path, time_ms: int) -> None:
-        self._policy = Policy(max_epsilon=plan.privacy.epsilon, max_delta=plan.privacy.delta)
+        privacy = plan.privacy
+        self._policy = Policy(max_epsilon=privacy.epsilon, max_delta=privacy.delta, mode=privacy.mode)
         self._shares = shares
         self._target = target
         self._folder = folder
@@ -82,6 +83,16 @@ class Fleet:
         self.batches = sum(len(share.batches) for share in shares)
         self._begun = 0
         self._added = 0
+
+    @property
+    def what(self) -> str:
+        """What the clients send, for people."""
+        return "deltas"
+
+    @property
+    def expected(self) -> int:
+        """How many of these there will be."""
+        return self.batches
 
     @property
     def at_gate(self) -> bool:
@@ -136,10 +147,13 @@ class Fleet:
                 await client.add(batch, time=self._time_ms, labels=labels)
                 self._added += 1
             await client.flush()
-            stream = client.stream
+            self._answered(share, client)
         self._clients.remove(client)
         self._done += Totals.of(client.tallies)
-        self._sent |= {Sent(share.client_id, id) for id in _ids(stream, client.tallies)}
+
+    def _answered(self, share: Share, client: EdgeClient) -> None:
+        """Notes what is known of a client that has its answers."""
+        self._sent |= {Sent(share.client_id, id) for id in _ids(client.stream, client.tallies)}
 
 
 def _refused(tallies: Tallies) -> int:

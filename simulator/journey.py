@@ -1,12 +1,10 @@
 """One run, from a fleet's records to an analyst's release, with a kill on the way: the steps in their order."""
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Final
 
 from aggregator.store import inspect_sqlite
 from hushsum.plan import Plan
@@ -21,13 +19,7 @@ from simulator.reconciliation import Reconciliation, reconcile
 from simulator.relay import Relay
 from simulator.server import Server
 from simulator.shares import Share
-
-_LOOK_S: Final = 0.05
-_SHOW_S: Final = 0.25
-_HOLD_S: Final = 2.0
-_PATIENCE_S: Final = 60.0
-# The kill waits until so many deltas are durable that nobody was told of: a share of all, so that it is in mid-stream.
-_UNTOLD_SHARE: Final = 0.01
+from simulator.stream import kill_untold, streaming
 
 
 @dataclass(frozen=True)
@@ -75,9 +67,10 @@ async def travel(plan: Plan, shares: Sequence[Share], *, folder: Path, partition
         window = await _open_window(server)
         fleet = _fleet(plan, shares, relay, folder, window)
         progress.step(f"{len(shares)} clients with {fleet.batches:,} deltas to send; window {window} is open")
-        async with _streaming(fleet, server, progress) as stream:
+        logged = partial(inspect_sqlite.log_size, server.data / "log.db")
+        async with streaming(fleet, server, logged, progress) as stream:
             await stream.half()
-            untold = await _kill_untold(stream, fleet, relay, server)
+            untold = await kill_untold(stream, fleet, relay, server)
             progress.step(f"killed the server: {untold} deltas were durable, and nobody knew")
             await server.start()
             relay.aim(server.address)
@@ -109,23 +102,6 @@ async def _open_window(server: Server) -> int:
         return (await console.welcome()).window
 
 
-async def _kill_untold(stream: "_Stream", fleet: Fleet, relay: Relay, server: Server) -> int:
-    """Kills the server while the log holds more deltas than were acknowledged; returns how many more."""
-    wanted = max(1, int(_UNTOLD_SHARE * fleet.batches))
-    fleet.open_gate()
-    relay.hold_replies()
-    while await stream.untold(wanted) < 1:
-        # Nobody had a session that was open: a new one needs the reply to its hello first.
-        relay.release_replies()
-        await stream.more_acknowledged()
-        relay.hold_replies()
-    await server.kill()
-    relay.aim(None)
-    relay.cut()
-    relay.release_replies()
-    return stream.logged() - fleet.totals.acknowledged
-
-
 async def _close(
     plan: Plan, window: int, fleet: Fleet, server: Server, progress: Progress
 ) -> tuple[Sketch, Reconciliation, Released, Release]:
@@ -152,96 +128,3 @@ async def _close(
         if listed[0].withheld:
             raise JourneyError(f"window {window} is withheld, too few clients by the plan's test: nothing to compare")
         return folded, reconciliation, released, await analyst.fetch(listed[0])
-
-
-class _Stream:
-    """The fleet at work, and the log that it fills.
-
-    Whatever waits here raises what has ended the fleet or the server, and a JourneyError where nothing moves any more.
-    """
-
-    def __init__(self, work: "asyncio.Task[None]", fleet: Fleet, server: Server) -> None:
-        self._work = work
-        self._fleet = fleet
-        self._server = server
-        self._seen = fleet.totals
-        self._seen_at = time.monotonic()
-
-    def logged(self) -> int:
-        """Deltas that are durable in the log."""
-        return inspect_sqlite.log_size(self._server.data / "log.db")
-
-    async def untold(self, wanted: int) -> int:
-        """How many deltas are durable that nobody was told of: ``wanted``, or fewer when a moment is over."""
-        deadline = time.monotonic() + _HOLD_S
-        while (untold := self.logged() - self._fleet.totals.acknowledged) < wanted and time.monotonic() < deadline:
-            await self._look_again()
-        return untold
-
-    async def half(self) -> None:
-        """Returns once half of the batches are added, and answered."""
-        while not self._fleet.at_gate:
-            await self._look_again()
-
-    async def more_acknowledged(self) -> None:
-        """Returns once something more is acknowledged."""
-        told = self._fleet.totals.acknowledged
-        while self._fleet.totals.acknowledged == told:
-            await self._look_again()
-
-    async def end(self) -> None:
-        """Returns when everything is answered."""
-        while not self._work.done():
-            self._check()
-            await asyncio.wait([self._work], timeout=_SHOW_S)
-        self._work.result()
-
-    async def _look_again(self) -> None:
-        self._check()
-        if self._work.done():
-            self._work.result()
-            raise JourneyError("the fleet was done before the server could be killed")
-        await asyncio.sleep(_LOOK_S)
-
-    def _check(self) -> None:
-        """Raises what has ended the server, or that nothing moves any more."""
-        self._server.check_running()
-        totals, now = self._fleet.totals, time.monotonic()
-        if totals != self._seen:
-            self._seen, self._seen_at = totals, now
-        elif now - self._seen_at > _PATIENCE_S:
-            left = self._fleet.batches - totals.acknowledged
-            raise JourneyError(f"nothing has moved for {_PATIENCE_S:.0f} s; {left} deltas have no answer yet")
-
-
-@asynccontextmanager
-async def _streaming(fleet: Fleet, server: Server, progress: Progress) -> AsyncIterator[_Stream]:
-    """The fleet at work, with its bars; it is stopped where the caller leaves early."""
-    work = asyncio.create_task(fleet.run())
-    stream = _Stream(work, fleet, server)
-    watch = asyncio.create_task(_show(fleet, stream, progress))
-    try:
-        yield stream
-    finally:
-        work.cancel()
-        watch.cancel()
-        await asyncio.gather(work, watch, return_exceptions=True)
-
-
-async def _show(fleet: Fleet, stream: _Stream, progress: Progress) -> None:
-    spooled = progress.bar("deltas hashed on the clients", fleet.batches)
-    logged = progress.bar("deltas durable in the log, copies too", fleet.batches)
-    acknowledged = progress.bar("deltas acknowledged", fleet.batches)
-
-    def show() -> None:
-        totals = fleet.totals
-        spooled(totals.deltas)
-        logged(stream.logged())
-        acknowledged(totals.acknowledged)
-
-    try:
-        while True:
-            show()
-            await asyncio.sleep(_SHOW_S)
-    finally:
-        show()

@@ -1,10 +1,11 @@
-"""The aggregator as a process of its own, on loopback, that is killed and started again."""
+"""The service as processes of their own, on loopback, that are killed and started again."""
 
 import asyncio
 import json
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -14,28 +15,34 @@ from simulator.errors import ServerError
 _START_S: Final = 60.0
 _STOP_S: Final = 30.0
 _LOOK_S: Final = 0.02
+_AGGREGATOR: Final = "aggregator"
 
 
-class Server:
-    """``python -m aggregator`` with a data folder of its own; nothing is sealed or released but by an operator.
+class Service:
+    """``python -m aggregator`` with a data folder of its own.
 
     Args:
         folder: An existing folder for its settings, its data and what it writes to its standard output and error.
-        plan: A made plan.
-        partitions: P of its log.
+        name: Of these; ``data`` is the folder of its data where it is an aggregator.
+        settings: Beside where it listens, and its data.
+
+    Attributes:
+        data: The folder of its data.
+        output: What it writes to its standard output and error.
+        starts: How often it was started.
     """
 
-    def __init__(self, folder: Path, plan: Path, partitions: int) -> None:
-        self.data = folder / "data"
+    def __init__(self, folder: Path, name: str, settings: Mapping[str, str | int | bool]) -> None:
+        self.data = folder / ("data" if name == _AGGREGATOR else name)
+        self.output = folder / f"{name}.log"
         self.starts = 0
-        self._settings = folder / "aggregator.toml"
-        self._output = folder / "aggregator.log"
+        self._name = name
+        self._settings = folder / f"{name}.toml"
         self._process: asyncio.subprocess.Process | None = None
         self._address: str | None = None
         self._metrics: str | None = None
-        texts = {"plan": str(plan), "data": str(self.data), "listen": "127.0.0.1:0", "metrics_listen": "127.0.0.1:0"}
-        lines = [f"{key} = {json.dumps(text)}" for key, text in texts.items()]
-        lines += [f"partitions = {partitions}", "manual = true", "retain_verdicts = true"]
+        every = {"data": str(self.data), "listen": "127.0.0.1:0", "metrics_listen": "127.0.0.1:0", **settings}
+        lines = [f"{key} = {json.dumps(value)}" for key, value in every.items()]
         self._settings.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
     async def __aenter__(self) -> Self:
@@ -65,7 +72,7 @@ class Server:
         Raises:
             ServerError: It ends instead, or does not listen in a minute.
         """
-        with self._output.open("ab") as output:
+        with self.output.open("ab") as output:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 *("-m", "aggregator", "--config", str(self._settings)),
@@ -78,7 +85,7 @@ class Server:
         while (said := self._listening()) is None:
             self.check_running()
             if time.monotonic() > deadline:
-                raise ServerError(f"the aggregator does not listen after {_START_S:.0f} s: {self._last_line()}")
+                raise ServerError(f"the {self._name} does not listen after {_START_S:.0f} s: {self._last_line()}")
             await asyncio.sleep(_LOOK_S)
         self._address, self._metrics = str(said["grpc"]), str(said["metrics"])
 
@@ -90,7 +97,7 @@ class Server:
         """
         assert self._process is not None, "started first"
         if self._process.returncode is not None:
-            raise ServerError(f"the aggregator ended with status {self._process.returncode}: {self._last_line()}")
+            raise ServerError(f"the {self._name} ended with status {self._process.returncode}: {self._last_line()}")
 
     async def kill(self) -> None:
         """SIGKILL: the process has no say in it."""
@@ -121,5 +128,22 @@ class Server:
         return said if said.get("pid") == self._process.pid else None
 
     def _last_line(self) -> str:
-        lines = self._output.read_text(encoding="utf-8", errors="replace").split("\n")
+        lines = self.output.read_text(encoding="utf-8", errors="replace").split("\n")
         return next((line for line in reversed(lines) if line.strip()), "it wrote nothing")
+
+
+class Server(Service):
+    """An aggregator; nothing is sealed or released but by an operator.
+
+    Args:
+        folder: An existing folder.
+        plan: A made plan.
+        partitions: P of its log.
+        settings: Further ones.
+    """
+
+    def __init__(
+        self, folder: Path, plan: Path, partitions: int, settings: Mapping[str, str | int | bool] | None = None
+    ) -> None:
+        own: dict[str, str | int | bool] = {"plan": str(plan), "partitions": partitions, "manual": True, "retain_verdicts": True}
+        super().__init__(folder, _AGGREGATOR, {**own, **(settings or {})})

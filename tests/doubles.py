@@ -37,8 +37,9 @@ from hushsum.entropy import KEY_BYTES, Entropy
 from hushsum.plan import Plan
 from hushsum.privacy.account import Account
 from hushsum.privacy.event import TUMBLING, Spend
-from hushsum.privacy.guarantee import SECURE
+from hushsum.privacy.guarantee import CENTRAL, SECURE
 from hushsum.releases import spend_of
+from hushsum.signed_plan import SignedPlan
 from hushsum.sketch import Sketch
 
 T = TypeVar("T")
@@ -267,6 +268,7 @@ class MemoryStore:
         self.reserved: dict[tuple[str, int], tuple[bytes, bytes]] = {}  # key and digest
         self.ledger: Account | None = None
         self.checkpoints = 0
+        self.signed: SignedPlan | None = None
 
     async def register(self, plan: Plan, partitions: int, first_window: int) -> None:
         if self.plan is not None:
@@ -282,6 +284,14 @@ class MemoryStore:
 
     async def plan_named(self, name: str) -> Plan | None:
         return self.plan if self.plan is not None and self.plan.name == name else None
+
+    async def keep_plan_signature(self, signed: SignedPlan) -> None:
+        if await self.load_plan(signed.plan_id) is None:
+            raise StoreError("not registered")
+        self.signed = signed
+
+    async def signed_plan(self, plan_id: bytes) -> SignedPlan | None:
+        return self.signed
 
     async def open_windows(self, plan_id: bytes, first: int, last: int) -> None:
         for window in range(max(first, self.first), last + 1):
@@ -394,8 +404,8 @@ class MemoryStore:
             raise WindowOrderError(f"window {window} is not sealed")
 
     async def charge_collection(self, plan: Plan, window: int) -> None:
-        if plan.privacy.mode != SECURE:
-            raise StoreError("not a secure plan")
+        if plan.privacy.mode == CENTRAL:
+            raise StoreError("a central plan")
         if self.states_by_window.get(window) is not WindowState.OPEN:
             raise WindowOrderError(f"window {window} is not open")
         assert self.ledger is not None
@@ -413,7 +423,7 @@ class MemoryStore:
         assert self.ledger is not None
         if (kind, window) not in self.reserved:
             spend = spend_of(plan, kind=kind, window=window)
-            if plan.privacy.mode != SECURE:
+            if plan.privacy.mode == CENTRAL:
                 self.ledger = self.ledger.charge(spend)
             elif not any(each.window == window for each in self.ledger.spends):
                 self.ledger = self.ledger.recorded(spend_of(plan, kind=kind, window=window, entered=False))
@@ -431,7 +441,7 @@ class MemoryStore:
         if self.reserved.pop((kind, window), None) is None:
             raise StoreError(f"window {window} was not charged before it was drawn")
         assert self.ledger is not None
-        if withheld:
+        if withheld and plan.privacy.mode == CENTRAL:
             cheaper = spend_of(plan, kind=kind, window=window, withheld=True)
             spends = [cheaper if each.window == window else each for each in self.ledger.spends]
             self.ledger = Account(self.ledger.limits).recorded(*spends)

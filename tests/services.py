@@ -19,7 +19,7 @@ from hushsum.delta import DeltaId, encode
 from hushsum.plan import Plan
 from hushsum_proto import convert, metadata
 from hushsum_proto.answers import Answer
-from hushsum_proto.entries import DeltaEntry
+from hushsum_proto.entries import DeltaEntry, ReportsEntry
 from hushsum_proto.messages import Hello, Welcome
 from hushsum_proto.v1 import wire_pb2 as pb
 from hushsum_proto.v1 import wire_pb2_grpc
@@ -103,7 +103,7 @@ class HeldLog:
         await self._arrived.wait()
 
     async def append(self, entries: Sequence[Appended]) -> list[int]:
-        if any(isinstance(convert.entry_from_bytes(entry.data), DeltaEntry) for entry in entries):
+        if any(isinstance(convert.entry_from_bytes(entry.data), DeltaEntry | ReportsEntry) for entry in entries):
             self.groups.append(len(entries))
             self._arrived.set()
             await self._free.wait()

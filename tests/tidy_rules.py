@@ -121,6 +121,8 @@ STUB_USERS = (
     "hushsum_proto.convert",
     "aggregator.gateway",
     "aggregator.server",
+    "aggregator.shuffler.plan_service",
+    "aggregator.shuffler.upstream",
     "edge_client.transport_grpc",
     "simulator.console",
     "simulator.faults.sender",

@@ -13,23 +13,35 @@ import numpy as np
 
 from aggregator.fold import recall
 from aggregator.fold.batch import BatchFold, Memory
-from aggregator.fold.open_window import OpenWindow
+from aggregator.fold.kinds import is_silo, kind_counted, takes_reports
+from aggregator.fold.open_window import OpenWindows
 from aggregator.fold.recall import REFUSALS
-from aggregator.fold.state import Checkpoint, FoldMark, FoldState, WindowSum
+from aggregator.fold.reports import ReportFold
+from aggregator.fold.silos import SiloFold
+from aggregator.fold.state import Checkpoint, FoldMark, FoldState
 from aggregator.fold.stream_table import StreamTable
 from aggregator.fold.streams import Observation, StreamState
-from aggregator.fold.sums import SumFold, is_secure
+from aggregator.fold.sums import SumFold
 from aggregator.fold.tally_table import TallyTable
 from aggregator.fold.verdicts import ManyVerdicts, Remembered, RememberedKind, Verdict, VerdictKind, Verdicts
 from hushsum.delta import Delta, DeltaHeader, DeltaId, Run, digest, read_header
 from hushsum.delta_batch import reader_of
 from hushsum.errors import DeltaError, Reason
 from hushsum.families import Increments
+from hushsum.local.batches import ReportBatch
 from hushsum.plan import Plan
 from hushsum.privacy.spec import PUBLIC
 from hushsum_proto import many_entries
 from hushsum_proto.client_ids import flaw_of
-from hushsum_proto.entries import CohortSumEntry, DeltaEntry, LogEntry, RefusedEntry, SealEntry, partition_of
+from hushsum_proto.entries import (
+    CohortSumEntry,
+    DeltaEntry,
+    LogEntry,
+    RefusedEntry,
+    ReportsEntry,
+    SealEntry,
+    partition_of,
+)
 
 __all__ = [
     "Checkpoint",
@@ -76,21 +88,23 @@ class Fold:
         self._plan, self._partition, self._partitions = plan, partition, partitions
         self._count_scale = plan.privacy.mechanism.count_scale
         self._bound = plan.privacy.records_per_client
-        self._takes_deltas = not is_secure(plan)
+        self._takes_deltas, self._is_anonymous = kind_counted(plan) is DeltaEntry, takes_reports(plan)
         self._tallies = self._bound is not None or plan.window.min_clients > 0
         self._presence_is_public = plan.privacy.participation == PUBLIC
         self.position = state.position
         self.closed_through = state.closed_through
         self.forgotten_through = state.forgotten_through
-        self._windows = {window: OpenWindow(sums) for window, sums in state.windows.items()}
-        self._closed: dict[int, OpenWindow] = {}  # until the checkpoint that stores them
-        self._seals: list[int] = []  # likewise
+        self._windows = OpenWindows(plan.counters_shape, state.windows)
+        self._window = self._windows.of
+        self._seals: list[int] = []  # until the checkpoint that stores them
         self._streams = StreamTable(state.streams)
         self._contributions = TallyTable(state.contributions)
         self._retained: list[Verdict] | None = [] if retain_verdicts else None
         self._stored = (self.position, self.closed_through, self.forgotten_through)
         self._reader = reader_of(plan)
         self._sums = SumFold(plan, partition, partitions, self._streams, self._contributions, self._window)
+        self._reports = ReportFold(plan, partition, partitions, self._streams, self._window)
+        self._silos = SiloFold(plan, self._streams, self._contributions, self._window) if is_silo(plan) else None
         tallies = self._contributions if self._tallies else None
         memory = Memory(self._streams, tallies, self._window, self._is_foreign, self._verdict)
         self._batches = None if self._reader is None else BatchFold(plan, self._reader, memory)
@@ -130,21 +144,18 @@ class Fold:
 
     def checkpoint(self) -> Checkpoint:
         """What changed since the last one; from here on it counts as stored, so a failure to store it is final."""
-        touched = {
-            window: sums for window, sums in (*self._closed.items(), *self._windows.items()) if sums.touched.any()
-        }
+        counts, blocks = self._windows.take_touched()
         change = Checkpoint(
             position=self.position,
             closed_through=self.closed_through,
             forgotten_through=self.forgotten_through,
-            counts={window: sums.counts.copy() for window, sums in touched.items()},
-            blocks=tuple(block for window, sums in touched.items() for block in sums.take_blocks(window)),
+            counts=counts,
+            blocks=blocks,
             streams=self._streams.take_changed(),
             contributions=self._contributions.take_changed(),
             verdicts=tuple(self._retained or ()),
             seals=tuple(self._seals),
         )
-        self._closed.clear()
         self._seals.clear()
         if self._retained is not None:
             self._retained.clear()
@@ -187,6 +198,8 @@ class Fold:
                 self._seal(entry)
             elif isinstance(entry, CohortSumEntry):
                 yield self._sums.verdict(entry, position, self.closed_through)
+            elif isinstance(entry, ReportsEntry):
+                yield self._reports.verdict(entry, position, self.closed_through)
             else:
                 yield self._verdict(entry, position)
 
@@ -194,9 +207,7 @@ class Fold:
         if entry.plan_id != self._plan.id or entry.window <= self.closed_through:
             return  # only the first seal counts
         # Seals are appended in the order of the windows, so an older window that is not closed was open nowhere.
-        for window in sorted(window for window in self._windows if window <= entry.window):
-            self._closed[window] = self._windows.pop(window)
-            self._closed[window].close()
+        self._windows.close(entry.window)
         self.closed_through = entry.window
         self._seals.append(entry.window)
 
@@ -205,12 +216,13 @@ class Fold:
             return Verdict(VerdictKind.REFUSED, entry.reason, None, None, None, position)
         if flaw_of(entry.client_id):  # whoever vouched for it: not every store takes such text
             return Verdict(VerdictKind.REFUSED, Reason.MALFORMED, None, None, None, position)
+        whose = None if self._is_anonymous else entry.client_id
         try:
             header = read_header(entry.delta)
         except DeltaError as error:
-            return Verdict(VerdictKind.REFUSED, error.reason, None, entry.client_id, None, position)
+            return Verdict(VerdictKind.REFUSED, error.reason, None, whose, None, position)
         kind, reason = self._fold(entry, header)
-        return Verdict(kind, reason, header.id, entry.client_id, header.window, position)
+        return Verdict(kind, reason, header.id, whose, header.window, position)
 
     def _fold(self, entry: DeltaEntry, header: DeltaHeader) -> tuple[VerdictKind, Reason | None]:
         if self._is_foreign(entry.client_id):
@@ -226,7 +238,8 @@ class Fold:
             return (VerdictKind.REFUSED, REFUSALS[found]) if found in REFUSALS else (VerdictKind.DUPLICATE, None)
         if header.window <= self.closed_through:
             return VerdictKind.LATE, None
-        return self._add(entry, header, stream or StreamState(), sign)
+        add = self._add if self._silos is None else self._silos.add
+        return add(entry, header, stream or StreamState(), sign)
 
     def _add(
         self, entry: DeltaEntry, header: DeltaHeader, stream: StreamState, sign: bytes
@@ -265,12 +278,6 @@ class Fold:
         """Whether it is no client of this partition: another's, or none at all."""
         return partition_of(client_id, self._partitions) != self._partition or flaw_of(client_id) is not None
 
-    def _window(self, window: int) -> OpenWindow:
-        if window not in self._windows:
-            shape = self._plan.counters_shape
-            self._windows[window] = OpenWindow(WindowSum(np.zeros(shape, np.int64), np.zeros(shape[:1], np.int64)))
-        return self._windows[window]
-
 
 def _kind(entry: tuple[int, LogEntry | RefusedEntry]) -> type:
     return type(entry[1])
@@ -281,10 +288,12 @@ def warm_up() -> None:
     many_entries.warm_up()
     record = {"kind": "vector", "dim": 1, "lower": [0], "upper": [1]}
     sketch = {"family": "hashed", "kernel": "euclidean", "bandwidth": 1, "rows": 1, "buckets": 2}
-    privacy, window = {"epsilon": 1, "total_epsilon": 1}, {"length": "1h", "lateness": "0s"}
-    plan = Plan.from_fields(
-        {"name": "warm-up", "record": record, "sketch": sketch, "privacy": privacy, "window": window}
-    )
+    privacy, window = {"epsilon": 1, "total_epsilon": 1}, {"length": "1h", "lateness": "1s"}
+    tables = {"name": "warm-up", "record": record, "sketch": sketch, "window": window}
+    plan = Plan.from_fields({**tables, "privacy": privacy})
     run = Run(0, 1, Increments(np.zeros(1, np.int64), np.ones(1, np.int64)))
     deltas = [Delta(plan.id, 0, DeltaId(0, sequence), (run,)).pack(plan) for sequence in range(2)]
     Fold(plan, 0, 1).apply([*enumerate(DeltaEntry("warm-up", delta, 0) for delta in deltas)], len(deltas))
+    plan = Plan.from_fields({**tables, "privacy": {**privacy, "mode": "local"}})
+    reports = ReportBatch(plan.id, 0, DeltaId(0, 0), np.zeros(1, np.int64)).pack(plan)
+    Fold(plan, 0, 1).apply([(0, ReportsEntry(reports, shuffled=False, arrived_ms=0))], 1)

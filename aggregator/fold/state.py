@@ -47,7 +47,7 @@ class FoldState:
         windows: Sums of the windows that are not closed.
         streams: Packed stream states.
         contributions: Records by client and window, where the plan bounds them or asks for a number of clients; of a
-            secure plan submissions, by cohort and window.
+            secure plan submissions, by cohort and window; of noised whole deltas 1, by client and window.
     """
 
     position: int = 0

@@ -163,7 +163,9 @@ class StreamTable:
 def _loaded(stored: bytes) -> Int64:
     """Slots (n, 3) of their stored bytes."""
     slots = np.frombuffer(stored, _STORED)
-    return np.stack([slots["digest"], slots["window"], slots["code"]], axis=1).astype(np.int64)
+    loaded = np.empty((len(slots), 3), np.int64)
+    loaded[:, DIGEST], loaded[:, WINDOW], loaded[:, CODE] = slots["digest"], slots["window"], slots["code"]
+    return loaded
 
 
 def _stored(slots: Int64) -> bytes:

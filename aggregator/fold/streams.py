@@ -17,7 +17,7 @@ STREAM_FORMAT: Final = 1
 
 # Stored numbers, never reused: what the fold said of a remembered id. 0 is counted; only refusals that depend on what
 # came before are remembered, for any other is found again in the bytes alone.
-_CODES: Final[dict[Reason | None, int]] = {None: 0, Reason.TOO_MANY_RECORDS: 1}
+_CODES: Final[dict[Reason | None, int]] = {None: 0, Reason.TOO_MANY_RECORDS: 1, Reason.SECOND_DELTA: 2}
 _REASONS: Final = {code: reason for reason, code in _CODES.items()}
 
 _SLOT: Final = struct.Struct(">8sqB")  # digest, window, code

@@ -8,6 +8,7 @@ where other plans have their clients: one contribution a cohort.
 from collections.abc import Callable
 from typing import Final
 
+from aggregator.fold.kinds import kind_counted
 from aggregator.fold.open_window import OpenWindow
 from aggregator.fold.recall import REFUSALS
 from aggregator.fold.stream_table import StreamTable
@@ -17,17 +18,11 @@ from aggregator.fold.verdicts import Verdict, VerdictKind
 from hushsum.delta import DeltaId, digest
 from hushsum.errors import HushsumError, Reason
 from hushsum.plan import Plan
-from hushsum.privacy.guarantee import SECURE
 from hushsum_proto.entries import CohortSumEntry, partition_of_sum
 
-#: Whose the streams of cohort sums are: no client's.
+#: Whose the streams are that belong to no client: those of cohort sums, and of batches of reports.
 NOBODY: Final = ""
 _COHORT: Final = "cohort:"
-
-
-def is_secure(plan: Plan) -> bool:
-    """Whether nothing but cohort sums counts."""
-    return plan.privacy.mode == SECURE
 
 
 def contributor_of(round: bytes) -> str:  # noqa: A002  the word for it
@@ -94,7 +89,7 @@ class SumFold:
             return Reason.WRONG_PARTITION
         if entry.plan_id != self._plan.id:
             return Reason.WRONG_PLAN
-        return None if is_secure(self._plan) else Reason.WRONG_MODE
+        return None if kind_counted(self._plan) is CohortSumEntry else Reason.WRONG_MODE
 
     def _add(self, entry: CohortSumEntry) -> Reason | None:
         """Adds what the plan allows."""

@@ -23,14 +23,14 @@ class VerdictKind(enum.StrEnum):
 
 
 class Verdict(NamedTuple):
-    """What the fold says of one delta or cohort sum, or of bytes in the log that are none.
+    """What the fold says of one delta, cohort sum or batch of reports, or of bytes in the log that are none.
 
     Attributes:
         kind: What became of it.
         reason: Why, for REFUSED alone.
-        id: The delta's or the sum's; None where it could not be read.
-        client_id: Whose; None where the entry could not be read, and of a cohort sum, which is nobody's.
-        window: The delta's or the sum's; None where it could not be read.
+        id: The delta's, the sum's or the batch's; None where it could not be read.
+        client_id: Whose; None where the entry could not be read, and of a cohort sum or reports, which are nobody's.
+        window: Its own; None where it could not be read.
         position: Of the entry, in its partition.
     """
 

@@ -18,7 +18,7 @@ from aggregator.kafka.identity import TopicIdentity
 from aggregator.kafka.reader import INDEX_BITS, PartitionReader
 from aggregator.kafka.settings import KafkaSettings
 from aggregator.kafka.topic import SPARE_BYTES, TopicNeeds, entries_topic, prepare_topic
-from aggregator.kafka.writer import TopicWriter
+from aggregator.kafka.writer import Outgoing, TopicWriter
 from aggregator.log_messages import LogMessages
 from aggregator.ports import Appended, Observer, Runtime, Stretch
 from aggregator.retries import Backoff, until_it_works
@@ -32,9 +32,14 @@ _SEAL_BYTES_MAX: Final = 64  # no seal is longer; what is short enough is looked
 
 @dataclass
 class _Message:
-    """Entries that travel together, by their numbers in the append."""
+    """Entries that travel together, by their numbers in the append.
+
+    Attributes:
+        window: Of all of them; None where it does not matter.
+    """
 
     partition: int
+    window: int | None
     seals: bool
     numbers: list[int] = field(default_factory=list)
     size: int = 0
@@ -59,7 +64,7 @@ class KafkaLog:
         identity: TopicIdentity,
     ) -> None:
         self.topic, self.warnings = topic.name, tuple(warnings)
-        self._settings, self._partitions = settings, topic.partitions
+        self._settings, self._partitions, self._stamps = settings, topic.partitions, topic.stamps
         self._messages, self._runtime, self._observer = messages, runtime, observer
         self._entries_bytes = topic.message_bytes - SPARE_BYTES
         self._writer = TopicWriter(settings, topic.name, topic.message_bytes, runtime, identity)
@@ -125,35 +130,39 @@ class KafkaLog:
         if not entries:
             return []
         parts = self._divide(entries)
-        values = [
-            (
-                part.partition,
-                self._messages.write(part.partition, [entries[n].data for n in part.numbers], seals=part.seals),
-            )
-            for part in parts
-        ]
-        offsets = await self._writer.write(values)
+        offsets = await self._writer.write([self._outgoing(part, entries) for part in parts])
         positions = [0] * len(entries)
         for part, offset in zip(parts, offsets, strict=True):
             for index, number in enumerate(part.numbers):
                 positions[number] = offset << INDEX_BITS | index
         return positions
 
+    def _outgoing(self, part: _Message, entries: Sequence[Appended]) -> Outgoing:
+        value = self._messages.write(part.partition, [entries[n].data for n in part.numbers], seals=part.seals)
+        if self._stamps is None or part.window is None:
+            return Outgoing(part.partition, value)
+        return Outgoing(part.partition, value, self._stamps.start_ms(part.window))
+
     def _divide(self, entries: Sequence[Appended]) -> list[_Message]:
-        """Messages in the order in which they are sent, each of one partition, and of seals or of none."""
+        """Messages in the order in which they are sent, each of one partition, and of seals or of none.
+
+        Where their stamp tells the window, each is of one window, too, and entries keep their order within it alone:
+        else two windows whose entries come by turns would have a message for each.
+        """
         parts: list[_Message] = []
-        filling: dict[int, _Message] = {}
+        filling: dict[tuple[int, int | None], _Message] = {}
         for number, entry in enumerate(entries):
             size = len(entry.data) + _FRAME_BYTES
             seals = _is_seal(entry.data)
-            part = filling.get(entry.partition)
+            where = (entry.partition, None if self._stamps is None else entry.window)
+            part = filling.get(where)
             if (
                 part is None
                 or part.seals != seals
                 or part.size + size > self._entries_bytes
                 or len(part.numbers) == BATCH_ENTRIES_MAX
             ):
-                part = filling[entry.partition] = _Message(entry.partition, seals)
+                part = filling[where] = _Message(*where, seals)
                 parts.append(part)
             part.numbers.append(number)
             part.size += size

@@ -9,7 +9,7 @@ from aggregator.errors import LogUnavailableError, ReceiptsError
 from aggregator.kafka.client import answering, end_client, quieten, told_as_ours
 from aggregator.kafka.settings import KafkaSettings
 from aggregator.kafka.topic import prepare_topic, receipts_topic
-from aggregator.kafka.writer import TopicWriter
+from aggregator.kafka.writer import Outgoing, TopicWriter
 from aggregator.ports import Observer, Runtime, StoredOutcome
 from aggregator.receipt import Receipt, contradiction
 from hushsum.privacy.event import Spend
@@ -60,7 +60,7 @@ class ReceiptsTopic:
         async with self._turn:
             await self._catch_up()
             if not self._knows(receipt):
-                await self._writer.write([(0, receipt.to_line()[0])])
+                await self._writer.write([Outgoing(0, receipt.to_line()[0])])
                 await self._catch_up()
                 self._knows(receipt)  # whoever wrote at the same moment wrote the same
 

@@ -2,6 +2,10 @@
 
 A topic that is there is never changed: its settings are the operator's, and one that breaks a promise is refused with
 the setting, what it is, and what it has to be.
+
+The brokers keep a time of every message. Where reports are anonymous it is the start of its window, which its bytes
+tell anyway, and never the time at which it came. Brokers would judge by it how old a message is, however late it came,
+so nothing of such a topic is deleted for its age: what has its outcome is deleted by its offset.
 """
 
 from collections.abc import Mapping
@@ -25,6 +29,7 @@ from aggregator.ports import Observer, Runtime
 from aggregator.records import entry_bytes_max
 from aggregator.retries import until_it_works
 from hushsum.plan import Plan
+from hushsum.schedule import Schedule
 from hushsum_proto.batches import topic_of
 
 #: What a message may need around its entries: its envelope, its signature, the record and the batch that carry it.
@@ -34,6 +39,8 @@ _SEGMENT_BYTES_MIN: Final = 64 * 2**20
 _DAY_MS: Final = 86_400_000
 _MINUTE_MS: Final = 60_000
 _FOR_EVER: Final = -1
+_LONGEST_MS: Final = 2**63 - 1
+_AHEAD_MS: Final = 2 * _DAY_MS  # skew_s is a day at the most, and brokers have clocks of their own
 _SAFE_COPIES: Final = 3
 _SAFE_IN_SYNC: Final = 2
 
@@ -70,14 +77,18 @@ class TopicNeeds:
         partitions: At least so many; others are not used.
         settings: By Kafka's names of them.
         message_bytes: The largest message that anybody writes; every process that writes comes to the same.
+        stamps: The windows whose starts every message is stamped with, each with that of its own; None: the brokers
+            stamp it as it comes.
     """
 
     name: str
     partitions: int
     settings: Mapping[str, Needed]
     message_bytes: int = MESSAGE_BYTES_MIN
+    stamps: Schedule | None = None
 
 
+_CLOSED: Final = "forgotten bytes go when their segment is closed"
 _ALWAYS: Final = {
     "cleanup.policy": Needed("delete", "equal", "compaction would drop entries"),
     "unclean.leader.election.enable": Needed("false", "equal", "a broker that is behind would lose what is durable"),
@@ -91,28 +102,56 @@ def entries_topic(settings: KafkaSettings, plan: Plan, partitions: int) -> Topic
     """The topic of a plan's entries.
 
     Raises:
-        ConfigError: The retention that is set is too short.
+        ConfigError: The retention that is set is too short, or one is set where nothing may be deleted for its age.
     """
-    needed_ms = plan.window.length_ms + plan.window.lateness_ms + round(settings.recovery_s * 1000)
-    chosen_ms = needed_ms if settings.retention_s is None else round(settings.retention_s * 1000)
-    why = "window + lateness + kafka_recovery_s have to fit in it"
-    if chosen_ms < needed_ms:
-        raise ConfigError(f"kafka_retention_s: got {chosen_ms / 1000:g}, expected at least {needed_ms / 1000:g}: {why}")
+    local = plan.privacy.local
+    anonymous = local is not None and local.reports
     largest = max(MESSAGE_BYTES_MIN, entry_bytes_max(plan)) + SPARE_BYTES
-    segment_ms = max(_MINUTE_MS, min(plan.window.length_ms, _DAY_MS))
+    needed = _stamped_by_windows(settings, plan) if anonymous else _stamped_by_brokers(settings, plan)
     return TopicNeeds(
         topic_of(settings.prefix, plan.id),
         partitions,
         {
             **_ALWAYS,
-            "message.timestamp.type": Needed("LogAppendTime", "equal", "the brokers' clock alone can be believed"),
+            **needed,
             "max.message.bytes": Needed(str(largest), "least", "the plan's largest entry has to fit"),
-            "retention.ms": Needed(str(chosen_ms), "least", why),
-            "segment.ms": Needed(str(segment_ms), "most", "forgotten bytes go when their segment is closed"),
             "segment.bytes": Needed(str(max(_SEGMENT_BYTES_MIN, 4 * largest)), "most", "as segment.ms"),
         },
         largest,
+        plan.window if anonymous else None,
     )
+
+
+def _stamped_by_brokers(settings: KafkaSettings, plan: Plan) -> dict[str, Needed]:
+    """Messages have the time at which they came."""
+    needed_ms = plan.window.length_ms + plan.window.lateness_ms + round(settings.recovery_s * 1000)
+    chosen_ms = needed_ms if settings.retention_s is None else round(settings.retention_s * 1000)
+    why = "window + lateness + kafka_recovery_s have to fit in it"
+    if chosen_ms < needed_ms:
+        raise ConfigError(f"kafka_retention_s: got {chosen_ms / 1000:g}, expected at least {needed_ms / 1000:g}: {why}")
+    segment_ms = max(_MINUTE_MS, min(plan.window.length_ms, _DAY_MS))
+    return {
+        "message.timestamp.type": Needed("LogAppendTime", "equal", "the brokers' clock alone can be believed"),
+        "retention.ms": Needed(str(chosen_ms), "least", why),
+        "segment.ms": Needed(str(segment_ms), "most", _CLOSED),
+    }
+
+
+def _stamped_by_windows(settings: KafkaSettings, plan: Plan) -> dict[str, Needed]:
+    """Messages have the start of their window, however late they come: until it is sealed, that may be at any time."""
+    why = "what comes late has its window's start for a time, and would go for its age before it is folded"
+    if settings.retention_s is not None:
+        got = f"got {settings.retention_s:g}, expected none with a plan of reports"
+        raise ConfigError(f"kafka_retention_s: {got}: {why}")
+    # By the messages' own times: the first one of a window closes the segment that the window before began.
+    segment_ms = max(_MINUTE_MS, min(plan.window.length_ms - 1, _DAY_MS))
+    return {
+        "message.timestamp.type": Needed("CreateTime", "equal", "brokers would note when each anonymous report came"),
+        "message.timestamp.before.max.ms": Needed(str(_LONGEST_MS), "least", "what comes late would be refused"),
+        "message.timestamp.after.max.ms": Needed(str(_AHEAD_MS), "least", "windows open early, by skew_s"),
+        "retention.ms": Needed(str(_FOR_EVER), "equal", why),
+        "segment.ms": Needed(str(segment_ms), "most", _CLOSED),
+    }
 
 
 def receipts_topic(settings: KafkaSettings) -> TopicNeeds:

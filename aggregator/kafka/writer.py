@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaConnectionError
@@ -14,6 +14,20 @@ from aggregator.kafka.settings import KafkaSettings
 from aggregator.ports import Runtime
 
 _UNKNOWN_OFFSET: Final = -1
+
+
+class Outgoing(NamedTuple):
+    """A message on its way: no key, no headers.
+
+    Attributes:
+        partition: Where to.
+        value: What it holds.
+        stamp_ms: The time that it says it is of, where the topic's brokers keep that one; None: now.
+    """
+
+    partition: int
+    value: bytes
+    stamp_ms: int | None = None
 
 
 class TopicWriter:
@@ -43,11 +57,11 @@ class TopicWriter:
         self._starting = asyncio.Lock()
         self._retiring: set[asyncio.Task[None]] = set()
 
-    async def write(self, messages: Sequence[tuple[int, bytes]]) -> list[int]:
+    async def write(self, messages: Sequence[Outgoing]) -> list[int]:
         """Appends messages in their order within each partition.
 
         Args:
-            messages: Partition and value of each.
+            messages: At least one.
 
         Returns:
             The offset of each.
@@ -58,12 +72,12 @@ class TopicWriter:
         """
         self._identity.check()
         producer = await self._ready()
-        floors = self._identity.floors(partition for partition, _ in messages)
+        floors = self._identity.floors(message.partition for message in messages)
         try:
             offsets = await self._deliver(producer, messages)
-            for (partition, _), offset, floor in zip(messages, offsets, floors, strict=True):
-                self._identity.appended(partition, offset, floor)
-            await self._confirm(producer, messages[0][0])
+            for message, offset, floor in zip(messages, offsets, floors, strict=True):
+                self._identity.appended(message.partition, offset, floor)
+            await self._confirm(producer, messages[0].partition)
             return offsets
         except BaseException:
             self._retire(producer)
@@ -102,13 +116,14 @@ class TopicWriter:
             raise
         return producer
 
-    async def _deliver(self, producer: AIOKafkaProducer, messages: Sequence[tuple[int, bytes]]) -> list[int]:
+    async def _deliver(self, producer: AIOKafkaProducer, messages: Sequence[Outgoing]) -> list[int]:
         deliveries: list[asyncio.Future[Any]] = []
         try:
             with told_as_ours("appending"):
                 async with asyncio.timeout(self._patience_s):
-                    for partition, value in messages:
-                        deliveries.append(await producer.send(self._topic, value, partition=partition))
+                    for partition, value, stamp_ms in messages:
+                        sending = producer.send(self._topic, value, partition=partition, timestamp_ms=stamp_ms)
+                        deliveries.append(await sending)
                     await asyncio.wait(deliveries)
         finally:
             for delivery in deliveries:

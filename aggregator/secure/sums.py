@@ -10,9 +10,10 @@ from itertools import count
 from typing import Final
 
 from aggregator import refusals
-from aggregator.errors import UnauthenticatedError, WindowOrderError
+from aggregator.charges import Charges
+from aggregator.errors import UnauthenticatedError
 from aggregator.openings import Openings
-from aggregator.ports import Runtime, Store
+from aggregator.ports import Runtime
 from aggregator.refusals import RefusedError, overloaded
 from aggregator.secure.cohorts import (
     Caller,
@@ -36,7 +37,7 @@ from aggregator.secure.parts import Part
 from aggregator.secure.running import ROUNDS_MAX, Running, milliseconds
 from aggregator.windows import WindowState
 from hushsum.directory import Directory, Role
-from hushsum.errors import BudgetError, Reason
+from hushsum.errors import Reason
 from hushsum.labels import ENTRY
 from hushsum.plan import Plan
 from hushsum_proto.answers import Refusal, ServiceReason
@@ -50,7 +51,7 @@ class SumsPorts:
     """What secure sums stand on."""
 
     openings: Openings
-    store: Store
+    charges: Charges
     runtime: Runtime
 
 
@@ -70,7 +71,7 @@ class SecureSums:
         self.plan = plan
         self._size = cohort.size
         self._openings = ports.openings
-        self._store = ports.store
+        self._charges = ports.charges
         self._runtime = ports.runtime
         self._directory = directory
         self._cohorts = Cohorts(CohortRules(cohort.size, cohort.survivors_min, cohort.wait_ms, ROUNDS_MAX))
@@ -78,7 +79,6 @@ class SecureSums:
         running.tell_over = lambda over: self._handle(self._cohorts.handle(over))
         self._numbers = count()
         self._parts: dict[Caller, Part] = {}
-        self._charged: set[int] = set()
         self._wake = asyncio.Event()
         self._stopping = False
 
@@ -99,7 +99,7 @@ class SecureSums:
         self._check_running()
         self._check(client_id, enter)
         part = Part(Caller(client_id, next(self._numbers)), enter.window)
-        if await self._is_open(enter.window) and await self._is_paid(enter.window):
+        if await self._is_open(enter.window) and await self._charges.pay(enter.window):
             self._check_running()  # that took time
             self._parts[part.caller] = part
             self._handle(self._cohorts.handle(Entered(part.caller, enter.window, self._now_ms())))
@@ -190,8 +190,9 @@ class SecureSums:
             if self._openings.state(window) is not WindowState.OPEN:
                 self._running.abort(window, "the window was sealed", Fate.LATE)
                 self._handle(self._cohorts.handle(WindowOver(window)))
-                self._charged.discard(window)
-        self._running.forget_before(self._openings.accepted().start - 1)
+        oldest = self._openings.accepted().start - 1
+        self._running.forget_before(oldest)
+        self._charges.forget_before(oldest)
         self._running.show_progress()
 
     def _check(self, client_id: str, enter: Enter) -> None:
@@ -220,22 +221,6 @@ class SecureSums:
         self._openings.check(window)
         await self._openings.ensure([window])
         return self._openings.state(window) is WindowState.OPEN
-
-    async def _is_paid(self, window: int) -> bool:
-        """Lets the ledger pay for a window before anybody's vector of it is taken; False: it has just been sealed.
-
-        Raises:
-            RefusedError: It does not pay.
-        """
-        if window not in self._charged:
-            try:
-                await self._store.charge_collection(self.plan, window)
-            except BudgetError as error:
-                raise RefusedError(Refusal.of(ServiceReason.BUDGET, str(error))) from error
-            except WindowOrderError:
-                return False
-            self._charged.add(window)
-        return True
 
     def _now_ms(self) -> int:
         return milliseconds(self._runtime)

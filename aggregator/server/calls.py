@@ -39,6 +39,7 @@ _FOLDERS: Final = re.compile(r"(?<![^\s'\"(=:])/(?!/)(?:[^\s/]+/)*")
 _CODES: Final[dict[AnyReason | None, grpc.StatusCode]] = {
     ServiceReason.UNAUTHENTICATED: grpc.StatusCode.UNAUTHENTICATED,
     ServiceReason.OVERLOADED: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    ServiceReason.RATE_LIMITED: grpc.StatusCode.RESOURCE_EXHAUSTED,
     ServiceReason.SHUTTING_DOWN: grpc.StatusCode.UNAVAILABLE,
     ServiceReason.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
     ServiceReason.PROTOCOL_VERSION: grpc.StatusCode.FAILED_PRECONDITION,
@@ -162,6 +163,21 @@ class Methods:
                 await self._abort(context, error)
 
         self._handlers[name] = grpc.stream_stream_rpc_method_handler(
+            handle, request_deserializer=reader(request), response_serializer=_bytes_of
+        )
+
+    def takes(
+        self, name: str, request: type[Q], method: Callable[[Call, AsyncIterator[Q | Malformed]], Awaitable[Message]]
+    ) -> None:
+        """Adds a method with a stream of requests and one reply."""
+
+        async def handle(messages: AsyncIterator[Q | Malformed], context: Context) -> Message:
+            try:
+                return await method(self._call(context), messages)
+            except Exception as error:  # noqa: BLE001  this is where every error becomes a status
+                await self._abort(context, error)
+
+        self._handlers[name] = grpc.stream_unary_rpc_method_handler(
             handle, request_deserializer=reader(request), response_serializer=_bytes_of
         )
 

@@ -33,9 +33,9 @@ class CatalogueService:
         return methods.handler(pb.DESCRIPTOR.services_by_name["Catalogue"].methods_by_name)
 
     async def get_plan(self, _: Call, request: pb.GetPlanRequest) -> pb.SignedPlan:
-        """The plan's canonical bytes; nothing signs them yet."""
+        """The plan's canonical bytes, with the signature that is kept of it."""
         check_plan(request.plan_id, self._catalogue.plan)
-        return pb.SignedPlan(plan=self._catalogue.plan.bundle)
+        return convert_outcomes.plan_to_wire(self._catalogue.plan.bundle, await self._catalogue.signed_plan())
 
     async def list_releases(self, _: Call, request: pb.ListReleasesRequest) -> pb.ListReleasesReply:
         """Published releases, in the order of their windows."""

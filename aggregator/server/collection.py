@@ -2,37 +2,54 @@
 
 from collections.abc import AsyncIterator
 
-from aggregator.gateway import Gateway
 from aggregator.metrics import Metrics
 from aggregator.ports import Runtime
-from aggregator.reception import FEATURES_MAX, VERDICTS_MAX, VERSIONS_MAX, Reception, check_number
+from aggregator.reception import FEATURES_MAX, VERDICTS_MAX, VERSIONS_MAX, check_number
 from aggregator.refusals import RefusedError, overloaded
 from aggregator.server.calls import Call, Handler, Methods
+from aggregator.server.large import Chunks, LargeDeltas
 from aggregator.server.sessions import Requests, Session
+from aggregator.server.uploads import Greeter, Uploads
 from hushsum_proto import convert
-from hushsum_proto.answers import ServiceReason, Status
+from hushsum_proto.answers import Answer, ServiceReason, Status
 from hushsum_proto.v1 import wire_pb2 as pb
 
 # A refusal that is about the moment, not the delta: a unary call says it with its status.
-_OF_THE_MOMENT = frozenset({ServiceReason.OVERLOADED, ServiceReason.SHUTTING_DOWN, ServiceReason.UNAVAILABLE})
+_OF_THE_MOMENT = frozenset(
+    {
+        ServiceReason.OVERLOADED,
+        ServiceReason.SHUTTING_DOWN,
+        ServiceReason.UNAVAILABLE,
+        ServiceReason.RATE_LIMITED,
+    }
+)
 
 
 class Collection:
     """Serves clients.
 
     Args:
-        gateway: Where deltas go.
-        reception: Opens sessions.
+        uploads: Where deltas go.
+        greeter: Opens sessions.
+        large: Where those go that come in chunks.
         runtime: Tasks.
         metrics: Counts sessions.
         sessions_max: Streams that may be open.
     """
 
     def __init__(
-        self, gateway: Gateway, reception: Reception, *, runtime: Runtime, metrics: Metrics, sessions_max: int
+        self,
+        uploads: Uploads,
+        greeter: Greeter,
+        *,
+        large: LargeDeltas,
+        runtime: Runtime,
+        metrics: Metrics,
+        sessions_max: int,
     ) -> None:
-        self._gateway = gateway
-        self._reception = reception
+        self._uploads = uploads
+        self._greeter = greeter
+        self._large = large
         self._runtime = runtime
         self._metrics = metrics
         self._sessions_max = sessions_max
@@ -43,6 +60,7 @@ class Collection:
         methods.unary("Hello", pb.HelloRequest, self.hello)
         methods.stream("Submit", pb.SubmitRequest, self.submit)
         methods.unary("SubmitOne", pb.SubmitRequest, self.submit_one)
+        methods.takes("SubmitLarge", pb.DeltaChunk, self.submit_large)
         methods.unary("GetVerdicts", pb.VerdictsRequest, self.get_verdicts)
         return methods.handler(pb.DESCRIPTOR.services_by_name["Collection"].methods_by_name)
 
@@ -53,24 +71,24 @@ class Collection:
 
     async def hello(self, call: Call, request: pb.HelloRequest) -> pb.HelloReply:
         """Opens a session; who calls is checked, so that a client learns early that it is not known."""
-        self._gateway.check_running()
+        self._uploads.check_running()
         call.client_id()
         check_number(len(request.protocol_versions), VERSIONS_MAX, "protocol versions")
         check_number(len(request.features), FEATURES_MAX, "features")
-        return convert.welcome_to_wire(await self._reception.welcome(convert.hello_from_wire(request)))
+        return convert.welcome_to_wire(await self._greeter.welcome(convert.hello_from_wire(request)))
 
     async def submit(self, call: Call, requests: Requests) -> AsyncIterator[pb.SubmitReply]:
         """Answers a stream of deltas."""
-        self._gateway.check_running()
+        self._uploads.check_running()
         client_id = call.client_id()
         if len(self._sessions) >= self._sessions_max:
             raise overloaded(f"at most {self._sessions_max} sessions may be open")
         session = Session(
-            self._gateway,
+            self._uploads,
             client_id,
             runtime=self._runtime,
             metrics=self._metrics,
-            in_flight_max=self._reception.in_flight_max,
+            in_flight_max=self._greeter.in_flight_max,
         )
         self._sessions.add(session)
         self._metrics.session_opened()
@@ -83,14 +101,28 @@ class Collection:
 
     async def submit_one(self, call: Call, request: pb.SubmitRequest) -> pb.SubmitReply:
         """Answers one delta."""
-        answer = await self._gateway.submit(call.client_id(), request.plan_id, request.delta)
-        if answer.status is Status.REFUSED and answer.refusal is not None and answer.refusal.reason in _OF_THE_MOMENT:
-            raise RefusedError(answer.refusal, counted=True)
-        return convert.answer_to_wire(answer)
+        shuffled = convert.shuffled_from_wire(request)
+        return _reply_of(await self._uploads.submit(call.client_id(), request.plan_id, request.delta, shuffled))
+
+    async def submit_large(self, call: Call, chunks: Chunks) -> pb.SubmitReply:
+        """Answers one delta that comes in chunks."""
+        self._uploads.check_running()
+        return _reply_of(await self._large.submit(call.client_id(), chunks))
 
     async def get_verdicts(self, call: Call, request: pb.VerdictsRequest) -> pb.VerdictsReply:
         """What became of the caller's own ids; those of others are unknown to it."""
         client_id = call.client_id()
         check_number(len(request.ids), VERDICTS_MAX, "ids")
         ids = [convert.id_from_wire(message) for message in request.ids]
-        return convert.verdicts_to_wire(await self._reception.verdicts(client_id, request.plan_id, ids))
+        return convert.verdicts_to_wire(await self._greeter.verdicts(client_id, request.plan_id, ids))
+
+
+def _reply_of(answer: Answer) -> pb.SubmitReply:
+    """The reply of a unary call.
+
+    Raises:
+        RefusedError: What refuses it is about the moment.
+    """
+    if answer.status is Status.REFUSED and answer.refusal is not None and answer.refusal.reason in _OF_THE_MOMENT:
+        raise RefusedError(answer.refusal, counted=True)
+    return convert.answer_to_wire(answer)

@@ -4,7 +4,7 @@ import asyncio
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import grpc.aio
 
@@ -14,7 +14,6 @@ from aggregator.metrics import Metrics
 from aggregator.ports import Authenticator
 from aggregator.server.administration import AdministrationService
 from aggregator.server.calls import Handler, Methods
-from aggregator.server.catalogue import CatalogueService
 from aggregator.server.collection import Collection
 from aggregator.server.probes import Probes
 from aggregator.server.secure_sum import SecureSumService
@@ -29,13 +28,20 @@ _SILENT_S_MAX: Final = 60
 _PING_ANSWER_S_MAX: Final = 20
 
 
+class Addable(Protocol):
+    """A service."""
+
+    def add_to(self, methods: Methods) -> Handler:
+        """The handlers of every method."""
+
+
 @dataclass(frozen=True)
 class Services:
     """What one port serves; None: another process does."""
 
     collection: Collection | None
-    catalogue: CatalogueService | None
-    administration: AdministrationService
+    catalogue: Addable | None
+    administration: AdministrationService | None
     secure_sum: SecureSumService | None = None
 
 
@@ -98,7 +104,9 @@ class Server:
         await self._server.stop(grace_s)
 
     def _add_services(self) -> list[str]:
-        parts: dict[str, Callable[[Methods], Handler]] = {"Administration": self._services.administration.add_to}
+        parts: dict[str, Callable[[Methods], Handler]] = {}
+        if self._services.administration is not None:
+            parts["Administration"] = self._services.administration.add_to
         if self._services.collection is not None:
             parts["Collection"] = self._services.collection.add_to
         if self._services.catalogue is not None:
@@ -126,7 +134,7 @@ def _options(plan: Plan) -> list[tuple[str, int]]:
     return [
         # Above what the plan allows, so that an honest client's mistake gets our refusal, with its reason, and not the
         # transport's; what is larger still, gRPC refuses before it is in memory.
-        ("grpc.max_receive_message_length", min(2 * plan.delta_bytes_max + _SPARE_BYTES, _INT32_MAX)),
+        ("grpc.max_receive_message_length", min(2 * plan.upload_bytes_max + _SPARE_BYTES, _INT32_MAX)),
         ("grpc.max_send_message_length", -1),
         # Two processes on one port would share its connections at random.
         ("grpc.so_reuseport", 0),

@@ -4,12 +4,12 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
 
-from aggregator.gateway import Gateway
 from aggregator.inspection import id_in
 from aggregator.metrics import Metrics
 from aggregator.ports import Runtime
 from aggregator.refusals import RETRY_AFTER_MS, RefusedError, refused, shutting_down
 from aggregator.server.calls import Malformed
+from aggregator.server.uploads import Uploads
 from hushsum.errors import Reason
 from hushsum_proto import convert
 from hushsum_proto.answers import Answer, Refusal, ServiceReason
@@ -22,7 +22,7 @@ class Session:
     """One client's stream.
 
     Args:
-        gateway: Where deltas go.
+        uploads: Where deltas go.
         client_id: Whose they are.
         runtime: Tasks.
         metrics: Counts messages that are none.
@@ -31,9 +31,9 @@ class Session:
     """
 
     def __init__(
-        self, gateway: Gateway, client_id: str, *, runtime: Runtime, metrics: Metrics, in_flight_max: int
+        self, uploads: Uploads, client_id: str, *, runtime: Runtime, metrics: Metrics, in_flight_max: int
     ) -> None:
-        self._gateway = gateway
+        self._uploads = uploads
         self._client_id = client_id
         self._runtime = runtime
         self._metrics = metrics
@@ -83,7 +83,8 @@ class Session:
                 detail = "bytes that are no SubmitRequest, expected one"
                 self._refuse(refused(None, Refusal.of(Reason.MALFORMED, detail)))
             else:
-                self._gateway.send(self._client_id, request.plan_id, request.delta, self._answer)
+                shuffled = convert.shuffled_from_wire(request) if request.HasField("shuffled") else None
+                self._uploads.send(self._client_id, request.plan_id, request.delta, self._answer, shuffled)
 
     async def _overload(self, request: pb.SubmitRequest | Malformed) -> None:
         detail = f"more than {self._in_flight_max} deltas of this session without an answer"

@@ -13,7 +13,7 @@ from aggregator.windows import WindowState
 from hushsum.entropy import KEY_BYTES, Entropy
 from hushsum.plan import Plan
 from hushsum.privacy.event import TUMBLING
-from hushsum.privacy.guarantee import SECURE
+from hushsum.privacy.guarantee import CENTRAL, SECURE
 from hushsum.releases import spend_of
 
 
@@ -23,9 +23,9 @@ async def mark_closing(tx: Transaction, plan_id: bytes, window: int, *, fence: i
 
 
 async def charge_collection(tx: Transaction, plan: Plan, window: int) -> None:
-    """Charges a window of a secure plan, once, before the first submission to it is taken."""
-    if plan.privacy.mode != SECURE:
-        raise StoreError(f"store: windows of a {plan.privacy.mode} plan are charged with their outcomes")
+    """Charges a window of a secure or local plan, once, before the first submission to it is taken."""
+    if plan.privacy.mode == CENTRAL:
+        raise StoreError("store: windows of a central plan are charged with their outcomes")
     spend = spend_of(plan, kind=TUMBLING, window=window)
     await forget_unspent(tx, spend_of(plan, kind=TUMBLING, window=window, entered=False))
     held = await account(tx, spend.population, lock=True)
@@ -58,7 +58,7 @@ async def reserve_outcome(
     spend = spend_of(plan, kind=kind, window=window)
     held = await account(tx, spend.population, lock=True)
     is_there = False
-    if plan.privacy.mode == SECURE:  # charged before its first submission; else nobody came, and nothing is paid
+    if plan.privacy.mode != CENTRAL:  # charged before its first submission; else nobody came, and nothing is paid
         is_there = await is_spent(tx, spend)
         spend = spend_of(plan, kind=kind, window=window, entered=False)
     else:
@@ -80,7 +80,10 @@ async def reserve_outcome(
 async def commit_outcome(
     tx: Transaction, plan: Plan, kind: str, window: int, data: bytes, *, fence: int, withheld: bool
 ) -> None:
-    """Stores an outcome in place of its key; what was charged too much for a withheld one is given back."""
+    """Stores an outcome in place of its key; what was charged too much for a withheld one is given back.
+
+    Nothing is, of a local plan: its window was charged for submissions, and those were accepted.
+    """
     assert not (withheld and plan.privacy.mode == SECURE), "a secure plan asks for no number of clients"
     number = await locked(tx, plan.id, fence)
     await _refuse_second(tx, number, kind, window)
@@ -88,7 +91,7 @@ async def commit_outcome(
     reserved = 'DELETE FROM reservations WHERE plan = $1 AND kind = $2 AND "window" = $3'
     if await tx.execute(reserved, number, kind, window) != 1:
         raise StoreError(f"store: the outcome of window {window} was not charged before it was drawn")
-    if withheld:
+    if withheld and plan.privacy.mode == CENTRAL:
         spend = spend_of(plan, kind=kind, window=window, withheld=True)
         await tx.fetch_row("SELECT name FROM populations WHERE name = $1", spend.population, lock=True)
         changed = await tx.execute(

@@ -11,6 +11,7 @@ from hushsum import canonical
 from hushsum.plan import Plan
 from hushsum.privacy.account import Account, Limits
 from hushsum.privacy.event import Spend
+from hushsum.signed_plan import SignedPlan
 
 
 async def load_plan(tx: Transaction, plan_id: bytes) -> Plan | None:
@@ -55,6 +56,27 @@ async def register(tx: Transaction, plan: Plan, partitions: int, first_window: i
         "VALUES ($1, $2, 0, $3, $4, 0, '')",
         [(row[0], partition, first_window - 1, NOTHING_CLOSED) for partition in range(partitions)],
     )
+
+
+async def keep_signature(tx: Transaction, signed: SignedPlan) -> None:
+    """Stores the signature of a plan, in place of an earlier one."""
+    await tx.execute(
+        "INSERT INTO plan_signatures (plan, key_id, suite, signature) VALUES ($1, $2, $3, $4) "
+        "ON CONFLICT (plan) DO UPDATE SET key_id = excluded.key_id, suite = excluded.suite, "
+        "signature = excluded.signature",
+        await plan_number(tx, signed.plan_id),
+        signed.key_id,
+        signed.suite,
+        signed.signature,
+    )
+
+
+async def signed_plan(tx: Transaction, plan_id: bytes) -> SignedPlan | None:
+    """The plan of an id with its signature; None where none is stored."""
+    row = await tx.fetch_row(
+        "SELECT bytes, key_id, suite, signature FROM plan_signatures JOIN plans ON number = plan WHERE id = $1", plan_id
+    )
+    return None if row is None else SignedPlan.received(*row)
 
 
 async def account(tx: Transaction, population: str, *, lock: bool = False) -> Account:

@@ -64,6 +64,10 @@ MIGRATIONS: Final = (
             key BYTEA NOT NULL, digest BYTEA NOT NULL,
             PRIMARY KEY (plan, kind, "window"))""",
     ),
+    (
+        """CREATE TABLE plan_signatures (
+            plan BIGINT PRIMARY KEY, key_id TEXT NOT NULL, suite BIGINT NOT NULL, signature BYTEA NOT NULL)""",
+    ),
 )
 SCHEMA_FORMAT: Final = len(MIGRATIONS)
 _LOCK: Final = 0x48755374  # "HuSt"

@@ -8,8 +8,9 @@ import numpy.typing as npt
 from aggregator.errors import StoreError, StoreUnavailableError
 from aggregator.sqlite import DatabaseKind
 
-#: 1 knew no withheld windows, no reservations, and spends without their events; 2 no fences and no leases.
-STORE_FORMAT: Final = 3
+#: 1 knew no withheld windows, no reservations, and spends without their events; 2 no fences and no leases; 3 no
+#: signatures of plans.
+STORE_FORMAT: Final = 4
 _ITEM_BYTES: Final = (1, 2, 4, 8)
 
 # Outcomes that are charged and not stored yet, each with all its randomness; the digest is of what it is drawn from.
@@ -30,6 +31,10 @@ _PARTITIONS: Final = """CREATE TABLE partitions (
 _LEASES: Final = """CREATE TABLE leases (
             plan INTEGER PRIMARY KEY, fence INTEGER NOT NULL, owner TEXT NOT NULL, address TEXT NOT NULL,
             note TEXT NOT NULL, until_ms INTEGER NOT NULL, forget_asked INTEGER)"""
+
+# Of a plan that somebody has signed; the latest that was kept.
+_PLAN_SIGNATURES: Final = """CREATE TABLE plan_signatures (
+            plan INTEGER PRIMARY KEY, key_id TEXT NOT NULL, suite INTEGER NOT NULL, signature BLOB NOT NULL)"""
 
 STORE_FILE: Final = DatabaseKind(
     what="store",
@@ -80,6 +85,7 @@ STORE_FILE: Final = DatabaseKind(
             sha256 BLOB NOT NULL, data BLOB NOT NULL,
             PRIMARY KEY (plan, kind, window))""",
         _RESERVATIONS,
+        _PLAN_SIGNATURES,
     ),
     upgrades={
         1: (_RESERVATIONS,),
@@ -91,6 +97,7 @@ STORE_FILE: Final = DatabaseKind(
             "DROP TABLE partitions_2",
             _LEASES,
         ),
+        3: (_PLAN_SIGNATURES,),
     },
     error=StoreError,
     unavailable=StoreUnavailableError,

@@ -12,6 +12,7 @@ from hushsum.entropy import Entropy
 from hushsum.plan import Plan
 from hushsum.privacy.account import Account
 from hushsum.privacy.event import Spend
+from hushsum.signed_plan import SignedPlan
 
 
 class SqlStore:
@@ -47,6 +48,14 @@ class SqlStore:
     async def plan_named(self, name: str) -> Plan | None:
         """The plan of a name."""
         return await self._database.look(store_plans.plan_named, name)
+
+    async def keep_plan_signature(self, signed: SignedPlan) -> None:
+        """Stores the signature of a registered plan, in place of an earlier one."""
+        await self._database.write(store_plans.keep_signature, signed)
+
+    async def signed_plan(self, plan_id: bytes) -> SignedPlan | None:
+        """The plan of an id with its signature."""
+        return await self._database.look(store_plans.signed_plan, plan_id)
 
     async def account(self, population: str) -> Account:
         """A population's limits and spends."""
@@ -140,7 +149,7 @@ class SqlStore:
     # -------------------------------------------------------------------------------------------------- outcomes
 
     async def charge_collection(self, plan: Plan, window: int) -> None:
-        """Charges a window of a secure plan before its first submission; once."""
+        """Charges a window of a secure or local plan before its first submission; once."""
         await self._database.write(store_outcomes.charge_collection, plan, window)
 
     async def reserve_outcome(

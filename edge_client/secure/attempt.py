@@ -14,11 +14,11 @@ from edge_client.errors import NoPartError
 from edge_client.ports import ConnectionLostError, RoundCall, Runtime
 from edge_client.secure.member import Member
 from edge_client.secure.noise import DrawnShare, DrawnShares
-from edge_client.secure.participation import windows_at
-from edge_client.secure.pending import counters_of
 from edge_client.secure.rounds import Rounds
 from edge_client.secure.unread import Unread
 from edge_client.tallies import Sends
+from edge_client.turns.participation import windows_at
+from edge_client.turns.pending import counters_of
 from hushsum.entropy import Entropy
 from hushsum.errors import SecureSumError
 from hushsum.plan import Plan

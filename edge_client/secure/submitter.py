@@ -1,49 +1,30 @@
-"""Takes part in secure sums, window by window, as long as its client runs (the shell of ``participation``).
+"""Takes part in secure sums, window by window, as long as its client runs.
 
 A vector leaves once for a window, if at all: the spool alone says whether it may (:mod:`edge_client.secure.rounds`).
 What the service says afterwards is kept as news, and changes nothing of that.
 """
 
-import asyncio
 import logging
 from collections.abc import Coroutine
-from typing import Final, Protocol
+from typing import Final
 
 from edge_client.backoff import BackOff
-from edge_client.config import SEQUENCE_WINDOW, Config
-from edge_client.errors import ClientStateError, FlushTimeoutError, NotCountedError, SpoolError
+from edge_client.config import Config
+from edge_client.errors import SpoolError
 from edge_client.ports import ConnectionLostError, RoundCall, RoundTransport
 from edge_client.secure.attempt import Attempt, Parts
 from edge_client.secure.endings import Ended, ending_of
-from edge_client.secure.participation import Participation, windows_at
 from edge_client.tallies import Sends
+from edge_client.turns.taker import Owner, Taker
+from edge_client.turns.turns import Look
 from hushsum.entropy import Entropy
 from hushsum_proto.rounds import Fate, RoundOutcome
 
 _LOG: Final = logging.getLogger("edge_client")
-_LOOKS_APART_S: Final = 5.0  # a wall clock may be set; this is how late it may be noticed
 
 
-class Owner(Protocol):
-    """Whose tasks these are (an uplink): they end when it does, and what fails in them ends it."""
-
-    failure: Exception | None
-
-    def spawn(self, work: Coroutine[object, object, None], name: str) -> "asyncio.Task[None]":
-        """Starts work."""
-        ...
-
-    def spawn_whole(self, work: Coroutine[object, object, None], name: str) -> "asyncio.Task[None]":
-        """Starts work that is short, and must not be left half done."""
-        ...
-
-    def raise_failure(self) -> None:
-        """Raises what has ended it, if anything has."""
-        ...
-
-
-class Submitter:
-    """Submits for every window in which its client runs, once, whatever records there are.
+class Submitter(Taker):
+    """Takes part in a round for every window in which its client runs, whatever records there are.
 
     Args:
         parts: What an attempt works with.
@@ -54,142 +35,34 @@ class Submitter:
     """
 
     def __init__(self, parts: Parts, transport: RoundTransport, config: Config, entropy: Entropy, owner: Owner) -> None:
+        cohort = parts.plan.privacy.cohort
+        assert cohort is not None, "a plan with a secure sum"
+        super().__init__(
+            parts.rounds,
+            schedule=parts.plan.window,
+            wait_ms=cohort.wait_ms,
+            runtime=parts.runtime,
+            config=config,
+            entropy=entropy,
+            owner=owner,
+        )
         self.sends = Sends()
         self.attempt: Attempt | None = None  # under way, to be shown
         self._parts = parts
-        self._runtime = parts.runtime
-        self._schedule = parts.plan.window
         self._transport = transport
-        self._config = config
-        self._entropy = entropy
-        self._owner = owner
-        cohort = parts.plan.privacy.cohort
-        assert cohort is not None, "a plan with a secure sum"
-        self._participation = Participation(self._schedule, cohort.wait_ms, config, entropy)
-        self._looking = asyncio.Lock()
-        self._seen = range(0)
         self._untold: dict[int, bytes] = {}  # spent windows of which nobody has said what became of them
-        self._busy: dict[int, asyncio.Task[None]] = {}
-        self._reasons: dict[int, str] = {}  # of windows that are in no sum, until a flush has told them
-        self._stirred = asyncio.Event()
-        self._waiters: list[tuple[frozenset[int], asyncio.Future[None]]] = []
-        self._task: asyncio.Task[None] | None = None
 
-    async def begin(self) -> None:
-        """Takes part in the windows of this moment, durably, and goes on from there.
+    def _hear(self, look: Look) -> None:
+        untold = dict(look.untold)
+        for window in self._untold.keys() - untold.keys():
+            self._note(window, "nobody has said what became of it")
+        self._untold = untold
 
-        Raises:
-            SpoolError: The spool cannot be written.
-        """
-        await self._look()
-        self._task = self._owner.spawn(self._run(), "submitter")
+    def _asked(self) -> frozenset[int]:
+        return frozenset(self._untold)
 
-    async def caught_up(self) -> None:
-        """Returns once a window that has just begun was looked at."""
-        if windows_at(self._schedule, self._runtime.now_ms()) != self._seen:
-            await self._look()
-
-    async def flush(self, timeout_s: float | None) -> None:
-        """Takes part now in every window of this moment, and returns once each of them is told.
-
-        Raises:
-            NotCountedError: Some are in no sum.
-            FlushTimeoutError: Not within the time.
-            Exception: What has ended the owner.
-        """
-        await self._look()
-        windows = [window for window in self._seen if self._participation.takes_part(window)]
-        for window in windows:
-            self._participation.hurry(window, self._runtime.now_ms())
-        self._stirred.set()
-        await self._wait_for(frozenset(windows) | self._untold.keys(), timeout_s)
-        if self._reasons:
-            reasons, self._reasons = self._reasons, {}
-            raise NotCountedError(reasons)
-
-    async def finished(self, timeout_s: float) -> None:
-        """Returns once the attempts that are under way have ended.
-
-        Raises:
-            FlushTimeoutError: Not within the time.
-        """
-        await self._wait_for(frozenset(self._busy), timeout_s)
-
-    # ----------------------------------------------------------------------------------------------------- the turns
-
-    async def _run(self) -> None:
-        try:
-            while True:
-                await self._runtime.blocking(self._parts.rounds.erase)
-                self._begin_what_is_due()
-                await self._wait()
-                try:
-                    await self._look()
-                except SpoolError as error:
-                    _LOG.warning("this client cannot see which windows are due, it is tried again: %s", error)
-        except Exception as error:
-            self._fail_waiters(error)
-            raise
-        finally:
-            self._fail_waiters(self._owner.failure or ClientStateError("this client was ended meanwhile"))
-
-    async def _look(self, *, anew: bool = False) -> None:
-        """Sees how this client stands to the windows of this moment, where they have changed, or else ``anew``."""
-        async with self._looking:
-            now_ms = self._runtime.now_ms()
-            windows = windows_at(self._schedule, now_ms)
-            if windows == self._seen and not anew:
-                return
-            self._seen = range(0)  # if this fails, it is tried again
-            look = await self._runtime.blocking(self._parts.rounds.look, windows)
-            self._seen = windows
-            untold = dict(look.untold)
-            for window in self._untold.keys() - untold.keys():
-                self._note(window, "nobody has said what became of it")
-            self._untold = untold
-            over = set(self._participation.keep(look.open, now_ms))
-            for window in self._busy.keys() - set(windows) - untold.keys():
-                self._busy[window].cancel()
-                self._participation.leave(window)
-                over.add(window)
-            for window in over:
-                self._note(window, "it is over, and was not summed")
-        self._tell_waiters()
-
-    def _begin_what_is_due(self) -> None:
-        for window, round_id in self._untold.items():
-            if window not in self._busy:
-                self._start(window, self._ask(window, round_id))
-        for window in self._participation.due(self._runtime.now_ms()):
-            self._start(window, self._take_part(window))
-
-    def _start(self, window: int, work: Coroutine[object, object, None]) -> None:
-        task = self._busy[window] = self._owner.spawn(work, f"round-{window}")
-        task.add_done_callback(lambda _: self._ended(window))
-
-    def _ended(self, window: int) -> None:
-        del self._busy[window]
-        self._stirred.set()
-        self._tell_waiters()
-
-    async def _wait(self) -> None:
-        """Until something is due, at most a few seconds."""
-        now_ms, next_ms = self._runtime.now_ms(), self._participation.next_ms()
-        turn_ms = self._schedule.end_ms(self._schedule.index_at(now_ms))
-        wait_s = (min(turn_ms, turn_ms if next_ms is None else next_ms) - now_ms) / 1000
-        sleep = self._owner.spawn(self._runtime.sleep(min(max(wait_s, 0.0), _LOOKS_APART_S)), "submitter-timer")
-        stir = self._owner.spawn(self._until_stirred(), "submitter-stir")
-        try:
-            await asyncio.wait([sleep, stir], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            sleep.cancel()
-            stir.cancel()
-        self._stirred.clear()
-
-    async def _until_stirred(self) -> None:
-        await self._stirred.wait()
-
-    # -------------------------------------------------------------------------------------------------- one attempt
+    def _ask_for(self, window: int) -> Coroutine[object, object, None]:
+        return self._ask(window, self._untold[window])
 
     async def _take_part(self, window: int) -> None:
         call = self._transport.take_part(self._parts.message_bytes_max)
@@ -247,54 +120,6 @@ class Submitter:
         if outcome.fate is not Fate.COUNTED:
             self._give_up(window, f"{outcome.fate.value}: {outcome.detail}")
 
-    def _give_up(self, window: int, why: str) -> None:
-        _LOG.warning("window %d is in no sum of this client: %s", window, why)
-        self._participation.leave(window)
-        self._note(window, why)
-
-    def _note(self, window: int, why: str) -> None:
-        """For the next flush: the first reason of each window, of as many windows as can be open at a time."""
-        self._reasons.setdefault(window, why)
-        if len(self._reasons) > SEQUENCE_WINDOW:
-            del self._reasons[min(self._reasons)]
-
     def _close(self, call: RoundCall) -> None:
         # A task of its own: this one may be cancelled already, and the call must be closed all the same.
         self._owner.spawn_whole(call.close(), "round-close")
-
-    # --------------------------------------------------------------------------------------------- whoever waits
-
-    async def _wait_for(self, windows: frozenset[int], timeout_s: float | None) -> None:
-        self._owner.raise_failure()
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.append((windows, waiter))
-        timer = None if timeout_s is None else self._owner.spawn(self._expire(waiter, timeout_s), "flush-timer")
-        self._tell_waiters()
-        try:
-            await waiter
-        except Exception:
-            self._owner.raise_failure()  # which notes that it was told
-            raise
-        finally:
-            if timer is not None:
-                timer.cancel()
-            self._waiters.remove((windows, waiter))
-
-    async def _expire(self, waiter: "asyncio.Future[None]", timeout_s: float) -> None:
-        await self._runtime.sleep(timeout_s)
-        if not waiter.done():
-            what = f"what this client submits is not told after {timeout_s:g} s; it goes on"
-            waiter.set_exception(FlushTimeoutError(what))
-
-    def _fail_waiters(self, error: Exception) -> None:
-        for _, waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_exception(error)
-
-    def _tell_waiters(self) -> None:
-        for windows, waiter in self._waiters:
-            if not waiter.done() and not any(map(self._is_open, windows)):
-                waiter.set_result(None)
-
-    def _is_open(self, window: int) -> bool:
-        return self._participation.takes_part(window) or window in self._untold or window in self._busy

@@ -5,6 +5,21 @@ From the plan and public guesses alone; nothing here reads real records, and not
 
 from hushsum.advice.advising import advise
 from hushsum.advice.costs import Allowance, Costs
-from hushsum.advice.values import Advice, Guesses, Promise, Size, shown
+from hushsum.advice.guesses import Guesses
+from hushsum.advice.report_values import ReportAdvice, ReportSize
+from hushsum.advice.reporting import advise_reports
+from hushsum.advice.values import Advice, Promise, Size, shown
 
-__all__ = ["Advice", "Allowance", "Costs", "Guesses", "Promise", "Size", "advise", "shown"]
+__all__ = [
+    "Advice",
+    "Allowance",
+    "Costs",
+    "Guesses",
+    "Promise",
+    "ReportAdvice",
+    "ReportSize",
+    "Size",
+    "advise",
+    "advise_reports",
+    "shown",
+]

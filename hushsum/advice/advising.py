@@ -5,11 +5,12 @@ from typing import Final
 
 from hushsum import bounds
 from hushsum.advice.costs import Allowance, Clock, Costing
+from hushsum.advice.guesses import Guesses
 from hushsum.advice.hashing import Hashing
 from hushsum.advice.sizes import concentrated, pure, row_unit, rows_of, with_rows
 from hushsum.advice.stand_in import StandIn, stand_in
-from hushsum.advice.values import USEFUL, Advice, Guesses, Promise, Size
-from hushsum.errors import PlanError
+from hushsum.advice.values import USEFUL, Advice, Promise, Size
+from hushsum.errors import GuaranteeError, PlanError
 from hushsum.plan import Plan
 
 _RECORDS_MAX: Final = 4096  # of the stand-in
@@ -44,29 +45,14 @@ def advise(
     Raises:
         ValueError: A guess is out of range, or contradicts the plan.
         PlanError: The plan cannot be calibrated.
+        GuaranteeError: The plan's devices send reports: :func:`hushsum.advice.advise_reports` advises on those.
     """
-    guesses = _guesses(plan, records, density, clients)
+    if plan.privacy.reports is not None:
+        raise GuaranteeError(f"plan {plan.name!r} is of randomised reports, which are advised on by advise_reports")
+    guesses = Guesses.checked(plan, records, density, clients)
     allowance = allowance or Allowance()
     population = stand_in(plan, density, min(records, _RECORDS_MAX))
     return _Adviser(plan, guesses, allowance, population, clock).advice()
-
-
-def _guesses(plan: Plan, records: int, density: float, clients: int | None) -> Guesses:
-    if records < 1:
-        raise ValueError(f"records: got {records}, expected a number from 1")
-    if not 0.0 < density < 1.0:
-        raise ValueError(f"density: got {density:g}, expected a mean kernel above 0 and below 1")
-    most = plan.privacy.records_per_client
-    if clients is None:
-        clients = math.ceil(records / (most or 1))
-    if not 1 <= clients <= records:
-        raise ValueError(f"clients: got {clients}, expected a number from 1 to that of records, {records}")
-    if most is not None and records > most * clients:
-        raise ValueError(
-            f"records: got {records}, but {clients} clients contribute at most "
-            f"privacy.records_per_client = {most} each, {most * clients} in all"
-        )
-    return Guesses(records, density, clients)
 
 
 class _Adviser:
@@ -76,9 +62,8 @@ class _Adviser:
         self, plan: Plan, guesses: Guesses, allowance: Allowance, population: StandIn, clock: Clock | None
     ) -> None:
         self._plan, self._guesses, self._allowance, self._population = plan, guesses, allowance, population
-        together = round(guesses.records / guesses.clients)
         self._hashing = Hashing(plan, population)
-        self._costing = Costing(plan, population, together=together, records=guesses.records, clock=clock)
+        self._costing = Costing(plan, population, guesses=guesses, clock=clock)
         self._unit = row_unit(plan)
         delta = concentrated(plan)
         self._missing = delta if isinstance(delta, PlanError) else None
@@ -151,6 +136,7 @@ class _Adviser:
         cohort, variance = plan.privacy.cohort, plan.privacy.mechanism.noise().variance
         if cohort is not None:
             variance *= self._guesses.cohorts(cohort)  # each has the noise of its own h survivors
+        variance *= self._guesses.noised(plan)
         return math.sqrt(variance * self._hashing.noise_weight(plan.family))
 
     def _best(self, index: int, ladder: list[Size]) -> int | None:
@@ -170,7 +156,9 @@ class _Adviser:
         plan, own = self._plans[index], next(size for size in sizes if size.rows == rows_of(self._plan))
         least = None if best is None else _ENOUGH * self._error(index, best)
         good = [size.rows for size in sizes if size.rows and least is not None and size.errors[index] <= least]
-        needed = math.ceil(own.noises[index] / (USEFUL * self._guesses.density))
+        needed = own.noises[index] / (USEFUL * self._guesses.density)
+        if self._guesses.noised(plan) > 1:  # the noise grows with the root of the clients that bring the records
+            needed = needed**2 / self._guesses.records
         return Promise(
             name="zCDP" if plan.privacy.delta else "pure",
             mechanism=plan.privacy.mechanism.name,
@@ -179,8 +167,8 @@ class _Adviser:
             own=plan is self._plan,
             best=best,
             enough=min(good, default=best),
-            useful_records=needed,
-            useful_clients=math.ceil(needed * self._guesses.clients / self._guesses.records),
+            useful_records=math.ceil(needed),
+            useful_clients=math.ceil(math.ceil(needed) * self._guesses.clients / self._guesses.records),
         )
 
     def _optimal_rows(self) -> int | None:
@@ -189,5 +177,6 @@ class _Adviser:
         if plan.family.name != "hashed" or self._unit is None:
             return None
         epsilon = plan.family.sensitivity.l1 / float(plan.privacy.mechanism.scale)
+        epsilon /= math.sqrt(self._guesses.noised(plan))
         rows = bounds.optimal_rows(self._guesses.records * self._population.root_density, epsilon)
         return -(-rows // self._unit) * self._unit

@@ -4,6 +4,7 @@ Bytes of deltas are those of real ones. Memory is that of the arrays alone. Time
 clock that the caller brings: the core reads none. What is measured at 8,192 rows counts in proportion beyond.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, Final
@@ -11,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from hushsum import delta
+from hushsum.advice.guesses import Guesses
 from hushsum.advice.sizes import row_unit, rows_of, with_rows
 from hushsum.advice.stand_in import StandIn
 from hushsum.delta import DeltaId
@@ -41,8 +43,9 @@ class Costs:
         aggregator_bytes: The exact counters of one open window.
         release_bytes: Of a ``.hush`` file, at most.
         record_seconds: Hashing one record, on the machine that advises; None without a clock.
-        upload_bytes: What a client of a secure sum sends in a window, whatever it has: its masked vector, and shares of
-            masks for each neighbour. None in mode ``central``, where it sends deltas.
+        upload_bytes: What a client sends in a window, whatever it has: of a secure sum its masked vector, and shares of
+            masks for each neighbour; of form ``silo`` its noised counters. None in mode ``central``, where it sends
+            deltas.
     """
 
     delta_bytes: float
@@ -101,13 +104,13 @@ class Costing:
     Args:
         plan: Whose rows are changed.
         population: What is hashed.
-        together: Records that one client sends together.
-        records: Of a window, in all: what counters grow to.
+        guesses: Of the records of a window, which counters grow to, and of its clients.
         clock: None: no time is measured.
     """
 
-    def __init__(self, plan: Plan, population: StandIn, *, together: int, records: int, clock: Clock | None) -> None:
-        self._plan, self._population, self._records, self._clock = plan, population, records, clock
+    def __init__(self, plan: Plan, population: StandIn, *, guesses: Guesses, clock: Clock | None) -> None:
+        self._plan, self._population, self._guesses, self._clock = plan, population, guesses, clock
+        together = round(guesses.records / guesses.clients)
         self._together = min(together, plan.delta_records_max, len(population.records))
 
     def of(self, rows: int | None) -> Costs:
@@ -131,14 +134,20 @@ class Costing:
     def _counters(self, plan: Plan) -> dict[str, float]:
         counters = int(np.prod(plan.counters_shape)) + plan.counters_shape[0]
         # A counter is at most as large as all records make it, and noise is hardly ever ten times its deviation.
-        largest = self._records * plan.family.sensitivity.linf + 10 * plan.privacy.mechanism.noise().std
+        largest = self._guesses.records * plan.family.sensitivity.linf + 10 * self._noise_std(plan)
         item = next((size for size in (2, 4) if largest < 2.0 ** (8 * size - 1)), 8)
         sizes = {"aggregator_bytes": 8.0 * counters, "release_bytes": float(item * counters + len(plan.bundle))}
         cohort = plan.privacy.cohort
         if cohort is not None:
             neighbours = min(cohort.degree, cohort.size - 1)
             sizes["upload_bytes"] = float(plan.words.bytes + _KEYS + _SHARES * neighbours)
+        elif plan.privacy.local is not None:
+            sizes["upload_bytes"] = float(plan.upload_bytes_max)
         return sizes
+
+    def _noise_std(self, plan: Plan) -> float:
+        """Of one counter of a window."""
+        return plan.privacy.mechanism.noise().std * math.sqrt(self._guesses.noised(plan))
 
     def _delta_bytes(self, plan: Plan, together: int) -> float:
         sizes = []

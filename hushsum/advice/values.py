@@ -5,10 +5,10 @@ from dataclasses import asdict, dataclass
 from fractions import Fraction
 
 from hushsum.advice.costs import Allowance, Costs
+from hushsum.advice.guesses import Guesses
 from hushsum.advice.sizes import rows_of
 from hushsum.canonical import real_text
 from hushsum.plan import Plan
-from hushsum.privacy.cohort import Cohort
 
 #: An answer is called useful here where noise is at most this share of it.
 USEFUL: float = 0.1
@@ -20,30 +20,6 @@ def shown(number: float) -> str:
 
 
 @dataclass(frozen=True)
-class Guesses:
-    """What was guessed of a window: with classes, of one of them.
-
-    Attributes:
-        records: n.
-        density: k̄, the mean kernel at a query.
-        clients: From whom the records come.
-    """
-
-    records: int
-    density: float
-    clients: int
-
-    @property
-    def kernel_sum(self) -> float:
-        """n·k̄: a typical answer, in records."""
-        return self.records * self.density
-
-    def cohorts(self, cohort: Cohort) -> int:
-        """Into how many cohorts of a secure sum the clients fall, at least one."""
-        return -(-self.clients // cohort.size)
-
-
-@dataclass(frozen=True)
 class Size:
     """One number of rows: its predicted errors, in records, and its costs.
 
@@ -51,7 +27,7 @@ class Size:
         rows: R, or P of the fourier family; None for a family without.
         hashing: The standard error of an answer that is due to hashing.
         noises: That which is due to noise, for each promise; of secure sums with exactly h survivors in each cohort,
-            the fewest whose noise the promise counts.
+            the fewest whose noise the promise counts; of silos with the noise of every client.
         costs: What it costs.
         exceeds: Which of what is allowed it exceeds, by name.
     """
@@ -166,6 +142,7 @@ class Advice:
         """All of it for JSON: numbers, strings, lists and tables."""
         return {
             **self._secure_fields(),
+            **self._silo_fields(),
             "plan": self.plan.name,
             "id": self.plan.hex_id,
             "guesses": {**asdict(self.guesses), "kernel_sum": self.guesses.kernel_sum},
@@ -199,6 +176,12 @@ class Advice:
                 for size in self.sizes
             ],
         }
+
+    def _silo_fields(self) -> dict[str, object]:
+        if self.plan.privacy.local is None:
+            return {}
+        one = self.own.noises[self.own_promise] / math.sqrt(self.guesses.clients)
+        return {"silo": {"submissions": self.guesses.clients, "noise_of_one": one}}
 
     def _secure_fields(self) -> dict[str, object]:
         cohort = self.plan.privacy.cohort

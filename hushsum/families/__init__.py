@@ -45,8 +45,8 @@ def warm_up() -> None:
         from hushsum.families import vector_loops
         from hushsum.families.fourier import fast as fourier_fast
         from hushsum.families.hermite import loops as hermite_loops
-        from hushsum.families.lsh import fast
+        from hushsum.families.lsh import fast, single_rows_loops
         from hushsum.families.partition import fast as partition_fast
 
-        for loops in (vector_loops, fast, fourier_fast, hermite_loops, partition_fast):
+        for loops in (vector_loops, fast, single_rows_loops, fourier_fast, hermite_loops, partition_fast):
             loops.warm_up()

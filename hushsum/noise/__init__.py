@@ -2,7 +2,7 @@
 
 A sampler is a frozen value that one exact rational decides; what it draws depends on that and on the entropy alone.
 ``SAMPLERS`` names them all, and ``SHARES`` what a client of a secure sum draws of each: the conformance suite in
-``tests/checks`` takes them from there.
+``tests/checks`` takes them from there. ``RANDOMISERS`` and ``OneBit`` answer for one record of a local report.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,9 +17,27 @@ from hushsum import acceleration
 from hushsum.entropy import Entropy
 from hushsum.noise.discrete_gaussian import DiscreteGaussian
 from hushsum.noise.discrete_laplace import DiscreteLaplace
+from hushsum.noise.k_rr import KRR
+from hushsum.noise.one_bit import OneBit
 from hushsum.noise.polya import PolyaShare
+from hushsum.noise.projective import Projective, projective_order
+from hushsum.noise.randomiser import RANDOMISERS, Randomiser
 
-__all__ = ["SAMPLERS", "SHARES", "DiscreteGaussian", "DiscreteLaplace", "PolyaShare", "Sampler", "warm_up"]
+__all__ = [
+    "KRR",
+    "RANDOMISERS",
+    "SAMPLERS",
+    "SHARES",
+    "DiscreteGaussian",
+    "DiscreteLaplace",
+    "OneBit",
+    "PolyaShare",
+    "Projective",
+    "Randomiser",
+    "Sampler",
+    "projective_order",
+    "warm_up",
+]
 
 
 class Sampler(Protocol):
@@ -72,7 +90,8 @@ def warm_up() -> None:
         AccelerationError: The environment asks for loops that cannot be compiled.
     """
     if acceleration.enabled():
-        from hushsum.noise import digits_fast, strips_fast
+        from hushsum.noise import digits_fast, projective_fold_fast, strips_fast
 
         digits_fast.warm_up()
         strips_fast.warm_up()
+        projective_fold_fast.warm_up()

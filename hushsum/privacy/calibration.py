@@ -8,9 +8,19 @@ from typing import Final
 
 from hushsum.canonical import real_text
 from hushsum.errors import GuaranteeError, Missing, PlanError
+from hushsum.noise.projective import projective_order
 from hushsum.privacy.claim import Claim
-from hushsum.privacy.mechanism import DISCRETE_GAUSSIAN, DISCRETE_LAPLACE, Mechanism, scale_fits, scales_text
-from hushsum.privacy.numerals import SIGNIFICANT_DIGITS, notch_of
+from hushsum.privacy.local_mode import PROJECTIVE, Reports
+from hushsum.privacy.mechanism import (
+    DISCRETE_GAUSSIAN,
+    DISCRETE_LAPLACE,
+    REPORT_EPSILON_MAX,
+    Mechanism,
+    scale_fits,
+    scales_text,
+)
+from hushsum.privacy.numerals import SIGNIFICANT_DIGITS, notch_of, numeral
+from hushsum.privacy.ratios import check_drawn, ratio_within
 from hushsum.privacy.shares import SHARE_MIN
 from hushsum.privacy.verifier import scale_needed, verify
 from hushsum.privacy.zcdp import ALPHAS
@@ -32,9 +42,14 @@ def calibrate(sensitivity: Sensitivity, claim: Claim) -> Mechanism:
         sensitivity: Of one record under the plan's relation, without the count counter.
         claim: What is promised of one release.
 
+    Reports: the largest λ of 6 significant digits with λ^m ≤ e^ε.
+
     Raises:
-        PlanError: The claim needs noise that no counter can hold; or δ > 0 without the package dp_accounting.
+        PlanError: The claim needs noise that no counter can hold, or leaves a report nothing or too much; or δ > 0
+            without the package dp_accounting.
     """
+    if claim.reports is not None:
+        return _randomiser(claim.reports, claim)
     clients_scale = None
     if claim.clients_share is not None:
         clients_scale = _held(DISCRETE_LAPLACE, round_up(1 / claim.clients_epsilon), claim, "min_clients_share")
@@ -44,6 +59,27 @@ def calibrate(sensitivity: Sensitivity, claim: Claim) -> Mechanism:
     needed = scale_needed(sensitivity, count_scale, claim.records, claim.counters_epsilon)
     scale = _held(DISCRETE_LAPLACE, round_up(needed), claim)
     return Mechanism(DISCRETE_LAPLACE, scale, count_scale, clients_scale, claim.honest_survivors)
+
+
+def _randomiser(reports: Reports, claim: Claim) -> Mechanism:
+    each, m = claim.report_epsilon, claim.records
+    ratio = ratio_within(each) if each <= REPORT_EPSILON_MAX else None
+    if ratio is None:
+        of = f" of one report (epsilon / records_per_client, here {numeral(each, up=False)})" if m > 1 else ""
+        bounds = f"at most {REPORT_EPSILON_MAX}{of}: beyond it a report is hardly ever random"
+        if each < 1:
+            bounds = f"at least 0.00001{of}: below it a report tells nothing at 6 significant digits"
+        raise PlanError("privacy.epsilon", real_text(claim.epsilon), bounds)
+    try:
+        field = None
+        if reports.randomiser == PROJECTIVE:
+            field = projective_order(reports.inputs, ratio, rows=reports.rows, bits_max=reports.bits_max)
+        mechanism = Mechanism(reports.randomiser, ratio, 1, field=field)
+        check_drawn(mechanism, reports)
+    except (ValueError, GuaranteeError) as error:
+        came, expected = f"{reports.inputs} values a row", f"fewer, or another privacy.local.randomiser ({error})"
+        raise PlanError("sketch.buckets", came, expected) from error
+    return mechanism
 
 
 def round_up(value: Fraction) -> Fraction:

@@ -6,6 +6,7 @@ from fractions import Fraction
 from hushsum.canonical import real_text
 from hushsum.errors import PlanError
 from hushsum.privacy.cohort import FAILURE
+from hushsum.privacy.local_mode import Reports
 from hushsum.privacy.relation import CLIENT, UNITS, is_delta, is_positive
 
 
@@ -22,6 +23,7 @@ class Claim:
         honest_survivors: h, the least number of honest clients whose shares of noise are in a secure sum; None: one
             party draws all noise.
         counters: D, the number of all counters, count counters included; with ``honest_survivors`` alone.
+        reports: How each record becomes a report of its own, by local randomisation; None: counters get noise.
 
     Raises:
         PlanError: A field is out of range or contradicts another; it names the key of the plan.
@@ -34,6 +36,7 @@ class Claim:
     clients_share: Fraction | None = None
     honest_survivors: int | None = None
     counters: int | None = None
+    reports: Reports | None = None
 
     def __post_init__(self) -> None:
         if not is_positive(self.epsilon):
@@ -50,6 +53,8 @@ class Claim:
         share = self.clients_share
         if share is not None and not (isinstance(share, Fraction) and 0 < share < 1):
             raise PlanError("privacy.min_clients_share", share, "an exact number above 0 and below 1")
+        if self.reports is not None and (self.delta or share is not None or self.honest_survivors is not None):
+            raise PlanError("privacy.delta", real_text(self.delta), "0 of one report, and no share or survivors")
         self._check_shares()
 
     def _check_shares(self) -> None:
@@ -68,6 +73,11 @@ class Claim:
     def records(self) -> int:
         """How many records of one window a unit may hold: m, or 1."""
         return self.records_per_client or 1
+
+    @property
+    def report_epsilon(self) -> Fraction:
+        """What one of a unit's reports may take of ε, all of which compose: ε/m."""
+        return self.epsilon / self.records
 
     @property
     def failure(self) -> Fraction:

@@ -1,5 +1,6 @@
 """One run of a mechanism, and one spend of privacy, as values that a ledger keeps."""
 
+import math
 import re
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -10,10 +11,13 @@ from hushsum import canonical
 from hushsum.canonical import INTEGER_LIMIT, real_text
 from hushsum.errors import CanonicalError, GuaranteeError, PlanError
 from hushsum.privacy import norms
-from hushsum.privacy.guarantee import MODES, SECURE
-from hushsum.privacy.mechanism import DISCRETE_GAUSSIAN, DISCRETE_LAPLACE
+from hushsum.privacy.claimed_event import ClaimedEvent as ClaimedEvent  # noqa: PLC0414  others find it here
+from hushsum.privacy.guarantee import LOCAL, MODES, SECURE
+from hushsum.privacy.local_mode import RANDOMISERS
+from hushsum.privacy.mechanism import DISCRETE_GAUSSIAN, DISCRETE_LAPLACE, is_ratio
 from hushsum.privacy.noise_shares import Shares
-from hushsum.privacy.relation import NO_LOSS, RELATIONS, UNITS, Loss, is_delta, is_positive
+from hushsum.privacy.ratios import supports_ratio
+from hushsum.privacy.relation import ADD_REMOVE, NO_LOSS, RELATIONS, REPLACE, UNITS, Loss, is_positive
 from hushsum.schema import Table
 from hushsum.sensitivity import Sensitivity
 
@@ -23,8 +27,10 @@ CHOICE: Final = "choice"
 KINDS: Final = (TUMBLING, IN_PROCESS, CHOICE)
 
 REPORT_NOISY_MAX: Final = "report-noisy-max"
-MECHANISMS: Final = (DISCRETE_LAPLACE, DISCRETE_GAUSSIAN, REPORT_NOISY_MAX)
+MECHANISMS: Final = (DISCRETE_LAPLACE, DISCRETE_GAUSSIAN, REPORT_NOISY_MAX, *RANDOMISERS)
 
+#: How far one report moves what is counted.
+ONE_REPORT: Final = Sensitivity(l0=1, l1=1, l2_squared=1, linf=1)
 _PLAN_ID: Final = re.compile(r"[0-9a-f]{64}")
 _WINDOW: Final = b',"window":'  # the last of the canonical keys of a spend
 
@@ -35,10 +41,11 @@ class Event:
 
     Args:
         mechanism: ``discrete-laplace`` (noise of scale b on every value), ``discrete-gaussian`` (of σ² on every value),
-            or ``report-noisy-max`` (noise of scale b on every utility, of which the largest one's index is shown).
-        scale: b, or σ² for ``discrete-gaussian``.
+            ``report-noisy-max`` (noise of scale b on every utility, of which the largest one's index is shown), or a
+            randomiser of reports (none is more than λ times as likely for one record as for another).
+        scale: b, or σ² for ``discrete-gaussian``, or λ.
         sensitivity: How far one unit moves the values, under the relation of the spend: all its records together, the
-            count counters included.
+            count counters included. Of a randomiser: how many reports it has (``l1``), each of which is one.
         epsilon: The pure ε that is claimed; 0 for ``discrete-gaussian``, of which ρ follows from the rest.
         shares: Of a secure sum: of how many shares the noise is, and what else its spend needs; None: drawn whole.
 
@@ -67,10 +74,25 @@ class Event:
             _ = self.rho  # shares that are too narrow for one are refused here
         elif not is_positive(self.epsilon):
             raise PlanError("event.epsilon", self.epsilon, "an exact number above 0")
+        elif self.mechanism in RANDOMISERS:
+            self._check_reports()
         elif self.epsilon < self._needed:
             raise GuaranteeError(
                 f"{self.mechanism} of scale {real_text(self.scale)} does not support epsilon {real_text(self.epsilon)} "
                 f"at a sensitivity of {self.sensitivity}: it supports {real_text(self._needed)}"
+            )
+
+    def _check_reports(self) -> None:
+        reports = self.sensitivity.l1
+        if not is_ratio(self.scale):
+            raise PlanError("event.scale", real_text(self.scale), "a likelihood ratio of at most 6 significant digits")
+        if self.shares is not None or self.sensitivity != ONE_REPORT.times(reports, reports):
+            raise PlanError("event.sensitivity", self.sensitivity, f"that of {reports} reports, drawn whole")
+        if not supports_ratio(self.scale, self.epsilon / reports):
+            raise GuaranteeError(
+                f"{self.mechanism} of likelihood ratio {real_text(self.scale)} does not support epsilon "
+                f"{real_text(self.epsilon)} for {reports} reports of one unit: it supports {reports} x "
+                f"ln {real_text(self.scale)} = {reports * math.log(self.scale):.6g}"
             )
 
     @cached_property
@@ -134,39 +156,6 @@ class Event:
 
 
 @dataclass(frozen=True)
-class ClaimedEvent:
-    """One run of a mechanism as the first version of the ledger wrote it: its claim, without parameters.
-
-    Args:
-        mechanism: Its name.
-        epsilon: Above 0.
-        delta: From 0 to below 1.
-
-    Raises:
-        PlanError: A field is out of range; it names the field under ``spend``.
-    """
-
-    mechanism: str
-    epsilon: Fraction
-    delta: Fraction
-
-    def __post_init__(self) -> None:
-        if not is_positive(self.epsilon):
-            raise PlanError("spend.epsilon", self.epsilon, "an exact number above 0")
-        if not is_delta(self.delta):
-            raise PlanError("spend.delta", self.delta, "an exact number from 0 to below 1")
-
-    @cached_property
-    def loss(self) -> Loss:
-        """What it loses, in its own unit and relation."""
-        return Loss.of_pure(self.epsilon, self.delta)
-
-    def to_fields(self) -> dict[str, object]:
-        """Strings, which stand among the fields of its spend."""
-        return {"mechanism": self.mechanism, "epsilon": real_text(self.epsilon), "delta": real_text(self.delta)}
-
-
-@dataclass(frozen=True)
 class Spend:
     """What one outcome, one in-process release, or one private choice costs its population.
 
@@ -177,7 +166,8 @@ class Spend:
         window: The window's index, for ``tumbling`` alone.
         unit: ``record`` or ``client``.
         relation: ``add/remove``, ``zero-out`` or ``replace``.
-        mode: ``central``, or ``secure``: every mechanism of such a spend drew its noise in shares, and of no other.
+        mode: ``central``; ``secure``: every mechanism of such a spend drew its noise in shares, and of no other;
+            ``local``: each client drew its noise, or under ``replace`` randomised its reports.
         events: Every mechanism that ran; none where a window was withheld by a public number, or nobody entered.
 
     Raises:
@@ -210,9 +200,18 @@ class Spend:
             raise PlanError("spend.window", self.window, "an integer")
         if type(self.events) is not tuple or (not self.events and self.kind != TUMBLING):
             raise PlanError("spend.events", self.events, "a tuple of at least one event, but for a withheld window")
+        self._check_events()
+
+    def _check_events(self) -> None:
+        if self.mode == LOCAL and self.relation == ADD_REMOVE:
+            raise PlanError("spend.mode", self.mode, "'central' with 'add/remove': what devices send is visible")
         in_shares = [getattr(event, "shares", None) is not None for event in self.events]
         if not all(in_shares) if self.mode == SECURE else any(in_shares):
             raise PlanError("spend.events", self.events, "noise in shares of clients in mode 'secure', and there alone")
+        for event in self.events:
+            if (event.mechanism in RANDOMISERS) != (self.mode == LOCAL and self.relation == REPLACE):
+                expected = "randomised reports under 'replace' in mode 'local', and there alone"
+                raise PlanError("spend.events", event.mechanism, expected)
 
     @property
     def loss(self) -> Loss:

@@ -10,6 +10,8 @@ from hushsum.errors import PlanError
 from hushsum.privacy.calibration import round_up
 from hushsum.privacy.cohort import FAILURE, Cohort
 from hushsum.privacy.cohort_statement import TAKING_PART, cohort_text
+from hushsum.privacy.local_mode import LocalMode
+from hushsum.privacy.local_statement import REPEATED, REPORTING, SUBMITTING, local_text
 from hushsum.privacy.mechanism import DISCRETE_GAUSSIAN, Mechanism
 from hushsum.privacy.numerals import numeral
 from hushsum.privacy.relation import ADD_REMOVE, CLIENT, RELATIONS, REPLACE, UNITS, ZERO_OUT, is_delta, is_positive
@@ -17,12 +19,13 @@ from hushsum.schema import Table
 
 CENTRAL: Final = "central"
 SECURE: Final = "secure"
-MODES: Final = (CENTRAL, SECURE)
+LOCAL: Final = "local"
+MODES: Final = (CENTRAL, SECURE, LOCAL)
 
 _NEIGHBOURS: Final = {
     ADD_REMOVE: "adding or removing",
     ZERO_OUT: "emptying",
-    REPLACE: "replacing by others",
+    REPLACE: "replacing",
 }
 
 
@@ -36,11 +39,12 @@ class Guarantee:
         unit: ``record`` or ``client``: who is protected.
         relation: ``add/remove``, ``zero-out`` or ``replace``: which data sets are neighbours.
         mode: ``central``: the aggregator is trusted and adds the noise. ``secure``: clients do, in shares, and it sees
-            their sum alone.
+            their sum alone. ``local``: nobody is, and each device draws it for itself.
         mechanism: What was drawn.
         records_per_client: m, the most records of one client in a window; None for unit ``record``.
         rho: What the counters' noise gives in zCDP, rounded up; None but for ``discrete-gaussian``.
         cohort: Of a secure sum, for mode ``secure`` alone; δ then holds :data:`hushsum.privacy.cohort.FAILURE`.
+        local: The form of mode ``local``, for it alone; with reports δ is 0 and the relation ``replace``.
 
     Raises:
         PlanError: A field is out of range; it names the field under ``guarantee``.
@@ -55,6 +59,7 @@ class Guarantee:
     records_per_client: int | None
     rho: Fraction | None = None
     cohort: Cohort | None = None
+    local: LocalMode | None = None
 
     def __post_init__(self) -> None:
         if not is_positive(self.epsilon):
@@ -74,6 +79,7 @@ class Guarantee:
         if not is_positive(self.rho) if self.mechanism.name == DISCRETE_GAUSSIAN else self.rho is not None:
             raise PlanError("guarantee.rho", self.rho, "an exact number above 0 with discrete-gaussian, else None")
         self._check_cohort()
+        self._check_local()
 
     def _check_cohort(self) -> None:
         cohort = self.cohort
@@ -89,6 +95,19 @@ class Guarantee:
             raise PlanError("guarantee.relation", self.relation, "'zero-out' with mode 'secure'")
         if self.delta < FAILURE:
             raise PlanError("guarantee.delta", self.delta, f"at least {real_text(FAILURE)} with mode 'secure'")
+
+    def _check_local(self) -> None:
+        local, mechanism = self.local, self.mechanism
+        if (local is not None) != (self.mode == LOCAL):
+            raise PlanError("guarantee.local", local, "a form with mode 'local', else None")
+        if mechanism.randomises != (local is not None and local.reports):
+            raise PlanError("guarantee.mechanism.name", mechanism.name, "a randomiser with reports, else noise")
+        if local is None:
+            return
+        if self.relation != (relation := REPLACE if local.reports else ZERO_OUT):
+            raise PlanError("guarantee.relation", self.relation, f"{relation!r} with form {local.form!r}")
+        if mechanism.randomises and (mechanism.name != local.randomiser or self.delta):
+            raise PlanError("guarantee.local", local, "the mechanism's randomiser, and delta 0")
 
     def statement(self, *, accounted: bool, windowed: bool = True) -> str:
         """The guarantee in plain words.
@@ -107,18 +126,25 @@ class Guarantee:
         return " ".join(part for part in parts if part)
 
     def _promise(self) -> str:
-        whose = "one record"
+        whose, others = "one record", "another"
         if self.records_per_client is not None:
-            whose = f"all records of one client (at most {self.records_per_client} in a window)"
+            whose, others = f"all records of one client (at most {self.records_per_client} in a window)", "others"
+        if self.relation == REPLACE:
+            whose = f"{whose} by {others}"
+            if self.local is not None and self.local.memoise:
+                whose = f"{whose}{REPEATED[self.unit]}"
+        shown = "this release can show" if self.local is None else "leaves its device, and of anything made of it,"
         epsilon, delta = numeral(self.epsilon, up=True), numeral(self.delta, up=True)
         but = f", but for a probability of {delta}" if self.delta else ""
         return (
             f"Epsilon {epsilon}, delta {delta}, unit {self.unit}, {self.relation}: "
-            f"{_NEIGHBOURS[self.relation]} {whose} changes the probability of anything that this release can show by a "
+            f"{_NEIGHBOURS[self.relation]} {whose} changes the probability of anything that {shown} by a "
             f"factor of at most {factor_text(self.epsilon)}{but}."
         )
 
     def _participation(self) -> str:
+        if self.local is not None:
+            return REPORTING if self.local.reports else SUBMITTING
         if self.relation != ZERO_OUT:
             return ""
         if self.mode == SECURE:
@@ -136,6 +162,8 @@ class Guarantee:
             noise = f"{mechanism.name} of standard deviation {deviation} {every}: {numeral(self.rho, up=True)}-zCDP"
         if self.cohort is not None:
             return cohort_text(self.cohort, noise, pure=self.rho is None and self.delta == FAILURE)
+        if self.local is not None:
+            return local_text(self.local, mechanism, noise, self.records_per_client)
         return f"The aggregator is trusted with the exact counters and adds the noise once ({noise})."
 
     def _outcome(self) -> str:
@@ -163,6 +191,8 @@ class Guarantee:
             fields["rho"] = real_text(self.rho)
         if self.cohort is not None:
             fields["secure"] = self.cohort.to_fields()
+        if self.local is not None:
+            fields["local"] = self.local.to_fields()
         return fields
 
     @classmethod
@@ -183,6 +213,7 @@ class Guarantee:
             records_per_client=table.integer("records_per_client", low=1) if table.has("records_per_client") else None,
             rho=table.real("rho", expected="an exact number above 0", above=0) if table.has("rho") else None,
             cohort=Cohort.from_table(table.table("secure")) if table.has("secure") else None,
+            local=LocalMode.from_fields(table.table("local")) if table.has("local") else None,
         )
         table.finish()
         return guarantee

@@ -7,26 +7,37 @@ from typing import Final
 
 from hushsum import canonical
 from hushsum.canonical import real_text
-from hushsum.errors import CanonicalError, GuaranteeError, Missing, PlanError
+from hushsum.errors import CanonicalError, PlanError
 from hushsum.privacy.account import Limits
-from hushsum.privacy.calibration import calibrate, round_up
+from hushsum.privacy.calibration import round_up
 from hushsum.privacy.claim import Claim
-from hushsum.privacy.cohort import FAILURE, Cohort
-from hushsum.privacy.guarantee import CENTRAL, MODES, SECURE, Guarantee
+from hushsum.privacy.cohort import Cohort
+from hushsum.privacy.guarantee import CENTRAL, LOCAL, MODES, Guarantee
+from hushsum.privacy.local_mode import SILO, LocalMode, Reports, Space
 from hushsum.privacy.mechanism import DISCRETE_GAUSSIAN, Mechanism
-from hushsum.privacy.numerals import numeral
-from hushsum.privacy.relation import ADD_REMOVE, FAILURE_SHARE, ZERO_OUT, Cost, Loss
-from hushsum.privacy.verifier import rho_of, verify_clients, verify_counters, verify_shares
+from hushsum.privacy.relation import ADD_REMOVE, REPLACE, ZERO_OUT, Cost, Loss
+from hushsum.privacy.spec_keys import (
+    PARTICIPATIONS,
+    PROTECTED,
+    PUBLIC,
+    clients_share_of,
+    cohort_of,
+    delta_of,
+    local_of,
+    mechanism_of,
+    participation_of,
+    records_per_client_of,
+    total_delta_of,
+)
+from hushsum.privacy.verifier import rho_of
+from hushsum.schedule import Schedule
 from hushsum.schema import Table
 from hushsum.sensitivity import Sensitivity
 
-PROTECTED: Final = "protected"
-PUBLIC: Final = "public"
-PARTICIPATIONS: Final = (PROTECTED, PUBLIC)
+__all__ = ["PARTICIPATIONS", "PROTECTED", "PUBLIC", "PrivacySpec"]
 
-_DELTA: Final = "a number from 0 to below 1"
-_SHARE: Final = "a number above 0 and below 1"
-_SHARE_DEFAULT: Final = "0.05"
+#: Keys that belong to one mode alone.
+_OF_MODES: Final = frozenset({"secure", "local", "participation", "min_clients_share"})
 
 
 @dataclass(frozen=True)
@@ -35,20 +46,23 @@ class PrivacySpec:
 
     Attributes:
         epsilon: ε for each window and unit, as declared.
-        delta: δ; 0 is pure differential privacy.
+        delta: δ; 0 is pure differential privacy. With reports it is of the statement about shuffled ones alone: each
+            report by itself is pure, and so is what the ledger is charged.
         unit: ``record`` or ``client``: whose data the promise protects.
         records_per_client: m, the contribution bound a window; None for unit ``record``.
         total_epsilon: The limit of the population's ledger.
         total_delta: Its limit on δ.
         population: Whose data it is; empty for the aggregator's single one.
         participation: ``protected``, or ``public``: every client submits in every window, and that it does is visible.
-            In mode ``secure`` it is always ``public``, and no key says so.
+            In modes ``secure`` and ``local`` it is always ``public``, and no key says so.
         min_clients_share: The share of ε for the noised test of the number of clients; None where there is no such
             test: with public participation, or without ``window.min_clients``.
-        mechanism: The noise, with exact parameters.
-        mode: ``central`` or ``secure``: who draws the noise.
-        cohort: Of a secure sum; None in mode ``central``.
-        counters: All counters that a secure sum has, count counters included; None in mode ``central``.
+        mechanism: The noise, or the randomiser, with exact parameters.
+        mode: ``central``, ``secure`` or ``local``: who draws the noise.
+        cohort: Of a secure sum; None in other modes.
+        counters: All counters that a secure sum has, count counters included; None in other modes.
+        local: The form of mode ``local``; None in other modes.
+        reports: How each record becomes a report; None but in mode ``local`` with that form.
     """
 
     epsilon: Fraction
@@ -64,10 +78,17 @@ class PrivacySpec:
     mode: str = CENTRAL
     cohort: Cohort | None = None
     counters: int | None = None
+    local: LocalMode | None = None
+    reports: Reports | None = None
 
     @classmethod
     def from_table(
-        cls, table: Table, sensitivity: Sensitivity, min_clients: int = 0, counters: int | None = None
+        cls,
+        table: Table,
+        sensitivity: Sensitivity,
+        min_clients: int = 0,
+        counters: int | None = None,
+        space: Space | None = None,
     ) -> "PrivacySpec":
         """Reads ``[privacy]``; calibrates the mechanism where it is not written, verifies it where it is.
 
@@ -76,24 +97,28 @@ class PrivacySpec:
             sensitivity: Of one record, without the count counter.
             min_clients: ``window.min_clients``.
             counters: Of all classes, count counters included; read in mode ``secure`` alone.
+            space: What reports are drawn from; read in mode ``local`` alone.
 
         Raises:
             PlanError: With the key, what came and what was expected.
         """
-        mode = table.choice("mode", built=MODES, known=["local"], default=CENTRAL)
-        cohort = _cohort(table, mode, min_clients)
+        mode = table.choice("mode", built=MODES, default=CENTRAL)
+        cohort = cohort_of(table, mode, min_clients)
+        local = local_of(table, mode, space)
+        reports = local.of(space) if local and space else None
         epsilon = table.real("epsilon", expected="a number above 0", above=0)
-        participation = PUBLIC if cohort else table.choice("participation", built=PARTICIPATIONS, default=PROTECTED)
-        delta = _delta(table, "delta")
+        participation = participation_of(table, mode)
+        delta = delta_of(table, "delta", local)
         unit = table.choice("unit", built=["record", "client"], default="record")
-        records = _records_per_client(table, unit)
+        records = records_per_client_of(table, unit)
         total_epsilon = table.real("total_epsilon", expected="a number above 0", above=0)
-        total_delta = _total_delta(table, delta, cohort)
+        charged = Fraction(0) if reports else delta
+        total_delta = total_delta_of(table, charged, cohort)
         population = table.text("population", "")
-        share = _clients_share(table, participation, min_clients)
+        share = clients_share_of(table, participation, min_clients)
         survivors, counters = (cohort.honest_survivors, counters) if cohort else (None, None)
-        claim = Claim(epsilon, delta, unit, records, share, survivors, counters)
-        mechanism = _mechanism(table, sensitivity, claim)
+        claim = Claim(epsilon, charged, unit, records, share, survivors, counters, reports)
+        mechanism = mechanism_of(table, sensitivity, claim)
         table.finish()
         spec = cls(
             epsilon=epsilon,
@@ -109,6 +134,8 @@ class PrivacySpec:
             mode=mode,
             cohort=cohort,
             counters=counters,
+            local=local,
+            reports=reports,
         )
         spec._check_first_release(sensitivity, table.name("total_epsilon"))
         return spec
@@ -134,11 +161,17 @@ class PrivacySpec:
         """What it claims of one release, for :func:`hushsum.privacy.verifier.verify`."""
         survivors = None if self.cohort is None else self.cohort.honest_survivors
         m, share = self.records_per_client, self.min_clients_share
-        return Claim(self.epsilon, self.delta, self.unit, m, share, survivors, self.counters)
+        delta = Fraction(0) if self.reports else self.delta
+        return Claim(self.epsilon, delta, self.unit, m, share, survivors, self.counters, self.reports)
 
     @property
     def relation(self) -> str:
-        """Which data sets are neighbours: ``add/remove``, or ``zero-out`` where participation is public."""
+        """Which data sets are neighbours.
+
+        ``add/remove``; ``zero-out`` where it is visible who takes part; ``replace`` where every report is.
+        """
+        if self.reports:
+            return REPLACE
         return ADD_REMOVE if self.participation == PROTECTED else ZERO_OUT
 
     @property
@@ -157,7 +190,7 @@ class PrivacySpec:
             rho = round_up(rho_of(self.mechanism, sensitivity, self.claim))
         return Guarantee(
             epsilon=self.epsilon,
-            delta=max(self.delta, self.claim.failure),  # what is above 0 holds the failure already
+            delta=max(self.claim.delta, self.claim.failure),  # what is above 0 holds the failure already
             unit=self.unit,
             relation=self.relation,
             mode=self.mode,
@@ -165,7 +198,27 @@ class PrivacySpec:
             records_per_client=self.records_per_client,
             rho=rho,
             cohort=self.cohort,
+            local=self.local,
         )
+
+    def check_window(self, schedule: Schedule) -> None:
+        """Refuses windows that do not fit the mode.
+
+        Raises:
+            PlanError: It names the key of ``[window]``.
+        """
+        if self.reports:
+            schedule.check_reports()
+            if self.local is not None and self.local.shuffle_min:
+                schedule.check_after_end("privacy.local.shuffle_min: a shuffler forwards")
+            return
+        schedule.check_clients()
+        if self.participation == PUBLIC:
+            schedule.check_shown()
+        if self.cohort is not None:
+            schedule.check_rounds(self.cohort.wait_ms)
+        if self.local is not None:
+            schedule.check_after_end("privacy.local.form = 'silo': a client sends")
 
     def changed(self, changes: Mapping[str, object]) -> dict[str, object]:
         """The keys of a plan like this with others, as :meth:`hushsum.plan.Plan.replace_privacy` takes them."""
@@ -173,15 +226,23 @@ class PrivacySpec:
         if changes.get("mechanism") is None:
             del keys["mechanism"]
         if keys["mode"] != self.mode:
-            for other in {"secure", "participation", "min_clients_share"} - changes.keys():
+            for other in _OF_MODES - changes.keys():
                 keys.pop(other, None)
         for key, total, old in (
             ("epsilon", "total_epsilon", self.total_epsilon),
             ("delta", "total_delta", self.total_delta),
         ):
-            if total not in changes and key in changes and _passes(changes[key], old):
+            charged = key == "epsilon" or not self._reports_with(changes)
+            if charged and total not in changes and key in changes and _passes(changes[key], old):
                 keys[total] = changes[key]
         return {key: value for key, value in keys.items() if value is not None}
+
+    def _reports_with(self, changes: Mapping[str, object]) -> bool:
+        """Whether a plan like this with these changes has reports, of which no δ is charged."""
+        if changes.get("mode", self.mode) != LOCAL:
+            return False
+        local = changes.get("local", self.local.to_fields() if self.local else None)
+        return not (isinstance(local, Mapping) and local.get("form") == SILO)
 
     def to_fields(self) -> dict[str, object]:
         """Every key of ``[privacy]``, canonical; those that not every plan has only where they are set."""
@@ -195,10 +256,12 @@ class PrivacySpec:
             "population": self.population,
             "mechanism": self.mechanism.to_fields(),
         }
-        if self.cohort is None:
-            fields["participation"] = self.participation
-        else:
+        if self.cohort is not None:
             fields["secure"] = self.cohort.to_fields()
+        elif self.local is not None:
+            fields["local"] = self.local.to_fields()
+        else:
+            fields["participation"] = self.participation
         if self.records_per_client is not None:
             fields["records_per_client"] = self.records_per_client
         if self.min_clients_share is not None:
@@ -211,86 +274,3 @@ def _passes(value: object, limit: Fraction) -> bool:
         return canonical.real(value) > limit
     except CanonicalError:
         return False  # whoever reads the key refuses it by its name
-
-
-def _delta(table: Table, key: str) -> Fraction:
-    delta = table.real(key, expected=_DELTA, default="0")
-    if not 0 <= delta < 1:
-        raise PlanError(table.name(key), real_text(delta), _DELTA)
-    return delta
-
-
-def _cohort(table: Table, mode: str, min_clients: int) -> Cohort | None:
-    if mode != SECURE:
-        if table.has("secure"):
-            raise PlanError(table.name("secure"), table.value("secure"), "nothing: it belongs to mode 'secure' alone")
-        return None
-    if table.has("participation"):
-        expected = "nothing: in mode 'secure' it is always visible who takes part"
-        raise PlanError(table.name("participation"), table.value("participation"), expected)
-    if min_clients:
-        expected = "0 in mode 'secure': a sum of a whole cohort is never withheld"
-        raise PlanError("window.min_clients", min_clients, expected)
-    written = table.optional_table("secure")
-    return Cohort() if written is None else Cohort.from_table(written)
-
-
-def _total_delta(table: Table, delta: Fraction, cohort: Cohort | None) -> Fraction:
-    total = _delta(table, "total_delta")
-    came = real_text(total) if table.has("total_delta") else Missing.MISSING
-    if total < delta:
-        expected = f"at least delta ({real_text(delta)}): the first release would pass the limit"
-        raise PlanError(table.name("total_delta"), came, expected)
-    if cohort is not None:
-        least = FAILURE / FAILURE_SHARE if delta else FAILURE
-        part = f"; that is to be at most {FAILURE_SHARE} of it" if delta else ""
-        if total < least:
-            expected = (
-                f"at least 2^-{least.denominator.bit_length() - 1} ({numeral(least, up=True)}): a secure sum fails "
-                f"with a probability of up to {numeral(FAILURE, up=True)} in a window, which is charged to it{part}"
-            )
-            raise PlanError(table.name("total_delta"), came, expected)
-    return total
-
-
-def _records_per_client(table: Table, unit: str) -> int | None:
-    if unit == "client":
-        return table.integer("records_per_client", low=1, high=2**31)
-    if table.has("records_per_client"):
-        expected = "nothing: it belongs to unit 'client' alone"
-        raise PlanError(table.name("records_per_client"), table.value("records_per_client"), expected)
-    return None
-
-
-def _clients_share(table: Table, participation: str, min_clients: int) -> Fraction | None:
-    key = "min_clients_share"
-    if participation == PUBLIC or not min_clients:
-        if table.has(key):
-            expected = "nothing: it belongs to participation 'protected' with window.min_clients above 0"
-            raise PlanError(table.name(key), table.value(key), expected)
-        return None
-    share = table.real(key, expected=_SHARE, above=0, default=_SHARE_DEFAULT)
-    if share >= 1:
-        raise PlanError(table.name(key), real_text(share), _SHARE)
-    return share
-
-
-def _mechanism(table: Table, sensitivity: Sensitivity, claim: Claim) -> Mechanism:
-    written = table.optional_table("mechanism")
-    if written is None:
-        return calibrate(sensitivity, claim)
-    mechanism = Mechanism.from_table(written)
-    key, scale = "scale", mechanism.scale
-    try:
-        verify_shares(mechanism, claim)
-    except GuaranteeError as error:
-        came_shares = mechanism.honest_survivors or Missing.MISSING
-        raise PlanError(written.name("honest_survivors"), came_shares, f"as mode and cohort say ({error})") from error
-    try:
-        verify_counters(mechanism, sensitivity, claim)
-        key, scale = "clients_scale", mechanism.clients_scale or Fraction(0)
-        verify_clients(mechanism, claim)
-    except GuaranteeError as error:
-        came = real_text(scale) if scale else Missing.MISSING
-        raise PlanError(written.name(key), came, f"a mechanism that supports the claim ({error})") from error
-    return mechanism

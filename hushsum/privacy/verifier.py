@@ -6,9 +6,12 @@ from typing import Final
 
 from hushsum.canonical import real_text
 from hushsum.errors import GuaranteeError
+from hushsum.noise.projective_points import is_prime
 from hushsum.privacy.claim import Claim
+from hushsum.privacy.local_mode import Reports
 from hushsum.privacy.mechanism import DISCRETE_GAUSSIAN, SCALES, Mechanism, scales_text
 from hushsum.privacy.numerals import SIGNIFICANT_DIGITS, numeral
+from hushsum.privacy.ratios import check_drawn, verify_randomiser
 from hushsum.privacy.shares import SHARE_MIN, rho_of_shares
 from hushsum.privacy.zcdp import epsilon_of, supports
 from hushsum.sensitivity import Sensitivity
@@ -21,7 +24,8 @@ def verify(mechanism: Mechanism, sensitivity: Sensitivity, claim: Claim) -> None
 
     Discrete Laplace noise of scale b on every counter is pure ε where the counters of two neighbours differ by at most
     b·ε in L1 norm; discrete Gaussian noise is ρ-zCDP, where ρ = Δ2²/(2σ²) and they differ by at most Δ2 in L2 norm
-    (Canonne, Kamath and Steinke 2020, Theorem 14). The test of the number of clients is pure, and its ε adds.
+    (Canonne, Kamath and Steinke 2020, Theorem 14). The test of the number of clients is pure, and its ε adds. Reports
+    of likelihood ratio λ are pure ε where λ^m ≤ e^ε (:mod:`hushsum.privacy.ratios`).
 
     Args:
         mechanism: What the plan says will be drawn.
@@ -34,6 +38,7 @@ def verify(mechanism: Mechanism, sensitivity: Sensitivity, claim: Claim) -> None
     """
     verify_shares(mechanism, claim)
     verify_counters(mechanism, sensitivity, claim)
+    verify_draws(mechanism, claim)
     verify_clients(mechanism, claim)
 
 
@@ -55,11 +60,37 @@ def verify_shares(mechanism: Mechanism, claim: Claim) -> None:
 
 
 def verify_counters(mechanism: Mechanism, sensitivity: Sensitivity, claim: Claim) -> None:
-    """The part of :func:`verify` that is about the noise of the counters."""
-    if mechanism.name == DISCRETE_GAUSSIAN:
+    """The part of :func:`verify` that is about the noise of the counters, or about randomised reports."""
+    if claim.reports is not None:
+        verify_randomiser(mechanism, claim.reports, claim)
+    elif mechanism.randomises:
+        raise GuaranteeError(
+            f"{mechanism.name} randomises reports, one a record: it adds no noise to counters, and belongs to mode "
+            "'local' with form 'report' alone"
+        )
+    elif mechanism.name == DISCRETE_GAUSSIAN:
         _verify_gaussian(mechanism, sensitivity, claim)
     else:
         _verify_laplace(mechanism, sensitivity, claim)
+
+
+def verify_draws(mechanism: Mechanism, claim: Claim) -> None:
+    """The part of :func:`verify` that is about what draws reports: the field of projective ones, and large integers."""
+    if claim.reports is None:
+        return
+    if mechanism.field is not None:
+        _verify_field(mechanism.field, claim.reports)
+    check_drawn(mechanism, claim.reports)
+
+
+def _verify_field(field: int, reports: Reports) -> None:
+    if not is_prime(field):
+        raise GuaranteeError(f"projective reports need a field of prime order, got field = {field}")
+    if not reports.fits(field):
+        raise GuaranteeError(
+            f"projective reports of {reports.rows} rows x {reports.outputs(field)} outputs (field = {field}, for "
+            f"{reports.inputs} values a row) take more than the {reports.bits_max} bits that a report may have"
+        )
 
 
 def verify_clients(mechanism: Mechanism, claim: Claim) -> None:

@@ -1,9 +1,9 @@
-"""Counters of a secure sum as words modulo 2^ℓ: how wide they must be, and how they are packed.
+"""Counters of a secure sum, or of a silo, as words modulo 2^ℓ: how wide they must be, and how they are packed.
 
-ℓ covers what all clients of a cohort can submit together with their shares of noise; what lies outside is wrapped
-around, with a probability below 2^−40 over all counters. For unit client that is what the plan allows; for unit record,
-of which no plan bounds a client, 4096 records of each are assumed: more than that from every client may wrap around,
-which costs accuracy and no privacy. All bounds are integers.
+ℓ covers what all clients of a cohort can submit together with their shares of noise, and a silo is a cohort of one
+that draws it whole; what lies outside is wrapped around, with a probability below 2^−40 over all counters. For unit
+client that is what the plan allows; for unit record, of which no plan bounds a client, 4096 records of each are
+assumed: more than that from every client may wrap around, which costs accuracy and no privacy. All bounds are integers.
 
 Packed form of n words of ℓ bits, with lanes of L = 32 bits (64 where any width is above 32): the first n − (n mod L)
 words are L equal runs; word i of run j takes the bits j·ℓ to (j + 1)·ℓ − 1 of column i, lowest first; a column is ℓ
@@ -28,6 +28,7 @@ from hushsum.privacy.spec import PrivacySpec
 from hushsum.sensitivity import Sensitivity
 
 BITS_MAX: Final = 63
+SILO_BITS_MAX: Final = 48  # so that 2^15 submissions, whatever they hold, add up within int64
 PACKED_MAX: Final = 1 << 24  # bytes of one client's vector
 OVERFLOW: Final = Fraction(1, 2**41)  # of any counter, and of any count counter
 _NARROW: Final = 32
@@ -135,33 +136,38 @@ class Words:
 
 
 def words_of(sensitivity: Sensitivity, shape: tuple[int, ...], classes: int, spec: PrivacySpec) -> Words:
-    """The words of a secure plan.
+    """The words of a secure plan, or of one whose clients are silos: of one client, with noise drawn whole.
 
     Args:
         sensitivity: Of one record, without the count counter.
         shape: Of the counters of one class.
         classes: At least 1.
-        spec: What the plan promises, with a cohort.
+        spec: What the plan promises, with a cohort, or of form ``silo``.
 
     Raises:
-        PlanError: A counter needs more than 63 bits, or a client's vector more than 16 MiB.
+        PlanError: A counter needs more than 63 bits (of a silo 48), or a client's vector more than 16 MiB.
     """
     cohort, mechanism = spec.cohort, spec.mechanism
-    assert cohort is not None, "the plan is a secure one"
-    records = cohort.size * (spec.records_per_client or _RECORDS_ASSUMED)  # of all clients together
+    assert cohort is not None or spec.local is not None, "the plan is a secure one, or a silo's"
+    clients, shares = (1, 1) if cohort is None else (cohort.size, cohort.honest_survivors)
+    records = clients * (spec.records_per_client or _RECORDS_ASSUMED)  # of all clients together
     noise = laplace_tail if mechanism.name == DISCRETE_LAPLACE else gaussian_tail
     size = classes * prod(shape)
     bits, count_bits = (
-        bits_needed(records * each, noise(mechanism.scale, cohort.size, cohort.honest_survivors, counters))
+        bits_needed(records * each, noise(mechanism.scale, clients, shares, counters))
         for each, counters in ((sensitivity.linf, size), (mechanism.count_scale, classes))
     )
-    if max(bits, count_bits) > BITS_MAX:
+    if cohort is None and max(bits, count_bits) > SILO_BITS_MAX:
+        expected = f"fewer records a client or less noise: a submission needs more than {SILO_BITS_MAX} bits a counter"
+        raise PlanError("privacy.local.form", "silo", expected)
+    if cohort is not None and max(bits, count_bits) > BITS_MAX:
         expected = f"fewer clients, records a client or noise: their sum needs more than {BITS_MAX} bits a counter"
         raise PlanError("privacy.secure.cohort", cohort.size, expected)
     words = Words(bits, count_bits, size, classes)
     if words.bytes > PACKED_MAX:
         came = f"{size} counters of {bits} bits"
-        raise PlanError("sketch", came, f"at most {PACKED_MAX} bytes, what a client can submit to a secure sum")
+        what = "what a client can submit" + (" to a secure sum" if cohort else "")
+        raise PlanError("sketch", came, f"at most {PACKED_MAX} bytes, {what}")
     return words
 
 

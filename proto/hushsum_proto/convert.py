@@ -12,9 +12,9 @@ from google.protobuf.message import DecodeError
 from hushsum.delta import DeltaId
 from hushsum_proto.answers import Answer, AnyReason, Fault, Refusal, Status
 from hushsum_proto.convert_numbers import FAULTS, FAULTS_READ, REASONS, REASONS_READ, STATUSES, STATUSES_READ
-from hushsum_proto.entries import ENTRY_FORMAT, CohortSumEntry, DeltaEntry, LogEntry, SealEntry
+from hushsum_proto.entries import ENTRY_FORMAT, CohortSumEntry, DeltaEntry, LogEntry, ReportsEntry, SealEntry
 from hushsum_proto.errors import MalformedEntryError, MalformedMessageError, NewerEntryError
-from hushsum_proto.messages import Hello, Welcome
+from hushsum_proto.messages import Authenticity, Hello, Welcome
 from hushsum_proto.v1 import wire_pb2 as pb
 
 ID_BYTES: Final = 32  # of a plan, of a round
@@ -46,6 +46,9 @@ def entry_to_bytes(entry: LogEntry) -> bytes:
         message.cohort_sum.round = entry.round
         message.cohort_sum.submissions = entry.submissions
         message.cohort_sum.sum = entry.sum
+    elif isinstance(entry, ReportsEntry):
+        message.reports.batch = entry.batch
+        message.reports.shuffled = entry.shuffled
     else:
         message.seal.plan_id = entry.plan_id
         message.seal.window = entry.window
@@ -79,7 +82,9 @@ def entry_from_bytes(data: bytes) -> LogEntry:
         return SealEntry(message.seal.plan_id, message.seal.window, message.arrived_ms)
     if body == "cohort_sum":
         return _cohort_sum(message.cohort_sum, message.arrived_ms)
-    raise MalformedEntryError("log entry: expected a delta, a cohort sum or a seal, got none of them")
+    if body == "reports":
+        return ReportsEntry(message.reports.batch, message.reports.shuffled, message.arrived_ms)
+    raise MalformedEntryError("log entry: expected a delta, a cohort sum, reports or a seal, got none of them")
 
 
 def _cohort_sum(message: pb.CohortSumEntry, arrived_ms: int) -> CohortSumEntry:
@@ -114,9 +119,26 @@ def id_from_wire(message: pb.DeltaId) -> DeltaId:
     return DeltaId(message.stream, message.sequence)
 
 
-def submission_to_wire(plan_id: bytes, delta: bytes) -> pb.SubmitRequest:
-    """A packed delta, on its way to the service."""
-    return pb.SubmitRequest(plan_id=plan_id, delta=delta)
+def submission_to_wire(plan_id: bytes, delta: bytes, shuffled: Authenticity | None = None) -> pb.SubmitRequest:
+    """A packed delta, noised whole delta or batch of reports, on its way to the service.
+
+    Args:
+        plan_id: 32 bytes.
+        delta: Packed.
+        shuffled: Of a batch that a shuffler has shuffled, its signature.
+    """
+    request = pb.SubmitRequest(plan_id=plan_id, delta=delta)
+    if shuffled is not None:
+        request.shuffled.suite = shuffled.suite
+        request.shuffled.key_id = shuffled.key_id
+        request.shuffled.tag = shuffled.tag
+    return request
+
+
+def shuffled_from_wire(message: pb.SubmitRequest) -> Authenticity | None:
+    """Who says to have shuffled what is submitted; None where nobody does. Nothing of it is checked here."""
+    claim = message.shuffled  # an empty one, where there is none
+    return Authenticity(claim.key_id, claim.tag, claim.suite) if claim.suite else None
 
 
 def refusal_to_wire(refusal: Refusal) -> pb.Refusal:

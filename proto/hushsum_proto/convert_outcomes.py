@@ -1,11 +1,25 @@
-"""Outcomes and status on the wire: what the catalogue tells analysts, and the administration its operator."""
+"""The plan, outcomes and status on the wire: what the catalogue tells analysts, and the administration its operator."""
 
 from typing import Final
 
+from hushsum.signed_plan import SignedPlan
 from hushsum_proto.messages import FoldStatus, Released, ReleaseInfo, ServiceStatus
 from hushsum_proto.v1 import wire_pb2 as pb
 
 _UNKNOWN: Final = -1
+
+
+def plan_to_wire(bundle: bytes, signed: SignedPlan | None) -> pb.SignedPlan:
+    """A plan's bundle, with its signature where somebody has signed it."""
+    if signed is None:
+        return pb.SignedPlan(plan=bundle)
+    return pb.SignedPlan(plan=bundle, key_id=signed.key_id, suite=signed.suite, signature=signed.signature)
+
+
+def plan_from_wire(message: pb.SignedPlan) -> tuple[bytes, SignedPlan | None]:
+    """A plan's bundle, unread, and the same with its signature, unverified; None where this version can read none."""
+    signed = SignedPlan.received(message.plan, message.key_id, message.suite, message.signature)
+    return message.plan, signed
 
 
 def release_info_to_wire(info: ReleaseInfo) -> pb.ReleaseInfo:

@@ -1,9 +1,52 @@
 """The messages of a session, of the catalogue and of the administration, as plain values (wire.proto says more)."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Final
 
+from hushsum.signatures import ED25519
+
 PROTOCOL_VERSIONS: Final = (1,)
+CHUNK_BYTES: Final = 262_144  # of a delta that comes in parts: far below every default limit of a server
+
+
+@dataclass(frozen=True, slots=True)
+class Authenticity:
+    """What somebody has signed, as a message claims: nobody has checked it.
+
+    Attributes:
+        key_id: Of whose key in a directory.
+        tag: The signature.
+        suite: 1: Ed25519.
+    """
+
+    key_id: str
+    tag: bytes
+    suite: int = ED25519
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaChunk:
+    """A part of a delta that is too large for one message.
+
+    Attributes:
+        offset: Of its first byte in the delta; chunks come in order, without gaps.
+        data: 1 to :data:`CHUNK_BYTES` bytes.
+        plan_id: Of the first chunk: 32 bytes; empty of the others.
+        size: Of the first chunk: of the whole delta, bytes; 0 of the others.
+    """
+
+    offset: int
+    data: bytes = field(repr=False)
+    plan_id: bytes = b""
+    size: int = 0
+
+
+def chunks_of(plan_id: bytes, delta: bytes) -> Iterator[DeltaChunk]:
+    """The parts of a packed delta of 1 byte or more, in order."""
+    for offset in range(0, len(delta), CHUNK_BYTES):
+        data = delta[offset : offset + CHUNK_BYTES]
+        yield DeltaChunk(offset, data) if offset else DeltaChunk(offset, data, plan_id, len(delta))
 
 
 @dataclass(frozen=True)

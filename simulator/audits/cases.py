@@ -61,13 +61,24 @@ class Case:
     second: DataSet = field(repr=False)
 
 
-def plan_of(*, sketch: Any = None, min_clients: Any = 0, **privacy: Any) -> Plan:
-    """A small plan: one row of two buckets, unless ``sketch`` says otherwise; ``privacy`` are keys of its table."""
+def plan_of(*, sketch: Any = None, record: Any = None, min_clients: Any = 0, **privacy: Any) -> Plan:
+    """A small plan: one row of two buckets, unless ``sketch`` says otherwise; ``privacy`` are keys of its table.
+
+    A key whose value is None is left out.
+    """
     window: dict[str, object] = {"min_clients": min_clients} if min_clients else {}
-    if privacy.get("mode") == "secure":
-        window["lateness"] = "1m"  # in which cohorts fill
-    changes: Mapping[str, Mapping[str, object]] = {"sketch": sketch or {}, "privacy": privacy, "window": window}
-    tables = {name: {**table, **changes.get(name, {})} for name, table in _TABLES.items()}
+    if privacy.get("mode") in {"secure", "local"}:
+        window["lateness"] = "1m"  # in which cohorts fill, and devices submit after a window
+    changes: Mapping[str, Mapping[str, object]] = {
+        "record": record or {},
+        "sketch": sketch or {},
+        "privacy": privacy,
+        "window": window,
+    }
+    tables = {
+        name: {key: value for key, value in {**table, **changes[name]}.items() if value is not None}
+        for name, table in _TABLES.items()
+    }
     return Plan.from_fields({"name": "audit", **tables})
 
 

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 import hushsum as hs
-from edge_client.secure.pending import counters_of
+from edge_client.turns.pending import counters_of
 from hushsum import outcomes
 from hushsum.entropy import OsEntropy
 from hushsum.errors import ContributionError

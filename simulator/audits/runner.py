@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from hushsum.plan import Plan
-from simulator.audits import cases, selections
+from simulator.audits import cases, local_reports, selections, silos
 from simulator.audits.cases import Case
 from simulator.audits.confidence import ERROR, Floats
 from simulator.audits.events import audited
@@ -25,6 +25,8 @@ from simulator.progress import Bar, Progress
 
 RUNS: Final = 4000  # of each road, on either data set
 QUICK_RUNS: Final = 400
+_SUBMISSIONS: Final = 4  # a silo submits once for so many runs
+_SUBMISSIONS_MIN: Final = 100
 _WINDOWS: Final = 20  # a service gets one window for so many runs: it takes that much longer
 _DELTA: Final = "0.05"  # large, so that runs can show what they must show
 _SECURE_DELTA: Final = "0.000001"  # a larger one asks for less noise than shares can be made of
@@ -48,7 +50,7 @@ def audit(settings: Settings, progress: Progress) -> Report:
     """Everything; two minutes at most with the default settings."""
     began = time.monotonic()
     rows = [row for what, plan in plans() for row in _promise(what, plan, settings, progress)]
-    rows += [*_secure(), *_others(settings, progress), _choice(settings, progress)]
+    rows += [*_secure(), *_local(settings), *_others(settings, progress), _choice(settings, progress)]
     return Report(tuple(rows), tuple(_checks(settings)), time.monotonic() - began)
 
 
@@ -89,6 +91,16 @@ def _secure() -> Iterator[Row]:
     for plan in secure_plans():
         row = row_of(f"sum, {honest_shares(plan)} shares", plan)
         yield replace(row, exact=sum_epsilon(plan, changes(plan, submitted)))
+
+
+def _local(settings: Settings) -> Iterator[Row]:
+    """What leaves a device of mode local: randomised reports, and noised sums."""
+    yield from local_reports.rows(settings.runs)
+    yield from silos.rows(_submissions(settings))
+
+
+def _submissions(settings: Settings) -> int:
+    return max(settings.runs // _SUBMISSIONS, _SUBMISSIONS_MIN)
 
 
 def _others(settings: Settings, progress: Progress) -> Iterator[Row]:
@@ -160,6 +172,8 @@ def _checks(settings: Settings) -> Iterator[Check]:
         yield sampler_check(plan.privacy.mechanism, draws)
     for secure in (cases.secure_plan_of(5), cases.secure_plan_of(5, delta=_SECURE_DELTA)):
         yield shares_check(secure, draws)
+    yield from local_reports.size_checks()
+    yield from silos.checks(_submissions(settings))
     yield selection_check(Fraction(1), max(settings.runs // 4, QUICK_RUNS))
     tested = cases.plan_of(min_clients=_CLIENTS, min_clients_share="0.5")
     roads = [(decided, settings.runs), (service, settings.runs // _WINDOWS)]

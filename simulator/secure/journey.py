@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from edge_client.secure.participation import windows_at
+from edge_client.turns.participation import windows_at
 from hushsum.plan import Plan
 from hushsum.releases import Release
 from hushsum_proto.messages import Released

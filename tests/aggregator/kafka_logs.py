@@ -1,7 +1,12 @@
-"""A log on a real broker, what is put into it, and how it is read to its end."""
+"""A log on a real broker, what is put into it, how it is read to its end, and what the broker keeps of it."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 
 from aggregator.errors import LogUnavailableError
 from aggregator.kafka.log import KafkaLog
@@ -11,6 +16,7 @@ from aggregator.ports import Appended, SystemRuntime
 from aggregator.records import Logged
 from hushsum_proto.convert import entry_to_bytes
 from hushsum_proto.entries import DeltaEntry
+from simulator.backends.kafka import KafkaBroker
 from tests.doubles import RecordingObserver
 from tests.plans import small_plan
 
@@ -55,3 +61,37 @@ async def everything(log: KafkaLog) -> list[Logged]:
         found += stretch.entries
         position = stretch.end
     return found
+
+
+async def records_in(kafka: KafkaBroker, topic: str, partitions: int) -> list[ConsumerRecord]:
+    """Every record of a topic, with all that any consumer is told of it."""
+    consumer = AIOKafkaConsumer(bootstrap_servers=kafka.bootstrap, max_partition_fetch_bytes=2**25)
+    await consumer.start()
+    found: list[ConsumerRecord] = []
+    try:
+        for where in (TopicPartition(topic, number) for number in range(partitions)):
+            first, end = ((await ask([where]))[where] for ask in (consumer.beginning_offsets, consumer.end_offsets))
+            consumer.assign([where])
+            consumer.seek(where, first)
+            found += [await consumer.getone(where) for _ in range(first, end)]
+    finally:
+        await consumer.stop()
+    return found
+
+
+def files_of(kafka: KafkaBroker, topic: str) -> list[Path]:
+    """All that the broker keeps of a topic: its messages, their indexes, what it knows of those who wrote them."""
+    return sorted(path for path in kafka.data.glob(f"{topic}-*/*") if path.is_file())
+
+
+def times_in(path: Path, first_ms: int, last_ms: int) -> Iterator[str]:
+    """Every time between these two that a file of the broker's holds, as the broker writes times."""
+    data = path.read_bytes().rstrip(b"\0") + bytes(8)  # indexes are as long as they may become
+    for start in range(8):
+        whole = len(data[start:]) // 8 * 8
+        numbers = np.frombuffer(data[start : start + whole], ">i8")
+        found = numbers[(numbers >= first_ms) & (numbers <= last_ms)].tolist()
+        yield from (f"{number} in {path.name}" for number in found)
+    for digits in re.findall(rb"\d{13,}", data):
+        if first_ms <= int(digits) <= last_ms:
+            yield f"{digits.decode()} in {path.name}"

@@ -302,3 +302,53 @@ def test_an_at_sign_that_would_make_another_host_of_a_part_of_the_password_is_re
         Config.of(**{**CLUSTER, "postgres_dsn": f"postgresql://u:p@db,{PASSWORD}@127.0.0.1/x"})
 
     assert PASSWORD not in str(caught.value)
+
+
+SHUFFLER = {
+    "role": "shuffler",
+    "data": "data",
+    "upstream": "127.0.0.1:7443",
+    "shuffler_key": "mix.pem",
+    "shufflers": "shufflers.toml",
+}
+
+
+def test_a_shuffler_needs_no_plan_and_what_it_needs_is_named() -> None:
+    config = Config.of(**SHUFFLER)
+    assert (config.plan, config.upstream, config.client_rate, config.client_burst) == (
+        None,
+        "127.0.0.1:7443",
+        1000.0,
+        1_000_000,
+    )
+    for key in SHUFFLER.keys() - {"role"}:
+        with pytest.raises(ConfigError, match=rf"^{key}: required with role = shuffler"):
+            Config.of(**{name: value for name, value in SHUFFLER.items() if name != key})
+    with pytest.raises(ConfigError, match=r"^plan: required"):
+        Config.of(data="data")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    (
+        ({**SHUFFLER, "upstream": "10.0.0.1:7443"}, "upstream: plaintext off loopback is refused"),
+        ({**SHUFFLER, "listen": "10.0.0.1:7443"}, "listen: plaintext off loopback is refused"),
+        ({**SHUFFLER, "partitions": 4}, "partitions: means nothing with role = shuffler"),
+        ({**SHUFFLER, "log": "kafka"}, "log: means nothing with role = shuffler"),
+        ({**SHUFFLER, "kafka_bootstrap": "127.0.0.1:9092"}, "kafka_bootstrap: means nothing with role = shuffler"),
+        ({**NEEDED, "upstream": "127.0.0.1:7443"}, "upstream: means something with role = shuffler alone"),
+        ({**NEEDED, "shuffler_key": "mix.pem"}, "shuffler_key: means something with role = shuffler alone"),
+        ({**NEEDED, "client_rate": 0.0}, "client_rate: got 0.0"),
+        ({**NEEDED, "client_burst": 0}, "client_burst: got 0"),
+    ),
+)
+def test_what_belongs_to_shufflers_is_refused_elsewhere_and_the_other_way_round(
+    settings: dict[str, object], message: str
+) -> None:
+    with pytest.raises(ConfigError) as error:
+        Config.of(**settings)
+    assert message in str(error.value)
+
+
+def test_a_shuffler_may_be_told_how_to_write_its_journal() -> None:
+    assert Config.of(**SHUFFLER, log_level="debug", log_format="json").log_level == "debug"

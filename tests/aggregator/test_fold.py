@@ -180,7 +180,7 @@ def test_a_seal_of_another_plan_closes_nothing(plan: Plan, bounded: Plan) -> Non
 def test_a_sealed_window_cannot_be_written_any_more(plan: Plan) -> None:
     bench = Bench(plan)
     bench.apply(entry(ALICE, tally(plan, 0, W, 1, 0)))
-    counters = bench.fold._windows[W].counters
+    counters = bench.fold._window(W).counters
     bench.apply(seal(plan))
     with pytest.raises(ValueError, match="read-only"):
         counters[0, 0, 0] = 5
@@ -413,10 +413,10 @@ def test_a_seal_or_forgetting_makes_a_checkpoint_due(plan: Plan) -> None:
 def test_sealed_counters_leave_the_fold_with_the_checkpoint_that_stores_them(plan: Plan) -> None:
     bench = Bench(plan)
     bench.apply(entry(ALICE, tally(plan, 1, W, 1, 0)), seal(plan))
-    assert bench.fold._closed
+    assert bench.fold._windows._closed
     bench.save()
-    assert not bench.fold._closed
-    assert not bench.fold._windows
+    assert not bench.fold._windows._closed
+    assert not bench.fold._windows._open
 
 
 def test_verdicts_are_retained_only_when_told(plan: Plan) -> None:

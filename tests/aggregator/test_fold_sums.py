@@ -230,7 +230,7 @@ def test_a_plain_delta_of_another_plan_is_told_so(plan: Plan) -> None:
 def test_a_sealed_window_cannot_be_written_any_more(plan: Plan) -> None:
     bench = Bench(plan)
     bench.apply(cohort_sum(plan, W, {1: 1}))
-    counters = bench.fold._windows[W].counters
+    counters = bench.fold._window(W).counters
     bench.apply(seal(plan))
     with pytest.raises(ValueError, match="read-only"):
         counters[0, 0, 0] = 5

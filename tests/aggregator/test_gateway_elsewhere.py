@@ -9,10 +9,11 @@ import pytest
 
 from aggregator.commits import CommitLimits, Commits
 from aggregator.errors import LogUnavailableError
-from aggregator.gateway import SETTLE_S, Gateway
+from aggregator.gateway import Gateway
 from aggregator.journal import write_journal
 from aggregator.metrics import Metrics
 from aggregator.openings import Openings
+from aggregator.settling import SETTLE_S
 from aggregator.stored_folds import StoredFolds
 from hushsum_proto.answers import Answer, ServiceReason, Status
 from tests.aggregator.cluster import FIRST, Cluster

@@ -26,6 +26,8 @@ from tests.plans import small_plan
 PLAN = small_plan(window={"length": "2h", "lateness": "10m"})
 SETTINGS = KafkaSettings("localhost:9092", recovery_s=3600.0)
 NEEDS = entries_topic(SETTINGS, PLAN, 4)
+REPORT_PLAN = small_plan(window={"length": "2h", "lateness": "10m"}, privacy={"mode": "local"})
+REPORTS = entries_topic(SETTINGS, REPORT_PLAN, 4)
 
 
 def as_needed(needs: TopicNeeds, **other: str) -> dict[str, str]:
@@ -70,6 +72,46 @@ def test_the_largest_message_fits_the_sum_of_a_cohort_of_a_secure_plan() -> None
     assert int(values(needs)["segment.bytes"]) >= 4 * needs.message_bytes
 
 
+def test_a_topic_of_anonymous_reports_has_no_time_but_their_windows_and_none_that_anything_goes_by() -> None:
+    assert REPORTS.stamps == REPORT_PLAN.window
+    assert NEEDS.stamps is None
+    assert {name: value for name, value in values(REPORTS).items() if values(NEEDS).get(name) != value} == {
+        "message.timestamp.after.max.ms": str(2 * 86_400_000),
+        "message.timestamp.before.max.ms": str(2**63 - 1),
+        "message.timestamp.type": "CreateTime",
+        "retention.ms": "-1",
+        "segment.ms": str(2 * 3600 * 1000 - 1),
+    }
+    assert values(REPORTS).keys() >= values(NEEDS).keys()
+
+
+def test_the_deltas_of_silos_have_names_and_the_brokers_time() -> None:
+    plan = small_plan(privacy={"mode": "local", "local": {"form": "silo"}})
+    assert entries_topic(SETTINGS, plan, 4).settings["message.timestamp.type"].value == "LogAppendTime"
+
+
+def test_no_retention_can_be_set_for_reports_which_would_be_judged_by_their_windows_age() -> None:
+    with pytest.raises(ConfigError, match=r"kafka_retention_s: got 9e\+06, expected none with a plan of reports: what"):
+        entries_topic(KafkaSettings("", retention_s=9e6), REPORT_PLAN, 1)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"message_timestamp_type": "LogAppendTime"},
+        {"message_timestamp_before_max_ms": "3600000"},
+        {"message_timestamp_after_max_ms": "3600000"},
+        {"retention_ms": str(10**15)},
+        {"segment_ms": str(2 * 3600 * 1000)},
+    ],
+    ids=lambda other: next(iter(other)),
+)
+def test_each_setting_that_tells_when_reports_came_or_drops_them_is_named(other: dict[str, str]) -> None:
+    ((name, value),) = ((name.replace("_", "."), value) for name, value in other.items())
+    (found,) = mismatches(REPORTS, 4, as_needed(REPORTS, **other))
+    assert found.startswith(f"{name} is {value}, expected ")
+
+
 @pytest.mark.parametrize(("length", "segment_ms"), [("1s", 60_000), ("1h", 3_600_000), ("7d", 86_400_000)])
 def test_segments_are_closed_as_often_as_windows_end_within_a_minute_and_a_day(length: str, segment_ms: int) -> None:
     needs = entries_topic(SETTINGS, small_plan(window={"length": length}), 1)
@@ -110,11 +152,12 @@ def test_each_setting_that_breaks_a_promise_is_named_with_what_it_is_and_has_to_
     assert values(NEEDS)[name] in found
 
 
-@pytest.mark.parametrize("name", sorted(NEEDS.settings))
+@pytest.mark.parametrize("name", sorted(REPORTS.settings))
 def test_a_setting_that_the_broker_does_not_tell_is_not_taken_for_granted(name: str) -> None:
-    there = as_needed(NEEDS)
-    del there[name]
-    assert len(mismatches(NEEDS, 4, there)) == 1
+    for needs in (NEEDS, REPORTS):
+        there = as_needed(needs)
+        told = there.pop(name, None)
+        assert len(mismatches(needs, 4, there)) == (told is not None)
 
 
 @pytest.mark.parametrize(
@@ -152,7 +195,7 @@ def test_few_copies_are_a_warning_that_names_the_promise() -> None:
 
 async def test_a_topic_is_made_as_it_has_to_be_and_found_so_again(kafka: KafkaBroker) -> None:
     settings = KafkaSettings(kafka.bootstrap, fresh_prefix())
-    for needs in (entries_topic(settings, PLAN, 4), receipts_topic(settings)):
+    for needs in (entries_topic(settings, PLAN, 4), entries_topic(settings, REPORT_PLAN, 4), receipts_topic(settings)):
         told = [await prepare_topic(settings, needs, SystemRuntime(threads=1), RecordingObserver()) for _ in range(2)]
         assert told[0].warnings == told[1].warnings == tuple(promises_lost(needs.name, 1, 1))
         assert told[0].topic_id == told[1].topic_id is not None

@@ -17,6 +17,8 @@ from aggregator.store.postgres_schema import SCHEMA_FORMAT
 from aggregator.store.sql import Transaction
 from aggregator.store.store import SqlStore
 from hushsum.privacy.event import TUMBLING
+from hushsum.signatures import SigningKey
+from hushsum.signed_plan import SignedPlan
 from simulator.backends.fault_proxy import Fault
 from simulator.backends.postgres import Postgres, PostgresServer, missing_postgres
 from tests.aggregator.stores import (
@@ -66,6 +68,24 @@ async def test_processes_that_start_at_once_make_the_tables_once(postgres_dsn: s
     assert [row["version"] for row in versions] == [*range(1, SCHEMA_FORMAT + 1)]
     for store in stores:
         await store.close()
+
+
+async def test_a_schema_without_signatures_of_plans_gets_them_and_keeps_what_it_holds(
+    postgres_dsn: str, admin: asyncpg.Connection
+) -> None:
+    schema = fresh_schema()
+    first = await postgres_store(postgres_dsn, schema=schema)
+    await first.register(PLAN, PARTITIONS, W)
+    await first.close()
+    await admin.execute(f"DROP TABLE {schema}.plan_signatures")  # as the first version left it
+    await admin.execute(f"DELETE FROM {schema}.hushsum_schema WHERE version > 1")
+    again = await postgres_store(postgres_dsn, schema=schema)
+    assert await again.load_plan(PLAN.id) == PLAN
+    assert await again.signed_plan(PLAN.id) is None
+    signed = SignedPlan.sign(PLAN.bundle, SigningKey(bytes(32)), "planner")
+    await again.keep_plan_signature(signed)
+    assert await again.signed_plan(PLAN.id) == signed
+    await again.close()
 
 
 async def test_a_newer_schema_is_refused_and_left_alone(postgres_dsn: str, admin: asyncpg.Connection) -> None:

@@ -1,4 +1,4 @@
-"""Windows of a secure plan in the store: charged before they are collected, once; and what is sealed of them."""
+"""Windows of secure and local plans in the store: charged before they are collected, once; and what is sealed."""
 
 import asyncio
 import hashlib
@@ -16,14 +16,25 @@ from aggregator.store import outcomes as store_outcomes
 from aggregator.store.on_sqlite import memory_store, open_sqlite_store
 from aggregator.store.sql import Transaction
 from aggregator.store.store import SqlStore
+from hushsum.delta import read_header
 from hushsum.errors import BudgetError
+from hushsum.local.silo import unpack
 from hushsum.plan import Plan
 from hushsum.privacy.event import TUMBLING
 from hushsum.releases import spend_of
 from hushsum.sketch import Sketch
-from hushsum_proto.entries import CohortSumEntry, LogEntry, SealEntry
+from hushsum_proto.entries import (
+    CohortSumEntry,
+    DeltaEntry,
+    LogEntry,
+    ReportsEntry,
+    SealEntry,
+    partition_of,
+    partition_of_sum,
+)
 from simulator.backends.postgres import Postgres
-from tests.aggregator.deltas import tally_plan
+from tests.aggregator.deltas import client_of, tally_plan
+from tests.aggregator.reports import report_plan, reports_of, silo_of, silo_plan
 from tests.aggregator.stores import DIGEST, FENCE, Given, fresh_schema, lower_fence, postgres_store
 from tests.aggregator.sums import LEAST, MOST, cohort_sum, dense, secure_plan
 from tests.doubles import ManualRuntime, MemoryStore
@@ -98,14 +109,21 @@ async def folded(store: Store, *entries: LogEntry, close: int | None = None, pla
         claimed = await store.claim_partition(plan, partition, "test")
         assert claimed is not None
         fold = Fold(plan, partition, PARTITIONS, claimed.state)
-        mine = [each for each in entries if not isinstance(each, CohortSumEntry) or fold_of(each) == partition]
+        mine = [each for each in entries if fold_of(each) == partition]
         mine += [] if close is None else [SealEntry(plan.id, close, 0)]
         fold.apply([*enumerate(mine, fold.position)], fold.position + len(mine))
         await store.checkpoint(plan, partition, fold.checkpoint(), fence=claimed.fence)
 
 
-def fold_of(entry: CohortSumEntry) -> int:
-    return entry.id.stream % PARTITIONS
+def fold_of(entry: LogEntry) -> int:
+    """The partition where it belongs."""
+    match entry:
+        case CohortSumEntry():
+            return partition_of_sum(entry.id, PARTITIONS)
+        case ReportsEntry():
+            return partition_of_sum(read_header(entry.batch).id, PARTITIONS)
+    assert isinstance(entry, DeltaEntry)
+    return partition_of(entry.client_id, PARTITIONS)
 
 
 # --------------------------------------------------------------------------------------------------------- charging
@@ -146,7 +164,7 @@ async def test_a_window_that_was_charged_and_is_over_takes_nothing_more(store: S
         await store.charge_collection(PLAN, W)
 
 
-async def test_only_windows_of_secure_plans_are_charged_before_their_outcome(empty_store: Store) -> None:
+async def test_no_window_of_a_central_plan_is_charged_before_its_outcome(empty_store: Store) -> None:
     central = tally_plan()
     await prepared(empty_store, central)
     with pytest.raises(StoreError, match="plan"):
@@ -238,6 +256,52 @@ async def test_a_receipt_of_a_window_that_is_charged_counts_for_nothing_more(sto
     assert await spent(store) == [W]
 
 
+LOCAL = [report_plan(min_reports=5), silo_plan(min_clients=5, total_epsilon=2)]
+
+
+@pytest.mark.parametrize("plan", LOCAL, ids=["reports", "silos"])
+async def test_a_withheld_window_of_a_local_plan_stays_charged_for_what_was_accepted(
+    empty_store: Store, plan: Plan
+) -> None:
+    await prepared(empty_store, plan)
+    for _ in range(2):
+        await empty_store.charge_collection(plan, W)
+    await folded(empty_store, close=W, plan=plan)
+    key = await empty_store.reserve_outcome(plan, TUMBLING, W, DIGEST, Given(KEY), fence=FENCE)
+    assert key == KEY
+    await empty_store.commit_outcome(plan, TUMBLING, W, b"withheld", fence=FENCE, withheld=True)
+    assert (await empty_store.account("")).spends == (spend_of(plan, kind=TUMBLING, window=W),)
+    assert (await empty_store.windows(plan.id))[W] == "withheld"
+    with pytest.raises(WindowOrderError):
+        await empty_store.charge_collection(plan, W)
+
+
+@pytest.mark.parametrize("plan", LOCAL, ids=["reports", "silos"])
+async def test_a_window_of_a_local_plan_that_nobody_came_to_spends_nothing_withheld_or_not(
+    empty_store: Store, plan: Plan
+) -> None:
+    await prepared(empty_store, plan)
+    unspent = [spend_of(plan, kind=TUMBLING, window=window, entered=False) for window in (W, W + 1)]
+    for window, withheld in ((W, True), (W + 1, False)):
+        await folded(empty_store, close=window, plan=plan)
+        await empty_store.reserve_outcome(plan, TUMBLING, window, DIGEST, Given(KEY), fence=FENCE)
+        await empty_store.commit_outcome(plan, TUMBLING, window, b"", fence=FENCE, withheld=withheld)
+    account = await empty_store.account("")
+    assert account.spends == (*unspent,)
+    assert account.spent.epsilon == 0
+    assert unspent[0].events == ()
+
+
+async def test_an_exhausted_ledger_refuses_the_windows_of_a_silo_plan(empty_store: Store) -> None:
+    plan = LOCAL[1]
+    await prepared(empty_store, plan)
+    for window in (W, W + 1):
+        await empty_store.charge_collection(plan, window)
+    with pytest.raises(BudgetError):
+        await empty_store.charge_collection(plan, W + 2)
+    assert await spent(empty_store) == [W, W + 1]
+
+
 async def test_no_window_of_a_secure_plan_is_withheld(tmp_path: Path) -> None:
     store = await open_sqlite_store(tmp_path / "store.db", ManualRuntime())
     await prepared(store)
@@ -265,6 +329,35 @@ async def test_a_sealed_window_tells_its_cohorts_and_submissions_over_all_partit
     assert (sealed.cohorts, sealed.clients) == (3, LEAST + MOST + MOST - 1)
     assert (sealed.sketch.counters == dense(PLAN, {0: -4, 1: 1, 2: 2, 49: 4})).all()
     assert sealed.sketch.counts.tolist() == [-1]
+
+
+async def test_a_sealed_window_of_silos_tells_how_many_clients_are_in_it_over_all_partitions(
+    empty_store: Store,
+) -> None:
+    plan = LOCAL[1]
+    await prepared(empty_store, plan)
+    sent = [silo_of(plan, client_of(number % PARTITIONS, PARTITIONS, number), W, {}) for number in range(5)]
+    await folded(empty_store, *sent, plan=plan)
+    await folded(empty_store, *sent[:2], close=W, plan=plan)
+    sealed = await empty_store.sealed_window(plan, W)
+    assert sealed is not None
+    assert (sealed.clients, sealed.cohorts) == (5, 0)
+    parts = [unpack(each.delta, plan) for each in sent]
+    assert (sealed.sketch.counters == sum(part.counters for part in parts)).all()
+    assert (sealed.sketch.counts == sum(part.counts for part in parts)).all()
+
+
+async def test_a_sealed_window_of_reports_is_their_exact_counts_and_knows_no_clients(empty_store: Store) -> None:
+    plan = LOCAL[0]
+    await prepared(empty_store, plan)
+    sent = [reports_of(plan, W, [3, 64 + stream], stream=stream) for stream in range(5)]
+    await folded(empty_store, *sent, plan=plan)
+    await folded(empty_store, *sent[:2], close=W, plan=plan)
+    sealed = await empty_store.sealed_window(plan, W)
+    assert sealed is not None
+    assert (sealed.clients, sealed.cohorts, sealed.sketch.counts.tolist()) == (0, 0, [10])
+    flat = sealed.sketch.counters.reshape(-1)
+    assert {int(at): int(flat[at]) for at in np.flatnonzero(flat)} == {3: 5, **dict.fromkeys(range(64, 69), 1)}
 
 
 async def test_a_window_without_a_cohort_is_sealed_with_nothing(store: Store) -> None:

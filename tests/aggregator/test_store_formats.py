@@ -13,23 +13,21 @@ from hushsum.privacy.event import TUMBLING
 from tests.aggregator.stores import FENCE, PARTITIONS, PLAN, Folding, W, lower_fence, reserved, seal, spend
 from tests.doubles import ManualRuntime
 
-#: One window is released, one is charged with key 1111..., one is open and holds a delta: written by that version.
-SAMPLE = Path(__file__).parent.parent / "vectors" / "store" / "format-2.zip"
+#: One window is released, one is charged with key 1111..., one is open and holds a delta: written by those versions.
+SAMPLES = Path(__file__).parent.parent / "vectors" / "store"
+VERSIONS = [1, 2, 3]
 TABLES = "SELECT type, name, sql FROM sqlite_master ORDER BY name"
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    with zipfile.ZipFile(SAMPLE) as archive:
-        archive.extractall(tmp_path)
+def of_format(folder: Path, version: int) -> Path:
+    """A store that this version has written; of format 1 the next one, without what it did not have."""
+    written = max(version, 2)
+    with zipfile.ZipFile(SAMPLES / f"format-{written}.zip") as archive:
+        archive.extractall(folder)
         assert archive.read("plan") == PLAN.to_bytes()
-    return tmp_path / "store.db"
-
-
-def of_format(path: Path, version: int) -> Path:
-    """The sample, taken back to a format that differs from it by what is missing alone."""
+    path = folder / "store.db"
     connection = sqlite3.connect(path)
-    assert connection.execute("PRAGMA user_version").fetchone() == (2,)
+    assert connection.execute("PRAGMA user_version").fetchone() == (written,)
     if version == 1:
         connection.execute("DROP TABLE reservations")
         connection.execute("PRAGMA user_version=1")
@@ -38,11 +36,11 @@ def of_format(path: Path, version: int) -> Path:
     return path
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", VERSIONS)
 def test_an_older_store_is_read_as_it_is_and_has_the_tables_of_this_format_once_it_is_written(
-    path: Path, tmp_path: Path, version: int
+    tmp_path: Path, version: int
 ) -> None:
-    of_format(path, version)
+    path = of_format(tmp_path, version)
     fresh = STORE_FILE.open_writing(tmp_path / "fresh.db")
     wanted = fresh.execute(TABLES).fetchall()
     fresh.close()
@@ -57,9 +55,9 @@ def test_an_older_store_is_read_as_it_is_and_has_the_tables_of_this_format_once_
         connection.close()
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_an_older_store_can_be_looked_into(path: Path, version: int) -> None:
-    of_format(path, version)
+@pytest.mark.parametrize("version", VERSIONS)
+def test_an_older_store_can_be_looked_into(tmp_path: Path, version: int) -> None:
+    path = of_format(tmp_path, version)
     sealed = read_sealed(path, PLAN, W + 1)
     assert sealed is not None
     assert sealed.records == 0
@@ -69,8 +67,14 @@ def test_an_older_store_can_be_looked_into(path: Path, version: int) -> None:
     ]
 
 
-async def test_a_service_goes_on_from_a_store_of_format_2(path: Path) -> None:
-    store = await open_sqlite_store(path, ManualRuntime())
+def test_the_format_before_this_one_has_a_sample() -> None:
+    assert max(VERSIONS) == STORE_FORMAT - 1
+
+
+@pytest.mark.parametrize("version", [2, 3])
+async def test_a_service_goes_on_from_an_older_store(tmp_path: Path, version: int) -> None:
+    store = await open_sqlite_store(of_format(tmp_path, version), ManualRuntime())
+    assert await store.signed_plan(PLAN.id) is None
     assert await store.windows(PLAN.id) == {W: "released", W + 1: "sealed", W + 2: "open"}
     assert await store.acquire_lease(PLAN.id, "test", "", 10) is not None
     await store.database.write(lower_fence)

@@ -131,6 +131,10 @@ class ModelService(stubs.CollectionServicer, stubs.CatalogueServicer):
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "not now", trailing)
         return await self._answer(request, context)
 
+    @override
+    async def SubmitLarge(self, request_iterator: AsyncIterator[pb.DeltaChunk], context: Context) -> pb.SubmitReply:
+        raise NotImplementedError
+
     async def _answer(self, request: pb.SubmitRequest, context: Context) -> pb.SubmitReply:
         client_id = client_id_from_metadata(str(dict(context.invocation_metadata() or ())[CLIENT_ID]))
         assert request.plan_id == self.plan.id

@@ -3,7 +3,7 @@
 from functools import partial
 from pathlib import Path
 
-from edge_client.draft import Add, Unbound
+from edge_client.changes import Add, Unbound
 from edge_client.spool import Spool
 from hushsum.delta import DeltaId
 from hushsum.entropy import OsEntropy

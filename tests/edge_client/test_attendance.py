@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_client.draft import Add, Attend, Bound, Remove, Unbound
+from edge_client.changes import Add, Attend, Bound, Remove, Unbound
 from edge_client.errors import SpoolError
 from edge_client.lanes import id_of, presence_number
 from edge_client.spool import Spool

@@ -12,6 +12,19 @@ from hushsum.privacy.cohort import FAILURE
 from tests.plans import client_plan, secure_plan, small_plan
 
 
+def local_plan(privacy: dict[str, object] | None = None, **local: object) -> Plan:
+    """A small plan of mode local: randomised reports, unless told otherwise."""
+    return small_plan(privacy={"mode": "local", "local": local, **(privacy or {})})
+
+
+LOCAL_PLANS = {
+    "silo": local_plan(form="silo"),
+    "k-rr": local_plan(),
+    "projective": local_plan(randomiser="projective"),
+    "shuffled": local_plan({"delta": "0.00001", "total_delta": "0.00001"}, shuffle_min=1000),
+}
+
+
 @pytest.mark.parametrize("limit", [1.0, 1, "1", Decimal("1.0"), Fraction(1), 2, None])
 def test_a_plan_within_the_limit_is_allowed(limit: float | str | Decimal | Fraction | None) -> None:
     Policy(max_epsilon=limit).check(small_plan())
@@ -106,15 +119,26 @@ def test_the_failure_of_a_secure_sum_counts_as_delta() -> None:
     assert caught.value.rule == "max_delta"
 
 
-def test_a_device_may_demand_secure_sums() -> None:
-    Policy(mode="secure").check(secure_plan())
-    Policy(mode="central").check(small_plan())
-    for mode, plan in (("secure", small_plan()), ("central", secure_plan())):
-        with pytest.raises(PolicyError) as caught:
-            Policy(mode=mode).check(plan)
-        assert caught.value.rule == "mode"
-    with pytest.raises(SettingsError, match="mode"):
-        Policy(mode="local")
+MODES_OF_PLANS = {"central": small_plan(), "secure": secure_plan(), **LOCAL_PLANS}
+
+
+@pytest.mark.parametrize("weakest", [None, "central", "secure", "local"])
+@pytest.mark.parametrize("of", list(MODES_OF_PLANS))
+def test_the_weakest_mode_that_a_device_accepts_allows_every_stricter_one(weakest: str | None, of: str) -> None:
+    order = ["central", "secure", "local"]
+    plan, policy = MODES_OF_PLANS[of], Policy(mode=weakest)
+    if order.index(plan.privacy.mode) >= order.index(weakest or "central"):
+        policy.check(plan)
+        return
+    with pytest.raises(PolicyError, match=f"mode '{plan.privacy.mode}'") as caught:
+        policy.check(plan)
+    assert caught.value.rule == "mode"
+    assert "local" in caught.value.allowed
+
+
+def test_an_unknown_mode_is_refused() -> None:
+    with pytest.raises(SettingsError, match="mode: got 'federated', expected 'central' or 'secure' or 'local'"):
+        Policy(mode="federated")
 
 
 def test_who_demands_secure_sums_trusts_no_server_to_keep_to_the_protocol() -> None:
@@ -141,3 +165,58 @@ def test_who_wants_not_to_be_seen_takes_part_in_no_secure_sum() -> None:
     with pytest.raises(PolicyError) as caught:
         Policy(participation="protected").check(secure_plan())
     assert caught.value.rule == "participation"
+
+
+def test_windows_may_not_be_shorter_than_the_owner_asks_for() -> None:
+    for least in (3600, "3600", 3600.0, 1, None):
+        Policy(min_window_s=least).check(small_plan())
+    with pytest.raises(PolicyError) as caught:
+        Policy(min_window_s="3600.001").check(small_plan())
+    assert (caught.value.rule, caught.value.allowed) == ("min_window_s", "windows of at least 3600.001 s")
+    assert "windows of 3600 s" in caught.value.asked
+
+
+def test_the_total_of_a_population_is_what_a_device_may_spend_in_its_lifetime() -> None:
+    for most in (100, "100", 1000, None):
+        Policy(max_total_epsilon=most).check(small_plan())
+    with pytest.raises(PolicyError) as caught:
+        Policy(max_total_epsilon="99.999").check(small_plan())
+    assert (caught.value.rule, caught.value.allowed) == ("max_total_epsilon", "at most 99.999")
+    assert caught.value.asked.startswith("total_epsilon 100, ")
+
+
+@pytest.mark.parametrize("rule", ["min_window_s", "max_total_epsilon"])
+@pytest.mark.parametrize("limit", [0, -1.0, float("nan"), "long", True])
+def test_a_rule_that_is_no_number_above_zero_is_refused(rule: str, limit: float | str) -> None:
+    with pytest.raises(SettingsError, match=f"{rule}: got .* expected a number above 0"):
+        Policy(**{rule: limit})  # type: ignore[arg-type]  # a dict of any rule
+
+
+@pytest.mark.parametrize("plan", LOCAL_PLANS.values(), ids=LOCAL_PLANS)
+def test_the_rules_of_numbers_hold_for_local_plans_and_no_shuffler_softens_them(plan: Plan) -> None:
+    Policy(max_epsilon=1, max_total_epsilon=100, min_window_s=3600, mode="local").check(plan)
+    for rule, limit in (("max_epsilon", "0.999"), ("max_total_epsilon", 99), ("min_window_s", 3601)):
+        with pytest.raises(PolicyError) as caught:
+            Policy(**{rule: limit}).check(plan)  # type: ignore[arg-type]  # a dict of any rule
+        assert caught.value.rule == rule
+
+
+@pytest.mark.parametrize("plan", LOCAL_PLANS.values(), ids=LOCAL_PLANS)
+def test_a_local_plan_whose_parameters_do_not_support_its_claim_is_refused_always(plan: Plan) -> None:
+    """Less noise than it needs: a smaller scale; or a likelihood ratio of 2.71829, just above e."""
+    mechanism, local = plan.privacy.mechanism, plan.privacy.local
+    assert local is not None
+    worse = mechanism.scale + (Fraction(1, 10**5) if local.reports else -Fraction(1, 10**4))
+    tampered = Plan.from_bytes(plan.bundle)
+    weaker = replace(plan.privacy, mechanism=replace(mechanism, scale=worse))
+    object.__setattr__(tampered, "privacy", weaker)
+    with pytest.raises(PolicyError, match="does not support") as caught:
+        Policy().check(tampered)
+    assert caught.value.rule == "mechanism"
+
+
+def test_a_device_that_wants_not_to_be_seen_sends_no_reports() -> None:
+    for plan in LOCAL_PLANS.values():
+        with pytest.raises(PolicyError) as caught:
+            Policy(participation="protected").check(plan)
+        assert caught.value.rule == "participation"

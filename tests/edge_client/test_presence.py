@@ -24,7 +24,7 @@ from edge_client import (
 from edge_client import batches as batches_module
 from edge_client import client as client_module
 from edge_client.presence import Presence
-from edge_client.secure.participation import windows_at
+from edge_client.turns.participation import windows_at
 from edge_client.uplink import Uplink
 from hushsum import Plan
 from hushsum.delta import Delta, DeltaId

@@ -24,9 +24,9 @@ from edge_client import (
     Tallies,
     UnreachableError,
 )
-from edge_client.secure.pending import counters_of
 from edge_client.secure.rounds import Rounds
 from edge_client.secure.unread import Unread
+from edge_client.turns.pending import counters_of
 from hushsum import Plan, Sketch, labels
 from hushsum.directory import Directory
 from hushsum.entropy import Entropy, ReplayableEntropy
@@ -434,10 +434,10 @@ async def test_whoever_has_no_attempt_left_at_an_invitation_does_not_advertise(
 ) -> None:
     def lie(_: Seat, reply: RoundReply) -> RoundReply | None:
         if kind_of(reply) is Kind.INVITATION:
-            rounds = client._started().rounds
-            assert rounds is not None
+            submitter = client._started().submitter
+            assert submitter is not None
             for _attempt in range(ATTEMPTS_MAX):
-                rounds.count_attempt(WINDOW)
+                submitter._parts.rounds.count_attempt(WINDOW)
         return reply
 
     service.lie = lie

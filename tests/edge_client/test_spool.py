@@ -15,7 +15,7 @@ import pytest
 
 from edge_client import spool_file
 from edge_client.batches import split
-from edge_client.draft import Bound, Remove, packed
+from edge_client.changes import Bound, Remove, packed
 from edge_client.errors import SettingsError, SpoolError, SpoolFullError, SpoolInUseError
 from edge_client.tallies import Sends, Tallies
 from hushsum import Plan

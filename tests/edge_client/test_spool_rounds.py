@@ -13,12 +13,12 @@ import numpy.typing as npt
 import pytest
 
 from edge_client.batches import split
-from edge_client.draft import NO_ID, packed
+from edge_client.changes import NO_ID, packed
 from edge_client.errors import NoPartError, SpoolError, SpoolFullError
-from edge_client.secure.pending import counters_of
 from edge_client.secure.rounds import Rounds
 from edge_client.spool import Spool
 from edge_client.tallies import Sends, Tallies
+from edge_client.turns.pending import counters_of
 from hushsum import Plan, Sketch
 from hushsum.entropy import OsEntropy
 from hushsum.errors import ContributionError

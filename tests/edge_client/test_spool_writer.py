@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typing_extensions import override
 
-from edge_client.draft import Attend, Bound, Change, Remove, Result
+from edge_client.changes import Attend, Bound, Change, Remove, Result
 from edge_client.errors import SpoolError
 from edge_client.ports import SystemRuntime, T
 from edge_client.spool import Spool

@@ -142,7 +142,6 @@ def test_a_wrong_value_is_refused_with_its_key_and_what_was_expected(
 @pytest.mark.parametrize(
     ("table", "key", "value"),
     [
-        ("privacy", "mode", "local"),
         ("window", "time", "arrival"), ("window", "release", "cumulative"),
     ],
 )  # fmt: skip

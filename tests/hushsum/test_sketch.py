@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hushsum import ContributionError, MergeError, PlanMismatchError, RecordError, Sketch
+from hushsum import ContributionError, GuaranteeError, MergeError, PlanMismatchError, RecordError, Sketch
 from hushsum.families import Hashed
 from tests.plans import classed_plan, client_plan, small_plan
 
@@ -264,3 +264,11 @@ def test_a_copy_shares_its_past_and_not_its_future(copied: Callable[[Sketch], Sk
     twin.add(RECORDS[30:40])
     with pytest.raises(MergeError):
         _ = (original + other) - twin
+
+
+def test_records_of_a_plan_of_reports_are_in_no_sketch(rng: np.random.Generator) -> None:
+    plan = small_plan(privacy={"mode": "local", "local": {"form": "report"}})
+    sketch = Sketch(plan)
+    with pytest.raises(GuaranteeError, match="randomised reports"):
+        sketch.add(rng.uniform(0, 1, (3, plan.vectors.dim)))
+    assert not sketch.counters.any()

@@ -75,7 +75,7 @@ def test_the_largest_batch_goes_there_and_back() -> None:
 
 
 def test_a_batch_is_no_entry_that_a_fold_could_take() -> None:
-    with pytest.raises(MalformedEntryError, match="expected a delta, a cohort sum or a seal"):
+    with pytest.raises(MalformedEntryError, match="expected a delta, a cohort sum, reports or a seal"):
         entry_from_bytes(batch_to_bytes(Batch((entry_to_bytes(DeltaEntry("alice", b"delta", 0)),))))
 
 

@@ -9,11 +9,24 @@ from hypothesis import strategies as st
 
 from hushsum.delta import DeltaId
 from hushsum.errors import Reason
-from hushsum_proto import convert, convert_numbers, convert_outcomes
+from hushsum.signatures import SigningKey
+from hushsum.signed_plan import SignedPlan
+from hushsum_proto import convert, convert_chunks, convert_numbers, convert_outcomes
 from hushsum_proto.answers import Answer, Fault, Refusal, ServiceReason, Status
-from hushsum_proto.entries import CohortSumEntry, DeltaEntry, SealEntry, partition_of_sum
+from hushsum_proto.entries import CohortSumEntry, DeltaEntry, ReportsEntry, SealEntry, partition_of_sum
 from hushsum_proto.errors import MalformedEntryError, MalformedMessageError, NewerEntryError
-from hushsum_proto.messages import FoldStatus, Hello, Released, ReleaseInfo, ServiceStatus, Welcome
+from hushsum_proto.messages import (
+    CHUNK_BYTES,
+    Authenticity,
+    DeltaChunk,
+    FoldStatus,
+    Hello,
+    Released,
+    ReleaseInfo,
+    ServiceStatus,
+    Welcome,
+    chunks_of,
+)
 from hushsum_proto.metadata import client_id_from_metadata, client_id_to_metadata
 from hushsum_proto.v1 import wire_pb2 as pb
 
@@ -82,6 +95,20 @@ def test_a_cohort_sum_comes_back_from_its_bytes(
     entry = CohortSumEntry(plan_id, window, round_id, submissions, packed, arrived_ms)
 
     assert convert.entry_from_bytes(convert.entry_to_bytes(entry)) == entry
+
+
+@given(st.binary(max_size=300), st.booleans(), times)
+def test_reports_come_back_from_their_bytes(batch: bytes, shuffled: bool, arrived_ms: int) -> None:
+    entry = ReportsEntry(batch, shuffled, arrived_ms)
+
+    assert convert.entry_from_bytes(convert.entry_to_bytes(entry)) == entry
+
+
+def test_the_bytes_of_reports_hold_nothing_but_the_batch_its_window_and_whether_it_was_shuffled() -> None:
+    message = pb.Entry.FromString(convert.entry_to_bytes(ReportsEntry(b"batch", True, 7)))
+
+    assert {field.name for field, _ in message.ListFields()} == {"format_version", "arrived_ms", "reports"}
+    assert {field.name for field in pb.ReportsEntry.DESCRIPTOR.fields} == {"batch", "shuffled"}
 
 
 def test_the_id_of_a_cohort_sum_is_of_its_plan_window_and_round_alone() -> None:
@@ -157,10 +184,58 @@ def test_only_what_is_nobodys_fault_but_the_services_is_worth_a_retry(reason: Re
     refusal = Refusal.of(reason, "")
 
     assert refusal.retry == (
-        reason in {ServiceReason.OVERLOADED, ServiceReason.SHUTTING_DOWN, ServiceReason.UNAVAILABLE}
+        reason
+        in {
+            ServiceReason.OVERLOADED,
+            ServiceReason.SHUTTING_DOWN,
+            ServiceReason.UNAVAILABLE,
+            ServiceReason.RATE_LIMITED,
+        }
     )
     assert not (refusal.retry and refusal.fault is Fault.SENDER)
     assert not (isinstance(reason, Reason) and refusal.fault is Fault.SERVICE)
+
+
+def test_a_submission_carries_who_says_to_have_shuffled_it_or_nobody() -> None:
+    claim = Authenticity("mixer", b"tag")
+    plain, shuffled = convert.submission_to_wire(b"p" * 32, b"d"), convert.submission_to_wire(b"p" * 32, b"d", claim)
+
+    assert (plain.plan_id, plain.delta) == (shuffled.plan_id, shuffled.delta) == (b"p" * 32, b"d")
+    assert plain == pb.SubmitRequest(plan_id=b"p" * 32, delta=b"d")  # the bytes that it always had
+    assert convert.shuffled_from_wire(plain) is None
+    assert convert.shuffled_from_wire(pb.SubmitRequest.FromString(shuffled.SerializeToString())) == claim
+    claim_of_nothing = pb.SubmitRequest(shuffled=pb.Authenticity(key_id="mixer", tag=b"tag"))
+    assert convert.shuffled_from_wire(claim_of_nothing) is None
+
+
+@pytest.mark.parametrize("size", [1, CHUNK_BYTES, CHUNK_BYTES + 1, 3 * CHUNK_BYTES])
+def test_a_large_delta_comes_back_from_its_chunks(size: int) -> None:
+    delta = bytes(index % 251 for index in range(size))
+    chunks = list(chunks_of(b"p" * 32, delta))
+    sent = [convert_chunks.delta_chunk_to_wire(chunk).SerializeToString() for chunk in chunks]
+    came = [convert_chunks.delta_chunk_from_wire(pb.DeltaChunk.FromString(data)) for data in sent]
+
+    assert came == chunks
+    assert (came[0].plan_id, came[0].size) == (b"p" * 32, size)
+    assert [chunk.offset for chunk in came] == list(range(0, size, CHUNK_BYTES))
+    assert b"".join(chunk.data for chunk in came) == delta
+
+
+@pytest.mark.parametrize(
+    "chunk",
+    (
+        DeltaChunk(0, b"", b"p" * 32, 5),
+        DeltaChunk(0, bytes(CHUNK_BYTES + 1), b"p" * 32, CHUNK_BYTES + 1),
+        DeltaChunk(0, b"data", b"short", 5),
+        DeltaChunk(0, b"data", b"", 5),
+        DeltaChunk(0, b"data", b"p" * 32, 3),
+        DeltaChunk(4, b"data", b"p" * 32),
+        DeltaChunk(4, b"data", b"", 8),
+    ),
+)
+def test_a_chunk_that_no_sender_makes_is_malformed(chunk: DeltaChunk) -> None:
+    with pytest.raises(MalformedMessageError):
+        convert_chunks.delta_chunk_from_wire(convert_chunks.delta_chunk_to_wire(chunk))
 
 
 def test_sessions_come_back_from_the_wire() -> None:
@@ -169,6 +244,19 @@ def test_sessions_come_back_from_the_wire() -> None:
 
     assert convert.hello_from_wire(convert.hello_to_wire(hello)) == hello
     assert convert.welcome_from_wire(convert.welcome_to_wire(welcome)) == welcome
+
+
+def test_a_plan_comes_back_from_the_wire_with_its_signature_or_without() -> None:
+    key = SigningKey(bytes(32))
+    signed = SignedPlan.sign(b"bundle", key, "planner")
+    message = convert_outcomes.plan_to_wire(b"bundle", signed)
+
+    assert convert_outcomes.plan_from_wire(message) == (b"bundle", signed)
+    assert signed.verify([key.verify_key]) == key.verify_key
+    assert convert_outcomes.plan_to_wire(b"bundle", None) == pb.SignedPlan(plan=b"bundle")
+    assert convert_outcomes.plan_from_wire(pb.SignedPlan(plan=b"bundle")) == (b"bundle", None)
+    message.suite = 7
+    assert convert_outcomes.plan_from_wire(message) == (b"bundle", None)
 
 
 def test_a_plan_id_of_another_length_is_malformed() -> None:

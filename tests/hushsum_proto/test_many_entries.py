@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError
 from hushsum_proto.batches import BATCH_ENTRIES_MAX, UNSIGNED, Batch
 from hushsum_proto.convert import entry_from_bytes, entry_to_bytes
 from hushsum_proto.convert_batches import batch_from_bytes, batch_to_bytes
-from hushsum_proto.entries import ENTRY_FORMAT, CohortSumEntry, DeltaEntry, SealEntry
+from hushsum_proto.entries import ENTRY_FORMAT, CohortSumEntry, DeltaEntry, ReportsEntry, SealEntry
 from hushsum_proto.errors import MalformedEntryError
 from hushsum_proto.many_entries import batch_entries, delta_entries, single_entries
 from hushsum_proto.v1 import wire_pb2 as pb
@@ -36,6 +36,8 @@ def test_the_parts_that_the_tests_put_together_are_what_they_are_called() -> Non
 UNUSUAL = {
     "a seal": entry_to_bytes(SealEntry(PLAN_ID, 5, 7)),
     "a cohort sum": entry_to_bytes(CohortSumEntry(PLAN_ID, 5, bytes(32), 3, b"sum", 7)),
+    "reports": entry_to_bytes(ReportsEntry(b"reports", True, 7)),
+    "reports after the delta": PLAIN + b"\x42\x02\x10\x01",
     "a cohort sum after the delta": PLAIN + b"\x3a\x02\x20\x03",
     "a batch": batch_to_bytes(Batch((PLAIN,))),
     "no client": pb.Entry(format_version=1, delta=pb.DeltaEntry(delta=b"x")).SerializeToString(),
@@ -163,8 +165,10 @@ def _any_entry(rng: np.random.Generator) -> bytes:
     message = pb.Entry(format_version=int(rng.choice([0, 1, 1, 1, 1, 2])), arrived_ms=arrived)
     if rng.random() < 0.9:
         message.delta.client_id, message.delta.delta = client, rng.bytes(size)
-    else:
+    elif rng.random() < 0.5:
         message.seal.window = int(rng.integers(-5, 5))
+    else:
+        message.reports.batch = rng.bytes(size)
     return message.SerializeToString()
 
 

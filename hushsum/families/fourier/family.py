@@ -29,7 +29,8 @@ from hushsum.families.family import Answer, Counters, Float32, Increments, Queri
 from hushsum.families.fourier import limits, plain, ranges
 from hushsum.families.fourier.phases import REACH_MAX, Pairs
 from hushsum.families.fourier.spectrum import Spectrum
-from hushsum.families.fourier.waves import Waves, waves
+from hushsum.families.fourier.waves import TURN, Waves, waves
+from hushsum.families.lsh.single_rows import checked_rows, projected
 from hushsum.families.packed import SignedPacked
 from hushsum.families.stored import FieldsAlone, check_counters
 from hushsum.families.transforms import Transforms
@@ -163,6 +164,32 @@ class Fourier(Queried, SignedPacked, FieldsAlone):
         usable, pairs, engine = self._space.accepted(records), self._pairs, _engine()
         work = parallel.shares(self.rows, len(usable))
         parallel.spread(lambda rows: engine.add(pairs, counters[rows], usable, rows), work, len(usable))
+
+    @property
+    def peak(self) -> int:
+        """The largest absolute value of a table's entry."""
+        return self._waves.entry_max
+
+    @property
+    def scale(self) -> float:
+        """κ: what counters are divided by, about 2ᵇ."""
+        return self._waves.scale
+
+    def entries_of(self, records: Records, features: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """(n,) int64: what :meth:`add` adds for each accepted record to the cosine or the sine of one pair.
+
+        Args:
+            records: n of them.
+            features: (n,) int64: 2 · pair, and 1 more for the sine.
+
+        Raises:
+            RecordError: The records do not come from :meth:`accept`.
+            ValueError: ``features`` is not (n,) int64 from 0 to 2P − 1.
+        """
+        usable, pairs = self._space.accepted(records), self._pairs
+        which = checked_rows(features, len(usable), 2 * self.rows)
+        phases = projected(pairs.projection, usable, which >> 1) + pairs.bases[which >> 1]
+        return np.asarray(self._waves.added[which & 1, phases & (TURN - 1)], np.int64)
 
     def encode(self, records: Records) -> Increments:
         """The increments of accepted records: nearly all counters change.

@@ -27,6 +27,7 @@ from hushsum.families.hashed import writes as row_writes
 from hushsum.families.hashed.draws import RowDraws, read_given
 from hushsum.families.hashed.products import Product
 from hushsum.families.hashed.reads import RowReads, shared_codes
+from hushsum.families.hashed.row_reports import RowReports
 from hushsum.families.lsh import placement
 from hushsum.families.lsh.coders import Points
 from hushsum.families.lsh.hashes import Domain
@@ -48,7 +49,7 @@ _BUCKETS_MAX: Final = 2**24
 
 
 @dataclass(frozen=True)
-class Hashed(RowsPacked, FieldsAlone):
+class Hashed(RowsPacked, RowReports, FieldsAlone):
     """The hashed family with its parameters; tables are drawn from the seed at first use.
 
     Attributes:

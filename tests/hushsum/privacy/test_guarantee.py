@@ -101,7 +101,7 @@ def test_each_relation_is_told_apart() -> None:
         ("delta", Fraction(-1, 2)),
         ("unit", "household"),
         ("relation", "edit"),
-        ("mode", "local"),
+        ("mode", "edge"),
         ("records_per_client", 5),
         ("rho", Fraction(1)),
     ),

@@ -123,7 +123,8 @@ REFUSED: list[tuple[str, dict[str, Mapping[str, object]]]] = [
     ("privacy.delta", {"privacy": {"delta": "0.000000000007"}}),
     ("privacy.total_delta", {"privacy": {"delta": "0.00000000005", "total_delta": "0.00000000005"}}),
     ("privacy.mechanism.honest_survivors", {"privacy": {"mechanism": WHOLE}}),
-    ("privacy.mode", {"privacy": {"mode": "local"}}),
+    ("privacy.secure", {"privacy": {"mode": "local"}}),
+    ("privacy.local", {"privacy": {"local": {}}}),
 ]  # fmt: skip
 
 

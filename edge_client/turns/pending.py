@@ -1,4 +1,4 @@
-"""What waits for a round, as one vector: the counters of this client's records of a window."""
+"""What waits for a window's turn, as one vector: the counters of this client's records of a window."""
 
 from collections.abc import Iterable
 

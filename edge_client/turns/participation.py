@@ -1,4 +1,4 @@
-"""When a client takes part in secure sums: a schedule without clocks or tasks.
+"""When a client submits for its windows, in secure sums and as a silo: a schedule without clocks or tasks.
 
 A running client takes part once in every window in which it runs, with records or without: what this module looks at is
 the plan's schedule, a clock, and what became of earlier attempts; never a record (PRIVACY: relations, zero-out). It
@@ -45,7 +45,7 @@ class Participation:
 
     Args:
         schedule: The plan's.
-        wait_ms: The longest wait for a cohort to fill.
+        wait_ms: The longest wait for a cohort to fill; 0 for a silo.
         config: The waits of the back-off.
         entropy: Of the moments at which it begins, and of the back-off's jitter. Both are public.
     """

@@ -1,0 +1,79 @@
+"""How much one client may send: a rate and a burst of each, with the clock as an argument.
+
+A client owes what it has sent, and pays it off at the rate. What comes while it owes no more than the burst is taken
+whole, so that no batch is too large to be ever taken; what comes while it owes more is refused, and costs nothing. In
+any time t a client thus gets at most burst + rate·t and one batch through.
+
+What decides about a client is its own sends alone. A client that owes nothing is forgotten, which changes nothing for
+it. A debt is never forgotten before it is paid: where so many clients owe something that no more are remembered, those
+that come new are refused as overload, and nobody's debt is flushed out by others.
+"""
+
+import hashlib
+import heapq
+import math
+from typing import Final
+
+CLIENTS_MAX: Final = 1 << 18  # some 50 MB
+_KEY_BYTES: Final = 16
+
+
+class RateLimits:
+    """What each client owes.
+
+    Args:
+        rate: Reports a second that a client may send.
+        burst: Reports that it may be ahead of that.
+        clients_max: Clients that are remembered because they owe something.
+    """
+
+    def __init__(self, rate: float, burst: int, clients_max: int = CLIENTS_MAX) -> None:
+        self._rate = rate
+        self._burst_s = burst / rate
+        self._clients_max = clients_max
+        self._free_s: dict[bytes, float] = {}  # when a client owes nothing any more
+        self._order: list[tuple[float, bytes]] = []  # a heap: each client once, at that time or an earlier one
+
+    def __len__(self) -> int:
+        return len(self._free_s)
+
+    def wait_ms(self, client_id: str, reports: int, now_s: float) -> int | None:
+        """Takes so many reports of a client, if it may send them now.
+
+        Args:
+            client_id: Whose.
+            reports: 1 or more.
+            now_s: A monotonic clock.
+
+        Returns:
+            0: they are taken. Above 0: so many milliseconds later they would be. None: nobody new is remembered now.
+        """
+        # Of a fixed size, whatever a client calls itself.
+        key = hashlib.blake2b(client_id.encode(), digest_size=_KEY_BYTES).digest()
+        self._forget_paid(now_s)
+        known_s = self._free_s.get(key)
+        free_s = now_s if known_s is None else max(known_s, now_s)
+        if (over_s := free_s - now_s - self._burst_s) > 0:
+            return math.ceil(1000 * over_s) + 1  # one more, for what rounding took
+        if known_s is None:
+            if len(self._free_s) >= self._clients_max:
+                return None
+            heapq.heappush(self._order, (free_s, key))
+        self._free_s[key] = free_s + reports / self._rate
+        return 0
+
+    def _forget_paid(self, now_s: float) -> None:
+        """Forgets who owes nothing any more, some at a time: as many as come new, and those that wait to be looked at.
+
+        A place in the heap is looked at again only after its client has sent since: each send is paid for once.
+        """
+        looks = 2 if len(self._free_s) < self._clients_max else len(self._order)
+        while looks and self._order and self._order[0][0] <= now_s:
+            _, key = self._order[0]
+            free_s = self._free_s[key]
+            if free_s <= now_s:
+                heapq.heappop(self._order)
+                del self._free_s[key]
+            else:
+                heapq.heapreplace(self._order, (free_s, key))
+            looks -= 1

@@ -1,0 +1,167 @@
+"""Cuts windows when their time has come, fixes what leaves of them, and sends it until the aggregator has answered.
+
+Each step is durable before the next begins, so that a crash between any two repeats the second: the same bytes are sent
+again, and the aggregator counts them once.
+"""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Final, Protocol
+
+from aggregator.errors import AggregatorError
+from aggregator.journal import Spell, journal
+from aggregator.ports import Runtime
+from aggregator.retries import Backoff
+from aggregator.shuffler.metrics import ShufflerMetrics
+from aggregator.shuffler.pool import Pool, sizes_of, split
+from aggregator.shuffler.reports_file import Outgoing, ReportsFile
+from aggregator.shuffler.upstream import UpstreamError
+from aggregator.shuffler.windows import Fate, WindowState, check_plan, cut_ms, fate_of, is_over, newest_cut
+from hushsum.delta import DeltaId
+from hushsum.entropy import Entropy
+from hushsum.labels import SHUFFLED
+from hushsum.local.batches import ReportBatch
+from hushsum.plan import Plan
+from hushsum.signatures import SigningKey
+from hushsum_proto.answers import Answer
+
+_LOOK_S_MAX: Final = 1.0  # a wall clock may be set; this is how late a cut may be by that
+_STREAM_BYTES: Final = 8
+
+_journal = journal("forwarder")
+
+
+class Receiver(Protocol):
+    """Where batches go."""
+
+    async def submit(self, plan_id: bytes, outgoing: Outgoing) -> Answer:
+        """What is said of a batch.
+
+        Raises:
+            UpstreamError: Nothing.
+        """
+
+
+class Forwarder:
+    """One shuffler's way out.
+
+    Args:
+        plan: What is collected; it has a shuffler.
+        file: What waits.
+        receiver: The aggregator.
+        key: Signs what leaves.
+        entropy: Decides which report stands in which batch, and under which number a batch goes.
+        runtime: Time.
+        counters: Counts windows.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        file: ReportsFile,
+        receiver: Receiver,
+        *,
+        key: SigningKey,
+        entropy: Entropy,
+        runtime: Runtime,
+        counters: ShufflerMetrics,
+    ) -> None:
+        self._plan = plan
+        self._least = check_plan(plan)
+        self._file = file
+        self._receiver = receiver
+        self._key = key
+        self._entropy = entropy
+        self._runtime = runtime
+        self._counters = counters
+        self._more = asyncio.Event()
+        self._trouble = Spell(_journal)
+
+    async def run_cuts(self) -> None:
+        """Cuts windows and erases what is over, until cancelled."""
+        while True:
+            await self.cut()
+            await self.erase()
+            next_ms = cut_ms(self._plan.window, newest_cut(self._plan.window, self._runtime.now_ms()) + 1)
+            wait_s = (next_ms - self._runtime.now_ms()) / 1000
+            await self._runtime.sleep(min(max(wait_s, 0.001), _LOOK_S_MAX))
+
+    async def run_sends(self) -> None:
+        """Sends what waits, again and again until it is answered, until cancelled."""
+        backoff = Backoff()
+        while True:
+            self._more.clear()
+            if not await self.send():
+                await self._runtime.sleep(backoff.next_s())
+                continue
+            backoff.reset()
+            await self._more.wait()
+
+    async def cut(self) -> None:
+        """Cuts every window whose time has come, and fixes the bytes of what leaves of it."""
+        due = newest_cut(self._plan.window, self._runtime.now_ms())
+        closed = await self._file.closed_through()
+        if closed is None or closed < due:
+            await self._file.close_through(due)
+        for window in await self._file.cut_pools():
+            pool = await self._file.pool(window)
+            if pool.size < self._least:
+                await self._file.drop(window)
+                self._counters.came_to(WindowState.DROPPED)
+                _journal.info("fewer reports than shuffle_min: none of them leaves", window=window)
+            else:
+                batches = await self._runtime.blocking(lambda pool=pool, window=window: [*self._batches(window, pool)])
+                await self._file.fix(window, batches)
+                _journal.info("cut", window=window, batches=len(batches))
+        self._more.set()
+
+    def _batches(self, window: int, pool: Pool) -> Iterator[Outgoing]:
+        """The batches of a window: which report stands in which is uniformly random."""
+        sizes = sizes_of(pool.size, self._least, self._plan.delta_records_max)
+        for reports in split(pool, sizes, self._entropy):
+            stream = self._entropy.read(_STREAM_BYTES)
+            id = DeltaId(int.from_bytes(stream, "big"), 0)
+            batch = ReportBatch(self._plan.id, window, id, reports).pack(self._plan)
+            yield Outgoing(window, stream, batch, self._key.sign(SHUFFLED, batch))
+
+    async def send(self) -> bool:
+        """Sends each batch that waits once; whether all have their answers."""
+        waiting = await self._file.outgoing()
+        left = len(waiting)
+        for window, stream in waiting:
+            self._counters.waiting(left)
+            left -= await self._sent(window, stream)
+        self._counters.waiting(left)
+        return not left
+
+    async def _sent(self, window: int, stream: bytes) -> bool:
+        """Whether a batch has its answer."""
+        outgoing, now_s = await self._file.batch(stream), self._runtime.monotonic()
+        try:
+            answer = await self._receiver.submit(self._plan.id, outgoing)
+        except UpstreamError as error:
+            self._trouble.failed(now_s, "the aggregator does not answer, sending again", error, passes=True)
+            return False
+        said = answer.status.value if answer.refusal is None else answer.refusal.detail
+        fate = fate_of(answer, over=is_over(self._plan.window, window, self._runtime.now_ms()))
+        if fate is Fate.AGAIN:
+            self._trouble.failed(now_s, "the aggregator refuses a batch, sending again", AggregatorError(said))
+            return False
+        if fate is Fate.DELIVERED:
+            self._trouble.worked(now_s, "the aggregator takes batches again")
+        else:
+            _journal.error("reports are lost: the aggregator did not take a batch", window=window, said=said)
+        state = await self._file.answered(window, stream, lost=fate is Fate.LOST)
+        if state is WindowState.FORWARDED:
+            self._counters.came_to(state)
+            _journal.info("forwarded", window=window)
+        return True
+
+    async def erase(self) -> None:
+        """Erases what is known of windows that are over."""
+        now_ms = self._runtime.now_ms()
+        for window, state in await self._file.finished():
+            if is_over(self._plan.window, window, now_ms):
+                if state is WindowState.LOST:
+                    self._counters.came_to(state)
+                await self._file.erase(window)

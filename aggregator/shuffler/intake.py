@@ -1,0 +1,239 @@
+"""Takes batches of reports from devices, and answers once they are durable: one group at a time, no name beyond here.
+
+Who sends is asked for one thing, how much it may send (:mod:`aggregator.rate_limits`), and is forgotten at once.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+from aggregator.inspection import id_in
+from aggregator.journal import Spell, journal
+from aggregator.metrics import Metrics
+from aggregator.ports import Runtime
+from aggregator.rate_limits import RateLimits
+from aggregator.refusals import (
+    RefusedError,
+    overloaded,
+    rate_limited,
+    refused,
+    shutting_down,
+    unavailable,
+    used_before,
+    wrong_plan,
+)
+from aggregator.retries import TRANSIENT
+from aggregator.shuffler.reports_file import Cut, ReportsFile, Taken
+from aggregator.shuffler.windows import is_over, taken_windows, word
+from hushsum.delta import DeltaId, read_header
+from hushsum.errors import DeltaError, Reason
+from hushsum.local.batches import unpack
+from hushsum.plan import Plan
+from hushsum_proto.answers import Answer, Refusal, Status
+from hushsum_proto.messages import Authenticity
+
+_FATE_OPEN: Final = "the file of reports failed: whether it is durable is not known"
+_STREAM_BYTES: Final = 8
+
+_journal = journal("intake")
+Told = Callable[[Answer], None]
+
+
+class IntakeLimits(NamedTuple):
+    """How much may wait, and how much goes into one group."""
+
+    pending_entries_max: int
+    pending_bytes_max: int
+    group_entries_max: int
+    skew_ms: int
+
+
+class _Pending(NamedTuple):
+    taken: Taken
+    tell: Told
+
+
+class Intake:
+    """One shuffler's way in.
+
+    Args:
+        plan: What is collected.
+        file: Where it is kept.
+        rates: How much each client may send.
+        runtime: Tasks and clocks.
+        metrics: Counts every answer.
+        limits: Beyond them batches are refused as overload.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        file: ReportsFile,
+        *,
+        rates: RateLimits,
+        runtime: Runtime,
+        metrics: Metrics,
+        limits: IntakeLimits,
+    ) -> None:
+        self._plan = plan
+        self._file = file
+        self._rates = rates
+        self._runtime = runtime
+        self._metrics = metrics
+        self._limits = limits
+        self._pending: list[_Pending] = []
+        self._entries = self._bytes = 0  # waiting, or in the group that is under way
+        self._wake = asyncio.Event()
+        self._stopping = False
+        self._writer: asyncio.Task[None] | None = None
+        self._trouble = Spell(_journal)
+
+    def start(self) -> None:
+        """Starts the writer."""
+        self._writer = self._runtime.spawn(self._run(), "intake")
+
+    def stop_accepting(self) -> None:
+        """From here on every new batch is refused; what was accepted is still answered."""
+        self._stopping = True
+
+    async def finish(self) -> None:
+        """Commits and answers what was accepted, and ends."""
+        self._stopping = True
+        self._wake.set()
+        if self._writer is not None:
+            await self._writer
+
+    def check_running(self) -> None:
+        """Refuses new work once this process is stopping.
+
+        Raises:
+            RefusedError: It is.
+        """
+        if self._stopping:
+            raise RefusedError(shutting_down())
+
+    async def submit(self, client_id: str, plan_id: bytes, data: bytes, shuffled: Authenticity | None = None) -> Answer:
+        """The answer to one batch."""
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+
+        def tell(told: Answer) -> None:
+            if not answer.done():  # else the caller has gone away
+                answer.set_result(told)
+
+        self.send(client_id, plan_id, data, tell, shuffled)
+        return await answer
+
+    def send(
+        self,
+        client_id: str,
+        plan_id: bytes,
+        data: bytes,
+        tell: Told,
+        shuffled: Authenticity | None = None,  # noqa: ARG002  a gateway's form; nobody shuffles before a shuffler
+    ) -> None:
+        """Takes one of many.
+
+        Args:
+            client_id: From the authenticator; nothing keeps it but the rate limits.
+            plan_id: As the envelope names it.
+            data: The packed batch.
+            tell: Called once with the answer; it must not raise.
+            shuffled: Not looked at.
+        """
+        tell = partial(self._tell, tell)
+        try:
+            self._offer(self._taken(client_id, plan_id, data), tell)
+        except DeltaError as error:
+            tell(refused(id_in(data), Refusal.of(error.reason, error.detail)))
+        except RefusedError as error:
+            tell(refused(id_in(data), error.refusal))
+
+    def _taken(self, client_id: str, plan_id: bytes, data: bytes) -> Taken:
+        """What is kept of a batch that passes every check."""
+        self.check_running()
+        most = self._plan.upload_bytes_max
+        if len(data) > most:
+            raise DeltaError(Reason.TOO_LARGE, f"{len(data)} bytes, expected at most {most}")
+        header = read_header(data)
+        for named in (plan_id, header.plan_id):
+            if named != self._plan.id:
+                raise RefusedError(wrong_plan(named, self._plan))
+        self._check_window(header.window)
+        reports = unpack(data, self._plan).reports
+        wait_ms = self._rates.wait_ms(client_id, len(reports), self._runtime.monotonic())
+        if wait_ms != 0:
+            raise RefusedError(rate_limited(wait_ms))
+        return Taken(header.window, header.id.stream.to_bytes(_STREAM_BYTES, "big"), data, reports)
+
+    def _check_window(self, window: int) -> None:
+        """Refuses what is ahead of the clock; what is behind it has a word of its own, which the file gives."""
+        windows = taken_windows(
+            self._plan.window, self._runtime.now_ms(), skew_ms=self._limits.skew_ms, closed_through=None
+        )
+        if window >= windows.stop:
+            detail = f"window {window}, expected at most {windows.stop - 1} by this clock"
+            raise RefusedError(Refusal.of(Reason.WINDOW_IN_FUTURE, detail))
+
+    def _offer(self, taken: Taken, tell: Told) -> None:
+        limits = self._limits
+        too_many = self._entries >= limits.pending_entries_max
+        if too_many or self._bytes + len(taken.data) > max(limits.pending_bytes_max, self._plan.upload_bytes_max):
+            raise overloaded(
+                f"at most {limits.pending_entries_max} batches or {limits.pending_bytes_max} bytes may wait"
+            )
+        self._pending.append(_Pending(taken, tell))
+        self._entries += 1
+        self._bytes += len(taken.data)
+        self._wake.set()
+
+    async def _run(self) -> None:
+        while True:
+            await self._wake.wait()
+            while self._pending:
+                most = self._limits.group_entries_max
+                group, self._pending = self._pending[:most], self._pending[most:]
+                await self._commit(group)
+            if self._stopping:
+                return
+            self._wake.clear()
+
+    async def _commit(self, group: Sequence[_Pending]) -> None:
+        answers = await self._answers([pending.taken for pending in group])
+        self._entries -= len(group)
+        self._bytes -= sum(len(pending.taken.data) for pending in group)
+        for pending, answer in zip(group, answers, strict=True):
+            pending.tell(answer)
+
+    async def _answers(self, group: Sequence[Taken]) -> list[Answer]:
+        """What is said of each; never an exception."""
+        began = self._runtime.monotonic()
+        try:
+            cuts = await self._file.take(group)
+            # Before the next group is taken: each commit alone would tell which ids and which reports came together.
+            await self._file.tidy()
+        except Exception as error:  # noqa: BLE001  whatever the disk says, every sender gets its answer
+            self._metrics.commit_failed()
+            passes = isinstance(error, TRANSIENT)
+            self._trouble.failed(self._runtime.monotonic(), "batches cannot be kept", error, passes=passes)
+            return [unavailable(_id_of(taken), _FATE_OPEN) for taken in group]
+        now_s = self._runtime.monotonic()
+        self._trouble.worked(now_s, "batches are kept again")
+        self._metrics.committed(len(group), sum(len(taken.data) for taken in group), now_s - began)
+        return [self._answer(taken, cut) for taken, cut in zip(group, cuts, strict=True)]
+
+    def _answer(self, taken: Taken, cut: Cut | Reason) -> Answer:
+        if isinstance(cut, Reason):
+            return refused(_id_of(taken), used_before(cut, _id_of(taken)))
+        if cut.is_open:
+            return Answer(_id_of(taken), Status.ACKNOWLEDGED)
+        over = is_over(self._plan.window, taken.window, self._runtime.now_ms())
+        return Answer(_id_of(taken), word(cut.state, known=cut.known, over=over))
+
+    def _tell(self, tell: Told, answer: Answer) -> None:
+        self._metrics.answered(answer)
+        tell(answer)
+
+
+def _id_of(taken: Taken) -> DeltaId:
+    return DeltaId(int.from_bytes(taken.stream, "big"), 0)

@@ -1,0 +1,1 @@
+"""What local reports cost a device and an aggregator."""

@@ -1,0 +1,145 @@
+"""Changes to a spool, as values: what they add, and what they bind."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from hushsum.delta import DeltaId, renumbered
+from hushsum.errors import HushsumError
+
+Int64s = npt.NDArray[np.int64]
+
+NO_ID: Final = DeltaId(0, 0)  # stands in until the spool gives the real one
+
+#: How this client stands to a window of a secure sum, or of a silo; stored, never reused.
+TAKES_PART: Final = 1
+SPENT: Final = 2  # what it submits is on its way, or was
+OVER: Final = 3  # unspent: the window has passed
+UNPAID: Final = 4  # unspent: the device's account does not pay for it
+
+
+@dataclass(frozen=True)
+class Unbound:
+    """A delta that has no id yet: its number of records, and its bytes once it has one."""
+
+    records: int
+    pack: Callable[[DeltaId], bytes]
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Reports that were drawn for records, where the plan memoises: which of them count, the spool says.
+
+    Attributes:
+        keys: Of the records, in their order, 32 bytes each: equal for equal records (``memo``).
+        reports: (n,), freshly drawn, for those that have none yet.
+        split: Into packed batches, each with an id of its own.
+    """
+
+    keys: tuple[bytes, ...] = field(repr=False)
+    reports: Int64s = field(repr=False)
+    split: Callable[[Int64s], tuple[Unbound, ...]] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Add:
+    """A change: new deltas of one window.
+
+    Attributes:
+        window: Its index.
+        deltas: In the order in which they get their ids.
+        dropped: Records that were left out, to be counted.
+        records_max: The most records that this client may add to one window; None without such a bound.
+        attended: Only where this client's presence in the window stands; else the records are left out, and counted.
+        pending: Of a plan with a secure sum, or of a silo: the deltas get no ids and are never sent. They wait for the
+            window's turn, where this client takes part in the window; else they are left out, as above.
+        charged: Of reports: the window is charged to this device's account, with its first batch. The deltas are
+            batches that have ids of their own, of as many reports as their records.
+        drawn: Of reports that are memoised, in place of deltas.
+    """
+
+    window: int
+    deltas: tuple[Unbound, ...]
+    dropped: int
+    records_max: int | None
+    attended: bool = False
+    pending: bool = False
+    charged: bool = False
+    drawn: Drawn | None = None
+
+    @property
+    def contributed(self) -> int:
+        """What counts towards ``records_max``: the records of all deltas, or reports, unusable ones too."""
+        if self.drawn is not None:
+            return len(self.drawn.keys)
+        return sum(delta.records for delta in self.deltas)
+
+    @property
+    def records(self) -> int:
+        """Usable records. An unusable one sends a report all the same, which tells nothing."""
+        return self.contributed - (self.dropped if self.charged else 0)
+
+
+def packed(addition: Add) -> Add:
+    """The same with its deltas packed but for their ids, so that to bind them takes a transaction no time."""
+    if addition.charged:  # they have their ids
+        return addition
+    deltas = tuple(Unbound(delta.records, partial(renumbered, delta.pack(NO_ID))) for delta in addition.deltas)
+    return replace(addition, deltas=deltas)
+
+
+@dataclass(frozen=True)
+class Attend:
+    """A change: this client takes part in these windows, where its presence in them does not stand already.
+
+    It is bound whatever else the spool holds: its limit on bytes is for records.
+    """
+
+    windows: range
+    pack: Callable[[int, DeltaId], bytes]
+
+
+@dataclass(frozen=True)
+class Submit:
+    """A change: what a silo submits for a window: its bytes, its charge and its window's end, together or not at all.
+
+    Like a presence it is bound whatever else the spool holds.
+
+    Attributes:
+        window: Its index.
+        pack: Its bytes, noised already, under the id that it gets.
+        upto: What it holds of what waits: everything that came before.
+    """
+
+    window: int
+    pack: Callable[[DeltaId], bytes] = field(repr=False)
+    upto: int
+
+
+@dataclass(frozen=True)
+class Remove:
+    """A change: a delta has its definitive answer, counted under this name.
+
+    With a presence that the service has not counted go the deltas of records of its window, unsent: they, too, would
+    show that this client takes part, and whether they do would depend on its records.
+    """
+
+    sequence: int
+    answer: str
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A delta's bytes under its number (``lanes``), for ever."""
+
+    sequence: int
+    data: bytes
+
+
+Change = Add | Attend | Submit | Remove
+#: What was bound; for a removal, what was withdrawn with it, without its bytes.
+Result = tuple[Bound, ...] | HushsumError

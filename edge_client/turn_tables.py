@@ -1,0 +1,85 @@
+"""What is read and written in a spool's tables of turns, each inside a transaction of its caller's."""
+
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from edge_client.changes import OVER, SPENT, TAKES_PART, UNPAID
+from edge_client.errors import NoPartError
+from edge_client.tallies import RECORDS_UNSPENT, SUBMISSIONS_SPENT
+from hushsum.privacy.cohort import ATTEMPTS_MAX
+
+Rows = Callable[..., Iterable[tuple[object, ...]]]
+
+_CLOSED: Final = "window NOT IN (SELECT window FROM attempts WHERE state = ?)"
+#: A query that finds something as long as records of windows that are spent or over wait, and its value.
+CLOSED_WAITS: Final = (f"SELECT 1 FROM pending WHERE {_CLOSED} LIMIT 1", TAKES_PART)  # noqa: S608  the constant above alone
+
+
+def write_spend(
+    window: int, name: bytes, spend: bytes, upto: int, database: sqlite3.Connection, counts: Counter[str]
+) -> None:
+    """Writes a spend, and closes its window; what waits stays, for to erase it takes a time that depends on it.
+
+    Args:
+        window: Its index.
+        name: Of the round that takes the vector, or of the delta that a silo sends.
+        spend: What is charged.
+        upto: What is submitted of what waits: everything that came before.
+        database: In a transaction.
+        counts: To which it adds.
+    """
+    require_part(rows_of(database), window)
+    database.execute(
+        "INSERT INTO rounds (window, round, fate, spend, upto) VALUES (?, ?, NULL, ?, ?)",
+        (window, name, spend, upto),
+    )
+    database.execute("UPDATE attempts SET state = ? WHERE window = ?", (SPENT, window))
+    counts[SUBMISSIONS_SPENT] += 1
+
+
+def require_part(rows: Rows, window: int, attempts: int = 0) -> int:
+    """How many attempts a window has had, where it may be spent and has at least so many left."""
+    row = next(iter(rows("SELECT state, count FROM attempts WHERE window = ?", window)), None)
+    why = {
+        SPENT: "it is spent: what it submits was sent, or was about to be",
+        OVER: "it is over",
+        UNPAID: "this device's account does not pay for it",
+    }
+    state, count = (0, 0) if row is None else map(integer, row)
+    if any(rows("SELECT 1 FROM rounds WHERE window = ?", window)):
+        state = SPENT
+    if state != TAKES_PART:
+        raise NoPartError(window, why.get(state, "this client did not run in it"))
+    if count + attempts > ATTEMPTS_MAX:
+        raise NoPartError(window, f"{count} rounds of it have failed, and no window may have more")
+    return count
+
+
+def rows_of(database: sqlite3.Connection) -> Rows:
+    """What a query finds in a database."""
+    return lambda query, *values: database.execute(query, values)
+
+
+def erase_closed(database: sqlite3.Connection, counts: Counter[str]) -> None:
+    """Erases what waits for windows that are spent or over, and counts the records of it that were not submitted."""
+    query = (
+        "SELECT coalesce(sum(records), 0) FROM pending LEFT JOIN rounds USING (window)"  # noqa: S608  the constant above alone
+        f" WHERE {_CLOSED} AND (upto IS NULL OR number > upto)"
+    )
+    ((records,),) = database.execute(query, (TAKES_PART,))
+    counts[RECORDS_UNSPENT] += records
+    database.execute(f"DELETE FROM pending WHERE {_CLOSED}", (TAKES_PART,))  # noqa: S608  the constant above alone
+
+
+def integer(value: object) -> int:
+    """A number from a table."""
+    assert isinstance(value, int)
+    return value
+
+
+def bytes_of(value: object) -> bytes:
+    """Bytes from a table."""
+    assert isinstance(value, bytes)
+    return value

@@ -1,0 +1,202 @@
+"""From a plan of randomised reports and public guesses to advice: which randomiser, how many buckets, how many rows.
+
+Of n reports an answer has the variance n·Var(z) + n²·C/R (:mod:`hushsum.local.errors`). Var(z) follows from the law of
+the randomiser and from made-up records: of one whose kernel at the query is k it is the mixture of a near record, with
+probability k, and a far one, and k(1 − k) for which of the two its row made of it. C is measured as in other modes, by
+the spread of the rows of a whole sketch of the made-up records (:mod:`hushsum.advice.hashing`).
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+import numpy as np
+
+from hushsum.advice.costs import Allowance
+from hushsum.advice.guesses import Guesses
+from hushsum.advice.hashing import Hashing
+from hushsum.advice.report_values import ReportAdvice, ReportSize
+from hushsum.advice.sizes import row_unit, rows_of
+from hushsum.advice.stand_in import StandIn, stand_in
+from hushsum.errors import PlanError
+from hushsum.local import errors
+from hushsum.plan import Plan
+from hushsum.privacy.shuffling import amplified
+
+_RECORDS_MAX: Final = 4096  # of the stand-in
+_ROWS_MAX: Final = 2**16
+_WIDTHS: Final = tuple(2**k for k in range(1, 14))
+_MANY: Final = 1e12  # records, of which single ones make nothing of the hashing error
+_RANDOMISERS: Final = ("k-rr", "projective")
+_GAIN: Final = 1.01
+_MIB: Final = 2.0**20
+
+
+class ReportForecast:
+    """Predicted errors of plans of reports that differ in ε, rows, buckets and randomiser alone.
+
+    Args:
+        plan: One of them.
+        density: k̄, the mean kernel at a typical query, above 0 and below 1.
+        records: Made-up ones, at most.
+
+    Raises:
+        ValueError: No made-up records have such a density.
+        GuaranteeError: The plan's devices send no reports.
+    """
+
+    def __init__(self, plan: Plan, density: float, records: int = _RECORDS_MAX) -> None:
+        errors.setting(plan)  # refuses other plans
+        whole = _central(plan)
+        self.population: StandIn = stand_in(whole, density, min(records, _RECORDS_MAX))
+        self._hashing = Hashing(whole, self.population)
+        kernels = np.maximum(self.population.kernels, 0.0)
+        self._mean, self._square = float(kernels.mean()), float(np.square(kernels).mean())
+
+    def response(self, plan: Plan, records: int) -> float:
+        """The standard error that reports have each by itself, of so many records (of each class)."""
+        of, classes = errors.setting(plan), max(1, len(plan.classes))
+        if of.square is not None:
+            variance = errors.report_variance(of, near=self._square)
+        else:
+            label = 1 / classes if plan.classes else None
+            variance = errors.report_variance(of, near=self._mean / classes, label=label)
+            variance += (self._mean - self._square) / classes
+        return float(np.sqrt(records * classes * variance))
+
+    def hashing(self, rows: int | None, records: int) -> float:
+        """The standard error that they have in common."""
+        return float(np.sqrt(self._hashing.variance(rows, _MANY)) / _MANY * records)
+
+    def size(self, plan: Plan, records: int, allowance: Allowance) -> ReportSize:
+        """Of one plan."""
+        local, sizes, fields = plan.privacy.local, plan.report_sizes, plan.family.to_fields()
+        assert local is not None, "a plan of reports"
+        assert sizes is not None, "a plan of reports"
+        assert local.randomiser is not None, "a plan of reports"
+        window, buckets = 8.0 * sizes.rows * sizes.outputs, fields.get("buckets")
+        return ReportSize(
+            randomiser=local.randomiser,
+            rows=sizes.rows,
+            buckets=buckets if isinstance(buckets, int) else None,
+            outputs=sizes.outputs,
+            report_bytes=sizes.width,
+            window_bytes=window,
+            hashing=self.hashing(rows_of(plan), records),
+            response=self.response(plan, records),
+            exceeds=("memory_mib",) if window / _MIB > allowance.memory_mib else (),
+        )
+
+
+def advise_reports(
+    plan: Plan, *, records: int, density: float, clients: int | None = None, allowance: Allowance | None = None
+) -> ReportAdvice:
+    """How accurate the answers of a plan of reports may be expected to be, and what would be better.
+
+    Args:
+        plan: Of mode ``local`` and form ``report``. With classes, answers are those of one class, and so are the
+            guesses; the other classes are taken to have as many records.
+        records: See :func:`hushsum.advice.advise`.
+        density: The same.
+        clients: From whom they come; it changes nothing but what is shown.
+        allowance: What a size may cost: of reports, ``memory_mib`` alone.
+
+    Raises:
+        ValueError: A guess is out of range, or contradicts the plan.
+        GuaranteeError: The plan's devices send no reports.
+    """
+    guesses = Guesses.checked(plan, records, density, clients)
+    allowance = allowance or Allowance()
+    forecast = ReportForecast(plan, density, records)
+    local = plan.privacy.local
+    assert local is not None, "a plan of reports"
+    ratio, epsilon = plan.privacy.mechanism.scale, None
+    if local.shuffle_min:
+        most = plan.privacy.records_per_client or 1
+        epsilon = amplified(ratio, local.shuffle_min, plan.privacy.delta, most)
+    own = forecast.size(plan, records, allowance)
+    return ReportAdvice(
+        plan=plan,
+        guesses=guesses,
+        allowance=allowance,
+        own=own,
+        rows=tuple(_ladder(forecast, plan, records, allowance)),
+        widths=_widths(forecast, plan, records, allowance),
+        ratio=ratio,
+        amplified=epsilon,
+        reached_density=forecast.population.density,
+    )
+
+
+def report_plan(
+    plan: Plan, *, rows: int | None = None, buckets: int | None = None, randomiser: str | None = None
+) -> Plan:
+    """The plan of reports with other rows, buckets or randomiser, calibrated anew; itself where nothing changes.
+
+    Raises:
+        PlanError: No plan can have these.
+    """
+    changes = {"rows": rows, "buckets": buckets}
+    if all(change is None for change in (rows, buckets, randomiser)):
+        return plan
+    fields = plan.to_fields()
+    sketch, privacy = (dict(_table(fields, key)) for key in ("sketch", "privacy"))
+    sketch |= {key: value for key, value in changes.items() if value is not None}
+    if randomiser is not None:
+        privacy["local"] = {**_table(privacy, "local"), "randomiser": randomiser}
+    del fields["format"], privacy["mechanism"]
+    return Plan.from_fields({**fields, "sketch": sketch, "privacy": privacy}, plan.parameters)
+
+
+def _central(plan: Plan) -> Plan:
+    """The same sketch in mode ``central``: what hashing is measured with."""
+    fields = {key: value for key, value in plan.to_fields().items() if key in {"name", "record", "sketch"}}
+    return Plan.from_fields({**fields, "privacy": {"epsilon": 1, "total_epsilon": 1}}, plan.parameters)
+
+
+def _ladder(forecast: ReportForecast, plan: Plan, records: int, allowance: Allowance) -> Iterator[ReportSize]:
+    """Rows by powers of two, and the plan's own, up to where more gain nothing or are not allowed."""
+    unit, own = row_unit(plan), rows_of(plan)
+    if unit is None or own is None:
+        yield forecast.size(plan, records, allowance)
+        return
+    steps = {unit << k for k in range(_ROWS_MAX.bit_length()) if unit << k <= _ROWS_MAX}
+    before = None
+    for rows in sorted(steps | {own}):
+        try:
+            size = forecast.size(report_plan(plan, rows=None if rows == own else rows), records, allowance)
+        except PlanError:
+            return
+        yield size
+        settled = before is not None and before.error < _GAIN * size.error and rows in steps
+        if rows >= own and (settled or size.exceeds):
+            return
+        before = size if rows in steps else before
+
+
+def _widths(
+    forecast: ReportForecast, plan: Plan, records: int, allowance: Allowance
+) -> Mapping[str, tuple[ReportSize, ...]]:
+    """For each randomiser of buckets, by powers of two, the plan's own, and the best of k-rr."""
+    own = plan.family.to_fields().get("buckets")
+    if not isinstance(own, int):
+        return {}
+    best = errors.best_width(plan.privacy.mechanism.scale, max(1, len(plan.classes)))
+    found = {}
+    for name in _RANDOMISERS:
+        sizes: list[ReportSize] = []
+        for width in sorted({own, best if name == "k-rr" else own, *_WIDTHS}):
+            try:
+                other = report_plan(plan, buckets=width, randomiser=name)
+            except PlanError:
+                continue
+            sizes.append(forecast.size(other, records, allowance))
+            if sizes[-1].exceeds:
+                break
+        found[name] = tuple(sizes)
+    return found
+
+
+def _table(fields: Mapping[str, object], key: str) -> Mapping[str, object]:
+    table = fields[key]
+    assert isinstance(table, Mapping), "a table of every plan"
+    return table

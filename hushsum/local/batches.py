@@ -1,0 +1,162 @@
+"""A batch of reports: its packed bytes, and how they are counted.
+
+Packed: format version (1 byte), plan id (32), stream (8, big-endian), sequence 0 and window (varints, the window
+zigzag), number of reports n (varint), and n reports of ``width`` bytes each, little-endian, **in ascending order**: a
+batch is a multiset, and tells nothing of the order of its records. It starts as a delta does, and a stream has one.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from hushsum import acceleration
+from hushsum.delta import DeltaHeader, DeltaId, pack_header, read_header
+from hushsum.delta_sizes import ReportSizes
+from hushsum.errors import DeltaError, Reason
+from hushsum.local.layout import Int64, sizes_of
+from hushsum.plan import Plan
+from hushsum.varint import Reader, varint
+
+_WORD: Final = 8  # bytes
+
+
+@dataclass(frozen=True, eq=False)
+class ReportBatch:
+    """Reports of one window. Two are compared by their packed bytes.
+
+    Attributes:
+        plan_id: 32 bytes.
+        window: Its index.
+        id: Of a random stream that has this one batch, and the sequence number 0.
+        reports: (n,) int64, in any order until they are packed.
+    """
+
+    plan_id: bytes
+    window: int
+    id: DeltaId
+    reports: Int64 = field(repr=False)
+
+    def pack(self, plan: Plan) -> bytes:
+        """The bytes that travel, reports in ascending order.
+
+        Raises:
+            ValueError: The sequence number is not 0, or a report is out of range: the device's own mistake.
+            DeltaError: ``empty`` or ``too_many_records``: split what is larger.
+        """
+        sizes = sizes_of(plan)
+        if self.id.sequence != 0:
+            raise ValueError(f"a batch of reports is the only one of its stream, got sequence {self.id.sequence}")
+        _check_number(len(self.reports), plan)
+        ordered = np.sort(self.reports)
+        if int(ordered[0]) < 0 or int(ordered[-1]) >= _limit(sizes):
+            raise ValueError(f"a report out of range, expected 0 to {_limit(sizes) - 1}")
+        octets = ordered.astype("<i8", copy=False).view(np.uint8).reshape(-1, _WORD)[:, : sizes.width]
+        return b"".join([pack_header(self.plan_id, self.id, self.window), varint(len(ordered)), octets.tobytes()])
+
+    def count_into(self, counters: Int64, counts: Int64) -> None:
+        """Adds reports that :func:`unpack` has checked to counters (1, R, outputs) and counts (1,), in place."""
+        _add(self.reports, counters, counts)
+
+
+def unpack(data: bytes, plan: Plan) -> ReportBatch:
+    """The batch of packed bytes, with every check that needs only the plan.
+
+    Raises:
+        DeltaError: ``too_large``, ``malformed``, ``newer_format``, ``wrong_plan``, ``empty``, ``too_many_records`` or
+            ``bucket_out_of_range``; nothing is allocated before its size was checked.
+        GuaranteeError: The plan's devices send no reports.
+    """
+    sizes, (header, n, octets) = sizes_of(plan), _opened(data, plan)
+    if acceleration.enabled():
+        from hushsum.local import batches_fast
+
+        reports, ascends = batches_fast.read(octets, n, sizes.width)
+    else:
+        reports, ascends = _read(octets, n, sizes.width)
+    _check(ascends, int(reports[-1]), sizes)
+    return ReportBatch(header.plan_id, header.window, header.id, reports)
+
+
+def count_packed(data: bytes, plan: Plan, counters: Int64, counts: Int64) -> int:
+    """Counts a packed batch at once, in place, and nothing of one that is refused; gives its number of reports.
+
+    Args:
+        data: Untrusted bytes.
+        plan: Of reports.
+        counters: (1, R, outputs), C-contiguous.
+        counts: (1,): the number of reports.
+
+    Raises:
+        DeltaError: As :func:`unpack`.
+        GuaranteeError: The plan's devices send no reports.
+    """
+    if not acceleration.enabled():
+        batch = unpack(data, plan)
+        batch.count_into(counters, counts)
+        return len(batch.reports)
+    from hushsum.local import batches_fast
+
+    sizes, (_, n, octets) = sizes_of(plan), _opened(data, plan)
+    _check(*batches_fast.look(octets, sizes.width), sizes)
+    assert counters.flags.c_contiguous, "a copy would be counted instead"
+    batches_fast.count(octets, sizes.width, counters.reshape(-1))
+    counts[0] += n
+    return n
+
+
+def _opened(data: bytes, plan: Plan) -> tuple[DeltaHeader, int, bytes]:
+    """The header, the number of reports, and their bytes, of which nothing is known but how many they are."""
+    if len(data) > plan.upload_bytes_max:
+        raise DeltaError(Reason.TOO_LARGE, f"{len(data)} bytes, expected at most {plan.upload_bytes_max}")
+    header = read_header(data)
+    if header.plan_id != plan.id:
+        came, expected = header.plan_id.hex()[:12], plan.hex_id[:12]
+        raise DeltaError(Reason.WRONG_PLAN, f"plan {came}, expected {expected}")
+    if header.id.sequence != 0:
+        raise DeltaError(Reason.MALFORMED, f"sequence number {header.id.sequence}, expected 0: one batch a stream")
+    reader = Reader(data)
+    reader.take(len(pack_header(header.plan_id, header.id, header.window)))  # numbers have one encoding
+    n = reader.varint()
+    _check_number(n, plan)
+    octets = reader.take(n * sizes_of(plan).width)
+    reader.finish()
+    return header, n, octets
+
+
+def _limit(sizes: ReportSizes) -> int:
+    return sizes.rows * sizes.outputs
+
+
+def _check_number(n: int, plan: Plan) -> None:
+    if n == 0:
+        raise DeltaError(Reason.EMPTY, "a batch without reports")
+    if n > plan.delta_records_max:
+        raise DeltaError(
+            Reason.TOO_MANY_RECORDS, f"{n} reports, expected at most {plan.delta_records_max} in one batch"
+        )
+
+
+def _read(octets: bytes, n: int, width: int) -> tuple[Int64, bool]:
+    """(n,) int64, and whether they ascend."""
+    reports = np.zeros(n, "<i8")
+    reports.view(np.uint8).reshape(n, _WORD)[:, :width] = np.frombuffer(octets, np.uint8).reshape(n, width)
+    return reports.astype(np.int64, copy=False), bool(np.all(reports[:-1] <= reports[1:]))
+
+
+def _check(ascends: bool, last: int, sizes: ReportSizes) -> None:  # noqa: FBT001 -- what a loop found, in its order
+    if not ascends:
+        raise DeltaError(Reason.MALFORMED, "reports out of their ascending order")
+    if last >= _limit(sizes):
+        raise DeltaError(Reason.BUCKET_OUT_OF_RANGE, f"report {last}, expected 0 to {_limit(sizes) - 1}")
+
+
+def _add(reports: Int64, counters: Int64, counts: Int64) -> None:
+    assert counters.flags.c_contiguous, "a copy would be counted instead"
+    if acceleration.enabled():
+        from hushsum.local import batches_fast
+
+        batches_fast.add(reports, counters.reshape(-1))
+    else:
+        np.add.at(counters.reshape(-1), reports, 1)
+    counts[0] += len(reports)

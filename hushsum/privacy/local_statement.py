@@ -1,0 +1,108 @@
+"""What mode ``local`` promises, to whom, and what it does not hide, in plain words: parts of a statement."""
+
+import math
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from hushsum.canonical import real_text
+from hushsum.noise.thresholds import exp_upper
+from hushsum.privacy.local_mode import LocalMode
+from hushsum.privacy.mechanism import REPORT_EPSILON_MAX, Mechanism
+from hushsum.privacy.numerals import numeral
+from hushsum.privacy.relation import CLIENT, RECORD, Cost
+
+#: How it is said that a client submits, whatever it has.
+SUBMITTING: Final = (
+    "That a client takes part is not hidden: each submits in every window, with records or without; how many did is "
+    "told with the release, and may decide whether a window is released."
+)
+#: How it is said that reports are seen.
+REPORTING: Final = (
+    "That a report was sent, and how many were, is not hidden: records are protected by their content alone. How many "
+    "came is told exactly, and may decide whether a window is released."
+)
+_NOBODY: Final = "Nobody is trusted with a record, the service included:"
+#: For which neighbours memoised reports keep the promise: of equal records the reports are equal, which shows.
+REPEATED: Final = {
+    RECORD: " that its device has nowhere else, each time that it comes,",
+    CLIENT: " that are equal to each other where the first are",
+}
+_MEMOISED: Final = (
+    "A record that comes again sends the same report again: however often it comes, no more is told of its content. "
+    "Which records of a device are equal is not hidden: whoever compares its reports can see that a record came again, "
+    "or that it changed. A record that differs at all sends a report of its own, and each window is charged in full."
+)
+
+
+def local_text(local: LocalMode, mechanism: Mechanism, noise: str, records: int | None) -> str:
+    """Who randomises what, before anything leaves a device.
+
+    Args:
+        local: The form.
+        mechanism: Of the plan.
+        noise: The mechanism of ``silo``, as a phrase.
+        records: m of unit ``client``; None for unit ``record``.
+    """
+    if not local.reports:
+        return (
+            f"{_NOBODY} each client adds the whole noise to all its counters on its own device, once a window, before "
+            f"anything leaves it ({noise}). Others add theirs: the more clients, the more noise is in the sum."
+        )
+    first = (
+        f"{_NOBODY} each record is randomised on its own device, and leaves it as one report ({mechanism.name}: no "
+        f"report is more than {real_text(mechanism.scale)} times as likely for one record as for another)."
+    )
+    second = "Reports carry no client; whoever has several records in a window is protected for each by itself."
+    if records is not None:
+        second = (
+            f"Reports carry no client: that a client sends at most {records} in a window is ensured by its own device "
+            "alone, and together they have all of epsilon."
+        )
+    return " ".join(part for part in (first, second, _MEMOISED if local.memoise else "") if part)
+
+
+def contributors_text(submissions: int | None, counts: npt.NDArray[np.int64], mechanism: Mechanism) -> str:
+    """Of how many clients or reports a release is, and what that means for its noise.
+
+    Args:
+        submissions: How many clients are in it; None: it is of reports.
+        counts: (classes,) of the release.
+        mechanism: Of the plan.
+    """
+    if submissions is None:
+        reports = int(counts.sum())
+        return f"It is of {reports:,} report{'' if reports == 1 else 's'}, which is exact."
+    clients = f"{submissions:,} client{'' if submissions == 1 else 's'}"
+    each = mechanism.noise().variance
+    variance, deviation = f"{each * submissions:.6g}", f"{math.sqrt(each * submissions):.4g}"
+    return (
+        f"It is the sum of {clients}, each with noise of variance {each:.6g} on every counter: of variance {variance} "
+        f"together, a standard deviation of {deviation} = {math.sqrt(each):.4g} x sqrt({submissions})."
+    )
+
+
+def shuffled_text(cost: Cost | None, shuffle_min: int, records: int | None) -> str:
+    """What a shuffler adds, and on what conditions.
+
+    Args:
+        cost: The amplified (ε, δ); None: nothing is proven.
+        shuffle_min: The least number of reports that it forwards together.
+        records: m of unit ``client``; None for unit ``record``.
+    """
+    came = f"All reports came through a shuffler, in batches of at least {shuffle_min:,}"
+    if cost is None:
+        return f"{came}: too few for a smaller epsilon to be proven at this delta, so that nothing is claimed of it."
+    whose = "one record" if records is None else f"all {records} reports of one client, which compose,"
+    epsilon, delta = numeral(cost.epsilon, up=True), numeral(cost.delta, up=True)
+    by = f"e^{epsilon}"
+    if cost.epsilon <= REPORT_EPSILON_MAX:
+        by = f"{by} = {float(exp_upper(cost.epsilon)):.3g}"
+    return (
+        f"{came}. Against those who see nothing before the shuffler, replacing {whose} changes probabilities by a "
+        f"factor of at most {by}, but for a probability of {delta} (epsilon {epsilon}, delta {delta}; Feldman, "
+        f"McMillan and Talwar 2021). That holds as long as at least {shuffle_min:,} reports of a batch are honest and "
+        "independent of each other, and for one batch: what is sent in several windows adds up. Against everybody "
+        "else, the shuffler's operator included, the first epsilon alone holds."
+    )

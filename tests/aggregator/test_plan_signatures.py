@@ -1,0 +1,111 @@
+"""The signature of a plan: read beside its file, kept beside its bytes, and shown with it."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from aggregator.catalogue import Catalogue
+from aggregator.errors import ConfigError, StoreError
+from aggregator.plan_source import plan_of, signature_of
+from aggregator.ports import Store
+from aggregator.store.on_sqlite import memory_store, open_sqlite_store
+from hushsum.errors import PlanError
+from hushsum.signatures import SigningKey
+from hushsum.signed_plan import SignedPlan, signature_file
+from simulator.backends.postgres import Postgres
+from tests.aggregator.reports import silo_plan
+from tests.aggregator.stores import PLAN, postgres_store
+from tests.doubles import ManualRuntime, MemoryStore
+
+KEY, OTHER = SigningKey(b"k" * 32), SigningKey(b"o" * 32)
+SIGNED = SignedPlan.sign(PLAN.bundle, KEY, "planner")
+
+
+@pytest.fixture(scope="module")
+def postgres_dsn(postgres: Postgres) -> str:
+    return postgres.fresh_database()
+
+
+@pytest.fixture(params=["double", "memory", "sqlite", "postgresql"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
+    opened: Store
+    match request.param:
+        case "double":
+            opened = MemoryStore()
+        case "memory":
+            opened = memory_store(ManualRuntime())
+        case "sqlite":
+            opened = await open_sqlite_store(tmp_path / "store.db", ManualRuntime())
+        case _:
+            opened = await postgres_store(request.getfixturevalue("postgres_dsn"))
+    yield opened
+    await opened.close()
+
+
+async def test_a_kept_signature_is_given_back_with_its_plan(store: Store) -> None:
+    await store.register(PLAN, 1, 0)
+    assert await store.signed_plan(PLAN.id) is None
+    assert await Catalogue(PLAN, store).signed_plan() is None
+    await store.keep_plan_signature(SIGNED)
+    await store.keep_plan_signature(SIGNED)
+    assert await store.signed_plan(PLAN.id) == SIGNED
+    shown = await Catalogue(PLAN, store).signed_plan()
+    assert shown is not None
+    assert shown.verify([KEY.verify_key]) == KEY.verify_key
+    again = SignedPlan.sign(PLAN.bundle, OTHER, "another-planner")
+    await store.keep_plan_signature(again)
+    assert await store.signed_plan(PLAN.id) == again
+
+
+async def test_a_signature_of_a_plan_that_is_not_registered_is_not_kept(store: Store) -> None:
+    await store.register(PLAN, 1, 0)
+    with pytest.raises(StoreError, match="not registered"):
+        await store.keep_plan_signature(SignedPlan.sign(silo_plan().bundle, KEY, "planner"))
+    assert await store.signed_plan(PLAN.id) is None
+
+
+async def test_a_signature_outlives_the_process(tmp_path: Path) -> None:
+    first = await open_sqlite_store(tmp_path / "store.db", ManualRuntime())
+    await first.register(PLAN, 1, 0)
+    await first.keep_plan_signature(SIGNED)
+    await first.close()
+    again = await open_sqlite_store(tmp_path / "store.db", ManualRuntime())
+    assert await again.signed_plan(PLAN.id) == SIGNED
+    await again.close()
+
+
+# --------------------------------------------------------------------------------------------------------- its file
+
+
+@pytest.fixture
+def plan_file(tmp_path: Path) -> Path:
+    path = tmp_path / "plan.json"
+    path.write_bytes(PLAN.bundle)
+    return path
+
+
+async def test_a_plan_without_a_signature_beside_it_has_none(plan_file: Path) -> None:
+    assert await plan_of(plan_file, MemoryStore()) == PLAN
+    assert signature_of(plan_file, PLAN) is None
+
+
+async def test_the_signature_beside_a_plan_is_read(plan_file: Path) -> None:
+    signature_file(plan_file).write_bytes(SIGNED.to_bytes())
+    assert await plan_of(plan_file, MemoryStore()) == PLAN
+    assert signature_of(plan_file, PLAN) == SIGNED
+
+
+@pytest.mark.parametrize("data", (SignedPlan.sign(silo_plan().bundle, KEY, "planner").to_bytes(), b"", b"junk"))
+async def test_a_plan_beside_which_lies_another_plans_signature_or_none_at_all_is_refused(
+    plan_file: Path, data: bytes
+) -> None:
+    signature_file(plan_file).write_bytes(data)
+    with pytest.raises(PlanError, match=r"plan\.json\.sig"):
+        await plan_of(plan_file, MemoryStore())
+
+
+async def test_a_signature_that_cannot_be_read_is_named(plan_file: Path) -> None:
+    signature_file(plan_file).mkdir()
+    with pytest.raises(ConfigError, match=r"plan\.json\.sig cannot be read"):
+        await plan_of(plan_file, MemoryStore())

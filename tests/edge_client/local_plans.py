@@ -1,0 +1,69 @@
+"""Plans of local mode whose devices keep little, and a spool's parts under them."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from edge_client.batches import split
+from edge_client.books import Books
+from edge_client.changes import Bound, Result
+from edge_client.reports import Randomising
+from edge_client.spool import Spool
+from hushsum import Plan
+from hushsum.entropy import OsEntropy
+from tests.edge_client.spools import opened
+from tests.plans import classed_plan, small_plan
+
+WINDOW: Mapping[str, object] = {"length": "1h", "lateness": "20m"}
+
+
+def silo_plan(**privacy: object) -> Plan:
+    """A small plan of silos."""
+    return small_plan(
+        privacy={"mode": "local", "local": {"form": "silo"}, **privacy},
+        sketch={"rows": 4, "buckets": 16},
+        window=WINDOW,
+    )
+
+
+def report_plan(*classes: str, memoise: bool = False, **privacy: object) -> Plan:
+    """A small plan of reports; with classes where they are named."""
+    made = classed_plan if classes else small_plan
+    return made(
+        *classes,
+        privacy={"mode": "local", "local": {"memoise": memoise}, **privacy},
+        sketch={"rows": 4000, "buckets": 64},
+        window=WINDOW,
+    )
+
+
+class ReportSpool:
+    """A spool of reports, as a client opens it; ``anew`` as after a kill."""
+
+    def __init__(self, path: Path, plan: Plan, bytes_max: int = 2**30) -> None:
+        self.path, self.plan, self.bytes_max = path, plan, bytes_max
+        self.spool: Spool
+        self.books: Books
+        self.open()
+
+    def open(self) -> None:
+        self.spool = opened(self.path, bytes_max=self.bytes_max)
+        self.spool.keep_rounds()
+        self.books = self.spool.keep_books(self.plan)
+        local = self.plan.privacy.local
+        assert local is not None
+        self.secret = self.spool.keep_memo(OsEntropy()) if local.memoise else None
+        self.randomising = Randomising(self.plan, self.secret)
+
+    def anew(self) -> None:
+        self.spool.close()
+        self.open()
+
+    def result(self, records: object, window: int = 7, labels: object = None) -> Result:
+        batch = split(self.plan, records, window, labels, self.randomising)
+        (result,) = self.spool.commit([batch.addition])
+        return result
+
+    def add(self, records: object, window: int = 7, labels: object = None) -> tuple[Bound, ...]:
+        result = self.result(records, window, labels)
+        assert isinstance(result, tuple), result
+        return result
