@@ -72,8 +72,9 @@ class Config(pydantic.BaseModel):
         sessions_max: Open sessions.
         pending_entries_max: Unanswered deltas of all sessions.
         pending_bytes_max: Their bytes.
-        client_rate: Anonymous reports a second that one client may send,
-        client_burst: and so many that it may be ahead of that: then it is asked to wait. It is all that limits a liar.
+        client_rate: Anonymous reports a second that one declared name may send; a batch costs 64 of them at least,
+        client_burst: and so many that it may be ahead of that: then it is asked to wait. It holds mistakes, and nobody
+            who lies: names are declared, and a liar takes another one until tokens exist.
         group_entries_max: Entries of one group commit.
         group_bytes_max: Their bytes.
         checkpoint_entries: The fold checkpoints after that many entries,

@@ -25,23 +25,14 @@ from aggregator.metrics import Metrics
 from aggregator.openings import Openings
 from aggregator.paying import Paying
 from aggregator.ports import Appended, Runtime
-from aggregator.refusals import (
-    FAILED,
-    NOT_YET,
-    RETRY_AFTER_MS,
-    RefusedError,
-    of_fold,
-    refused,
-    unavailable,
-    wrong_plan,
-)
+from aggregator.refusals import FAILED, NOT_YET, RefusedError, of_fold, overloaded, refused, unavailable, wrong_plan
 from aggregator.settling import OVER, STATUSES, Settling
 from aggregator.submissions import ClientDeltas, Submissions
 from aggregator.windows import WindowState
 from hushsum.delta import digest
 from hushsum.errors import DeltaError
 from hushsum.plan import Plan
-from hushsum_proto.answers import Answer, Refusal, ServiceReason, Status
+from hushsum_proto.answers import Answer, Refusal, Status
 from hushsum_proto.messages import Authenticity
 
 _journal = journal("gateway")
@@ -97,6 +88,7 @@ class Gateway:
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
         self._settling = Settling(plan, folds, runtime)
+        self._forget_charges: Callable[[], None] = (lambda: None) if charges is None else charges.forget
         self._paying = None if charges is None else Paying(charges, openings, self._settling, runtime)
 
     @property
@@ -116,7 +108,7 @@ class Gateway:
         """Looks at one delta and sends it on its way.
 
         Args:
-            client_id: From the authenticator.
+            client_id: As the authenticator has it.
             plan_id: As the envelope names it.
             data: The packed delta.
             shuffled: Who says to have shuffled it.
@@ -175,7 +167,11 @@ class Gateway:
         """
         if self._stopping:
             raise RefusedError(refusals.shutting_down())
-        self._openings.check_store()
+        try:
+            self._openings.check_store()
+        except RefusedError:
+            self._forget_charges()
+            raise
 
     def _look(self) -> None:
         """Begins with all that came."""
@@ -199,12 +195,13 @@ class Gateway:
         try:
             self.check_running()
             # From here on nobody knows who sent it, where the plan's reports are anonymous.
-            sender = self._submissions.sender(arrived.client_id, data, arrived.shuffled)
+            sender = self._submissions.sender(arrived.client_id, arrived.plan_id, data, arrived.shuffled)
             seen = self._checked(arrived.plan_id, data, seen)
-            partition = self._submissions.partition(sender, seen.id, self._commits.partitions)
-            sent = Sent(Key(sender, seen.id), partition, seen.window, digest(data), data)
+            partition = self._submissions.partition(sender.name, seen.id, self._commits.partitions)
+            sent = Sent(Key(sender.name, seen.id), partition, seen.window, digest(data), data)
             flight = self._flights.find(sent)
             if flight is not None:
+                sender.is_resend()
                 return flight
             records = self._inspection.records(data) if seen.records is None else seen.records
             self._submissions.check_records(records)
@@ -213,12 +210,23 @@ class Gateway:
             return refused(id_in(data), Refusal.of(error.reason, error.detail))
         except RefusedError as error:
             return refused(id_in(data), error.refusal)
+        found = self._taken(sent, glance)
+        if sender.give_back is not None:
+            sender.answered(found) if isinstance(found, Answer) else found.tell(sender.answered)
+        return found
+
+    def _taken(self, sent: Sent, glance: RememberedKind | None) -> Answer | Flight:
         if glance is RememberedKind.OUT_OF_REACH:
             # The fold would drop it, whatever it holds: an acknowledgement would promise what never comes.
-            return Answer(seen.id, Status.UNKNOWN)
-        if self._openings.state(sent.window) not in OVER:
-            return self._send(sent, here=glance is not None)
-        return self._ask(sent) if glance is None else Answer(seen.id, STATUSES[glance])
+            return Answer(sent.key.id, Status.UNKNOWN)
+        is_over = self._openings.state(sent.window) in OVER
+        if is_over and glance is not None:
+            return Answer(sent.key.id, STATUSES[glance])
+        if self.waiting >= self._pending_entries_max:
+            detail = f"at most {self._pending_entries_max} deltas may wait for the log or the fold"
+            return refused(sent.key.id, overloaded(detail).refusal)
+        flight = Flight(sent, here=glance is not None)
+        return self._ask(flight) if is_over else self._send(sent, flight)
 
     def _checked(self, plan_id: bytes, data: bytes, seen: Seen | None) -> Seen:
         """What is seen of a delta of this plan, no larger than one can be, whose window takes deltas or did."""
@@ -240,10 +248,7 @@ class Gateway:
         self._submissions.check(glance, seen, records)
         return glance.kind
 
-    def _send(self, sent: Sent, *, here: bool) -> Answer | Flight:
-        if (overload := self._overload(sent)) is not None:
-            return overload
-        flight = Flight(sent, here=here)
+    def _send(self, sent: Sent, flight: Flight) -> Answer | Flight:
         entry = self._submissions.entry(sent, self._runtime.now_ms())
         appended = Appended(sent.partition, sent.window, entry)
         if self._paying is not None and not self._paying.has_paid(sent.window):
@@ -262,20 +267,11 @@ class Gateway:
             answer = refused(flight.key.id, refusal)
         self._flights.answered(flight, answer, appended=False)
 
-    def _ask(self, sent: Sent) -> Answer | Flight:
+    def _ask(self, flight: Flight) -> Flight:
         """The answer for a window that every fold has closed, from a fold that is not here: nothing is appended."""
-        if (overload := self._overload(sent)) is not None:
-            return overload
-        flight = Flight(sent, here=False)
         self._flights.take_off(flight)
         self._spawn(self._settle(flight, None), "settle")
         return flight
-
-    def _overload(self, sent: Sent) -> Answer | None:
-        if self.waiting < self._pending_entries_max:
-            return None
-        detail = f"at most {self._pending_entries_max} deltas may wait for the log or the fold"
-        return refused(sent.key.id, Refusal.of(ServiceReason.OVERLOADED, detail, RETRY_AFTER_MS))
 
     def _committed(self, flight: Flight, committed: Committed | Refusal) -> None:
         if isinstance(committed, Refusal):
@@ -286,6 +282,7 @@ class Gateway:
         if committed.state is WindowState.OPEN:
             self._flights.answered(flight, Answer(flight.key.id, Status.ACKNOWLEDGED))
         elif committed.state is None:  # the store went back to an older moment
+            self._forget_charges()
             self._flights.answered(flight, unavailable(flight.key.id, NOT_YET))
         else:
             self._spawn(self._settle(flight, committed.position), "settle")

@@ -34,6 +34,8 @@ class Paying:
 
     def has_paid(self, window: int) -> bool:
         """Whether it is known to be paid for: then what comes for it may be appended at once."""
+        if self._openings.state(window) is None:  # a store that went back has lost it, and with it the charge
+            self._charges.forget()
         return self._charges.has_paid(window)
 
     async def answer(self, flight: Flight) -> Answer | None:

@@ -1,14 +1,16 @@
 """What a gateway makes of what is sent, by the mode of its plan: a client's delta, or reports that are nobody's.
 
 What the anonymity of reports costs: nobody can say who sent a batch, so a client's contribution bound is kept by its
-own device alone, and a client that lies is limited by its rate alone (:mod:`aggregator.rate_limits`). What remains to
-be seen: positions in the log tell roughly in which order groups of entries were committed, and an entry that was alone
-in its group has nobody to be mistaken for (:mod:`aggregator.commits`). Whoever reads this process's memory or the
-network sees who sends; a shuffler (``shuffle_min``) keeps even that from the aggregator.
+own device alone, and a declared name is limited by its rate alone (:mod:`aggregator.rate_limits`): a liar takes another
+name until tokens exist. What remains to be seen: positions in the log tell roughly in which order groups of entries
+were committed, and an entry that was alone in its group has nobody to be mistaken for (:mod:`aggregator.commits`).
+Whoever reads this process's memory or the network sees who sends; a shuffler (``shuffle_min``) keeps even that from the
+aggregator.
 """
 
-from functools import lru_cache
-from typing import Final, Protocol
+from collections.abc import Callable
+from functools import lru_cache, partial
+from typing import Final, NamedTuple, Protocol
 
 from aggregator.flights import Sent
 from aggregator.fold.sums import NOBODY
@@ -16,15 +18,15 @@ from aggregator.fold.verdicts import RememberedKind
 from aggregator.fold_view import Glance
 from aggregator.inspection import Seen
 from aggregator.ports import Runtime
-from aggregator.rate_limits import RateLimits
-from aggregator.refusals import RefusedError, of_fold, rate_limited
+from aggregator.rate_limits import BATCH_COST_MIN, RateLimits
+from aggregator.refusals import RefusedError, of_fold, rate_limited, wrong_plan
 from hushsum.delta import DeltaId
 from hushsum.directory import Directory, Role
 from hushsum.errors import Reason
 from hushsum.labels import SHUFFLED
 from hushsum.plan import Plan
 from hushsum.signatures import ED25519
-from hushsum_proto.answers import Refusal
+from hushsum_proto.answers import Answer, Refusal, ServiceReason
 from hushsum_proto.convert import entry_to_bytes
 from hushsum_proto.entries import DeltaEntry, ReportsEntry, partition_of, partition_of_sum
 from hushsum_proto.messages import Authenticity
@@ -33,17 +35,47 @@ _BEFORE_WINDOW: Final = 42  # bytes of a batch: format, plan, stream, a sequence
 _VARINT_BYTES_MAX: Final = 10
 _GOES_ON: Final = 0x80  # of a byte of a varint that is not its last
 
+# What refuses a batch that its sender could not have sent better, and keeps nothing of it.
+_NOT_ITS_SENDERS: Final = frozenset(
+    {ServiceReason.OVERLOADED, ServiceReason.UNAVAILABLE, ServiceReason.BUDGET, ServiceReason.SHUTTING_DOWN}
+)
+
 _partition_of = lru_cache(maxsize=1024)(partition_of)  # a session sends many deltas under one id
+
+
+class Sender(NamedTuple):
+    """Under whose name something goes on, and what it cost the one who sent it.
+
+    Attributes:
+        name: A client's id, or nobody's.
+        give_back: Gives its sender back what it cost; None where it cost nothing. It lives no longer than the answer
+            is waited for.
+    """
+
+    name: str
+    give_back: Callable[[], None] | None = None
+
+    def is_resend(self) -> None:
+        """The same is on its way already: that was paid for."""
+        if self.give_back is not None:
+            self.give_back()
+
+    def answered(self, answer: Answer) -> None:
+        """Gives back what is refused for the service's own reasons."""
+        refusal = answer.refusal
+        if self.give_back is not None and refusal is not None and refusal.reason in _NOT_ITS_SENDERS:
+            self.give_back()
 
 
 class Submissions(Protocol):
     """What is sent to one plan's gateway."""
 
-    def sender(self, client_id: str, data: bytes, shuffled: Authenticity | None) -> str:
+    def sender(self, client_id: str, plan_id: bytes, data: bytes, shuffled: Authenticity | None) -> Sender:
         """Under whose name it goes on.
 
         Args:
-            client_id: Who sent it, from the authenticator.
+            client_id: Who sent it, as its authenticator has it: a declared name until tokens exist.
+            plan_id: As the envelope names it.
             data: As it came; nothing of it was looked at.
             shuffled: Who says to have shuffled it.
 
@@ -84,12 +116,12 @@ class ClientDeltas:
         self._bound = plan.privacy.records_per_client if plan.privacy.local is None else None
         self._once = plan.privacy.local is not None
 
-    def sender(self, client_id: str, data: bytes, shuffled: Authenticity | None) -> str:
+    def sender(self, client_id: str, plan_id: bytes, data: bytes, shuffled: Authenticity | None) -> Sender:
         """Its client."""
-        del data
+        del plan_id, data
         if shuffled is not None:
             raise _signed_for_nothing()
-        return client_id
+        return Sender(client_id)
 
     def partition(self, sender: str, id: DeltaId, partitions: int) -> int:
         """That of its client."""
@@ -116,7 +148,8 @@ class ClientDeltas:
 class AnonymousReports:
     """Batches of reports. Their sender's rate is looked at, or the signature of their shuffler; then it is forgotten.
 
-    Nothing after :meth:`sender` knows a client, an address or a time: the entry's is its window's start.
+    Nothing after :meth:`sender` knows a client, an address or a time: the entry's is its window's start. While an
+    answer is waited for, memory alone knows whose rate a refusal of the service's own is given back to.
 
     Args:
         plan: What is collected.
@@ -130,6 +163,7 @@ class AnonymousReports:
         assert local is not None, "a plan of reports"
         assert sizes is not None, "a plan of reports"
         assert (shufflers is None) == (not local.shuffle_min), "checked at the start"
+        self._plan = plan
         self._window = plan.window
         self._width = sizes.width
         self._least = local.shuffle_min
@@ -137,18 +171,21 @@ class AnonymousReports:
         self._shufflers = shufflers
         self._runtime = runtime
 
-    def sender(self, client_id: str, data: bytes, shuffled: Authenticity | None) -> str:
+    def sender(self, client_id: str, plan_id: bytes, data: bytes, shuffled: Authenticity | None) -> Sender:
         """Nobody."""
+        self._check_envelope(plan_id, data)
         if self._shufflers is not None:
             _check_shuffled(self._shufflers, data, shuffled)
         elif shuffled is not None:
             raise _signed_for_nothing()
         else:
             # Before its bytes are looked at: that costs the more, the more there are, whether they are good or not.
-            wait_ms = self._limits.wait_ms(client_id, self._reports(data), self._runtime.monotonic())
+            cost = max(BATCH_COST_MIN, self._reports(data))
+            wait_ms = self._limits.wait_ms(client_id, cost, self._runtime.monotonic())
             if wait_ms != 0:
                 raise RefusedError(rate_limited(wait_ms))
-        return NOBODY
+            return Sender(NOBODY, partial(self._limits.give_back, client_id, cost))
+        return Sender(NOBODY)
 
     def partition(self, sender: str, id: DeltaId, partitions: int) -> int:
         """That of its stream, which was drawn for it alone."""
@@ -169,6 +206,14 @@ class AnonymousReports:
         del now_ms
         start_ms = self._window.start_ms(sent.window)
         return entry_to_bytes(ReportsEntry(sent.data, self._shufflers is not None, start_ms))
+
+    def _check_envelope(self, plan_id: bytes, data: bytes) -> None:
+        """Refuses what no batch of this plan can be, which costs nothing to see and so costs its sender nothing."""
+        if len(data) > self._plan.upload_bytes_max:
+            detail = f"{len(data)} bytes, expected at most {self._plan.upload_bytes_max}"
+            raise RefusedError(Refusal.of(Reason.TOO_LARGE, detail))
+        if plan_id != self._plan.id:
+            raise RefusedError(wrong_plan(plan_id, self._plan))
 
     def _reports(self, data: bytes) -> int:
         """How many reports so many bytes hold, unread: at least 1; of a batch at most two more than there are."""

@@ -49,9 +49,10 @@ class EdgeClient:
     In local mode nobody is trusted with what leaves the device. With the form ``silo`` that is one noised sum a window
     in which it runs, soon after the window's end, records or none; until then the records wait in the spool
     (:mod:`edge_client.silo.submitter`). With the form ``report`` it is one randomised report for each record, at once,
-    in batches that carry nothing of this client (:mod:`edge_client.reports`), and the spool keeps reports alone. Either
-    way a window is charged to this device's own account in the transaction that fixes what is sent; that is sent again
-    in the same bytes, and never drawn anew, whatever the service says.
+    in batches that carry nothing of this client (:mod:`edge_client.reports`), and the spool keeps reports alone. With
+    ``memoise`` it keeps keyed digests of records, too, and their key: whoever has the file can guess what they are.
+    Either way a window is charged to this device's own account in the transaction that fixes what is sent; that is sent
+    again in the same bytes, and never drawn anew, whatever the service says.
 
     Args:
         target: ``host:port`` of the service.
@@ -208,7 +209,7 @@ class EdgeClient:
             RecordError: The array cannot be used at all.
             ContributionError: Unit ``client``: more records than are left to this client in the window.
             AccountError: Of reports: this device's own account does not pay for the window.
-            EventTimeError: The time is neither whole milliseconds nor an aware datetime.
+            EventTimeError: The time is no whole milliseconds and no aware datetime; of memoised reports: too long ago.
             SpoolError: The spool cannot be written, or is full.
             SessionRefusedError: The service has ended the session for good.
         """
@@ -220,8 +221,7 @@ class EdgeClient:
         window = parts.plan.window.index_at(now_ms)
         batch = await self._runtime.computing(_hashed, parts, mine, window, given)
         if batch.dropped:
-            what = f"{batch.dropped} unusable records were left out, {batch.addition.records} were added"
-            warnings.warn(what, DroppedRecordsWarning, stacklevel=2)
+            warnings.warn(_dropped(batch), DroppedRecordsWarning, stacklevel=2)
         if not (batch.dropped or batch.addition.contributed):
             return
         self._working()  # it may have ended in the meantime
@@ -289,6 +289,11 @@ class EdgeClient:
 def _hashed(parts: Assembly, records: Any, window: int, labels: object) -> Batch:
     batch = split(parts.plan, records, window, labels, parts.randomising)
     return replace(batch, addition=packed(batch.addition))
+
+
+def _dropped(batch: Batch) -> str:
+    what = "send a report each that is uniformly random" if batch.addition.charged else "were left out"
+    return f"{batch.dropped} unusable records {what}, {batch.addition.records} were added"
 
 
 def _not_running() -> ClientStateError:

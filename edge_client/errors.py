@@ -24,7 +24,7 @@ HushsumError
 
 UserWarning
 └── EdgeWarning
-    ├── DroppedRecordsWarning        records with NaN or infinity were left out
+    ├── DroppedRecordsWarning        records that cannot be used were left out, or have sent random reports
     ├── AbsentWarning                records of a window were left out in which this client does not take part
     ├── ClockWarning                 this device's clock and the service's are far apart
     └── RefusalWarning               a client was closed while refusals had been told to nobody
@@ -49,7 +49,7 @@ class ClientStateError(EdgeError):
 
 
 class EventTimeError(EdgeError):
-    """An event time that is neither whole milliseconds nor an aware datetime."""
+    """An event time that is neither whole milliseconds nor an aware datetime, or of a window that is too long ago."""
 
 
 class PolicyError(EdgeError):
@@ -159,7 +159,10 @@ class EdgeWarning(UserWarning):
 
 
 class DroppedRecordsWarning(EdgeWarning):
-    """Records with NaN or infinity were left out, each alone."""
+    """Records that cannot be used (NaN, infinity, an unknown label) were left out, each alone.
+
+    Under a plan of reports each has sent one that is uniformly random, as its text says.
+    """
 
 
 class AbsentWarning(EdgeWarning):

@@ -43,7 +43,8 @@ class Met:
 async def meet(spool: Spool, policy: Policy, transport: Transport, waits: Waits) -> Met:
     """The plan that the spool belongs to, or else that the service collects; the policy allows it, and it is kept.
 
-    Where the policy wants a signature and the spool has none, as one that is older has, the plan is fetched once more.
+    Where the policy wants a signature that the spool has not, since it is older or the planner's key is new, the plan
+    is fetched once more.
 
     Raises:
         PolicyError: The policy does not allow the plan; nothing was kept.
@@ -62,13 +63,26 @@ async def meet(spool: Spool, policy: Policy, transport: Transport, waits: Waits)
         await blocking(spool.keep_plan, plan.bundle, None if reply.signed is None else reply.signed.to_bytes())
         return Met(plan, reply.signed, first=True)
     signed = await blocking(_stored_signature, spool, stored)
-    fetched = signed is None and policy.signed_by is not None
-    if fetched:
-        signed = (await fetch_plan(transport, waits, stored.id)).signed
-    policy.check(stored, signed)
-    if fetched and signed is not None:
-        await blocking(spool.keep_signature, signed.to_bytes())
+    if not _accepted(policy, signed):
+        signed = await _fetch_signature(stored, signed, transport, waits)
+        policy.check(stored, signed)
+        if signed is not None:
+            await blocking(spool.keep_signature, signed.to_bytes())
+    else:
+        policy.check(stored, signed)
     return Met(stored, signed, first=False)
+
+
+async def _fetch_signature(
+    plan: Plan, stored: SignedPlan | None, transport: Transport, waits: Waits
+) -> SignedPlan | None:
+    """The signature that the service has by now; where nobody answers, or it has none, the stored one."""
+    try:
+        return (await fetch_plan(transport, waits, plan.id)).signed or stored
+    except UnreachableError:
+        if stored is None:
+            raise
+        return stored
 
 
 async def fetch_plan(transport: Transport, waits: Waits, expected: bytes = b"") -> PlanReply:
@@ -126,6 +140,17 @@ def _stored_signature(spool: Spool, plan: Plan) -> SignedPlan | None:
         return None if data is None else SignedPlan.from_bytes(plan.bundle, data)
     except PlanError as error:
         raise SpoolError(f"spool: it holds a signature that this version cannot read: {error}") from error
+
+
+def _accepted(policy: Policy, signed: SignedPlan | None) -> bool:
+    """Whether it is by a key that the policy names, where it names any."""
+    if policy.signed_by is None:
+        return True
+    assert isinstance(policy.signed_by, tuple), "normalised by its constructor"
+    try:
+        return signed is not None and signed.verify(policy.signed_by) in policy.signed_by
+    except PlanError:
+        return False
 
 
 def stored_plan(spool: Spool) -> Plan | None:

@@ -6,6 +6,11 @@ else two equal reports of a window would tell that their records are equal, whic
 
 What that promises beyond one window: whoever sees many windows learns no more of a record that stays than from one
 report. That it stays, or goes, is visible; and what comes back is known again.
+
+How often each record came is kept for the 1,024 newest windows that were added to. What comes for an older one is
+refused: its numbers of comings would start again, and its reports be sent a second time in one window.
+
+Whoever has the spool's file has the keyed digests of its records and their key, and can try records until one fits.
 """
 
 import hmac
@@ -18,6 +23,7 @@ import numpy as np
 
 from edge_client.attendance import Rows
 from edge_client.changes import Drawn, Unbound
+from edge_client.errors import EventTimeError
 from edge_client.record_bytes import own_bytes, rows_bytes
 from hushsum.collection import label_list
 from hushsum.labels import MEMO
@@ -34,11 +40,14 @@ TABLES: Final = (
         "CREATE TABLE IF NOT EXISTS memo_windows (window INTEGER NOT NULL, record BLOB NOT NULL,"
         " comings INTEGER NOT NULL, PRIMARY KEY (window, record)) WITHOUT ROWID"
     ),
+    # The windows of that table, which has too many rows to be asked for them.
+    "CREATE TABLE IF NOT EXISTS memo_kept (window INTEGER PRIMARY KEY)",
     "CREATE TABLE IF NOT EXISTS memo_key (only INTEGER PRIMARY KEY CHECK (only = 1), secret BLOB NOT NULL)",
 )
 #: What one memoised report counts for in a spool's limit on bytes.
 REPORT_BYTES: Final = 128
-_WINDOWS_KEPT: Final = 1024  # before the newest that was added to: how often a record came there is known
+#: Windows in which it is known how often a record came: the newest of those that were added to.
+WINDOWS_KEPT: Final = 1024
 
 
 def keys_of(plan: Plan, records: Any, labels: object, secret: bytes) -> tuple[bytes, ...]:
@@ -101,9 +110,15 @@ class Memo:
         self._find = rows
         self._reports: dict[tuple[bytes, int], int] = {}
         self._comings: dict[tuple[int, bytes], int] = {}
+        self._windows: set[int] | None = None  # that are kept; read once they are asked for
 
     def recall(self, window: int, drawn: Drawn) -> Recalled:
-        """The reports that count: those that are kept, and where there is none the one that was drawn."""
+        """The reports that count: those that are kept, and where there is none the one that was drawn.
+
+        Raises:
+            EventTimeError: What had come in this window before is forgotten, or would be.
+        """
+        self._check(window)
         comings: Counter[bytes] = Counter()
         fresh = []
         reports = np.array(drawn.reports, dtype=np.int64)
@@ -123,6 +138,7 @@ class Memo:
         """Notes what an add has brought, once it is sure that it is taken."""
         self._reports.update({(record, coming): report for record, coming, report in recalled.fresh})
         self._comings.update({(window, record): comings for record, comings in recalled.comings.items()})
+        self._kept().add(window)
 
     def write(self, database: sqlite3.Connection) -> None:
         """Writes what was noted; the caller holds a transaction."""
@@ -136,8 +152,26 @@ class Memo:
             " ON CONFLICT (window, record) DO UPDATE SET comings = excluded.comings",
             [(window, record, comings) for (window, record), comings in self._comings.items()],
         )
-        newest = max(window for window, _ in self._comings)
-        database.execute("DELETE FROM memo_windows WHERE window < ?", (newest - _WINDOWS_KEPT,))
+        kept = sorted(self._kept())[-WINDOWS_KEPT:]
+        database.executemany("INSERT OR IGNORE INTO memo_kept (window) VALUES (?)", [(window,) for window in kept])
+        database.execute("DELETE FROM memo_kept WHERE window < ?", kept[:1])
+        database.execute("DELETE FROM memo_windows WHERE window < ?", kept[:1])
+
+    def _kept(self) -> set[int]:
+        if self._windows is None:
+            self._windows = {int(window) for (window,) in self._find("SELECT window FROM memo_kept", ())}
+        return self._windows
+
+    def _check(self, window: int) -> None:
+        kept = self._kept()
+        if window in kept or len(kept) < WINDOWS_KEPT:
+            return
+        oldest = sorted(kept)[-WINDOWS_KEPT]
+        if window < oldest:
+            raise EventTimeError(
+                f"window {window}: got records of it, expected of {oldest} or later: {WINDOWS_KEPT:,} later ones were "
+                "added to, and which reports it has sent is not known any more; nothing of this batch was taken"
+            )
 
     def _come(self, window: int, record: bytes) -> int:
         noted = self._comings.get((window, record))

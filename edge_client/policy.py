@@ -22,7 +22,11 @@ from hushsum.signatures import VerifyKey
 from hushsum.signed_plan import SignedPlan
 
 _DELTA: Final = "a number from 0 to below 1"
+_SHARE: Final = "a number from 0 to 1"
 _POSITIVE: Final = "a number above 0"
+#: The δ of a total that a device takes unless told otherwise, once it limits its ε.
+TOTAL_DELTA: Final = Fraction(1, 10**4)
+
 _Number = float | Fraction | Decimal | str
 _Signers = VerifyKey | Iterable[VerifyKey] | str | PathLike[str]
 
@@ -40,10 +44,11 @@ _ASKED: Final = {
 
 @dataclass(frozen=True)
 class Policy:
-    """The rules of one device. A rule that is None allows everything; the mechanism is verified always.
+    """The rules of one device. A rule that is None allows everything, but ``max_total_delta``, which has a default then.
 
-    Numbers are exact: a float means its shortest text, and a text may be such as ``"0.5"`` or ``"1/3"``. No rule counts
-    on a shuffler: the ε of a plan is the one that holds against whoever sees what a device sends.
+    The mechanism is verified always. Numbers are exact: a float means its shortest text, and a text may be such
+    as ``"0.5"`` or ``"1/3"``. No rule counts on a shuffler: the ε of a plan is the one that holds against whoever sees
+    what a device sends.
 
     Attributes:
         max_epsilon: The largest ε of a window and unit that a plan may have; above 0.
@@ -60,7 +65,14 @@ class Policy:
             in place of others' and open what this device sends. It says nothing of other plans.
         min_window_s: The shortest window in seconds: each may spend ε anew.
         max_total_epsilon: The largest ``total_epsilon`` that a plan may have: what its population may spend in all, and
-            this device in its lifetime.
+            this device in its lifetime. It means no more than the δ at which that ε is counted: see the next.
+        max_total_delta: The largest ``total_delta`` that a plan may have: the more of it, the more windows an ε in all
+            pays for, pure ones too; from 0 to 1. None: 0 where ``max_delta`` is 0; else 0.0001 where
+            ``max_total_epsilon`` is set, for with a large δ a small ε in all says nothing; else no limit. 0 demands
+            plans whose total is pure, of which secure ones are none; 1 allows every total.
+        memoise: True allows plans whose devices send the same report of a record in every window. Over several windows
+            they promise less: it can be seen that a record came again, or changed. Their ε holds there for a record
+            that is replaced wherever it occurs, by one that its device has nowhere else.
         signed_by: Whose signature a plan must carry: a key, several of which any one will do, or the path of a
             directory's file, whose keys of role ``planner`` these are. It is read here, once; then these are keys.
 
@@ -76,12 +88,15 @@ class Policy:
     directory: bool = False
     min_window_s: _Number | None = None
     max_total_epsilon: _Number | None = None
+    max_total_delta: _Number | None = None
+    memoise: bool = False
     signed_by: _Signers | None = None
 
     def __post_init__(self) -> None:
         for rule in ("max_epsilon", "min_window_s", "max_total_epsilon"):
             _check_number(rule, getattr(self, rule), _POSITIVE, lambda number: number > 0)
         _check_number("max_delta", self.max_delta, _DELTA, lambda number: 0 <= number < 1)
+        _check_number("max_total_delta", self.max_total_delta, _SHARE, lambda number: 0 <= number <= 1)
         for name, came, known in (
             ("unit", self.unit, UNITS),
             ("participation", self.participation, PARTICIPATIONS),
@@ -89,8 +104,9 @@ class Policy:
         ):
             if came not in {None, *known}:
                 raise SettingsError(f"{name}: got {came!r}, expected {' or '.join(map(repr, known))}")
-        if not isinstance(self.directory, bool):
-            raise SettingsError(f"directory: got {self.directory!r}, expected True or False")
+        for rule, given in (("directory", self.directory), ("memoise", self.memoise)):
+            if not isinstance(given, bool):
+                raise SettingsError(f"{rule}: got {given!r}, expected True or False")
         if self.signed_by is not None:
             object.__setattr__(self, "signed_by", _keys(self.signed_by))
 
@@ -103,6 +119,15 @@ class Policy:
     def delta_limit(self) -> Fraction | None:
         """``max_delta``, exactly."""
         return _exact(self.max_delta)
+
+    @property
+    def total_delta_limit(self) -> Fraction | None:
+        """``max_total_delta``, exactly; or what the other rules make of it."""
+        if self.max_total_delta is not None:
+            return _exact(self.max_total_delta)
+        if self.delta_limit == 0:
+            return Fraction(0)
+        return None if self.max_total_epsilon is None else TOTAL_DELTA
 
     def check(self, plan: Plan, signed: SignedPlan | None = None) -> None:
         """Refuses a plan that these rules do not allow, or whose mechanism does not support what it claims.
@@ -125,6 +150,9 @@ class Policy:
             asked_for = f"{by}, under which it is no secret that a device takes part"
             raise PolicyError("participation", asked_for, "participation 'protected', of which no release tells")
         self._check_mode(plan)
+        if privacy.local is not None and privacy.local.memoise and not self.memoise:
+            asked_memo = "memoised reports: a record's is the same in every window, which shows that it came again"
+            raise PolicyError("memoise", asked_memo, "reports that are drawn anew in every window")
         try:
             verify(privacy.mechanism, plan.family.sensitivity, privacy.claim)
         except GuaranteeError as error:
@@ -140,10 +168,19 @@ class Policy:
             if limit is not None and asked > limit:
                 text = f"{name} {real_text(asked)} per window and {privacy.unit}"
                 raise PolicyError(f"max_{name}", text, f"at most {real_text(limit)}")
-        total, total_limit = plan.limits.epsilon, _exact(self.max_total_epsilon)
-        if total_limit is not None and total > total_limit:
-            asked_total = f"total_epsilon {real_text(total)}, which this device could spend in its lifetime"
-            raise PolicyError("max_total_epsilon", asked_total, f"at most {real_text(total_limit)}")
+        limits = plan.limits
+        for name, asked, limit, meant in (
+            (
+                "epsilon",
+                limits.epsilon,
+                _exact(self.max_total_epsilon),
+                "which this device could spend in its lifetime",
+            ),
+            ("delta", limits.delta, self.total_delta_limit, "at which all that is spent is counted"),
+        ):
+            if limit is not None and asked > limit:
+                text = f"total_{name} {real_text(asked)}, {meant}"
+                raise PolicyError(f"max_total_{name}", text, f"at most {real_text(limit)}")
         length, shortest = Fraction(plan.window.length_ms, 1000), _exact(self.min_window_s)
         if shortest is not None and length < shortest:
             asked_length = f"windows of {real_text(length)} s, each of which may spend epsilon anew"

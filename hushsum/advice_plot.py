@@ -90,7 +90,7 @@ def report_figure(advice: ReportAdvice) -> "Figure":
         axes[1].plot(widths, [size.error for size in sizes], color=colour, linewidth=1.6, label=f"error, {name}")
         if name in advice.best:
             best = advice.best[name]
-            label = f"best: W = {best.buckets:,}, ± {shown(best.error)}"
+            label = f"best {name}: W = {best.buckets:,}, ± {shown(best.error)}"
             axes[1].plot([best.buckets or 1], [best.error], "o", color=colour, markersize=7, label=label)
     if panels == 2:
         axes[1].set_xlabel(f"buckets W, of {own.rows:,} rows")
@@ -99,6 +99,7 @@ def report_figure(advice: ReportAdvice) -> "Figure":
         axis.set_yscale("log")
         axis.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         axis.grid(visible=True, which="major", color="0.9", linewidth=0.7, zorder=0)
+        axis.tick_params(axis="x", labelsize=8)
         axis.legend(loc="best", frameon=False, fontsize=9)
     axes[0].set_ylabel("standard error of an answer, in records")
     guesses, epsilon = advice.guesses, float(advice.plan.privacy.epsilon)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ _DIM_MAX: Final = 2**16
 _UNIVERSE_MAX: Final = 2**32
 _UNIVERSE: Final = 2**31
 _CLASSES_MAX: Final = 1024
+_UNREADABLE: Final = (ValueError, ArithmeticError)  # text that is not UTF-8; times that no datetime holds
 
 
 @dataclass(frozen=True)
@@ -123,17 +124,43 @@ def by_class(records: Records, classes: npt.NDArray[np.int64]) -> Iterator[tuple
 def label_list(labels: object) -> list[object]:
     """Labels as a list of their own; one string is one label.
 
+    Strings of a type of their own become plain ones, and None stands for what cannot be read.
+
     Raises:
         RecordError: They have no order.
     """
     if isinstance(labels, str):
         return [labels]
     if hasattr(labels, "to_pylist"):  # pyarrow's, whose items are no strings
-        labels = labels.to_pylist()
+        labels = _read(labels)
     unordered = isinstance(labels, AbstractSet | Mapping | bytes) or getattr(labels, "ndim", 1) != 1
     if unordered or not isinstance(labels, Iterable):
         raise RecordError(f"labels: got {type(labels).__name__}, expected a list of strings, one a record")
-    return list(labels)
+    given = list(labels)
+    return given if all(type(label) is str for label in given) else [_plain(label) for label in given]
+
+
+def _read(labels: Any) -> list[object]:
+    """The items of pyarrow's labels: at once, or one by one where one of them is no Python value."""
+    try:
+        return list(labels.to_pylist())
+    except _UNREADABLE:
+        return [_item(label) for label in labels]
+
+
+def _item(label: Any) -> object:
+    try:
+        return label.as_py()
+    except _UNREADABLE:
+        return None
+
+
+def _plain(label: object) -> object:
+    """A string as its characters, whatever its type compares or hashes by; None of what does not say its type."""
+    try:
+        return str.__str__(label) if isinstance(label, str) else label
+    except Exception:  # noqa: BLE001 -- a property of a foreign type may raise anything, and costs one record alone
+        return None
 
 
 def _is_missing(label: object) -> bool:

@@ -100,17 +100,17 @@ class ReportSizes:
     outputs: int
     shuffle_min: int = 0
 
-    @property
+    @cached_property
     def width(self) -> int:
         """Bytes of one report, from 1 to 4."""
         return max(1, -(-(self.rows * self.outputs - 1).bit_length() // 8))
 
-    @property
+    @cached_property
     def records_max(self) -> int:
         """Reports that one batch may hold: never fewer than a shuffler has to forward together."""
         return min(max(REPORTS_MAX, 2 * self.shuffle_min), (BYTES_MAX - _BATCH_HEADER_BYTES) // self.width)
 
-    @property
+    @cached_property
     def bytes_max(self) -> int:
         """Bytes that one packed batch can need."""
         return _BATCH_HEADER_BYTES + self.width * self.records_max
@@ -144,7 +144,7 @@ class Sizes:
         if self.submits:
             _ = self.words  # a sum that no vector holds is refused here
 
-    @property
+    @cached_property
     def counters_shape(self) -> tuple[int, ...]:
         """(classes, *shape of one class's counters); of reports (1, R, outputs)."""
         if (reports := self.reports) is not None:
@@ -185,17 +185,17 @@ class Sizes:
             raise GuaranteeError(f"clients of this plan send {what}: it has no secure sum, nor noised submissions")
         return words_of(self.family.sensitivity, self.family.shape, self.classes, self.privacy)
 
-    @property
+    @cached_property
     def records_max(self) -> int:
         """Records of one delta, or reports of one batch."""
         return (self.reports or self.delta).records_max
 
-    @property
+    @cached_property
     def bytes_max(self) -> int:
         """Of one packed delta, or of one packed batch of reports."""
         return (self.reports or self.delta).bytes_max
 
-    @property
+    @cached_property
     def upload_bytes_max(self) -> int:
         """Of the largest message that a device sends."""
         if self.privacy.local is not None and self.submits:

@@ -13,9 +13,15 @@ import numpy.typing as npt
 from hushsum.errors import GuaranteeError, RecordError
 from hushsum.families import Answer
 from hushsum.local import decoding
+from hushsum.local.reads import Tally
 from hushsum.plan import Plan
 
 Counters = npt.NDArray[np.int64]
+
+
+def tally(plan: Plan, counters: Counters) -> Tally | None:
+    """What is made of counters of reports once, to answer many queries; None where there is nothing to save."""
+    return decoding.tally(plan, counters) if _of_reports(plan) else None
 
 
 def kernel_sum(
@@ -26,6 +32,7 @@ def kernel_sum(
     label: str | None = None,
     groups: int | None = None,
     submissions: int | None = None,
+    tally: Tally | None = None,
 ) -> Answer:
     """Estimates of Σ k(x, q) over all records, or over those of one class.
 
@@ -36,13 +43,14 @@ def kernel_sum(
         label: Of the class; None: all of them together, whose noise adds up.
         groups: The median of the means of so many groups of rows, instead of the mean.
         submissions: Of a secure sum or of silos, see :func:`noise_variance`.
+        tally: What :func:`tally` made of the same counters.
 
     Raises:
         RecordError: The queries cannot be used, or the plan has no such class.
         ValueError: The family has no such groups.
     """
     if _of_reports(plan):
-        return decoding.kernel_sum(plan, counters, queries, label=label, groups=groups)
+        return decoding.kernel_sum(plan, counters, queries, label=label, groups=groups, tally=tally)
     chosen = _classes(plan, label)
     summed = counters[chosen.start] if chosen.stop - chosen.start == 1 else counters[chosen].sum(axis=0)
     variance = (chosen.stop - chosen.start) * noise_variance(plan, submissions)
@@ -91,7 +99,7 @@ def count_std_error(
     return math.sqrt((chosen.stop - chosen.start) * variance) / plan.privacy.mechanism.count_scale
 
 
-def density(
+def density(  # noqa: PLR0913 -- counts beside what kernel_sum takes
     plan: Plan,
     counters: Counters,
     counts: Counters,
@@ -100,13 +108,14 @@ def density(
     label: str | None = None,
     groups: int | None = None,
     submissions: int | None = None,
+    tally: Tally | None = None,
 ) -> Answer:
     """Estimates of the mean kernel Σ k(x, q)/n, both parts noisy, over all records or those of one class.
 
     The number of records is taken as at least 1. The standard error is that of a ratio to first order (delta method).
     """
     if _of_reports(plan):
-        return decoding.density(plan, counters, queries, label=label, groups=groups)
+        return decoding.density(plan, counters, queries, label=label, groups=groups, tally=tally)
     records = max(count(plan, counts, label=label), 1.0)
     answer = kernel_sum(plan, counters, queries, label=label, groups=groups, submissions=submissions).over(records)
     of_count = count_std_error(plan, label=label, submissions=submissions) / records

@@ -13,7 +13,9 @@ from hushsum_cli.output import examples
     epilog=examples("hushsum audit", "hushsum audit --quick", "hushsum audit --runs 40000 --json > audit.json"),
 )
 @click.option("--runs", type=click.IntRange(100), help="On each of two neighbouring data sets.  [default: 4000]")
-@click.option("--quick", is_flag=True, help="Few runs, and no services: everything exact is still audited.")
+@click.option(
+    "--quick", is_flag=True, help="Few runs, and no services: everything exact is still audited, of all modes."
+)
 @as_json_option
 def audit(*, runs: int | None, quick: bool, as_json: bool) -> int:
     """Try to break the privacy promise of this very installation.
@@ -21,7 +23,9 @@ def audit(*, runs: int | None, quick: bool, as_json: bool) -> int:
     Small plans of every mechanism, unit and relation: the exact ε over all outcomes, from real counters of neighbouring
     data sets and the law of the noise; and a lower limit of ε, wrong with probability 1e-6 at most, from many runs of
     the whole road on both: records, deltas, fold, outcome, release, answers. Of mode secure: the exact ε of the sum
-    that a server sees, with as few honest shares of noise as clients let pass. Whether noise ever repeats is looked for
+    that a server sees, with as few honest shares of noise as clients let pass. Of mode local: what leaves a device,
+    randomised reports and noised sums: exactly for small plans, over all words that decide a report, beside other
+    records too; by runs; and by the fit of what is drawn under plans of real sizes. Whether noise ever repeats is looked for
     in two processes and after a fork. Exits with 1 when anything that is found is above what is claimed.
     """
     from simulator.audits.report import print_report

@@ -36,7 +36,9 @@ def of_plan(plan: "Plan") -> Iterator[tuple[str, str]]:
 
 _MEMOISED: Final = (
     "a device keeps the report of each record and sends the same one whenever that record comes again: repeats "
-    "tell nothing new of it, but equal ones can be seen to be equal, and no shuffler amplifies"
+    "tell nothing new of it, but equal ones can be seen to be equal, and no shuffler amplifies. Over several windows ε "
+    "is for a record that is replaced wherever it occurs, by one that its device has nowhere else: a change in one "
+    "window alone can be seen for certain. Devices refuse that unless they say Policy(memoise=True)"
 )
 
 

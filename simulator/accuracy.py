@@ -9,8 +9,8 @@ from hushsum.releases import Release
 from hushsum.sketch import Sketch
 from simulator.records import Floats
 
-# Where fewer than a thousandth of all records are near, a relative error divides by next to nothing.
-_FLOOR_SHARE: Final = 1e-3
+#: Where fewer than a thousandth of all records are near, a relative error divides by next to nothing.
+FLOOR_SHARE: Final = 1e-3
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def measure(release: Release, bulk: Sketch, queries: Floats, exact: Floats) -> A
         queries: (m, d).
         exact: (m,), their exact kernel sums.
     """
-    floor = _FLOOR_SHARE * bulk.records
+    floor = FLOOR_SHARE * bulk.records
     above = exact > floor
     if not above.any():
         return Accuracy(None, None, 0, floor, 0.0)

@@ -103,7 +103,7 @@ class Fleet:
     @property
     def totals(self) -> Totals:
         """What became of everything so far."""
-        return sum((Totals.of(client.tallies) for client in self._clients), self._done)
+        return sum((self._totals_of(client.tallies) for client in self._clients), self._done)
 
     @property
     def sent(self) -> frozenset[Sent]:
@@ -149,7 +149,10 @@ class Fleet:
             await client.flush()
             self._answered(share, client)
         self._clients.remove(client)
-        self._done += Totals.of(client.tallies)
+        self._done += self._totals_of(client.tallies)
+
+    def _totals_of(self, tallies: Tallies) -> Totals:
+        return Totals.of(tallies)
 
     def _answered(self, share: Share, client: EdgeClient) -> None:
         """Notes what is known of a client that has its answers."""

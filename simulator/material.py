@@ -11,8 +11,9 @@ import numpy as np
 from hushsum.delta_sizes import RECORDS_MAX
 from hushsum.errors import PlanError
 from hushsum.plan import Plan
-from hushsum.privacy.guarantee import CENTRAL, SECURE
-from simulator import plans, records
+from hushsum.privacy.guarantee import CENTRAL, LOCAL, SECURE
+from hushsum.privacy.local_mode import REPORT
+from simulator import local_plans, plans, records
 from simulator.cohort_sizes import fit, require_room
 from simulator.errors import RecordsError
 from simulator.progress import Progress
@@ -36,16 +37,20 @@ class Settings:
         clients: How many the records are spread over.
         deltas: At least so many deltas, or one a record where there are fewer.
         queries: At most so many records are held out as queries.
-        epsilon: None takes the plan's, or 1.
-        delta: None takes the plan's, or 0; in secure mode 10⁻⁶.
+        epsilon: None takes the plan's, or 1; of reports 4.
+        delta: None takes the plan's, or 0; in secure mode 10⁻⁶, as of a silo, and of shuffled reports.
         unit: ``record`` or ``client``; None takes the plan's, or ``record``.
         records_per_client: Unit ``client`` alone.
         partitions: P of the server's log.
         seed: Of what is held out, of who holds how much, and of the hash where the plan is made here.
         out: The folder that results are written to.
-        mode: ``central``, or ``secure``: clients draw the noise, and the server sees nothing but a cohort's sum.
+        mode: ``central``; or ``secure``: clients draw the noise, and the server sees nothing but a cohort's sum; or
+            ``local``: they randomise what leaves them.
         dropout_rate: Secure mode: the share of the clients that vanish.
         cohort: Secure mode: N; None takes the plan's, or chooses.
+        form: Local mode: ``report`` or ``silo``.
+        randomiser: Of reports; None takes ``k-rr``.
+        shuffler: Of reports: whether a shuffler stands between the fleet and the server.
     """
 
     data: Path | None = None
@@ -65,6 +70,9 @@ class Settings:
     mode: str = CENTRAL
     dropout_rate: float = 0.1
     cohort: int | None = None
+    form: str = REPORT
+    randomiser: str | None = None
+    shuffler: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,6 +143,8 @@ def _dealt(settings: Settings, plan: Plan, source: Records) -> list[Share]:
             raise RecordsError(f"{source.source}: {len(source.values)} records for {settings.clients} clients")
         deltas = _BATCHES * settings.clients  # they never leave their clients: these only add them in some parts
         bound = bound or RECORDS_MAX
+    if plan.privacy.local is not None and plan.privacy.reports is None:
+        deltas = _BATCHES * settings.clients  # nor do these
     return deal(
         source.values,
         clients=settings.clients,
@@ -174,7 +184,9 @@ def _fitting(settings: Settings, source: Records, progress: Progress) -> Plan:
     """A plan that fits the records."""
     unit = settings.unit or ("record" if settings.records_per_client is None else "client")
     epsilon, bound = settings.epsilon or Fraction(1), settings.records_per_client
-    if settings.mode == SECURE:
+    if settings.mode == LOCAL:
+        privacy = _local_privacy(settings, source, unit)
+    elif settings.mode == SECURE:
         found = fit(settings.clients, size=settings.cohort, dropout_rate=settings.dropout_rate)
         delta = _SECURE_DELTA if settings.delta is None else settings.delta
         privacy = plans.secure_table(epsilon, unit, bound, delta=delta, cohort=found)
@@ -184,3 +196,17 @@ def _fitting(settings: Settings, source: Records, progress: Progress) -> Plan:
         return plans.of_photograph(privacy, settings.seed)
     progress.warn("the plan's bounds are the file's own extremes: NOT private, for trying out alone; see --plan")
     return plans.of_file(source, privacy, settings.seed)
+
+
+def _local_privacy(settings: Settings, source: Records, unit: str) -> dict[str, object]:
+    """``[privacy]`` of a run's own plan of mode local."""
+    left, bound = len(source.values) - settings.queries, settings.records_per_client
+    table = plans.privacy_table(settings.epsilon or local_plans.EPSILON[settings.form], unit, bound)
+    keys = local_plans.privacy_keys(
+        form=settings.form,
+        randomiser=settings.randomiser,
+        delta=settings.delta,
+        shuffled=settings.shuffler,
+        reports=max(1, left if bound is None else min(left, bound * settings.clients)),
+    )
+    return {**table, **keys}

@@ -13,21 +13,21 @@ from hushsum.errors import PlanError
 from hushsum.families import SetRecords
 from hushsum.plan import Plan
 from hushsum.privacy.cohort import Cohort
-from hushsum.privacy.guarantee import SECURE
+from hushsum.privacy.guarantee import LOCAL, SECURE
+from simulator import local_plans
 from simulator.errors import RecordsError
 from simulator.records import Floats, Records
 
 # R = 1000 rows of W = 1024 buckets are the published settings (RACE, section 6), and 8 MB of counters. The error of an
 # answer is then the hash's alone at any useful ε: noise adds √(2R)/ε = 45 records to kernel sums of thousands. R is a
 # multiple of the 8 sets that rows of Sobol points come in by default.
-_ROWS: Final = 1000
 _SOBOL_DIM: Final = 20  # up to which Sobol rows were seen to err less than independent ones
-_BUCKETS: Final = 1024
+#: Of a run's own plan in central mode.
+CENTRAL_SIZES: Final[Mapping[str, object]] = {"rows": 1000, "buckets": 1024}
 # In secure mode every client draws noise for every counter, masks all of them with each of its neighbours, and sends
 # them all: a tenth of the counters, so that two cohorts of a hundred clients are done within a minute on two cores.
 # With δ > 0 the noise of an answer is the same for any R, and so rows are kept at the cost of buckets.
-_SECURE_ROWS: Final = 800
-_SECURE_BUCKETS: Final = 128
+_SECURE_SIZES: Final[Mapping[str, object]] = {"rows": 800, "buckets": 128}
 # Clients take part in every window that is open, and the hour that has just ended still is: a run is about one window.
 _SECURE_WINDOW: Final = {"length": "30d"}
 # Bandwidth 5 of a cube of 255: RACE's for skin colours in RGB. For other records the same share of the box's diagonal.
@@ -124,19 +124,16 @@ def _plan(
 ) -> Plan:
     lower = record["lower"]
     assert isinstance(lower, list), "both callers write a list"
-    secure = privacy.get("mode") == SECURE
-    sketch = {
-        "family": "hashed",
-        "kernel": "euclidean",
-        "bandwidth": bandwidth,
-        "rows": _SECURE_ROWS if secure else _ROWS,
-        "buckets": _SECURE_BUCKETS if secure else _BUCKETS,
-        "draws": "sobol" if len(lower) <= _SOBOL_DIM else "independent",
-        "seed": seed,
-    }
+    mode = privacy.get("mode")
+    window: Mapping[str, object] = {}
+    kernel = {"bandwidth": bandwidth, "draws": "sobol" if len(lower) <= _SOBOL_DIM else "independent"}
+    sketch: dict[str, object] = {"family": "hashed", "kernel": "euclidean", **kernel, **CENTRAL_SIZES}
+    if mode == SECURE:
+        sketch, window = {**sketch, **_SECURE_SIZES}, _SECURE_WINDOW
+    elif mode == LOCAL:
+        sketch, window = local_plans.sketch_keys(privacy, kernel), local_plans.window_keys(privacy)
     record = {"kind": "vector", "dim": len(lower), **record}
-    window = _SECURE_WINDOW if secure else {}
-    return Plan(name=name, record=record, sketch=sketch, privacy=privacy, window=window)
+    return Plan(name=name, record=record, sketch={**sketch, "seed": seed}, privacy=privacy, window=window)
 
 
 def _extremes(values: Floats) -> tuple[Floats, Floats]:

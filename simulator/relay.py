@@ -59,15 +59,20 @@ class Relay:
             host, _, port = target.rpartition(":")
             self._state.target = (host, int(port))
 
-    def hold_replies(self) -> None:
-        """From now on no byte of the server reaches the fleet; requests flow on."""
-        self._state.holding = True
+    def hold_replies(self, after: int = 0) -> None:
+        """From now on no byte of the server reaches the fleet; requests flow on.
+
+        Args:
+            after: On each connection only once it has carried so many bytes more of the fleet: what is larger than a
+                window of HTTP/2 does not come through without the server's word that there is room.
+        """
+        self._state.hold_after = after
         for link in self._state.links:
-            link.pause_replies()
+            link.hold()
 
     def release_replies(self) -> None:
         """Replies flow again, those held back first."""
-        self._state.holding = False
+        self._state.hold_after = None
         for link in self._state.links:
             link.resume_replies()
 
@@ -82,7 +87,7 @@ class _State:
     """What every connection of a relay goes by."""
 
     target: tuple[str, int] | None = None
-    holding: bool = False
+    hold_after: int | None = None
     left: float = math.inf
     links: "set[_Fleet]" = field(default_factory=set)
 
@@ -95,6 +100,13 @@ class _Fleet(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._server: _Server | None = None
         self._joining: asyncio.Task[None] | None = None
+        self._carried = 0  # since replies are to be held
+
+    @property
+    def holds(self) -> bool:
+        """Whether replies are held here."""
+        after = self._state.hold_after
+        return after is not None and self._carried >= after
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport), "a server of TCP makes no others"
@@ -109,7 +121,7 @@ class _Fleet(asyncio.Protocol):
             return
         try:
             _, server = await asyncio.get_running_loop().create_connection(
-                lambda: _Server(fleet, self._state), *self._state.target
+                lambda: _Server(fleet, self), *self._state.target
             )
         except OSError:
             fleet.abort()
@@ -127,19 +139,27 @@ class _Fleet(asyncio.Protocol):
             self._state.target = None
             self.abort()
             return
+        self._carried += len(data)
+        if self.holds:
+            self.pause_replies()
         self._server.transport.write(data)
 
     def pause_writing(self) -> None:
         self.pause_replies()
 
     def resume_writing(self) -> None:
-        if not self._state.holding:
+        if not self.holds:
             self.resume_replies()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  asyncio calls it so
         self._state.links.discard(self)
         if self._server is not None:
             self._server.transport.close()
+
+    def hold(self) -> None:
+        self._carried = 0
+        if self.holds:
+            self.pause_replies()
 
     def pause_replies(self) -> None:
         if self._server is not None:
@@ -163,14 +183,14 @@ class _Server(asyncio.Protocol):
 
     transport: asyncio.Transport
 
-    def __init__(self, fleet: asyncio.Transport, state: _State) -> None:
+    def __init__(self, fleet: asyncio.Transport, link: _Fleet) -> None:
         self._fleet = fleet
-        self._state = state
+        self._link = link
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport), "a connection of TCP makes no others"
         self.transport = transport
-        if self._state.holding:
+        if self._link.holds:
             transport.pause_reading()
 
     def data_received(self, data: bytes) -> None:

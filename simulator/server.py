@@ -145,5 +145,6 @@ class Server(Service):
     def __init__(
         self, folder: Path, plan: Path, partitions: int, settings: Mapping[str, str | int | bool] | None = None
     ) -> None:
-        own: dict[str, str | int | bool] = {"plan": str(plan), "partitions": partitions, "manual": True, "retain_verdicts": True}
-        super().__init__(folder, _AGGREGATOR, {**own, **(settings or {})})
+        audited = {"manual": True, "retain_verdicts": True}
+        own = {"plan": str(plan), "partitions": partitions, **audited, **(settings or {})}
+        super().__init__(folder, _AGGREGATOR, own)

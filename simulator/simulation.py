@@ -11,12 +11,13 @@ import numpy as np
 
 from edge_client import EdgeWarning
 from hushsum import query
-from hushsum.privacy.guarantee import SECURE
+from hushsum.privacy.guarantee import LOCAL, SECURE
 from hushsum.sketch import Sketch
 from simulator.accuracy import Accuracy, measure
 from simulator.comparison import asked, draw, in_bulk
 from simulator.exact import ExactSums
 from simulator.journey import Journey, travel
+from simulator.local.simulation import simulate_local
 from simulator.material import Material, Settings, gather
 from simulator.progress import Progress
 from simulator.secure.simulation import simulate_secure
@@ -32,6 +33,8 @@ def simulate(settings: Settings, progress: Progress) -> Summary:
     """
     if settings.mode == SECURE:
         return simulate_secure(settings, progress)
+    if settings.mode == LOCAL:
+        return simulate_local(settings, progress)
     began = time.monotonic()
     material = gather(settings, progress)
     settings.out.mkdir(parents=True, exist_ok=True)

@@ -15,6 +15,7 @@ from simulator.server import Service
 _LOOK_S: Final = 0.05
 _SHOW_S: Final = 0.25
 _HOLD_S: Final = 2.0
+_HOLD_LONG_S: Final = 20.0
 _PATIENCE_S: Final = 60.0
 # The kill waits until so many deltas are durable that nobody was told of: a share of all, so that it is in mid-stream.
 _UNTOLD_SHARE: Final = 0.01
@@ -38,12 +39,21 @@ class Stream:
         """Deltas that are durable where the fleet sends them, copies too."""
         return self._logged()
 
-    async def untold(self, wanted: int) -> int:
-        """How many deltas are durable that nobody was told of: ``wanted``, or fewer when a moment is over."""
-        deadline = time.monotonic() + _HOLD_S
-        while (untold := self.logged() - self._fleet.totals.acknowledged) < wanted and time.monotonic() < deadline:
+    async def untold(self, wanted: int, hold_s: float = _HOLD_S) -> int:
+        """How many deltas are durable that nobody was told of: ``wanted``, or fewer when a moment is over.
+
+        It is looked at twice: an answer may have passed the relay before, and only be on its way to its client.
+        """
+        deadline, seen = time.monotonic() + hold_s, False
+        while time.monotonic() < deadline:
+            enough = self.logged() - self._fleet.totals.acknowledged >= wanted
+            if enough and seen:
+                break
+            seen = enough
             await self._look_again()
-        return untold
+            if seen:
+                await asyncio.sleep(_SHOW_S)
+        return self.logged() - self._fleet.totals.acknowledged
 
     async def half(self) -> None:
         """Returns once half of the batches are added, and answered."""
@@ -81,7 +91,7 @@ class Stream:
             raise JourneyError(f"nothing has moved for {_PATIENCE_S:.0f} s; {left} deltas have no answer yet")
 
 
-async def kill_untold(stream: Stream, fleet: Fleet, relay: Relay, server: Service) -> int:
+async def kill_untold(stream: Stream, fleet: Fleet, relay: Relay, server: Service, *, size: int = 0) -> int:
     """Kills what the fleet sends to while it has taken more deltas than were acknowledged; returns how many more.
 
     Args:
@@ -89,15 +99,18 @@ async def kill_untold(stream: Stream, fleet: Fleet, relay: Relay, server: Servic
         fleet: Whose gate is closed.
         relay: Between the two; it is aimed at nothing when this returns.
         server: To be killed.
+        size: Of what each client sends, in bytes, where its connection carries nothing else, or more than goes through
+            without a word of the server; else 0.
     """
     wanted = max(1, int(_UNTOLD_SHARE * fleet.expected))
     fleet.open_gate()
-    relay.hold_replies()
-    while await stream.untold(wanted) < 1:
+    relay.hold_replies(size)
+    hold_s = _HOLD_LONG_S if size else _HOLD_S  # sessions are opened then, whatever is held
+    while await stream.untold(wanted, hold_s) < 1:
         # Nobody had a session that was open: a new one needs the reply to its hello first.
         relay.release_replies()
         await stream.more_acknowledged()
-        relay.hold_replies()
+        relay.hold_replies(size)
     await server.kill()
     relay.aim(None)
     relay.cut()

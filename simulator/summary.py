@@ -19,7 +19,7 @@ class Summary:
         deltas_lost: Ids that were sent and not counted.
         deltas_double_counted: Ids that were counted more than once, or that nobody had sent.
         counters_equal: Whether every folded counter equals that of a sketch built in bulk from the same records; None
-            in secure mode, where noise is in every counter before anybody else sees it.
+            in secure and local mode, where noise is in every counter before anybody else sees it.
         bytes_per_record: Packed bytes that the clients sent, resends too, a record; in secure mode, protocol bytes.
         restarts: How often the server was killed and started again.
         seconds: Of the whole run.
@@ -40,7 +40,7 @@ class Summary:
         unacknowledged_at_kill: Deltas that were durable, and that nobody had been told of, when the server was killed.
         seed: Of the run's choices.
         plan_id: In hexadecimal.
-        mode: ``central`` or ``secure``; what follows is 0 in central mode.
+        mode: ``central``, ``secure`` or ``local``; what follows is 0 but in secure mode.
         clients_dropped: That vanished, and never came back.
         cohorts: Whose sums are in the release.
         rounds_aborted: Rounds that ended without a sum, whether or not they cost anybody anything.

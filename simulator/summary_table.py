@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Final
 
 from hushsum.privacy.numerals import numeral
+from simulator.local import table as local_table
+from simulator.local.summary import LocalSummary
 from simulator.secure import table as secure_table
 from simulator.secure.summary import SecureSummary
 from simulator.summary import Summary
@@ -19,8 +21,7 @@ def print_summary(summary: Summary, out: Path) -> None:
     from rich.table import Table
 
     broken = summary.violations()
-    secure = isinstance(summary, SecureSummary)
-    title = secure_table.TITLE if secure else "One record's whole journey"
+    title, all_well = _words(summary)
     table = Table(box=box.ROUNDED, show_header=False, title=title, title_style="bold")
     table.add_column(style="cyan", no_wrap=True)
     table.add_column(justify="right")
@@ -30,12 +31,23 @@ def print_summary(summary: Summary, out: Path) -> None:
     console = Console(highlight=False)
     console.print(table)
     if not broken:
-        well = "Nothing was lost, nothing was counted twice, and every counter is equal."
-        console.print(f"[green]{secure_table.ALL_WELL if secure else well}[/green]")
+        console.print(f"[green]{all_well}[/green]")
     console.print(f"density.png, release.hush, plan.json and summary.json are in {out}", markup=False)
 
 
+def _words(summary: Summary) -> tuple[str, str]:
+    """The table's title, and what is said below it where all is well."""
+    if isinstance(summary, SecureSummary):
+        return secure_table.TITLE, secure_table.ALL_WELL
+    if isinstance(summary, LocalSummary):
+        return local_table.TITLE, local_table.all_well(summary)
+    return "One record's whole journey", "Nothing was lost, nothing was counted twice, and every counter is equal."
+
+
 def _rows(summary: Summary) -> list[tuple[str, str, str]]:
+    if isinstance(summary, LocalSummary):
+        happened, beside = local_table.what_happened(summary), local_table.beside_central(summary)
+        return [*happened, *_answers(summary), *beside, *_ledger(summary), *local_table.accounts(summary)]
     if isinstance(summary, SecureSummary):
         happened, beside = secure_table.what_happened(summary), secure_table.beside_central(summary)
         return [*happened, *_answers(summary), *beside, *_price(summary), *_ledger(summary)]

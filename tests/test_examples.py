@@ -118,6 +118,20 @@ def test_the_secure_sum_of_the_example_is_of_nine_devices_and_near_their_records
         assert abs(value - exact) < 3 * (high - low) / 2
 
 
+def test_the_reports_of_the_example_are_near_the_records_that_nobody_saw(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(ROOT / "examples" / "local_mode.py"), run_name="__main__")
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1:4]] == ["report"] * 3
+    reports, devices, width = numbers(lines[4].replace(",", ""))
+    assert (reports, devices) == (100_000, 1000)
+    assert 2 < width < 3
+    for line in lines[5:8]:
+        value, _, low, high, exact = numbers(line.partition("]")[2])
+        assert low < value < high
+        assert abs(value - exact) < 3 * (high - low) / 2
+    assert lines[8].startswith("Epsilon 4, delta 0, unit record, replace")
+
+
 async def test_the_device_example_contributes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     example = runpy.run_path(str(ROOT / "examples" / "device.py"))
     async with running(config_of(tmp_path, EXAMPLE_PLAN), SystemRuntime()) as service:

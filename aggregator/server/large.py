@@ -1,29 +1,44 @@
 """Deltas that come in chunks: put together within a bound on what all such calls may hold, then a delta like any other.
 
-A call holds room for the whole of its delta from its first chunk on until it is answered, so that what has begun can
-also end. A client has one such call at a time, and must not be slower than a stated rate: it cannot keep others out.
+A call holds room for what has come of its delta, until it is answered: a size that is only named holds nothing. Where
+no room is left, who needs more is refused and gives up its own, so that somebody always ends. A declared name has one
+such call at a time, and must not be slower than a stated rate, nor silent for long. That stops mistakes; a liar takes
+another name until tokens exist, and can still fill the room with bytes that it has really sent.
 """
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Final
 
+from aggregator.inspection import id_in
+from aggregator.metrics import Metrics
 from aggregator.ports import Runtime
-from aggregator.refusals import RefusedError, overloaded
+from aggregator.refusals import RefusedError, overloaded, refused
 from aggregator.retries import within
 from aggregator.server.calls import Malformed
 from aggregator.server.uploads import Uploads
-from hushsum.errors import Reason
+from hushsum.errors import DeltaError, Reason
 from hushsum_proto.answers import Answer, Refusal, ServiceReason
 from hushsum_proto.convert_chunks import delta_chunk_from_wire
 from hushsum_proto.errors import MalformedMessageError
 from hushsum_proto.messages import DeltaChunk
 from hushsum_proto.v1 import wire_pb2 as pb
 
-GRACE_S: Final = 30.0  # how far behind the rate a client may be
+GRACE_S: Final = 30.0  # how far behind the rate a client may be, and how long silent
 BYTES_S_MIN: Final = 64 * 1024  # how fast it must send, on average
 
+_HEAD_BYTES: Final = 64  # a delta's header, and more
+
 Chunks = AsyncIterator[pb.DeltaChunk | Malformed]
+
+
+@dataclass
+class _Coming:
+    """A delta that is on its way in: how it begins, and how many bytes are booked for it."""
+
+    plan_id: bytes = b""
+    head: bytes | None = None
+    held: int = 0
 
 
 class LargeDeltas:
@@ -34,64 +49,95 @@ class LargeDeltas:
         runtime: Time.
         delta_bytes_max: Of one.
         held_bytes_max: Of all that are under way; at least one fits.
+        metrics: Counts what is refused here; None: nobody does.
+
+    Attributes:
+        held_bytes: What has come of all that are under way.
     """
 
-    def __init__(self, uploads: Uploads, *, runtime: Runtime, delta_bytes_max: int, held_bytes_max: int) -> None:
+    def __init__(
+        self,
+        uploads: Uploads,
+        *,
+        runtime: Runtime,
+        delta_bytes_max: int,
+        held_bytes_max: int,
+        metrics: Metrics | None = None,
+    ) -> None:
         self._uploads = uploads
         self._runtime = runtime
         self._delta_bytes_max = delta_bytes_max
         self._held_bytes_max = max(held_bytes_max, delta_bytes_max)
+        self._metrics = metrics
         self._senders: set[str] = set()
         self.held_bytes = 0
 
     async def submit(self, client_id: str, chunks: Chunks) -> Answer:
-        """The answer to one delta.
+        """The answer to one delta, which may refuse it for good.
 
         Raises:
-            RefusedError: It is too large, or too slow; or all such calls together, or this client, have no room left.
-            MalformedMessageError: Chunks that do not follow each other, or none.
+            RefusedError: It is too slow; or all such calls together, or this client, have no room left. About the
+                moment all: it may be sent again.
         """
-        began_s = self._runtime.monotonic()
-        first = await self._next(chunks, began_s, 0)
-        if first.offset:
-            raise MalformedMessageError(f"delta chunk: got one at {first.offset}, expected the first one, at 0")
-        if first.size > self._delta_bytes_max:
-            detail = f"{first.size} bytes, expected at most {self._delta_bytes_max}"
-            raise RefusedError(Refusal.of(Reason.TOO_LARGE, detail))
-        with self._room(client_id, first.size):
-            data = await self._whole(first, chunks, began_s)
-            return await self._uploads.submit(client_id, first.plan_id, data)
-
-    @contextmanager
-    def _room(self, client_id: str, size: int) -> Iterator[None]:
         if client_id in self._senders:
             raise overloaded("another delta of this client is coming in chunks, expected one at a time")
-        if self.held_bytes + size > self._held_bytes_max:
-            raise overloaded(f"deltas that come in chunks may hold {self._held_bytes_max} bytes at once")
         self._senders.add(client_id)
-        self.held_bytes += size
+        coming = _Coming()
         try:
-            yield
+            data = await self._whole(coming, chunks)
+            return await self._uploads.submit(client_id, coming.plan_id, data)
+        except DeltaError as error:
+            return self._refused(coming, error.reason, error.detail)
+        except MalformedMessageError as error:
+            return self._refused(coming, Reason.MALFORMED, str(error))
         finally:
-            self.held_bytes -= size
+            self.held_bytes -= coming.held
             self._senders.discard(client_id)
 
-    async def _whole(self, first: DeltaChunk, chunks: Chunks, began_s: float) -> bytes:
-        held, size, chunk = bytearray(), first.size, first
+    def _refused(self, coming: _Coming, reason: Reason, detail: str) -> Answer:
+        """With the delta's id, where that has come: a client takes a refusal of nothing for a lost connection."""
+        answer = refused(None if coming.head is None else id_in(coming.head), Refusal.of(reason, detail))
+        if self._metrics is not None:
+            self._metrics.answered(answer)
+        return answer
+
+    async def _whole(self, coming: _Coming, chunks: Chunks) -> bytes:
+        """Reads a delta to its end, and books its bytes as they come.
+
+        Raises:
+            DeltaError: It is too large.
+            MalformedMessageError: Chunks that do not follow each other, or none.
+            RefusedError: As :meth:`submit`.
+        """
+        began_s = self._runtime.monotonic()
+        held = bytearray()
+        chunk = await self._next(chunks, began_s, 0)
+        size, coming.plan_id = chunk.size, chunk.plan_id
         while True:
-            if chunk.offset != len(held):
-                raise MalformedMessageError(f"delta chunk: got one at {chunk.offset}, expected it at {len(held)}")
-            if chunk.offset + len(chunk.data) > size:
+            if chunk.offset != coming.held:
+                raise MalformedMessageError(f"delta chunk: got one at {chunk.offset}, expected it at {coming.held}")
+            if coming.head is None:
+                coming.head = chunk.data[:_HEAD_BYTES]
+            if size > self._delta_bytes_max:
+                raise DeltaError(Reason.TOO_LARGE, f"{size} bytes, expected at most {self._delta_bytes_max}")
+            if coming.held + len(chunk.data) > size:
                 raise MalformedMessageError(f"delta chunk: one that ends beyond the {size} bytes that were named")
+            self._book(coming, len(chunk.data))
             held += chunk.data
-            if len(held) == size:
+            if coming.held == size:
                 return bytes(held)
-            chunk = await self._next(chunks, began_s, len(held))
+            chunk = await self._next(chunks, began_s, coming.held)
+
+    def _book(self, coming: _Coming, size: int) -> None:
+        if self.held_bytes + size > self._held_bytes_max:
+            raise overloaded(f"deltas that come in chunks may hold {self._held_bytes_max} bytes at once")
+        coming.held += size
+        self.held_bytes += size
 
     async def _next(self, chunks: Chunks, began_s: float, held: int) -> DeltaChunk:
         left_s = began_s + GRACE_S + held / BYTES_S_MIN - self._runtime.monotonic()
         try:
-            message = await within(max(left_s, 0.0), anext(chunks), runtime=self._runtime)
+            message = await within(max(min(left_s, GRACE_S), 0.0), anext(chunks), runtime=self._runtime)
         except TimeoutError as error:
             detail = f"chunks come too slowly, expected {BYTES_S_MIN} bytes a second after the first {GRACE_S:g} s"
             raise RefusedError(Refusal.of(ServiceReason.UNAVAILABLE, detail)) from error

@@ -18,6 +18,8 @@ from aggregator.server.collection import Collection
 from aggregator.server.probes import Probes
 from aggregator.server.secure_sum import SecureSumService
 from hushsum.plan import Plan
+from hushsum.privacy.guarantee import LOCAL
+from hushsum_proto.messages import CHUNK_BYTES
 from hushsum_proto.v1 import wire_pb2 as pb
 
 _INT32_MAX: Final = 2**31 - 1  # the most that gRPC can be told
@@ -130,11 +132,22 @@ async def _check_host(listen: str) -> None:
         raise ConfigError(f"listen: the host of {listen} cannot be found: is its name right?") from error
 
 
+def _message_bytes_max(plan: Plan) -> int:
+    """What one message of an honest client may hold.
+
+    A noised whole delta that is larger than a chunk comes in chunks, whose memory is bounded over all calls; as one
+    message it would not be.
+    """
+    if plan.privacy.mode == LOCAL and plan.privacy.reports is None:
+        return min(plan.upload_bytes_max, CHUNK_BYTES)
+    return plan.upload_bytes_max
+
+
 def _options(plan: Plan) -> list[tuple[str, int]]:
     return [
         # Above what the plan allows, so that an honest client's mistake gets our refusal, with its reason, and not the
         # transport's; what is larger still, gRPC refuses before it is in memory.
-        ("grpc.max_receive_message_length", min(2 * plan.upload_bytes_max + _SPARE_BYTES, _INT32_MAX)),
+        ("grpc.max_receive_message_length", min(2 * _message_bytes_max(plan) + _SPARE_BYTES, _INT32_MAX)),
         ("grpc.max_send_message_length", -1),
         # Two processes on one port would share its connections at random.
         ("grpc.so_reuseport", 0),

@@ -1,7 +1,8 @@
 """Cuts windows when their time has come, fixes what leaves of them, and sends it until the aggregator has answered.
 
 Each step is durable before the next begins, so that a crash between any two repeats the second: the same bytes are sent
-again, and the aggregator counts them once.
+again, and the aggregator counts them once. What was never fixed and may have left is never sent
+(:mod:`aggregator.shuffler.departures`).
 """
 
 import asyncio
@@ -14,8 +15,9 @@ from aggregator.ports import Runtime
 from aggregator.retries import Backoff
 from aggregator.shuffler.metrics import ShufflerMetrics
 from aggregator.shuffler.pool import Pool, sizes_of, split
-from aggregator.shuffler.reports_file import Outgoing, ReportsFile
+from aggregator.shuffler.reports_file import ReportsFile
 from aggregator.shuffler.upstream import UpstreamError
+from aggregator.shuffler.values import Outgoing
 from aggregator.shuffler.windows import Fate, WindowState, check_plan, cut_ms, fate_of, is_over, newest_cut
 from hushsum.delta import DeltaId
 from hushsum.entropy import Entropy
@@ -100,12 +102,20 @@ class Forwarder:
     async def cut(self) -> None:
         """Cuts every window whose time has come, and fixes the bytes of what leaves of it."""
         due = newest_cut(self._plan.window, self._runtime.now_ms())
+        if not self._file.knows_departed:
+            _journal.warning("the reports were put back without shuffler.left: no window leaves whose cut had come")
+            await self._file.depart(due)
+        through = due if self._file.departed is None else max(due, self._file.departed)
         closed = await self._file.closed_through()
-        if closed is None or closed < due:
-            await self._file.close_through(due)
+        if closed is None or closed < through:
+            await self._file.close_through(through)
         for window in await self._file.cut_pools():
             pool = await self._file.pool(window)
-            if pool.size < self._least:
+            if loss := self._loss(window):
+                await self._file.drop(window)
+                self._counters.came_to(WindowState.LOST)
+                _journal.error(f"reports are lost: {loss}", window=window)
+            elif pool.size < self._least:
                 await self._file.drop(window)
                 self._counters.came_to(WindowState.DROPPED)
                 _journal.info("fewer reports than shuffle_min: none of them leaves", window=window)
@@ -114,6 +124,18 @@ class Forwarder:
                 await self._file.fix(window, batches)
                 _journal.info("cut", window=window, batches=len(batches))
         self._more.set()
+
+    def _loss(self, window: int) -> str:
+        """Why a window that is still a pool must not leave, whatever is in it; empty where it may.
+
+        What has left of a window was fixed before, all at once, and so was every older one: one that is still a pool is
+        of a file that was put back, and the difference of two pools tells of single devices.
+        """
+        if self._file.departed is not None and window <= self._file.departed:
+            return "the file is from before a cut after which they have left already, or may have"
+        if is_over(self._plan.window, window, self._runtime.now_ms()):
+            return "the aggregator takes nothing for their window any more"  # to send them could only tell
+        return ""
 
     def _batches(self, window: int, pool: Pool) -> Iterator[Outgoing]:
         """The batches of a window: which report stands in which is uniformly random."""
@@ -127,6 +149,8 @@ class Forwarder:
     async def send(self) -> bool:
         """Sends each batch that waits once; whether all have their answers."""
         waiting = await self._file.outgoing()
+        if waiting:
+            await self._file.depart(max(window for window, _ in waiting))
         left = len(waiting)
         for window, stream in waiting:
             self._counters.waiting(left)

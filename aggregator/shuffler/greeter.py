@@ -54,7 +54,7 @@ class Greeter:
             delta_bytes_max=self._plan.upload_bytes_max,
         )
 
-    async def verdicts(self, client_id: str, plan_id: bytes, ids: list[DeltaId]) -> list[Answer]:  # noqa: ARG002  a gateway's form
+    async def verdicts(self, client_id: str, plan_id: bytes, ids: list[DeltaId]) -> list[Answer]:  # noqa: ARG002  it has the form of a gateway's
         """Nobody is told of anonymous reports: it would take remembering whose they are.
 
         Raises:

@@ -12,7 +12,7 @@ from aggregator.inspection import id_in
 from aggregator.journal import Spell, journal
 from aggregator.metrics import Metrics
 from aggregator.ports import Runtime
-from aggregator.rate_limits import RateLimits
+from aggregator.rate_limits import BATCH_COST_MIN, RateLimits
 from aggregator.refusals import (
     RefusedError,
     overloaded,
@@ -24,7 +24,8 @@ from aggregator.refusals import (
     wrong_plan,
 )
 from aggregator.retries import TRANSIENT
-from aggregator.shuffler.reports_file import Cut, ReportsFile, Taken
+from aggregator.shuffler.reports_file import ReportsFile
+from aggregator.shuffler.values import Cut, Taken
 from aggregator.shuffler.windows import is_over, taken_windows, word
 from hushsum.delta import DeltaId, read_header
 from hushsum.errors import DeltaError, Reason
@@ -35,6 +36,7 @@ from hushsum_proto.messages import Authenticity
 
 _FATE_OPEN: Final = "the file of reports failed: whether it is durable is not known"
 _STREAM_BYTES: Final = 8
+_HEADER_BYTES_MIN: Final = 44  # of a batch: what is before its reports
 
 _journal = journal("intake")
 Told = Callable[[Answer], None]
@@ -76,7 +78,10 @@ class Intake:
         metrics: Metrics,
         limits: IntakeLimits,
     ) -> None:
+        sizes = plan.report_sizes
+        assert sizes is not None, "a plan of reports"
         self._plan = plan
+        self._width = sizes.width
         self._file = file
         self._rates = rates
         self._runtime = runtime
@@ -143,14 +148,19 @@ class Intake:
         """
         tell = partial(self._tell, tell)
         try:
-            self._offer(self._taken(client_id, plan_id, data), tell)
+            self._check(plan_id, data)
+            cost = self._charge(client_id, data)
+            taken = self._taken(data)
+            if not self._offer(taken, tell):
+                self._rates.give_back(client_id, cost)
+                raise self._overloaded()
         except DeltaError as error:
             tell(refused(id_in(data), Refusal.of(error.reason, error.detail)))
         except RefusedError as error:
             tell(refused(id_in(data), error.refusal))
 
-    def _taken(self, client_id: str, plan_id: bytes, data: bytes) -> Taken:
-        """What is kept of a batch that passes every check."""
+    def _check(self, plan_id: bytes, data: bytes) -> None:
+        """Refuses what costs nothing to be looked at, and costs its sender nothing."""
         self.check_running()
         most = self._plan.upload_bytes_max
         if len(data) > most:
@@ -160,11 +170,19 @@ class Intake:
             if named != self._plan.id:
                 raise RefusedError(wrong_plan(named, self._plan))
         self._check_window(header.window)
-        reports = unpack(data, self._plan).reports
-        wait_ms = self._rates.wait_ms(client_id, len(reports), self._runtime.monotonic())
+
+    def _charge(self, client_id: str, data: bytes) -> int:
+        """What it costs its sender, in reports: before it is unpacked, which takes a time whether it is good or not."""
+        cost = max(BATCH_COST_MIN, (len(data) - _HEADER_BYTES_MIN) // self._width)
+        wait_ms = self._rates.wait_ms(client_id, cost, self._runtime.monotonic())
         if wait_ms != 0:
             raise RefusedError(rate_limited(wait_ms))
-        return Taken(header.window, header.id.stream.to_bytes(_STREAM_BYTES, "big"), data, reports)
+        return cost
+
+    def _taken(self, data: bytes) -> Taken:
+        """What is kept of a batch."""
+        batch = unpack(data, self._plan)
+        return Taken(batch.window, batch.id.stream.to_bytes(_STREAM_BYTES, "big"), data, batch.reports)
 
     def _check_window(self, window: int) -> None:
         """Refuses what is ahead of the clock; what is behind it has a word of its own, which the file gives."""
@@ -175,17 +193,21 @@ class Intake:
             detail = f"window {window}, expected at most {windows.stop - 1} by this clock"
             raise RefusedError(Refusal.of(Reason.WINDOW_IN_FUTURE, detail))
 
-    def _offer(self, taken: Taken, tell: Told) -> None:
+    def _offer(self, taken: Taken, tell: Told) -> bool:
+        """Whether there was room for it."""
         limits = self._limits
         too_many = self._entries >= limits.pending_entries_max
         if too_many or self._bytes + len(taken.data) > max(limits.pending_bytes_max, self._plan.upload_bytes_max):
-            raise overloaded(
-                f"at most {limits.pending_entries_max} batches or {limits.pending_bytes_max} bytes may wait"
-            )
+            return False
         self._pending.append(_Pending(taken, tell))
         self._entries += 1
         self._bytes += len(taken.data)
         self._wake.set()
+        return True
+
+    def _overloaded(self) -> RefusedError:
+        limits = self._limits
+        return overloaded(f"at most {limits.pending_entries_max} batches or {limits.pending_bytes_max} bytes may wait")
 
     async def _run(self) -> None:
         while True:

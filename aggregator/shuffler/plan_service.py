@@ -6,7 +6,7 @@ from typing import Final, TypeVar
 from aggregator.catalogue import NotFoundError
 from aggregator.refusals import check_plan
 from aggregator.server.calls import Call, Handler, Methods
-from aggregator.shuffler.reports_file import KeptPlan
+from aggregator.shuffler.values import KeptPlan
 from hushsum.plan import Plan
 from hushsum_proto.v1 import wire_pb2 as pb
 

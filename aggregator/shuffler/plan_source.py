@@ -7,8 +7,9 @@ from aggregator.errors import ConfigError
 from aggregator.plan_source import signature_of
 from aggregator.ports import Runtime
 from aggregator.retries import Backoff
-from aggregator.shuffler.reports_file import KeptPlan, ReportsFile
+from aggregator.shuffler.reports_file import ReportsFile
 from aggregator.shuffler.upstream import UpstreamError
+from aggregator.shuffler.values import KeptPlan
 from aggregator.shuffler.windows import check_plan
 from hushsum.errors import PlanError
 from hushsum.plan import Plan

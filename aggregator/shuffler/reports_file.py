@@ -11,21 +11,23 @@ that is in memory alone; after a restart a known id is therefore known whatever 
 import hashlib
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
 from aggregator.errors import StoreError, StoreUnavailableError
 from aggregator.ports import Runtime
+from aggregator.shuffler.departures import Departures
 from aggregator.shuffler.pool import Int64, Pool
+from aggregator.shuffler.values import Cut, KeptPlan, Outgoing, Taken
 from aggregator.shuffler.windows import WindowState
 from aggregator.sqlite import Database, DatabaseKind
 from hushsum.entropy import KEY_BYTES, Entropy
 from hushsum.errors import Reason
 
 _DIGEST_BYTES: Final = 16
+_DEPARTURES: Final = "shuffler.left"
 _TABLES: Final = (
     (
         "CREATE TABLE plan (only INTEGER PRIMARY KEY CHECK (only = 1), bundle BLOB NOT NULL, key_id TEXT NOT NULL,"
@@ -44,72 +46,26 @@ _TABLES: Final = (
 KIND: Final = DatabaseKind("shuffler", 0x48555353, 1, _TABLES, StoreError, unavailable=StoreUnavailableError)  # "HUSS"
 
 
-class Taken(NamedTuple):
-    """A batch that somebody sent: what of it is still known when it comes here.
-
-    Attributes:
-        window: Its window.
-        stream: Its id: random, 8 bytes.
-        data: Its packed bytes, of which a keyed digest is kept.
-        reports: What is in it.
-    """
-
-    window: int
-    stream: bytes
-    data: bytes
-    reports: Int64
-
-
-class Cut(NamedTuple):
-    """A batch of a window that was cut.
-
-    Attributes:
-        is_open: The window was not cut yet: the batch is in its pool.
-        known: Its id was taken in its time.
-        state: Of a window that was cut.
-    """
-
-    is_open: bool
-    known: bool
-    state: WindowState | None
-
-
-@dataclass(frozen=True)
-class Outgoing:
-    """A batch that is forwarded: its bytes are fixed, and so is its signature."""
-
-    window: int
-    stream: bytes
-    batch: bytes
-    tag: bytes
-
-
-@dataclass(frozen=True)
-class KeptPlan:
-    """The plan of this shuffler: its bundle, with the signature that came with it (suite 0: none)."""
-
-    bundle: bytes
-    key_id: str
-    suite: int
-    signature: bytes
-
-
 class ReportsFile:
-    """The shuffler's file. Made by :meth:`open`.
+    """The shuffler's file, and the small one beside it. Made by :meth:`open`.
 
     Every method raises:
         StoreError: The file cannot be used, or not now (StoreUnavailableError).
     """
 
-    def __init__(self, database: Database, digest_key: bytes) -> None:
+    def __init__(self, database: Database, departures: Departures, runtime: Runtime, digest_key: bytes) -> None:
         self._database = database
+        self._departures = departures
+        self._runtime = runtime
         self._digest_key = digest_key
 
     @classmethod
     async def open(cls, path: Path, runtime: Runtime, entropy: Entropy) -> "ReportsFile":
         """Opens the file, or makes it; what a crash left in its log is erased."""
+        # First of all: once there are reports, that it is missing means that they were put back without it.
+        departures = await runtime.blocking(lambda: Departures(path.with_name(_DEPARTURES), fresh=not path.exists()))
         database = Database(KIND, await runtime.blocking(KIND.open_writing, path), runtime)
-        file = cls(database, entropy.read(KEY_BYTES))
+        file = cls(database, departures, runtime, entropy.read(KEY_BYTES))
         # Under the key of an earlier process they can be compared with nothing.
         await database.write(lambda db: db.execute("UPDATE ids SET digest = NULL WHERE digest IS NOT NULL"))
         await file.tidy()
@@ -223,6 +179,20 @@ class ReportsFile:
 
         await self._database.write(drop)
         await self.tidy()
+
+    @property
+    def departed(self) -> int | None:
+        """The newest window of which something may have left; None: nothing has."""
+        return self._departures.through
+
+    @property
+    def knows_departed(self) -> bool:
+        """Whether that is so; it is not where this file was put back alone."""
+        return self._departures.known
+
+    async def depart(self, window: int) -> None:
+        """Notes that something of the windows up to this one may leave: to be called before it does."""
+        await self._runtime.blocking(self._departures.reach, window)
 
     async def outgoing(self) -> list[tuple[int, bytes]]:
         """The window and the stream of each batch without an answer, the oldest windows first."""

@@ -21,8 +21,9 @@ from aggregator.shuffler.intake import Intake, IntakeLimits
 from aggregator.shuffler.metrics import ShufflerMetrics
 from aggregator.shuffler.plan_service import PlanService
 from aggregator.shuffler.plan_source import plan_of
-from aggregator.shuffler.reports_file import KeptPlan, ReportsFile
+from aggregator.shuffler.reports_file import ReportsFile
 from aggregator.shuffler.upstream import Upstream
+from aggregator.shuffler.values import KeptPlan
 from aggregator.supervision import Supervision
 from hushsum.directory import Directory, DirectoryKey, Role
 from hushsum.entropy import OsEntropy

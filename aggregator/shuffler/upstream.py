@@ -5,7 +5,7 @@ from typing import Final
 import grpc
 
 from aggregator.errors import AggregatorError
-from aggregator.shuffler.reports_file import KeptPlan, Outgoing
+from aggregator.shuffler.values import KeptPlan, Outgoing
 from hushsum.plan import BUNDLE_BYTES_MAX
 from hushsum_proto.answers import Answer
 from hushsum_proto.convert import answer_from_wire, submission_to_wire

@@ -2,7 +2,8 @@
 
     taken ──▶ forwarding ──▶ forwarded        every batch was taken by the aggregator
           │              └─▶ lost             it took none of them any more, or not all
-          └─▶ dropped                         fewer reports than the plan asks for: nothing ever leaves
+          └─▶ dropped                         fewer reports than the plan asks for, or found when the window was over,
+                                              or in a file from before its cut: nothing of it leaves, or nothing more
 
 A window is cut at its end plus half the plan's lateness: devices have the one half, forwarding has the other. What is
 known of a window is erased at its end plus the whole lateness, if every batch has its answer by then; that it is over

@@ -6,13 +6,14 @@ from aggregator.errors import OutcomeExistsError, StoreError, WindowOrderError
 from aggregator.records import Outcome, StoredOutcome
 from aggregator.store.leases import check
 from aggregator.store.plans import account, forget_unspent, insert_spend, is_spent, spend_fields
+from aggregator.store.schema import unpack
 from aggregator.store.sql import Transaction
 from aggregator.store.windows import check_next_outcome, move, plan_number, states
 from aggregator.store.windows import mark_closing as _mark_closing
 from aggregator.windows import WindowState
 from hushsum.entropy import KEY_BYTES, Entropy
 from hushsum.plan import Plan
-from hushsum.privacy.event import TUMBLING
+from hushsum.privacy.event import TUMBLING, Spend
 from hushsum.privacy.guarantee import CENTRAL, SECURE
 from hushsum.releases import spend_of
 
@@ -54,17 +55,9 @@ async def reserve_outcome(
             )
         return bytes(found[0])
     await check_next_outcome(tx, number, window)
-    # What a release costs, whatever will be drawn: to refuse the dearer outcome alone would tell which it was.
-    spend = spend_of(plan, kind=kind, window=window)
-    held = await account(tx, spend.population, lock=True)
-    is_there = False
-    if plan.privacy.mode != CENTRAL:  # charged before its first submission; else nobody came, and nothing is paid
-        is_there = await is_spent(tx, spend)
-        spend = spend_of(plan, kind=kind, window=window, entered=False)
-    else:
-        held.charge(spend)
+    spend = await _spend_at_outcome(tx, number, plan, kind, window)
     key = entropy.read(KEY_BYTES)
-    if not is_there:
+    if plan.privacy.mode == CENTRAL or not await is_spent(tx, spend):
         await insert_spend(tx, spend)
     await tx.execute(
         'INSERT INTO reservations (plan, kind, "window", key, digest) VALUES ($1, $2, $3, $4, $5)',
@@ -162,6 +155,32 @@ async def outcome(tx: Transaction, plan_id: bytes, kind: str, window: int) -> St
         window,
     )
     return None if row is None else StoredOutcome(plan_id, kind, window, row[0], row[1], row[2] == WindowState.WITHHELD)
+
+
+async def _spend_at_outcome(tx: Transaction, number: int, plan: Plan, kind: str, window: int) -> Spend:
+    """What a window has spent by the time of its outcome. The population is locked from here on."""
+    # What a release costs, whatever will be drawn: to refuse the dearer outcome alone would tell which it was.
+    spend = spend_of(plan, kind=kind, window=window)
+    held = await account(tx, spend.population, lock=True)
+    if plan.privacy.mode == CENTRAL:
+        held.charge(spend)
+        return spend
+    unspent = spend_of(plan, kind=kind, window=window, entered=False)
+    if not await _holds_any(tx, number, window):
+        return unspent  # or it is charged: somebody may have come, and nothing is left of it
+    # Charged before its first submission, but for a store that is older than its log. Devices have spent it, whatever
+    # the limits say: the ledger shows it, beyond them if need be.
+    await forget_unspent(tx, unspent)
+    return spend
+
+
+async def _holds_any(tx: Transaction, number: int, window: int) -> bool:
+    """Whether anything is counted in a window of a secure or local plan, by numbers that its release makes public."""
+    by_name = 'SELECT 1 FROM contributions WHERE plan = $1 AND "window" = $2 LIMIT 1'
+    if await tx.fetch_row(by_name, number, window) is not None:
+        return True  # clients' deltas, or cohorts' sums
+    rows = await tx.fetch('SELECT data FROM counts WHERE plan = $1 AND "window" = $2', number, window)
+    return any(unpack(data).any() for (data,) in rows)  # reports, which are nobody's
 
 
 async def locked(tx: Transaction, plan_id: bytes, fence: int) -> int:

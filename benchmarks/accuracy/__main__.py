@@ -1,7 +1,8 @@
 """How far private answers are from exact sums: ``python -m benchmarks.accuracy``, or ``make bench-accuracy``.
 
-Prints the tables, and writes ``benchmarks/results/accuracy.json``, ``docs/accuracy.md`` and its figures. Minutes;
-``--quick`` takes little of everything, prints it, and writes nothing unless ``--out`` says where.
+Prints the tables, and writes ``benchmarks/results/accuracy.json`` and ``accuracy_modes.json``, ``docs/accuracy.md`` and
+its figures. Minutes; ``--quick`` takes little of everything, prints it, and writes nothing unless ``--out`` says where;
+``--modes`` measures the modes and the shuffled protocols alone, and keeps the rest of the page as it was.
 """
 
 import argparse
@@ -18,6 +19,8 @@ from benchmarks.accuracy import regression
 from benchmarks.accuracy.curves import Truth, best_rows, measure
 from benchmarks.accuracy.data import data_sets
 from benchmarks.accuracy.draws import measure_draws
+from benchmarks.accuracy.modes import measure_modes
+from benchmarks.accuracy.shuffled import measure_shuffled
 from benchmarks.accuracy.subjects import SUBJECTS, Subject, quick
 from benchmarks.report import Row, write_json
 from hushsum.families import warm_up
@@ -25,7 +28,9 @@ from hushsum.families import warm_up
 TITLE: Final = "Errors against exact kernel sums (epsilon 0: without noise)"
 _ROOT: Final = Path(__file__).resolve().parents[2]
 _PAGE: Final = _ROOT / "docs" / "accuracy.md"
-_RESULTS: Final = _ROOT / "benchmarks" / "results" / "accuracy.json"
+_RESULTS: Final = _ROOT / "benchmarks" / "results"
+_FILES: Final = {False: "accuracy.json", True: "accuracy_modes.json"}
+_OF_MODES: Final = ("mode", "shuffled")
 
 
 def main() -> None:
@@ -33,19 +38,34 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.accuracy", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="few records, one sketch each: shows that it runs")
     parser.add_argument("--page", action="store_true", help="measure nothing: the page and figures from the last JSON")
+    parser.add_argument("--modes", action="store_true", help="modes and shuffled protocols alone; the rest as it was")
     parser.add_argument("--out", type=Path, help="folder for the page, the figures and the JSON")
     options = parser.parse_args()
-    page = options.out / "accuracy.md" if options.out else _PAGE
-    results = options.out / "accuracy.json" if options.out else _RESULTS
-    rows = json.loads(_RESULTS.read_text("utf-8"))["rows"] if options.page else measure_all(little=options.quick)
-    if not rows:
-        sys.exit("nothing was measured: there is no ../shared/data here")
-    if options.quick and not options.out:
-        print(pages.text(rows))
-        return
+    rows: list[Row] = []
     if not options.page:
-        write_json(results, TITLE, rows)
-    pages.write(page, rows)
+        rows += [] if options.modes else measure_all(little=options.quick)
+        rows += measure_all_modes(little=options.quick)
+        if not rows:
+            sys.exit("nothing was measured: there is no ../shared/data here")
+        if options.quick and not options.out:
+            print(pages.text(rows))
+            return
+        _save(options.out or _RESULTS, rows)
+    if options.page or (options.modes and not options.quick):
+        rows = _saved(modes=False) + (rows or _saved(modes=True))
+    pages.write(options.out / "accuracy.md" if options.out else _PAGE, rows)
+
+
+def _save(folder: Path, rows: list[Row]) -> None:
+    for modes, file in _FILES.items():
+        if some := [row for row in rows if (row["part"] in _OF_MODES) == modes]:
+            write_json(folder / file, TITLE, some)
+
+
+def _saved(*, modes: bool) -> list[Row]:
+    path = _RESULTS / _FILES[modes]
+    rows: list[Row] = json.loads(path.read_text("utf-8"))["rows"] if path.exists() else []
+    return rows
 
 
 def measure_all(*, little: bool) -> list[Row]:
@@ -59,6 +79,15 @@ def measure_all(*, little: bool) -> list[Row]:
     rows += [{"part": "draws", **row} for row in measure_draws(quick=little)]
     rows += [{"part": "regression", **row} for row in regression.measure(quick=little)]
     print(f"{time.perf_counter() - started:4.0f} s  all measured", flush=True)
+    return rows
+
+
+def measure_all_modes(*, little: bool) -> list[Row]:
+    """Modes, and shuffled protocols."""
+    started = time.perf_counter()
+    rows = [{"part": "mode", **row} for row in measure_modes(quick=little)]
+    rows += [{"part": "shuffled", **row} for row in measure_shuffled(quick=little)]
+    print(f"{time.perf_counter() - started:4.0f} s  modes measured", flush=True)
     return rows
 
 

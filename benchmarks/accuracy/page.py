@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from benchmarks.accuracy import conclusions, findings, plots
+from benchmarks.accuracy import conclusions, findings, mode_page, plots
 from benchmarks.accuracy.curves import DELTAS, NO_NOISE, PURE, SMALL_DELTA
 from benchmarks.accuracy.subjects import ABSOLUTE, RELATIVE, SUBJECTS
 from benchmarks.accuracy.tables import (
@@ -21,7 +21,7 @@ from benchmarks.report import Row
 _OPENING: Final = """# Accuracy
 
 How far private answers are from exact kernel sums over real data. `make bench-accuracy` measures all of it again and
-writes this page, its figures and `benchmarks/results/accuracy.json` (a quarter of an hour on two cores at most;
+writes this page, its figures and `benchmarks/results/accuracy.json` (twenty minutes on two cores at most;
 `ARGS=--quick` shows that it runs). Every noised figure is a real release: a plan, a sketch, `hs.release(sketch,
 epsilon=..., delta=...)` with exact discrete Laplace noise at δ = 0 and exact discrete Gaussian noise at δ = 10⁻⁶, unit
 `record`, the noisy count included. Data is read from `../shared/data`; the figures move a little from run to run,
@@ -53,6 +53,7 @@ def write(path: Path, rows: Sequence[Row]) -> None:
                 figure = path.parent / "accuracy" / _figure(subject.data, delta)
                 title = f"{subject.data}: {_METRICS[subject.metric]}, {_at(delta)}"
                 plots.draw(figure, title, at_delta(some, delta), subject.metric, {} if delta else best)
+    mode_page.draw(path.parent / "accuracy", rows)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text(rows), "utf-8")
 
@@ -65,7 +66,7 @@ def text(rows: Sequence[Row]) -> str:
         some = matching(rows, part=part)
         if some:
             parts.append(f"## {title}\n\n{render(some)}\n")
-    parts.append(findings.closing(rows))
+    parts += [mode_page.section(rows), findings.closing(rows)]
     return "\n\n".join(_wrapped(one) for one in "\n".join(filter(None, parts)).split("\n\n")) + "\n"
 
 

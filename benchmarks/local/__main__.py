@@ -9,5 +9,11 @@ from benchmarks.local import decoding, encoding
 
 SUBJECTS = {"encoding": encoding, "decoding": decoding}
 
-if __name__ == "__main__":
+
+def main() -> None:
+    """The command line."""
     Room("python -m benchmarks.local", __doc__, SUBJECTS, prefix="local_").main()
+
+
+if __name__ == "__main__":
+    main()

@@ -3,7 +3,10 @@
 Of n reports an answer has the variance n·Var(z) + n²·C/R (:mod:`hushsum.local.errors`). Var(z) follows from the law of
 the randomiser and from made-up records: of one whose kernel at the query is k it is the mixture of a near record, with
 probability k, and a far one, and k(1 − k) for which of the two its row made of it. C is measured as in other modes, by
-the spread of the rows of a whole sketch of the made-up records (:mod:`hushsum.advice.hashing`).
+the spread of the rows of a whole sketch of the made-up records (:mod:`hushsum.advice.hashing`), with many buckets. Of
+few rehashed buckets it is more: codes that many records share fall into the query's bucket by chance, each with all of
+them. With p their shares of the records, C = C₀ + Σp²/(W − 1), the sum over all codes but the query's, and Σp² over all
+is the mean kernel of two records.
 """
 
 from collections.abc import Iterator, Mapping
@@ -25,8 +28,10 @@ from hushsum.privacy.shuffling import amplified
 _RECORDS_MAX: Final = 4096  # of the stand-in
 _ROWS_MAX: Final = 2**16
 _WIDTHS: Final = tuple(2**k for k in range(1, 14))
+_MANY_BUCKETS: Final = 2**13
 _MANY: Final = 1e12  # records, of which single ones make nothing of the hashing error
 _RANDOMISERS: Final = ("k-rr", "projective")
+_PAIRED: Final = 1024  # records, of each two of which the kernel is taken
 _GAIN: Final = 1.01
 _MIB: Final = 2.0**20
 
@@ -46,11 +51,16 @@ class ReportForecast:
 
     def __init__(self, plan: Plan, density: float, records: int = _RECORDS_MAX) -> None:
         errors.setting(plan)  # refuses other plans
-        whole = _central(plan)
+        whole = _many_buckets(plan)
         self.population: StandIn = stand_in(whole, density, min(records, _RECORDS_MAX))
         self._hashing = Hashing(whole, self.population)
         kernels = np.maximum(self.population.kernels, 0.0)
         self._mean, self._square = float(kernels.mean()), float(np.square(kernels).mean())
+        some = self.population.records[:_PAIRED]
+        shared = float(np.maximum(whole.family.kernel(some, some), 0.0).mean())
+        unit = row_unit(whole) or rows_of(whole) or 1
+        of_query = self._mean**2 + unit * self._hashing.variance(unit, _MANY) / _MANY**2
+        self._others = max(0.0, shared - of_query)
 
     def response(self, plan: Plan, records: int) -> float:
         """The standard error that reports have each by itself, of so many records (of each class)."""
@@ -63,9 +73,13 @@ class ReportForecast:
             variance += (self._mean - self._square) / classes
         return float(np.sqrt(records * classes * variance))
 
-    def hashing(self, rows: int | None, records: int) -> float:
+    def hashing(self, plan: Plan, records: int) -> float:
         """The standard error that they have in common."""
-        return float(np.sqrt(self._hashing.variance(rows, _MANY)) / _MANY * records)
+        of, rows = errors.setting(plan), rows_of(plan)
+        pairs = self._hashing.variance(rows, _MANY) / _MANY**2
+        if of.square is None and of.rehashed:
+            pairs += self._others / (of.width - 1) / (rows or 1)
+        return float(np.sqrt(pairs)) * records
 
     def size(self, plan: Plan, records: int, allowance: Allowance) -> ReportSize:
         """Of one plan."""
@@ -81,14 +95,20 @@ class ReportForecast:
             outputs=sizes.outputs,
             report_bytes=sizes.width,
             window_bytes=window,
-            hashing=self.hashing(rows_of(plan), records),
+            hashing=self.hashing(plan, records),
             response=self.response(plan, records),
             exceeds=("memory_mib",) if window / _MIB > allowance.memory_mib else (),
         )
 
 
 def advise_reports(
-    plan: Plan, *, records: int, density: float, clients: int | None = None, allowance: Allowance | None = None
+    plan: Plan,
+    *,
+    records: int,
+    density: float,
+    clients: int | None = None,
+    allowance: Allowance | None = None,
+    forecast: ReportForecast | None = None,
 ) -> ReportAdvice:
     """How accurate the answers of a plan of reports may be expected to be, and what would be better.
 
@@ -99,6 +119,7 @@ def advise_reports(
         density: The same.
         clients: From whom they come; it changes nothing but what is shown.
         allowance: What a size may cost: of reports, ``memory_mib`` alone.
+        forecast: Of such a plan and this density, made before, where several are asked about.
 
     Raises:
         ValueError: A guess is out of range, or contradicts the plan.
@@ -106,7 +127,7 @@ def advise_reports(
     """
     guesses = Guesses.checked(plan, records, density, clients)
     allowance = allowance or Allowance()
-    forecast = ReportForecast(plan, density, records)
+    forecast = forecast or ReportForecast(plan, density, records)
     local = plan.privacy.local
     assert local is not None, "a plan of reports"
     ratio, epsilon = plan.privacy.mechanism.scale, None
@@ -147,9 +168,12 @@ def report_plan(
     return Plan.from_fields({**fields, "sketch": sketch, "privacy": privacy}, plan.parameters)
 
 
-def _central(plan: Plan) -> Plan:
-    """The same sketch in mode ``central``: what hashing is measured with."""
+def _many_buckets(plan: Plan) -> Plan:
+    """The same sketch in mode ``central``, where no codes meet by chance: what hashing is measured with."""
     fields = {key: value for key, value in plan.to_fields().items() if key in {"name", "record", "sketch"}}
+    sketch = dict(_table(fields, "sketch"))
+    if "buckets" in sketch:
+        fields["sketch"] = sketch | {"buckets": _MANY_BUCKETS}
     return Plan.from_fields({**fields, "privacy": {"epsilon": 1, "total_epsilon": 1}}, plan.parameters)
 
 

@@ -41,26 +41,28 @@ def reports(plan: Plan, records: Any, labels: object, entropy: Entropy) -> tuple
     if labels is not None:
         labels = [label if isinstance(label, str) else None for label in label_list(labels)]
     classes = plan.collection.class_indices(labels, len(kept))
-    usable = kept & (classes >= 0)
-    dropped = len(usable) - int(usable.sum())
-    if len(accepted) > len(usable) - dropped:
-        accepted = accepted[usable[kept]]
+    if len(accepted) < len(kept):
+        classes[~kept] = NOTHING
+    if plan.classes:
+        accepted = accepted[classes[kept] >= 0]
+    dropped = len(kept) - len(accepted)
     if isinstance(plan.family, Fourier):
-        return _bits(plan, plan.family, accepted, usable, entropy), dropped
+        return _bits(plan, plan.family, accepted, classes >= 0, entropy), dropped
     assert isinstance(plan.family, Hashed), "a plan of reports is refused for any other family"
-    return _choices(plan, plan.family, accepted, np.where(kept, classes, NOTHING), entropy), dropped
+    return _choices(plan, plan.family, accepted, classes, entropy), dropped
 
 
 def _choices(plan: Plan, family: Hashed, accepted: Records, classes: Int64, entropy: Entropy) -> Int64:
     """Of buckets; ``classes`` (n,) is −1 where a record is not among the accepted ones."""
     randomiser, rows = choice_of(plan), uniform(family.rows, len(classes), entropy)
-    values = classes * family.buckets
     if len(accepted) == len(classes):
-        values += family.buckets_of(accepted, rows)
+        values = family.buckets_of(accepted, rows)
+        if plan.classes:
+            values += classes * family.buckets
     else:
         usable = classes >= 0
-        values[usable] += family.buckets_of(accepted, rows[usable])
-        values[~usable] = NOTHING
+        values = np.full(len(classes), NOTHING, np.int64)
+        values[usable] = classes[usable] * family.buckets + family.buckets_of(accepted, rows[usable])
     rows *= randomiser.outputs
     rows += randomiser.randomise(values, entropy)
     return rows
@@ -69,8 +71,11 @@ def _choices(plan: Plan, family: Hashed, accepted: Records, classes: Int64, entr
 def _bits(plan: Plan, family: Fourier, accepted: Records, usable: Any, entropy: Entropy) -> Int64:
     """Of table entries: number 2 · pair + (0 cosine, 1 sine) is drawn uniformly."""
     features = uniform(2 * family.rows, len(usable), entropy)
-    entries = np.zeros(len(usable), np.int64)
-    entries[usable] = family.entries_of(accepted, features[usable])
+    if len(accepted) == len(usable):
+        entries = family.entries_of(accepted, features)
+    else:
+        entries = np.zeros(len(usable), np.int64)
+        entries[usable] = family.entries_of(accepted, features[usable])
     features *= 2
     features += bit_of(plan).randomise(entries, entropy, ~usable)
     return features

@@ -14,7 +14,8 @@ hashes, and hashes are those of R independent rows, so that with E_r = Y_r − n
 the second term that of the mean over rows of Σ_i 1[record i collides]. The truth has Σ_i Var(z_i) for the first, which
 is less by the spread of the records' own means: nobody can know that of one report a record, and it is small where
 randomisation is most of the error. So the bar holds, and is cautious where ε is large and many records are near. Rows
-that depend on each other are taken in independent sets. Of few rows, or sets, the t interval has few degrees.
+that depend on each other are taken in independent sets. Of few rows, or sets, the t interval has few degrees. No bar
+is below what the randomiser alone makes of so many reports: see :mod:`hushsum.local.floors`.
 """
 
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ import numpy.typing as npt
 from hushsum.families import Hashed
 from hushsum.families.estimates import Division
 from hushsum.families.lsh.placement import OUTSIDE
+from hushsum.local.floors import Floor
 from hushsum.local.layout import Int64, choice_of
 from hushsum.noise.randomiser import Randomiser
 from hushsum.plan import Plan
@@ -45,6 +47,7 @@ class Law:
         less: 1/W where buckets are rehashed, else 0.
         factor: W/(W − 1), else 1.
         single: Whether a report supports at most one of the values that are read, and nothing else of it counts.
+        floor: What it errs at least.
     """
 
     hit: float
@@ -52,11 +55,48 @@ class Law:
     less: float
     factor: float
     single: bool
+    floor: Floor
 
     @property
     def gap(self) -> float:
         """p* − q*."""
         return self.hit - self.miss
+
+
+@dataclass(frozen=True, eq=False)
+class Tally:
+    """What counts of reports say before any query: folded once, it serves every one.
+
+    Of k-ary response it is the counts themselves; of others it holds 8·R·K bytes, which is no more than the counts.
+
+    Attributes:
+        supports: (R, K) int64: how many reports support each value.
+        reports: (R,) int64: n_r.
+    """
+
+    supports: Int64
+    reports: Int64
+
+    @classmethod
+    def of(cls, plan: Plan, counters: Int64) -> "Tally":
+        """Of counters (1, R, outputs) of a hashed plan."""
+        raw = np.ascontiguousarray(counters[0])
+        return cls(choice_of(plan).support(raw), raw.sum(axis=1))
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """What the reports of all rows support at k queries.
+
+    Attributes:
+        supports: (k,) int64: how often the query's bucket.
+        others: (k,) int64: of one class of several: how often its other buckets, else 0.
+        inside: (k,) int64: reports of rows in which the query has a bucket.
+    """
+
+    supports: Int64
+    others: Int64
+    inside: Int64
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +110,7 @@ class Supports:
         classes: How many of them are read together.
         reports: (R,) int64: n_r, of all classes.
         records: (R,) float64: of those reports the estimated number of the classes that are read.
+        whole: Whether every class is read.
     """
 
     family: Hashed
@@ -78,34 +119,38 @@ class Supports:
     classes: int
     reports: Int64
     records: Float64
+    whole: bool
 
     @classmethod
-    def of(cls, plan: Plan, counters: Int64, chosen: slice) -> "Supports":
-        """Of counters (1, R, outputs) of a hashed plan."""
+    def of(cls, plan: Plan, tally: Tally, chosen: slice) -> "Supports":
+        """Of a hashed plan."""
         assert isinstance(plan.family, Hashed), "only buckets are supported"
-        family, randomiser, raw = plan.family, choice_of(plan), np.ascontiguousarray(counters[0])
+        family, randomiser, reports = plan.family, choice_of(plan), tally.reports
         every, classes = max(1, len(plan.classes)), chosen.stop - chosen.start
-        table = randomiser.support(raw).reshape(family.rows, every, family.buckets)[:, chosen].sum(axis=1)
-        reports, whole = raw.sum(axis=1), classes == every
+        whole, table = classes == every, tally.supports
+        if every > 1:
+            table = table.reshape(family.rows, every, family.buckets)[:, chosen].sum(axis=1)
         records = reports.astype(np.float64) if whole else class_records(randomiser, table, reports)
-        one = classes == 1 or randomiser.outputs == randomiser.inputs
+        floor = Floor.of(randomiser)
+        one = classes == 1 or floor.exclusive
         single = one and (whole or not family.rehashed)
         less, factor = (1 / family.buckets, family.buckets / (family.buckets - 1)) if family.rehashed else (0.0, 1.0)
-        law = Law(float(randomiser.hit), float(randomiser.miss), less, factor, single)
-        return cls(family, law, table, classes, reports, records)
+        law = Law(float(randomiser.hit), float(randomiser.miss), less, factor, single, floor)
+        return cls(family, law, table, classes, reports, records, whole)
 
     @property
     def total(self) -> int:
         """n: the exact number of reports."""
         return int(self.reports.sum())
 
-    def reads(self, queries: Any) -> Iterator[tuple[slice, Float64, Float64]]:
-        """(some of m queries, Y (R, k) of every row there, the analytic variance (k,) of a row's choice and response).
+    def reads(self, queries: Any) -> Iterator[tuple[slice, Float64, Seen]]:
+        """(some of m queries, Y (R, k) of every row there, what all rows support there).
 
         Raises:
             RecordError: The queries cannot be used.
         """
         law, expected = self.law, self.reports * (self.law.miss * self.classes)
+        owned = self.table.sum(axis=1) if not self.whole else None
         for some, buckets in self.family.buckets_at(queries):
             outside = buckets == OUTSIDE
             found = np.take_along_axis(self.table, np.maximum(buckets, 0), axis=1)
@@ -117,17 +162,34 @@ class Supports:
             if law.less:
                 reads -= self.records[:, None] * law.less
                 reads *= law.factor
-            yield some, reads, self._response(found.sum(axis=0), inside)
+            supports, others = found.sum(axis=0), np.zeros_like(inside)
+            if owned is not None:
+                others = np.where(outside, 0, owned[:, None]).sum(axis=0) - supports
+            yield some, reads, Seen(supports, others, inside)
 
-    def _response(self, supports: Int64, inside: Int64) -> Float64:
-        """n·Var(z) of reports that support in so many cases, of ``inside`` that may; 0 where it is not known."""
-        law = self.law
+    def response(self, seen: Seen) -> Float64:
+        """(k,): n·Var(z) of the choice of rows and the responses, from the reports; 0 where it is not known."""
+        law, supports, inside = self.law, seen.supports, seen.inside
         if not law.single:
             return np.zeros(len(supports))
         hit, miss = (((s - law.miss) / law.gap - law.less) * law.factor for s in (1.0, 0.0))
         others = inside - supports
         value = supports * hit + others * miss
         return np.maximum(supports * hit**2 + others * miss**2 - value * value / max(self.total, 1), 0.0)
+
+    def least(self, seen: Seen, ratio: Float64 | None = None) -> Float64:
+        """(k,): the least variance of an answer, by responses alone; of one less a ratio times the number of records.
+
+        Args:
+            seen: At the queries.
+            ratio: (k,): of one class of several; None: 0.
+        """
+        law, width = self.law, self.family.buckets
+        weight = law.factor / law.gap
+        if self.whole or width == 1:
+            return law.floor.of_sum(seen.supports, seen.inside, self.classes) * weight**2
+        less = law.less * weight + (np.zeros(len(seen.supports)) if ratio is None else ratio / law.gap)
+        return law.floor.of_parts(seen.supports, seen.others, seen.inside, width, weight, less)
 
 
 def class_records(randomiser: Randomiser, table: Int64, reports: Int64) -> Float64:

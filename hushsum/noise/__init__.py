@@ -90,8 +90,9 @@ def warm_up() -> None:
         AccelerationError: The environment asks for loops that cannot be compiled.
     """
     if acceleration.enabled():
-        from hushsum.noise import digits_fast, projective_fold_fast, strips_fast
+        from hushsum.noise import digits_fast, projective_fold_fast, responses_fast, strips_fast
 
         digits_fast.warm_up()
         strips_fast.warm_up()
         projective_fold_fast.warm_up()
+        responses_fast.warm_up()

@@ -119,7 +119,7 @@ class KRR:
         np.copyto(draws, stand_in, where=values == NOTHING)
 
     def support(self, counts: Int64) -> Int64:
-        """(R, K) how many reports support each value, of (R, K) counts of reports: the same numbers, not to be written."""
+        """(R, K) how many reports support each value, of (R, K) counts of reports: the same numbers, read-only."""
         check_counts(counts, self.outputs)
         same = counts.view()
         same.flags.writeable = False

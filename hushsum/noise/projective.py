@@ -144,11 +144,10 @@ class Projective:
             return
         from hushsum.noise import responses_fast
 
-        ratio, space = self.ratio, steps_of(self.field, self.dimension)
-        numbers = (self.field, self._total, ratio.numerator, ratio.denominator, self._orthogonal)
-        coordinates = tuple(table.view(np.uint64) for table in tables)
-        scalars = tuple(map(np.uint64, numbers))
-        responses_fast.answer_projective(values, draws, scalars, coordinates, space.view(np.uint64))
+        numbers = (self.field, self._total, self.ratio.numerator, self.ratio.denominator, self._orthogonal)
+        space = steps_of(self.field, self.dimension)
+        arrays = np.array(numbers, np.uint64), *(array.view(np.uint64) for array in (*tables, space))
+        responses_fast.answer_projective(values, draws, *arrays)
 
     def _respond_plain(self, values: Int64, draws: Int64, tables: "_Coordinates") -> None:
         stand_in = draws // self._total
@@ -176,7 +175,7 @@ class Projective:
         product, place, against = np.zeros_like(others), np.zeros_like(others), np.zeros_like(others)
         leading, result = np.ones_like(others), np.zeros_like(others)
         for digit in range(self.dimension - 1):
-            rest = others // field if digit < self.dimension - 2 else 0
+            rest = others // field if digit < self.dimension - 2 else np.zeros_like(others)
             x, y, worth = others - rest * field, tables.facing[digit][truth], field**digit
             others = rest
             product += x * y
@@ -241,10 +240,14 @@ def projective_order(inputs: int, ratio: Fraction, *, rows: int, bits_max: int |
     return min((each.outputs, variance, each.field) for variance, each in fitting if variance <= enough)[2]
 
 
+def field_end(inputs: int, ratio: Fraction) -> int:
+    """What every field worth having is below: beyond a few times λ, and K, variance, memory and time only rise."""
+    return min(max(inputs, 3), 16 * int(ratio) + 64) + 64
+
+
 def _primes(inputs: int, ratio: Fraction) -> list[int]:
-    """Ascending; beyond a few times λ, and K, the variance only rises."""
-    most = min(max(inputs, 3), 16 * int(ratio) + 64) + 64
-    return [number for number in range(2, most) if is_prime(number)]
+    """Ascending."""
+    return [number for number in range(2, field_end(inputs, ratio)) if is_prime(number)]
 
 
 def _variance(response: Projective) -> Fraction:

@@ -36,7 +36,7 @@ def is_prime(number: int) -> bool:
 def numbers_of(indices: Int64, field: int, dimension: int) -> Int64:
     """The canonical vectors of points, as numbers in base f."""
     powers, first, steps = steps_of(field, dimension)
-    result = indices + steps[0]
+    result: Int64 = indices + steps[0]
     for k in range(1, len(powers)):
         result += steps[k] * (indices >= first[k])
     return result
@@ -45,7 +45,7 @@ def numbers_of(indices: Int64, field: int, dimension: int) -> Int64:
 def indices_of(numbers: Int64, field: int, dimension: int) -> Int64:
     """The points of canonical vectors, given as numbers in base f."""
     powers, _, steps = steps_of(field, dimension)
-    result = numbers - steps[0]
+    result: Int64 = numbers - steps[0]
     for k in range(1, len(powers)):
         result -= steps[k] * (numbers >= powers[k])
     return result
@@ -54,7 +54,12 @@ def indices_of(numbers: Int64, field: int, dimension: int) -> Int64:
 @lru_cache(maxsize=64)
 def inverses(field: int) -> Int64:
     """(f,) the inverse of each number of the field; 0 of 0."""
-    result = np.array([0, *(pow(number, -1, field) for number in range(1, field))], np.int64)
+    square, result = np.arange(field, dtype=np.int64), np.ones(field, np.int64)
+    for bit in reversed(f"{field - 2:b}"):  # Fermat: the inverse is the power of f − 2, and f² is below 2^62
+        if bit == "1":
+            result = result * square % field
+        square = square * square % field
+    result[0] = 0
     result.flags.writeable = False
     return result
 

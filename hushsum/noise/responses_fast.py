@@ -16,10 +16,12 @@ Words = npt.NDArray[np.uint64]
 
 def warm_up() -> None:
     """Compiles the loops, or loads what was compiled before."""
-    values, tables = np.zeros(1, np.int64), np.ones((3, 2), np.uint64)
+    values = np.zeros(1, np.int64)
     answer_choice(values, values.copy(), Word(2), Word(1), Word(1))
-    numbers = (Word(2), Word(8), Word(2), Word(1), Word(1))
-    answer_projective(values, values.copy(), numbers, (tables[0], tables[0], tables), tables)
+    constants = [np.ones(shape, np.uint64) for shape in (2, 2, (1, 2), (3, 2))]
+    for table in constants:
+        table.flags.writeable = False  # as they are given
+    answer_projective(values, values.copy(), np.ones(5, np.uint64), *constants)
 
 
 @compiled
@@ -49,8 +51,10 @@ def answer_choice(values: Int64, draws: Int64, total: Word, kept: Word, each: Wo
 def answer_projective(
     values: Int64,
     draws: Int64,
-    numbers: tuple[Word, Word, Word, Word, Word],
-    coordinates: tuple[Words, Words, Words],
+    numbers: Words,
+    powers: Words,
+    inverses: Words,
+    facing: Words,
     space: Words,
 ) -> None:
     """Replaces draws below N·T by responses.
@@ -59,18 +63,17 @@ def answer_projective(
         values: (n,), −1 for none.
         draws: (n,), in place.
         numbers: f, T, a, b, h.
-        coordinates: f^(t − 1 − l) and 1/v_l of each value, (K,); and (t − 1, K) what faces its report's coordinates
-            but l, the last first.
+        powers: (K,): f^(t − 1 − l) of each value.
+        inverses: (K,): 1/v_l.
+        facing: (t − 1, K): what its report's coordinates but l are multiplied with, the last first.
         space: See :func:`hushsum.noise.projective_points.steps_of`.
     """
     one, zero = np.uint64(1), np.uint64(0)
-    field, total, hit_weight, miss_weight, orthogonal = numbers
-    powers, inverses, facing = coordinates
-    dimension = space.shape[1]
-    hit_total = hit_weight * orthogonal
+    field, total, hit_weight, miss_weight = numbers[0], numbers[1], numbers[2], numbers[3]
+    dimension, hit_total = space.shape[1], hit_weight * numbers[4]
     for i in range(len(draws)):
         draw, nothing = np.uint64(draws[i]), np.uint64(values[i] < 0)
-        value = values[i] * np.int64(one - nothing)
+        value = np.uint64(values[i]) * (one - nothing)  # an unsigned index, which never counts from the end
         stand_in = draw // total
         rest = draw - stand_in * total
         hits = np.uint64(rest < hit_total)

@@ -5,13 +5,16 @@ before is right about which it is with a probability of at most (e^ε + δ)/(1 +
 2015, §2). Numbers that do not fit are rounded against us.
 """
 
+from collections.abc import Iterator
 from fractions import Fraction
+from itertools import islice
 from math import ceil
 from typing import Final
 
 from hushsum.noise.thresholds import exp_upper
 from hushsum.privacy.account import Account
 from hushsum.privacy.event import CHOICE, TUMBLING, Spend
+from hushsum.privacy.local_mode import RANDOMISERS
 from hushsum.privacy.numerals import numeral
 from hushsum.privacy.relation import ADD_REMOVE, CLIENT, RECORD, REPLACE, ZERO_OUT, Cost
 
@@ -25,6 +28,12 @@ _FACTS: Final = {
     (RECORD, ADD_REMOVE): "one record is in here",
     (RECORD, ZERO_OUT): "one record was there to be sent",
     (RECORD, REPLACE): "one record is this one rather than a certain other",
+}
+
+#: Of reports of several windows: a spend does not say whether its plan memoises, so that it is said of all.
+_REPEATED: Final = {
+    CLIENT: "where records are replaced by others that are equal to each other where the first are",
+    RECORD: "where a record is replaced, each time that it comes, by one that its device has nowhere else",
 }
 
 
@@ -91,7 +100,22 @@ def account_told(account: Account, *, next_spend: Spend | None = None) -> str:
     words = [f"Of {whose}, {spends} took {cost_text(account.cost)}, {unit}."]
     if number > 1:
         words += ["By the newest alone:", spend_told(account.newest, delta=limits.delta), "By all together:"]
-    return " ".join((*words, told(account.cost, unit=limits.unit, relation=limits.relation), left))
+    words.append(told(account.cost, unit=limits.unit, relation=limits.relation))
+    return " ".join((*words, *_repeated(account), left))
+
+
+def _repeated(account: Account) -> Iterator[str]:
+    """What several windows of reports promise less, if their plan memoises."""
+    limits = account.limits
+    if limits.relation != REPLACE:  # which reports imply nothing for
+        return
+    randomised = (spend for spend in account.spends if any(each.mechanism in RANDOMISERS for each in spend.events))
+    if next(islice(randomised, 1, None), None) is None:
+        return
+    yield (
+        "Where a plan memoises its reports (`hushsum plan show` tells), that holds of all its windows together "
+        f"{_REPEATED[limits.unit]}; that a record came again, or changed, can be seen."
+    )
 
 
 def left_text(account: Account) -> str:

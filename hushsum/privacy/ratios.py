@@ -11,6 +11,7 @@ from typing import Final
 
 from hushsum.canonical import real_text
 from hushsum.errors import GuaranteeError
+from hushsum.noise.projective import field_end
 from hushsum.noise.randomiser import RANDOMISERS
 from hushsum.noise.thresholds import exp_minus
 from hushsum.privacy.claim import Claim
@@ -67,13 +68,19 @@ def verify_randomiser(mechanism: Mechanism, reports: Reports, claim: Claim) -> N
 
 
 def check_drawn(mechanism: Mechanism, reports: Reports) -> None:
-    """Refuses a randomiser whose draws need larger integers than devices have.
+    """Refuses a randomiser whose draws need larger integers than devices have, or tables of a field beyond all use.
 
     Raises:
-        GuaranteeError: Too many values a row, for a ratio of so many digits.
+        GuaranteeError: Too many values a row, for a ratio of so many digits; or the field is too large.
     """
     if mechanism.name == ONE_BIT:
         return  # it has two values, whatever the family
+    end = field_end(reports.inputs, mechanism.scale)
+    if mechanism.field is not None and mechanism.field >= end:
+        raise GuaranteeError(
+            f"projective reports of {reports.inputs} values a row and a likelihood ratio of "
+            f"{real_text(mechanism.scale)} have a field below {end}, got field = {mechanism.field}"
+        )
     try:
         RANDOMISERS[mechanism.name](mechanism.scale, reports.inputs, mechanism.field)
     except ValueError as error:

@@ -2,8 +2,9 @@
 
 ℓ covers what all clients of a cohort can submit together with their shares of noise, and a silo is a cohort of one
 that draws it whole; what lies outside is wrapped around, with a probability below 2^−40 over all counters. For unit
-client that is what the plan allows; for unit record, of which no plan bounds a client, 4096 records of each are
-assumed: more than that from every client may wrap around, which costs accuracy and no privacy. All bounds are integers.
+client that is what the plan allows; for unit record, of which no plan bounds a client, 4096 records of each client of a
+cohort are assumed, and 2^20 of a silo: more than that may not fit, which costs accuracy and no privacy. All bounds are
+integers.
 
 Packed form of n words of ℓ bits, with lanes of L = 32 bits (64 where any width is above 32): the first n − (n mod L)
 words are L equal runs; word i of run j takes the bits j·ℓ to (j + 1)·ℓ − 1 of column i, lowest first; a column is ℓ
@@ -35,6 +36,7 @@ _NARROW: Final = 32
 _WORKING_BITS: Final = 256
 _MOMENTS: Final = (2, 4, 8, 16, 32, 64, 128)
 _RECORDS_ASSUMED: Final = 4096  # of each client of a cohort, unit record: for correctness; nothing refuses more
+_RECORDS_OF_A_SILO: Final = 1 << 20  # likewise: a silo is a client of many records
 
 Array = npt.NDArray[Any]  # of uint32 or uint64
 Int64 = npt.NDArray[np.int64]
@@ -150,7 +152,8 @@ def words_of(sensitivity: Sensitivity, shape: tuple[int, ...], classes: int, spe
     cohort, mechanism = spec.cohort, spec.mechanism
     assert cohort is not None or spec.local is not None, "the plan is a secure one, or a silo's"
     clients, shares = (1, 1) if cohort is None else (cohort.size, cohort.honest_survivors)
-    records = clients * (spec.records_per_client or _RECORDS_ASSUMED)  # of all clients together
+    assumed = _RECORDS_OF_A_SILO if cohort is None else _RECORDS_ASSUMED
+    records = clients * (spec.records_per_client or assumed)  # of all clients together
     noise = laplace_tail if mechanism.name == DISCRETE_LAPLACE else gaussian_tail
     size = classes * prod(shape)
     bits, count_bits = (

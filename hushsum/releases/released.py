@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from os import PathLike
 from pathlib import Path
@@ -15,6 +16,7 @@ from hushsum.durable import sync_folder
 from hushsum.entropy import OsEntropy
 from hushsum.families import Answer
 from hushsum.hush_format import COUNTERS_MAX, Header, check_reports, decode, encode
+from hushsum.local.reads import Tally
 from hushsum.plan import Plan
 from hushsum.privacy import plain_words
 from hushsum.privacy.guarantee import Guarantee
@@ -79,14 +81,32 @@ class Release:
             ValueError: The sketch has no such groups.
         """
         return query.kernel_sum(
-            self.plan, self.counters, queries, label=label, groups=groups, submissions=self.submissions
+            self.plan,
+            self.counters,
+            queries,
+            label=label,
+            groups=groups,
+            submissions=self.submissions,
+            tally=self._tally,
         )
 
     def density(self, queries: Any, *, label: str | None = None, groups: int | None = None) -> Answer:
         """The same divided by the noisy number of records (taken as at least 1)."""
         return query.density(
-            self.plan, self.counters, self.counts, queries, label=label, groups=groups, submissions=self.submissions
+            self.plan,
+            self.counters,
+            self.counts,
+            queries,
+            label=label,
+            groups=groups,
+            submissions=self.submissions,
+            tally=self._tally,
         )
+
+    @cached_property
+    def _tally(self) -> Tally | None:
+        """Kept from the first query on, so that counters must stay as they are; of reports at most their size again."""
+        return query.tally(self.plan, self.counters)
 
     def statement(self) -> str:
         """What is promised, and what that tells about one unit, in plain words (what is left: `Ledger.statement`)."""

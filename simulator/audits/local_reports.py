@@ -2,7 +2,8 @@
 
 The exact audit feeds the device's own code with every word that can decide a report, once each, and counts what comes
 out for one record after another, unusable ones and unknown labels among them. The ratios of what was counted are the
-promise itself, for every pair of records and every report: no law is taken for granted.
+promise itself, for every pair of records and every report: no law is taken for granted. The same is done for a record
+among others of the same call: its report may follow neither those nor the words that decide theirs.
 """
 
 import math
@@ -16,11 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from hushsum.entropy import OsEntropy
-from hushsum.local import encoding
 from hushsum.local.layout import bit_of, choice_of
 from hushsum.plan import Plan
-from simulator.audits.cases import column, plan_of
+from simulator.audits.cases import Integers, column, plan_of
 from simulator.audits.confidence import ERROR
+from simulator.audits.devices import sent, streams
 from simulator.audits.events import audited
 from simulator.audits.report import Check, Row
 
@@ -32,6 +33,8 @@ _LABELS: Final = ("yes", "no")
 _UNKNOWN: Final = "neither"
 _VALUES: Final = (*np.linspace(0.0, 10.0, 11).tolist(), math.nan)
 _WORD: Final = 8  # bytes
+_ALL: Final = 12  # records, of which each is tried beside others; of more of them
+_SOME: Final = 5  # every fifth
 _BY_RUNS: Final = 5  # plans: those of unit record
 _FOURIER: Final[Mapping[str, object]] = {"family": "fourier", "kernel": "gaussian", "fraction_bits": 4, "buckets": None}
 
@@ -61,21 +64,59 @@ def plans() -> Iterator[Plan]:
         yield plan_of(mode="local", sketch={**_FOURIER, "rows": 2}, mechanism=bit, **unit)
 
 
-def law_of(plan: Plan, record: Held) -> Law:
-    """The exact law of the report of one record, by the running code."""
+def law_of(plan: Plan, record: Held, beside: Held | None = None) -> Law:
+    """The exact law of the report of one record, by the running code of a device.
+
+    Args:
+        plan: Of reports.
+        record: Whose report.
+        beside: Stands before, between and behind it in the same call, with words of its own; None: nothing does.
+
+    Returns:
+        Nothing where other words are read than honest reports take, or the reports of ``beside`` are not all alike,
+        though the same words decide them.
+    """
     (_, rows, _), number = plan.counters_shape, integers(plan)
     rows *= 2 if plan.privacy.mechanism.name == "one-bit" else 1  # a cosine or a sine of each
     every = np.arange(rows * number)
-    words = _Words(np.concatenate([every // number, every % number]))
-    labels = [record.label] * len(every) if plan.classes else None
+    deciding = np.stack([every // number, every % number])
+    if beside is None:
+        return _counted(_reports(plan, [record], [0] * len(every), deciding), len(every))
+    among = np.zeros((2, 2 * len(every) + 1), dtype=np.int64)
+    among[:, 1::2] = deciding
+    counted = _reports(plan, [beside, record], np.arange(among.shape[1]) % 2, among)
+    (own,) = _reports(plan, [beside], [0], among[:, :1]) or {NONE_SENT: 1}
+    counted[own] -= len(every) + 1
+    return _counted(counted, len(every)) if counted[own] >= 0 else {}
+
+
+def _reports(plan: Plan, held: Sequence[Held], order: npt.ArrayLike, deciding: Integers) -> Counter[int]:
+    """How often each report is sent; nothing at all where other words are read than these.
+
+    Args:
+        plan: Of reports.
+        held: Different records.
+        order: (n,) the place of each record of the call among them.
+        deciding: (2, n): the word of the row and that of the output of each.
+    """
+    which = np.asarray(order)
+    words = _Words(np.append(deciding.reshape(-1), np.zeros(streams(plan, len(which)), dtype=np.int64)))
+    values = np.array([each.value for each in held])[which]
+    labels = [held[each].label for each in which] if plan.classes else None
     try:
-        sent, _ = encoding.reports(plan, np.repeat(column(record.value), len(every), axis=0), labels, words)
-    except OSError:  # other words are read than an honest report takes
-        return {}
-    counted = Counter(sent.tolist())
-    if len(sent) < len(every):
-        counted[NONE_SENT] = len(every) - len(sent)
-    return {report: Fraction(count, len(every)) for report, count in counted.items()}
+        reports = sent(plan, column(*values), labels, words)
+    except OSError:
+        return Counter()
+    if len(reports) == len(which) and words.left:
+        return Counter()
+    found = Counter(reports.tolist())
+    if len(reports) < len(which):
+        found[NONE_SENT] = len(which) - len(reports)
+    return found
+
+
+def _counted(counted: Counter[int], runs: int) -> Law:
+    return {report: Fraction(count, runs) for report, count in counted.items() if count}
 
 
 def records_of(plan: Plan) -> list[Held]:
@@ -85,9 +126,22 @@ def records_of(plan: Plan) -> list[Held]:
 
 
 def exact_epsilon(plan: Plan) -> float:
-    """The least ε between any two contents of one unit: the worst of all reports for all pairs, m of them composed."""
-    laws = {tuple(sorted(law.items())) for law in (law_of(plan, record) for record in records_of(plan))}
-    return (plan.privacy.records_per_client or 1) * worst([dict(law) for law in laws])
+    """The least ε between any two contents of one unit: the worst of all reports for all pairs, m of them composed.
+
+    What a record's report tells of another record of its call is added.
+    """
+    records = records_of(plan)
+    own = worst(_different(law_of(plan, record) for record in records))
+    others = records if len(records) <= _ALL else [*records[::_SOME], records[-1]]
+    told = [
+        worst(_different([law_of(plan, record), *(law_of(plan, record, other) for other in others)]))
+        for record in (records[0], records[len(_VALUES) // 2], Held(math.nan, records[0].label))
+    ]
+    return (plan.privacy.records_per_client or 1) * (own + max(told))
+
+
+def _different(laws: Iterable[Law]) -> list[Law]:
+    return [dict(law) for law in {tuple(sorted(law.items())) for law in laws}]
 
 
 def worst(laws: Sequence[Law]) -> float:
@@ -157,8 +211,8 @@ class _Likelihood:
 
 def _sent(plan: Plan, record: Held, runs: int) -> list[int]:
     labels = [record.label] * runs if plan.classes else None
-    sent, _ = encoding.reports(plan, np.repeat(column(record.value), runs, axis=0), labels, OsEntropy())
-    return [*sent.tolist(), *[NONE_SENT] * (runs - len(sent))]
+    reports = sent(plan, np.repeat(column(record.value), runs, axis=0), labels, OsEntropy())
+    return [*reports.tolist(), *[NONE_SENT] * (runs - len(reports))]
 
 
 def size_checks() -> Iterator[Check]:
@@ -202,6 +256,10 @@ class _Words:
     def read(self, size: int) -> bytes:
         taken, self._left = self._left[: size // _WORD], self._left[size // _WORD :]
         return taken.tobytes()
+
+    @property
+    def left(self) -> int:
+        return len(self._left)
 
 
 def _row(what: str, plan: Plan) -> Row:

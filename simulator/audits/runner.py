@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from hushsum.plan import Plan
-from simulator.audits import cases, local_reports, selections, silos
+from simulator.audits import cases, devices, local_reports, real_sizes, selections, silos
 from simulator.audits.cases import Case
 from simulator.audits.confidence import ERROR, Floats
 from simulator.audits.events import audited
@@ -173,6 +173,8 @@ def _checks(settings: Settings) -> Iterator[Check]:
     for secure in (cases.secure_plan_of(5), cases.secure_plan_of(5, delta=_SECURE_DELTA)):
         yield shares_check(secure, draws)
     yield from local_reports.size_checks()
+    yield from real_sizes.checks()
+    yield from devices.bound_checks()
     yield from silos.checks(_submissions(settings))
     yield selection_check(Fraction(1), max(settings.runs // 4, QUICK_RUNS))
     tested = cases.plan_of(min_clients=_CLIENTS, min_clients_share="0.5")

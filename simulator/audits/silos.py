@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import combinations, product
 from typing import Any, Final
 
 import numpy as np
@@ -25,7 +26,8 @@ Floats = npt.NDArray[np.float64]
 
 _ID: Final = DeltaId(1, 0)
 _LABELS: Final = ("yes", "no")
-_BY_RUNS: Final = 2  # plans
+_BY_RUNS: Final = (0, 1)  # which plans: one of either law
+_PAIRS_MIN: Final = 400  # submissions, so that pairs that share noise show
 
 
 def plans() -> Iterator[Plan]:
@@ -64,8 +66,10 @@ def run(plan: Plan, runs: int) -> Row:
         middle = shown - (_flat(vectors[0]) + _flat(vectors[1])) / 2
         half = np.abs(change) / 2
         clipped = np.clip(middle, -half, half) @ np.sign(change)
-        seen.append(np.column_stack([shown, middle @ change, clipped]))
+        together = [shown[:, first] + sign * shown[:, second] for first, second, sign in _pairs(len(change))]
+        seen.append(np.column_stack([shown, *together, middle @ change, clipped]))
     names = [f"counter {index}" for index in range(len(change))]
+    names += [f"counter {one} {'+' if sign > 0 else '−'} counter {two}" for one, two, sign in _pairs(len(change))]
     columns = (*names, "counters along the difference", "counters along the difference, clipped")
     row = _row("silo", plan)
     bound = audited(seen[0], seen[1], columns, delta=row.delta, error=ERROR)
@@ -74,8 +78,7 @@ def run(plan: Plan, runs: int) -> Row:
 
 def noise_check(plan: Plan, submissions: int) -> Check:
     """χ² of every counter and every count counter of submissions of nothing; the worst of all, at 10⁻⁶ together."""
-    vector = _counted(plan, column())
-    shown = np.stack([_submitted(plan, vector) for _ in range(submissions)])
+    shown = _of_nothing(plan, submissions)
     noise = plan.privacy.mechanism.noise()
     reach = max(8, int(40 * noise.std))
     law = stated(plan.privacy.mechanism.name, noise.scale, reach)
@@ -91,17 +94,56 @@ def noise_check(plan: Plan, submissions: int) -> Check:
     return replace(worst, holds=worst.holds and distinct)
 
 
+def pairs_check(plan: Plan, submissions: int) -> Check:
+    """χ² of the sums and differences of every two numbers, at 10⁻⁶ together: noise that two share adds up or cancels.
+
+    Two of one submission, and two of one and the next. What three or more share between them, no two of which do, and
+    what comes again later is not looked for.
+    """
+    shown = _of_nothing(plan, max(submissions, _PAIRS_MIN))
+    noise = plan.privacy.mechanism.noise()
+    reach = max(8, int(40 * noise.std))
+    law = stated(plan.privacy.mechanism.name, noise.scale, reach)
+    one = np.array([float(law[k][0]) for k in range(-reach, reach + 1)])
+    chances = np.maximum(np.convolve(one, one), 0.0)  # as well of a difference: the law is symmetric
+    size = shown.shape[1]
+    within = [(shown[:, one], sign * shown[:, two]) for one, two, sign in _pairs(size)]
+    # Of submissions 0 and 1, 2 and 3, and so on: the sums are independent of each other.
+    before, after = shown[0 : len(shown) // 2 * 2 : 2], shown[1::2]
+    across = [(before[:, one], sign * after[:, two]) for one, two, sign in product(range(size), range(size), (1, -1))]
+    what = f"no two of {size} numbers of a silo share {plan.privacy.mechanism.name} noise, nor with the next submission"
+    found = []
+    for first, second in (*within, *across):
+        places = np.clip(first + second, -2 * reach, 2 * reach) + 2 * reach
+        seen = np.bincount(places, minlength=len(chances))
+        found.append(fit_check(what, seen, chances.tolist(), tests=len(within) + len(across)))
+    failed = [check for check in found if not check.holds]
+    return failed[0] if failed else replace(found[0], found=f"{len(found)} sums and differences as stated")
+
+
+def _pairs(size: int) -> list[tuple[int, int, int]]:
+    """Every two of so many numbers, with either sign of the second."""
+    return [(first, second, sign) for first, second in combinations(range(size), 2) for sign in (1, -1)]
+
+
 def rows(runs: int) -> Iterator[Row]:
-    """Every plan exactly; the first of either law by runs too."""
+    """Every plan exactly; the first of either law, and one with classes, by runs too."""
     for index, plan in enumerate(plans()):
         row = exact_row(plan)
-        yield replace(run(plan, runs), exact=row.exact) if index < _BY_RUNS else row
+        yield replace(run(plan, runs), exact=row.exact) if index in _BY_RUNS or plan.classes else row
 
 
 def checks(submissions: int) -> Iterator[Check]:
     """The noise of two classes, and of the other law."""
-    yield noise_check(silo_plan_of(record={"classes": [*_LABELS]}), submissions)
-    yield noise_check(silo_plan_of(delta="0.05", epsilon=2), submissions)
+    for plan in (silo_plan_of(record={"classes": [*_LABELS]}), silo_plan_of(delta="0.05", epsilon=2)):
+        yield noise_check(plan, submissions)
+        yield pairs_check(plan, submissions)
+
+
+def _of_nothing(plan: Plan, submissions: int) -> Integers:
+    """(submissions, numbers): noise alone, in the order in which it was submitted."""
+    vector = _counted(plan, column())
+    return np.stack([_submitted(plan, vector) for _ in range(submissions)])
 
 
 def _changes(plan: Plan) -> frozenset[Change]:

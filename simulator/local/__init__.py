@@ -1,1 +1,1 @@
-"""A run in local mode: clients that randomise before anything leaves them, a kill on the way, and what is then known."""
+"""A run in local mode: clients that randomise what leaves them, a kill on the way, and what is then known."""

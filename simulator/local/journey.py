@@ -30,6 +30,7 @@ from simulator.stream import kill_untold, streaming
 
 _LOOK_S: Final = 0.1
 _ASK_S: Final = 10.0
+_CONTROL: Final = 256  # bytes of the plan: of a longer one SQLite keeps no more than so many in one place for sure
 _FORWARD_S: Final = 15.0  # after the cut, in which the first batch is at the aggregator
 
 
@@ -100,7 +101,7 @@ async def travel_local(
         taken, forwarded = 0, 0
         if site.shuffler is not None:
             taken = site.shuffler.taken()
-            forwarded = await _forward(site, progress)
+            forwarded = await _forward(site, _batch_bytes(plan, fleet), progress)
         names = [share.client_id for share in shares]
         searched = await asyncio.to_thread(_searched, site, names, plan)
         released, release = await _close(window, site.server, progress)
@@ -194,8 +195,8 @@ async def _contribute(fleet: LocalFleet, site: _Site, progress: Progress) -> int
     name = "server" if site.shuffler is None else "shuffler"
     async with streaming(fleet, site.front, site.logged, progress) as stream:
         await stream.half()
-        untold = await kill_untold(stream, fleet, site.relay, site.front)
-        progress.step(f"killed the {name}: {untold} {fleet.what} were durable, and nobody knew")
+        untold = await kill_untold(stream, fleet, site.relay, site.front, size=fleet.large)
+        progress.step(f"killed the {name}: what was durable, and nobody knew, of its {fleet.what}: {untold}")
         await site.front.start()
         site.relay.aim(site.front.address)
         progress.step("started it again; the fleet sends what it has no answer for once more")
@@ -203,26 +204,38 @@ async def _contribute(fleet: LocalFleet, site: _Site, progress: Progress) -> int
     return untold
 
 
-async def _forward(site: _Site, progress: Progress) -> int:
+def _batch_bytes(plan: Plan, fleet: LocalFleet) -> int:
+    """Of the reports in each batch that leaves the shuffler."""
+    sizes = plan.report_sizes
+    assert sizes is not None, "of reports"
+    reports = sum(told.tallies.reports for told in fleet.told.values())
+    return sizes.width * (reports // max(1, -(-reports // sizes.records_max)))
+
+
+async def _forward(site: _Site, size: int, progress: Progress) -> int:
     """The shuffler cuts and forwards; the server dies with the first batch. How many batches it was."""
     assert site.shuffler is not None, "called for one"
     shuffler, log = site.shuffler, site.server.data / "log.db"
     progress.step("everything is at the shuffler; it waits for the window's end, and half of the lateness")
     waiting = progress.bar("the window's end", None)
-    site.behind.hold_replies()
+    site.behind.hold_replies(size)
     while shuffler.pooled():
         site.server.check_running()
         shuffler.check_running()
         await asyncio.sleep(_LOOK_S)
     waiting(1)
     batches, deadline = shuffler.waiting(), time.monotonic() + _FORWARD_S
-    while inspect_sqlite.log_size(log) == 0 and time.monotonic() < deadline:
+    while not inspect_sqlite.log_size(log):
+        if time.monotonic() > deadline:
+            break  # its connection was not open: it needs a reply first
         await asyncio.sleep(_LOOK_S)
     if inspect_sqlite.log_size(log):
         await site.server.kill()
         site.behind.aim(None)
         site.behind.cut()
-        progress.step(f"cut into {batches} batches; killed the server with the first of them, and nobody was told")
+        progress.step(
+            f"the window is cut, batches: {batches}; killed the server with the first of them, and nobody was told"
+        )
         await site.server.start()
         site.behind.aim(site.server.address)
     site.behind.release_replies()
@@ -242,7 +255,7 @@ def _of_service(service: Service, names: Sequence[str], plan: Plan, *, running: 
     if running:
         with urllib.request.urlopen(f"http://{service.metrics}/metrics", timeout=_ASK_S) as answer:
             page = answer.read()
-    return search([service.data, service.output], names, plan.bundle, beside=page)
+    return search([service.data, service.output], names, plan.bundle[:_CONTROL], beside=page)
 
 
 async def _close(window: int, server: Server, progress: Progress) -> tuple[Released, Release]:

@@ -17,7 +17,7 @@ from simulator.errors import JourneyError, SettingsConflictError
 from simulator.server import Service
 
 _ID: Final = "shuffler-1"
-_SPARE_MS: Final = 25_000  # of a fleet that is killed half way
+_SPARE_MS: Final = 15_000  # of a fleet that is killed half way
 _WAIT_MAX_MS: Final = 120_000
 _LOOK_S: Final = 0.1
 _PATIENCE_S: Final = 60.0
@@ -77,7 +77,7 @@ class Shuffler(Service):
         except AggregatorError:
             return 0  # it is just made
         try:
-            return int(connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0])  # noqa: S608  ours
+            return int(connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0])  # noqa: S608  the name of a table of ours
         except sqlite3.Error as error:
             raise JourneyError(f"the shuffler's file cannot be read: {error}") from error
         finally:

@@ -23,9 +23,10 @@ from simulator.accuracy import FLOOR_SHARE, Accuracy
 from simulator.comparison import asked, draw, in_bulk
 from simulator.exact import ExactSums
 from simulator.local.journey import LocalJourney, travel_local
-from simulator.local.plans import central_twin
 from simulator.local.summary import LocalSummary
-from simulator.material import Material, Settings, gather, of_central
+from simulator.local_plans import central_twin
+from simulator.material import Material, Settings, gather
+from simulator.plans import CENTRAL_SIZES
 from simulator.progress import Progress
 from simulator.records import Floats
 from simulator.secure.residual import Counters, Residual, examine, excess_of
@@ -139,11 +140,9 @@ def _travel(material: Material, settings: Settings, progress: Progress) -> Local
 
 
 def _twin(material: Material, settings: Settings) -> Material:
-    """The same records under a plan of central mode: the run's own where it made one of the same kernel."""
-    plan = of_central(material, settings)
-    if plan is None or plan.family.name != material.plan.family.name:
-        plan = central_twin(material.plan)
-    return replace(material, plan=plan)
+    """The same records under a plan of central mode: as a run makes it for itself, or of the user's sketch."""
+    own = settings.plan is None and material.plan.family.name == "hashed"
+    return replace(material, plan=central_twin(material.plan, CENTRAL_SIZES if own else {}))
 
 
 def _sketch(plan: Plan) -> str:

@@ -1,15 +1,16 @@
 """The table at the end of a run in local mode."""
 
 from fractions import Fraction
+from typing import Final
 
 from hushsum.privacy.numerals import numeral
 from simulator.local.summary import LocalSummary
 
 Row = tuple[str, str, str]
 
-TITLE = "Records that nobody saw"
-_OF_REPORTS = "Nothing was lost, nothing was counted twice, and the service knows of nobody's report whose it is."
-_OF_SILOS = (
+TITLE: Final = "Records that nobody saw"
+_OF_REPORTS: Final = "Nothing was lost, nothing was counted twice, and the service knows of no report whose it is."
+_OF_SILOS: Final = (
     "Nothing was lost, nothing was counted twice, and what the release has beside the exact sum is the plan's noise."
 )
 
@@ -60,7 +61,7 @@ def _reports(summary: LocalSummary) -> list[Row]:
 
 
 def _batches(summary: LocalSummary) -> list[Row]:
-    killed = f"SIGKILL with {summary.unacknowledged_at_kill} batches nobody was told of"
+    killed = f"SIGKILL; batches durable, and nobody was told of: {summary.unacknowledged_at_kill}"
     rows = [
         ("batches sent", f"{summary.deltas_sent:,}", "each with a random number of its own, and no name"),
         ("  sent again", f"{summary.deltas_resent:,}", "after the kill, for want of an answer"),
@@ -98,7 +99,7 @@ def _names(summary: LocalSummary) -> list[Row]:
 
 
 def _submissions(summary: LocalSummary) -> list[Row]:
-    killed = f"SIGKILL with {summary.unacknowledged_at_kill} submissions nobody was told of"
+    killed = f"SIGKILL; what was durable, and nobody was told of: {summary.unacknowledged_at_kill}"
     beside = summary.deltas_sent and f"{summary.records / summary.deltas_sent:,.0f} records each, on average"
     dropped = f"{summary.records_dropped:,} dropped for a missing value" if summary.records_dropped else ""
     return [

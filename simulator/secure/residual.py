@@ -12,6 +12,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from hushsum.plan import Plan
+from hushsum.privacy.mechanism import DISCRETE_LAPLACE
+
 Counters = npt.NDArray[np.int64]
 _Floats = npt.NDArray[np.float64]
 
@@ -60,6 +63,15 @@ def examine(left: Counters, vectors: Sequence[Callable[[], Counters]], variance:
         mean_z=float(values.mean()) / (std / math.sqrt(size)),
         client_z=max(parts, key=abs, default=0.0),
     )
+
+
+def excess_of(plan: Plan) -> float:
+    """Excess kurtosis of the noise of h shares, of silos 1; that of n is h/n of it, for cumulants add up."""
+    mechanism = plan.privacy.mechanism
+    if mechanism.name != DISCRETE_LAPLACE:
+        return 0.0
+    # Of a discrete Laplace distribution with q = exp(−1/b): κ4/κ2² = (1 + 4q + q²)/(2q) = 2 + cosh(1/b).
+    return 2 + math.cosh(float(1 / mechanism.scale))
 
 
 def _part(values: _Floats, vector: Counters) -> float:

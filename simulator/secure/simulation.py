@@ -17,7 +17,6 @@ import hushsum as hs
 from edge_client import EdgeWarning
 from hushsum import query
 from hushsum.plan import Plan
-from hushsum.privacy.mechanism import DISCRETE_LAPLACE
 from hushsum.sketch import Sketch
 from simulator import plans
 from simulator.accuracy import Accuracy, measure
@@ -26,7 +25,7 @@ from simulator.exact import ExactSums
 from simulator.material import Material, Settings, gather
 from simulator.progress import Progress
 from simulator.secure.journey import SecureJourney, take_part
-from simulator.secure.residual import Counters, Residual, examine
+from simulator.secure.residual import Counters, Residual, examine, excess_of
 from simulator.secure.summary import SecureSummary
 from simulator.secure.vanishing import victims
 
@@ -98,7 +97,7 @@ def _left(material: Material, journey: SecureJourney, inside: Collection[str]) -
     for client in inside:
         left = left - make[client]()
     variance = query.noise_variance(plan, release.submissions)
-    return examine(left, list(make.values()), variance, excess=_excess(plan) * query.noise_variance(plan) / variance)
+    return examine(left, list(make.values()), variance, excess=excess_of(plan) * query.noise_variance(plan) / variance)
 
 
 def _vector(material: Material, client: str) -> Counters:
@@ -109,15 +108,6 @@ def _vector(material: Material, client: str) -> Counters:
 
 def _flat(counters: Counters, counts: Counters) -> Counters:
     return np.concatenate([counters.reshape(-1), counts])
-
-
-def _excess(plan: Plan) -> float:
-    """Excess kurtosis of the noise of h shares; that of n shares is h/n of it, for cumulants add up."""
-    mechanism = plan.privacy.mechanism
-    if mechanism.name != DISCRETE_LAPLACE:
-        return 0.0
-    # Of a discrete Laplace distribution with q = exp(−1/b): κ4/κ2² = (1 + 4q + q²)/(2q) = 2 + cosh(1/b).
-    return 2 + math.cosh(float(1 / mechanism.scale))
 
 
 def _twin(bulk: Sketch) -> Sketch:

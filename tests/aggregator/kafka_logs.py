@@ -65,15 +65,23 @@ async def everything(log: KafkaLog) -> list[Logged]:
 
 async def records_in(kafka: KafkaBroker, topic: str, partitions: int) -> list[ConsumerRecord]:
     """Every record of a topic, with all that any consumer is told of it."""
-    consumer = AIOKafkaConsumer(bootstrap_servers=kafka.bootstrap, max_partition_fetch_bytes=2**25)
+    return [
+        record for number in range(partitions) for record in await _records_in(kafka, TopicPartition(topic, number))
+    ]
+
+
+async def _records_in(kafka: KafkaBroker, where: TopicPartition) -> list[ConsumerRecord]:
+    settings = {"group_id": None, "auto_offset_reset": "none", "max_partition_fetch_bytes": 2**25}
+    consumer = AIOKafkaConsumer(bootstrap_servers=kafka.bootstrap, **settings)
     await consumer.start()
     found: list[ConsumerRecord] = []
     try:
-        for where in (TopicPartition(topic, number) for number in range(partitions)):
-            first, end = ((await ask([where]))[where] for ask in (consumer.beginning_offsets, consumer.end_offsets))
-            consumer.assign([where])
-            consumer.seek(where, first)
-            found += [await consumer.getone(where) for _ in range(first, end)]
+        consumer.assign([where])
+        first = (await consumer.beginning_offsets([where]))[where]
+        end = (await consumer.end_offsets([where]))[where]
+        consumer.seek(where, first)
+        while len(found) < end - first:
+            found += (await consumer.getmany(where, timeout_ms=500)).get(where, ())
     finally:
         await consumer.stop()
     return found

@@ -22,7 +22,7 @@ from aggregator.auth import DeclaredName
 from aggregator.flights import Sent
 from aggregator.journal import journal, write_journal
 from aggregator.service import Service
-from aggregator.submissions import AnonymousReports, ClientDeltas
+from aggregator.submissions import AnonymousReports, ClientDeltas, Sender
 from hushsum.delta import DeltaId
 from hushsum.varint import varint
 from hushsum_proto import metadata
@@ -164,7 +164,7 @@ async def searched(folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch:
 
 
 def under_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(AnonymousReports, "sender", lambda _self, client_id, _data, _shuffled: client_id)
+    monkeypatch.setattr(AnonymousReports, "sender", lambda _self, client_id, *_: Sender(client_id))
     monkeypatch.setattr(AnonymousReports, "entry", ClientDeltas.entry)
 
 
@@ -178,9 +178,9 @@ def at_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
 def in_the_journal(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = AnonymousReports.sender
 
-    def told(self: AnonymousReports, client_id: str, data: bytes, shuffled: None) -> str:
+    def told(self: AnonymousReports, client_id: str, plan_id: bytes, data: bytes, shuffled: None) -> Sender:
         journal("gateway").debug("a batch came", client=client_id)
-        return honest(self, client_id, data, shuffled)
+        return honest(self, client_id, plan_id, data, shuffled)
 
     monkeypatch.setattr(AnonymousReports, "sender", told)
 

@@ -8,15 +8,16 @@ from typing import NamedTuple
 import grpc.aio
 import pytest
 
+from aggregator.metrics import Metrics
 from aggregator.refusals import RefusedError
 from aggregator.server import large
 from aggregator.server.calls import Malformed
 from aggregator.server.large import BYTES_S_MIN, GRACE_S, LargeDeltas
 from hushsum.delta import DeltaId
 from hushsum.errors import Reason
+from hushsum_proto import convert
 from hushsum_proto.answers import Answer, ServiceReason, Status
 from hushsum_proto.convert_chunks import delta_chunk_to_wire
-from hushsum_proto.errors import MalformedMessageError
 from hushsum_proto.messages import CHUNK_BYTES, Authenticity, DeltaChunk, chunks_of
 from hushsum_proto.v1 import wire_pb2 as pb
 from tests.aggregator.local_clients import batch_of, large_call, noised, report_plan, silo_plan, submit_large
@@ -85,9 +86,13 @@ class Site:
     """What takes chunks, over a double of the gateway."""
 
     def __init__(self, *, delta_bytes_max: int = 10**6, held_bytes_max: int = 2 * 10**6) -> None:
-        self.runtime, self.sink = ManualRuntime(), Sink()
+        self.runtime, self.sink, self.metrics = ManualRuntime(), Sink(), Metrics()
         self.large = LargeDeltas(
-            self.sink, runtime=self.runtime, delta_bytes_max=delta_bytes_max, held_bytes_max=held_bytes_max
+            self.sink,
+            runtime=self.runtime,
+            delta_bytes_max=delta_bytes_max,
+            held_bytes_max=held_bytes_max,
+            metrics=self.metrics,
         )
 
     def call(self, sender: Sender, client_id: str = "alice") -> "asyncio.Task[Answer]":
@@ -96,6 +101,16 @@ class Site:
 
 def first(size: int, data: bytes = b"x") -> DeltaChunk:
     return DeltaChunk(0, data, PLAN_ID, size)
+
+
+def reason_of(answer: Answer) -> object:
+    assert answer.refusal is not None
+    assert (answer.status, answer.refusal.retry) == (Status.REFUSED, False)
+    return answer.refusal.reason
+
+
+def counted_of(metrics: Metrics, reason: str) -> float | None:
+    return metrics.registry.get_sample_value("hushsum_refusals_total", {"reason": reason})
 
 
 async def test_chunks_become_the_delta_that_they_are_of_and_its_memory_is_free_again() -> None:
@@ -122,35 +137,62 @@ async def test_chunks_become_the_delta_that_they_are_of_and_its_memory_is_free_a
 async def test_chunks_that_do_not_make_the_delta_are_refused_and_free_their_memory(sender: object) -> None:
     assert callable(sender)
     site = Site()
-    with pytest.raises(MalformedMessageError):
-        await site.call(sender())
+    assert reason_of(await site.call(sender())) is Reason.MALFORMED
     assert (site.sink.took, site.large.held_bytes) == ([], 0)
     assert (await site.call(Sender().says(first(1)))).status is Status.ACKNOWLEDGED, "the client may begin again"
 
 
 async def test_a_delta_beyond_the_plans_size_is_refused_by_its_first_chunk() -> None:
-    site = Site()
-    with pytest.raises(RefusedError) as refused:
-        await site.call(Sender().says(first(10**6 + 1)))
-    assert refused.value.refusal.reason is Reason.TOO_LARGE
-    assert site.large.held_bytes == 0
+    site, data = Site(), noised(SILO, DeltaId(7, 0))
+    answer = await site.call(Sender().says(first(10**6 + 1, data[:200])))
+    assert reason_of(answer) is Reason.TOO_LARGE
+    assert answer.id == DeltaId(7, 0), "its device knows which one is refused"
+    assert (site.large.held_bytes, counted_of(site.metrics, "too_large")) == (0, 1)
 
 
 async def test_all_such_calls_together_hold_no_more_than_their_bound_and_the_next_is_refused() -> None:
-    site = Site()
-    senders = [Sender().says(first(10**6)) for _ in range(2)]
+    site, quarter = Site(), bytes(250_000)
+    senders = [Sender().says(first(10**6, quarter), DeltaChunk(250_000, quarter)) for _ in range(4)]
     calls = [site.call(sender, f"client-{n}") for n, sender in enumerate(senders)]
     await site.runtime.settle()
     assert site.large.held_bytes == 2 * 10**6
-    with pytest.raises(RefusedError) as refused:
-        await site.call(Sender().says(first(2)), "bob")
-    assert (refused.value.refusal.reason, refused.value.refusal.retry) == (ServiceReason.OVERLOADED, True)
-    calls[0].cancel()  # its client has gone
-    await asyncio.wait(calls[:1])
-    assert site.large.held_bytes == 10**6
+    for refused_call in (site.call(Sender().says(first(2)), "bob"), calls[0]):
+        senders[0].says(DeltaChunk(500_000, quarter))
+        with pytest.raises(RefusedError) as refused:
+            await refused_call
+        assert (refused.value.refusal.reason, refused.value.refusal.retry) == (ServiceReason.OVERLOADED, True)
+    assert site.large.held_bytes == 1_500_000, "who needs more than is left gives up its own"
+    senders[1].says(DeltaChunk(500_000, quarter), DeltaChunk(750_000, quarter))
+    assert (await calls[1]).status is Status.ACKNOWLEDGED, "and so another one ends"
+    calls[2].cancel()  # its client has gone
+    await asyncio.wait(calls[2:3])
+    assert site.large.held_bytes == 500_000
     assert (await site.call(Sender().says(first(1)), "bob")).status is Status.ACKNOWLEDGED
-    calls[1].cancel()
+    calls[3].cancel()
     await asyncio.wait(calls)
+    assert site.large.held_bytes == 0
+
+
+async def test_a_size_that_is_only_named_holds_no_room() -> None:
+    site = Site()
+    calls = [site.call(Sender().says(first(10**6)), f"liar-{n}") for n in range(100)]
+    await site.runtime.settle()
+    assert site.large.held_bytes == 100
+    assert (await site.call(Sender().says(*chunks_of(PLAN_ID, bytes(10**6))))).status is Status.ACKNOWLEDGED
+    await site.runtime.advance(GRACE_S + 0.01)
+    assert all(call.done() for call in calls)
+    assert {type(call.exception()) for call in calls} == {RefusedError}
+    assert site.large.held_bytes == 0
+
+
+async def test_what_was_sent_fast_buys_no_long_silence() -> None:
+    site = Site(delta_bytes_max=10**8, held_bytes_max=10**8)
+    call = site.call(Sender().says(*chunks_of(PLAN_ID, bytes(10**8))[:100]))  # 400 s at the least rate
+    await site.runtime.advance(GRACE_S - 0.1)
+    assert not call.done()
+    await site.runtime.advance(0.2)
+    with pytest.raises(RefusedError):
+        await call
     assert site.large.held_bytes == 0
 
 
@@ -231,15 +273,38 @@ async def test_a_batch_of_reports_may_come_in_chunks_as_well(tmp_path: Path) -> 
         assert (await submit_large(client, plan, batch_of(plan, 3, 1000))).status is Status.ACKNOWLEDGED
 
 
+async def test_what_is_refused_for_good_is_answered_in_the_reply(tmp_path: Path) -> None:
+    async with service_of(config_of(tmp_path, WIDE)) as service, RawClient(service.grpc) as client:
+        data = noised(WIDE, DeltaId(7, 0))
+        beyond = data + bytes(WIDE.upload_bytes_max)
+        cases = {
+            Reason.TOO_LARGE: chunks_of(WIDE.id, beyond)[:1],
+            Reason.MALFORMED: chunks_of(WIDE.id, data)[:1],
+            Reason.WRONG_PLAN: chunks_of(bytes(32), data),
+        }
+        for reason, chunks in cases.items():
+            answer = convert.answer_from_wire(await large_call(client, chunks))
+            assert (answer.id, reason_of(answer)) == (DeltaId(7, 0), reason)
+        assert await ends_of(service) == [0]
+
+
+async def test_no_noised_whole_delta_comes_round_the_bound_as_one_message(tmp_path: Path) -> None:
+    plan = silo_plan(rows=1500, buckets=512)
+    async with service_of(config_of(tmp_path, plan)) as service, RawClient(service.grpc) as client:
+        data = noised(plan, DeltaId(7, 0))
+        assert len(data) > 6 * CHUNK_BYTES
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await client.submit_one(plan.id, data)
+        assert error.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert await ends_of(service) == [0]
+        assert (await submit_large(client, plan, data)).status is Status.ACKNOWLEDGED
+
+
 async def test_what_is_about_the_moment_ends_the_call_with_a_status(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(large, "GRACE_S", 0.05)
     async with service_of(config_of(tmp_path, SILO)) as service, RawClient(service.grpc) as client:
-        with pytest.raises(grpc.aio.AioRpcError) as error:
-            await large_call(client, [DeltaChunk(0, b"x", SILO.id, 10)])
-        assert error.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-        assert trailing(error.value)["hushsum-reason"] == "malformed"
 
         async def silent() -> AsyncIterator[pb.DeltaChunk]:
             yield delta_chunk_to_wire(DeltaChunk(0, b"x", SILO.id, 10))

@@ -63,6 +63,39 @@ def test_what_is_refused_costs_nothing() -> None:
     assert [waited(limits, "alice", 10**6, 0.0) for _ in range(100)] == [first] * 100
 
 
+def test_what_is_given_back_leaves_no_trace(seed: int) -> None:
+    rng = random.Random(seed)
+    honest, troubled, now_s = RateLimits(RATE, BURST), RateLimits(RATE, BURST), 0.0
+    for _ in range(2000):
+        now_s += rng.expovariate(5)
+        lost = rng.randrange(1, 2000)
+        if waited(troubled, "alice", lost, now_s) == 0:
+            troubled.give_back("alice", lost)
+        reports = rng.randrange(1, 60)
+        wait_ms = waited(honest, "alice", reports, now_s)
+        assert waited(troubled, "alice", reports, now_s) == pytest.approx(wait_ms, abs=1)
+        assert len(troubled) <= 1
+
+
+def test_what_is_given_back_late_is_no_credit_for_time_that_went_by() -> None:
+    limits = RateLimits(RATE, BURST)
+    assert waited(limits, "alice", BURST, 0.0) == 0
+    limits.give_back("alice", BURST)
+    limits.give_back("bob", BURST)  # nobody knows him
+    assert waited(limits, "alice", 2 * BURST, 100.0) == 0
+    assert waited(limits, "alice", 1, 100.0) == 10_001
+    assert waited(limits, "bob", 2 * BURST, 100.0) == 0
+    assert waited(limits, "bob", 1, 100.0) == 10_001
+
+
+def test_a_debt_that_is_given_back_makes_room_when_it_would_have_been_paid_at_the_latest() -> None:
+    limits = RateLimits(RATE, BURST, clients_max=1)
+    for now_s in (0.0, 0.001):
+        assert waited(limits, "alice", BURST, now_s) == 0
+    limits.give_back("alice", 2 * BURST)
+    assert waited(limits, "bob", 1, 2 * BURST / RATE) == 0
+
+
 def test_nobody_is_answered_differently_for_what_others_send(seed: int) -> None:
     rng = random.Random(seed)
     alone, crowded, now_s = RateLimits(RATE, BURST), RateLimits(RATE, BURST), 0.0

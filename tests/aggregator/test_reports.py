@@ -13,13 +13,14 @@ from aggregator.fold.sums import NOBODY
 from aggregator.metrics import Metrics
 from aggregator.openings import Openings
 from aggregator.ports import Appended, Log
-from aggregator.rate_limits import RateLimits
+from aggregator.rate_limits import BATCH_COST_MIN, RateLimits
+from aggregator.refusals import RefusedError
 from aggregator.service import Service
 from aggregator.submissions import submissions_of
 from hushsum.delta import DeltaId
 from hushsum.directory import DirectoryKey, Role, toml_of
 from hushsum.entropy import Entropy, OsEntropy, ReplayableEntropy
-from hushsum.errors import Reason
+from hushsum.errors import BudgetError, Reason
 from hushsum.labels import DIRECTORY, SHUFFLED
 from hushsum.signatures import SigningKey
 from hushsum_proto.answers import ServiceReason, Status
@@ -163,11 +164,11 @@ async def test_a_client_beyond_its_rate_is_told_how_long_to_wait_and_others_are_
         RawClient(service.grpc, "liar") as liar,
         RawClient(service.grpc, "bob") as bob,
     ):
-        answers = await liar.submit(REPORTS.id, [batch_of(REPORTS, n, 60) for n in range(4)])
+        answers = await liar.submit(REPORTS.id, [batch_of(REPORTS, n, 64) for n in range(4)])
         assert [answer.status for answer in answers].count(Status.ACKNOWLEDGED) == 1
         refusals = [answer.refusal for answer in answers if answer.refusal is not None]
         assert {refusal.reason for refusal in refusals} == {ServiceReason.RATE_LIMITED}
-        assert all(refusal.retry and 5_000 < refusal.retry_after_ms <= 13_001 for refusal in refusals)
+        assert all(refusal.retry and 9_000 < refusal.retry_after_ms <= 17_001 for refusal in refusals)
         with pytest.raises(grpc.aio.AioRpcError) as error:
             await liar.submit_one(REPORTS.id, batch_of(REPORTS, 9, 1))
         assert error.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -188,13 +189,84 @@ class CountingLimits(RateLimits):
 
 
 @pytest.mark.parametrize("window", [0, -1, WINDOW, 2**40])
-def test_what_a_batch_costs_is_the_number_of_its_reports_but_for_two(window: int) -> None:
+def test_what_a_batch_costs_is_the_number_of_its_reports_but_for_two_and_64_at_least(window: int) -> None:
     limits = CountingLimits()
     taken = submissions_of(REPORTS, limits=limits, shufflers=None, runtime=ManualRuntime())
-    for reports in (1, 2, 127, 128, 1000, 65_536):
-        assert taken.sender("alice", batch_of(REPORTS, 1, reports, window=window), None) == NOBODY
-        assert reports <= limits.asked[-1] <= reports + 2
-    assert limits.asked[:2] == [1, 2]
+    for reports in (1, 2, 63, 127, 128, 1000, 65_536):
+        data = batch_of(REPORTS, 1, reports, window=window)
+        assert taken.sender("alice", REPORTS.id, data, None).name == NOBODY
+        assert max(reports, BATCH_COST_MIN) <= limits.asked[-1] <= max(reports + 2, BATCH_COST_MIN)
+    assert limits.asked[:2] == [64, 64]
+
+
+def test_what_no_batch_of_the_plan_can_be_costs_nothing() -> None:
+    limits = CountingLimits()
+    taken = submissions_of(REPORTS, limits=limits, shufflers=None, runtime=ManualRuntime())
+    most = REPORTS.upload_bytes_max
+    for plan_id, data, reason in [
+        (REPORTS.id, bytes(most + 1), Reason.TOO_LARGE),
+        (bytes(32), bytes(2 * most), Reason.TOO_LARGE),
+        (bytes(32), batch_of(REPORTS, 1, 9), Reason.WRONG_PLAN),
+    ]:
+        with pytest.raises(RefusedError) as refused:
+            taken.sender("alice", plan_id, data, None)
+        assert refused.value.refusal.reason is reason
+    assert limits.asked == []
+    taken.sender("alice", REPORTS.id, bytes(most), None)
+    assert limits.asked[0] <= 65_536 + 32, "no bytes cost more than the largest batch does"
+
+
+async def test_what_the_service_refuses_for_its_own_reasons_costs_nothing(tmp_path: Path) -> None:
+    config = config_of(tmp_path, REPORTS, client_rate=0.001, client_burst=1)
+    async with service_of(config) as service, RawClient(service.grpc) as client:
+        honest, data = service.store.charge_collection, batch_of(REPORTS, 5, 20)
+        for error, reason in [
+            (StoreUnavailableError("away"), "unavailable"),
+            (BudgetError("exhausted"), "budget"),
+        ]:
+
+            async def fails(*_: object, error: Exception = error) -> None:
+                raise error
+
+            service.store.charge_collection = fails  # type: ignore[method-assign]  # the ledger, in trouble
+            for _ in range(3):
+                (answer,) = await client.submit(REPORTS.id, [data])
+                assert answer.refusal is not None
+                assert answer.refusal.reason is not None
+                assert answer.refusal.reason.value == reason
+        service.store.charge_collection = honest  # type: ignore[method-assign]  # it is well again
+        service.gateway._pending_entries_max = 0
+        for _ in range(3):
+            (answer,) = await client.submit(REPORTS.id, [data])
+            assert answer.refusal is not None
+            assert answer.refusal.reason is ServiceReason.OVERLOADED
+        service.gateway._pending_entries_max = 10
+        assert (await client.submit_one(REPORTS.id, data)).status is Status.ACKNOWLEDGED
+        (answer,) = await client.submit(REPORTS.id, [batch_of(REPORTS, 6, 1)])
+        assert answer.refusal is not None
+        assert answer.refusal.reason is ServiceReason.RATE_LIMITED, "what was taken is paid for"
+
+
+async def test_a_resend_of_what_is_under_way_costs_nothing_and_is_given_back_once(tmp_path: Path) -> None:
+    held: list[HeldLog] = []
+
+    def hold(log: Log) -> Log:
+        held.append(HeldLog(log))
+        return held[0]
+
+    config = config_of(tmp_path, REPORTS, client_rate=0.001, client_burst=1000)
+    async with service_of(config, wrap_log=hold) as service, RawClient(service.grpc) as client:
+        held[0].hold()
+        data = batch_of(REPORTS, 5, 900)
+        sent = asyncio.create_task(client.submit(REPORTS.id, [data] * 20))
+        await held[0].arrived()
+        held[0].free()
+        assert {answer.status for answer in await sent} == {Status.ACKNOWLEDGED}
+        (answer,) = await client.submit(REPORTS.id, [batch_of(REPORTS, 6, 200)])
+        assert answer.status is Status.ACKNOWLEDGED, "900 of 1000 are owed"
+        (answer,) = await client.submit(REPORTS.id, [batch_of(REPORTS, 7, 1)])
+        assert answer.refusal is not None
+        assert answer.refusal.reason is ServiceReason.RATE_LIMITED, "1100 are: no resend was given back twice"
 
 
 async def test_bytes_that_are_no_batch_are_paid_for_as_well(tmp_path: Path) -> None:
@@ -202,7 +274,7 @@ async def test_bytes_that_are_no_batch_are_paid_for_as_well(tmp_path: Path) -> N
     async with service_of(config) as service, RawClient(service.grpc) as client:
         answers = await client.submit(REPORTS.id, [b"\0nonsense"] * 5)
         reasons = [str(answer.refusal.reason) for answer in answers if answer.refusal is not None]
-        assert sorted(reasons) == sorted([Reason.MALFORMED] * 2 + [ServiceReason.RATE_LIMITED] * 3)
+        assert sorted(reasons) == sorted([Reason.MALFORMED] + [ServiceReason.RATE_LIMITED] * 4)
 
 
 async def test_deltas_of_other_modes_are_not_limited_by_client(tmp_path: Path) -> None:

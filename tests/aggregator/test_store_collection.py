@@ -256,6 +256,7 @@ async def test_a_receipt_of_a_window_that_is_charged_counts_for_nothing_more(sto
     assert await spent(store) == [W]
 
 
+LIMITED = report_plan(total_epsilon=2)
 LOCAL = [report_plan(min_reports=5), silo_plan(min_clients=5, total_epsilon=2)]
 
 
@@ -290,6 +291,33 @@ async def test_a_window_of_a_local_plan_that_nobody_came_to_spends_nothing_withh
     assert account.spends == (*unspent,)
     assert account.spent.epsilon == 0
     assert unspent[0].events == ()
+
+
+@pytest.mark.parametrize("empty_store", ["memory", "sqlite", "postgresql"], indirect=True)
+@pytest.mark.parametrize("form", ["reports", "silos", "secure"])
+@pytest.mark.parametrize("is_told_unspent", [False, True])
+async def test_what_is_in_a_window_without_a_charge_is_charged_with_its_outcome_whatever_the_limits(
+    empty_store: Store, form: str, *, is_told_unspent: bool
+) -> None:
+    plan, entry = {
+        "reports": (LIMITED, reports_of(LIMITED, W, [3], stream=1)),
+        "silos": (LOCAL[1], silo_of(LOCAL[1], client_of(0, PARTITIONS, 0), W, {})),
+        "secure": (PLAN, cohort_sum(PLAN, W, {}, place=(1, PARTITIONS))),
+    }[form]
+    await prepared(empty_store, plan)
+    unspent = spend_of(plan, kind=TUMBLING, window=W, entered=False)
+    if is_told_unspent:  # a receipt of an outcome that another copy had drawn
+        await empty_store.count_spend(plan.id, unspent, fence=FENCE)
+    for window in (W + 1, W + 2):
+        await empty_store.charge_collection(plan, window)
+    await folded(empty_store, entry, close=W, plan=plan)  # the store is older than the log: it never heard of a charge
+    for _ in range(2):
+        assert await empty_store.reserve_outcome(plan, TUMBLING, W, DIGEST, Given(KEY), fence=FENCE) == KEY
+    await empty_store.commit_outcome(plan, TUMBLING, W, b"", fence=FENCE)
+    account = await empty_store.account("")
+    assert account.spends == tuple(spend_of(plan, kind=TUMBLING, window=window) for window in (W + 1, W + 2, W))
+    if form != "reports":  # of records, each in one window: those do not add up
+        assert account.spent.epsilon == 3 > account.limits.epsilon
 
 
 async def test_an_exhausted_ledger_refuses_the_windows_of_a_silo_plan(empty_store: Store) -> None:

@@ -1,9 +1,11 @@
 """Fixtures of the client's tests."""
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
+from tests.edge_client.local_clients import RushingClock
 from tests.edge_client.model_service import ModelService
 from tests.plans import small_plan
 
@@ -15,3 +17,17 @@ async def service() -> AsyncIterator[ModelService]:
     await model.start()
     yield model
     await model.stop()
+
+
+@pytest.fixture
+async def clock() -> AsyncIterator[RushingClock]:
+    """A clock for devices in local mode."""
+    clock = RushingClock()
+    yield clock
+    clock.close()
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Of a spool."""
+    return tmp_path / "spool.db"

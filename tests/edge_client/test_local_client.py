@@ -2,113 +2,32 @@
 
 import asyncio
 import warnings
-from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
-from typing_extensions import override
 
-from edge_client import (
-    AbsentWarning,
-    AccountError,
-    Config,
-    EdgeClient,
-    EdgeError,
-    NotCountedError,
-    Policy,
-    PolicyError,
-    RefusedError,
-)
+from edge_client import AbsentWarning, AccountError, DroppedRecordsWarning, EdgeError, NotCountedError
 from edge_client.silo.submissions import prepared
 from edge_client.silo.submitter import SiloSubmitter
 from hushsum import Plan
 from hushsum.delta import DeltaId, read_header
-from hushsum.errors import Reason
 from hushsum.local import silo
-from hushsum.signatures import SigningKey
-from hushsum.signed_plan import SignedPlan
-from hushsum_proto.answers import Answer, Refusal, ServiceReason, Status
-from tests.edge_client.clocks import HOUR, START, Clock, until
+from tests.edge_client.clocks import HOUR, START, Clock
+from tests.edge_client.local_clients import (
+    LIES,
+    MEMO,
+    REPORT,
+    SILO,
+    WINDOW,
+    RushingClock,
+    client_of,
+    flushed_or_sent,
+    started,
+)
 from tests.edge_client.local_plans import report_plan, silo_plan
-from tests.edge_client.local_service import Kept, LocalService
-
-CONFIG = Config(backoff_first_s=0.001, backoff_longest_s=0.002, close_flush_s=0.0, first_contact_s=5.0)
-WINDOW = START // HOUR
-SILO = silo_plan()
-REPORT = report_plan()
-MEMO = report_plan(memoise=True)
-KEY = SigningKey(b"planner".ljust(32, b"."))
-
-Lie = Callable[[DeltaId, int], Answer | None]
-
-
-class RushingClock(Clock):
-    """Stands still for the device, and lets it wait for nothing that is short."""
-
-    @override
-    async def sleep(self, seconds: float) -> None:
-        if seconds <= 2.5:
-            self.seconds += seconds
-            await asyncio.sleep(0)
-        else:
-            await super().sleep(seconds)
-
-
-@pytest.fixture
-async def clock() -> AsyncIterator[RushingClock]:
-    clock = RushingClock()
-    yield clock
-    clock.close()
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "spool.db"
-
-
-async def started(plan: Plan, clock: Clock, kept: Kept | None = None) -> LocalService:
-    service = LocalService(plan, kept)
-    service.clock_ms = clock.now_ms
-    await service.start()
-    return service
-
-
-def client_of(service: LocalService, path: Path, clock: Clock, policy: Policy | None = None) -> EdgeClient:
-    return EdgeClient(service.target, spool=path, client_id="device", config=CONFIG, runtime=clock, policy=policy)
-
-
-async def flushed_or_sent(client: EdgeClient, kept: Kept) -> None:
-    """Flushes, and returns once that has ended, or something was sent that has no answer."""
-    before = len(kept.received)
-    task = asyncio.create_task(client.flush(60))
-    await until(lambda: task.done() or len(kept.received) > before, "something was sent")
-    if not task.done():
-        await asyncio.wait([task], timeout=0.3)
-    task.cancel()
-    with suppress(NotCountedError, RefusedError, asyncio.CancelledError):
-        await task
-
-
-def refused(id: DeltaId, reason: Reason | ServiceReason) -> Answer:
-    return Answer(id, Status.REFUSED, Refusal.of(reason, "a lie", 1))
-
-
-LIES: dict[str, Lie] = {
-    "late": lambda id, _: Answer(id, Status.LATE),
-    "unknown": lambda id, _: Answer(id, Status.UNKNOWN),
-    "refused": lambda id, _: refused(id, Reason.MALFORMED),
-    "second delta": lambda id, _: refused(id, Reason.SECOND_DELTA),
-    "too early": lambda id, _: refused(id, Reason.WINDOW_IN_FUTURE),
-    "budget": lambda id, _: refused(id, ServiceReason.BUDGET),
-    "busy at first": lambda id, before: refused(id, ServiceReason.OVERLOADED) if before < 3 else None,
-    "rate at first": lambda id, before: refused(id, ServiceReason.RATE_LIMITED) if before < 3 else None,
-    "no id at first": lambda _, before: Answer(None, Status.REFUSED) if before < 3 else None,
-    "another's id at first": lambda id, before: (
-        Answer(DeltaId(id.stream ^ 2, id.sequence), Status.ACKNOWLEDGED) if before < 1 else None
-    ),
-}
+from tests.edge_client.local_service import Kept
 
 
 @pytest.mark.parametrize("name", LIES)
@@ -260,6 +179,17 @@ async def test_reports_that_the_account_does_not_pay_for_are_refused_to_their_ca
     assert len(service.kept.received) == 2
 
 
+@pytest.mark.parametrize("plan", [REPORT, MEMO, SILO], ids=["fresh", "memoised", "silo"])
+async def test_what_became_of_unusable_records_is_said_as_it_was(path: Path, clock: RushingClock, plan: Plan) -> None:
+    service = await started(plan, clock)
+    said = "left out" if plan is SILO else "send a report each that is uniformly random"
+    async with client_of(service, path, clock) as client:
+        with pytest.warns(DroppedRecordsWarning, match=f"^2 unusable records (were )?{said}, 1 were added$"):
+            await client.add([[np.nan, 1.0], [1.0, 2.0], [np.inf, 0.0]])
+        assert client.tallies.reports == (0 if plan is SILO else 3)
+    await service.stop()
+
+
 async def test_a_late_submission_loses_its_window_and_flush_says_so_once(path: Path, clock: RushingClock) -> None:
     service = await started(SILO, clock)
     service.lie = LIES["late"]
@@ -290,58 +220,6 @@ def _fields() -> dict[str, dict[str, object]]:
     return tables(  # type: ignore[return-value]  # its name aside, all are tables
         privacy={"mode": "local", "local": {"form": "silo"}}, window={"length": "1h", "lateness": "20m"}
     )
-
-
-# --------------------------------------------------------------------------------------------------- signed plans
-
-
-def signed(plan: Plan, key: SigningKey = KEY) -> SignedPlan:
-    return SignedPlan.sign(plan.bundle, key, "planner")
-
-
-WANTS = Policy(signed_by=KEY.verify_key)
-
-
-async def test_a_signature_is_kept_beside_the_plan_and_checked_at_every_start(path: Path, clock: RushingClock) -> None:
-    service = await started(REPORT, clock)
-    service.signed = signed(REPORT)
-    async with client_of(service, path, clock, WANTS):
-        pass
-    await service.stop()
-    async with client_of(service, path, clock, WANTS) as client:  # offline
-        await client.add([1.0, 2.0])
-    stranger = Policy(signed_by=SigningKey(b"other".ljust(32, b".")).verify_key)
-    with pytest.raises(PolicyError, match="signed_by"):
-        await client_of(service, path, clock, stranger).__aenter__()
-
-
-@pytest.mark.parametrize("by", [None, SigningKey(b"other".ljust(32, b"."))], ids=["nobody", "a stranger"])
-async def test_a_plan_that_is_signed_by_nobody_who_counts_is_not_kept(
-    path: Path, clock: RushingClock, by: SigningKey | None
-) -> None:
-    service = await started(REPORT, clock)
-    service.signed = None if by is None else signed(REPORT, by)
-    for _ in range(2):
-        with pytest.raises(PolicyError, match="signed_by"):
-            await client_of(service, path, clock, WANTS).__aenter__()
-    await service.stop()
-    with pytest.raises(EdgeError, match="holds no plan"):
-        await EdgeClient(
-            service.target, spool=path, config=Config(first_contact_s=0.01), runtime=clock, client_id="device"
-        ).__aenter__()
-
-
-async def test_a_spool_that_is_older_than_the_signature_fetches_it_once(path: Path, clock: RushingClock) -> None:
-    service = await started(REPORT, clock)
-    async with client_of(service, path, clock) as client:
-        await client.add([1.0, 2.0])
-    service.signed = signed(REPORT)
-    async with client_of(service, path, clock, WANTS) as client:
-        await client.flush(30)
-    await service.stop()
-    async with client_of(service, path, clock, WANTS):
-        pass  # offline
-    assert len(service.kept.ids()) == 1
 
 
 # ----------------------------------------------------------------------------------------------- planted mistakes

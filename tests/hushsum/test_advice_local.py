@@ -1,7 +1,8 @@
 """Advice for mode local: predictions against simulated collections, and what it says of buckets and randomisers.
 
-A prediction fails where it is off by more than 20 %, as in ``test_advice_accuracy``: the ratios seen had means from
-0.97 to 1.07 and standard deviations of at most 0.02 over runs: less than 10⁻⁶ a test.
+A prediction fails where it is off by more than 20 %, as in ``test_advice_accuracy``. Hash functions, records, reports
+are drawn from fixed keys, the same in each run: no false alarms. With others the ratios had means from 0.95 to 1.06 and
+standard deviations of at most 0.06. Noise of silos is the operating system's: its test says how much it moves.
 """
 
 import math
@@ -15,7 +16,7 @@ from hushsum import Plan
 from hushsum.advice import Allowance, ReportAdvice, advise, advise_reports
 from hushsum.advice.reporting import ReportForecast, report_plan
 from hushsum.advice.stand_in import stand_in
-from hushsum.entropy import OsEntropy
+from hushsum.entropy import OsEntropy, ReplayableEntropy
 from hushsum.errors import GuaranteeError
 from hushsum.local import encoding
 from hushsum.privacy.shuffling import amplified
@@ -25,8 +26,8 @@ from tests.plans import small_plan
 
 TOLERANCE = 0.2
 DENSITY = 0.1
-RECORDS = 2000
-SEEDS = 40
+RECORDS = 1000
+SEEDS = 30
 WIDE: dict[str, object] = {"rows": 64, "bandwidth": 1}
 CLASSES: dict[str, object] = {"classes": ["a", "b", "c"]}
 SMALL = Allowance(memory_mib=0.2)
@@ -41,7 +42,7 @@ PROJECTIVE: dict[str, object] = {"local": {"randomiser": "projective"}}
 CASES: dict[str, Plan] = {
     "k-rr, epsilon 1": local_plans.report_plan(sketch={**WIDE, "buckets": 4}, privacy=epsilon(1)),
     "k-rr, epsilon 4": local_plans.report_plan(sketch={**WIDE, "buckets": 32}, privacy=epsilon(4)),
-    "k-rr, epsilon 8": local_plans.report_plan(sketch={**WIDE, "rows": 400, "buckets": 500}, privacy=epsilon(8)),
+    "k-rr, epsilon 8": local_plans.report_plan(sketch={**WIDE, "rows": 48, "buckets": 500}, privacy=epsilon(8)),
     "projective": local_plans.report_plan(sketch={**WIDE, "buckets": 256}, privacy=epsilon(2, **PROJECTIVE)),
     "sobol": local_plans.report_plan(sketch={**WIDE, "draws": "sobol", "sobol_sets": 4}, privacy=epsilon(6)),
     "one bit": local_plans.bit_plan(sketch={"rows": 200, "bandwidth": 2}, privacy=epsilon(2)),
@@ -56,7 +57,7 @@ CASES: dict[str, Plan] = {
 
 
 def simulated_error(plan: Plan) -> float:
-    """The root mean square error of answers, over hash functions and reports of the operating system's randomness."""
+    """The root mean square error of answers, over hash functions and reports."""
     central = small_plan(record={} if not plan.classes else CLASSES, sketch=dict(_sketch(plan)))
     made = stand_in(central, DENSITY, RECORDS)
     exact, squares = made.kernels.sum(axis=0), []
@@ -66,7 +67,7 @@ def simulated_error(plan: Plan) -> float:
         labels = [name for name in plan.classes for _ in range(len(made.records))]
     for seed in range(SEEDS):
         own = Plan.from_fields(_seeded(plan, 1000 + seed))
-        reports, _ = encoding.reports(own, records, labels, OsEntropy())
+        reports, _ = encoding.reports(own, records, labels, ReplayableEntropy(seed.to_bytes(32, "big")))
         counters = np.bincount(reports, minlength=math.prod(own.counters_shape)).reshape(own.counters_shape)
         release = of_reports(own, counters, np.array([len(reports)]), window=0, shuffled=False)
         squares.append(np.square(release.kernel_sum(made.queries, label=label).value - exact).mean())
@@ -80,8 +81,8 @@ def _sketch(plan: Plan) -> dict[str, object]:
 
 
 def _seeded(plan: Plan, seed: int) -> dict[str, object]:
-    fields = {**plan.to_fields(), "sketch": {**_sketch(plan), "seed": seed}}
-    fields["sketch"] = {key: value for key, value in fields["sketch"].items() if value is not ...}
+    sketch = {key: value for key, value in {**_sketch(plan), "seed": seed}.items() if value is not ...}
+    fields: dict[str, object] = {**plan.to_fields(), "sketch": sketch}
     privacy = dict(fields["privacy"])  # type: ignore[call-overload]  # a table of every plan
     del privacy["mechanism"], fields["format"]
     return {**fields, "privacy": privacy}
@@ -136,7 +137,7 @@ def test_useful_records_of_silos_come_with_the_clients_that_bring_their_noise() 
     plan = local_plans.silo_plan(sketch=WIDE)
     advice = advise(plan, records=RECORDS, density=DENSITY, clients=100, allowance=SMALL)
     promise = advice.promises[advice.own_promise]
-    clients = promise.useful_records / 20
+    clients = promise.useful_records / (RECORDS / 100)
     assert alone(plan) * math.sqrt(clients) == pytest.approx(0.1 * DENSITY * promise.useful_records, rel=0.05)
     assert advice.own.costs.upload_bytes == plan.upload_bytes_max
     assert advice.to_fields()["silo"] == {"submissions": 100, "noise_of_one": pytest.approx(alone(plan))}
@@ -145,15 +146,32 @@ def test_useful_records_of_silos_come_with_the_clients_that_bring_their_noise() 
 @cache
 def reports(value: float, buckets: int = 64) -> ReportAdvice:
     plan = local_plans.report_plan(sketch={**WIDE, "buckets": buckets}, privacy=epsilon(value))
-    return advise_reports(plan, records=20_000, density=0.02)
+    return advise_reports(plan, records=20_000, density=0.05)
 
 
-@pytest.mark.parametrize("value", [1.0, 2.0, 3.0])
-def test_the_best_width_of_k_rr_is_near_what_theory_says(value: float) -> None:
-    """At small ε; where ε is large, near records and the bytes of the rows decide."""
-    best = reports(value).best["k-rr"]
-    assert best.buckets is not None
-    assert best.buckets == pytest.approx(math.exp(value) + 1, rel=0.5, abs=1)
+@pytest.mark.parametrize("value", [2.0])
+def test_the_best_width_of_k_rr_is_near_what_theory_says_where_rows_are_many(value: float) -> None:
+    """W = e^ε + 1 minimises the response alone: hashing of few rows asks for more buckets."""
+    few = reports(value)
+    many = advise_reports(report_plan(few.plan, rows=2**13), records=20_000, density=0.05)
+    widths = [advice.best["k-rr"].buckets or 0 for advice in (few, many)]
+    assert widths[1] == pytest.approx(math.exp(value) + 1, rel=0.5, abs=1)
+    assert widths[0] > widths[1]
+
+
+@pytest.mark.statistical
+def test_hashing_by_chance_of_narrow_rows_is_predicted() -> None:
+    """Exact counters of two buckets a row: the records of one code come to the query's bucket, or do not, together."""
+    plan = local_plans.report_plan(sketch={**WIDE, "rows": 2000, "buckets": 3, "bandwidth": 4})
+    forecast = ReportForecast(plan, 0.3)
+    family = report_plan(plan).family
+    made = forecast.population
+    counters = np.zeros(family.shape, np.int64)
+    family.add(counters, family.accept(made.records)[0])
+    measured = np.square(family.answer(counters, made.queries, noise_variance=0.0).std_error).mean()
+    assert forecast.hashing(plan, len(made.records)) == pytest.approx(math.sqrt(measured), rel=0.1)
+    wide = report_plan(plan, buckets=4096)
+    assert forecast.hashing(wide, 1000) < 0.8 * forecast.hashing(plan, 1000)
 
 
 def test_too_many_buckets_of_k_rr_cost_more_than_those_of_a_projective_response() -> None:
@@ -166,16 +184,16 @@ def test_too_many_buckets_of_k_rr_cost_more_than_those_of_a_projective_response(
 
 def test_useful_records_make_randomisation_a_tenth_of_an_answer() -> None:
     advice = reports(2.0)
-    again = advise_reports(advice.plan, records=advice.useful_records, density=0.02)
+    again = advise_reports(advice.plan, records=advice.useful_records, density=0.05)
     assert again.own.response == pytest.approx(0.1 * again.guesses.kernel_sum, rel=0.02)
 
 
 def test_more_rows_take_hashing_alone_and_memory_ends_them() -> None:
     advice = reports(4.0)
-    responses = {round(size.response, 6) for size in advice.rows}
-    assert len(responses) == 1
+    responses = [size.response for size in advice.rows]
+    assert max(responses) < 1.2 * min(responses)  # codes of few rows fit their buckets, or do not
     assert [size.hashing for size in advice.rows] == sorted((size.hashing for size in advice.rows), reverse=True)
-    tight = advise_reports(advice.plan, records=20_000, density=0.02, allowance=Allowance(memory_mib=0.1))
+    tight = advise_reports(advice.plan, records=20_000, density=0.05, allowance=Allowance(memory_mib=0.1))
     assert tight.rows[-1].exceeds == ("memory_mib",)
     assert tight.enough_rows is not None
     assert tight.enough_rows.window_bytes <= 0.1 * 2**20

@@ -5,8 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hushsum.advice import Advice, Allowance, advise
-from hushsum.advice_plot import error_figure
+from hushsum.advice import Advice, Allowance, advise, advise_reports
+from hushsum.advice_plot import error_figure, report_figure
+from tests.hushsum import local_plans
 from tests.plans import small_plan
 
 
@@ -57,3 +58,20 @@ def test_one_size_is_nothing_to_draw() -> None:
     only = advise(small_plan(sketch=sketch), records=1000, density=0.3)
     with pytest.raises(ValueError, match="no other rows"):
         error_figure(only)
+
+
+def test_reports_are_drawn_against_rows_and_against_buckets_of_both_randomisers() -> None:
+    advice = advise_reports(local_plans.report_plan(), records=20_000, density=0.3)
+    rows, widths = report_figure(advice).axes
+    lines = {str(line.get_label()): np.asarray(line.get_ydata()).tolist() for line in rows.lines}
+    assert lines["error, k-rr"] == [size.error for size in advice.rows]
+    assert lines["hashing alone"] == [size.hashing for size in advice.rows]
+    others = {str(line.get_label()): np.asarray(line.get_ydata()).tolist() for line in widths.lines}
+    for name, sizes in advice.widths.items():
+        assert others[f"error, {name}"] == [size.error for size in sizes]
+    assert len([label for label in others if label.startswith(("best k-rr: W = ", "best projective: W = "))]) == 2
+
+
+def test_reports_of_one_bit_have_no_buckets_to_draw() -> None:
+    advice = advise_reports(local_plans.bit_plan(), records=20_000, density=0.3)
+    assert len(report_figure(advice).axes) == 1

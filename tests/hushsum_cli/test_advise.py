@@ -12,6 +12,7 @@ from hushsum import Plan
 from hushsum.advice import shown
 from hushsum.advice.stand_in import stand_in
 from hushsum_cli.advise import advise
+from tests.hushsum import local_plans
 from tests.hushsum_cli.calling import Hushsum
 from tests.plans import client_plan, secure_plan, small_plan
 
@@ -158,3 +159,55 @@ def test_too_few_clients_for_a_cohort_are_told_so(hushsum: Hushsum, tmp_path: Pa
     ended = hushsum("plan", "advise", path, "--records", "2e4", "--clients", "50", "--density", "0.2", *SMALL)
     assert "50 clients are fewer than the 90 that a sum needs" in words(ended.out)
     assert "take δ > 0" not in ended.out
+
+
+def test_silos_are_told_what_many_clients_cost(hushsum: Hushsum, tmp_path: Path) -> None:
+    path = file_of(local_plans.silo_plan(), tmp_path)
+    asked = ("plan", "advise", path, "--records", "2e4", "--clients", "100", "--density", "0.3", *SMALL)
+    ended = hushsum(*asked)
+    assert ended.status == 0, ended.err
+    told = words(ended.out)
+    for text in (
+        "each of 100 clients adds all of the noise",
+        "× √100 =",
+        "a client and window, with records or without",
+    ):
+        assert text in told
+    fields = json.loads(hushsum(*asked, "--json").out)
+    assert fields["silo"]["submissions"] == 100
+    assert fields["noise"] == pytest.approx(10 * fields["silo"]["noise_of_one"])
+
+
+def test_reports_are_told_which_randomiser_and_how_many_buckets_and_rows(hushsum: Hushsum, tmp_path: Path) -> None:
+    plan = local_plans.report_plan(sketch={"buckets": 512}, privacy=local_plans.SHUFFLED)
+    path, drawn = file_of(plan, tmp_path), tmp_path / "advice.png"
+    asked = ("plan", "advise", path, "--records", "500", "--density", "0.3")
+    ended = hushsum(*asked, "--plot", str(drawn))
+    assert ended.status == 0, ended.err
+    told = words(ended.out)
+    fields = json.loads(hushsum(*asked, "--json").out)
+    best = fields["best"]["k-rr"]
+    for text in (
+        f"± {shown(fields['std_error'])} records",
+        "3 bytes a record" if plan.report_sizes and plan.report_sizes.width == 3 else "2 bytes a record",
+        f"W = {best['buckets']}: ± {shown(best['std_error'])}",
+        "the plan's W = 512 errs",
+        "randomisation is at most a tenth of an answer",
+        "at the plan's W = 512: k-rr",
+        "500 reports are fewer than shuffle_min: none is forwarded",
+    ):
+        assert text in told
+    assert fields["amplified"] is not None
+    assert f"of {1000:,} honest, independent reports or more" in told
+    assert drawn.read_bytes().startswith(b"\x89PNG")
+
+
+def test_reports_of_one_bit_and_of_clients_are_advised_on(hushsum: Hushsum, tmp_path: Path) -> None:
+    privacy: dict[str, object] = {"unit": "client", "records_per_client": 2}
+    path = file_of(local_plans.bit_plan(privacy=privacy, window={"min_reports": 3000}), tmp_path)
+    ended = hushsum("plan", "advise", path, "--records", "2000", "--density", "0.3")
+    assert ended.status == 0, ended.err
+    told = words(ended.out)
+    assert "a client of at most 2 reports (ε/2 each)" in told
+    assert "2,000 reports are fewer than window.min_reports = 3,000" in told
+    assert "randomiser" not in told.split("rows")[0]

@@ -121,6 +121,7 @@ def test_memoised_reports_are_told_with_what_they_show(hushsum: Hushsum, tmp_pat
     text = shown(hushsum, tmp_path, local_plan({"memoise": True}))
     assert "sends the same one whenever that record comes again" in text
     assert "no shuffler amplifies" in text
+    assert "replaced wherever it occurs, by one that its device has nowhere else" in " ".join(text.split())
 
 
 def test_json_has_no_sizes_of_deltas_where_reports_are_sent(hushsum: Hushsum, tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from simulator import Settings, Summary
 from simulator.reconciliation import Sent, reconcile
 from tests.hushsum_cli.calling import Hushsum
 from tests.plans import model_plan, set_plan, small_plan
+from tests.simulator.local.summaries import GOOD_REPORTS
+from tests.simulator.local.summaries import doctored as doctored_local
 from tests.simulator.summaries import GOOD, GOOD_SECURE, doctored
 
 
@@ -116,3 +118,47 @@ def test_a_plan_of_another_mode_or_without_room_for_dropouts_is_told_before_anyt
         ended = hushsum(*about, *more, "--out", str(tmp_path / "out"))
         assert (ended.status, ended.out, ended.err.count("\n")) == (1, "", 1)
         assert said in ended.err
+
+
+def test_local_mode_is_told_to_the_run_with_the_defaults_of_its_form(
+    hushsum: Hushsum, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = planted(monkeypatch, GOOD_REPORTS)
+    ended = hushsum("simulate", "--mode", "local", "--shuffler", "--randomiser", "projective")
+    assert (ended.status, ended.err) == (0, "")
+    assert "the service knows of no report whose it is." in " ".join(ended.out.split())
+    assert hushsum("simulate", "--mode", "local", "--form", "silo").status == 0
+    assert hushsum("simulate", "--mode", "local", "--clients", "7", "--deltas", "30").status == 0
+    assert hushsum("simulate").status == 0
+    reports, silos, few, central = asked
+    assert (reports.form, reports.randomiser, reports.shuffler) == ("report", "projective", True)
+    assert [(each.clients, each.deltas) for each in asked] == [(200, 1000), (40, 1000), (7, 30), (200, 5000)]
+    assert (silos.form, few.mode, central.mode) == ("silo", "local", "central")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    (
+        (("--form", "silo"), "--form is for --mode local"),
+        (("--mode", "secure", "--shuffler"), "--shuffler is for --mode local"),
+        (("--mode", "local", "--form", "silo", "--shuffler"), "--shuffler is for --form report"),
+        (("--mode", "local", "--form", "silo", "--randomiser", "k-rr"), "--randomiser is for --form report"),
+        (("--mode", "local", "--form", "silo", "--deltas", "9"), "of a silo nothing leaves but one sum"),
+        (("--mode", "local", "--cohort", "9"), "--cohort are for --mode secure"),
+    ),
+)
+def test_what_does_not_go_with_local_mode_is_told(
+    hushsum: Hushsum, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], said: str
+) -> None:
+    asked = planted(monkeypatch, GOOD_REPORTS)
+    ended = hushsum("simulate", *arguments)
+    assert ended.status == 2
+    assert said in ended.err
+    assert not asked
+
+
+def test_a_lost_report_ends_with_1_and_a_line(hushsum: Hushsum, monkeypatch: pytest.MonkeyPatch) -> None:
+    planted(monkeypatch, doctored_local(GOOD_REPORTS, reports_counted=271_279))
+    ended = hushsum("simulate", "--mode", "local", "--json")
+    assert ended.status == 1
+    assert ended.err == "hushsum: 1 reports were lost: acknowledged, and not in the release\n"

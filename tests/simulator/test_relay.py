@@ -182,3 +182,23 @@ async def test_after_what_it_may_carry_it_cuts_everything_for_good() -> None:
             assert (before, relay.is_spent) == (False, True)
         async with connected(relay) as (reader, _):
             assert await rest(reader) == b""
+
+
+async def test_replies_are_held_on_a_connection_once_it_has_carried_so_much() -> None:
+    async with far_server() as far, Relay() as relay:
+        relay.aim(far.address)
+        async with connected(relay) as (reader, writer):
+            far_reader, far_writer = await far.accepted.get()
+            writer.write(b"x" * 600)
+            assert await far_reader.readexactly(600) == b"x" * 600
+            relay.hold_replies(500)  # what it carried before does not count
+            far_writer.write(b"go on")
+            assert await reader.readexactly(5) == b"go on"
+            writer.write(b"y" * 500)
+            assert await far_reader.readexactly(500) == b"y" * 500
+            far_writer.write(b"done")
+            answer = asyncio.ensure_future(reader.readexactly(4))
+            await many_turns()
+            assert not answer.done()
+            relay.release_replies()
+            assert await answer == b"done"

@@ -10,10 +10,11 @@ import pytest
 
 from aggregator.errors import StoreError
 from aggregator.metrics import Metrics
-from aggregator.rate_limits import RateLimits
+from aggregator.rate_limits import BATCH_COST_MIN, RateLimits
 from aggregator.refusals import RefusedError
 from aggregator.shuffler.intake import Intake, IntakeLimits
-from aggregator.shuffler.reports_file import Cut, ReportsFile, Taken
+from aggregator.shuffler.reports_file import ReportsFile
+from aggregator.shuffler.values import Cut, Taken
 from hushsum.errors import Reason
 from hushsum_proto.answers import Answer, ServiceReason, Status
 from tests.aggregator.shuffler.shuffled import PLAN, bytes_in, opened, packed, shuffled_plan
@@ -26,10 +27,9 @@ OTHER = shuffled_plan(21)
 class Door:
     """An intake that runs."""
 
-    def __init__(self, file: ReportsFile, runtime: ManualRuntime, rate: float, limits: IntakeLimits) -> None:
+    def __init__(self, file: ReportsFile, runtime: ManualRuntime, rates: RateLimits, limits: IntakeLimits) -> None:
         self.file, self.runtime, self.metrics = file, runtime, Metrics()
         self.window = PLAN.window.index_at(runtime.now_ms())
-        rates = RateLimits(rate, 10)
         self.intake = Intake(PLAN, file, rates=rates, runtime=runtime, metrics=self.metrics, limits=limits)
 
     async def send(self, data: bytes, plan_id: bytes = PLAN.id, name: str = NAME) -> Answer:
@@ -40,10 +40,10 @@ class Door:
 
 
 @asynccontextmanager
-async def door_at(folder: Path, *, rate: float = 1e6, entries_max: int = 100) -> AsyncIterator[Door]:
+async def door_at(folder: Path, *, burst: int = 1 << 20, entries_max: int = 100) -> AsyncIterator[Door]:
     runtime = ManualRuntime()
     file = await opened(folder, runtime)
-    door = Door(file, runtime, rate, IntakeLimits(entries_max, 1 << 20, 64, 0))
+    door = Door(file, runtime, RateLimits(1.0, burst), IntakeLimits(entries_max, 1 << 20, 64, 0))
     door.intake.start()
     try:
         yield door
@@ -126,18 +126,36 @@ async def test_after_the_cut_a_new_batch_is_late_and_a_known_one_is_not(tmp_path
 
 
 async def test_a_client_beyond_its_rate_is_told_when_to_come_again_and_others_are_not(tmp_path: Path) -> None:
-    async with door_at(tmp_path, rate=1.0) as door:
-        many = tuple(range(30))
+    async with door_at(tmp_path, burst=10) as door:
+        many = tuple(range(200))
         assert (await door.send(door.batch(*many))).status is Status.ACKNOWLEDGED
         answer = await door.send(door.batch(1, stream=2))
         assert reason_of(answer) is ServiceReason.RATE_LIMITED
         assert answer.refusal is not None
-        assert answer.refusal.retry_after_ms > 19_000
+        assert 190_000 <= answer.refusal.retry_after_ms <= 200_000
         assert (await door.send(door.batch(1, stream=3), name="another")).status is Status.ACKNOWLEDGED
 
 
+async def test_a_batch_of_one_report_costs_as_many_as_it_takes_room_for(tmp_path: Path) -> None:
+    async with door_at(tmp_path, burst=10) as door:
+        assert (await door.send(door.batch(1))).status is Status.ACKNOWLEDGED
+        answer = await door.send(door.batch(1, stream=2))
+        assert reason_of(answer) is ServiceReason.RATE_LIMITED
+        assert answer.refusal is not None
+        assert answer.refusal.retry_after_ms == 1000 * (BATCH_COST_MIN - 10) + 1
+
+
+async def test_what_cannot_be_unpacked_costs_its_sender_and_what_is_not_looked_at_does_not(tmp_path: Path) -> None:
+    async with door_at(tmp_path, burst=10) as door:
+        for _ in range(3):
+            assert reason_of(await door.send(bytes(PLAN.upload_bytes_max + 1))) is Reason.TOO_LARGE
+            assert reason_of(await door.send(door.batch(ahead=1))) is Reason.WINDOW_IN_FUTURE
+        assert reason_of(await door.send(door.batch()[:-1])) is Reason.MALFORMED
+        assert reason_of(await door.send(door.batch())) is ServiceReason.RATE_LIMITED
+
+
 async def test_what_waits_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with door_at(tmp_path, entries_max=1) as door:
+    async with door_at(tmp_path, burst=10, entries_max=1) as door:
         held, take = asyncio.Event(), door.file.take
 
         async def slow(batches: Sequence[Taken]) -> list[Cut | Reason]:
@@ -147,7 +165,8 @@ async def test_what_waits_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(door.file, "take", slow)
         first = asyncio.ensure_future(door.send(door.batch(1)))
         await door.runtime.settle()
-        assert reason_of(await door.send(door.batch(1, stream=2))) is ServiceReason.OVERLOADED
+        for _ in range(3):  # which costs nothing
+            assert reason_of(await door.send(door.batch(1, stream=2), name="b")) is ServiceReason.OVERLOADED
         held.set()
         assert (await first).status is Status.ACKNOWLEDGED
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from aggregator.errors import StoreError
-from aggregator.shuffler.reports_file import Cut, KeptPlan, Outgoing, Taken
+from aggregator.shuffler.values import Cut, KeptPlan, Outgoing, Taken
 from aggregator.shuffler.windows import WindowState
 from hushsum.delta import digest
 from hushsum.entropy import ReplayableEntropy

@@ -16,6 +16,7 @@ from hushsum.families import Hashed
 from hushsum.families.fourier import Fourier
 from hushsum.local import decoding
 from hushsum.local.layout import bit_of, choice_of
+from hushsum.noise import Projective
 from hushsum.privacy.event import IN_PROCESS
 from hushsum.releases import of_reports
 from tests.hushsum.local.report_plans import BOTH, Int64, collected, entropy_of, rehashed_plan, report_plan, wave_plan
@@ -169,7 +170,7 @@ def test_medians_of_groups_are_of_sums_of_all_rows(rng: np.random.Generator) -> 
 
 
 def test_medians_of_shares_know_that_the_number_of_records_is_estimated(rng: np.random.Generator) -> None:
-    plan = report_plan(epsilon=1, record={"classes": ["a", "b"]})
+    plan = report_plan(epsilon=4, record={"classes": ["a", "b"]})
     counters = collected(plan, np.full((900, 2), 3.0), entropy_of(rng), ["a"] * 500 + ["b"] * 400)
     sums = decoding.kernel_sum(plan, counters, QUERIES[:1], label="a", groups=5)
     shares = decoding.density(plan, counters, QUERIES[:1], label="a", groups=5)
@@ -240,3 +241,23 @@ def test_sets_are_answered(rng: np.random.Generator) -> None:
         error = 6 * answer.std_error
         assert abs(answer.value[0] - 3000) < error[0] < 1500
         assert abs(answer.value[1]) < error[1] < 1500
+
+
+def test_a_release_folds_its_counters_once_for_all_queries(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, folds = report_plan("projective"), []
+    counters = collected(plan, rng.uniform(0, 10, (500, 2)), entropy_of(rng))
+    release = of_reports(plan, counters, np.array([500]), window=None, shuffled=False, kind=IN_PROCESS)
+    honest = Projective.support
+
+    def support(self: Projective, counts: Int64) -> Int64:
+        folds.append(len(counts))
+        return honest(self, counts)
+
+    monkeypatch.setattr(Projective, "support", support)
+    first = release.kernel_sum(QUERIES)
+    again, shares = release.kernel_sum(QUERIES), release.density(QUERIES)
+    assert folds == [20]
+    assert np.array_equal(first.value, again.value)
+    assert np.array_equal(shares.value, decoding.density(plan, counters, QUERIES).value)

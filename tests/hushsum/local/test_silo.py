@@ -144,8 +144,8 @@ def test_words_hold_what_one_client_may_count_and_its_own_noise() -> None:
 
 
 def test_words_are_those_of_one_client_whatever_the_unit() -> None:
-    """Unit record: 4,096 records are assumed, which is more than the noise of a small plan."""
-    assert PLANS["laplace"].words.bits >= 14 > PLANS["client"].words.bits
+    """Unit record: 2^20 records are assumed, which is more than the noise of a small plan."""
+    assert PLANS["laplace"].words.bits >= 22 > PLANS["client"].words.bits
 
 
 def test_more_noise_than_submissions_could_add_up_is_refused() -> None:

@@ -13,6 +13,8 @@ from hushsum.privacy.numerals import numeral
 from hushsum.privacy.plain_words import account_told, chance_after, spend_told, told
 from hushsum.privacy.relation import RELATIONS, UNITS, Cost
 from hushsum.privacy.zcdp import epsilon_of
+from hushsum.releases import spend_of
+from tests.hushsum.local_plans import report_plan, silo_plan
 from tests.hushsum.privacy.spends import gaussian, spend, with_test
 
 ZERO = Fraction(0)
@@ -155,3 +157,35 @@ def test_a_numeral_is_near_and_on_the_right_side(value: Fraction, small: int) ->
     up, down = Fraction(numeral(value, up=True)), Fraction(numeral(value, up=False))
     assert down <= value <= up
     assert up - down <= value / 10**4
+
+
+@pytest.mark.parametrize(
+    ("unit", "said"),
+    [
+        ({}, "where a record is replaced, each time that it comes, by one that its device has nowhere else"),
+        (
+            {"unit": "client", "records_per_client": 3},
+            "where records are replaced by others that are equal to each other where the first are",
+        ),
+    ],
+)
+def test_of_several_windows_of_reports_it_is_told_what_memoised_ones_promise(
+    unit: dict[str, object], said: str
+) -> None:
+    """A spend does not say whether its plan memoises; the sentence holds of those that do not, too."""
+    plan = report_plan(privacy={"local": {"memoise": True}, "total_epsilon": 100, **unit})
+    account = Account(plan.limits).charge(spend_of(plan, kind="tumbling", window=0))
+    assert "memoise" not in account_told(account)  # one window: reports are independent of each other
+    for window in (1, 2):
+        account = account.charge(spend_of(plan, kind="tumbling", window=window))
+        words = account_told(account)
+        assert words.count("Where a plan memoises its reports (`hushsum plan show` tells)") == 1
+        assert f"that holds of all its windows together {said}; that a record came again" in words
+
+
+def test_where_no_reports_are_sent_nothing_is_told_of_memoised_ones() -> None:
+    plan = silo_plan(privacy={"total_epsilon": 100})
+    account = Account(plan.limits)
+    for window in range(3):
+        account = account.charge(spend_of(plan, kind="tumbling", window=window))
+        assert "memoise" not in account_told(account)

@@ -16,7 +16,7 @@ _K_RR_ROWS: Final = 4000
 # A projective response wants wide rows whatever ε is; its points are more than its buckets, and each has a counter.
 _PROJECTIVE: Final = {"rows": 1000, "buckets": 256}
 _PAIRS: Final = 2000
-# Every silo noises, packs and sends every counter. With δ > 0 the noise of an answer is the same for any number of rows.
+# Every silo noises, packs and sends every counter. With δ > 0 the noise of an answer is the same for any R.
 _SILO: Final = {"rows": 800, "buckets": 128}
 _LOCAL_DELTA: Final = Fraction(1, 10**6)  # of a silo's Gaussian noise, and of what is said of shuffled reports
 #: ε of a run that is asked for none: a report bears all noise by itself.
@@ -81,16 +81,21 @@ def window_keys(privacy: Mapping[str, object]) -> Mapping[str, object]:
     return _SHUFFLED_WINDOW if local.get("shuffle_min") else {}
 
 
-def central_twin(plan: Plan) -> Plan:
-    """The plan of the same sketch and ε in central mode, where one server adds up and draws the noise."""
+def central_twin(plan: Plan, sizes: Mapping[str, object]) -> Plan:
+    """The plan of the same records, kernel, ε and δ in central mode, where one server adds up and draws the noise.
+
+    Args:
+        plan: Of mode ``local``.
+        sizes: Keys of ``[sketch]`` that central mode would take otherwise.
+    """
     fields = plan.to_fields()
     del fields["format"]
     window = {key: value for key, value in plan.window.to_fields().items() if key not in ("min_reports", "min_clients")}
     of_reports = plan.privacy.reports is not None
     changes: dict[str, object] = {"mode": None, "local": None, **({"delta": 0, "total_delta": 0} if of_reports else {})}
-    return Plan.from_fields(
-        {**fields, "window": window, "privacy": plan.privacy.changed(changes)}, plan.parameters
-    )
+    sketch = {"family": plan.family.name, **plan.family.to_fields(), **sizes}
+    tables = {"sketch": sketch, "window": window, "privacy": plan.privacy.changed(changes)}
+    return Plan.from_fields({**fields, **tables}, plan.parameters)
 
 
 def _advised_width(privacy: Mapping[str, object]) -> int:

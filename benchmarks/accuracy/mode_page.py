@@ -1,0 +1,233 @@
+"""The section of the page about modes: who is trusted, and what that costs; words change with the numbers."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from benchmarks.accuracy.mode_plots import draw_modes
+from benchmarks.accuracy.mode_tables import (
+    amplified_table,
+    epsilons_of,
+    modes_of,
+    modes_table,
+    numbers_of,
+    predictions_table,
+    shuffled_table,
+)
+from benchmarks.accuracy.shuffled import IDEALISED, MOST, RESPONSE
+from benchmarks.accuracy.subjects import ABSOLUTE, RELATIVE
+from benchmarks.accuracy.tables import matching
+from benchmarks.report import Row
+
+_METRICS: Final = {"skin": RELATIVE, "taxi": ABSOLUTE}
+_NAMES: Final = {RELATIVE: "mean relative error", ABSOLUTE: "mean absolute error of densities"}
+_SMALL: Final = "central, δ = 10⁻⁶"
+
+_OPENING: Final = """## Who is trusted: central, secure, local
+
+The same records, the same 200 held-out queries, the same 2,048 rows or pairs and hash functions (three public seeds),
+ε from 0.5 to 8 for one record; other people to trust. `make bench-accuracy ARGS=--modes` measures this section alone
+into `benchmarks/results/accuracy_modes.json`.
+
+- **central**: the aggregator sees exact counters and draws the noise, pure or at δ = 10⁻⁶.
+- **secure**, δ = 10⁻⁶: 1,000 clients in ten cohorts of 100, of which 10 may be corrupt and 10 may drop out; noise for
+80 honest shares in each, and all 100 add theirs.
+- **local silo**, δ = 10⁻⁶: each of 100 or 1,000 clients adds all of the noise to its own counters.
+- **local report**, pure: each record is one randomised report, made by the device's own code, counted and released.
+W is what `hushsum plan advise` takes for that ε, n and number of rows.
+
+Reports were made, counted and released. Of secure sums and silos no protocol was run and nothing packed: their releases
+hold exact counters and the noise of all clients, drawn as one discrete Gaussian of their variance (from which the sum
+of so many differs by less than 10⁻⁵⁰). The relations differ, so that one ε is not one promise: central is add/remove,
+secure and silo are zero-out, and at ε they promise 2ε for replacing a record; reports promise ε for replacing one, and
+nothing about whether it was sent.
+"""
+
+_PREDICTIONS: Final = """Root mean square errors of kernel sums of all records, in records: measured (and predicted,
+from n, the mean density and the plan alone), with the W of reports. Hashing is predicted for made-up records, and real
+ones err otherwise; randomisation and noise are as predicted. The last column is what a client sends in a window, or a
+record as one report:
+"""
+
+_SHUFFLED: Final = """### Behind a shuffler: one report, or sums of bits
+
+Wagner (ICLR 2025, "Learning from End User Data with Shuffled Differential Privacy over Kernel Densities") sends one bit
+for each of I random features of a record into I shuffled bit sums. Below, standard errors of a density (mean {density})
+with the laplacian kernel on taxi, at the same (ε, δ = 10⁻⁶) of one user in the centre: the part of randomisation alone,
+and in brackets the whole with {most:,} rows or pairs of ours, and the best I up to {most:,} of theirs. All are closed
+forms, which tests check against simulations.
+
+- **k-rr, projective, one-bit**: our reports, one a user, at the largest local ε that FMT's theorem amplifies to ε.
+- **bit sums, randomised response**: each of I bits is amplified by the same theorem, and (ε, δ) shared by advanced
+composition. Its figures depend on both bounds, which numerical accounting would tighten for all of these.
+- **bit sums, idealised**: central geometric noise on each sum, shared by zCDP: what protocols with several messages a
+bit reach or nearly reach (pure, Ghazi et al. 2020 and 2023; "almost a single message", 2021).
+
+{table}
+"""
+
+
+def draw(folder: Path, rows: Sequence[Row]) -> None:
+    """Writes the figures into a folder."""
+    for data, metric in _METRICS.items():
+        if some := matching(rows, part="mode", data=data):
+            draw_modes(folder / f"modes-{data}.png", f"{data}: who is trusted, and what it costs", some, metric)
+
+
+def section(rows: Sequence[Row]) -> str:
+    """In Markdown; nothing of no rows."""
+    modes, shuffled = matching(rows, part="mode"), matching(rows, part="shuffled")
+    if not modes:
+        return ""
+    parts = [_OPENING]
+    parts += [_subject(data, matching(modes, data=data)) for data in _METRICS if matching(modes, data=data)]
+    parts.append("### What modes cost\n\n" + "\n\n".join(_costs(modes)))
+    if shuffled:
+        density = f"{float(shuffled[0]['mean density']):.2g}"
+        parts.append(_SHUFFLED.format(density=density, most=MOST, table=shuffled_table(shuffled)))
+        parts.append("\n\n".join(_verdicts(shuffled)))
+    return "\n\n".join(parts) + "\n"
+
+
+def _subject(data: str, rows: Sequence[Row]) -> str:
+    metric = _METRICS[data]
+    return f"""### {data}, by mode
+
+![{data}: {_NAMES[metric]} by mode, against records and ε](accuracy/modes-{data}.png)
+
+{_NAMES[metric].capitalize()}:
+
+{modes_table(rows, metric)}
+
+ε at δ = 10⁻⁶ of n reports that come through a shuffler together, all of them honest and independent, beside the local ε
+of each; the answers are the same:
+
+{amplified_table(rows)}
+
+{_PREDICTIONS}
+
+{predictions_table(rows)}"""
+
+
+def _costs(rows: Sequence[Row]) -> Iterator[str]:
+    """One paragraph a comparison."""
+    for data in dict.fromkeys(str(row["data"]) for row in rows):
+        for sketch in dict.fromkeys(str(row["sketch"]) for row in matching(rows, data=data)):
+            some = matching(rows, data=data, sketch=sketch)
+            yield _beside_the_centre(data, sketch, some)
+    if said := _randomisers(rows):
+        yield said
+    if said := _families(rows):
+        yield said
+    yield (
+        "Where lines meet, hashing is all that is left: whole sketches of more rows cost devices time and bytes; "
+        "reports cost the same with any number of rows, and only counters grow. Narrow rows (small W) err more by "
+        "hashing: codes that many records share fall into a query's bucket by chance together. So k-rr, which wants W "
+        "near e^ε + 1, wants many rows as well; `hushsum plan advise` weighs both."
+    )
+
+
+def _beside_the_centre(data: str, sketch: str, rows: Sequence[Row]) -> str:
+    """How many times the central error each mode has, at the ends of n and in the middle of ε."""
+    metric, epsilons, numbers = _METRICS[data], epsilons_of(rows), numbers_of(rows)
+    some = list(dict.fromkeys((epsilons[0], epsilons[len(epsilons) // 2], epsilons[-1])))
+    said = []
+    for mode in modes_of(rows):
+        if mode.startswith("central"):
+            continue
+        ratios = []
+        for epsilon in some:
+            here = [_error(rows, mode, n, epsilon, metric) / _error(rows, _SMALL, n, epsilon, metric) for n in numbers]
+            ratios.append(f"{here[0]:.2g} to {here[-1]:.2g}")
+        said.append(f"{mode} {', '.join(ratios)}")
+    few, many = f"{numbers[0]:,}", f"{numbers[-1]:,}"
+    shown = " / ".join(f"{epsilon:g}" for epsilon in some)
+    return (
+        f"**{data}, {sketch}**, error over that of {_SMALL}, with {few} to {many} records, at ε = {shown}: "
+        f"{'; '.join(said)}."
+    )
+
+
+def _randomisers(rows: Sequence[Row]) -> str:
+    """k-rr beside projective."""
+    by: dict[float, list[float]] = {}
+    for row in matching(rows, mode="local, k-rr"):
+        known = {key: row[key] for key in ("data", "sketch", "n", "epsilon")}
+        other = matching(rows, mode="local, projective", **known)
+        if other:
+            by.setdefault(float(row["epsilon"]), []).append(float(row["records off"]) / float(other[0]["records off"]))
+    if not by:
+        return ""
+    ratios = ", ".join(f"{sum(each) / len(each):.2f} at ε = {epsilon:g}" for epsilon, each in sorted(by.items()))
+    return (
+        f"**k-rr beside projective**, each with its best W: errors of k-rr are {ratios} times those of projective, on "
+        "average over data and n. Their laws are nearly the same where W is chosen for both; a projective response "
+        "keeps its error with wide rows, and so needs fewer of them."
+    )
+
+
+def _families(rows: Sequence[Row]) -> str:
+    """Hashed beside fourier, with the same kernel."""
+    some = matching(rows, data="taxi")
+    said = []
+    for n in numbers_of(some):
+        ratios = []
+        for epsilon in epsilons_of(some):
+            bit = matching(some, mode="local, one-bit", n=n, epsilon=epsilon)
+            hashed = [row for row in matching(some, n=n, epsilon=epsilon) if row["mode"] in _HASHED]
+            if bit and hashed:
+                least = min(float(row["records off"]) for row in hashed)
+                ratios.append(f"{float(bit[0]['records off']) / least:.2g} at ε = {epsilon:g}")
+        if ratios:
+            said.append(f"{', '.join(ratios)} with n = {n:,}")
+    if not said:
+        return ""
+    return (
+        "**Hashed beside fourier in local mode**, the same kernel on the same data: one-bit reports err "
+        f"{'; '.join(said)} times as much as the better of the hashed ones. A bit has at least variance 2 a record, "
+        "whatever ε is, a bucket less the larger ε is: take hashed wherever it has the kernel, and fourier for kernels "
+        "that only it has (gaussian, cauchy)."
+    )
+
+
+_HASHED: Final = ("local, k-rr", "local, projective")
+
+
+def _error(rows: Sequence[Row], mode: str, n: int, epsilon: float, metric: str) -> float:
+    return float(matching(rows, mode=mode, n=n, epsilon=epsilon)[0][metric])
+
+
+def _verdicts(rows: Sequence[Row]) -> Iterator[str]:
+    """Who wins, where, and by how much."""
+    response, idealised, wins, whole = [], [], [], []
+    for row in matching(rows, protocol="k-rr"):
+        known = {"n": row["n"], "epsilon": row["epsilon"]}
+        theirs = {name: matching(rows, protocol=name, **known)[0] for name in (RESPONSE, IDEALISED)}
+        at = f"n = {int(row['n']):,} and ε = {row['epsilon']:g}"
+        response.append((float(theirs[RESPONSE]["noise"]) / float(row["noise"]), at))
+        whole.append((float(theirs[RESPONSE]["error"]) / float(row["error"]), at))
+        idealised.append((float(row["noise"]) / float(theirs[IDEALISED]["noise"]), at))
+        if float(row["error"]) > float(theirs[IDEALISED]["error"]):
+            wins.append(at)
+    better = [at for ratio, at in response if ratio < 1]
+    verdict = f"win only at {'; '.join(better)}" if better else "do not beat one report of k-rr anywhere in the table"
+    yield (
+        f"**Bit sums by randomised response {verdict}**: their randomisation errs {_ends(response)} as much. "
+        f"With rows and features counted it is {_ends(whole)}. A user who sends I bits shares ε among them; one who "
+        "names one row at random answers for that alone."
+    )
+    yield (
+        "**A limit of ours: sums with nearly central noise beat every single report in randomisation.** Their noise in "
+        f"a density falls as 1/n, that of reports as 1/√n: k-rr errs {_ends(idealised)} as much. They are not built "
+        f"here: they take several messages a record, at least one for each of up to {MOST:,} features in this table, "
+        "and what is left is the error of so many features (drawn independently: Sobol ones err less). With that, the "
+        "whole error is smaller than ours at "
+        f"{'; '.join(wins) if wins else 'no point of the table'}. A secure sum has such noise today, for the price of "
+        "a round."
+    )
+
+
+def _ends(ratios: Sequence[tuple[float, str]]) -> str:
+    """The least and the largest of them, and where."""
+    least, most = min(ratios), max(ratios)
+    return f"{least[0]:.2g} ({least[1]}) to {most[0]:.2g} times ({most[1]})"

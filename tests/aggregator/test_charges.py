@@ -1,0 +1,132 @@
+"""What a process knows to be paid for is believed for a while, and not at all once the store may have gone back."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from aggregator.caught_up import CaughtUp
+from aggregator.charges import BELIEVED_S, Charges
+from aggregator.errors import StoreUnavailableError
+from aggregator.openings import Openings
+from aggregator.refusals import RefusedError
+from aggregator.service import Service
+from hushsum_proto.answers import Status
+from tests.aggregator.local_clients import batch_of, report_plan
+from tests.doubles import ManualRuntime, MemoryStore
+from tests.services import NOW_MS, WINDOW, RawClient, config_of, service_of
+
+PLAN = report_plan()
+
+
+class Ledger(MemoryStore):
+    """Counts what it is asked, and answers when it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+        self.free = asyncio.Event()
+        self.free.set()
+
+    async def charge_collection(self, *_: object) -> None:
+        self.asked += 1
+        await self.free.wait()
+
+
+async def test_the_ledgers_word_is_asked_for_again_after_a_while() -> None:
+    store, runtime = Ledger(), ManualRuntime(NOW_MS)
+    charges = Charges(PLAN, store, runtime)
+    for asked in (1, 2, 3):
+        assert not charges.has_paid(WINDOW)
+        assert await charges.pay(WINDOW)
+        assert await charges.pay(WINDOW)
+        await runtime.advance(BELIEVED_S - 0.01)
+        assert (charges.has_paid(WINDOW), store.asked) == (True, asked)
+        await runtime.advance(0.02)
+
+
+async def test_a_word_that_was_asked_for_before_the_store_went_back_is_not_believed() -> None:
+    store = Ledger()
+    charges = Charges(PLAN, store, ManualRuntime(NOW_MS))
+    store.free.clear()
+    paying = asyncio.create_task(charges.pay(WINDOW))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert store.asked == 1
+    charges.forget()
+    store.free.set()
+    assert await paying
+    assert not charges.has_paid(WINDOW)
+    assert await charges.pay(WINDOW)
+    assert charges.has_paid(WINDOW)
+    charges.forget()
+    assert not charges.has_paid(WINDOW)
+
+
+async def uncharge(service: Service) -> None:
+    """What a store has lost that was set back to a copy from before the charge."""
+
+    async def deleted(tx: object) -> None:
+        await tx.execute("DELETE FROM spends")  # type: ignore[attr-defined]  # a transaction
+
+    await service.store.database.write(deleted)  # type: ignore[attr-defined]  # an SqlStore
+
+
+async def spends_of(service: Service) -> int:
+    return len((await service.store.account("")).spends)
+
+
+def lose_window(service: Service) -> None:
+    del service.gateway._openings._known[WINDOW]  # as a refresh does that does not find it
+
+
+def set_mark_back(service: Service) -> None:
+    caught_up = CaughtUp(1)
+    caught_up.learn({0: 5})
+    caught_up.expect({0: 5})
+    caught_up.learn({0: 4})
+    service.gateway._openings._caught_up = caught_up
+    with pytest.raises(RefusedError):
+        service.gateway.check_running()
+    service.gateway._openings._caught_up = None
+
+
+@pytest.mark.parametrize("notice", [lose_window, set_mark_back])
+async def test_a_gateway_that_notices_an_older_store_has_it_charged_again(tmp_path: Path, notice: object) -> None:
+    assert callable(notice)
+    async with service_of(config_of(tmp_path, PLAN)) as service, RawClient(service.grpc) as client:
+        assert (await client.submit_one(PLAN.id, batch_of(PLAN, 1, 3))).status is Status.ACKNOWLEDGED
+        await uncharge(service)
+        notice(service)
+        assert (await client.submit_one(PLAN.id, batch_of(PLAN, 2, 3))).status is Status.ACKNOWLEDGED
+        assert await spends_of(service) == 1
+
+
+async def test_a_window_that_is_lost_between_append_and_answer_is_charged_again(tmp_path: Path) -> None:
+    async with service_of(config_of(tmp_path, PLAN)) as service, RawClient(service.grpc) as client:
+        await client.submit_one(PLAN.id, batch_of(PLAN, 1, 3))
+        await uncharge(service)
+        honest = Openings.refresh
+        openings = service.gateway._openings
+
+        async def loses(*_: object) -> None:
+            openings._known.pop(WINDOW, None)
+
+        openings.refresh = loses  # type: ignore[method-assign]  # the store went back in this moment
+        (answer,) = await client.submit(PLAN.id, [batch_of(PLAN, 2, 3)])
+        assert answer.refusal is not None
+        openings.refresh = honest.__get__(openings)  # type: ignore[method-assign]  # as it was
+        await openings.open_accepted()
+        assert (await client.submit_one(PLAN.id, batch_of(PLAN, 3, 3))).status is Status.ACKNOWLEDGED
+        assert await spends_of(service) == 1
+
+
+async def test_a_ledger_that_does_not_answer_makes_nothing_paid() -> None:
+    class Away(Ledger):
+        async def charge_collection(self, *_: object) -> None:
+            raise StoreUnavailableError("away")
+
+    charges = Charges(PLAN, Away(), ManualRuntime(NOW_MS))
+    with pytest.raises(StoreUnavailableError):
+        await charges.pay(WINDOW)
+    assert not charges.has_paid(WINDOW)
