@@ -21,14 +21,14 @@ unexport PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup broker demo test check stubs simulate-faults simulate-cohorts real-faults bench bench-accuracy bench-service bench-secure lock clean
+.PHONY: help setup broker demo test check stubs simulate-faults simulate-cohorts real-faults bench bench-accuracy bench-service bench-secure bench-local lock clean
 
 help: ## list these targets
 	@echo "Hushsum: hash at the edge, add in the middle, noise once, query for ever."
 	@echo
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
 	@echo
-	@echo "PYTHON=python3.12 chooses the interpreter (3.11 to 3.13); ARGS='...' is passed on (demo, test, bench, bench-accuracy, bench-service, bench-secure, lock)."
+	@echo "PYTHON=python3.12 chooses the interpreter (3.11 to 3.13); ARGS='...' is passed on (demo, test, bench, bench-accuracy, bench-service, bench-secure, bench-local, lock)."
 
 setup: ## make the environment in .venv; does nothing when it is up to date
 	@sh build_tools/setup.sh "$(PYTHON)"
@@ -73,6 +73,9 @@ bench-service: setup broker ## measure the service beside the bare libraries, on
 bench-secure: setup ## measure secure sums beside raw ciphers and Flower's helpers (ARGS=--quick)
 	@$(PY) build_tools/peers.py
 	@$(PY) -m benchmarks.secure $(ARGS)
+
+bench-local: setup ## measure randomised reports beside bare sketching and numpy.bincount (ARGS=--quick)
+	@$(PY) -m benchmarks.local $(ARGS)
 
 # uv stands apart from the environment, which holds what the lock names and nothing else.
 lock: setup ## pin the dependencies again (ARGS=--upgrade takes the newest)

@@ -103,6 +103,7 @@ def front_of(plan: Plan, config: Config, clients: ClientDirectory, parts: FrontP
         runtime=parts.runtime,
         delta_bytes_max=plan.upload_bytes_max,
         held_bytes_max=config.pending_bytes_max,
+        metrics=parts.metrics,
     )
     collection = Collection(
         gateway,

@@ -160,7 +160,8 @@ class Store(Protocol):
 
         One transaction, before anything is drawn or decided; what it writes has the same size whatever was collected.
         Asked again, by whomever, it gives back the same key and charges nothing. A window of a secure or local plan
-        costs nothing here: :meth:`charge_collection` has charged it, or nobody came, and it spends nothing.
+        costs nothing here: :meth:`charge_collection` has charged it, or nobody came, and it spends nothing. But where
+        a restored store has lost that charge and something came, it is charged here, past the limits if need be.
 
         Args:
             plan: Whose window it is.

@@ -44,7 +44,7 @@ _ASKED: Final = {
 
 @dataclass(frozen=True)
 class Policy:
-    """The rules of one device. A rule that is None allows everything, but ``max_total_delta``, which has a default then.
+    """The rules of one device. A rule that is None allows everything, but for ``max_total_delta``, of which see below.
 
     The mechanism is verified always. Numbers are exact: a float means its shortest text, and a text may be such
     as ``"0.5"`` or ``"1/3"``. No rule counts on a shuffler: the ε of a plan is the one that holds against whoever sees

@@ -136,7 +136,7 @@ def label_list(labels: object) -> list[object]:
     unordered = isinstance(labels, AbstractSet | Mapping | bytes) or getattr(labels, "ndim", 1) != 1
     if unordered or not isinstance(labels, Iterable):
         raise RecordError(f"labels: got {type(labels).__name__}, expected a list of strings, one a record")
-    given = list(labels)
+    given = labels.tolist() if isinstance(labels, np.ndarray) and labels.dtype.kind == "U" else list(labels)
     return given if all(type(label) is str for label in given) else [_plain(label) for label in given]
 
 

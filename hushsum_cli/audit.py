@@ -25,8 +25,8 @@ def audit(*, runs: int | None, quick: bool, as_json: bool) -> int:
     the whole road on both: records, deltas, fold, outcome, release, answers. Of mode secure: the exact ε of the sum
     that a server sees, with as few honest shares of noise as clients let pass. Of mode local: what leaves a device,
     randomised reports and noised sums: exactly for small plans, over all words that decide a report, beside other
-    records too; by runs; and by the fit of what is drawn under plans of real sizes. Whether noise ever repeats is looked for
-    in two processes and after a fork. Exits with 1 when anything that is found is above what is claimed.
+    records too; by runs; and by the fit of what is drawn under plans of real sizes. Whether noise ever repeats is
+    looked for in two processes and after a fork. Exits with 1 when anything that is found is above what is claimed.
     """
     from simulator.audits.report import print_report
     from simulator.audits.runner import QUICK_RUNS, RUNS, Settings

@@ -10,18 +10,26 @@ as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for 
 
 
 class ExactNumber(click.ParamType):  # type: ignore[type-arg]  # older versions of click take no argument
-    """A number above 0, kept exactly as it was written."""
+    """A number above 0, kept exactly as it was written.
+
+    Args:
+        zero: Whether 0 is one, too.
+    """
 
     name = "number"
+
+    def __init__(self, *, zero: bool = False) -> None:
+        self._zero = zero
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Fraction:
         """The value of text such as ``0.5`` or ``1/3``."""
         try:
             number = Fraction(str(value))
         except (ValueError, ZeroDivisionError):
-            number = Fraction(0)
-        if number <= 0:
-            self.fail(f"{value!r}, expected a number above 0, such as 0.5 or 1/3", param, ctx)
+            number = Fraction(-1)
+        if number < 0 or (number == 0 and not self._zero):
+            least = "of at least 0" if self._zero else "above 0"
+            self.fail(f"{value!r}, expected a number {least}, such as 0.5 or 1/3", param, ctx)
         return number
 
 

@@ -2,9 +2,8 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -39,8 +38,13 @@ _BATCH = 1000
 @click.option("--key", type=_FILE, help="For a secure sum with a directory of clients: this client's private key.")
 @click.option("--max-epsilon", type=ExactNumber(), help="Refuse a plan with a larger ε.")
 @click.option(
-    "--max-delta", type=ExactNumber(), help="Refuse a plan with a larger δ. Default: 0.00001, one in 100,000."
+    "--max-delta", type=ExactNumber(zero=True), help="Refuse a plan with a larger δ. Default: 0.00001, one in 100,000."
 )
+@click.option("--max-total-epsilon", type=ExactNumber(), help="Refuse a plan whose population may lose more in all.")
+@click.option("--max-total-delta", type=ExactNumber(zero=True), help="Refuse a plan whose total δ is larger.")
+@click.option("--mode", type=click.Choice(["central", "secure", "local"]), help="Refuse a plan that trusts more.")
+@click.option("--signed-by", type=_FILE, help="Refuse a plan that no planner of this directory of keys has signed.")
+@click.option("--memoise", is_flag=True, help="Allow plans whose reports of a record are the same in every window.")
 @click.option("--timeout", "timeout_s", type=click.FloatRange(0, min_open=True), help="Seconds to wait for answers.")
 @click.option("--insecure", is_flag=True, help="Allow plaintext to another machine.")
 @as_json_option
@@ -53,11 +57,10 @@ def send(  # noqa: PLR0913  one argument an option
     spool: Path,
     client_id: str | None,
     key: Path | None,
-    max_epsilon: Fraction | None,
-    max_delta: Fraction | None,
     timeout_s: float | None,
     insecure: bool,
     as_json: bool,
+    **rules: Any,  # of the policy, by their names there; exact numbers, texts and a switch
 ) -> int:
     """Contribute a file's records: they are hashed here, and only sums of hashes leave this machine.
 
@@ -84,7 +87,7 @@ def send(  # noqa: PLR0913  one argument an option
         target,
         spool=spool,
         client_id=client_id,
-        policy=Policy(max_epsilon=max_epsilon) if max_delta is None else Policy(max_epsilon, max_delta),
+        policy=Policy(**{rule: value for rule, value in rules.items() if value is not None}),
         config=Config(insecure=insecure, close_flush_s=0.0),
         key=key,
     )

@@ -69,7 +69,13 @@ class Fleet:
 
     def __init__(self, plan: Plan, shares: Sequence[Share], *, target: str, folder: Path, time_ms: int) -> None:
         privacy = plan.privacy
-        self._policy = Policy(max_epsilon=privacy.epsilon, max_delta=privacy.delta, mode=privacy.mode)
+        self._policy = Policy(
+            max_epsilon=privacy.epsilon,
+            max_delta=privacy.delta,
+            max_total_delta=privacy.total_delta,
+            mode=privacy.mode,
+            memoise=privacy.local is not None and privacy.local.memoise,
+        )
         self._shares = shares
         self._target = target
         self._folder = folder

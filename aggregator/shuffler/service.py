@@ -110,6 +110,7 @@ class Shuffler:
             runtime=runtime,
             delta_bytes_max=self.plan.upload_bytes_max,
             held_bytes_max=config.pending_bytes_max,
+            metrics=self._metrics,
         )
         most = config.sessions_max
         collection = Collection(intake, greeter, large=large, runtime=runtime, metrics=self._metrics, sessions_max=most)

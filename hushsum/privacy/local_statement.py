@@ -32,8 +32,8 @@ REPEATED: Final = {
 _MEMOISED: Final = (
     "A record that comes again sends the same report again: however often it comes, no more is told of its content. "
     "That records of two windows are equal is not hidden: whoever compares their reports can see that a record came "
-    "again, or that it changed: no factor bounds that. A record that differs at all sends a report of its own, and each "
-    "window is charged in full."
+    "again, or that it changed: no factor bounds that. A record that differs at all sends a report of its own, and "
+    "each window is charged in full."
 )
 
 

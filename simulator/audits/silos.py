@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import combinations, product
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ from hushsum.delta import DeltaId, encode_all
 from hushsum.entropy import OsEntropy
 from hushsum.local import silo
 from hushsum.plan import Plan
+from hushsum.privacy.mechanism import Mechanism
 from simulator.audits.cases import TARGET, DataSet, Integers, column, contents, plan_of, worst_content
 from simulator.audits.confidence import ERROR
 from simulator.audits.events import audited
@@ -79,10 +81,8 @@ def run(plan: Plan, runs: int) -> Row:
 def noise_check(plan: Plan, submissions: int) -> Check:
     """χ² of every counter and every count counter of submissions of nothing; the worst of all, at 10⁻⁶ together."""
     shown = _of_nothing(plan, submissions)
-    noise = plan.privacy.mechanism.noise()
-    reach = max(8, int(40 * noise.std))
-    law = stated(plan.privacy.mechanism.name, noise.scale, reach)
-    chances = [float(law[k][0]) for k in range(-reach, reach + 1)]
+    chances = _law(plan.privacy.mechanism)
+    reach = len(chances) // 2
     what = f"each of {shown.shape[1]} numbers that a silo submits has its own {plan.privacy.mechanism.name} noise"
     found = []
     for drawn in shown.T:
@@ -101,10 +101,8 @@ def pairs_check(plan: Plan, submissions: int) -> Check:
     what comes again later is not looked for.
     """
     shown = _of_nothing(plan, max(submissions, _PAIRS_MIN))
-    noise = plan.privacy.mechanism.noise()
-    reach = max(8, int(40 * noise.std))
-    law = stated(plan.privacy.mechanism.name, noise.scale, reach)
-    one = np.array([float(law[k][0]) for k in range(-reach, reach + 1)])
+    one = np.array(_law(plan.privacy.mechanism))
+    reach = len(one) // 2
     chances = np.maximum(np.convolve(one, one), 0.0)  # as well of a difference: the law is symmetric
     size = shown.shape[1]
     within = [(shown[:, one], sign * shown[:, two]) for one, two, sign in _pairs(size)]
@@ -119,6 +117,15 @@ def pairs_check(plan: Plan, submissions: int) -> Check:
         found.append(fit_check(what, seen, chances.tolist(), tests=len(within) + len(across)))
     failed = [check for check in found if not check.holds]
     return failed[0] if failed else replace(found[0], found=f"{len(found)} sums and differences as stated")
+
+
+@lru_cache(maxsize=8)
+def _law(mechanism: Mechanism) -> list[float]:
+    """The stated chances of −reach to reach."""
+    noise = mechanism.noise()
+    reach = max(8, int(40 * noise.std))
+    law = stated(mechanism.name, noise.scale, reach)
+    return [float(law[k][0]) for k in range(-reach, reach + 1)]
 
 
 def _pairs(size: int) -> list[tuple[int, int, int]]:

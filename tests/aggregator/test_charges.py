@@ -1,6 +1,7 @@
 """What a process knows to be paid for is believed for a while, and not at all once the store may have gone back."""
 
 import asyncio
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
@@ -24,12 +25,12 @@ class Ledger(MemoryStore):
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked = 0
+        self.questions = 0
         self.free = asyncio.Event()
         self.free.set()
 
     async def charge_collection(self, *_: object) -> None:
-        self.asked += 1
+        self.questions += 1
         await self.free.wait()
 
 
@@ -41,18 +42,17 @@ async def test_the_ledgers_word_is_asked_for_again_after_a_while() -> None:
         assert await charges.pay(WINDOW)
         assert await charges.pay(WINDOW)
         await runtime.advance(BELIEVED_S - 0.01)
-        assert (charges.has_paid(WINDOW), store.asked) == (True, asked)
+        assert (charges.has_paid(WINDOW), store.questions) == (True, asked)
         await runtime.advance(0.02)
 
 
 async def test_a_word_that_was_asked_for_before_the_store_went_back_is_not_believed() -> None:
-    store = Ledger()
-    charges = Charges(PLAN, store, ManualRuntime(NOW_MS))
+    store, runtime = Ledger(), ManualRuntime(NOW_MS)
+    charges = Charges(PLAN, store, runtime)
     store.free.clear()
     paying = asyncio.create_task(charges.pay(WINDOW))
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    assert store.asked == 1
+    await runtime.settle()
+    assert store.questions == 1
     charges.forget()
     store.free.set()
     assert await paying
@@ -67,9 +67,9 @@ async def uncharge(service: Service) -> None:
     """What a store has lost that was set back to a copy from before the charge."""
 
     async def deleted(tx: object) -> None:
-        await tx.execute("DELETE FROM spends")  # type: ignore[attr-defined]  # a transaction
+        await tx.execute("DELETE FROM spends")  # type: ignore[attr-defined]  # tx is a transaction
 
-    await service.store.database.write(deleted)  # type: ignore[attr-defined]  # an SqlStore
+    await service.store.database.write(deleted)  # type: ignore[attr-defined]  # it is an SqlStore
 
 
 async def spends_of(service: Service) -> int:
@@ -109,7 +109,8 @@ async def test_a_window_that_is_lost_between_append_and_answer_is_charged_again(
         honest = Openings.refresh
         openings = service.gateway._openings
 
-        async def loses(*_: object) -> None:
+        async def loses(windows: Collection[int] = ()) -> None:
+            del windows
             openings._known.pop(WINDOW, None)
 
         openings.refresh = loses  # type: ignore[method-assign]  # the store went back in this moment

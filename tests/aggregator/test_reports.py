@@ -22,6 +22,7 @@ from hushsum.directory import DirectoryKey, Role, toml_of
 from hushsum.entropy import Entropy, OsEntropy, ReplayableEntropy
 from hushsum.errors import BudgetError, Reason
 from hushsum.labels import DIRECTORY, SHUFFLED
+from hushsum.plan import Plan
 from hushsum.signatures import SigningKey
 from hushsum_proto.answers import ServiceReason, Status
 from hushsum_proto.convert import entry_from_bytes
@@ -225,7 +226,8 @@ async def test_what_the_service_refuses_for_its_own_reasons_costs_nothing(tmp_pa
             (BudgetError("exhausted"), "budget"),
         ]:
 
-            async def fails(*_: object, error: Exception = error) -> None:
+            async def fails(plan: Plan, window: int, error: Exception = error) -> None:
+                del plan, window
                 raise error
 
             service.store.charge_collection = fails  # type: ignore[method-assign]  # the ledger, in trouble

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from aggregator.ports import SystemRuntime
+from aggregator.receipts_file import ReceiptsFile
 from hushsum.delta import DeltaId
 from hushsum.plan import Plan
 from hushsum.privacy.event import TUMBLING
@@ -52,4 +54,5 @@ async def test_a_window_whose_first_submission_came_between_two_copies_is_charge
             assert (release.submissions if plan is SILO else int(release.counts.sum())) == (1 if plan is SILO else 20)
             assert (await service.store.account("")).spends == (spend,)
             assert spend.events
-            assert [row[4] for row in await service.receipts.read()] == [spend]
+    receipts_file = await ReceiptsFile.open(restored / "receipts.jsonl", SystemRuntime())
+    assert [row[4] for row in await receipts_file.read()] == [spend]

@@ -299,11 +299,12 @@ async def test_a_window_of_a_local_plan_that_nobody_came_to_spends_nothing_withh
 async def test_what_is_in_a_window_without_a_charge_is_charged_with_its_outcome_whatever_the_limits(
     empty_store: Store, form: str, *, is_told_unspent: bool
 ) -> None:
-    plan, entry = {
+    cases: dict[str, tuple[Plan, LogEntry]] = {
         "reports": (LIMITED, reports_of(LIMITED, W, [3], stream=1)),
         "silos": (LOCAL[1], silo_of(LOCAL[1], client_of(0, PARTITIONS, 0), W, {})),
         "secure": (PLAN, cohort_sum(PLAN, W, {}, place=(1, PARTITIONS))),
-    }[form]
+    }
+    plan, entry = cases[form]
     await prepared(empty_store, plan)
     unspent = spend_of(plan, kind=TUMBLING, window=W, entered=False)
     if is_told_unspent:  # a receipt of an outcome that another copy had drawn

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from hushsum import PlanError, RecordError
-from hushsum.collection import Collection, by_class
+from hushsum.collection import Collection, by_class, label_list
 from hushsum.families import SetRecords, VectorRecords
 from hushsum.families.sets import Sets, Universe
 from hushsum.schema import Table
@@ -112,6 +112,38 @@ def test_labels_of_pyarrow_are_labels() -> None:
     given: list[object] = ["a", None, "z", "b"]
     for labels in (pa.array(given), pa.chunked_array([given[:1], given[1:]]), pa.array(given).dictionary_encode()):
         assert labelled("a", "b").class_indices(labels, 4).tolist() == [0, -1, -1, 1]
+
+
+class Unhashable(str):
+    """A string that raises where it is looked up, or compared."""
+
+    __slots__ = ()
+
+    def __hash__(self) -> int:
+        raise RuntimeError("hash")
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("eq")
+
+
+class Nameless:
+    """What does not even say its type."""
+
+    @property  # type: ignore[misc] # to be hostile
+    def __class__(self) -> type:
+        raise RuntimeError("class")
+
+
+def test_a_label_that_raises_costs_its_own_record_alone() -> None:
+    some = labelled("a", "b")
+    assert some.class_indices(["a", Unhashable("b"), Unhashable("z"), Nameless(), np.str_("b")], 5).tolist() == [
+        0, 1, -1, -1, 1,
+    ]  # fmt: skip
+    offsets = pa.py_buffer(np.array([0, 1, 2, 3], np.int32).tobytes())
+    broken = pa.Array.from_buffers(pa.utf8(), 3, [None, offsets, pa.py_buffer(b"a\xffb")])
+    for labels in (broken, pa.chunked_array([broken])):
+        assert some.class_indices(labels, 3).tolist() == [0, -1, 1]
+    assert label_list(pa.array([0, 2**62], pa.timestamp("s")))[1] is None
 
 
 def test_records_are_parted_by_class_in_their_order(rng: np.random.Generator) -> None:

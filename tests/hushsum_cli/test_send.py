@@ -9,6 +9,8 @@ import pytest
 
 from edge_client import EdgeClient
 from hushsum import Plan
+from hushsum.directory import DirectoryKey, Role, toml_of
+from hushsum.signatures import SigningKey
 from tests.edge_client.secure_plans import directory_of, keys_of
 from tests.hushsum_cli.calling import Hushsum
 from tests.hushsum_cli.test_service_commands import serving
@@ -110,3 +112,25 @@ def test_a_file_that_cannot_be_sent_hides_no_client_of_a_secure_sum(hushsum: Hus
     assert (ended.status, ended.out) == (1, "")
     assert WRONG[0][1] in ended.err
     assert kept(spool) == ({"submissions_counted": 1, "submissions_spent": 1}, 0)
+
+
+def test_the_options_are_the_devices_policy_and_a_refusal_names_the_rule(hushsum: Hushsum, tmp_path: Path) -> None:
+    data, keys = tmp_path / "records.csv", tmp_path / "planners.toml"
+    data.write_text("a,b\n1,2\n")
+    keys.write_text(toml_of(DirectoryKey("planner", Role.PLANNER, SigningKey(bytes(32)).verify_key)))
+    refusing = (
+        ("max_epsilon", "0.5"),
+        ("max_total_epsilon", "50"),
+        ("max_total_delta", "0"),
+        ("mode", "local"),
+        ("signed_by", str(keys)),
+    )
+    plan = small_plan(privacy={"total_delta": "0.001"}, window=ONE_WINDOW)
+    with serving(tmp_path, plan) as address:
+        for rule, value in refusing:
+            option = "--" + rule.replace("_", "-")
+            spool = tmp_path / f"{rule}.db"
+            ended = hushsum("send", "--data", str(data), "--to", address, "--spool", str(spool), option, value)
+            assert (ended.status, ended.out, ended.err.count("\n")) == (1, "", 1)
+            assert rule in ended.err
+            assert kept(spool) == ({}, 0)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from typing_extensions import override
 
-from edge_client import Config, DroppedRecordsWarning, EdgeClient, NotCountedError, SystemRuntime
+from edge_client import Config, DroppedRecordsWarning, EdgeClient, NotCountedError, Policy, SystemRuntime
 from hushsum import Plan
 from tests.edge_client.clocks import until
 from tests.plans import small_plan
@@ -53,7 +53,9 @@ async def test_each_record_of_a_device_is_one_report_in_the_release(
     plan = local_plan({"memoise": memoise}, epsilon=4)
     async with (
         service_of(config_of(tmp_path, plan)) as service,
-        EdgeClient(service.grpc, spool=tmp_path / "spool.db", config=CONFIG, runtime=clock) as client,
+        EdgeClient(
+            service.grpc, spool=tmp_path / "spool.db", policy=Policy(memoise=memoise), config=CONFIG, runtime=clock
+        ) as client,
     ):
         await client.add(rng.uniform(0, 10, (40, 2)))
         with pytest.warns(DroppedRecordsWarning):

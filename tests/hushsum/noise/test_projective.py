@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pytest
 
 from hushsum.noise import KRR, RANDOMISERS, Projective, Randomiser, projective_fold, projective_order
-from hushsum.noise.projective_points import dimension_of, indices_of, is_prime, numbers_of, points
+from hushsum.noise.projective_points import dimension_of, indices_of, inverses, is_prime, numbers_of, points
 
 Int64 = npt.NDArray[np.int64]
 
@@ -38,6 +38,13 @@ def test_points_are_numbered_as_their_canonical_vectors_ascend(field: int, dimen
 def test_the_numbering_is_frozen() -> None:
     """Reports carry these numbers."""
     assert numbers_of(np.arange(14), 3, 4).tolist() == [1, 3, 4, 5, 9, 10, 11, 12, 13, 14, 15, 16, 17, 27]
+
+
+@pytest.mark.parametrize("field", [2, 3, 5, 7, 101, 65_537])
+def test_numbers_of_a_field_have_inverses(field: int) -> None:
+    every = np.arange(field)
+    assert inverses(field)[0] == 0
+    assert (every * inverses(field) % field == (every > 0)).all()
 
 
 @pytest.mark.parametrize(("field", "dimension"), SPACES)

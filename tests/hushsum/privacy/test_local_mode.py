@@ -140,6 +140,10 @@ REPORTED: list[tuple[str, str, dict[str, Mapping[str, object]]]] = [
         "name": "projective", "scale": 54, "count_scale": 1, "field": 8}}}),
     ("privacy.mechanism.field", "more than", {"privacy": {**PROJECTIVE, "mechanism": {
         "name": "projective", "scale": 54, "count_scale": 1, "field": 16_777_259}}}),
+    ("privacy.mechanism.field", "have a field below 128, got field = 131", {
+        "privacy": {**PROJECTIVE, "epsilon": 2, "mechanism": {
+            "name": "projective", "scale": 3, "count_scale": 1, "field": 131}},
+        "sketch": {"buckets": 64}}),
 ]  # fmt: skip
 
 
