@@ -11,7 +11,15 @@ from aggregator.fold.state import NOTHING_CLOSED
 from hushsum.delta import read_header
 from hushsum.errors import Reason
 from hushsum.plan import Plan
-from hushsum_proto.entries import CohortSumEntry, DeltaEntry, LogEntry, RefusedEntry, SealEntry, partition_of
+from hushsum_proto.entries import (
+    CohortSumEntry,
+    DeltaEntry,
+    LogEntry,
+    RefusedEntry,
+    ReportsEntry,
+    SealEntry,
+    partition_of,
+)
 from tests.aggregator.deltas import client_of, entry, tally
 from tests.doubles import StoredFold
 
@@ -36,7 +44,7 @@ class Oracle:
             self.closed = max(self.closed, item.window)
             self.verdicts.append(None)
         else:
-            assert not isinstance(item, CohortSumEntry), "of secure plans alone"
+            assert not isinstance(item, CohortSumEntry | ReportsEntry), "of secure plans and reports alone"
             self.verdicts.append(self._verdict(item, number))
 
     def forget(self, window: int) -> None:

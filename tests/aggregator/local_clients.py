@@ -14,6 +14,7 @@ from hushsum_proto import convert
 from hushsum_proto.answers import Answer
 from hushsum_proto.convert_chunks import delta_chunk_to_wire
 from hushsum_proto.messages import Authenticity, DeltaChunk, chunks_of
+from hushsum_proto.v1 import wire_pb2 as pb
 from tests.plans import small_plan
 from tests.services import WINDOW, RawClient
 
@@ -50,7 +51,9 @@ async def submit_shuffled(client: RawClient, plan: Plan, data: bytes, shuffled: 
     return convert.answer_from_wire(await client.collection.SubmitOne(request, metadata=client.metadata))
 
 
-def large_call(client: RawClient, chunks: Iterable[DeltaChunk]) -> "grpc.aio.StreamUnaryCall":
+def large_call(
+    client: RawClient, chunks: Iterable[DeltaChunk]
+) -> "grpc.aio.StreamUnaryCall[pb.DeltaChunk, pb.SubmitReply]":
     """One call with these chunks."""
     return client.collection.SubmitLarge((delta_chunk_to_wire(chunk) for chunk in chunks), metadata=client.metadata)
 

@@ -306,6 +306,7 @@ async def test_a_plan_file_that_was_changed_is_refused_with_what_differs(tmp_pat
 
 async def test_a_plan_that_is_not_there_is_the_operators_mistake(tmp_path: Path) -> None:
     config = toml_config(tmp_path, TOML)
+    assert config.plan is not None
     config.plan.unlink()
 
     with pytest.raises(ConfigError, match="cannot be read"):

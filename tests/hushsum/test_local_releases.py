@@ -286,7 +286,9 @@ def test_a_statement_of_memoised_reports_says_what_that_does_not_hide() -> None:
     words = reports(report_plan(privacy=memoised)).statement()
     for said in (
         "replacing one record by another that its device has nowhere else, each time that it comes, changes",
-        "sends the same report again", "That records of two windows are equal is not hidden", "window is charged in full",
+        "sends the same report again",
+        "That records of two windows are equal is not hidden",
+        "window is charged in full",
     ):  # fmt: skip
         assert said in words
     of_clients = reports(report_plan(privacy={**memoised, **CLIENT})).statement()

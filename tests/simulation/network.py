@@ -7,7 +7,7 @@ from random import Random
 from typing import Final, Protocol
 
 from aggregator.refusals import RefusedError
-from edge_client.ports import ConnectionLostError
+from edge_client.ports import ConnectionLostError, PlanReply
 from edge_client.session_events import Loss
 from hushsum_proto.answers import Answer
 from hushsum_proto.messages import PROTOCOL_VERSIONS, Hello, Welcome
@@ -167,7 +167,7 @@ class SimConnection:
 
         network.loop.spawn_in(front.process, welcome(), "welcome")
 
-    async def fetch_plan(self, plan_id: bytes) -> bytes:
+    async def fetch_plan(self, plan_id: bytes) -> PlanReply:
         raise AssertionError("every simulated device has its plan")
 
     def open(self, *, unary: bool) -> None:
