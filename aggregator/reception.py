@@ -6,13 +6,13 @@ from aggregator.fold.verdicts import VerdictKind
 from aggregator.fold_view import FoldView
 from aggregator.openings import Openings
 from aggregator.ports import Runtime
-from aggregator.refusals import RefusedError, check_plan, of_fold, refused
+from aggregator.refusals import RefusedError, check_plan, common_version, of_fold, refused
 from hushsum.delta import DeltaId
 from hushsum.errors import Reason
 from hushsum.plan import Plan
-from hushsum_proto.answers import Answer, Refusal, ServiceReason, Status
+from hushsum_proto.answers import Answer, Refusal, Status
 from hushsum_proto.entries import partition_of
-from hushsum_proto.messages import PROTOCOL_VERSIONS, Hello, Welcome
+from hushsum_proto.messages import Hello, Welcome
 
 VERDICTS_MAX: Final = 1024
 VERSIONS_MAX: Final = 64
@@ -57,16 +57,12 @@ class Reception:
         Raises:
             RefusedError: No protocol version in common, or another plan.
         """
-        spoken = set(hello.protocol_versions) & set(PROTOCOL_VERSIONS)
-        if not spoken:
-            came, known = list(hello.protocol_versions)[:8], list(PROTOCOL_VERSIONS)
-            detail = f"protocol versions {came}, expected one of {known}"
-            raise RefusedError(Refusal.of(ServiceReason.PROTOCOL_VERSION, detail))
+        version = common_version(hello.protocol_versions)
         check_plan(hello.plan_id, self.plan)
         oldest, newest = await self._openings.span()
         now_ms = self._runtime.now_ms()
         return Welcome(
-            protocol_version=max(spoken),
+            protocol_version=version,
             plan_id=self.plan.id,
             window=self.plan.window.index_at(now_ms),
             now_ms=now_ms,

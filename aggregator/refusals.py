@@ -1,5 +1,6 @@
 """What a refusal says, where its text is not the core's: one sentence with what came and what was expected."""
 
+from collections.abc import Iterable
 from typing import Final
 
 from aggregator.errors import AggregatorError
@@ -7,6 +8,7 @@ from hushsum.delta import DeltaId
 from hushsum.errors import Reason
 from hushsum.plan import Plan
 from hushsum_proto.answers import Answer, Refusal, ServiceReason, Status
+from hushsum_proto.messages import PROTOCOL_VERSIONS
 
 RETRY_AFTER_MS: Final = 200
 FAILED: Final = "the service failed; its journal says why"
@@ -52,6 +54,20 @@ def check_plan(plan_id: bytes, plan: Plan) -> None:
     """
     if plan_id and plan_id != plan.id:
         raise RefusedError(wrong_plan(plan_id, plan))
+
+
+def common_version(spoken: Iterable[int]) -> int:
+    """The protocol version to speak: the highest that both know.
+
+    Raises:
+        RefusedError: There is none.
+    """
+    offered = list(spoken)
+    common = set(offered) & set(PROTOCOL_VERSIONS)
+    if not common:
+        detail = f"protocol versions {offered[:8]}, expected one of {list(PROTOCOL_VERSIONS)}"
+        raise RefusedError(Refusal.of(ServiceReason.PROTOCOL_VERSION, detail))
+    return max(common)
 
 
 def overloaded(detail: str) -> RefusedError:

@@ -112,10 +112,7 @@ def unpack_at_home(data: bytes, plan: Plan) -> Delta:
     _refuse_reports(plan)
     if len(data) > plan.delta_bytes_max:
         raise DeltaError(Reason.TOO_LARGE, f"{len(data)} bytes, expected at most {plan.delta_bytes_max}")
-    reader, header = _read_header(data)
-    if header.plan_id != plan.id:
-        came, expected = header.plan_id.hex()[:12], plan.hex_id[:12]
-        raise DeltaError(Reason.WRONG_PLAN, f"plan {came}, expected {expected}")
+    reader, header = opened(data, plan)
     runs = reader.varint()
     if runs == 0 and not shows_presence(plan):
         raise DeltaError(Reason.EMPTY, "a delta without records")
@@ -194,6 +191,19 @@ def read_header(data: bytes) -> DeltaHeader:
         DeltaError: ``malformed`` or ``newer_format``.
     """
     return _read_header(data)[1]
+
+
+def opened(data: bytes, plan: Plan) -> tuple[Reader, DeltaHeader]:
+    """The header of what begins as a delta of this plan does, and a reader of all that stands after it.
+
+    Raises:
+        DeltaError: ``malformed``, ``newer_format`` or ``wrong_plan``.
+    """
+    reader, header = _read_header(data)
+    if header.plan_id != plan.id:
+        came, expected = header.plan_id.hex()[:12], plan.hex_id[:12]
+        raise DeltaError(Reason.WRONG_PLAN, f"plan {came}, expected {expected}")
+    return reader, header
 
 
 def renumbered(data: bytes, id: DeltaId) -> bytes:

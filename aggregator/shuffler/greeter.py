@@ -1,13 +1,13 @@
 """What a shuffler says to who opens a session."""
 
 from aggregator.ports import Runtime
-from aggregator.refusals import RefusedError, check_plan
+from aggregator.refusals import check_plan, common_version
 from aggregator.shuffler.reports_file import ReportsFile
 from aggregator.shuffler.windows import taken_windows
 from hushsum.delta import DeltaId
 from hushsum.plan import Plan
-from hushsum_proto.answers import Answer, Refusal, ServiceReason, Status
-from hushsum_proto.messages import PROTOCOL_VERSIONS, Hello, Welcome
+from hushsum_proto.answers import Answer, Status
+from hushsum_proto.messages import Hello, Welcome
 
 
 class Greeter:
@@ -34,17 +34,13 @@ class Greeter:
         Raises:
             RefusedError: No protocol version in common, or another plan.
         """
-        spoken = set(hello.protocol_versions) & set(PROTOCOL_VERSIONS)
-        if not spoken:
-            came, known = list(hello.protocol_versions)[:8], list(PROTOCOL_VERSIONS)
-            detail = f"protocol versions {came}, expected one of {known}"
-            raise RefusedError(Refusal.of(ServiceReason.PROTOCOL_VERSION, detail))
+        version = common_version(hello.protocol_versions)
         check_plan(hello.plan_id, self._plan)
         now_ms, schedule = self._runtime.now_ms(), self._plan.window
         closed = await self._file.closed_through()
         windows = taken_windows(schedule, now_ms, skew_ms=self._skew_ms, closed_through=closed)
         return Welcome(
-            protocol_version=max(spoken),
+            protocol_version=version,
             plan_id=self._plan.id,
             window=schedule.index_at(now_ms),
             now_ms=now_ms,

@@ -11,12 +11,12 @@ from typing import Final
 import numpy as np
 
 from hushsum import acceleration
-from hushsum.delta import DeltaHeader, DeltaId, pack_header, read_header
+from hushsum.delta import DeltaHeader, DeltaId, opened, pack_header
 from hushsum.delta_sizes import ReportSizes
 from hushsum.errors import DeltaError, Reason
 from hushsum.local.layout import Int64, sizes_of
 from hushsum.plan import Plan
-from hushsum.varint import Reader, varint
+from hushsum.varint import varint
 
 _THREE: Final = 3  # bytes: no integer of NumPy has as many
 
@@ -108,14 +108,9 @@ def _opened(data: bytes, plan: Plan) -> tuple[DeltaHeader, int, bytes]:
     """The header, the number of reports, and their bytes, of which nothing is known but how many they are."""
     if len(data) > plan.upload_bytes_max:
         raise DeltaError(Reason.TOO_LARGE, f"{len(data)} bytes, expected at most {plan.upload_bytes_max}")
-    header = read_header(data)
-    if header.plan_id != plan.id:
-        came, expected = header.plan_id.hex()[:12], plan.hex_id[:12]
-        raise DeltaError(Reason.WRONG_PLAN, f"plan {came}, expected {expected}")
+    reader, header = opened(data, plan)
     if header.id.sequence != 0:
         raise DeltaError(Reason.MALFORMED, f"sequence number {header.id.sequence}, expected 0: one batch a stream")
-    reader = Reader(data)
-    reader.take(len(pack_header(header.plan_id, header.id, header.window)))  # numbers have one encoding
     n = reader.varint()
     _check_number(n, plan)
     octets = reader.take(n * sizes_of(plan).width)

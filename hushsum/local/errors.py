@@ -13,8 +13,6 @@ Where one class of several is rehashed, z = (s − s̄)·F/(p* − q*), s̄ the 
 one of them is supported, of a projective response two nearly independently.
 
 **Fourier**: z = ±2·(peak/κ)·(λ + 1)/(λ − 1)·(cos or sin of the query's phase), whose square is ½ on average.
-
-**Silo.** Every counter carries the noise of all submissions: σ² times their number.
 """
 
 import math
@@ -104,18 +102,6 @@ def answer_error(
     """
     variance = report_variance(of, near=near, label=label)
     return math.sqrt(reports * variance + reports**2 * pairs / rows)
-
-
-def silo_error(plan: Plan, clients: int, *, hashing: float = 0.0) -> float:
-    """The standard error of a kernel sum (of one class, where there are some) of so many noised submissions.
-
-    Args:
-        plan: Of mode ``local`` and form ``silo``.
-        clients: Submissions, with records or without.
-        hashing: The variance of the answer that is due to hashing, as in other modes.
-    """
-    noise: float = plan.privacy.mechanism.noise().variance
-    return math.sqrt(plan.family.answer_variance(noise * clients) + hashing)
 
 
 def best_width(ratio: Fraction, classes: int = 1) -> int:

@@ -12,7 +12,7 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
-from hushsum.delta import DeltaId, pack_header, read_header
+from hushsum.delta import DeltaId, opened, pack_header
 from hushsum.entropy import Entropy
 from hushsum.errors import DeltaError, GuaranteeError, Reason, SecureSumError
 from hushsum.plan import Plan
@@ -91,10 +91,7 @@ def unpack(data: bytes, plan: Plan) -> SiloDelta:
     words = _words(plan)
     if len(data) > plan.upload_bytes_max:
         raise DeltaError(Reason.TOO_LARGE, f"{len(data)} bytes, expected at most {plan.upload_bytes_max}")
-    header = read_header(data)
-    if header.plan_id != plan.id:
-        came, expected = header.plan_id.hex()[:12], plan.hex_id[:12]
-        raise DeltaError(Reason.WRONG_PLAN, f"plan {came}, expected {expected}")
+    _, header = opened(data, plan)
     start = len(pack_header(header.plan_id, header.id, header.window))  # numbers have one encoding
     if len(data) != start + words.bytes:
         raise DeltaError(Reason.MALFORMED, f"{len(data) - start} bytes of words, expected {words.bytes}")

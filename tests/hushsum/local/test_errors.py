@@ -118,14 +118,6 @@ def test_hashing_adds_to_it_and_rows_take_it_off_again() -> None:
     )
 
 
-def test_silos_err_by_the_root_of_their_number() -> None:
-    plan = small_plan(privacy={"mode": "local", "local": {"form": "silo"}})
-    one, many = errors.silo_error(plan, 1), errors.silo_error(plan, 100)
-    assert one == pytest.approx(math.sqrt(plan.family.answer_variance(plan.privacy.mechanism.noise().variance)))
-    assert many == pytest.approx(10 * one)
-    assert errors.silo_error(plan, 100, hashing=many**2) == pytest.approx(math.sqrt(2) * many)
-
-
 def test_plans_without_reports_have_no_such_errors() -> None:
     with pytest.raises(GuaranteeError):
         errors.setting(small_plan())
