@@ -21,7 +21,7 @@ unexport PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup broker demo test check stubs simulate-faults simulate-cohorts real-faults bench bench-accuracy bench-service bench-secure bench-local lock clean
+.PHONY: help setup broker demo test test-long check stubs simulate-faults simulate-cohorts real-faults bench bench-accuracy bench-service bench-secure bench-local lock clean
 
 help: ## list these targets
 	@echo "Hushsum: hash at the edge, add in the middle, noise once, query for ever."
@@ -41,6 +41,9 @@ demo: setup ## the main job: a fleet sends real records, the aggregator is kille
 
 test: setup broker ## the whole test suite (ARGS="-k name" runs a part)
 	@$(PY) -m pytest --durations=20 $(ARGS)
+
+test-long: setup broker ## the tests that make test leaves out: more kills of real processes (ARGS="-k name" runs a part)
+	@HUSHSUM_TEST_LONG=1 $(PY) -m pytest --durations=20 $(ARGS)
 
 check: setup ## ruff, strict mypy, the import contracts, generated stubs up to date
 	@$(PY) -m ruff check --output-format=concise .

@@ -59,8 +59,7 @@ class EdgeClient:
         spool: The spool's file: one for each client and plan, never used by two at a time, never copied.
         client_id: Who contributes, 1 to 128 printable characters. None: the one in the spool, at its first use a random
             one.
-        policy: What this device allows. None is ``Policy()``, which allows every plan whose mechanism supports its
-            claim, but for a large δ and memoised reports.
+        policy: What this device allows. None: every plan that supports its claim, but a large δ or memoised reports.
         config: Limits and waits.
         runtime: Time, tasks and threads; many clients of one process share one. None makes one with two threads
             that hash, and two for the spool.

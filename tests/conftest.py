@@ -22,6 +22,18 @@ SEED_VARIABLE = "HUSHSUM_TEST_SEED"
 _BASE = os.environ.get(SEED_VARIABLE, "0")
 
 
+#: Set, only the tests that are marked as long run; else all others.
+LONG_VARIABLE = "HUSHSUM_TEST_LONG"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keeps what belongs to this run."""
+    wanted = LONG_VARIABLE in os.environ
+    left_out = [item for item in items if (item.get_closest_marker("long") is not None) is not wanted]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in set(left_out)]
+
+
 def pytest_report_header() -> str:
     return f"{SEED_VARIABLE}={_BASE}"
 

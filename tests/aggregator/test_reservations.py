@@ -330,7 +330,7 @@ async def test_a_store_from_before_reservations_is_released_from(tmp_path: Path)
         await site.send(0)
         await site.releaser.seal()
     database = sqlite3.connect(tmp_path / "store.db")
-    for table in ("reservations", "leases"):
+    for table in ("reservations", "leases", "plan_signatures"):
         database.execute(f"DROP TABLE {table}")
     database.execute("PRAGMA user_version=1")
     database.commit()

@@ -49,6 +49,7 @@ def test_a_files_records_are_sent_in_the_plans_form_and_counted(hushsum: Hushsum
     assert ("1 client, each with noise of its own" if silo else "8, one a record: their exact number") in shown
 
 
+@pytest.mark.long
 def test_a_file_that_cannot_be_sent_hides_no_silo(hushsum: Hushsum, tmp_path: Path) -> None:
     data, spool = tmp_path / "records.csv", tmp_path / "spool.db"
     data.write_text("a,b\n")

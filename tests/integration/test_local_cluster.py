@@ -199,7 +199,7 @@ async def test_reports_of_two_gateways_count_once_over_a_worker_that_is_killed_a
     assert release.count == counts[0]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 async def test_a_silo_counts_once_over_a_worker_that_is_killed_and_no_second_submission_of_its_does(
     tmp_path: Path, kafka: KafkaBroker, postgres: Postgres
 ) -> None:

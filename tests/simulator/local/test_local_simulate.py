@@ -57,7 +57,9 @@ def ran(folder: Path, tables: dict[str, str], *arguments: str, every: int = 80) 
     return json.loads((folder / "out" / "summary.json").read_text()), ended.stdout
 
 
-@pytest.mark.parametrize("tables", (HASHED, BITS), ids=("k-rr", "one-bit"))
+@pytest.mark.parametrize(
+    "tables", (pytest.param(HASHED, id="k-rr"), pytest.param(BITS, id="one-bit", marks=pytest.mark.long))
+)
 def test_every_report_is_in_the_release_once_over_a_kill(tmp_path: Path, tables: dict[str, str]) -> None:
     summary, printed = ran(tmp_path, tables, "--clients", "9", "--deltas", "60")
     release = hs.load(tmp_path / "out" / "release.hush")
@@ -78,6 +80,7 @@ def test_silos_leave_noise_beside_the_exact_sum_over_a_kill(tmp_path: Path) -> N
     assert (summary["restarts"], summary["deltas_lost"]) == (1, 0)
 
 
+@pytest.mark.long
 def test_over_kills_of_shuffler_and_server_each_report_counts_once(tmp_path: Path) -> None:
     summary, printed = ran(tmp_path, SHUFFLED, "--clients", "9", "--deltas", "60", every=25)
     release = hs.load(tmp_path / "out" / "release.hush")
