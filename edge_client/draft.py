@@ -27,7 +27,6 @@ from hushsum.delta import DeltaId
 from hushsum.errors import ContributionError, HushsumError
 
 #: Values of changes are found here, too.
-__all__ = ["NO_ID", "Add", "Attend", "Bound", "Change", "Draft", "Level", "Remove", "Result", "Unbound", "write_counts"]
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from edge_client.ports import ConnectionLostError, PlanReply
 from edge_client.session_events import Loss
 from edge_client.transport_grpc_rounds import GrpcRoundCall, directory_of
 from hushsum.plan import BUNDLE_BYTES_MAX
-from hushsum.signed_plan import SignedPlan
+from hushsum_proto import convert_outcomes
 from hushsum_proto.answers import Answer
 from hushsum_proto.convert import answer_from_wire, hello_to_wire, submission_to_wire, welcome_from_wire
 from hushsum_proto.convert_chunks import delta_chunk_to_wire
@@ -108,7 +108,7 @@ class GrpcConnection:
             reply = await catalogue.GetPlan(request, metadata=self._metadata, timeout=self._timeout_s)
         except grpc.aio.AioRpcError as error:
             raise ConnectionLostError(loss_of(error)) from error
-        return PlanReply(reply.plan, SignedPlan.received(reply.plan, reply.key_id, reply.suite, reply.signature))
+        return PlanReply(*convert_outcomes.plan_from_wire(reply))
 
     def open(self, *, unary: bool) -> None:
         """Makes ready to send: one stream, or a call for each delta."""

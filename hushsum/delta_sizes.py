@@ -173,8 +173,8 @@ class Sizes:
     def words(self) -> Words:
         """Of that vector: it holds what all of a cohort may submit, or in mode ``local`` one client.
 
-        For unit record that is 4096 records of each client, which is assumed and never enforced
-        (:mod:`hushsum.privacy.words`).
+        For unit record that is 4096 records of each client of a cohort, or 2^20 of a silo, which is assumed and never
+        enforced (:mod:`hushsum.privacy.words`).
 
         Raises:
             GuaranteeError: Clients submit no such vector.

@@ -94,6 +94,18 @@ class Console:
                 await stub.ReleaseWindow(request, metadata=_NAME, timeout=_LONG_S)
             )
 
+    async def seal_through(self, window: int) -> None:
+        """Closes every open window up to this one: one that ended since the service began is open too, and empty."""
+        while await self.seal() < window:
+            pass
+
+    async def release_through(self, window: int) -> Released:
+        """Draws the outcomes of all sealed windows up to this one, in order; gives the last."""
+        released = await self.release()
+        while released.release.window < window:
+            released = await self.release()
+        return released
+
     async def releases(self) -> list[ReleaseInfo]:
         """Every published outcome, released or withheld, in the order of their windows."""
         with self._asking():

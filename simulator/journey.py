@@ -109,17 +109,14 @@ async def _close(
     store = server.data / "store.db"
     async with Console(server.address) as operator:
         sealing = progress.bar("fold: waiting for the seal", None)
-        while await operator.seal() < window:  # an hour that ended since the server began is open too, and empty
-            pass
+        await operator.seal_through(window)
         sealing(1)
         folded = await asyncio.to_thread(inspect_sqlite.read_sealed, store, plan, window)
         if folded is None:
             raise JourneyError(f"window {window} is sealed, and the store holds no sum of it")
         verdicts = await asyncio.to_thread(inspect_sqlite.read_verdicts, store, plan)
         reconciliation = reconcile(fleet.sent, (verdict for _, verdict in verdicts))
-        released = await operator.release()
-        while released.release.window < window:
-            released = await operator.release()
+        released = await operator.release_through(window)
         progress.step(f"sealed and released window {window}: ε = {released.epsilon_spent} is spent")
     async with Console(server.address) as analyst:
         listed = [info for info in await analyst.releases() if info.window == window]

@@ -179,11 +179,8 @@ def _ended_rounds(metrics: str) -> dict[str, int]:
 async def _close(window: int, server: Server, progress: Progress) -> tuple[Released, Release]:
     """Seals and releases, and fetches the release as an analyst does."""
     async with Console(server.address) as operator:
-        while await operator.seal() < window:  # one that ended since the server began is open too, and empty
-            pass
-        released = await operator.release()
-        while released.release.window < window:
-            released = await operator.release()
+        await operator.seal_through(window)
+        released = await operator.release_through(window)
         progress.step(f"sealed and released window {window}: ε = {released.epsilon_spent} is spent")
     async with Console(server.address) as analyst:
         listed = [info for info in await analyst.releases() if info.window == window]

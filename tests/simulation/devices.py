@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
+from edge_client.changes import Add, Bound, Change, Remove, Result, Unbound
 from edge_client.config import Config
-from edge_client.draft import Add, Bound, Change, Remove, Result, Unbound
 from edge_client.session import Session
 from edge_client.spool_writer import SpoolWriter
 from edge_client.uplink import Uplink, Wiring
