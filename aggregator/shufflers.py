@@ -19,8 +19,7 @@ def shufflers_of(path: Path | None, plan: Plan) -> Directory | None:
         ConfigError: The plan has a shuffler and the setting is missing, or the other way round; the file cannot be
             read, or holds no shuffler's key.
     """
-    local = plan.privacy.local
-    least = 0 if local is None else local.shuffle_min
+    least = plan.privacy.shuffle_min
     if path is None:
         if least:
             raise ConfigError(f"shufflers: required: plan {plan.name!r} takes shuffled reports alone")

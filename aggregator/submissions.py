@@ -235,8 +235,7 @@ def submissions_of(
         shufflers: Needed where those come through one.
         runtime: The clock.
     """
-    local = plan.privacy.local
-    if local is None or not local.reports:
+    if plan.privacy.reports is None:
         return ClientDeltas(plan)
     assert limits is not None, "what is nobody's is limited"
     return AnonymousReports(plan, limits, shufflers, runtime)

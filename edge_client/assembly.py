@@ -200,8 +200,7 @@ def _kept(spool: Spool, plan: Plan) -> _Kept:
 
 def _sending(config: Config, plan: Plan) -> Config:
     """How deltas are sent: one that is too large for a stream's message goes in a call of its own, and takes longer."""
-    local = plan.privacy.local
-    if local is None or local.reports or plan.upload_bytes_max <= LARGE_BYTES:
+    if not plan.privacy.is_silo or plan.upload_bytes_max <= LARGE_BYTES:
         return config
     longest_s = config.call_timeout_s + large_s(plan.upload_bytes_max)
     return replace(config, unary=True, answer_wait_s=max(config.answer_wait_s, 2 * longest_s))

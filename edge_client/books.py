@@ -11,7 +11,6 @@ from hushsum.errors import BudgetError, HushsumError
 from hushsum.plan import Plan
 from hushsum.privacy.account import Account
 from hushsum.privacy.event import TUMBLING, Spend
-from hushsum.privacy.guarantee import LOCAL
 from hushsum.releases import spend_of
 
 
@@ -37,11 +36,10 @@ class Books:
             read = [Spend.from_bytes(data) for _, data in kept]
         except HushsumError as error:
             raise SpoolError(f"spool: a spend in it cannot be read: {error}") from error
-        local = plan.privacy.local
         self.plan = plan
         # What was spent is counted, whatever the limits say now: the account refuses what is new alone.
         self.account = Account(plan.limits).recorded(*read)
-        self.submits = plan.privacy.mode == LOCAL and not (local is not None and local.reports)
+        self.submits = plan.privacy.is_silo
         self._windows = {window for window, _ in kept}
 
     def holds(self, window: int) -> bool:

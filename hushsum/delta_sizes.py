@@ -159,15 +159,15 @@ class Sizes:
     @cached_property
     def reports(self) -> ReportSizes | None:
         """Of batches of reports; None where clients send no reports."""
-        reports, local = self.privacy.reports, self.privacy.local
-        if reports is None or local is None:
+        reports = self.privacy.reports
+        if reports is None:
             return None
-        return ReportSizes(reports.rows, reports.outputs(self.privacy.mechanism.field), local.shuffle_min)
+        return ReportSizes(reports.rows, reports.outputs(self.privacy.mechanism.field), self.privacy.shuffle_min)
 
     @property
     def submits(self) -> bool:
         """Whether a client submits a vector of all its counters: to a secure sum, or noised by itself."""
-        return self.privacy.cohort is not None or (self.privacy.local is not None and not self.privacy.local.reports)
+        return self.privacy.cohort is not None or self.privacy.is_silo
 
     @cached_property
     def words(self) -> Words:
@@ -198,6 +198,6 @@ class Sizes:
     @cached_property
     def upload_bytes_max(self) -> int:
         """Of the largest message that a device sends."""
-        if self.privacy.local is not None and self.submits:
+        if self.privacy.is_silo:
             return _SUBMISSION_HEADER_BYTES + self.words.bytes
         return self.bytes_max

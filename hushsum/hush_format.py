@@ -142,7 +142,7 @@ def check_header(plan: Plan, header: Header) -> None:
     """
     if (header.window is None) != (header.kind != TUMBLING):
         raise ReleaseError(f"a {header.kind} release of window {header.window}: a window belongs to kind 'tumbling'")
-    if header.shuffled and (plan.privacy.local is None or not plan.privacy.local.shuffle_min):
+    if header.shuffled and not plan.privacy.shuffle_min:
         raise ReleaseError("a shuffled release of a plan without a shuffler")
     _check_numbers(plan, header)
 
@@ -150,7 +150,7 @@ def check_header(plan: Plan, header: Header) -> None:
 def _check_numbers(plan: Plan, header: Header) -> None:
     privacy, submissions, cohorts = plan.privacy, header.submissions, header.cohorts
     came = f"{submissions} submissions of {cohorts} cohorts in a {header.kind} release"
-    if privacy.local is not None and privacy.reports is None:
+    if privacy.is_silo:
         if submissions is None or submissions < 0 or cohorts is not None or header.kind != TUMBLING:
             raise ReleaseError(f"{came} of noised submissions, expected their number, of a window, and no cohorts")
         return
@@ -185,7 +185,7 @@ def check_reports(plan: Plan, header: Header, counters: Counters, counts: Counte
     came = (int((counters >> 32).sum()) << 32) + int((counters & 0xFFFF_FFFF).sum())
     if came != reports:
         raise ReleaseError(f"counters of {came} reports, where their number is {reports}")
-    least = plan.privacy.local.shuffle_min if plan.privacy.local is not None and header.shuffled else 0
+    least = plan.privacy.shuffle_min if header.shuffled else 0
     if 0 < reports < least:
         raise ReleaseError(f"{reports} shuffled reports, expected none, or at least shuffle_min = {least}")
 

@@ -150,7 +150,7 @@ def noise_std_error(plan: Plan, submissions: int | None = None) -> float:
 
 
 def _of_reports(plan: Plan) -> bool:
-    return plan.privacy.local is not None and plan.privacy.local.reports
+    return plan.privacy.reports is not None
 
 
 def _given(counters: Counters | None) -> Counters:

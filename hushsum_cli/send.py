@@ -145,10 +145,10 @@ async def _contribute(
 def _takes_part(plan: "Plan") -> bool:
     """Whether it shows that a client takes part in a window, which must not be for its records to decide."""
     from hushsum.delta import shows_presence
-    from hushsum.privacy.guarantee import LOCAL, SECURE
+    from hushsum.privacy.guarantee import SECURE
 
     privacy = plan.privacy
-    silo = privacy.mode == LOCAL and not (privacy.local is not None and privacy.local.reports)
+    silo = privacy.is_silo
     return shows_presence(plan) or privacy.mode == SECURE or silo
 
 

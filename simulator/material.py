@@ -143,7 +143,7 @@ def _dealt(settings: Settings, plan: Plan, source: Records) -> list[Share]:
             raise RecordsError(f"{source.source}: {len(source.values)} records for {settings.clients} clients")
         deltas = _BATCHES * settings.clients  # they never leave their clients: these only add them in some parts
         bound = bound or RECORDS_MAX
-    if plan.privacy.local is not None and plan.privacy.reports is None:
+    if plan.privacy.is_silo:
         deltas = _BATCHES * settings.clients  # nor do these
     return deal(
         source.values,

@@ -14,10 +14,9 @@ def kind_counted(plan: Plan) -> type[DeltaEntry | CohortSumEntry | ReportsEntry]
 
 def takes_reports(plan: Plan) -> bool:
     """Whether its clients send randomised reports, which are nobody's."""
-    local = plan.privacy.local
-    return local is not None and local.reports
+    return plan.privacy.reports is not None
 
 
 def is_silo(plan: Plan) -> bool:
     """Whether each client sends one noised whole delta a window."""
-    return plan.privacy.local is not None and not takes_reports(plan)
+    return plan.privacy.is_silo

@@ -43,7 +43,7 @@ class ReportFold:
     ) -> None:
         self._plan, self._partition, self._partitions = plan, partition, partitions
         self._streams, self._window = streams, window
-        self._shuffle_min = plan.privacy.local.shuffle_min if plan.privacy.local is not None else 0
+        self._shuffle_min = plan.privacy.shuffle_min
 
     def verdict(self, entry: ReportsEntry, position: int, closed_through: int) -> Verdict:
         """Counts one, or says why not.

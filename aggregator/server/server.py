@@ -18,7 +18,6 @@ from aggregator.server.collection import Collection
 from aggregator.server.probes import Probes
 from aggregator.server.secure_sum import SecureSumService
 from hushsum.plan import Plan
-from hushsum.privacy.guarantee import LOCAL
 from hushsum_proto.messages import CHUNK_BYTES
 from hushsum_proto.v1 import wire_pb2 as pb
 
@@ -138,7 +137,7 @@ def _message_bytes_max(plan: Plan) -> int:
     A noised whole delta that is larger than a chunk comes in chunks, whose memory is bounded over all calls; as one
     message it would not be.
     """
-    if plan.privacy.mode == LOCAL and plan.privacy.reports is None:
+    if plan.privacy.is_silo:
         return min(plan.upload_bytes_max, CHUNK_BYTES)
     return plan.upload_bytes_max
 

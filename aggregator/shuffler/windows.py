@@ -44,8 +44,7 @@ def check_plan(plan: Plan) -> int:
     Raises:
         PlanError: It has none, or too little time for one.
     """
-    local = plan.privacy.local
-    least = 0 if local is None else local.shuffle_min
+    least = plan.privacy.shuffle_min
     if least < 1:
         expected = "at least 1: the devices of this plan send to the aggregator itself, and it takes nothing else"
         raise PlanError("privacy.local.shuffle_min", least, expected)

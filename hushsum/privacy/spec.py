@@ -157,6 +157,16 @@ class PrivacySpec:
         raise PlanError(key, real_text(self.total_epsilon), expected)
 
     @property
+    def is_silo(self) -> bool:
+        """Whether each client noises all its counters by itself: mode ``local``, form ``silo``."""
+        return self.local is not None and not self.local.reports
+
+    @property
+    def shuffle_min(self) -> int:
+        """The least number of reports in a shuffled batch; 0: there is no shuffler."""
+        return 0 if self.local is None else self.local.shuffle_min
+
+    @property
     def claim(self) -> Claim:
         """What it claims of one release, for :func:`hushsum.privacy.verifier.verify`."""
         survivors = None if self.cohort is None else self.cohort.honest_survivors

@@ -77,7 +77,7 @@ def spend_of(plan: Promising, *, kind: str, window: int | None, withheld: bool =
     by_clients = privacy.cohort is not None or privacy.local is not None
     if privacy.cohort is not None and (withheld or kind != TUMBLING):
         refuse_drawn_by_clients(plan)
-    if privacy.local is not None and privacy.reports is None and kind != TUMBLING:
+    if privacy.is_silo and kind != TUMBLING:
         refuse_drawn_by_clients(plan)
     events = []
     if kind == TUMBLING and mechanism.clients_scale is not None:

@@ -33,22 +33,8 @@ def of_sums(
     """
     if plan.privacy.cohort is None:
         raise GuaranteeError(f"plan {plan.name!r} is of mode {plan.privacy.mode!r}: its sums carry no noise of clients")
-    Sketch.of_counters(plan, counters, counts)  # refuses other shapes and types
     header = Header(TUMBLING, window, counters.shape, accounted=True, submissions=submissions, cohorts=cohorts)
-    check_header(plan, header)
-    if not submissions and (counters.any() or counts.any()):
-        raise ReleaseError("counters of no submissions are not all zero")
-    return Release(
-        plan=plan,
-        kind=TUMBLING,
-        window=window,
-        counters=counters,
-        counts=counts,
-        guarantee=plan.guarantee,
-        accounted=True,
-        submissions=submissions,
-        cohorts=cohorts,
-    )
+    return _of_submissions(plan, header, counters, counts)
 
 
 def of_silos(plan: Plan, counters: Counters, counts: Counters, *, window: int, submissions: int) -> Release:
@@ -66,26 +52,13 @@ def of_silos(plan: Plan, counters: Counters, counts: Counters, *, window: int, s
         ReleaseError: There are no submissions, or fewer, and counters are not zero.
         MergeError: Arrays of another shape or type.
     """
-    if plan.privacy.local is None or plan.privacy.reports is not None:
+    if not plan.privacy.is_silo:
         form = ", form 'report'" if plan.privacy.reports else ""
         raise GuaranteeError(
             f"plan {plan.name!r} is of mode {plan.privacy.mode!r}{form}: no client noises its counters by itself"
         )
-    Sketch.of_counters(plan, counters, counts)  # refuses other shapes and types
     header = Header(TUMBLING, window, counters.shape, accounted=True, submissions=submissions)
-    check_header(plan, header)
-    if not submissions and (counters.any() or counts.any()):
-        raise ReleaseError("counters of no submissions are not all zero")
-    return Release(
-        plan=plan,
-        kind=TUMBLING,
-        window=window,
-        counters=counters,
-        counts=counts,
-        guarantee=plan.guarantee,
-        accounted=True,
-        submissions=submissions,
-    )
+    return _of_submissions(plan, header, counters, counts)
 
 
 def of_reports(
@@ -115,17 +88,32 @@ def of_reports(
         raise GuaranteeError(f"plan {plan.name!r} is of mode {plan.privacy.mode!r}{form}: its clients send no reports")
     if shuffled and not local.shuffle_min:
         raise GuaranteeError(f"plan {plan.name!r} has privacy.local.shuffle_min 0: it promises nothing of a shuffler")
-    Sketch.of_counters(plan, counters, counts)  # refuses other shapes and types
     header = Header(kind, window, counters.shape, accounted=kind == TUMBLING, shuffled=shuffled)
-    check_header(plan, header)
+    release = _of(plan, header, counters, counts)
     check_reports(plan, header, counters, counts)
+    return release
+
+
+def _of_submissions(plan: Plan, header: Header, counters: Counters, counts: Counters) -> Release:
+    release = _of(plan, header, counters, counts)
+    if not header.submissions and (counters.any() or counts.any()):
+        raise ReleaseError("counters of no submissions are not all zero")
+    return release
+
+
+def _of(plan: Plan, header: Header, counters: Counters, counts: Counters) -> Release:
+    """What the header says of these counters, once they are the plan's."""
+    Sketch.of_counters(plan, counters, counts)  # refuses other shapes and types
+    check_header(plan, header)
     return Release(
         plan=plan,
-        kind=kind,
-        window=window,
+        kind=header.kind,
+        window=header.window,
         counters=counters,
         counts=counts,
         guarantee=plan.guarantee,
         accounted=header.accounted,
-        shuffled=shuffled,
+        submissions=header.submissions,
+        cohorts=header.cohorts,
+        shuffled=header.shuffled,
     )

@@ -165,7 +165,7 @@ class _Site:
 
 
 async def _started(plan: Plan, stack: AsyncExitStack, folder: Path, partitions: int) -> _Site:
-    shuffled = plan.privacy.local is not None and plan.privacy.local.shuffle_min > 0
+    shuffled = plan.privacy.shuffle_min > 0
     directory = made_key(folder) if shuffled else None
     settings = {} if directory is None else {"shufflers": str(directory)}
     relay, behind = await stack.enter_async_context(Relay()), await stack.enter_async_context(Relay())
