@@ -5,6 +5,7 @@ import urllib.parse
 from collections.abc import Mapping
 
 from aggregator.errors import UnauthenticatedError
+from aggregator.ports import Peer, Scope
 from hushsum_proto.client_ids import CLIENT_ID_FORM, flaw_of
 from hushsum_proto.errors import MalformedMessageError
 from hushsum_proto.metadata import CLIENT_ID, client_id_from_metadata
@@ -27,26 +28,32 @@ def is_loopback_peer(peer: str) -> bool:
 
 
 class DeclaredName:
-    """Believes the name that a caller declares, if it calls from this machine.
+    """Believes the name that a caller declares, if it calls from this machine; whoever does may submit and administer.
 
-    Tokens and certificates, which prove a name, are not built yet; until then nobody else is believed.
+    Published releases are for whoever reaches the port: nothing in them needs to be kept from anybody.
     """
 
-    def client_id(self, peer: str, metadata: Mapping[str, str]) -> str:
-        """The declared id: 1 to 128 printable characters in NFC.
+    def admit(self, peer: Peer, *scopes: Scope) -> str:
+        """The declared name, 1 to 128 printable characters in NFC; empty for who only reads, or administers.
 
         Raises:
             UnauthenticatedError: A peer that is not on this machine, or no such name.
         """
-        if not is_loopback_peer(peer):
-            raise UnauthenticatedError("a declared name is accepted from this machine alone")
-        value = metadata.get(CLIENT_ID)
-        if value is None:
-            raise UnauthenticatedError(f"expected a client id in the metadata {CLIENT_ID}, got none")
-        try:
-            client_id = client_id_from_metadata(value)
-        except MalformedMessageError as error:
-            raise UnauthenticatedError(str(error)) from error
-        if flaw := flaw_of(client_id):
-            raise UnauthenticatedError(f"expected {CLIENT_ID_FORM}, got {flaw}")
-        return client_id
+        if Scope.READ in scopes:
+            return ""
+        if not is_loopback_peer(peer.address):
+            raise UnauthenticatedError("a caller is believed from this machine alone: no tokens are set up here")
+        return "" if Scope.ADMIN in scopes else _declared(peer.metadata)
+
+
+def _declared(metadata: Mapping[str, str]) -> str:
+    value = metadata.get(CLIENT_ID)
+    if value is None:
+        raise UnauthenticatedError(f"expected a client id in the metadata {CLIENT_ID}, got none")
+    try:
+        client_id = client_id_from_metadata(value)
+    except MalformedMessageError as error:
+        raise UnauthenticatedError(str(error)) from error
+    if flaw := flaw_of(client_id):
+        raise UnauthenticatedError(f"expected {CLIENT_ID_FORM}, got {flaw}")
+    return client_id

@@ -25,10 +25,8 @@ def _address(value: str) -> str:
     return value
 
 
-def _loopback_address(value: str) -> str:
-    if value and not is_loopback(host_and_port(value)[0]):
-        raise ValueError("expected a loopback address: metrics hold exact counts, which no analyst may see")
-    return value
+def _address_or_off(value: str) -> str:
+    return _address(value) if value else value
 
 
 def _addresses(value: str) -> str:
@@ -43,7 +41,7 @@ def _path(value: object) -> object:
 
 _Path = Annotated[Path, BeforeValidator(_path)]
 _Address = Annotated[str, AfterValidator(_address)]
-_LoopbackAddress = Annotated[str, AfterValidator(_loopback_address)]
+_AddressOrOff = Annotated[str, AfterValidator(_address_or_off)]
 _Addresses = Annotated[str, AfterValidator(_addresses)]
 
 
@@ -60,8 +58,19 @@ class Config(pydantic.BaseModel):
         log: ``sqlite``, a file, or ``kafka``.
         store: ``sqlite``, a file, or ``postgresql``.
         listen: Where gRPC listens; port 0 takes any free one.
-        metrics_listen: Where ``/metrics`` answers over HTTP, on loopback alone; empty turns it off.
+        metrics_listen: Where ``/metrics`` answers over HTTP; empty turns it off. They hold exact counts: off loopback it
+            takes TLS and asks for a client certificate,
+        metrics_client_ca: of this authority.
+        health_listen: Where ``/livez`` and ``/readyz`` answer over plain HTTP, and say nothing else; empty: nowhere.
+        traces: Whether spans go to the collector that the environment names (``OTEL_EXPORTER_OTLP_ENDPOINT``).
         insecure: Plaintext off loopback is refused without it, be it gRPC, Kafka or PostgreSQL.
+        tls_cert: The certificate that gRPC shows, with its chain (PEM); without it gRPC speaks plaintext. Certificate
+            and key are read again when they change.
+        tls_key: Its private key (PEM, mode 600).
+        tls_client_ca: Clients must show a certificate of this authority: mutual TLS.
+        authentication: How callers prove who they are: ``declared`` believes a name, of callers on this machine alone;
+            ``token`` asks for a bearer token; ``certificate`` takes the name from the client's certificate.
+        tokens: The file of hashed tokens (``hushsum admin tokens``), read again when it changes.
         partitions: P of the log, recorded at the first start.
         skew_s: How far ahead of this clock a device's may be.
         manual: Nothing is sealed or released by the clock, only through the administration.
@@ -72,9 +81,14 @@ class Config(pydantic.BaseModel):
         sessions_max: Open sessions.
         pending_entries_max: Unanswered deltas of all sessions.
         pending_bytes_max: Their bytes.
+        client_bytes_rate: Bytes of deltas a second that one client may send; each counts 1 KiB at least,
+        client_bytes_burst: and so many that it may be ahead of that: then it is asked to wait.
+        client_calls_rate: Other calls a second of one client,
+        client_calls_burst: and so many it may be ahead of that.
+        client_sessions_max: Open sessions of one client.
         client_rate: Anonymous reports a second that one declared name may send; a batch costs 64 of them at least,
         client_burst: and so many that it may be ahead of that: then it is asked to wait. It holds mistakes, and nobody
-            who lies: names are declared, and a liar takes another one until tokens exist.
+            who lies where names are only declared: a liar takes another one.
         group_entries_max: Entries of one group commit.
         group_bytes_max: Their bytes.
         checkpoint_entries: The fold checkpoints after that many entries,
@@ -107,7 +121,9 @@ class Config(pydantic.BaseModel):
         secure_upload_s: The same for a client's vector, from the moment that it may send it.
         shufflers: A TOML file with the keys of the shufflers whose batches a plan with ``shuffle_min`` takes.
         shuffler_key: The shuffler's private key, in its role.
-        upstream: Where the shuffler's batches go: a gateway, ``host:port``.
+        upstream: Where the shuffler's batches go: a gateway, ``host:port``,
+        upstream_ca: whose certificate is of this authority; by default of one that the system trusts,
+        upstream_token: and to whom the shuffler shows the token in this file.
         direct_producers: Services whose key is in the directory may write into the topic themselves.
     """
 
@@ -119,8 +135,16 @@ class Config(pydantic.BaseModel):
     log: Literal["sqlite", "kafka"] = "sqlite"
     store: Literal["sqlite", "postgresql"] = "sqlite"
     listen: _Address = "127.0.0.1:7443"
-    metrics_listen: _LoopbackAddress = "127.0.0.1:7444"
+    metrics_listen: _AddressOrOff = "127.0.0.1:7444"
+    metrics_client_ca: _Path | None = None
+    health_listen: _AddressOrOff = ""
+    traces: bool = False
     insecure: bool = False
+    tls_cert: _Path | None = None
+    tls_key: _Path | None = None
+    tls_client_ca: _Path | None = None
+    authentication: Literal["declared", "token", "certificate"] = "declared"
+    tokens: _Path | None = None
     partitions: Annotated[int, Field(ge=1, le=1024)] = 1
     skew_s: Annotated[float, Field(ge=0, le=86_400)] = 300.0
     manual: bool = False
@@ -130,6 +154,11 @@ class Config(pydantic.BaseModel):
     sessions_max: Annotated[int, Field(ge=1, le=100_000)] = 1024
     pending_entries_max: Annotated[int, Field(ge=1, le=10_000_000)] = 65_536
     pending_bytes_max: Annotated[int, Field(ge=1)] = 64 * _MIB
+    client_bytes_rate: Annotated[float, Field(gt=0, le=1e12)] = 4.0 * _MIB
+    client_bytes_burst: Annotated[int, Field(ge=1, le=10**15)] = 256 * _MIB
+    client_calls_rate: Annotated[float, Field(gt=0, le=1e6)] = 20.0
+    client_calls_burst: Annotated[int, Field(ge=1, le=10**9)] = 1000
+    client_sessions_max: Annotated[int, Field(ge=1, le=100_000)] = 16
     client_rate: Annotated[float, Field(gt=0, le=1e9)] = 1000.0
     client_burst: Annotated[int, Field(ge=1, le=10**12)] = 1_000_000
     group_entries_max: Annotated[int, Field(ge=1, le=65_536)] = 4096
@@ -165,6 +194,8 @@ class Config(pydantic.BaseModel):
     shufflers: _Path | None = None
     shuffler_key: _Path | None = None
     upstream: _Address | None = None
+    upstream_ca: _Path | None = None
+    upstream_token: _Path | None = None
     direct_producers: bool = False
 
     @pydantic.model_validator(mode="after")

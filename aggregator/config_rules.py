@@ -40,6 +40,7 @@ def check_together(settings: _Settings, given: _Settings) -> None:
 
 def _refusals(settings: _Settings, given: _Settings) -> Iterator[str]:
     yield from _plaintext(settings, "listen")
+    yield from _metrics(settings)
     if settings["role"] == "shuffler":
         yield from _shuffler(settings, given)
         return
@@ -63,6 +64,15 @@ def _plaintext(settings: _Settings, key: str) -> Iterator[str]:
     address = str(settings[key])
     if not settings["insecure"] and not is_loopback(host_and_port(address)[0]):
         yield f"{key}: plaintext off loopback is refused: got {address}; take 127.0.0.1, or set insecure"
+
+
+def _metrics(settings: _Settings) -> Iterator[str]:
+    address = str(settings["metrics_listen"])
+    if address and settings["metrics_client_ca"] is None and not is_loopback(host_and_port(address)[0]):
+        yield (
+            f"metrics_listen: metrics hold exact counts, which no analyst may see: got {address}; take 127.0.0.1, or "
+            "set metrics_client_ca, whose certificates alone are then answered"
+        )
 
 
 def _shuffler(settings: _Settings, given: _Settings) -> Iterator[str]:

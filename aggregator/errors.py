@@ -7,6 +7,7 @@ HushsumError
     │   └── ReleasingStoppedError     no outcome is taken until an operator has put something right
     ├── the caller's
     │   ├── UnauthenticatedError      nobody that this service accepts
+    │   ├── ForbiddenError            somebody that it knows, who may not do this
     │   └── WindowOrderError          a window that cannot be sealed or released now
     └── nobody's, or ours
         ├── LogError                  the log: its file, its version, its entries
@@ -39,6 +40,10 @@ class ReleasingStoppedError(AggregatorError):
 
 class UnauthenticatedError(AggregatorError):
     """A call from nobody that this service accepts."""
+
+
+class ForbiddenError(AggregatorError):
+    """A call from somebody that this service knows, who may not do what was asked."""
 
 
 class WindowOrderError(AggregatorError):

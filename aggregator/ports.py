@@ -6,9 +6,11 @@ reads a clock, sleeps, or starts a task.
 """
 
 import asyncio
+import enum
 import time
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from aggregator.fold.state import FoldMark
@@ -40,8 +42,10 @@ __all__ = [
     "Observer",
     "Outcome",
     "PartitionOwner",
+    "Peer",
     "Receipts",
     "Runtime",
+    "Scope",
     "SealedWindow",
     "Store",
     "StoredOutcome",
@@ -208,16 +212,39 @@ class Observer(Protocol):
         """Something of a window that has its outcome is not erased yet, and why; empty: all of it is."""
 
 
+class Scope(enum.StrEnum):
+    """What a caller may do; none holds another."""
+
+    SUBMIT = "submit"  # contribute, and ask what became of it
+    READ = "read"  # published releases
+    ADMIN = "admin"  # the administration: exact counts, seals, outcomes
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """What is known of the other end of a call before anything of it is believed.
+
+    Attributes:
+        address: gRPC's name of it, such as ``ipv4:127.0.0.1:50123``.
+        metadata: The call's, keys in lower case.
+        certificate: The client certificate that the transport has verified, PEM; empty where there is none.
+    """
+
+    address: str
+    metadata: Mapping[str, str] = field(repr=False)
+    certificate: bytes = field(default=b"", repr=False)
+
+
 class Authenticator(Protocol):
-    """Who is at the other end of a call."""
+    """Who is at the other end of a call, and what it may do."""
 
-    def client_id(self, peer: str, metadata: Mapping[str, str]) -> str:
-        """The authenticated client id.
+    def admit(self, peer: Peer, *scopes: Scope) -> str:
+        """The name of a caller that may do what any of these scopes stands for.
 
-        Args:
-            peer: gRPC's name of the peer, such as ``ipv4:127.0.0.1:50123``.
-            metadata: The call's metadata, keys in lower case.
+        Returns:
+            The client id of one that may submit; else a name to count its calls under, empty where it has none.
 
         Raises:
-            UnauthenticatedError: Nobody that this service accepts.
+            UnauthenticatedError: Nobody that this service knows. What was wrong is not told: it is the same for all.
+            ForbiddenError: It is known, and may do none of this.
         """

@@ -28,6 +28,7 @@ CONSENT: Final = b"hushsum/v1/secure-sum/consent\0"
 SHUFFLED: Final = b"hushsum/v1/shuffled\0"
 SIGNED_PLAN: Final = b"hushsum/v1/signed-plan\0"
 MEMO: Final = b"hushsum/v1/memo\0"
+TOKEN: Final = b"hushsum/v1/token\0"
 
 ALL: Final = (
     PUBLIC_DRAWS,
@@ -53,4 +54,5 @@ ALL: Final = (
     SHUFFLED,
     SIGNED_PLAN,
     MEMO,
+    TOKEN,
 )

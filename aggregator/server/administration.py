@@ -1,6 +1,7 @@
-"""The service Administration: callers on this machine alone, whatever the settings say."""
+"""The service Administration: callers of scope ``admin``; where names are only declared, those on this machine."""
 
 from aggregator.administration import Administration
+from aggregator.ports import Scope
 from aggregator.server.calls import Call, Handler, Methods
 from hushsum_proto import convert_outcomes
 from hushsum_proto.v1 import wire_pb2 as pb
@@ -21,17 +22,17 @@ class AdministrationService:
 
     async def get_status(self, call: Call, _: pb.StatusRequest) -> pb.StatusReply:
         """Windows, ledger, and what stops releasing."""
-        call.check_loopback()
+        call.admit(Scope.ADMIN)
         return convert_outcomes.status_to_wire(await self._administration.status())
 
     async def seal_window(self, call: Call, request: pb.SealWindowRequest) -> pb.SealWindowReply:
         """Closes a window."""
-        call.check_loopback()
+        call.admit(Scope.ADMIN)
         window = await self._administration.seal(None if request.oldest else request.window)
         return pb.SealWindowReply(window=window)
 
     async def release_window(self, call: Call, request: pb.ReleaseWindowRequest) -> pb.ReleaseWindowReply:
         """Draws an outcome."""
-        call.check_loopback()
+        call.admit(Scope.ADMIN)
         released = await self._administration.release(None if request.oldest else request.window)
         return convert_outcomes.released_to_wire(released)

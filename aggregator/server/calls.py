@@ -9,17 +9,17 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
-from aggregator.auth import is_loopback_peer
 from aggregator.catalogue import NotFoundError
 from aggregator.errors import (
     AggregatorError,
+    ForbiddenError,
     ReleasingStoppedError,
     UnauthenticatedError,
     WindowOrderError,
 )
 from aggregator.journal import journal
 from aggregator.metrics import Metrics
-from aggregator.ports import Authenticator
+from aggregator.ports import Authenticator, Peer, Scope
 from aggregator.refusals import FAILED, RefusedError
 from hushsum.errors import BudgetError, Reason
 from hushsum_proto import metadata
@@ -38,6 +38,7 @@ _FOLDERS: Final = re.compile(r"(?<![^\s'\"(=:])/(?!/)(?:[^\s/]+/)*")
 
 _CODES: Final[dict[AnyReason | None, grpc.StatusCode]] = {
     ServiceReason.UNAUTHENTICATED: grpc.StatusCode.UNAUTHENTICATED,
+    ServiceReason.FORBIDDEN: grpc.StatusCode.PERMISSION_DENIED,
     ServiceReason.OVERLOADED: grpc.StatusCode.RESOURCE_EXHAUSTED,
     ServiceReason.RATE_LIMITED: grpc.StatusCode.RESOURCE_EXHAUSTED,
     ServiceReason.SHUTTING_DOWN: grpc.StatusCode.UNAVAILABLE,
@@ -80,25 +81,26 @@ class Call:
 
     def __init__(self, context: Context, authenticator: Authenticator) -> None:
         self._authenticator = authenticator
-        self.peer: str = context.peer() or ""
-        self._metadata = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
+        metadata = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
+        self._peer = Peer(context.peer() or "", metadata, _certificate(context))
+
+    def admit(self, *scopes: Scope) -> str:
+        """The name of a caller that may do what any of these scopes stands for (see :class:`Authenticator`).
+
+        Raises:
+            UnauthenticatedError: Nobody that this service accepts.
+            ForbiddenError: Somebody that it knows, who may not.
+        """
+        return self._authenticator.admit(self._peer, *scopes)
 
     def client_id(self) -> str:
         """The authenticated client id.
 
         Raises:
             UnauthenticatedError: Nobody that this service accepts.
+            ForbiddenError: Somebody that it knows, who may not submit.
         """
-        return self._authenticator.client_id(self.peer, self._metadata)
-
-    def check_loopback(self) -> None:
-        """Allows callers on this machine alone.
-
-        Raises:
-            UnauthenticatedError: Anybody else.
-        """
-        if not is_loopback_peer(self.peer):
-            raise UnauthenticatedError("the administration answers callers on this machine alone")
+        return self.admit(Scope.SUBMIT)
 
 
 class Methods:
@@ -219,9 +221,16 @@ def _refusal_of(error: Exception) -> Refusal | None:
         return error.refusal
     if isinstance(error, UnauthenticatedError):
         return Refusal.of(ServiceReason.UNAUTHENTICATED, str(error))
+    if isinstance(error, ForbiddenError):
+        return Refusal.of(ServiceReason.FORBIDDEN, str(error))
     if isinstance(error, MalformedMessageError):
         return Refusal.of(Reason.MALFORMED, str(error))
     return None
+
+
+def _certificate(context: Context) -> bytes:
+    """The leaf that the transport has verified; empty where it has asked for none."""
+    return b"".join(context.auth_context().get("x509_pem_cert", ()))
 
 
 def _without_folders(text: str) -> str:

@@ -5,6 +5,7 @@ from typing import Final
 
 from aggregator.catalogue import Catalogue
 from aggregator.places import Places
+from aggregator.ports import Scope
 from aggregator.refusals import check_plan
 from aggregator.server.calls import Call, Handler, Methods
 from hushsum_proto import convert_outcomes
@@ -17,7 +18,7 @@ READINGS_MAX: Final = 64
 
 
 class CatalogueService:
-    """Serves analysts and new clients; whoever reaches the port may read what is published."""
+    """Serves analysts and new clients; with names that are only declared, whoever reaches the port."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
@@ -32,27 +33,31 @@ class CatalogueService:
         methods.replies("WatchReleases", pb.ListReleasesRequest, self.watch_releases)
         return methods.handler(pb.DESCRIPTOR.services_by_name["Catalogue"].methods_by_name)
 
-    async def get_plan(self, _: Call, request: pb.GetPlanRequest) -> pb.SignedPlan:
-        """The plan's canonical bytes, with the signature that is kept of it."""
+    async def get_plan(self, call: Call, request: pb.GetPlanRequest) -> pb.SignedPlan:
+        """The plan's canonical bytes, with the signature that is kept of it; for whoever may do anything here."""
+        call.admit(*Scope)
         check_plan(request.plan_id, self._catalogue.plan)
         return convert_outcomes.plan_to_wire(self._catalogue.plan.bundle, await self._catalogue.signed_plan())
 
-    async def list_releases(self, _: Call, request: pb.ListReleasesRequest) -> pb.ListReleasesReply:
+    async def list_releases(self, call: Call, request: pb.ListReleasesRequest) -> pb.ListReleasesReply:
         """Published releases, in the order of their windows."""
+        call.admit(Scope.READ)
         check_plan(request.plan_id, self._catalogue.plan)
         infos = await self._catalogue.releases(_first_window(request))
         return pb.ListReleasesReply(releases=[convert_outcomes.release_info_to_wire(info) for info in infos])
 
-    async def get_release(self, _: Call, request: pb.GetReleaseRequest) -> AsyncIterator[pb.ReleaseChunk]:
+    async def get_release(self, call: Call, request: pb.GetReleaseRequest) -> AsyncIterator[pb.ReleaseChunk]:
         """A release's bytes, in chunks."""
+        call.admit(Scope.READ)
         check_plan(request.plan_id, self._catalogue.plan)
         with self._readings.taken():
             data = await self._catalogue.release(request.kind, request.window)
             for offset in range(0, len(data), CHUNK_BYTES):
                 yield pb.ReleaseChunk(offset=offset, data=data[offset : offset + CHUNK_BYTES])
 
-    async def watch_releases(self, _: Call, request: pb.ListReleasesRequest) -> AsyncIterator[pb.ReleaseInfo]:
+    async def watch_releases(self, call: Call, request: pb.ListReleasesRequest) -> AsyncIterator[pb.ReleaseInfo]:
         """Published releases, now and from now on."""
+        call.admit(Scope.READ)
         check_plan(request.plan_id, self._catalogue.plan)
         with self._watchers.taken():
             async for info in self._catalogue.watch(_first_window(request)):

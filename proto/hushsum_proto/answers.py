@@ -29,6 +29,7 @@ class ServiceReason(enum.StrEnum):
     UNAVAILABLE = "unavailable"
     BUDGET = "budget"
     RATE_LIMITED = "rate_limited"
+    FORBIDDEN = "forbidden"
 
 
 AnyReason = Reason | ServiceReason

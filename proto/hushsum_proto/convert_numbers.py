@@ -35,6 +35,7 @@ REASONS: Final[dict[AnyReason, pb.Reason.ValueType]] = {
     ServiceReason.UNAVAILABLE: pb.REASON_UNAVAILABLE,
     ServiceReason.BUDGET: pb.REASON_BUDGET,
     ServiceReason.RATE_LIMITED: pb.REASON_RATE_LIMITED,
+    ServiceReason.FORBIDDEN: pb.REASON_FORBIDDEN,
 }
 STATUSES: Final[dict[Status, pb.Status.ValueType]] = {
     Status.ACKNOWLEDGED: pb.STATUS_ACKNOWLEDGED,

@@ -1,6 +1,7 @@
 """Every error of the wire.
 
 HushsumError
+├── CredentialsError             what a client was given to show, or whom to believe
 └── WireError                    the peer's, or the log's
     ├── MalformedMessageError    a message that no peer of this version writes
     ├── MalformedEntryError      bytes in the log that are not an entry: the fold counts them and passes on
@@ -8,6 +9,10 @@ HushsumError
 """
 
 from hushsum.errors import HushsumError
+
+
+class CredentialsError(HushsumError):
+    """A token, a certificate or a key that cannot be used."""
 
 
 class WireError(HushsumError):

@@ -7,6 +7,9 @@ from hushsum_proto.errors import MalformedMessageError
 
 # With each call: the name that the client declares (percent-encoded UTF-8, as metadata are ASCII).
 CLIENT_ID: Final = "hushsum-client-id"
+# With each call: what proves it.
+AUTHORIZATION: Final = "authorization"
+BEARER: Final = "Bearer "
 # With a status other than OK, trailing: the reason's stable name, and how long to wait before a retry.
 REASON: Final = "hushsum-reason"
 RETRY_AFTER_MS: Final = "hushsum-retry-after-ms"

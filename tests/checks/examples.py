@@ -82,6 +82,9 @@ class Raising:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Floats:
         raise RuntimeError("not today")
 
+    def __repr__(self) -> str:
+        return "Raising()"
+
 
 def objects(rows: list[Any]) -> npt.NDArray[np.object_]:
     """An array (n,) of whatever these are."""

@@ -95,7 +95,7 @@ def test_an_array_of_strings_is_a_list_of_labels_and_one_string_is_one_label() -
         None, 5, 1.5, True, b"ab", {"a", "b"}, {"a": 1, "b": 2}, frozenset("ab"), np.array("a"), np.array([["a", "b"]]),
         ["a"], ["a", "b", "a"], [1, 2], [b"a", b"b"], [True, None], [1.5, 2], [["a"], ["b"]], np.array([0, 1]),
     ],
-    ids=repr,
+    ids=lambda labels: type(labels).__name__ if isinstance(labels, set | frozenset) else repr(labels),
 )  # fmt: skip
 def test_labels_of_another_number_or_type_are_refused(labels: object) -> None:
     with pytest.raises(RecordError, match="labels: ") as caught:

@@ -6,7 +6,8 @@ The wire of Hushsum, version 1: what a client and an aggregator say to each othe
 Rules (WIRE.md): plans, deltas and releases are opaque canonical bytes inside these envelopes; numbers of fields and
 enum values are never reused; unknown fields are ignored; sizes are bounded by the plan before anything is decoded.
 
-A call of a client carries its id in the metadata `hushsum-client-id` (percent-encoded UTF-8). A call that is refused as
+Who calls is proven by a bearer token in the metadata `authorization` ("Bearer ..."), by a client certificate, or on one
+machine declared in `hushsum-client-id` (percent-encoded UTF-8), as the service is set. A call that is refused as
 a whole ends with a status and, trailing, `hushsum-reason` (a reason's name in lower case, without its prefix) and,
 where trying again makes sense, `hushsum-retry-after-ms`.
 """
@@ -121,6 +122,8 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
     """a shuffled batch of fewer reports than the plan asks for"""
     REASON_RATE_LIMITED: _Reason.ValueType  # 27
     """more than one sender may send in this time: try again after retry_after_ms"""
+    REASON_FORBIDDEN: _Reason.ValueType  # 28
+    """who calls is known, and may not do this: its token or certificate lacks the scope"""
 
 class Reason(_Reason, metaclass=_ReasonEnumTypeWrapper):
     """Why a delta or a session is refused. Stable: metrics and clients depend on it."""
@@ -179,6 +182,8 @@ REASON_TOO_FEW_REPORTS: Reason.ValueType  # 26
 """a shuffled batch of fewer reports than the plan asks for"""
 REASON_RATE_LIMITED: Reason.ValueType  # 27
 """more than one sender may send in this time: try again after retry_after_ms"""
+REASON_FORBIDDEN: Reason.ValueType  # 28
+"""who calls is known, and may not do this: its token or certificate lacks the scope"""
 Global___Reason: _TypeAlias = Reason  # noqa: Y015
 
 class _Fault:
@@ -1099,6 +1104,219 @@ class WindowStatus(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WindowStatus: _TypeAlias = WindowStatus  # noqa: Y015
+
+@_typing.final
+class ListPlansRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListPlansRequest: _TypeAlias = ListPlansRequest  # noqa: Y015
+
+@_typing.final
+class ListPlansReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PLANS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def plans(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlanInfo]: ...
+    def __init__(
+        self,
+        *,
+        plans: _abc.Iterable[Global___PlanInfo] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["plans", b"plans"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListPlansReply: _TypeAlias = ListPlansReply  # noqa: Y015
+
+@_typing.final
+class PlanInfo(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PLAN_ID_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
+    POPULATION_FIELD_NUMBER: _builtins.int
+    PARTITIONS_FIELD_NUMBER: _builtins.int
+    FIRST_WINDOW_FIELD_NUMBER: _builtins.int
+    SIGNED_BY_FIELD_NUMBER: _builtins.int
+    COLLECTED_HERE_FIELD_NUMBER: _builtins.int
+    plan_id: _builtins.bytes
+    name: _builtins.str
+    mode: _builtins.str
+    """central, local or secure"""
+    population: _builtins.str
+    """empty: the service's single one"""
+    partitions: _builtins.int
+    first_window: _builtins.int
+    signed_by: _builtins.str
+    """the key's id where a signature is kept; empty otherwise"""
+    collected_here: _builtins.bool
+    """the plan of the process that answers"""
+    def __init__(
+        self,
+        *,
+        plan_id: _builtins.bytes = ...,
+        name: _builtins.str = ...,
+        mode: _builtins.str = ...,
+        population: _builtins.str = ...,
+        partitions: _builtins.int = ...,
+        first_window: _builtins.int = ...,
+        signed_by: _builtins.str = ...,
+        collected_here: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["collected_here", b"collected_here", "first_window", b"first_window", "mode", b"mode", "name", b"name", "partitions", b"partitions", "plan_id", b"plan_id", "population", b"population", "signed_by", b"signed_by"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PlanInfo: _TypeAlias = PlanInfo  # noqa: Y015
+
+@_typing.final
+class ListWindowsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BEFORE_FIELD_NUMBER: _builtins.int
+    NEWEST_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    before: _builtins.int
+    """windows before this one; with `newest` it says nothing"""
+    newest: _builtins.bool
+    """true: from the newest on"""
+    limit: _builtins.int
+    """1 to 1,000; 0: 100"""
+    def __init__(
+        self,
+        *,
+        before: _builtins.int = ...,
+        newest: _builtins.bool = ...,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["before", b"before", "limit", b"limit", "newest", b"newest"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListWindowsRequest: _TypeAlias = ListWindowsRequest  # noqa: Y015
+
+@_typing.final
+class ListWindowsReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WINDOWS_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
+    more: _builtins.bool
+    """there are older ones"""
+    @_builtins.property
+    def windows(self) -> _containers.RepeatedCompositeFieldContainer[Global___WindowStatus]:
+        """newest first"""
+
+    def __init__(
+        self,
+        *,
+        windows: _abc.Iterable[Global___WindowStatus] | None = ...,
+        more: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["more", b"more", "windows", b"windows"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListWindowsReply: _TypeAlias = ListWindowsReply  # noqa: Y015
+
+@_typing.final
+class GetLedgerRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SKIP_FIELD_NUMBER: _builtins.int
+    LIMIT_FIELD_NUMBER: _builtins.int
+    skip: _builtins.int
+    """so many of the newest spends"""
+    limit: _builtins.int
+    """1 to 1,000; 0: 100"""
+    def __init__(
+        self,
+        *,
+        skip: _builtins.int = ...,
+        limit: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["limit", b"limit", "skip", b"skip"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetLedgerRequest: _TypeAlias = GetLedgerRequest  # noqa: Y015
+
+@_typing.final
+class GetLedgerReply(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    POPULATION_FIELD_NUMBER: _builtins.int
+    UNIT_FIELD_NUMBER: _builtins.int
+    RELATION_FIELD_NUMBER: _builtins.int
+    EPSILON_TOTAL_FIELD_NUMBER: _builtins.int
+    EPSILON_SPENT_FIELD_NUMBER: _builtins.int
+    EPSILON_LEFT_FIELD_NUMBER: _builtins.int
+    DELTA_TOTAL_FIELD_NUMBER: _builtins.int
+    DELTA_SPENT_FIELD_NUMBER: _builtins.int
+    DELTA_LEFT_FIELD_NUMBER: _builtins.int
+    STATEMENT_FIELD_NUMBER: _builtins.int
+    SPENDS_FIELD_NUMBER: _builtins.int
+    SPENDS_TOTAL_FIELD_NUMBER: _builtins.int
+    population: _builtins.str
+    unit: _builtins.str
+    relation: _builtins.str
+    epsilon_total: _builtins.str
+    """decimals or fractions, rounded as in StatusReply"""
+    epsilon_spent: _builtins.str
+    epsilon_left: _builtins.str
+    delta_total: _builtins.str
+    delta_spent: _builtins.str
+    delta_left: _builtins.str
+    statement: _builtins.str
+    spends_total: _builtins.int
+    @_builtins.property
+    def spends(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """newest first; each in the canonical encoding of a spend"""
+
+    def __init__(
+        self,
+        *,
+        population: _builtins.str = ...,
+        unit: _builtins.str = ...,
+        relation: _builtins.str = ...,
+        epsilon_total: _builtins.str = ...,
+        epsilon_spent: _builtins.str = ...,
+        epsilon_left: _builtins.str = ...,
+        delta_total: _builtins.str = ...,
+        delta_spent: _builtins.str = ...,
+        delta_left: _builtins.str = ...,
+        statement: _builtins.str = ...,
+        spends: _abc.Iterable[_builtins.bytes] | None = ...,
+        spends_total: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["delta_left", b"delta_left", "delta_spent", b"delta_spent", "delta_total", b"delta_total", "epsilon_left", b"epsilon_left", "epsilon_spent", b"epsilon_spent", "epsilon_total", b"epsilon_total", "population", b"population", "relation", b"relation", "spends", b"spends", "spends_total", b"spends_total", "statement", b"statement", "unit", b"unit"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetLedgerReply: _TypeAlias = GetLedgerReply  # noqa: Y015
 
 @_typing.final
 class SealWindowRequest(_message.Message):

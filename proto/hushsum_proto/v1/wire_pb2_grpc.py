@@ -633,7 +633,7 @@ class Catalogue:
 
 class AdministrationStub:
     """---------------------------------------------------------------------------------------------------------------------
-    Administration: loopback only.
+    Administration: for callers of scope `admin`; where names are only declared, for callers on the same machine.
 
     """
 
@@ -658,11 +658,26 @@ class AdministrationStub:
                 request_serializer=hushsum__proto_dot_v1_dot_wire__pb2.ReleaseWindowRequest.SerializeToString,
                 response_deserializer=hushsum__proto_dot_v1_dot_wire__pb2.ReleaseWindowReply.FromString,
                 _registered_method=True)
+        self.ListPlans = channel.unary_unary(
+                '/hushsum.v1.Administration/ListPlans',
+                request_serializer=hushsum__proto_dot_v1_dot_wire__pb2.ListPlansRequest.SerializeToString,
+                response_deserializer=hushsum__proto_dot_v1_dot_wire__pb2.ListPlansReply.FromString,
+                _registered_method=True)
+        self.ListWindows = channel.unary_unary(
+                '/hushsum.v1.Administration/ListWindows',
+                request_serializer=hushsum__proto_dot_v1_dot_wire__pb2.ListWindowsRequest.SerializeToString,
+                response_deserializer=hushsum__proto_dot_v1_dot_wire__pb2.ListWindowsReply.FromString,
+                _registered_method=True)
+        self.GetLedger = channel.unary_unary(
+                '/hushsum.v1.Administration/GetLedger',
+                request_serializer=hushsum__proto_dot_v1_dot_wire__pb2.GetLedgerRequest.SerializeToString,
+                response_deserializer=hushsum__proto_dot_v1_dot_wire__pb2.GetLedgerReply.FromString,
+                _registered_method=True)
 
 
 class AdministrationServicer:
     """---------------------------------------------------------------------------------------------------------------------
-    Administration: loopback only.
+    Administration: for callers of scope `admin`; where names are only declared, for callers on the same machine.
 
     """
 
@@ -686,6 +701,27 @@ class AdministrationServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListPlans(self, request, context):
+        """Every plan of the store, in the order in which they were registered.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListWindows(self, request, context):
+        """States of this plan's windows, newest first, in pages.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetLedger(self, request, context):
+        """The ledger of this plan's population: limits, what is spent and left, the newest spends in pages.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdministrationServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -704,6 +740,21 @@ def add_AdministrationServicer_to_server(servicer, server):
                     request_deserializer=hushsum__proto_dot_v1_dot_wire__pb2.ReleaseWindowRequest.FromString,
                     response_serializer=hushsum__proto_dot_v1_dot_wire__pb2.ReleaseWindowReply.SerializeToString,
             ),
+            'ListPlans': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListPlans,
+                    request_deserializer=hushsum__proto_dot_v1_dot_wire__pb2.ListPlansRequest.FromString,
+                    response_serializer=hushsum__proto_dot_v1_dot_wire__pb2.ListPlansReply.SerializeToString,
+            ),
+            'ListWindows': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListWindows,
+                    request_deserializer=hushsum__proto_dot_v1_dot_wire__pb2.ListWindowsRequest.FromString,
+                    response_serializer=hushsum__proto_dot_v1_dot_wire__pb2.ListWindowsReply.SerializeToString,
+            ),
+            'GetLedger': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetLedger,
+                    request_deserializer=hushsum__proto_dot_v1_dot_wire__pb2.GetLedgerRequest.FromString,
+                    response_serializer=hushsum__proto_dot_v1_dot_wire__pb2.GetLedgerReply.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'hushsum.v1.Administration', rpc_method_handlers)
@@ -714,7 +765,7 @@ def add_AdministrationServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class Administration:
     """---------------------------------------------------------------------------------------------------------------------
-    Administration: loopback only.
+    Administration: for callers of scope `admin`; where names are only declared, for callers on the same machine.
 
     """
 
@@ -789,6 +840,87 @@ class Administration:
             '/hushsum.v1.Administration/ReleaseWindow',
             hushsum__proto_dot_v1_dot_wire__pb2.ReleaseWindowRequest.SerializeToString,
             hushsum__proto_dot_v1_dot_wire__pb2.ReleaseWindowReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListPlans(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hushsum.v1.Administration/ListPlans',
+            hushsum__proto_dot_v1_dot_wire__pb2.ListPlansRequest.SerializeToString,
+            hushsum__proto_dot_v1_dot_wire__pb2.ListPlansReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListWindows(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hushsum.v1.Administration/ListWindows',
+            hushsum__proto_dot_v1_dot_wire__pb2.ListWindowsRequest.SerializeToString,
+            hushsum__proto_dot_v1_dot_wire__pb2.ListWindowsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetLedger(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hushsum.v1.Administration/GetLedger',
+            hushsum__proto_dot_v1_dot_wire__pb2.GetLedgerRequest.SerializeToString,
+            hushsum__proto_dot_v1_dot_wire__pb2.GetLedgerReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -6,7 +6,8 @@ The wire of Hushsum, version 1: what a client and an aggregator say to each othe
 Rules (WIRE.md): plans, deltas and releases are opaque canonical bytes inside these envelopes; numbers of fields and
 enum values are never reused; unknown fields are ignored; sizes are bounded by the plan before anything is decoded.
 
-A call of a client carries its id in the metadata `hushsum-client-id` (percent-encoded UTF-8). A call that is refused as
+Who calls is proven by a bearer token in the metadata `authorization` ("Bearer ..."), by a client certificate, or on one
+machine declared in `hushsum-client-id` (percent-encoded UTF-8), as the service is set. A call that is refused as
 a whole ends with a status and, trailing, `hushsum-reason` (a reason's name in lower case, without its prefix) and,
 where trying again makes sense, `hushsum-retry-after-ms`.
 """
@@ -188,7 +189,7 @@ def add_CatalogueServicer_to_server(servicer: CatalogueServicer, server: _aio.Se
 
 class AdministrationStub:
     """---------------------------------------------------------------------------------------------------------------------
-    Administration: loopback only.
+    Administration: for callers of scope `admin`; where names are only declared, for callers on the same machine.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -197,10 +198,16 @@ class AdministrationStub:
     """Closes windows: appends a seal to every partition and waits until every fold has passed it."""
     ReleaseWindow: _aio.UnaryUnaryMultiCallable[_wire_pb2.ReleaseWindowRequest, _wire_pb2.ReleaseWindowReply]
     """Draws the outcome of sealed windows, in order."""
+    ListPlans: _aio.UnaryUnaryMultiCallable[_wire_pb2.ListPlansRequest, _wire_pb2.ListPlansReply]
+    """Every plan of the store, in the order in which they were registered."""
+    ListWindows: _aio.UnaryUnaryMultiCallable[_wire_pb2.ListWindowsRequest, _wire_pb2.ListWindowsReply]
+    """States of this plan's windows, newest first, in pages."""
+    GetLedger: _aio.UnaryUnaryMultiCallable[_wire_pb2.GetLedgerRequest, _wire_pb2.GetLedgerReply]
+    """The ledger of this plan's population: limits, what is spent and left, the newest spends in pages."""
 
 class AdministrationServicer(metaclass=_abc_1.ABCMeta):
     """---------------------------------------------------------------------------------------------------------------------
-    Administration: loopback only.
+    Administration: for callers of scope `admin`; where names are only declared, for callers on the same machine.
     """
 
     @_abc_1.abstractmethod
@@ -225,5 +232,29 @@ class AdministrationServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_wire_pb2.ReleaseWindowRequest, _abc.Awaitable[_wire_pb2.ReleaseWindowReply]],
     ) -> _abc.Awaitable[_wire_pb2.ReleaseWindowReply]:
         """Draws the outcome of sealed windows, in order."""
+
+    @_abc_1.abstractmethod
+    def ListPlans(
+        self,
+        request: _wire_pb2.ListPlansRequest,
+        context: _aio.ServicerContext[_wire_pb2.ListPlansRequest, _abc.Awaitable[_wire_pb2.ListPlansReply]],
+    ) -> _abc.Awaitable[_wire_pb2.ListPlansReply]:
+        """Every plan of the store, in the order in which they were registered."""
+
+    @_abc_1.abstractmethod
+    def ListWindows(
+        self,
+        request: _wire_pb2.ListWindowsRequest,
+        context: _aio.ServicerContext[_wire_pb2.ListWindowsRequest, _abc.Awaitable[_wire_pb2.ListWindowsReply]],
+    ) -> _abc.Awaitable[_wire_pb2.ListWindowsReply]:
+        """States of this plan's windows, newest first, in pages."""
+
+    @_abc_1.abstractmethod
+    def GetLedger(
+        self,
+        request: _wire_pb2.GetLedgerRequest,
+        context: _aio.ServicerContext[_wire_pb2.GetLedgerRequest, _abc.Awaitable[_wire_pb2.GetLedgerReply]],
+    ) -> _abc.Awaitable[_wire_pb2.GetLedgerReply]:
+        """The ledger of this plan's population: limits, what is spent and left, the newest spends in pages."""
 
 def add_AdministrationServicer_to_server(servicer: AdministrationServicer, server: _aio.Server) -> None: ...
