@@ -6,6 +6,9 @@ ARGS ?=
 N ?= 10000
 ROUNDS ?= 50
 SEED ?= 1
+MODE ?= central
+# Tests of one file stay in one process: they share what is dear to start.
+SIDE_BY_SIDE := --numprocesses auto --maxprocesses 4 --dist loadfile
 VENV := .venv
 PY := $(VENV)/bin/python
 UV_VERSION := 0.13.9
@@ -21,7 +24,7 @@ unexport PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup broker demo test test-long check stubs simulate-faults simulate-cohorts real-faults bench bench-accuracy bench-service bench-secure bench-local lock clean
+.PHONY: help setup broker demo test test-long fuzz compose-demo check stubs simulate-faults simulate-cohorts real-faults bench bench-accuracy bench-service bench-secure bench-local lock clean
 
 help: ## list these targets
 	@echo "Hushsum: hash at the edge, add in the middle, noise once, query for ever."
@@ -40,10 +43,13 @@ demo: setup ## the main job: a fleet sends real records, the aggregator is kille
 	@$(VENV)/bin/hushsum simulate $(ARGS)
 
 test: setup broker ## the whole test suite (ARGS="-k name" runs a part)
-	@$(PY) -m pytest --durations=20 $(ARGS)
+	@$(PY) -m pytest $(SIDE_BY_SIDE) --durations=20 $(ARGS)
 
 test-long: setup broker ## the tests that make test leaves out: more kills of real processes (ARGS="-k name" runs a part)
-	@HUSHSUM_TEST_LONG=1 $(PY) -m pytest --durations=20 $(ARGS)
+	@HUSHSUM_TEST_LONG=1 $(PY) -m pytest $(SIDE_BY_SIDE) --durations=20 $(ARGS)
+
+fuzz: setup ## a million inputs to every decoder of what others send (N=1000000 SEED=1 ARGS="--target NAME")
+	@$(PY) -m tests.fuzz --inputs $(if $(filter file,$(origin N)),1000000,$(N)) --seed $(SEED) $(ARGS)
 
 check: setup ## ruff, strict mypy, the import contracts, generated stubs up to date
 	@$(PY) -m ruff check --output-format=concise .
@@ -63,6 +69,9 @@ simulate-cohorts: setup ## random schedules of secure sums with dropouts and a l
 
 real-faults: setup broker ## kill and pause real processes, Kafka and PostgreSQL under load (ROUNDS=50 SEED=1)
 	@$(PY) -m simulator.faults --rounds $(ROUNDS) --seed $(SEED) $(ARGS)
+
+compose-demo: ## the scaled-out service in containers, with kills on the way (MODE=central|local|secure; needs Docker)
+	@$(if $(PYTHON),$(PYTHON),python3) compose/demo.py --mode $(MODE) $(ARGS)
 
 bench: setup ## measure speed side by side, as a table and as JSON
 	@$(PY) -m benchmarks $(ARGS)

@@ -1,5 +1,6 @@
 """What the operator of a service may see and do: its windows, its ledger, seals and releases by hand."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from aggregator.catalogue import info_of
@@ -9,11 +10,12 @@ from aggregator.ports import Store
 from aggregator.standing import Standing
 from aggregator.windows import WindowState
 from hushsum.plan import Plan
+from hushsum.privacy.account import Account
 from hushsum.privacy.event import TUMBLING
 from hushsum.privacy.numerals import numeral
 from hushsum.privacy.plain_words import account_told
 from hushsum.releases import spend_of
-from hushsum_proto.messages import Released, ServiceStatus
+from hushsum_proto.messages import LedgerPage, PlanInfo, Released, ServiceStatus, WindowsPage
 
 WINDOWS_SHOWN: Final = 100
 
@@ -49,30 +51,62 @@ class Administration:
 
     async def status(self) -> ServiceStatus:
         """Everything at a glance."""
-        states = await self._store.windows(self._plan.id)
+        newest = await self._store.newest_windows(self._plan.id, None, WINDOWS_SHOWN)
+        unfinished = await self._store.unfinished(self._plan.id)
         account = await self._store.account(self._plan.privacy.population)
         limits, spent, left = account.limits, account.spent, account.left
         lease = await self._standing.lease()
-        next_spend = spend_of(self._plan, kind=TUMBLING, window=max(states, default=0) + 1)
         return ServiceStatus(
             plan_id=self._plan.id,
             plan_name=self._plan.name,
             partitions=self._partitions,
-            windows=tuple(sorted(states.items())[-WINDOWS_SHOWN:]),
+            windows=tuple(reversed(newest)),
             epsilon_total=numeral(limits.epsilon, up=False),
             epsilon_spent=numeral(spent.epsilon, up=True),
             epsilon_left=numeral(left.epsilon, up=False),
             releasing_stopped=_stopped_text(
-                await self._leadership.stopped(), sealed=[*states.values()].count(WindowState.SEALED)
+                await self._leadership.stopped(), sealed=[*unfinished.values()].count(WindowState.SEALED)
             ),
             delta_total=numeral(limits.delta, up=False),
             delta_spent=numeral(spent.delta, up=True),
             delta_left=numeral(left.delta, up=False),
-            statement=account_told(account, next_spend=next_spend),
+            statement=self._told(account, newest),
             role=self._standing.role,
             releaser="" if lease is None else lease.owner,
             releaser_address="" if lease is None else lease.address,
             folds=await self._standing.folds(),
+        )
+
+    async def plans(self) -> list[PlanInfo]:
+        """Every plan of the store, in the order in which they were registered."""
+        return [
+            PlanInfo(*registered, collected_here=registered.plan_id == self._plan.id)
+            for registered in await self._store.plans()
+        ]
+
+    async def windows(self, before: int | None, limit: int) -> WindowsPage:
+        """The newest windows of this plan, at most ``limit``: all, or those before one."""
+        found = await self._store.newest_windows(self._plan.id, before, limit + 1)
+        return WindowsPage(tuple(found[:limit]), more=len(found) > limit)
+
+    async def ledger(self, skip: int, limit: int) -> LedgerPage:
+        """The ledger of this plan's population, with at most ``limit`` spends after the ``skip`` newest."""
+        newest = await self._store.newest_windows(self._plan.id, None, 1)
+        account = await self._store.account(self._plan.privacy.population)
+        limits, spent, left, spends = account.limits, account.spent, account.left, account.spends
+        return LedgerPage(
+            population=limits.population,
+            unit=limits.unit,
+            relation=limits.relation,
+            epsilon_total=numeral(limits.epsilon, up=False),
+            epsilon_spent=numeral(spent.epsilon, up=True),
+            epsilon_left=numeral(left.epsilon, up=False),
+            delta_total=numeral(limits.delta, up=False),
+            delta_spent=numeral(spent.delta, up=True),
+            delta_left=numeral(left.delta, up=False),
+            statement=self._told(account, newest),
+            spends=spends[::-1][skip : skip + limit],
+            spends_total=len(spends),
         )
 
     async def seal(self, window: int | None) -> int:
@@ -99,6 +133,11 @@ class Administration:
         account = await self._store.account(self._plan.privacy.population)
         spent, left = account.spent.epsilon, account.left.epsilon
         return Released(info_of(stored), numeral(spent, up=True), numeral(left, up=False))
+
+    def _told(self, account: Account, newest: Sequence[tuple[int, str]]) -> str:
+        """The ledger in plain words, and how many more windows of this plan it pays for."""
+        window = newest[0][0] + 1 if newest else 1
+        return account_told(account, next_spend=spend_of(self._plan, kind=TUMBLING, window=window))
 
 
 def _stopped_text(why: str, sealed: int) -> str:

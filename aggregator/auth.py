@@ -1,14 +1,33 @@
-"""Who is at the other end of a call: here a declared name, believed only of a peer on this machine."""
+"""Who is at the other end of a call: a name that is declared on this machine, a token's, or a certificate's.
+
+Who shows a token or a certificate that is not good is told one sentence, the same for whatever is wrong with it.
+"""
 
 import ipaddress
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from functools import lru_cache
+from typing import Final, NamedTuple
 
-from aggregator.errors import UnauthenticatedError
-from aggregator.ports import Peer, Scope
+from cryptography import x509
+from cryptography.x509.oid import NameOID
+
+from aggregator.config import Config
+from aggregator.errors import ForbiddenError, UnauthenticatedError
+from aggregator.metrics import Metrics
+from aggregator.ports import Authenticator, Peer, Runtime, Scope
+from aggregator.supervision import Supervision
+from aggregator.tokens.metrics import TokenMetrics
+from aggregator.tokens.watcher import TokenFile
 from hushsum_proto.client_ids import CLIENT_ID_FORM, flaw_of
 from hushsum_proto.errors import MalformedMessageError
-from hushsum_proto.metadata import CLIENT_ID, client_id_from_metadata
+from hushsum_proto.metadata import AUTHORIZATION, BEARER, CLIENT_ID, client_id_from_metadata
+
+NO_BEARER: Final = "a token of this service is expected with every call, and none that is good came"
+NO_HOLDER: Final = "a client certificate of this service is expected, and none that is good came"
+
+_SCOPE_PREFIX: Final = "hushsum:"
+_CERTIFICATES_KEPT: Final = 4096
 
 
 def is_loopback_peer(peer: str) -> bool:
@@ -50,10 +69,130 @@ def _declared(metadata: Mapping[str, str]) -> str:
     value = metadata.get(CLIENT_ID)
     if value is None:
         raise UnauthenticatedError(f"expected a client id in the metadata {CLIENT_ID}, got none")
-    try:
-        client_id = client_id_from_metadata(value)
-    except MalformedMessageError as error:
-        raise UnauthenticatedError(str(error)) from error
+    client_id = _decoded(value)
     if flaw := flaw_of(client_id):
         raise UnauthenticatedError(f"expected {CLIENT_ID_FORM}, got {flaw}")
     return client_id
+
+
+class Tokens:
+    """Knows callers by their bearer tokens, on this machine, too; who declares another name than that is refused.
+
+    Args:
+        file: The table that counts now.
+        runtime: Time.
+    """
+
+    def __init__(self, file: TokenFile, runtime: Runtime) -> None:
+        self._file = file
+        self._runtime = runtime
+
+    def admit(self, peer: Peer, *scopes: Scope) -> str:
+        """The token's name.
+
+        Raises:
+            UnauthenticatedError: No token that is good.
+            ForbiddenError: One that is good for something else, or for somebody else.
+        """
+        entry = self._file.table.find(_bearer(peer.metadata), self._runtime.now_ms())
+        if entry is None:
+            raise UnauthenticatedError(NO_BEARER)
+        _check_scopes(entry.scopes, scopes)
+        _check_name(entry.name, "token", peer.metadata)
+        return entry.name
+
+
+class Certificates:
+    """Knows callers by the client certificates that the transport has verified.
+
+    The common name is the client id. Each organisation ``hushsum:submit``, ``hushsum:read`` or ``hushsum:admin`` is a
+    scope; a certificate with no organisation of that kind may submit, and nothing else.
+
+    Args:
+        runtime: Time: a connection may outlive its certificate.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    def admit(self, peer: Peer, *scopes: Scope) -> str:
+        """The certificate's common name.
+
+        Raises:
+            UnauthenticatedError: None that is good.
+            ForbiddenError: One that is good for something else, or for somebody else.
+        """
+        holder = _holder_of(peer.certificate)
+        if holder is None or self._runtime.now_ms() >= holder.expires_ms:
+            raise UnauthenticatedError(NO_HOLDER)
+        _check_scopes(holder.scopes, scopes)
+        _check_name(holder.name, "certificate", peer.metadata)
+        return holder.name
+
+
+async def authenticator_of(
+    config: Config, runtime: Runtime, metrics: Metrics, supervision: Supervision
+) -> Authenticator:
+    """What a service is set to believe; a file of tokens is watched from now on.
+
+    Raises:
+        ConfigError: The file of tokens cannot be read.
+    """
+    if config.authentication == "certificate":
+        return Certificates(runtime)
+    if config.authentication == "declared":
+        return DeclaredName()
+    assert config.tokens is not None, "required with tokens"
+    file = await TokenFile.open(config.tokens, runtime, TokenMetrics(metrics.registry))
+    supervision.forever("tokens", file.run)
+    return Tokens(file, runtime)
+
+
+def _check_scopes(held: Collection[Scope], wanted: Collection[Scope]) -> None:
+    if not any(scope in held for scope in wanted):
+        raise ForbiddenError(f"this needs the scope {' or '.join(wanted)}, which this caller does not have")
+
+
+def _decoded(value: str) -> str:
+    try:
+        return client_id_from_metadata(value)
+    except MalformedMessageError as error:
+        raise UnauthenticatedError(str(error)) from error
+
+
+def _check_name(name: str, proof: str, metadata: Mapping[str, str]) -> None:
+    """Refuses who declares another name beside its own: it would be counted as somebody that it does not mean."""
+    if CLIENT_ID in metadata and _decoded(metadata[CLIENT_ID]) != name:
+        raise ForbiddenError(
+            f"this {proof} is of {name!r}, and the caller declares another name: take that as client id"
+        )
+
+
+def _bearer(metadata: Mapping[str, str]) -> str:
+    """What stands behind the scheme, whose letters may be of any case; empty for another scheme."""
+    value = metadata.get(AUTHORIZATION, "")
+    scheme, token = value[: len(BEARER)], value[len(BEARER) :]
+    return token.strip(" ") if scheme.lower() == BEARER.lower() else ""
+
+
+class _Holder(NamedTuple):
+    name: str
+    scopes: frozenset[Scope]
+    expires_ms: int
+
+
+@lru_cache(_CERTIFICATES_KEPT)
+def _holder_of(pem: bytes) -> _Holder | None:
+    """Whose a verified certificate is; None where it names no client."""
+    try:
+        certificate = x509.load_pem_x509_certificate(pem)
+        names = [each.value for each in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+        marks = [each.value for each in certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)]
+    except ValueError:
+        return None
+    if len(names) != 1 or not isinstance(names[0], str) or flaw_of(names[0]):
+        return None
+    # A scope that is written wrong must not become the one that is given to those who name none.
+    wanted = {str(mark) for mark in marks if str(mark).startswith(_SCOPE_PREFIX)}
+    scopes = {scope for scope in Scope if _SCOPE_PREFIX + scope in wanted} if wanted else {Scope.SUBMIT}
+    return _Holder(names[0], frozenset(scopes), round(certificate.not_valid_after_utc.timestamp() * 1000))

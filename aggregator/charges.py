@@ -6,7 +6,7 @@ from typing import Final
 
 from aggregator.errors import AggregatorError, StoreUnavailableError, WindowOrderError
 from aggregator.ports import Runtime, Store
-from aggregator.refusals import RefusedError
+from aggregator.refusals import NO_BUDGET, RefusedError
 from aggregator.retries import within
 from hushsum.errors import BudgetError
 from hushsum.plan import Plan
@@ -87,8 +87,8 @@ class Charges:
     async def _answer(self, window: int) -> _Told:
         try:
             await within(ASK_S, self._store.charge_collection(self._plan, window), runtime=self._runtime)
-        except BudgetError as error:
-            return RefusedError(Refusal.of(ServiceReason.BUDGET, str(error)))
+        except BudgetError:
+            return RefusedError(Refusal.of(ServiceReason.BUDGET, NO_BUDGET))
         except WindowOrderError:
             return False
         except TimeoutError:

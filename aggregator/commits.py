@@ -17,9 +17,10 @@ from typing import Final, NamedTuple
 from aggregator.journal import Spell, journal
 from aggregator.metrics import Metrics
 from aggregator.openings import Openings
-from aggregator.ports import Appended, Log, Runtime
+from aggregator.ports import Appended, Log, Runtime, Tracer
 from aggregator.refusals import never_open
 from aggregator.retries import TRANSIENT
+from aggregator.tracing import NO_TRACES
 from aggregator.windows import WindowState
 from hushsum.entropy import Entropy
 from hushsum_proto.answers import Refusal, ServiceReason
@@ -79,6 +80,7 @@ class Commits:
         limits: Beyond them, what is offered is refused as overload.
         metrics: Counts groups, their sizes and their failures.
         shuffle: Draws the order of each group's entries; None: they stand as they came.
+        tracer: Is told of each group.
     """
 
     def __init__(
@@ -90,9 +92,10 @@ class Commits:
         metrics: Metrics,
         *,
         shuffle: Entropy | None = None,
+        tracer: Tracer = NO_TRACES,
     ) -> None:
         self._log = log
-        self._shuffle = shuffle
+        self._shuffle, self._tracer = shuffle, tracer
         self._openings = openings
         self._runtime = runtime
         self._limits = limits
@@ -183,7 +186,8 @@ class Commits:
 
     async def _commit(self, group: Sequence[_Pending]) -> None:
         try:
-            told = await self._outcomes([pending.entry for pending in group])
+            with self._tracer.span("commit", entries=len(group)):
+                told = await self._outcomes([pending.entry for pending in group])
         finally:
             self._entries -= len(group)
             self._bytes -= sum(len(pending.entry.data) for pending in group)

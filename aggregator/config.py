@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal, Self
 import pydantic
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, SecretStr
 
-from aggregator.addresses import host_and_port, is_loopback
+from aggregator.addresses import host_and_port
 from aggregator.config_rules import check_together
 from aggregator.errors import ConfigError
 from hushsum.hush_format import COUNTERS_MAX
@@ -58,12 +58,13 @@ class Config(pydantic.BaseModel):
         log: ``sqlite``, a file, or ``kafka``.
         store: ``sqlite``, a file, or ``postgresql``.
         listen: Where gRPC listens; port 0 takes any free one.
-        metrics_listen: Where ``/metrics`` answers over HTTP; empty turns it off. They hold exact counts: off loopback it
-            takes TLS and asks for a client certificate,
+        metrics_listen: Where ``/metrics`` answers over HTTP; empty turns it off. They hold exact counts: off loopback
+            it speaks TLS with ``tls_cert``, and asks for a certificate
         metrics_client_ca: of this authority.
         health_listen: Where ``/livez`` and ``/readyz`` answer over plain HTTP, and say nothing else; empty: nowhere.
         traces: Whether spans go to the collector that the environment names (``OTEL_EXPORTER_OTLP_ENDPOINT``).
-        insecure: Plaintext off loopback is refused without it, be it gRPC, Kafka or PostgreSQL.
+        insecure: Plaintext off loopback is refused without it, be it gRPC, Kafka or PostgreSQL. With it a shuffler
+            speaks plaintext to its upstream, unless ``upstream_ca`` is set.
         tls_cert: The certificate that gRPC shows, with its chain (PEM); without it gRPC speaks plaintext. Certificate
             and key are read again when they change.
         tls_key: Its private key (PEM, mode 600).
@@ -122,8 +123,8 @@ class Config(pydantic.BaseModel):
         shufflers: A TOML file with the keys of the shufflers whose batches a plan with ``shuffle_min`` takes.
         shuffler_key: The shuffler's private key, in its role.
         upstream: Where the shuffler's batches go: a gateway, ``host:port``,
-        upstream_ca: whose certificate is of this authority; by default of one that the system trusts,
-        upstream_token: and to whom the shuffler shows the token in this file.
+        upstream_ca: whose certificate is of this authority; by default of a public one that gRPC knows,
+        upstream_token: and to whom the shuffler shows the token in this file, which is of the name of its key.
         direct_producers: Services whose key is in the directory may write into the topic themselves.
     """
 
@@ -249,7 +250,7 @@ class Config(pydantic.BaseModel):
         if file is not None:
             try:
                 settings = tomllib.loads(file.read_text(encoding="utf-8"))
-            except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            except (OSError, ValueError, RecursionError) as error:
                 raise ConfigError(f"{file}: expected a TOML file that can be read, got: {error}") from error
         settings |= {key: value for key, value in overrides.items() if value is not None}
         dsn = (os.environ if environment is None else environment).get(DSN_VARIABLE)

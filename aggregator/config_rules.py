@@ -10,7 +10,7 @@ _Settings = Mapping[str, object]
 # What means nothing without it, so that a setting that is not used is no surprise later.
 _OF_KAFKA: Final = ("kafka_", "directory", "gateway_key", "releaser_key", "direct_producers")
 _OF_POSTGRESQL: Final = ("postgres_",)
-_OF_SHUFFLERS: Final = ("upstream", "shuffler_key")
+_OF_SHUFFLERS: Final = ("upstream", "upstream_ca", "upstream_token", "shuffler_key")
 # What a shuffler, which has neither log nor store, does not use.
 _NOT_OF_SHUFFLERS: Final = (
     *("partitions", "manual", "retain_verdicts", "client_directory"),
@@ -39,7 +39,8 @@ def check_together(settings: _Settings, given: _Settings) -> None:
 
 
 def _refusals(settings: _Settings, given: _Settings) -> Iterator[str]:
-    yield from _plaintext(settings, "listen")
+    yield from _listening(settings)
+    yield from _proofs(settings)
     yield from _metrics(settings)
     if settings["role"] == "shuffler":
         yield from _shuffler(settings, given)
@@ -60,14 +61,37 @@ def _refusals(settings: _Settings, given: _Settings) -> Iterator[str]:
     yield from _unsigned(settings)
 
 
-def _plaintext(settings: _Settings, key: str) -> Iterator[str]:
-    address = str(settings[key])
-    if not settings["insecure"] and not is_loopback(host_and_port(address)[0]):
-        yield f"{key}: plaintext off loopback is refused: got {address}; take 127.0.0.1, or set insecure"
+def _listening(settings: _Settings) -> Iterator[str]:
+    for key, needed in (
+        ("tls_cert", "tls_key"),
+        ("tls_key", "tls_cert"),
+        ("tls_client_ca", "tls_cert"),
+        ("metrics_client_ca", "tls_cert"),
+    ):
+        if settings[key] is not None and settings[needed] is None:
+            yield f"{key}: needs {needed}: TLS is spoken with tls_cert and tls_key, both"
+    address = str(settings["listen"])
+    if settings["tls_cert"] is None and not settings["insecure"] and not is_loopback(host_and_port(address)[0]):
+        yield (
+            f"listen: plaintext off loopback is refused: got {address}; take 127.0.0.1, set tls_cert and tls_key, or "
+            "set insecure"
+        )
+
+
+def _proofs(settings: _Settings) -> Iterator[str]:
+    authentication = settings["authentication"]
+    if authentication == "token" and settings["tokens"] is None:
+        yield "tokens: required with authentication = token: the file that `hushsum admin tokens` writes"
+    if authentication != "token" and settings["tokens"] is not None:
+        yield f"tokens: means something with authentication = token alone; got authentication = {authentication}"
+    if authentication == "certificate" and settings["tls_client_ca"] is None:
+        yield "tls_client_ca: required with authentication = certificate: the authority of the clients' certificates"
 
 
 def _metrics(settings: _Settings) -> Iterator[str]:
     address = str(settings["metrics_listen"])
+    if settings["metrics_client_ca"] is not None and not address:
+        yield "metrics_client_ca: means something with metrics_listen alone"
     if address and settings["metrics_client_ca"] is None and not is_loopback(host_and_port(address)[0]):
         yield (
             f"metrics_listen: metrics hold exact counts, which no analyst may see: got {address}; take 127.0.0.1, or "
@@ -80,7 +104,6 @@ def _shuffler(settings: _Settings, given: _Settings) -> Iterator[str]:
         if settings[key] is None:
             yield f"{key}: required with role = shuffler"
             return
-    yield from _plaintext(settings, "upstream")
     for key in ("log", "store"):
         if settings[key] != "sqlite":
             yield f"{key}: means nothing with role = shuffler"

@@ -71,11 +71,12 @@ class DataFolder:
         """Where this process listens, while it is ready."""
         return self.path / "listening.json"
 
-    def announce(self, *, grpc: str, metrics: str) -> None:
+    def announce(self, *, grpc: str, metrics: str, health: str) -> None:
         """Says, in one step, where this process listens: whoever sees the file can connect."""
         written = self.path / "listening.json.new"
         make_private_file(written)
-        written.write_text(json.dumps({"grpc": grpc, "metrics": metrics, "pid": os.getpid()}) + "\n", encoding="utf-8")
+        said = {"grpc": grpc, "metrics": metrics, "health": health, "pid": os.getpid()}
+        written.write_text(json.dumps(said) + "\n", encoding="utf-8")
         written.replace(self.listening)
 
     def forget_listening(self) -> None:

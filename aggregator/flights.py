@@ -1,11 +1,12 @@
 """The deltas that a gateway has on their way, by id: so that a resend shares the answer, and is appended once."""
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import NamedTuple
 
 from aggregator.errors import AggregatorError
+from aggregator.fold.sums import NOBODY
 from aggregator.fold_view import FoldView
 from aggregator.refusals import RefusedError, used_before
 from hushsum.delta import DeltaId
@@ -88,10 +89,15 @@ class Flights:
     def __init__(self, folds: FoldView, partitions: int) -> None:
         self._folds = folds
         self._flights: dict[Key, Flight] = {}
+        self._numbers: Counter[str] = Counter()  # by client; what is nobody's is not counted
         self._unpassed: list[deque[_Unpassed]] = [deque() for _ in range(partitions)]
 
     def __len__(self) -> int:
         return len(self._flights)
+
+    def of(self, client_id: str) -> int:
+        """How many are this client's; of what is nobody's, 0."""
+        return self._numbers.get(client_id, 0)
 
     def find(self, sent: Sent) -> Flight | None:
         """The same delta on its way.
@@ -108,11 +114,13 @@ class Flights:
     def take_off(self, flight: Flight) -> None:
         """A new one."""
         self._flights[flight.key] = flight
+        if flight.key.client_id != NOBODY:
+            self._numbers[flight.key.client_id] += 1
 
     def answered(self, flight: Flight, answer: Answer, *, appended: bool = True) -> None:
         """Gives the answer; with it the flight is over, but where the fold is here and what was appended is to pass."""
         if not (flight.here and appended):
-            del self._flights[flight.key]
+            self._land(flight.key)
         flight.land(answer)
 
     def appended(self, flight: Flight, position: int) -> bool:
@@ -137,4 +145,10 @@ class Flights:
             except AggregatorError:
                 last = max(each.position for each in unpassed)  # it passes nothing more: nothing is gained by waiting
             while unpassed and unpassed[0].position <= last:
-                self._flights.pop(unpassed.popleft().key, None)
+                self._land(unpassed.popleft().key)
+
+    def _land(self, key: Key) -> None:
+        if self._flights.pop(key, None) is not None and key.client_id != NOBODY:
+            self._numbers[key.client_id] -= 1
+            if not self._numbers[key.client_id]:
+                del self._numbers[key.client_id]

@@ -10,7 +10,7 @@ from collections.abc import Awaitable
 from typing import Final, TypeVar
 
 from aggregator.errors import AggregatorError, FencedError
-from aggregator.ports import Folds, Log, Observer, Runtime, Store
+from aggregator.releaser_ports import ReleaserPorts
 from hushsum.plan import Plan
 
 T = TypeVar("T")
@@ -26,13 +26,11 @@ class Forgetting:
         pending: Why something is not forgotten yet; empty where all is.
     """
 
-    def __init__(
-        self, plan: Plan, *, fence: int, log: Log, store: Store, folds: Folds, runtime: Runtime, observer: Observer
-    ) -> None:
+    def __init__(self, plan: Plan, ports: ReleaserPorts, *, fence: int) -> None:
         self.pending = ""
-        self._fence = fence
-        self._plan, self._log, self._store, self._folds = plan, log, store, folds
-        self._runtime, self._observer = runtime, observer
+        self._plan, self._fence = plan, fence
+        self._log, self._store, self._folds = ports.log, ports.store, ports.folds
+        self._runtime, self._observer, self._tracer = ports.runtime, ports.observer, ports.tracer
         self._through: int | None = None  # the last window to forget
         self._forgotten: int | None = None  # the last one of which nothing is left
         # Kept for a window's repeated tries, so that they ask for the same; None: to be looked up.
@@ -61,7 +59,9 @@ class Forgetting:
             return
         window = self._through
         try:
-            problems = await self._forget(window)
+            with self._tracer.span("forget", window=window) as span:
+                problems = await self._forget(window)
+                span.note(problems=len(problems))
         except asyncio.CancelledError:
             self._tell(f"window {window}: the call that forgot it was given up")
             raise

@@ -4,13 +4,14 @@ from dataclasses import dataclass
 from typing import Final
 
 from aggregator.charges import Charges
+from aggregator.client_limits import SendLimits, send_limits_of
 from aggregator.commits import CommitLimits, Commits
 from aggregator.config import Config
 from aggregator.fold_view import Folds
 from aggregator.gateway import Gateway
 from aggregator.metrics import Metrics
 from aggregator.openings import Openings
-from aggregator.ports import Log, Runtime, Store
+from aggregator.ports import Log, Runtime, Store, Tracer
 from aggregator.rate_limits import RateLimits
 from aggregator.reception import Reception
 from aggregator.secure.client_directory import ClientDirectory
@@ -23,6 +24,7 @@ from aggregator.server.collection import Collection
 from aggregator.server.large import LargeDeltas
 from aggregator.shufflers import shufflers_of
 from aggregator.submissions import submissions_of
+from aggregator.tracing import NO_TRACES, of_commits
 from hushsum.entropy import OsEntropy
 from hushsum.plan import Plan
 from hushsum.privacy.guarantee import CENTRAL
@@ -40,6 +42,7 @@ class FrontParts:
     folds: Folds
     runtime: Runtime
     metrics: Metrics
+    tracer: Tracer = NO_TRACES
 
 
 @dataclass(frozen=True)
@@ -50,12 +53,14 @@ class Front:
         gateway: Takes deltas.
         reception: Opens sessions.
         collection: Serves both.
+        sends: How much one client may send.
         sums: Takes parts in secure sums; None where the plan is of another mode.
     """
 
     gateway: Gateway
     reception: Reception
     collection: Collection
+    sends: SendLimits
     sums: SecureSums | None
 
 
@@ -68,11 +73,8 @@ def front_of(plan: Plan, config: Config, clients: ClientDirectory, parts: FrontP
         clients: The directory of clients that the plan names.
         parts: The rest of the process.
     """
-    shufflers = shufflers_of(config.shufflers, plan)
-    shuffle = None if plan.privacy.reports is None else OsEntropy()
-    limits = _commit_limits(plan, config)
-    commits = Commits(parts.log, parts.openings, parts.runtime, limits, parts.metrics, shuffle=shuffle)
-    commits.start()
+    sends = send_limits_of(config, plan, parts.runtime)
+    commits = _commits_of(plan, config, parts)
     charges = Charges(plan, parts.store, parts.runtime)
     gateway = Gateway(
         plan,
@@ -85,8 +87,9 @@ def front_of(plan: Plan, config: Config, clients: ClientDirectory, parts: FrontP
         submissions=submissions_of(
             plan,
             limits=RateLimits(config.client_rate, config.client_burst),
-            shufflers=shufflers,
+            shufflers=shufflers_of(config.shufflers, plan),
             runtime=parts.runtime,
+            sends=sends,
         ),
         charges=None if plan.privacy.local is None else charges,
     )
@@ -104,6 +107,7 @@ def front_of(plan: Plan, config: Config, clients: ClientDirectory, parts: FrontP
         delta_bytes_max=plan.upload_bytes_max,
         held_bytes_max=config.pending_bytes_max,
         metrics=parts.metrics,
+        sends=sends,
     )
     collection = Collection(
         gateway,
@@ -114,8 +118,16 @@ def front_of(plan: Plan, config: Config, clients: ClientDirectory, parts: FrontP
         sessions_max=config.sessions_max,
     )
     if plan.privacy.cohort is None:
-        return Front(gateway, reception, collection, None)
-    return Front(gateway, reception, collection, _sums_of(plan, config, clients, commits, charges, parts))
+        return Front(gateway, reception, collection, sends, None)
+    return Front(gateway, reception, collection, sends, _sums_of(plan, config, clients, commits, charges, parts))
+
+
+def _commits_of(plan: Plan, config: Config, parts: FrontParts) -> Commits:
+    shuffle = None if plan.privacy.reports is None else OsEntropy()
+    limits, tracer = _commit_limits(plan, config), of_commits(parts.tracer, plan)
+    commits = Commits(parts.log, parts.openings, parts.runtime, limits, parts.metrics, shuffle=shuffle, tracer=tracer)
+    commits.start()
+    return commits
 
 
 def _sums_of(
@@ -132,6 +144,7 @@ def _sums_of(
         settings=settings,
         directory=clients.directory,
     )
+    running.tracer = parts.tracer
     return SecureSums(plan, SumsPorts(parts.openings, charges, parts.runtime), running, clients.directory)
 
 

@@ -15,7 +15,9 @@ from typing import NamedTuple
 
 from aggregator import refusals
 from aggregator.charges import Charges
+from aggregator.client_limits import share_of
 from aggregator.commits import Commits, Committed
+from aggregator.first_looks import FirstLooks
 from aggregator.flights import Flight, Flights, Key, Sent
 from aggregator.fold.verdicts import RememberedKind
 from aggregator.fold_view import FoldView
@@ -25,7 +27,8 @@ from aggregator.metrics import Metrics
 from aggregator.openings import Openings
 from aggregator.paying import Paying
 from aggregator.ports import Appended, Runtime
-from aggregator.refusals import FAILED, NOT_YET, RefusedError, of_fold, overloaded, refused, unavailable, wrong_plan
+from aggregator.refusals import FAILED, NOT_YET, RefusedError, overloaded, refused, share_taken, unavailable
+from aggregator.senders import Sender
 from aggregator.settling import OVER, STATUSES, Settling
 from aggregator.submissions import ClientDeltas, Submissions
 from aggregator.windows import WindowState
@@ -56,7 +59,7 @@ class Gateway:
         folds: What is known of ids, and what is said of windows that are not open, here or elsewhere.
         runtime: Tasks and the clock.
         metrics: Counts every answer.
-        pending_entries_max: Deltas of all sessions that may be unanswered, or not passed by a fold of this process.
+        pending_entries_max: Deltas that may be unanswered, or not passed by a fold here; of one client a quarter.
         submissions: What the plan's mode makes of what is sent; by default each is its client's.
         charges: Lets the ledger pay for a window before anything of it is appended; None where an outcome is charged.
     """
@@ -74,16 +77,16 @@ class Gateway:
         submissions: Submissions | None = None,
         charges: Charges | None = None,
     ) -> None:
-        self._plan = plan
         self._inspection = Inspection(plan)
         self._submissions = ClientDeltas(plan) if submissions is None else submissions
+        self._looks = FirstLooks(plan, self._inspection, openings, folds, self._submissions)
         self._arrived: list[_Arrived] = []
         self._openings = openings
         self._commits = commits
-        self._folds = folds
         self._runtime = runtime
         self._metrics = metrics
         self._pending_entries_max = pending_entries_max
+        self._share_max = share_of(pending_entries_max)
         self._flights = Flights(folds, commits.partitions)
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
@@ -118,7 +121,8 @@ class Gateway:
             shared: await it under a shield.
         """
         arrived = _Arrived(client_id, plan_id, data, self._metrics.answered, shuffled)
-        found = self._begin(arrived, self._inspection.see([data])[0])
+        sender = self._sender(arrived)
+        found = self._begin(arrived, sender, self._inspection.see([data])[0]) if isinstance(sender, Sender) else sender
         answer = found if isinstance(found, Answer) else found.answer
         if answer is not None:
             self._metrics.answered(answer)
@@ -176,13 +180,11 @@ class Gateway:
     def _look(self) -> None:
         """Begins with all that came."""
         arrived, self._arrived = self._arrived, []
-        seen = self._inspection.see([each.data for each in arrived])
-        for each, one in zip(arrived, seen, strict=True):
-            try:
-                found = self._begin(each, one)
-            except Exception as error:  # noqa: BLE001  the others that came with it still get their answers
-                _journal.error("a delta could not be looked at", exc_info=error)
-                found = unavailable(id_in(each.data), FAILED)
+        senders = [self._sender(each) for each in arrived]
+        let_in = [each.data for each, sender in zip(arrived, senders, strict=True) if isinstance(sender, Sender)]
+        seen = iter(self._inspection.see(let_in))
+        for each, sender in zip(arrived, senders, strict=True):
+            found = self._begin(each, sender, next(seen)) if isinstance(sender, Sender) else sender
             tell = partial(self._tell, each.tell)
             tell(found) if isinstance(found, Answer) else found.tell(tell)
 
@@ -190,30 +192,49 @@ class Gateway:
         self._metrics.answered(answer)
         tell(answer)
 
-    def _begin(self, arrived: _Arrived, seen: Seen | None) -> Answer | Flight:
-        data = arrived.data
+    def _sender(self, arrived: _Arrived) -> Sender | Answer:
+        """Who sent it, before its bytes are looked at; or why nobody may now."""
         try:
             self.check_running()
             # From here on nobody knows who sent it, where the plan's reports are anonymous.
-            sender = self._submissions.sender(arrived.client_id, arrived.plan_id, data, arrived.shuffled)
-            seen = self._checked(arrived.plan_id, data, seen)
-            partition = self._submissions.partition(sender.name, seen.id, self._commits.partitions)
-            sent = Sent(Key(sender.name, seen.id), partition, seen.window, digest(data), data)
-            flight = self._flights.find(sent)
-            if flight is not None:
-                sender.is_resend()
-                return flight
-            records = self._inspection.records(data) if seen.records is None else seen.records
-            self._submissions.check_records(records)
-            glance = self._glance(sent, seen, records)
-        except DeltaError as error:
-            return refused(id_in(data), Refusal.of(error.reason, error.detail))
+            return self._submissions.sender(arrived.client_id, arrived.plan_id, arrived.data, arrived.shuffled)
         except RefusedError as error:
-            return refused(id_in(data), error.refusal)
-        found = self._taken(sent, glance)
-        if sender.give_back is not None:
-            sender.answered(found) if isinstance(found, Answer) else found.tell(sender.answered)
+            return refused(id_in(arrived.data), error.refusal)
+        except Exception as error:  # noqa: BLE001  the others that came with it still get their answers
+            return self._failed(arrived, error)
+
+    def _begin(self, arrived: _Arrived, sender: Sender, seen: Seen | None) -> Answer | Flight:
+        try:
+            found = self._found(arrived, sender, seen)
+        except DeltaError as error:
+            found = refused(id_in(arrived.data), Refusal.of(error.reason, error.detail))
+        except RefusedError as error:
+            found = refused(id_in(arrived.data), error.refusal)
+        except Exception as error:  # noqa: BLE001  the others that came with it still get their answers
+            found = self._failed(arrived, error)
+        sender.answered(found) if isinstance(found, Answer) else found.tell(sender.answered)
         return found
+
+    def _failed(self, arrived: _Arrived, error: Exception) -> Answer:
+        _journal.error("a delta could not be looked at", exc_info=error)
+        return unavailable(id_in(arrived.data), FAILED)
+
+    def _found(self, arrived: _Arrived, sender: Sender, seen: Seen | None) -> Answer | Flight:
+        """The answer, or the delta on its way.
+
+        Raises:
+            DeltaError: What is wrong with its bytes.
+            RefusedError: What else refuses it.
+        """
+        data = arrived.data
+        seen = self._looks.checked(arrived.plan_id, data, seen)
+        partition = self._submissions.partition(sender.name, seen.id, self._commits.partitions)
+        sent = Sent(Key(sender.name, seen.id), partition, seen.window, digest(data), data)
+        flight = self._flights.find(sent)
+        if flight is not None:
+            sender.costs_nothing()
+            return flight
+        return self._taken(sent, self._looks.glance(sent, seen))
 
     def _taken(self, sent: Sent, glance: RememberedKind | None) -> Answer | Flight:
         if glance is RememberedKind.OUT_OF_REACH:
@@ -225,28 +246,10 @@ class Gateway:
         if self.waiting >= self._pending_entries_max:
             detail = f"at most {self._pending_entries_max} deltas may wait for the log or the fold"
             return refused(sent.key.id, overloaded(detail).refusal)
+        if self._flights.of(sent.key.client_id) >= self._share_max:
+            return refused(sent.key.id, share_taken(f"{self._share_max} deltas of one client may wait"))
         flight = Flight(sent, here=glance is not None)
         return self._ask(flight) if is_over else self._send(sent, flight)
-
-    def _checked(self, plan_id: bytes, data: bytes, seen: Seen | None) -> Seen:
-        """What is seen of a delta of this plan, no larger than one can be, whose window takes deltas or did."""
-        if seen is None:
-            seen = self._inspection.first_look(plan_id, data)
-        elif plan_id != self._plan.id:
-            raise RefusedError(wrong_plan(plan_id, self._plan))
-        self._openings.check(seen.window)
-        return seen
-
-    def _glance(self, sent: Sent, seen: Seen, records: int) -> RememberedKind | None:
-        """What a fold that is here knows of it; refuses what that would refuse itself, but later."""
-        glance = self._folds.glance(sent.partition, sent.key.client_id, sent.key.id, sent.digest, sent.window)
-        if glance is None:
-            return None
-        if glance.kind is RememberedKind.REFUSED:
-            assert glance.reason is not None
-            raise RefusedError(of_fold(glance.reason, sent.key.id, self._plan))
-        self._submissions.check(glance, seen, records)
-        return glance.kind
 
     def _send(self, sent: Sent, flight: Flight) -> Answer | Flight:
         entry = self._submissions.entry(sent, self._runtime.now_ms())

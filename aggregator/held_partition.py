@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from aggregator.errors import FencedError, LogGapError, PartitionStoppedError
+from aggregator.journal import told
 from aggregator.ports import Observer, Runtime
 from aggregator.retries import TRANSIENT, Backoff, within
 from aggregator.worker import Worker, WorkerSettings
@@ -130,9 +131,9 @@ class HeldPartition:
                 self._now(None)
 
     def _fail(self, cause: Exception) -> None:
-        self._end(str(cause), cause)
+        self._end(told(cause), cause)
         assert self.error is not None
-        self._observer.partition_stopped(self.partition, str(cause))
+        self._observer.partition_stopped(self.partition, told(cause))
         self._failed(self.error)
 
     def _end(self, why: str, cause: Exception | None = None) -> None:

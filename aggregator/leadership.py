@@ -12,7 +12,8 @@ from typing import Final, TypeVar
 from aggregator.errors import AggregatorError, FencedError, FoldsBehindError, PartitionStoppedError
 from aggregator.journal import journal
 from aggregator.refusals import RETRY_AFTER_MS, RefusedError
-from aggregator.releaser import Releaser, ReleaserPorts
+from aggregator.releaser import Releaser
+from aggregator.releaser_ports import ReleaserPorts
 from aggregator.retries import TRANSIENT, Backoff, within
 from hushsum.plan import Plan
 from hushsum_proto.answers import Refusal, ServiceReason

@@ -1,4 +1,4 @@
-"""What a service counts of itself, in a registry of its own, and the HTTP page that shows it on loopback.
+"""What a service counts of itself, in a registry of its own.
 
 These are exact counts of what came: they are the operator's, never an analyst's (PRIVACY: who sees what).
 """
@@ -7,16 +7,17 @@ from collections import Counter as Counts
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, PlatformCollector, ProcessCollector
 
-from aggregator.addresses import host_and_port
-from aggregator.errors import ConfigError
 from aggregator.fold.verdicts import Verdict, Verdicts
 from aggregator.ports import StoredOutcome
+from hushsum import __version__
 from hushsum.errors import Reason
+from hushsum.plan import Plan
 from hushsum_proto.answers import Answer, AnyReason, ServiceReason, Status
 
 _GROUP_SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+_PLAN_LABELS: Final = ("plan", "name", "mode", "role")
 _SECONDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 
@@ -72,6 +73,8 @@ class Metrics:
         self._forgetting_pending = Gauge(
             "hushsum_forgetting_pending", "1 while something of a released window is not erased yet", **make
         )
+        self._plan_info = Gauge("hushsum_plan_info", "1; the plan, and this process's role", _PLAN_LABELS, **make)
+        _show_process(self.registry)
         # Every reason is there from the start: an alert needs the 0 before the first one.
         self._by_reason: dict[AnyReason | None, Counter] = {
             reason: self._refusals.labels(reason.value) for reason in (*Reason, *ServiceReason)
@@ -168,6 +171,10 @@ class Metrics:
             if partition in stored:
                 self._stored_lag.labels(partition).set(self.between(stored[partition], end))
 
+    def plan(self, plan: Plan, role: str) -> None:
+        """What this process collects, and which part of that it does."""
+        self._plan_info.labels(plan.hex_id, plan.name, plan.privacy.mode, role).set(1)
+
     def released(self, release: StoredOutcome) -> None:
         """A release is published."""
         self._outcomes.labels(release.kind).inc()
@@ -195,30 +202,7 @@ class Metrics:
         return max(-((position - end) // self._step), 0)
 
 
-class MetricsPage:
-    """``/metrics`` over HTTP, from a thread of its own.
-
-    Args:
-        metrics: What it shows.
-        listen: ``host:port``; port 0 takes any free one.
-
-    Attributes:
-        address: The same with the port that was taken.
-
-    Raises:
-        ConfigError: The address cannot be used.
-    """
-
-    def __init__(self, metrics: Metrics, listen: str) -> None:
-        host, port = host_and_port(listen)
-        try:
-            self._server, self._thread = start_http_server(port, host, metrics.registry)
-        except OSError as error:
-            raise ConfigError(f"metrics_listen: {listen} cannot be used: {error.strerror}") from error
-        self.address = f"{listen.rpartition(':')[0]}:{self._server.server_port}"
-
-    def close(self) -> None:
-        """Ends the thread and frees the port."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+def _show_process(registry: CollectorRegistry) -> None:
+    Gauge("hushsum_build_info", "1; the version that runs", ["version"], registry=registry).labels(__version__).set(1)
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)

@@ -1,8 +1,6 @@
 """Which plan a service collects: a made one from its bytes, or one that is made once, into the store."""
 
-import tomllib
 from collections.abc import Iterator, Mapping
-from decimal import Decimal
 from math import prod
 from pathlib import Path
 
@@ -11,6 +9,7 @@ from aggregator.ports import Store
 from hushsum.errors import PlanError
 from hushsum.plan import Plan
 from hushsum.signed_plan import SignedPlan, signature_file
+from hushsum.toml_text import tables_of
 
 
 async def plan_of(path: Path, store: Store) -> Plan:
@@ -87,8 +86,8 @@ def _read(path: Path) -> bytes:
 
 def _declared(path: Path, data: bytes) -> dict[str, object]:
     try:
-        return tomllib.loads(data.decode("utf-8"), parse_float=Decimal)
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        return tables_of(data.decode("utf-8"))
+    except ValueError as error:
         raise PlanError("plan", str(path), f"TOML, or the canonical bytes of a made plan ({error})") from error
 
 

@@ -10,6 +10,7 @@ import enum
 import time
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
@@ -47,11 +48,13 @@ __all__ = [
     "Runtime",
     "Scope",
     "SealedWindow",
+    "Span",
     "Store",
     "StoredOutcome",
     "StreamMemory",
     "Stretch",
     "SystemRuntime",
+    "Tracer",
 ]
 
 T = TypeVar("T")
@@ -210,6 +213,27 @@ class Observer(Protocol):
 
     def forgetting_pending(self, why: str) -> None:
         """Something of a window that has its outcome is not erased yet, and why; empty: all of it is."""
+
+
+class Span(Protocol):
+    """Something of the service that takes time, while it goes on."""
+
+    def note(self, **attributes: str | float) -> None:
+        """What is known of it by now."""
+
+    def event(self, name: str, **attributes: str | float) -> None:
+        """Something has happened in it."""
+
+
+class Tracer(Protocol):
+    """Who is told how long the service's own steps take. Called from the event loop; it never blocks and never raises.
+
+    No name, attribute or event ever holds a client, a delta or an address; of plans whose entries are anonymous nothing
+    begins or ends because one of them came (:mod:`aggregator.tracing` says of what else nothing is told).
+    """
+
+    def span(self, name: str, **attributes: str | float) -> AbstractContextManager[Span]:
+        """Goes on as long as the block does, within the one that is open around it; an error ends it by its kind."""
 
 
 class Scope(enum.StrEnum):

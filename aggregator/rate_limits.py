@@ -1,8 +1,9 @@
-"""How much one client may send: a rate and a burst of each, with the clock as an argument.
+"""How much one client may send, or ask: a rate and a burst of each, with the clock as an argument.
 
-A client owes what it has sent, and pays it off at the rate. What comes while it owes no more than the burst is taken
-whole, so that no batch is too large to be ever taken; what comes while it owes more is refused, and costs nothing. In
-any time t a client thus gets at most burst + rate·t and one batch through.
+What is counted is the caller's: bytes of deltas, calls, reports. A client owes what it has sent, and pays it off at the
+rate. What comes while it owes no more than the burst is taken whole, so that nothing is too large to be ever taken;
+what comes while it owes more is refused, and costs nothing. In any time t a client thus gets at most burst + rate·t
+units and one thing more through.
 
 What the service then could not take for reasons of its own is given back.
 
@@ -10,8 +11,8 @@ What decides about a client is its own sends alone. A client that owes nothing i
 it. A debt is never forgotten before it is paid: where so many clients owe something that no more are remembered, those
 that come new are refused as overload, and nobody's debt is flushed out by others.
 
-A client is a declared name: a liar takes another one, and with it another burst, until tokens prove who may send. So a
-rate holds mistakes and single names; of all names together it bounds nothing.
+A client is a name: where names are only declared, a liar takes another one, and with it another burst. So a rate holds
+mistakes and single names; of all names together it bounds nothing.
 """
 
 import hashlib
@@ -30,8 +31,8 @@ class RateLimits:
     """What each client owes.
 
     Args:
-        rate: Reports a second that a client may send.
-        burst: Reports that it may be ahead of that.
+        rate: Units a second that a client may send.
+        burst: Units that it may be ahead of that.
         clients_max: Clients that are remembered because they owe something.
     """
 
@@ -45,12 +46,12 @@ class RateLimits:
     def __len__(self) -> int:
         return len(self._free_s)
 
-    def wait_ms(self, client_id: str, reports: int, now_s: float) -> int | None:
-        """Takes so many reports of a client, if it may send them now.
+    def wait_ms(self, client_id: str, units: int, now_s: float) -> int | None:
+        """Takes so many units of a client, if it may send them now.
 
         Args:
             client_id: Whose.
-            reports: 1 or more.
+            units: 1 or more.
             now_s: A monotonic clock.
 
         Returns:
@@ -60,25 +61,33 @@ class RateLimits:
         self._forget_paid(now_s)
         known_s = self._free_s.get(key)
         free_s = now_s if known_s is None else max(known_s, now_s)
-        if (over_s := free_s - now_s - self._burst_s) > 0:
-            return math.ceil(1000 * over_s) + 1  # one more, for what rounding took
+        if wait_ms := self._over_ms(free_s, now_s):
+            return wait_ms
         if known_s is None:
             if len(self._free_s) >= self._clients_max:
                 return None
             heapq.heappush(self._order, (free_s, key))
-        self._free_s[key] = free_s + reports / self._rate
+        self._free_s[key] = free_s + units / self._rate
         return 0
 
-    def give_back(self, client_id: str, reports: int) -> None:
+    def owed_ms(self, client_id: str, now_s: float) -> int:
+        """How long a client would have to wait now, in milliseconds; nothing is taken."""
+        return self._over_ms(self._free_s.get(_key(client_id), now_s), now_s)
+
+    def _over_ms(self, free_s: float, now_s: float) -> int:
+        over_s = free_s - now_s - self._burst_s
+        return math.ceil(1000 * over_s) + 1 if over_s > 0 else 0  # one more, for what rounding took
+
+    def give_back(self, client_id: str, units: int) -> None:
         """Undoes what :meth:`wait_ms` took, once: nothing was done with it, and that was not its client's doing.
 
         Args:
             client_id: Whose.
-            reports: As many as were taken.
+            units: As many as were taken.
         """
         key = _key(client_id)
         if key in self._free_s:  # else it is paid off and forgotten; time that has gone by is no credit
-            self._free_s[key] -= reports / self._rate
+            self._free_s[key] -= units / self._rate
 
     def _forget_paid(self, now_s: float) -> None:
         """Forgets who owes nothing any more, some at a time: as many as come new, and those that wait to be looked at.

@@ -1,8 +1,9 @@
 """A receipt: what is certified of one outcome, apart from the store, and its bytes."""
 
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from aggregator.errors import ReceiptsError
 from hushsum import canonical
@@ -60,23 +61,23 @@ class Receipt:
         try:
             fields = canonical.decode(line)
             assert isinstance(fields, dict)
-            checksum = int(str(fields.pop("checksum")), 16)
-            if zlib.crc32(canonical.encode(fields), before) != checksum:
+            written = fields.pop("checksum")
+            checksum = zlib.crc32(canonical.encode(fields), before)
+            if written != f"{checksum:08x}":
                 raise ValueError("the checksum does not match")
-        except (HushsumError, ValueError, KeyError, AssertionError) as error:
+            if (number := fields["format"]) in range(1, RECEIPTS_FORMAT + 1):
+                return cls._from_fields(fields), checksum
+        except (HushsumError, ValueError, KeyError, TypeError, AssertionError) as error:
             raise NotWholeError(f"not a receipt: {error}") from error
-        if fields["format"] not in range(1, RECEIPTS_FORMAT + 1):
-            raise ReceiptsError(
-                f"format {fields['format']}; this version reads up to {RECEIPTS_FORMAT}: update the service"
-            )
-        receipt = cls(
-            bytes.fromhex(fields["plan_id"]),
-            fields["kind"],
-            fields["window"],
-            bytes.fromhex(fields["sha256"]),
-            Spend.from_fields(fields["spend"]),
-        )
-        return receipt, checksum
+        raise ReceiptsError(f"format {number}; this version reads up to {RECEIPTS_FORMAT}: update the service")
+
+    @classmethod
+    def _from_fields(cls, fields: Mapping[str, Any]) -> Self:
+        kind, window = fields["kind"], fields["window"]
+        if not isinstance(kind, str) or type(window) is not int:
+            raise ValueError("a kind that is no text, or a window that is no number")
+        plan_id, sha256 = (bytes.fromhex(fields[key]) for key in ("plan_id", "sha256"))
+        return cls(plan_id, kind, window, sha256, Spend.from_fields(fields["spend"]))
 
 
 def contradiction(where: str, window: int) -> ReceiptsError:

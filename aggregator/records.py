@@ -64,6 +64,24 @@ class ClaimedFold(NamedTuple):
     state: FoldState
 
 
+class RegisteredPlan(NamedTuple):
+    """What a store knows of a plan, without its parameters.
+
+    Attributes:
+        partitions: P of its log.
+        first_window: Its first in this store.
+        signed_by: The id of the key of the signature that is kept; empty where none is.
+    """
+
+    plan_id: bytes
+    name: str
+    mode: str
+    population: str
+    partitions: int
+    first_window: int
+    signed_by: str
+
+
 class StreamMemory(NamedTuple):
     """What is stored of one stream: its packed state (None: nothing), and how far its partition's fold had come."""
 

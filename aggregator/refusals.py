@@ -13,6 +13,7 @@ from hushsum_proto.messages import PROTOCOL_VERSIONS
 RETRY_AFTER_MS: Final = 200
 FAILED: Final = "the service failed; its journal says why"
 NOT_YET: Final = "what became of it is not known yet"
+NO_BUDGET: Final = "the ledger cannot pay for this window"  # how much is left tells of what others have sent
 NOT_CHARGED: Final = "the ledger cannot be asked now, and pays for a window before anything of it is taken"
 
 
@@ -75,17 +76,23 @@ def overloaded(detail: str) -> RefusedError:
     return RefusedError(Refusal.of(ServiceReason.OVERLOADED, detail, RETRY_AFTER_MS))
 
 
-def rate_limited(wait_ms: int | None) -> Refusal:
+def rate_limited(wait_ms: int | None, what: str = "reports") -> Refusal:
     """A client that has sent more than it may.
 
     Args:
         wait_ms: As :meth:`aggregator.rate_limits.RateLimits.wait_ms` says it, above 0.
+        what: Of which it has sent too much.
     """
     if wait_ms is None:
         detail = "so many clients are ahead of their rates that no more are remembered"
         return Refusal.of(ServiceReason.OVERLOADED, detail, RETRY_AFTER_MS)
-    detail = f"more reports of this client than its rate and burst allow, expected the next in {wait_ms} ms"
+    detail = f"more {what} of this client than its rate and burst allow, expected the next in {wait_ms} ms"
     return Refusal.of(ServiceReason.RATE_LIMITED, detail, wait_ms)
+
+
+def share_taken(what: str) -> Refusal:
+    """A client that holds as much as one may of what all share; the text names the limit alone."""
+    return Refusal.of(ServiceReason.RATE_LIMITED, f"at most {what}", RETRY_AFTER_MS)
 
 
 def never_open() -> Refusal:

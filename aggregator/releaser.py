@@ -10,7 +10,6 @@ automatic loop, the next release, the next start.
 """
 
 import asyncio
-from dataclasses import dataclass
 from typing import Final
 
 from aggregator.decision import decided
@@ -25,10 +24,11 @@ from aggregator.errors import (
     WindowOrderError,
 )
 from aggregator.forgetting import Forgetting
-from aggregator.ports import Appended, Folds, Log, Observer, Receipts, Runtime, Store, StoredOutcome
+from aggregator.ports import Appended, StoredOutcome
 from aggregator.reconciliation import reconcile
+from aggregator.releaser_ports import ReleaserPorts
 from aggregator.windows import WindowBook, WindowState, due_ms
-from hushsum.entropy import Entropy, KeyedEntropy
+from hushsum.entropy import KeyedEntropy
 from hushsum.errors import BudgetError
 from hushsum.plan import Plan
 from hushsum.privacy.event import TUMBLING, Spend
@@ -38,19 +38,6 @@ from hushsum_proto.convert import entry_to_bytes
 from hushsum_proto.entries import SealEntry
 
 _LOOK_S: Final = 1.0  # between two looks at the windows, at most: gateways open new ones
-
-
-@dataclass(frozen=True)
-class ReleaserPorts:
-    """All that the releaser reaches the world by."""
-
-    log: Log
-    store: Store
-    receipts: Receipts
-    folds: Folds
-    entropy: Entropy
-    runtime: Runtime
-    observer: Observer
 
 
 class Releaser:
@@ -67,11 +54,8 @@ class Releaser:
 
     def __init__(self, plan: Plan, ports: ReleaserPorts, *, fence: int) -> None:
         self._plan, self._ports, self._fence = plan, ports, fence
-        self._store, self._runtime = ports.store, ports.runtime
-        log, store, folds, runtime, observer = ports.log, ports.store, ports.folds, ports.runtime, ports.observer
-        self._forgetting = Forgetting(
-            plan, fence=fence, log=log, store=store, folds=folds, runtime=runtime, observer=observer
-        )
+        self._store, self._runtime, self._tracer = ports.store, ports.runtime, ports.tracer
+        self._forgetting = Forgetting(plan, ports, fence=fence)
         self._one_at_a_time = asyncio.Lock()
         self._stopped, self._unpublishable = "", ""  # until the next start; until it succeeds
         self._untold: dict[tuple[str, int], StoredOutcome] = {}  # publication begun, and nobody told of it yet
@@ -160,13 +144,15 @@ class Releaser:
             ReceiptsError: The receipt cannot be written; the outcome is committed, and published once it can.
         """
         async with self._one_at_a_time:
-            try:
-                outcome = await self._outcome(window)
-            except AggregatorError:
+            with self._tracer.span("outcome") as span:
+                try:
+                    outcome = await self._outcome(window)
+                except AggregatorError:
+                    await self._forgetting.attempt()
+                    raise
+                span.note(window=outcome.window, withheld=outcome.withheld)
                 await self._forgetting.attempt()
-                raise
-            await self._forgetting.attempt()
-            return outcome
+                return outcome
 
     async def _outcome(self, window: int | None) -> StoredOutcome:
         if self._stopped:
@@ -190,12 +176,13 @@ class Releaser:
 
     async def _seal(self, window: int) -> None:
         """Repeated after a crash, it appends seals that count for nothing where the first ones stand."""
-        await self._store.mark_closing(self._plan.id, window, fence=self._fence)
-        log = self._ports.log
-        data = entry_to_bytes(SealEntry(self._plan.id, window, self._runtime.now_ms()))
-        await log.append([Appended(partition, window, data) for partition in range(log.partitions)])
-        for partition in range(log.partitions):
-            await self._ports.folds.closed(partition, window)
+        with self._tracer.span("seal", window=window):
+            await self._store.mark_closing(self._plan.id, window, fence=self._fence)
+            log = self._ports.log
+            data = entry_to_bytes(SealEntry(self._plan.id, window, self._runtime.now_ms()))
+            await log.append([Appended(partition, window, data) for partition in range(log.partitions)])
+            for partition in range(log.partitions):
+                await self._ports.folds.closed(partition, window)
 
     async def _draw(self, window: int) -> None:
         """Charges an outcome and fixes its randomness; draws it outside any transaction; stores it."""
@@ -203,12 +190,17 @@ class Releaser:
         if sealed is None:
             raise StoreError(f"window {window} is sealed, but not in every partition: the store is damaged")
         try:
-            digest = await self._runtime.blocking(sealed.digest)
-            key = await self._store.reserve_outcome(
-                self._plan, TUMBLING, window, digest, self._ports.entropy, fence=self._fence
-            )
-            data, withheld = await self._runtime.blocking(decided, sealed, window, KeyedEntropy(key))
-            await self._store.commit_outcome(self._plan, TUMBLING, window, data, fence=self._fence, withheld=withheld)
+            with self._tracer.span("reserve", window=window):
+                digest = await self._runtime.blocking(sealed.digest)
+                key = await self._store.reserve_outcome(
+                    self._plan, TUMBLING, window, digest, self._ports.entropy, fence=self._fence
+                )
+            with self._tracer.span("draw", window=window):
+                data, withheld = await self._runtime.blocking(decided, sealed, window, KeyedEntropy(key))
+            with self._tracer.span("commit outcome", window=window, bytes=len(data)):
+                await self._store.commit_outcome(
+                    self._plan, TUMBLING, window, data, fence=self._fence, withheld=withheld
+                )
         except OutcomeExistsError:
             return  # another releaser has drawn and stored it meanwhile
         except BudgetError as error:
@@ -236,8 +228,10 @@ class Releaser:
             for key, outcome in waiting.items():
                 self._untold[key] = outcome
                 kind, window = key
-                await self._ports.receipts.write(outcome, await self._spend(outcome))
-                await self._store.publish(self._plan.id, kind, window, fence=self._fence)
+                with self._tracer.span("receipt", window=window):
+                    await self._ports.receipts.write(outcome, await self._spend(outcome))
+                with self._tracer.span("publish", window=window):
+                    await self._store.publish(self._plan.id, kind, window, fence=self._fence)
                 told.append(self._tell(key))
         except (FencedError, StoreUnavailableError):
             raise  # nothing is stopped: another process goes on, or this one in a moment

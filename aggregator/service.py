@@ -5,10 +5,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final
 
 from aggregator.administration import Administration
-from aggregator.auth import DeclaredName
+from aggregator.auth import authenticator_of
 from aggregator.backends import KAFKA_STEP, Backends
 from aggregator.catalogue import Catalogue
 from aggregator.caught_up import CaughtUp
+from aggregator.client_limits import call_limits_of
 from aggregator.config import Config
 from aggregator.data_folder import DataFolder
 from aggregator.fold.fold import warm_up
@@ -17,13 +18,14 @@ from aggregator.front import FrontParts, front_of
 from aggregator.gateway import Gateway
 from aggregator.journal import journal
 from aggregator.leadership import Leadership, LeaseSettings
-from aggregator.metrics import Metrics, MetricsPage
+from aggregator.looking import soundings_of
+from aggregator.metrics import Metrics
 from aggregator.observers import Observers
 from aggregator.openings import Openings
 from aggregator.plan_source import check_size, plan_of, signature_of
-from aggregator.ports import Log, Runtime, Store
+from aggregator.ports import Authenticator, Log, Runtime, Store, Tracer
 from aggregator.receipts_file import NoReceipts
-from aggregator.releaser import ReleaserPorts
+from aggregator.releaser_ports import ReleaserPorts
 from aggregator.roles import Duties
 from aggregator.secure.client_directory import client_directory_of
 from aggregator.secure.sums import SecureSums
@@ -32,10 +34,12 @@ from aggregator.server.catalogue import CatalogueService
 from aggregator.server.collection import Collection
 from aggregator.server.secure_sum import SecureSumService
 from aggregator.server.server import Server, Services, streams_of
-from aggregator.soundings import Soundings
 from aggregator.standing import Standing
 from aggregator.stored_folds import StoredFolds
 from aggregator.supervision import Supervision
+from aggregator.tls import server_credentials
+from aggregator.tracing import NO_TRACES
+from aggregator.vitals import Vitals
 from aggregator.worker import WorkerSettings
 from aggregator.workers import Workers
 from hushsum.entropy import OsEntropy
@@ -54,6 +58,7 @@ class Service:
         plan: What it collects.
         duties: What this process does of it.
         grpc: Where it listens, ``host:port``.
+        vitals: What it tells the outside of itself.
         metrics_page: Where ``/metrics`` answers, ``host:port``; empty where it is off.
         metrics: Its counters.
         log: Its log.
@@ -67,21 +72,20 @@ class Service:
     gateway: Gateway
     sums: SecureSums | None = None
 
-    def __init__(self, config: Config, plan: Plan, log: Log, store: Store, runtime: Runtime, metrics: Metrics) -> None:
+    def __init__(self, config: Config, plan: Plan, log: Log, store: Store, runtime: Runtime, vitals: Vitals) -> None:
         self.config = config
         self.plan = plan
         self.duties = Duties.of(config)
         self.log = log
         self.store = store
         self.runtime = runtime
-        self.metrics = metrics
+        self.vitals, self.metrics, self.metrics_page = vitals, vitals.metrics, vitals.metrics_page
         # Where the folds are here, the start itself waits for them.
         waits = self.duties.collects and not self.duties.alone
         self._caught_up = CaughtUp(log.partitions) if waits else None
         self.catalogue = Catalogue(plan, store)
-        self.observers = Observers(metrics, self.catalogue)
+        self.observers = Observers(self.metrics, self.catalogue)
         self.grpc = ""
-        self.metrics_page = ""
 
     async def failed(self) -> None:
         """Returns never; raises what the service cannot go on after.
@@ -99,17 +103,20 @@ class Service:
         openings = await self._start_openings()
         front = self._start_front(openings, folds) if self.duties.collects else None
         leadership = await self._leadership(backends, folds)
-        server = self._server(front, leadership, openings)
-        self.grpc = leadership.address = await server.bind(self.config.listen)
+        authenticator = await authenticator_of(self.config, self.runtime, self.metrics, self._supervision)
+        server = self._server(front, leadership, openings, authenticator)
+        if self.config.authentication != "declared":
+            self._supervision.forever("admissions", lambda: server.recheck(self.runtime))
+        self.grpc = leadership.address = await server.bind(self.config.listen, server_credentials(self.config))
         if self.duties.releases:
             await self._start_leadership(leadership)
-        if not self.duties.alone:
-            await self._start_looking(server)
+        self.vitals.attend(server, self._supervision.failed, stack)
+        await self._start_looking(folder)
         await server.start()
+        self.vitals.serves()
         self._supervision.at_the_end("serving", lambda: self._stop_serving(server), None)
-        self._start_metrics_page(stack)
         if folder is not None:
-            folder.announce(grpc=self.grpc, metrics=self.metrics_page)
+            folder.announce(grpc=self.grpc, metrics=self.metrics_page, health=self.vitals.health_page)
             stack.callback(folder.forget_listening)
 
     async def _start_folds(self, backends: Backends) -> Folds:
@@ -132,15 +139,9 @@ class Service:
             owner=backends.owner,
         )
         membership = backends.membership(self.plan, self.observers)
-        self.workers = Workers(
-            self.plan,
-            self.log,
-            self.store,
-            self.runtime,
-            self.observers,
-            settings,
-            membership=membership,
-        )
+        ports = self.log, self.store, self.runtime, self.observers
+        self.workers = Workers(self.plan, *ports, settings, membership=membership)
+        self.workers.trace(self.vitals.tracer)
         await self.workers.start()
         self._supervision.at_the_end("folds", self.workers.stop, self._stop_s)
         self._supervision.watch("workers", self.workers.ended)
@@ -168,7 +169,7 @@ class Service:
 
     def _start_front(self, openings: Openings, folds: Folds) -> _Front:
         clients = client_directory_of(self.config.client_directory, self.plan)
-        parts = FrontParts(self.log, self.store, openings, folds, self.runtime, self.metrics)
+        parts = FrontParts(self.log, self.store, openings, folds, self.runtime, self.metrics, self.vitals.tracer)
         front = front_of(self.plan, self.config, clients, parts)
         self.gateway, self.sums = front.gateway, front.sums
         self._supervision.at_the_end("gateway", self.gateway.finish, self._stop_s)
@@ -176,7 +177,8 @@ class Service:
             self._supervision.forever("secure sums", self.sums.run)
             self._supervision.at_the_end("secure sums", self.sums.finish, self.config.stop_s)
         most = streams_of(self.plan, self.config.sessions_max)
-        return front.collection, SecureSumService(self.sums, clients.toml, runtime=self.runtime, streams_max=most)
+        sums = SecureSumService(self.sums, clients.toml, runtime=self.runtime, streams_max=most, sends=front.sends)
+        return front.collection, sums
 
     async def _leadership(self, backends: Backends, folds: Folds) -> Leadership:
         """In a role that releases nothing it is never started: it then says which process releases."""
@@ -188,6 +190,7 @@ class Service:
             entropy=OsEntropy(),
             runtime=self.runtime,
             observer=self.observers,
+            tracer=self.vitals.tracer,
         )
         settings = LeaseSettings(backends.owner, self.config.lease_s, automatic=not self.config.manual)
         return Leadership(self.plan, ports, settings)
@@ -199,7 +202,9 @@ class Service:
         if self.duties.alone:
             await leadership.led()  # what a crash left half done is finished before anybody asks
 
-    def _server(self, front: _Front | None, leadership: Leadership, openings: Openings) -> Server:
+    def _server(
+        self, front: _Front | None, leadership: Leadership, openings: Openings, authenticator: Authenticator
+    ) -> Server:
         administration = Administration(
             self.plan,
             self.log.partitions,
@@ -214,27 +219,25 @@ class Service:
         return Server(
             self.plan,
             services,
-            authenticator=DeclaredName(),
+            authenticator=authenticator,
             metrics=self.metrics,
             sessions_max=self.config.sessions_max,
+            limits=call_limits_of(self.config, self.runtime),
         )
 
-    async def _start_looking(self, server: Server) -> None:
+    async def _start_looking(self, folder: DataFolder | None) -> None:
         """Looks at what other processes do, and at whether log and store answer; once before anybody is served."""
-
-        async def tell(is_ready: bool) -> None:  # noqa: FBT001  a fact that is told, not a switch
-            await server.tell(ready=is_ready)
-
-        soundings = Soundings(
-            self.plan.id, self.log, self.store, self.runtime, self.metrics, tell, caught_up=self._caught_up
+        soundings = soundings_of(
+            self.plan, self.log, self.store, self.runtime, self.vitals, folder=folder, caught_up=self._caught_up
         )
         await soundings.look()
         self._supervision.forever("soundings", soundings.run)
-        if self.duties.shows:
+        if self.duties.shows and not self.duties.alone:
             self._supervision.forever("watchers", lambda: self.catalogue.look_out(self.runtime))
 
     async def _stop_serving(self, server: Server) -> None:
         """Accepts nothing more, and gives what was accepted the time to be answered."""
+        self.vitals.drains()
         if self.duties.collects:
             self.gateway.stop_accepting()
         if self.sums is not None:
@@ -242,12 +245,6 @@ class Service:
         self.catalogue.close()
         await server.drain()
         await server.stop(self.config.stop_s)
-
-    def _start_metrics_page(self, stack: AsyncExitStack) -> None:
-        if self.config.metrics_listen:
-            page = MetricsPage(self.metrics, self.config.metrics_listen)
-            stack.push_async_callback(self.runtime.blocking, page.close)
-            self.metrics_page = page.address
 
     @property
     def _stop_s(self) -> float | None:
@@ -257,7 +254,7 @@ class Service:
 
 @asynccontextmanager
 async def running(
-    config: Config, runtime: Runtime, wrap_log: Callable[[Log], Log] = lambda log: log
+    config: Config, runtime: Runtime, wrap_log: Callable[[Log], Log] = lambda log: log, tracer: Tracer = NO_TRACES
 ) -> AsyncIterator[Service]:
     """A service that runs as long as the block does, and has answered and stored what it accepted when that ends.
 
@@ -265,6 +262,7 @@ async def running(
         config: Its settings.
         runtime: Time and tasks.
         wrap_log: What every part gets in place of the log: for simulations that come between.
+        tracer: Where spans go, in place of what ``config`` says.
 
     Raises:
         ConfigError: The data folder, the plan's file or an address cannot be used, brokers or database do not answer
@@ -279,6 +277,8 @@ async def running(
             folder = DataFolder.open(config.data, receipts=config.log == "sqlite")
             stack.callback(folder.close)
         metrics = Metrics(step=KAFKA_STEP if config.log == "kafka" else 1)
+        vitals = Vitals(config, runtime, metrics, tracer=tracer)
+        await vitals.open(stack)
         backends = Backends(config, folder, runtime, metrics, stack)
         store = await backends.store()
         assert config.plan is not None, "required in every role but the shuffler's"
@@ -288,11 +288,11 @@ async def running(
         if (signed := signature_of(config.plan, plan)) is not None:
             await store.keep_plan_signature(signed)
         log = await backends.log(plan)
-        service = Service(config, plan, wrap_log(log), store, runtime, metrics)
+        vitals.collect(plan, stack)
+        service = Service(config, plan, wrap_log(log), store, runtime, vitals)
         await service.run(stack, backends, folder)
-        _journal.info(
-            "listening", grpc=service.grpc, metrics=service.metrics_page, plan=plan.hex_id[:12], role=config.role
-        )
+        pages = {"metrics": vitals.metrics_page, "health": vitals.health_page}
+        _journal.info("listening", grpc=service.grpc, **pages, plan=plan.hex_id[:12], role=config.role)
         yield service
         _journal.info("stopping")
     _journal.info("stopped")

@@ -6,7 +6,7 @@ from typing import Any
 
 from aggregator.config import Config
 from aggregator.errors import AggregatorError
-from aggregator.journal import journal
+from aggregator.journal import journal, told
 from aggregator.ports import SystemRuntime
 from aggregator.service import running
 from aggregator.shuffler.service import running as shuffling
@@ -57,6 +57,6 @@ def _told_by_nobody(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> No
     """What failed where nobody waits for it any more: of a connection that was given up it is no news to anybody."""
     error = context.get("exception")
     if isinstance(error, OSError | EOFError | AggregatorError):
-        _journal.debug("failed after it was given up", error=repr(error))
+        _journal.debug("failed after it was given up", kind=type(error).__name__, error=told(error))
     else:
         _journal.error(context.get("message", "failed"), exc_info=error)

@@ -1,6 +1,6 @@
 """Whether log and store can be reached, how far folds have come, whether the store went back: looked at for ever."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import cycle, islice
 from typing import Final
 
@@ -8,8 +8,9 @@ from aggregator.caught_up import CaughtUp
 from aggregator.errors import AggregatorError
 from aggregator.journal import journal
 from aggregator.metrics import Metrics
-from aggregator.ports import FoldMark, Log, Runtime, Store
+from aggregator.ports import FoldMark, Log, Runtime, Store, Tracer
 from aggregator.retries import within
+from aggregator.tracing import NO_TRACES
 
 LOOK_S: Final = 2.0
 SOON_S: Final = 0.5  # while a gateway waits for what it sees
@@ -35,6 +36,10 @@ class Soundings:
         tell: Is told, once each time it changes, whether both have answered within the last 15 seconds, and the gateway
             here, where there is one, takes deltas.
         caught_up: What the gateway here waits for; None where there is no gateway, or where the folds are here.
+
+    Attributes:
+        looks: What else is looked at each time; what raises has not answered.
+        tracer: Is told of looks that fail.
     """
 
     def __init__(
@@ -50,6 +55,8 @@ class Soundings:
         self._plan_id, self._log, self._store = plan_id, log, store
         self._runtime, self._metrics, self._tell = runtime, metrics, tell
         self._caught_up, self._waits = caught_up, False
+        self.looks: Sequence[Callable[[], Awaitable[None]]] = ()
+        self.tracer: Tracer = NO_TRACES
         self._next = cycle(range(log.partitions))
         self._answered_s = runtime.monotonic()
         self._answers = self._is_ready = True
@@ -80,10 +87,14 @@ class Soundings:
 
     async def _look_once(self) -> str:
         """Why it did not succeed; empty where it did."""
+        began_s = self._runtime.monotonic()
         try:
             await within(_ANSWER_S_MAX, self._sound(), runtime=self._runtime)
         except (AggregatorError, TimeoutError) as error:
-            return str(error)
+            # Only now, for of those that succeed nothing is told.
+            with self.tracer.span("sounding failed", kind=type(error).__name__) as span:
+                span.note(seconds=self._runtime.monotonic() - began_s)
+            return str(error) or type(error).__name__
         return ""
 
     async def _sound(self) -> None:
@@ -91,6 +102,8 @@ class Soundings:
         partitions = islice(self._next, min(PARTITIONS_A_LOOK, self._log.partitions))
         ends = {partition: await self._log.end(partition) for partition in partitions}
         self._metrics.sounded(ends, marks)
+        for look in self.looks:
+            await look()
 
     async def _marks(self) -> dict[int, int]:
         """How far each partition's fold has come; the gateway here hears of it."""

@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from aggregator.fold.state import Checkpoint, FoldMark
-from aggregator.records import ClaimedFold, Lease, Outcome, SealedWindow, StoredOutcome, StreamMemory
+from aggregator.records import ClaimedFold, Lease, Outcome, RegisteredPlan, SealedWindow, StoredOutcome, StreamMemory
 from hushsum.entropy import Entropy
 from hushsum.plan import Plan
 from hushsum.privacy.account import Account
@@ -35,6 +35,9 @@ class Store(Protocol):
     async def plan_named(self, name: str) -> Plan | None:
         """The stored plan of that name: what a ``plan.toml`` became at the first start."""
 
+    async def plans(self) -> list[RegisteredPlan]:
+        """Every plan, in the order in which they were registered."""
+
     async def keep_plan_signature(self, signed: SignedPlan) -> None:
         """Stores the signature of a registered plan, in place of an earlier one; nobody has verified it here.
 
@@ -55,6 +58,15 @@ class Store(Protocol):
         """State by window from ``first`` to ``last``: one short read, never held up by a checkpoint.
 
         This is the read that an acknowledgement needs. Nothing may be appended for a window that it does not call open.
+        """
+
+    async def newest_windows(self, plan_id: bytes, before: int | None, limit: int) -> list[tuple[int, str]]:
+        """(window, state) of the newest windows, the newest first, whatever the store's age.
+
+        Args:
+            plan_id: Whose.
+            before: Only windows before this one; None: from the newest on.
+            limit: The most.
         """
 
     async def unfinished(self, plan_id: bytes) -> dict[int, str]:

@@ -1,17 +1,18 @@
 """What a gateway makes of what is sent, by the mode of its plan: a client's delta, or reports that are nobody's.
 
 What the anonymity of reports costs: nobody can say who sent a batch, so a client's contribution bound is kept by its
-own device alone, and a declared name is limited by its rate alone (:mod:`aggregator.rate_limits`): a liar takes another
-name until tokens exist. What remains to be seen: positions in the log tell roughly in which order groups of entries
-were committed, and an entry that was alone in its group has nobody to be mistaken for (:mod:`aggregator.commits`).
+own device alone, and a name is limited by its rates alone (:mod:`aggregator.rate_limits`): where names are only
+declared, a liar takes another one. What remains to be seen: positions in the log tell roughly in which order groups of
+entries were committed, and an entry that was alone in its group has nobody to be mistaken for
+(:mod:`aggregator.commits`).
 Whoever reads this process's memory or the network sees who sends; a shuffler (``shuffle_min``) keeps even that from the
 aggregator.
 """
 
-from collections.abc import Callable
-from functools import lru_cache, partial
-from typing import Final, NamedTuple, Protocol
+from functools import lru_cache
+from typing import Final, Protocol
 
+from aggregator.client_limits import SendLimits
 from aggregator.flights import Sent
 from aggregator.fold.sums import NOBODY
 from aggregator.fold.verdicts import RememberedKind
@@ -19,14 +20,15 @@ from aggregator.fold_view import Glance
 from aggregator.inspection import Seen
 from aggregator.ports import Runtime
 from aggregator.rate_limits import BATCH_COST_MIN, RateLimits
-from aggregator.refusals import RefusedError, of_fold, rate_limited, wrong_plan
+from aggregator.refusals import RefusedError, of_fold, wrong_plan
+from aggregator.senders import Sender, anonymous
 from hushsum.delta import DeltaId
 from hushsum.directory import Directory, Role
 from hushsum.errors import Reason
 from hushsum.labels import SHUFFLED
 from hushsum.plan import Plan
 from hushsum.signatures import ED25519
-from hushsum_proto.answers import Answer, Refusal, ServiceReason
+from hushsum_proto.answers import Refusal
 from hushsum_proto.convert import entry_to_bytes
 from hushsum_proto.entries import DeltaEntry, ReportsEntry, partition_of, partition_of_sum
 from hushsum_proto.messages import Authenticity
@@ -35,36 +37,7 @@ _BEFORE_WINDOW: Final = 42  # bytes of a batch: format, plan, stream, a sequence
 _VARINT_BYTES_MAX: Final = 10
 _GOES_ON: Final = 0x80  # of a byte of a varint that is not its last
 
-# What refuses a batch that its sender could not have sent better, and keeps nothing of it.
-_NOT_ITS_SENDERS: Final = frozenset(
-    {ServiceReason.OVERLOADED, ServiceReason.UNAVAILABLE, ServiceReason.BUDGET, ServiceReason.SHUTTING_DOWN}
-)
-
 _partition_of = lru_cache(maxsize=1024)(partition_of)  # a session sends many deltas under one id
-
-
-class Sender(NamedTuple):
-    """Under whose name something goes on, and what it cost the one who sent it.
-
-    Attributes:
-        name: A client's id, or nobody's.
-        give_back: Gives its sender back what it cost; None where it cost nothing. It lives no longer than the answer
-            is waited for.
-    """
-
-    name: str
-    give_back: Callable[[], None] | None = None
-
-    def is_resend(self) -> None:
-        """The same is on its way already: that was paid for."""
-        if self.give_back is not None:
-            self.give_back()
-
-    def answered(self, answer: Answer) -> None:
-        """Gives back what is refused for the service's own reasons."""
-        refusal = answer.refusal
-        if self.give_back is not None and refusal is not None and refusal.reason in _NOT_ITS_SENDERS:
-            self.give_back()
 
 
 class Submissions(Protocol):
@@ -109,19 +82,24 @@ class ClientDeltas:
 
     Args:
         plan: What is collected.
+        sends: How many bytes each client may send; None: any.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, sends: SendLimits | None = None) -> None:
         self._plan = plan
+        self._sends = sends
         self._bound = plan.privacy.records_per_client if plan.privacy.local is None else None
         self._once = plan.privacy.local is not None
 
     def sender(self, client_id: str, plan_id: bytes, data: bytes, shuffled: Authenticity | None) -> Sender:
         """Its client."""
-        del plan_id, data
+        del plan_id
         if shuffled is not None:
             raise _signed_for_nothing()
-        return Sender(client_id)
+        if self._sends is None:
+            return Sender(client_id)
+        # What is larger than any delta is refused for that, and not for being more than a client may hold.
+        return Sender(client_id, self._sends.take(client_id, min(len(data), self._plan.upload_bytes_max)))
 
     def partition(self, sender: str, id: DeltaId, partitions: int) -> int:
         """That of its client."""
@@ -156,9 +134,17 @@ class AnonymousReports:
         limits: How much each client may send. A shuffler's batches are those of many clients, and not limited.
         shufflers: Whose signature a batch must have; None where the plan has no shuffler.
         runtime: The clock of the limits.
+        sends: How many bytes each client may send; None: any.
     """
 
-    def __init__(self, plan: Plan, limits: RateLimits, shufflers: Directory | None, runtime: Runtime) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        limits: RateLimits,
+        shufflers: Directory | None,
+        runtime: Runtime,
+        sends: SendLimits | None = None,
+    ) -> None:
         local, sizes = plan.privacy.local, plan.report_sizes
         assert local is not None, "a plan of reports"
         assert sizes is not None, "a plan of reports"
@@ -170,22 +156,31 @@ class AnonymousReports:
         self._limits = limits
         self._shufflers = shufflers
         self._runtime = runtime
+        self._sends = sends
 
     def sender(self, client_id: str, plan_id: bytes, data: bytes, shuffled: Authenticity | None) -> Sender:
         """Nobody."""
         self._check_envelope(plan_id, data)
-        if self._shufflers is not None:
+        if self._shufflers is None:
+            if shuffled is not None:
+                raise _signed_for_nothing()
+            return self._paid(client_id, data)
+        if self._sends is None:
             _check_shuffled(self._shufflers, data, shuffled)
-        elif shuffled is not None:
-            raise _signed_for_nothing()
-        else:
-            # Before its bytes are looked at: that costs the more, the more there are, whether they are good or not.
-            cost = max(BATCH_COST_MIN, self._reports(data))
-            wait_ms = self._limits.wait_ms(client_id, cost, self._runtime.monotonic())
-            if wait_ms != 0:
-                raise RefusedError(rate_limited(wait_ms))
-            return Sender(NOBODY, partial(self._limits.give_back, client_id, cost))
+            return Sender(NOBODY)
+        # To check a signature costs something too: who has none of a shuffler pays for it.
+        taken = self._sends.take(client_id, len(data))
+        try:
+            _check_shuffled(self._shufflers, data, shuffled)
+            taken.give_back()
+        finally:
+            taken.let_go()
         return Sender(NOBODY)
+
+    def _paid(self, client_id: str, data: bytes) -> Sender:
+        """Nobody, once it is paid for: to look at its bytes costs the more, the more there are, be they good or not."""
+        cost = max(BATCH_COST_MIN, self._reports(data))
+        return anonymous(client_id, len(data), cost, rates=self._limits, sends=self._sends, runtime=self._runtime)
 
     def partition(self, sender: str, id: DeltaId, partitions: int) -> int:
         """That of its stream, which was drawn for it alone."""
@@ -225,20 +220,26 @@ class AnonymousReports:
 
 
 def submissions_of(
-    plan: Plan, *, limits: RateLimits | None, shufflers: Directory | None, runtime: Runtime
+    plan: Plan,
+    *,
+    limits: RateLimits | None,
+    shufflers: Directory | None,
+    runtime: Runtime,
+    sends: SendLimits | None = None,
 ) -> Submissions:
     """What is sent to a plan's gateway.
 
     Args:
         plan: What is collected.
-        limits: Needed where it collects reports.
+        limits: Of reports; needed where it collects them.
         shufflers: Needed where those come through one.
         runtime: The clock.
+        sends: How many bytes each client may send; None: any.
     """
     if plan.privacy.reports is None:
-        return ClientDeltas(plan)
+        return ClientDeltas(plan, sends)
     assert limits is not None, "what is nobody's is limited"
-    return AnonymousReports(plan, limits, shufflers, runtime)
+    return AnonymousReports(plan, limits, shufflers, runtime, sends)
 
 
 def _check_shuffled(shufflers: Directory, data: bytes, shuffled: Authenticity | None) -> None:

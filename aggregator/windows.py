@@ -40,6 +40,8 @@ MOVES: Final[Mapping[WindowState | None, frozenset[WindowState]]] = {
     WindowState.SKIPPED: frozenset(),
 }
 _UNSEALED: Final = frozenset({WindowState.OPEN, WindowState.CLOSING})
+#: Without an outcome, in the order of what becomes of them.
+UNFINISHED: Final = (WindowState.OPEN, WindowState.CLOSING, WindowState.SEALED)
 _DECIDED: Final = frozenset({WindowState.RELEASED, WindowState.WITHHELD})
 _FINISHED: Final = _DECIDED | {WindowState.SKIPPED}
 

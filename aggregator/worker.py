@@ -13,9 +13,10 @@ from aggregator.admission import admit_all
 from aggregator.errors import StoreUnavailableError
 from aggregator.fold.fold import Fold
 from aggregator.milestone import Milestone
-from aggregator.ports import Log, Observer, Runtime, Store
+from aggregator.ports import Log, Observer, Runtime, Store, Tracer
 from aggregator.records import Logged, Stretch
 from aggregator.retries import until_it_works
+from aggregator.tracing import NO_TRACES
 from hushsum.plan import Plan
 
 _NOTHING: Final = Stretch((), 0)
@@ -61,6 +62,7 @@ class WorkerPorts:
     store: Store
     runtime: Runtime
     observer: Observer
+    tracer: Tracer = NO_TRACES
 
 
 class Worker:
@@ -90,6 +92,7 @@ class Worker:
         self._forgotten = Milestone(fold.forgotten_through)
         self._fence, self._plan, self._partition = fence, plan, partition
         self._log, self._store, self._runtime, self._observer = ports.log, ports.store, ports.runtime, ports.observer
+        self._tracer = ports.tracer
         self._saved_s, self._unsaved = self._runtime.monotonic(), 0
         self._stopping = False
         self._ahead = _NOTHING  # what was read last
@@ -208,8 +211,9 @@ class Worker:
         if not self.fold.changed:
             return
         began_s = self._runtime.monotonic()
-        change = self.fold.checkpoint()
-        await self._store.checkpoint(self._plan, self._partition, change, fence=self._fence)
+        with self._tracer.span("checkpoint", partition=self._partition, entries=self._unsaved):
+            change = self.fold.checkpoint()
+            await self._store.checkpoint(self._plan, self._partition, change, fence=self._fence)
         self.saved, self._saved_s, self._unsaved = change.position, self._runtime.monotonic(), 0
         self.closed.reach(change.closed_through)
         self._forgotten.reach(change.forgotten_through)

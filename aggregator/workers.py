@@ -6,6 +6,7 @@ on), and claimed again from what is stored: nothing is ever applied on top of a 
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
+from dataclasses import replace
 
 from aggregator.errors import LogGapError, PartitionStoppedError, StoreError, StoreUnavailableError
 from aggregator.fold.fold import Fold
@@ -13,8 +14,9 @@ from aggregator.fold.verdicts import Remembered, RememberedKind
 from aggregator.fold_view import Glance
 from aggregator.held_partition import HeldPartition
 from aggregator.journal import Spell, journal
-from aggregator.ports import Log, Membership, Observer, PartitionOwner, Runtime, Store
+from aggregator.ports import Log, Membership, Observer, PartitionOwner, Runtime, Store, Tracer
 from aggregator.retries import until_it_works
+from aggregator.tracing import of_checkpoints
 from aggregator.worker import Worker, WorkerPorts, WorkerSettings
 from hushsum.delta import DeltaId
 from hushsum.errors import Reason
@@ -90,6 +92,10 @@ class Workers:
     def held(self) -> frozenset[int]:
         """The partitions that are this process's now."""
         return frozenset(self._held)
+
+    def trace(self, tracer: Tracer) -> None:
+        """Says, before the start, who is told of checkpoints."""
+        self._ports = replace(self._ports, tracer=of_checkpoints(tracer, self._plan))
 
     async def start(self) -> None:
         """Joins; a process that folds all partitions has loaded every fold when this returns.

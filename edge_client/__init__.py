@@ -34,6 +34,7 @@ from edge_client.errors import (
 from edge_client.policy import Policy
 from edge_client.ports import Runtime, SystemRuntime
 from edge_client.tallies import Tallies
+from hushsum_proto.credentials import Credentials
 
 __all__ = [
     "AbsentWarning",
@@ -41,6 +42,7 @@ __all__ = [
     "ClientStateError",
     "ClockWarning",
     "Config",
+    "Credentials",
     "DroppedRecordsWarning",
     "EdgeClient",
     "EdgeError",

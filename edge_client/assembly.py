@@ -31,6 +31,7 @@ from hushsum.plan import Plan
 from hushsum.privacy.guarantee import CENTRAL, SECURE
 from hushsum.signatures import SigningKey
 from hushsum_proto.answers import Answer
+from hushsum_proto.credentials import Credentials
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class Given:
         runtime: Time, tasks and threads.
         entropy: Of jitter, and of what a spool draws at its first use.
         key: The client's own; None where there is none.
+        credentials: What the service is shown, and who is believed; None: nothing, and public authorities.
     """
 
     target: str
@@ -52,6 +54,7 @@ class Given:
     runtime: Runtime
     entropy: Entropy
     key: SigningKey | None = field(repr=False)
+    credentials: Credentials | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
@@ -142,7 +145,7 @@ async def assemble(spool: Spool, given: Given, note: Callable[[Answer, int], Non
         note: Called with each definitive answer, and how many deltas were withdrawn with it.
     """
     runtime, config = given.runtime, given.config
-    transport = GrpcTransport(given.target, spool.client_id, config)
+    transport = GrpcTransport(given.target, spool.client_id, config, given.credentials)
     met = await meet(spool, given.policy, transport, Waits(runtime, config, given.entropy))
     plan = met.plan
     kept = await runtime.blocking(_kept, spool, plan)

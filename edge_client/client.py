@@ -22,13 +22,13 @@ from edge_client.secure.member import key_of
 from edge_client.spool import Spool
 from edge_client.tallies import Sends, Tallies
 from edge_client.tasks import to_the_end
-from edge_client.transport_grpc import require_private
 from hushsum.collection import label_list
 from hushsum.entropy import Entropy, OsEntropy
 from hushsum.plan import Plan
 from hushsum.privacy.account import Account
 from hushsum.signatures import SigningKey
 from hushsum_proto.answers import Answer
+from hushsum_proto.credentials import Credentials
 
 
 class EdgeClient:
@@ -57,18 +57,18 @@ class EdgeClient:
     Args:
         target: ``host:port`` of the service.
         spool: The spool's file: one for each client and plan, never used by two at a time, never copied.
-        client_id: Who contributes, 1 to 128 printable characters. None: the one in the spool, at its first use a random
-            one.
+        client_id: Who contributes, 1 to 128 printable characters; where the service asks for a token or a certificate
+            the name in that, any other is refused. None: the one in the spool, at its first use a random one.
         policy: What this device allows. None: every plan that supports its claim, but a large δ or memoised reports.
         config: Limits and waits.
-        runtime: Time, tasks and threads; many clients of one process share one. None makes one with two threads
-            that hash, and two for the spool.
+        runtime: Time, tasks and threads; many clients of one process share one. None: one of its own.
         entropy: Of the stream number, a random client id, and the back-off's jitter. None is the operating system's.
         key: For a secure sum: the client's Ed25519 key, or the path of its PEM file; required where the plan names a
             directory of clients. None: the spool draws one at its first use.
+        credentials: What proves who this is, and who is believed. Files are read at each connection; while the service
+            refuses what they hold, all stays in the spool and is tried again. None: nothing is shown.
 
     Raises:
-        SettingsError: Plaintext to another machine without ``insecure``.
         KeyFileError: The key's file cannot be used.
     """
 
@@ -83,16 +83,16 @@ class EdgeClient:
         runtime: Runtime | None = None,
         entropy: Entropy | None = None,
         key: str | os.PathLike[str] | SigningKey | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         self._path = spool
         self._client_id = client_id
         self._config = config or Config()
-        require_private(target, self._config)
-        own_key = key_of(key)
+        own = key_of(key)
         self._own_runtime = SystemRuntime() if runtime is None else None
         self._runtime: Runtime = runtime or self._own_runtime or SystemRuntime()
         self._entropy = entropy or OsEntropy()
-        self._given = Given(target, policy or Policy(), self._config, self._runtime, self._entropy, own_key)
+        self._given = Given(target, policy or Policy(), self._config, self._runtime, self._entropy, own, credentials)
         self._entered = False
         self._running = False
         self._spool: Spool | None = None
@@ -104,7 +104,7 @@ class EdgeClient:
 
         Raises:
             PolicyError: The policy does not allow the plan.
-            UnreachableError: The spool holds no plan yet, and no service answered within ``first_contact_s``.
+            UnreachableError: The spool holds no plan yet, and the service gave none within ``first_contact_s``.
             SessionRefusedError: The service wants no session with this client.
             SpoolError: The spool cannot be used, or belongs to another client.
             PlanError: This version cannot read the service's plan.

@@ -18,7 +18,7 @@ class Config:
     """Settings of one client.
 
     Attributes:
-        insecure: Allow plaintext to a target that is not on loopback.
+        insecure: Speak plaintext to a target that is not on loopback, too.
         in_flight_max: Unanswered deltas on a connection, 1 to 64; the service's own limit holds as well. Under public
             participation one of several is kept for presence; where it is 1, presence waits for the answer to it.
         backoff_first_s: The longest first wait after a lost connection; it doubles with each further one.
@@ -31,7 +31,7 @@ class Config:
         commits_max: Adds and answers that share one transaction of the spool.
         spool_bytes_max: Unanswered bytes that the spool may hold, and memoised reports with them; an add beyond it is
             refused.
-        own_connection: A TCP connection of its own; False shares one among the clients of a process.
+        own_connection: A TCP connection of its own; False shares one of plaintext among the clients of a process.
         unary: Send each delta as a call of its own, where a network lets no stream through.
     """
 

@@ -3,7 +3,7 @@
 HushsumError
 └── EdgeError
     ├── the caller's
-    │   ├── SettingsError            a setting, or a target that plaintext must not reach
+    │   ├── SettingsError            a setting that cannot be used
     │   ├── ClientStateError         a client that is not running
     │   ├── EventTimeError           an event time that is no time
     │   └── PolicyError              the plan asks for more than this device's policy allows

@@ -110,8 +110,8 @@ async def fetch_plan(transport: Transport, waits: Waits, expected: bytes = b"") 
         wait_s = backoff.next_s()
         if runtime.monotonic() + wait_s >= deadline:
             raise UnreachableError(
-                f"no service answered within {config.first_contact_s:g} s, and this spool holds no plan yet, so that "
-                f"nothing can be added; the last attempt ended with: {loss.detail}"
+                f"the service gave no plan within {config.first_contact_s:g} s, and without one nothing can be added; "
+                f"the last attempt ended with: {loss.detail}"
             )
         await runtime.sleep(wait_s)
 

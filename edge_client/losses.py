@@ -16,6 +16,11 @@ _REASONS: Final[dict[str, AnyReason]] = {
     **{reason.value: reason for reason in Reason},
     **{reason.value: reason for reason in ServiceReason},
 }
+# What says no reason: something on the way, perhaps.
+_BY_CODE: Final[dict[grpc.StatusCode, AnyReason]] = {
+    grpc.StatusCode.UNAUTHENTICATED: ServiceReason.UNAUTHENTICATED,
+    grpc.StatusCode.PERMISSION_DENIED: ServiceReason.FORBIDDEN,
+}
 
 
 def loss_of(error: Exception, *, stream: bool = False) -> Loss:
@@ -25,8 +30,8 @@ def loss_of(error: Exception, *, stream: bool = False) -> Loss:
     code = error.code()
     detail = f"{code.name}: {error.details()}"
     reason, retry_after_ms = pushed_back(error.trailing_metadata() or ())
-    if reason is None and code is grpc.StatusCode.UNAUTHENTICATED:
-        reason = ServiceReason.UNAUTHENTICATED
+    if reason is None:
+        reason = _BY_CODE.get(code)
     refusal = None if reason is None else Refusal.of(reason, error.details() or "", retry_after_ms)
     return Loss(detail, refusal, no_stream=stream and code is grpc.StatusCode.UNIMPLEMENTED)
 

@@ -44,7 +44,9 @@ from hushsum_proto.answers import Refusal, ServiceReason, Status
 from hushsum_proto.messages import PROTOCOL_VERSIONS
 
 # These say that no delta of this client is welcome: none of them is given up for it.
-_ENDS_SESSION: Final = frozenset({Reason.WRONG_PLAN, ServiceReason.UNAUTHENTICATED, ServiceReason.PROTOCOL_VERSION})
+_ENDS_SESSION: Final = frozenset(
+    {Reason.WRONG_PLAN, ServiceReason.UNAUTHENTICATED, ServiceReason.FORBIDDEN, ServiceReason.PROTOCOL_VERSION}
+)
 _FRUITLESS_MAX: Final = 3  # streams without a single answer, before deltas are sent as calls of their own
 _ASKED_WAIT_MAX_MS: Final = 3_600_000  # no service holds a client for longer than an hour at a time
 _CLOCK_SLACK_MS: Final = 1_000  # what a slow network may add to Hello

@@ -5,9 +5,9 @@ from typing import Final
 
 import grpc
 
-from edge_client.losses import loss_of
 from edge_client.ports import ConnectionLostError
 from edge_client.session_events import Loss
+from edge_client.transport_grpc_access import Access
 from hushsum_proto.convert_rounds import (
     directory_chunk_from_wire,
     directory_request_to_wire,
@@ -22,30 +22,31 @@ from hushsum_proto.v1 import wire_pb2_grpc as stubs
 _DIRECTORY_BYTES_MAX: Final = 8 * 2**20  # the longest directory of clients has half of it
 _ENDED: Final = Loss("the service ended the call without an outcome")
 
-_Metadata = tuple[tuple[str, str], ...]
-
 
 class GrpcRoundCall:
-    """One stream of a round, on a channel that it closes.
+    """One stream of a round, on a channel of its own, which is made by the first request.
 
     Args:
-        channel: Its own.
-        metadata: Who takes part.
+        access: What it is made by.
+        receive_max: No reply is longer, in bytes.
     """
 
-    def __init__(self, channel: grpc.aio.Channel, metadata: _Metadata) -> None:
-        self._channel = channel
-        self._metadata = metadata
+    _channel: grpc.aio.Channel | None = None
+
+    def __init__(self, access: Access, receive_max: int) -> None:
+        self._access = access
+        self._receive_max = receive_max
         self._stream: grpc.aio.StreamStreamCall[pb.RoundRequest, pb.RoundReply] | None = None
 
     async def send(self, request: RoundRequest) -> None:
         """Writes one request; returns when there is room for the next."""
         if self._stream is None:
-            self._stream = stubs.SecureSumStub(self._channel).TakePart(metadata=self._metadata)
+            self._channel, metadata = self._access.open(self._receive_max)
+            self._stream = stubs.SecureSumStub(self._channel).TakePart(metadata=metadata)
         try:
             await self._stream.write(request_to_wire(request))
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
-            raise ConnectionLostError(loss_of(error)) from error
+            raise ConnectionLostError(self._access.loss_of(error)) from error
 
     async def receive(self) -> RoundReply:
         """The next reply; that the service ended the call without an outcome is a loss."""
@@ -55,23 +56,25 @@ class GrpcRoundCall:
             if isinstance(reply, pb.RoundReply):
                 return reply_from_wire(reply)
         except (grpc.aio.AioRpcError, MalformedMessageError) as error:
-            raise ConnectionLostError(loss_of(error)) from error
+            raise ConnectionLostError(self._access.loss_of(error)) from error
         raise ConnectionLostError(_ENDED)
 
     async def close(self) -> None:
         """Ends everything at once; never raises."""
         if self._stream is not None:
             self._stream.cancel()
-        await self._channel.close()
+        if self._channel is not None:
+            await self._channel.close()
 
 
-async def directory_of(channel: grpc.aio.Channel, metadata: _Metadata, plan_id: bytes, timeout_s: float) -> bytes:
+async def directory_of(access: Access, receive_max: int, plan_id: bytes, timeout_s: float) -> bytes:
     """The directory of clients in TOML, over a channel that is closed then.
 
     Raises:
         ConnectionLostError: It did not come whole, or is longer than any directory.
     """
     data = bytearray()
+    channel, metadata = access.open(receive_max)
     try:
         request = directory_request_to_wire(plan_id)
         async for message in stubs.SecureSumStub(channel).GetDirectory(request, metadata=metadata, timeout=timeout_s):
@@ -80,7 +83,7 @@ async def directory_of(channel: grpc.aio.Channel, metadata: _Metadata, plan_id: 
                 raise ConnectionLostError(Loss(f"a directory with a part at {chunk.offset}, after {len(data)} bytes"))
             data += chunk.data
     except (grpc.aio.AioRpcError, MalformedMessageError) as error:
-        raise ConnectionLostError(loss_of(error)) from error
+        raise ConnectionLostError(access.loss_of(error)) from error
     finally:
         await channel.close()
     return bytes(data)

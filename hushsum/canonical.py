@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from hushsum.errors import CanonicalError
+from hushsum.errors import CanonicalError, repr_of
 
 INTEGER_LIMIT: Final = 2**53 - 1
 #: Characters of a string, of a key, of a real: checked before any work that grows faster than they do.
@@ -63,7 +63,7 @@ def decode(data: bytes) -> object:
 
 def shown(value: object) -> str:
     """A value as it may stand in an error: never long, whatever a peer sent."""
-    text = value if isinstance(value, str) else str(value) if isinstance(value, Exception) else repr(value)
+    text = value if isinstance(value, str) else str(value) if isinstance(value, Exception) else repr_of(value)
     return text if len(text) <= _SHOWN_MAX else f"{text[: _SHOWN_MAX - 1]}…"
 
 

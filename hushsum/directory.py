@@ -11,7 +11,6 @@ once nothing that it signed will be read again (the log's retention); what it si
 import enum
 import hashlib
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +21,7 @@ from hushsum.canonical import encode, shown
 from hushsum.errors import DirectoryError
 from hushsum.labels import DIRECTORY
 from hushsum.signatures import VerifyKey
+from hushsum.toml_text import tables_of
 
 KEYS_MAX: Final = 1 << 14
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -84,9 +84,9 @@ class Directory:
             DirectoryError: With the key's name, what came and what was expected.
         """
         try:
-            tables = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
-            raise DirectoryError(f"no TOML: {error}") from error
+            tables = tables_of(text)
+        except ValueError as error:
+            raise DirectoryError(f"no TOML: {shown(error)}") from error
         unknown = sorted(tables.keys() - {"keys"})
         if unknown:
             raise DirectoryError(f"{shown(unknown[0])}: unknown, expected [keys.NAME] alone")

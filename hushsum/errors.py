@@ -33,6 +33,14 @@ class Missing(enum.Enum):
     MISSING = "missing"
 
 
+def repr_of(value: object) -> str:
+    """The repr of whatever a peer sent, where it has one: of a million digits, or of a thousand lists, it has none."""
+    try:
+        return repr(value)
+    except (RecursionError, ValueError):
+        return f"a {type(value).__name__} that is too large to be shown"
+
+
 class PlanError(HushsumError):
     """A key of a plan is missing, unknown, or holds what it must not.
 
@@ -43,7 +51,7 @@ class PlanError(HushsumError):
     """
 
     def __init__(self, key: str, came: object, expected: str) -> None:
-        text = repr(came)
+        text = repr_of(came)
         what = "is missing" if came is Missing.MISSING else f"got {text if len(text) <= 100 else text[:99] + '…'}"
         super().__init__(f"{key}: {what}, expected {expected}")
         self.key = key

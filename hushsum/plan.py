@@ -6,10 +6,8 @@ tables) and then travels as its canonical bytes: devices and later starts load t
 """
 
 import hashlib
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from decimal import Decimal
 from functools import cached_property
 from math import prod
 from os import PathLike
@@ -34,6 +32,7 @@ from hushsum.privacy.spec import PrivacySpec
 from hushsum.privacy.words import Words
 from hushsum.schedule import Schedule
 from hushsum.schema import Table
+from hushsum.toml_text import tables_of
 
 PLAN_FORMAT: Final = 1
 #: Bytes of a bundle: the canonical bytes and the arrays beside them.
@@ -118,8 +117,8 @@ class Plan:
         """
         try:
             text = source if isinstance(source, str) and "\n" in source else Path(source).read_text(encoding="utf-8")
-            fields = tomllib.loads(text, parse_float=Decimal)
-        except (ValueError, ArithmeticError, RecursionError) as error:
+            fields = tables_of(text)
+        except ValueError as error:
             raise PlanError("plan", str(source), f"TOML ({shown(error)})") from error
         return cls.from_fields(fields, parameters)
 

@@ -13,7 +13,7 @@ import struct
 from pathlib import Path
 from typing import Final, Self
 
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
@@ -61,7 +61,7 @@ class VerifyKey:
             return cls(bytes.fromhex(text))
         try:
             key = serialization.load_pem_public_key(text.encode())
-        except ValueError:
+        except (ValueError, UnsupportedAlgorithm):
             key = None
         if not isinstance(key, Ed25519PublicKey):
             came = "PEM of something else" if "-----" in text else f"{len(text)} characters"
@@ -125,7 +125,7 @@ class SigningKey:
             key = serialization.load_pem_private_key(data, password=None)
         except TypeError as error:
             raise KeyFileError("expected an Ed25519 private key in PEM without a password, got an encrypted") from error
-        except ValueError:
+        except (ValueError, UnsupportedAlgorithm):
             key = None
         if not isinstance(key, Ed25519PrivateKey):
             raise KeyFileError("expected an Ed25519 private key in PEM (PKCS #8), got something else")

@@ -1,9 +1,10 @@
-"""`hushsum keys`: the keys of services, of clients of secure sums and of planners, and their directories."""
+"""`hushsum keys`: keys of services, clients and planners, the directories that name them, and certificates."""
 
 from pathlib import Path
 
 import click
 
+from hushsum_cli.certificates import certificates
 from hushsum_cli.output import as_json as as_json_option
 from hushsum_cli.output import examples, print_json, print_table
 
@@ -11,7 +12,7 @@ from hushsum_cli.output import examples, print_json, print_table
 _ROLES = ("gateway", "releaser", "producer", "client", "shuffler", "planner")
 
 
-@click.group(short_help="Make keys, and check a directory of them.")
+@click.group(short_help="Make keys and certificates, and check a directory.")
 def keys() -> None:
     """Make keys, and check the directories that name them.
 
@@ -71,3 +72,6 @@ def check(*, file: Path, as_json: bool) -> None:
         return
     print_table(["name", "role", "public key"], rows)
     click.echo(f"digest {directory.digest().hex()}")
+
+
+keys.add_command(certificates)

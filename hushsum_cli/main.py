@@ -1,5 +1,6 @@
 """`hushsum`: the group of all subcommands, and the one place where errors become a line and an exit status."""
 
+import os
 import sys
 from typing import NoReturn
 
@@ -54,6 +55,7 @@ plan.add_command(advise)
 
 def main() -> NoReturn:
     """Runs the command line; exits with 0, 1 for what went wrong, or 2 for how it was called."""
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what it would tell of lost connections is told in our own words
     try:
         status = cli.main(prog_name="hushsum", standalone_mode=False)
     except click.ClickException as error:

@@ -3,8 +3,13 @@
 import json
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for machines.")
 
@@ -54,7 +59,6 @@ def print_json(value: object) -> None:
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, title: str | None = None) -> None:
     """A table on standard output; numbers, which all columns but the first hold, stand right."""
     from rich import box
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(title=title, box=box.SIMPLE, title_justify="left", title_style="bold")
@@ -62,18 +66,36 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, title:
         table.add_column(name, justify="right" if index else "left", overflow="fold")
     for row in rows:
         table.add_row(*row)
-    Console(highlight=False, markup=False).print(table)
+    plain_console().print(table)
 
 
 def print_pairs(pairs: Iterable[tuple[str, str]], *, title: str | None = None) -> None:
     """Names and values, one pair a line, on standard output."""
-    from rich.console import Console
+    console = plain_console()
+    if title:
+        console.print(title, style="bold")
+    console.print(pairs_table(pairs))
+
+
+def pairs_table(pairs: Iterable[tuple[str, str]]) -> "Table":
+    """Names and values, one pair a line."""
     from rich.table import Table
 
     table = Table.grid(padding=(0, 2))
     for name, value in pairs:
         table.add_row(name, value)
-    console = Console(highlight=False, markup=False)
-    if title:
-        console.print(title, style="bold")
-    console.print(table)
+    return table
+
+
+def plain_console() -> "Console":
+    """Standard output, where text is what it is: nothing in it is markup."""
+    from rich.console import Console
+
+    return Console(highlight=False, markup=False)
+
+
+def utc_text(time_ms: int) -> str:
+    """A time in milliseconds since 1970 as people read it, to the second, in UTC."""
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")

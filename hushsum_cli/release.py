@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from hushsum_cli.connection import connects
 from hushsum_cli.output import as_json as as_json_option
 from hushsum_cli.output import examples, print_json, print_pairs, print_table
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
     from hushsum.plan import Plan
     from hushsum.releases import Release
+    from hushsum_proto.credentials import Credentials
     from hushsum_proto.messages import ReleaseInfo
 
 _service = click.option(
@@ -23,7 +25,6 @@ _service = click.option(
     show_default=True,
     help="The service to ask.",
 )
-_insecure = click.option("--insecure", is_flag=True, help="Allow plaintext to another machine.")
 
 
 @click.group(short_help="List published windows, or fetch a release.")
@@ -35,9 +36,9 @@ def release() -> None:
     "list", short_help="List published windows.", epilog=examples("hushsum release list --from 127.0.0.1:7443")
 )
 @_service
-@_insecure
+@connects
 @as_json_option
-def list_(*, service: str, insecure: bool, as_json: bool) -> None:
+def list_(*, service: str, credentials: "Credentials", as_json: bool) -> None:
     """List what a service has published of its windows, in their order: releases, and which windows are withheld.
 
     A window is withheld, for ever, where too few clients were in it by the plan's test.
@@ -47,7 +48,7 @@ def list_(*, service: str, insecure: bool, as_json: bool) -> None:
     from simulator.console import Console
 
     async def ask() -> "tuple[Plan, list[ReleaseInfo]]":
-        async with Console(service, insecure=insecure) as console:
+        async with Console(service, credentials) as console:
             return await console.plan(), await console.releases()
 
     plan, infos = asyncio.run(ask())
@@ -85,11 +86,11 @@ def list_(*, service: str, insecure: bool, as_json: bool) -> None:
     short_help="Fetch a release as a .hush file.", epilog=examples("hushsum release get --window 498691 -o today.hush")
 )
 @_service
-@_insecure
+@connects
 @click.option("--window", type=int, help="Default: the newest one.")
 @click.option("-o", "--out", type=click.Path(dir_okay=False, path_type=Path), help="Default: NAME-WINDOW.hush here.")
 @as_json_option
-def get(*, service: str, insecure: bool, window: int | None, out: Path | None, as_json: bool) -> None:
+def get(*, service: str, credentials: "Credentials", window: int | None, out: Path | None, as_json: bool) -> None:
     """Fetch a published release as a .hush file, which answers any number of queries without the service."""
     import asyncio
 
@@ -97,7 +98,7 @@ def get(*, service: str, insecure: bool, window: int | None, out: Path | None, a
     from simulator.errors import ServiceError
 
     async def ask() -> "Release":
-        async with Console(service, insecure=insecure) as console:
+        async with Console(service, credentials) as console:
             infos = await console.releases()
             # A withheld window that is asked for says so itself; none is what "the newest release" means.
             infos = [each for each in infos if (not each.withheld if window is None else each.window == window)]

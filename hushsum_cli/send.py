@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hushsum_cli.connection import connects
 from hushsum_cli.output import ExactNumber, examples, print_json, print_pairs
 from hushsum_cli.output import as_json as as_json_option
 
 if TYPE_CHECKING:
     from edge_client import EdgeClient, Tallies
     from hushsum.plan import Plan
+    from hushsum_proto.credentials import Credentials
     from simulator.progress import Progress
     from simulator.records import Records
 
@@ -34,7 +36,10 @@ _BATCH = 1000
     required=True,
     help="This client's spool: a file of its own, kept between runs, never copied.",
 )
-@click.option("--client-id", help="Who contributes. Default: the one in the spool, at first a random one.")
+@click.option(
+    "--client-id",
+    help="Who contributes: the name of the token, if there is one. Default: the one in the spool, at first random.",
+)
 @click.option("--key", type=_FILE, help="For a secure sum with a directory of clients: this client's private key.")
 @click.option("--max-epsilon", type=ExactNumber(), help="Refuse a plan with a larger ε.")
 @click.option(
@@ -46,7 +51,7 @@ _BATCH = 1000
 @click.option("--signed-by", type=_FILE, help="Refuse a plan that no planner of this directory of keys has signed.")
 @click.option("--memoise", is_flag=True, help="Allow plans whose reports of a record are the same in every window.")
 @click.option("--timeout", "timeout_s", type=click.FloatRange(0, min_open=True), help="Seconds to wait for answers.")
-@click.option("--insecure", is_flag=True, help="Allow plaintext to another machine.")
+@connects
 @as_json_option
 def send(  # noqa: PLR0913  one argument an option
     *,
@@ -58,7 +63,7 @@ def send(  # noqa: PLR0913  one argument an option
     client_id: str | None,
     key: Path | None,
     timeout_s: float | None,
-    insecure: bool,
+    credentials: "Credentials",
     as_json: bool,
     **rules: Any,  # of the policy, by their names there; exact numbers, texts and a switch
 ) -> int:
@@ -88,8 +93,9 @@ def send(  # noqa: PLR0913  one argument an option
         spool=spool,
         client_id=client_id,
         policy=Policy(**{rule: value for rule, value in rules.items() if value is not None}),
-        config=Config(insecure=insecure, close_flush_s=0.0),
+        config=Config(close_flush_s=0.0),
         key=key,
+        credentials=credentials,
     )
     with _told_warnings():
         if sys.stderr.isatty():

@@ -19,14 +19,20 @@ class _Grouped(click.Command):
         self.headings: dict[str, tuple[str, ...]] = {
             "What is collected, and where it lies": ("plan", "data", "config_file"),
             "Which part of the service this is": ("role", "log_kind", "store"),
-            "Where it listens": ("listen", "metrics_listen", "insecure"),
+            "Where it listens": ("listen", "health_listen", "metrics_listen", "metrics_client_ca", "insecure"),
+            "TLS": ("tls_cert", "tls_key", "tls_client_ca"),
+            "Who may call": ("authentication", "tokens"),
+            "What one client may send": (
+                *("client_bytes_rate", "client_bytes_burst", "client_calls_rate", "client_calls_burst"),
+                "client_sessions_max",
+            ),
             "Kafka and PostgreSQL": ("kafka_bootstrap", "kafka_prefix"),
             "Signed entries": ("directory", "gateway_key", "releaser_key", "direct_producers"),
             "Secure sums": ("client_directory",),
             "Anonymous reports": ("client_rate", "client_burst"),
-            "Reports through a shuffler": ("shufflers", "shuffler_key", "upstream"),
+            "Reports through a shuffler": ("shufflers", "shuffler_key", "upstream", "upstream_ca", "upstream_token"),
             "How it works": ("manual", "partitions", "retain_verdicts"),
-            "What it writes": ("log_level", "log_format"),
+            "What it writes": ("log_level", "log_format", "traces"),
         }
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -61,6 +67,24 @@ class _Grouped(click.Command):
 @click.option("--store", type=click.Choice(["sqlite", "postgresql"]), help="[default: sqlite, a file]")
 @click.option("--listen", metavar=_HOST_PORT, help="Where clients connect.  [default: 127.0.0.1:7443]")
 @click.option("--metrics-listen", metavar=_HOST_PORT, help="Where /metrics answers.  [default: 127.0.0.1:7444]")
+@click.option(
+    "--metrics-client-ca", type=_FILE, help="Who may ask for metrics over TLS: those of this authority (PEM)."
+)
+@click.option("--health-listen", metavar=_HOST_PORT, help="Where /livez and /readyz answer.  [default: nowhere]")
+@click.option("--tls-cert", type=_FILE, help="The certificate that clients see, with its chain (PEM).")
+@click.option("--tls-key", type=_FILE, help="Its private key (PEM, mode 600).")
+@click.option("--tls-client-ca", type=_FILE, help="Ask clients for a certificate of this authority (PEM).")
+@click.option(
+    "--authentication",
+    type=click.Choice(["declared", "token", "certificate"]),
+    help="What proves who calls. [default: declared, which is a name, of callers on this machine]",
+)
+@click.option("--tokens", type=_FILE, help="The file of hashed tokens, which `hushsum admin tokens` writes.")
+@click.option("--client-bytes-rate", type=float, help="Bytes of deltas a second.  [default: 4194304]")
+@click.option("--client-bytes-burst", type=click.IntRange(1), help="So many it may be ahead.  [default: 268435456]")
+@click.option("--client-calls-rate", type=float, help="Other calls a second.  [default: 20]")
+@click.option("--client-calls-burst", type=click.IntRange(1), help="So many it may be ahead.  [default: 1000]")
+@click.option("--client-sessions-max", type=click.IntRange(1), help="Open sessions.  [default: 16]")
 @click.option("--insecure", is_flag=True, default=None, help="Allow plaintext off this machine.")
 @click.option("--kafka-bootstrap", metavar=f"{_HOST_PORT},…", help="Brokers to ask first.")
 @click.option("--kafka-prefix", metavar="NAME", help="What the names of topics begin with.  [default: hushsum]")
@@ -74,11 +98,14 @@ class _Grouped(click.Command):
 @click.option("--shufflers", type=_FILE, help="Keys of the shufflers: a directory.")
 @click.option("--shuffler-key", type=_FILE, help="This shuffler's private key.")
 @click.option("--upstream", metavar=_HOST_PORT, help="Where this shuffler's batches go: a gateway.")
+@click.option("--upstream-ca", type=_FILE, help="Whose signature that gateway's certificate bears (PEM).")
+@click.option("--upstream-token", type=_FILE, help="The file of the token that is shown there.")
 @click.option("--manual", is_flag=True, default=None, help="Seal and release only through `hushsum admin`.")
 @click.option("--partitions", type=click.IntRange(1), help="Of the log, fixed at the first start.  [default: 1]")
 @click.option("--retain-verdicts", is_flag=True, default=None, help="Keep what became of each delta, for audits.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="[default: info]")
 @click.option("--log-format", type=click.Choice(["console", "json"]), help="[default: console]")
+@click.option("--traces", is_flag=True, default=None, help="Send spans where OTEL_EXPORTER_OTLP_ENDPOINT says.")
 def serve(*, config_file: Path | None, log_kind: str | None, **settings: object) -> None:
     """Run the aggregator of one plan, until SIGTERM or Ctrl-C.
 

@@ -64,5 +64,28 @@ def measure(release: Release, bulk: Sketch, queries: Floats, exact: Floats) -> A
     )
 
 
+def compare(values: Floats, std_errors: Floats, exact: Floats, records: int) -> Accuracy:
+    """How far answers are from the truth, and how far they say themselves that they may be.
+
+    Args:
+        values: (m,) answers,
+        std_errors: their standard errors,
+        exact: and the exact kernel sums.
+        records: All of them.
+    """
+    floor = FLOOR_SHARE * records
+    above = exact > floor
+    if not above.any():
+        return Accuracy(None, None, 0, floor, 0.0)
+    truth = exact[above]
+    return Accuracy(
+        mean_relative=float((abs(values[above] - truth) / truth).mean()),
+        expected_relative=_finite(math.sqrt(2 / math.pi) * (std_errors[above] / truth).mean()),
+        queries=int(above.sum()),
+        floor=floor,
+        mean_kernel_sum=float(truth.mean()),
+    )
+
+
 def _finite(number: float) -> float | None:
     return float(number) if math.isfinite(number) else None

@@ -1,21 +1,34 @@
 """What operators and analysts ask of a service: the open window, seal, release, status, plan, releases."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import TracebackType
 from typing import Final, Self
 
 import grpc
 import grpc.aio
 
-from edge_client.transport_grpc import is_loopback
 from hushsum.errors import PlanError
 from hushsum.plan import BUNDLE_BYTES_MAX, Plan
 from hushsum.releases import Release
-from hushsum_proto import convert, convert_outcomes
+from hushsum_proto import convert, convert_admin, convert_outcomes
+from hushsum_proto.credentials import Credentials
 from hushsum_proto.errors import WireError
-from hushsum_proto.messages import PROTOCOL_VERSIONS, Hello, Released, ReleaseInfo, ServiceStatus, Welcome
+from hushsum_proto.messages import (
+    PAGE,
+    PAGE_MAX,
+    PROTOCOL_VERSIONS,
+    Hello,
+    LedgerPage,
+    PlanInfo,
+    Released,
+    ReleaseInfo,
+    ServiceStatus,
+    Welcome,
+    WindowsPage,
+)
 from hushsum_proto.metadata import CLIENT_ID
 from hushsum_proto.v1 import wire_pb2 as pb
 from hushsum_proto.v1 import wire_pb2_grpc as stubs
@@ -29,27 +42,30 @@ _OPTIONS: Final = (("grpc.max_receive_message_length", _PLAN_BYTES_MAX), ("grpc.
 
 
 class Console:
-    """A connection to one service; the administration answers on loopback alone.
+    """A connection to one service.
 
     Args:
         target: ``host:port``.
-        insecure: Allow plaintext to another machine.
-
-    Raises:
-        ServiceError: Another machine without it.
+        credentials: What is shown, and who is believed; where nothing proves a name, this one is declared: ``console``.
+            None: TLS to another machine, and nothing is shown.
+        insecure: Speak plaintext to another machine, too.
     """
 
-    def __init__(self, target: str, *, insecure: bool = False) -> None:
-        if not (insecure or is_loopback(target)):
-            raise ServiceError(
-                f"{target}: expected a service on this machine: TLS is not built yet, and whoever is between could "
-                "read and change what plaintext says"
-            )
+    def __init__(self, target: str, credentials: Credentials | None = None, *, insecure: bool = False) -> None:
+        shown = credentials or Credentials()
         self._target = target
+        self._credentials = replace(shown, insecure=shown.insecure or insecure)
+        self._metadata: tuple[tuple[str, str], ...] = () if shown.names_itself else _NAME
         self._channel: grpc.aio.Channel | None = None
 
     async def __aenter__(self) -> Self:
-        self._channel = grpc.aio.insecure_channel(self._target, options=_OPTIONS)
+        """Connects at the first question.
+
+        Raises:
+            CredentialsError: A file of the credentials cannot be used.
+        """
+        self._metadata += self._credentials.metadata()
+        self._channel = self._credentials.channel(self._target, _OPTIONS)
         return self
 
     async def __aexit__(
@@ -61,38 +77,79 @@ class Console:
         """The windows that are open, by the service's clock."""
         with self._asking():
             request = convert.hello_to_wire(Hello(PROTOCOL_VERSIONS))
-            reply = await stubs.CollectionStub(self._open).Hello(request, metadata=_NAME, timeout=_QUICK_S)
+            reply = await stubs.CollectionStub(self._open).Hello(request, metadata=self._metadata, timeout=_QUICK_S)
             return convert.welcome_from_wire(reply)
 
     async def plan(self) -> Plan:
         """The plan that is collected here."""
         with self._asking():
             stub = stubs.CatalogueStub(self._open)
-            reply = await stub.GetPlan(pb.GetPlanRequest(), metadata=_NAME, timeout=_QUICK_S)
+            reply = await stub.GetPlan(pb.GetPlanRequest(), metadata=self._metadata, timeout=_QUICK_S)
             return Plan.from_bytes(reply.plan)
 
     async def status(self) -> ServiceStatus:
         """Windows, partitions and budget; for its operator."""
         with self._asking():
             stub = stubs.AdministrationStub(self._open)
-            reply = await stub.GetStatus(pb.StatusRequest(), metadata=_NAME, timeout=_QUICK_S)
-            return convert_outcomes.status_from_wire(reply)
+            reply = await stub.GetStatus(pb.StatusRequest(), metadata=self._metadata, timeout=_QUICK_S)
+            return convert_admin.status_from_wire(reply)
+
+    async def plans(self) -> list[PlanInfo]:
+        """Every plan of the service's store, in the order in which they were registered; for its operator."""
+        with self._asking():
+            stub = stubs.AdministrationStub(self._open)
+            reply = await stub.ListPlans(pb.ListPlansRequest(), metadata=self._metadata, timeout=_QUICK_S)
+            return convert_admin.plans_from_wire(reply)
+
+    async def windows(
+        self, limit: int = PAGE, *, before: int | None = None, states: Collection[str] = ()
+    ) -> WindowsPage:
+        """The newest windows, of these states where some are named; for its operator.
+
+        Args:
+            limit: The most.
+            before: Only windows before this one.
+            states: As :class:`hushsum_proto.messages.WindowsPage` names them.
+        """
+        found: list[tuple[int, str]] = []
+        while True:
+            # One more than is wanted tells whether there are more of these states.
+            size = PAGE_MAX if states else min(limit + 1 - len(found), PAGE_MAX)
+            with self._asking():
+                stub = stubs.AdministrationStub(self._open)
+                request = convert_admin.windows_request_to_wire(before, size)
+                reply = await stub.ListWindows(request, metadata=self._metadata, timeout=_QUICK_S)
+                page = convert_admin.windows_from_wire(reply)
+            found += [(window, state) for window, state in page.windows if not states or state in states]
+            if len(found) > limit or not page.more or not page.windows:
+                return WindowsPage(tuple(found[:limit]), more=len(found) > limit)
+            before = page.windows[-1][0]
+
+    async def ledger(self, limit: int = PAGE) -> LedgerPage:
+        """The ledger of the plan's population, with the newest spends; for its operator."""
+        first = page = await self._ledger(0, limit)
+        spends, known = [*first.spends], first.spends_total
+        while page.spends and len(spends) < min(limit, first.spends_total):
+            page = await self._ledger(len(spends) + known - first.spends_total, limit - len(spends))
+            # What was spent since the last page has moved the older ones on: those that were shown come first again.
+            spends += page.spends[max(0, page.spends_total - known) :]
+            known = page.spends_total
+        return replace(first, spends=tuple(spends))
 
     async def seal(self, window: int | None = None) -> int:
         """Closes a window, the oldest open one where none is named, and returns once every fold has passed its seal."""
         with self._asking():
             stub = stubs.AdministrationStub(self._open)
             request = pb.SealWindowRequest(window=window or 0, oldest=window is None)
-            return (await stub.SealWindow(request, metadata=_NAME, timeout=_LONG_S)).window
+            return (await stub.SealWindow(request, metadata=self._metadata, timeout=_LONG_S)).window
 
     async def release(self, window: int | None = None) -> Released:
         """Draws the outcome of a sealed window, the oldest without one where none is named."""
         with self._asking():
             stub = stubs.AdministrationStub(self._open)
             request = pb.ReleaseWindowRequest(window=window or 0, oldest=window is None)
-            return convert_outcomes.released_from_wire(
-                await stub.ReleaseWindow(request, metadata=_NAME, timeout=_LONG_S)
-            )
+            reply = await stub.ReleaseWindow(request, metadata=self._metadata, timeout=_LONG_S)
+            return convert_admin.released_from_wire(reply)
 
     async def seal_through(self, window: int) -> None:
         """Closes every open window up to this one: one that ended since the service began is open too, and empty."""
@@ -110,7 +167,7 @@ class Console:
         """Every published outcome, released or withheld, in the order of their windows."""
         with self._asking():
             stub = stubs.CatalogueStub(self._open)
-            reply = await stub.ListReleases(pb.ListReleasesRequest(), metadata=_NAME, timeout=_QUICK_S)
+            reply = await stub.ListReleases(pb.ListReleasesRequest(), metadata=self._metadata, timeout=_QUICK_S)
             return [convert_outcomes.release_info_from_wire(info) for info in reply.releases]
 
     async def fetch(self, info: ReleaseInfo) -> Release:
@@ -128,13 +185,20 @@ class Console:
         with self._asking():
             request = pb.GetReleaseRequest(plan_id=info.plan_id, kind=info.kind, window=info.window)
             stub = stubs.CatalogueStub(self._open)
-            async for chunk in stub.GetRelease(request, metadata=_NAME, timeout=_LONG_S):
+            async for chunk in stub.GetRelease(request, metadata=self._metadata, timeout=_LONG_S):
                 if chunk.offset != len(data) or len(data) + len(chunk.data) > info.size_bytes:
                     raise ServiceError(f"release of window {info.window}: a chunk that does not follow")
                 data += chunk.data
         if hashlib.sha256(data).digest() != info.sha256:
             raise ServiceError(f"release of window {info.window}: its bytes are not those that were listed; ask again")
         return Release.from_bytes(bytes(data))
+
+    async def _ledger(self, skip: int, limit: int) -> LedgerPage:
+        with self._asking():
+            stub = stubs.AdministrationStub(self._open)
+            request = pb.GetLedgerRequest(skip=skip, limit=min(limit, PAGE_MAX))
+            reply = await stub.GetLedger(request, metadata=self._metadata, timeout=_QUICK_S)
+            return convert_admin.ledger_from_wire(reply)
 
     @property
     def _open(self) -> grpc.aio.Channel:
@@ -148,6 +212,8 @@ class Console:
             yield
         except grpc.aio.AioRpcError as error:
             code, details = error.code(), error.details() or "no reason given"
+            if (explained := self._credentials.explained(self._target, details)) != details:
+                raise ServiceError(explained) from error
             if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
                 raise ServiceError(f"{self._target}: no service answers here ({details.splitlines()[0]})") from error
             raise ServiceError(f"{self._target}: {details}") from error

@@ -6,7 +6,8 @@ HushsumError
     ├── ServerError          the aggregator's process did not start, or ended by itself
     ├── ServiceError         a service did not do what an operator or an analyst asked
     ├── JourneyError         a step of the run that did not come to its end
-    └── SettingsConflictError  what was asked of a run does not go together
+    ├── SettingsConflictError  what was asked of a run does not go together
+    └── VariableError        a variable of the environment: what came, what was expected
 """
 
 from hushsum.errors import HushsumError
@@ -34,3 +35,17 @@ class JourneyError(SimulatorError):
 
 class SettingsConflictError(SimulatorError):
     """What was asked of a run does not go together."""
+
+
+class VariableError(SimulatorError):
+    """A variable of the environment does not say what it may.
+
+    Args:
+        name: Of the variable.
+        came: What it says.
+        expected: What it may say.
+    """
+
+    def __init__(self, name: str, came: str, expected: str) -> None:
+        super().__init__(f"{name}: got {came!r:.100}, expected {expected}")
+        self.name = name

@@ -56,6 +56,18 @@ class Totals:
         )
 
 
+def policy_of(plan: Plan) -> Policy:
+    """Of a device that allows this plan's ε and δ, and no more."""
+    privacy = plan.privacy
+    return Policy(
+        max_epsilon=privacy.epsilon,
+        max_delta=privacy.delta,
+        max_total_delta=privacy.total_delta,
+        mode=privacy.mode,
+        memoise=privacy.local is not None and privacy.local.memoise,
+    )
+
+
 class Fleet:
     """Clients that contribute their shares to one window; at most 200 are online at a time.
 
@@ -68,14 +80,7 @@ class Fleet:
     """
 
     def __init__(self, plan: Plan, shares: Sequence[Share], *, target: str, folder: Path, time_ms: int) -> None:
-        privacy = plan.privacy
-        self._policy = Policy(
-            max_epsilon=privacy.epsilon,
-            max_delta=privacy.delta,
-            max_total_delta=privacy.total_delta,
-            mode=privacy.mode,
-            memoise=privacy.local is not None and privacy.local.memoise,
-        )
+        self._policy = policy_of(plan)
         self._shares = shares
         self._target = target
         self._folder = folder

@@ -1,6 +1,6 @@
 """What a run begins with: its settings, and the records, plan, queries and shares that follow from them."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
@@ -100,7 +100,13 @@ class Material:
 
     def only(self, clients: Collection[str]) -> "Material":
         """The same with the shares of these clients alone."""
-        shares = [share for share in self.shares if share.client_id in clients]
+        return self.parts(
+            {share.client_id: range(len(share.batches)) for share in self.shares if share.client_id in clients}
+        )
+
+    def parts(self, batches: Mapping[str, Sequence[int]]) -> "Material":
+        """The same with these batches alone, by client, each named by its place in the client's share."""
+        shares = [share.parts(batches[share.client_id]) for share in self.shares if share.client_id in batches]
         counted = np.concatenate([batch for share in shares for batch in share.batches] or [self.counted[:0]])
         return replace(self, shares=shares, counted=counted, labels=None if self.labels is None else _labels(shares))
 

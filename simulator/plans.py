@@ -22,6 +22,8 @@ from simulator.records import Floats, Records
 # answer is then the hash's alone at any useful ε: noise adds √(2R)/ε = 45 records to kernel sums of thousands. R is a
 # multiple of the 8 sets that rows of Sobol points come in by default.
 _SOBOL_DIM: Final = 20  # up to which Sobol rows were seen to err less than independent ones
+Tables = Mapping[str, Mapping[str, object]]
+NO_TABLES: Final[Tables] = {}
 #: Of a run's own plan in central mode.
 CENTRAL_SIZES: Final[Mapping[str, object]] = {"rows": 1000, "buckets": 1024}
 # In secure mode every client draws noise for every counter, masks all of them with each of its neighbours, and sends
@@ -71,14 +73,26 @@ def refuse_incomparable(plan: Plan) -> None:
         raise PlanError("sketch.family", "paired", f"another: simulate compares densities; for models, {instead}")
 
 
-def of_photograph(privacy: Mapping[str, object], seed: int) -> Plan:
-    """The plan of 8-bit colours: its bounds are those of every picture."""
+def of_photograph(privacy: Mapping[str, object], seed: int, tables: Tables = NO_TABLES) -> Plan:
+    """The plan of 8-bit colours: its bounds are those of every picture.
+
+    Args:
+        privacy: ``[privacy]``.
+        seed: Of the hash.
+        tables: Keys of ``[sketch]`` and ``[window]`` instead of those that a run takes.
+    """
     record = {"lower": [0, 0, 0], "upper": [255, 255, 255], "names": ["red", "green", "blue"]}
-    return _plan("pixel-colours", record, _COLOUR_BANDWIDTH, privacy, seed)
+    return _plan("pixel-colours", record, _COLOUR_BANDWIDTH, privacy, seed, tables)
 
 
-def of_file(records: Records, privacy: Mapping[str, object], seed: int) -> Plan:
+def of_file(records: Records, privacy: Mapping[str, object], seed: int, tables: Tables = NO_TABLES) -> Plan:
     """A plan whose bounds are the file's own extremes: good enough to try things out, and not private.
+
+    Args:
+        records: The file's.
+        privacy: ``[privacy]``.
+        seed: Of the hash.
+        tables: As of :func:`of_photograph`.
 
     Raises:
         RecordsError: No usable record.
@@ -90,7 +104,7 @@ def of_file(records: Records, privacy: Mapping[str, object], seed: int) -> Plan:
     record: dict[str, object] = {"lower": lower.tolist(), "upper": upper.tolist()}
     if len(set(records.names)) == len(records.names):
         record["names"] = list(records.names)
-    return _plan(Path(records.source).stem or "records", record, bandwidth, privacy, seed)
+    return _plan(Path(records.source).stem or "records", record, bandwidth, privacy, seed, tables)
 
 
 def privacy_table(
@@ -120,7 +134,12 @@ def central_twin(plan: Plan) -> Plan:
 
 
 def _plan(
-    name: str, record: Mapping[str, object], bandwidth: int | Decimal, privacy: Mapping[str, object], seed: int
+    name: str,
+    record: Mapping[str, object],
+    bandwidth: int | Decimal,
+    privacy: Mapping[str, object],
+    seed: int,
+    tables: Tables,
 ) -> Plan:
     lower = record["lower"]
     assert isinstance(lower, list), "both callers write a list"
@@ -133,7 +152,8 @@ def _plan(
     elif mode == LOCAL:
         sketch, window = local_plans.sketch_keys(privacy, kernel), local_plans.window_keys(privacy)
     record = {"kind": "vector", "dim": len(lower), **record}
-    return Plan(name=name, record=record, sketch={**sketch, "seed": seed}, privacy=privacy, window=window)
+    sketch, window = {**sketch, "seed": seed, **tables.get("sketch", {})}, {**window, **tables.get("window", {})}
+    return Plan(name=name, record=record, sketch=sketch, privacy=privacy, window=window)
 
 
 def _extremes(values: Floats) -> tuple[Floats, Floats]:

@@ -16,6 +16,12 @@ _START_S: Final = 60.0
 _STOP_S: Final = 30.0
 _LOOK_S: Final = 0.02
 _AGGREGATOR: Final = "aggregator"
+# A simulated client may hold what thousands would, and is not to wait for the rate of one.
+_UNLIMITED: Final[Mapping[str, float]] = {
+    "client_bytes_rate": 1e12,
+    "client_bytes_burst": 10**15,
+    "client_calls_rate": 1e6,
+}
 
 
 class Service:
@@ -32,7 +38,7 @@ class Service:
         starts: How often it was started.
     """
 
-    def __init__(self, folder: Path, name: str, settings: Mapping[str, str | int | bool]) -> None:
+    def __init__(self, folder: Path, name: str, settings: Mapping[str, str | float]) -> None:
         self.data = folder / ("data" if name == _AGGREGATOR else name)
         self.output = folder / f"{name}.log"
         self.starts = 0
@@ -143,8 +149,8 @@ class Server(Service):
     """
 
     def __init__(
-        self, folder: Path, plan: Path, partitions: int, settings: Mapping[str, str | int | bool] | None = None
+        self, folder: Path, plan: Path, partitions: int, settings: Mapping[str, str | float] | None = None
     ) -> None:
         audited = {"manual": True, "retain_verdicts": True}
-        own = {"plan": str(plan), "partitions": partitions, **audited, **(settings or {})}
+        own = {"plan": str(plan), "partitions": partitions, **audited, **_UNLIMITED, **(settings or {})}
         super().__init__(folder, _AGGREGATOR, own)

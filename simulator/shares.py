@@ -32,6 +32,11 @@ class Share:
         """How many records the client holds."""
         return sum(map(len, self.batches))
 
+    def parts(self, places: Sequence[int]) -> "Share":
+        """The same with these batches alone."""
+        labels = None if self.labels is None else tuple(self.labels[place] for place in places)
+        return Share(self.client_id, tuple(self.batches[place] for place in places), labels)
+
 
 def deal(
     values: Floats,

@@ -31,7 +31,7 @@ from aggregator.ports import (
     StreamMemory,
     Stretch,
 )
-from aggregator.records import Logged
+from aggregator.records import Logged, RegisteredPlan
 from aggregator.windows import WindowState
 from hushsum.entropy import KEY_BYTES, Entropy
 from hushsum.plan import Plan
@@ -285,6 +285,14 @@ class MemoryStore:
     async def plan_named(self, name: str) -> Plan | None:
         return self.plan if self.plan is not None and self.plan.name == name else None
 
+    async def plans(self) -> list[RegisteredPlan]:
+        if self.plan is None:
+            return []
+        plan, privacy = self.plan, self.plan.privacy
+        signed_by = "" if self.signed is None else self.signed.key_id
+        shown = (plan.id, plan.name, privacy.mode, privacy.population, len(self.folds), self.first, signed_by)
+        return [RegisteredPlan(*shown)]
+
     async def keep_plan_signature(self, signed: SignedPlan) -> None:
         if await self.load_plan(signed.plan_id) is None:
             raise StoreError("not registered")
@@ -302,6 +310,11 @@ class MemoryStore:
 
     async def states(self, plan_id: bytes, first: int, last: int) -> dict[int, str]:
         return {window: state for window, state in sorted(self.states_by_window.items()) if first <= window <= last}
+
+    async def newest_windows(self, plan_id: bytes, before: int | None, limit: int) -> list[tuple[int, str]]:
+        below = 2**63 if before is None else before
+        windows = sorted((window for window in self.states_by_window if window < below), reverse=True)[:limit]
+        return [(window, self.states_by_window[window].value) for window in windows]
 
     async def unfinished(self, plan_id: bytes) -> dict[int, str]:
         finished = (WindowState.RELEASED, WindowState.WITHHELD, WindowState.SKIPPED)

@@ -26,6 +26,7 @@ class SumMetrics:
             "hushsum_submissions_spent", "Vectors that may have been sent, and are in no sum that counts", **make
         )
         self._dropped = Counter("hushsum_clients_dropped", "Clients that fell out of a round", **make)
+        self._waiting = Gauge("hushsum_cohort_clients_waiting", "Clients that wait for a cohort", **make)
         self._steps = Gauge("hushsum_cohort_clients", "Clients in rounds, by step", ["step"], **make)
         # All are there from the start: an alert needs the 0 before the first one.
         for outcome in (Fate.COUNTED, Fate.ABORTED, Fate.LATE, Fate.UNKNOWN, AGAIN):
@@ -47,6 +48,10 @@ class SumMetrics:
         self._rounds.labels(outcome).inc()
         self._spent.inc(lost)
         self._dropped.inc(dropped)
+
+    def waiting(self, clients: int) -> None:
+        """So many clients wait for a cohort."""
+        self._waiting.set(clients)
 
     def in_steps(self, clients: Mapping[Step, int]) -> None:
         """How many clients of all rounds are in which step now."""

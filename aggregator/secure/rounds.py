@@ -6,7 +6,7 @@ does not read or breaks the protocol is out, and the machine says what that mean
 
 import asyncio
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -70,6 +70,7 @@ class Round:
         dropped: Clients that are out.
         spoilers: Clients because of whom it ended while all of them were needed.
         progress: Clients by step.
+        tell_step: Called with each step that begins, and how many clients are in it.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class Round:
         self.dropped: set[str] = set()
         self.spoilers: frozenset[str] = frozenset()
         self.progress: Mapping[Step, int] = {}
+        self.tell_step: Callable[[Step, int], None] = lambda _, __: None
         self._machine = machine
         self._uploads = uploads
         self._runtime = runtime
@@ -201,6 +203,7 @@ class Round:
                     self._let_go_of(client_id, RefusedError(Refusal.of(Reason.MALFORMED, text)))
                 case Await(step):
                     self._heard.clear()
+                    self.tell_step(step, len(self.present))
                     self._alarms.set(_Alarm.STEP, self._settings.step_s, partial(self._put, Expired(step)))
                 case Done(sum):
                     self._end(RoundEnd(sum))

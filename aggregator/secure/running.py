@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from aggregator.journal import journal
-from aggregator.ports import Runtime
+from aggregator.ports import Runtime, Span, Tracer
 from aggregator.secure.cohorts import RoundOver
 from aggregator.secure.landing import Landing
 from aggregator.secure.limits import RoundSettings, limits_of
@@ -16,6 +16,7 @@ from aggregator.secure.parts import Part
 from aggregator.secure.round_end import RoundEnd
 from aggregator.secure.rounds import Round
 from aggregator.secure.uploads import Uploads
+from aggregator.tracing import NO_TRACES
 from hushsum.directory import Directory
 from hushsum.entropy import Entropy
 from hushsum.plan import Plan
@@ -29,7 +30,6 @@ ROUNDS_MAX: Final = 4  # at once: each holds a sum and the vectors that come in
 UPLOADS_MAX: Final = 2  # of a round, at once
 ROUND_BYTES: Final = 32
 _AGAIN_MS: Final = 1000
-_NAMED_MAX: Final = 16  # clients in one line of the journal
 
 _journal = journal("secure sums")
 
@@ -48,6 +48,7 @@ class Running:
 
     Attributes:
         tell_over: Called with each round that is over, before its clients are told what became of it.
+        tracer: Is told of rounds, and of nobody in them.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Running:
         self._metrics = metrics
         self._settings = settings
         self._directory = directory
+        self.tracer: Tracer = NO_TRACES
         self.tell_over: Callable[[RoundOver], None] = lambda _: None
         self._memory = Memory()
         self._rounds: dict[bytes, Round] = {}
@@ -150,13 +152,15 @@ class Running:
 
     async def _carry(self, ongoing: Round) -> None:
         """One round from its beginning until everybody knows what became of it, whatever fails."""
-        try:
-            await self._carry_through(ongoing)
-        except Exception as error:  # noqa: BLE001  whatever went wrong here, its place is free again and the clients are told
-            _journal.error("a round could not be brought to its end", window=ongoing.window, exc_info=error)
-            self._give_up(ongoing)
+        with self.tracer.span("round", window=ongoing.window, members=len(ongoing.parts)) as span:
+            ongoing.tell_step = lambda step, clients: span.event(step.value, clients=clients)
+            try:
+                await self._carry_through(ongoing, span)
+            except Exception as error:  # noqa: BLE001  whatever went wrong here, its place is free again and the clients are told
+                _journal.error("a round could not be brought to its end", window=ongoing.window, exc_info=error)
+                self._give_up(ongoing)
 
-    async def _carry_through(self, ongoing: Round) -> None:
+    async def _carry_through(self, ongoing: Round, span: Span) -> None:
         began_s = self._runtime.monotonic()
         end = await ongoing.run()
         del self._rounds[ongoing.id]
@@ -175,7 +179,9 @@ class Running:
         for part in ongoing.parts.values():
             if self._places.get(part) is ongoing:
                 self._tell(part, ongoing, became)
-        self._count(ongoing, AGAIN if back else fate.value, survivors if fate is Fate.COUNTED else frozenset())
+        outcome = AGAIN if back else fate.value
+        span.note(outcome=outcome, survivors=len(survivors), dropped=len(ongoing.dropped))
+        self._count(ongoing, outcome, survivors if fate is Fate.COUNTED else frozenset())
         _journal.info(
             "round over",
             window=ongoing.window,
@@ -183,10 +189,10 @@ class Running:
             survivors=len(survivors),
             dropped=len(ongoing.dropped),
             seconds=f"{self._runtime.monotonic() - began_s:.3f}",
-            outcome=AGAIN if back else fate.value,
+            outcome=outcome,
             why=end.why,
         )
-        _name(ongoing, end)
+        _warn(ongoing, end)
 
     def _over(self, ongoing: Round, back: Sequence[Part]) -> None:
         """Its place is free, once."""
@@ -237,6 +243,10 @@ class Running:
         self._metrics.round_over(outcome, lost=len(ongoing.granted - counted), dropped=len(ongoing.dropped))
         self.show_progress()
 
+    def show_waiting(self, clients: int) -> None:
+        """Shows in the metrics how many clients wait for a cohort."""
+        self._metrics.waiting(clients)
+
     def show_progress(self) -> None:
         """Shows in the metrics how many clients of all rounds are in which step."""
         steps: Counter[Step] = Counter()
@@ -245,19 +255,14 @@ class Running:
         self._metrics.in_steps(steps)
 
 
-def _name(ongoing: Round, end: RoundEnd) -> None:
-    """Names to the operator who may have spoilt a round."""
+def _warn(ongoing: Round, end: RoundEnd) -> None:
+    """Tells the operator that clients may have spoilt a round; how many, and never which."""
     if end.suspects:
-        what = "secrets of these clients did not come out, though enough of their shares were revealed"
-        _journal.warning(what, window=ongoing.window, clients=_named(end.suspects))
+        what = "secrets of clients did not come out, though enough of their shares were revealed"
+        _journal.warning(what, window=ongoing.window, clients=len(end.suspects))
     if end.sum is not None and end.sum.liars:
-        what = "these clients revealed other shares than they were given"
-        _journal.warning(what, window=ongoing.window, clients=_named(end.sum.liars))
-
-
-def _named(client_ids: tuple[str, ...]) -> str:
-    more = f" and {len(client_ids) - _NAMED_MAX} more" if len(client_ids) > _NAMED_MAX else ""
-    return ", ".join(client_ids[:_NAMED_MAX]) + more
+        what = "clients revealed other shares than they were given"
+        _journal.warning(what, window=ongoing.window, clients=len(end.sum.liars))
 
 
 def milliseconds(runtime: Runtime) -> int:

@@ -194,6 +194,7 @@ class SecureSums:
         self._running.forget_before(oldest)
         self._charges.forget_before(oldest)
         self._running.show_progress()
+        self._running.show_waiting(self._cohorts.waiting)
 
     def _check(self, client_id: str, enter: Enter) -> None:
         self.check_plan(enter.plan_id)

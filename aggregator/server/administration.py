@@ -3,7 +3,7 @@
 from aggregator.administration import Administration
 from aggregator.ports import Scope
 from aggregator.server.calls import Call, Handler, Methods
-from hushsum_proto import convert_outcomes
+from hushsum_proto import convert_admin
 from hushsum_proto.v1 import wire_pb2 as pb
 
 
@@ -16,6 +16,9 @@ class AdministrationService:
     def add_to(self, methods: Methods) -> Handler:
         """The handlers of every method."""
         methods.unary("GetStatus", pb.StatusRequest, self.get_status)
+        methods.unary("ListPlans", pb.ListPlansRequest, self.list_plans)
+        methods.unary("ListWindows", pb.ListWindowsRequest, self.list_windows)
+        methods.unary("GetLedger", pb.GetLedgerRequest, self.get_ledger)
         methods.unary("SealWindow", pb.SealWindowRequest, self.seal_window)
         methods.unary("ReleaseWindow", pb.ReleaseWindowRequest, self.release_window)
         return methods.handler(pb.DESCRIPTOR.services_by_name["Administration"].methods_by_name)
@@ -23,7 +26,24 @@ class AdministrationService:
     async def get_status(self, call: Call, _: pb.StatusRequest) -> pb.StatusReply:
         """Windows, ledger, and what stops releasing."""
         call.admit(Scope.ADMIN)
-        return convert_outcomes.status_to_wire(await self._administration.status())
+        return convert_admin.status_to_wire(await self._administration.status())
+
+    async def list_plans(self, call: Call, _: pb.ListPlansRequest) -> pb.ListPlansReply:
+        """Every plan of the store."""
+        call.admit(Scope.ADMIN)
+        return convert_admin.plans_to_wire(await self._administration.plans())
+
+    async def list_windows(self, call: Call, request: pb.ListWindowsRequest) -> pb.ListWindowsReply:
+        """Windows of this plan, newest first."""
+        call.admit(Scope.ADMIN)
+        asked = convert_admin.windows_request_from_wire(request)
+        return convert_admin.windows_to_wire(await self._administration.windows(*asked))
+
+    async def get_ledger(self, call: Call, request: pb.GetLedgerRequest) -> pb.GetLedgerReply:
+        """The ledger of this plan's population, its spends newest first."""
+        call.admit(Scope.ADMIN)
+        asked = convert_admin.ledger_request_from_wire(request)
+        return convert_admin.ledger_to_wire(await self._administration.ledger(*asked))
 
     async def seal_window(self, call: Call, request: pb.SealWindowRequest) -> pb.SealWindowReply:
         """Closes a window."""
@@ -35,4 +55,4 @@ class AdministrationService:
         """Draws an outcome."""
         call.admit(Scope.ADMIN)
         released = await self._administration.release(None if request.oldest else request.window)
-        return convert_outcomes.released_to_wire(released)
+        return convert_admin.released_to_wire(released)

@@ -59,7 +59,7 @@ class Collection:
         """The handlers of every method."""
         methods.unary("Hello", pb.HelloRequest, self.hello)
         methods.stream("Submit", pb.SubmitRequest, self.submit)
-        methods.unary("SubmitOne", pb.SubmitRequest, self.submit_one)
+        methods.unary("SubmitOne", pb.SubmitRequest, self.submit_one, counted=False)  # its bytes are
         methods.takes("SubmitLarge", pb.DeltaChunk, self.submit_large)
         methods.unary("GetVerdicts", pb.VerdictsRequest, self.get_verdicts)
         return methods.handler(pb.DESCRIPTOR.services_by_name["Collection"].methods_by_name)
@@ -71,16 +71,16 @@ class Collection:
 
     async def hello(self, call: Call, request: pb.HelloRequest) -> pb.HelloReply:
         """Opens a session; who calls is checked, so that a client learns early that it is not known."""
-        self._uploads.check_running()
         call.client_id()
+        self._uploads.check_running()
         check_number(len(request.protocol_versions), VERSIONS_MAX, "protocol versions")
         check_number(len(request.features), FEATURES_MAX, "features")
         return convert.welcome_to_wire(await self._greeter.welcome(convert.hello_from_wire(request)))
 
     async def submit(self, call: Call, requests: Requests) -> AsyncIterator[pb.SubmitReply]:
         """Answers a stream of deltas."""
-        self._uploads.check_running()
         client_id = call.client_id()
+        self._uploads.check_running()
         if len(self._sessions) >= self._sessions_max:
             raise overloaded(f"at most {self._sessions_max} sessions may be open")
         session = Session(
@@ -101,13 +101,15 @@ class Collection:
 
     async def submit_one(self, call: Call, request: pb.SubmitRequest) -> pb.SubmitReply:
         """Answers one delta."""
+        client_id = call.client_id()
         shuffled = convert.shuffled_from_wire(request)
-        return _reply_of(await self._uploads.submit(call.client_id(), request.plan_id, request.delta, shuffled))
+        return _reply_of(await self._uploads.submit(client_id, request.plan_id, request.delta, shuffled))
 
     async def submit_large(self, call: Call, chunks: Chunks) -> pb.SubmitReply:
         """Answers one delta that comes in chunks."""
+        client_id = call.client_id()
         self._uploads.check_running()
-        return _reply_of(await self._large.submit(call.client_id(), chunks))
+        return _reply_of(await self._large.submit(client_id, chunks))
 
     async def get_verdicts(self, call: Call, request: pb.VerdictsRequest) -> pb.VerdictsReply:
         """What became of the caller's own ids; those of others are unknown to it."""

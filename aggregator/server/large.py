@@ -1,15 +1,16 @@
 """Deltas that come in chunks: put together within a bound on what all such calls may hold, then a delta like any other.
 
 A call holds room for what has come of its delta, until it is answered: a size that is only named holds nothing. Where
-no room is left, who needs more is refused and gives up its own, so that somebody always ends. A declared name has one
-such call at a time, and must not be slower than a stated rate, nor silent for long. That stops mistakes; a liar takes
-another name until tokens exist, and can still fill the room with bytes that it has really sent.
+no room is left, who needs more is refused and gives up its own, so that somebody always ends. A client has one such
+call at a time, and must not be slower than a stated rate, nor silent for long. Where names are only declared, a liar
+takes another one, and can still fill the room with bytes that it has really sent.
 """
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final
 
+from aggregator.client_limits import SendLimits
 from aggregator.inspection import id_in
 from aggregator.metrics import Metrics
 from aggregator.ports import Runtime
@@ -50,6 +51,7 @@ class LargeDeltas:
         delta_bytes_max: Of one.
         held_bytes_max: Of all that are under way; at least one fits.
         metrics: Counts what is refused here; None: nobody does.
+        sends: How much one client may send; None: any.
 
     Attributes:
         held_bytes: What has come of all that are under way.
@@ -63,12 +65,14 @@ class LargeDeltas:
         delta_bytes_max: int,
         held_bytes_max: int,
         metrics: Metrics | None = None,
+        sends: SendLimits | None = None,
     ) -> None:
         self._uploads = uploads
         self._runtime = runtime
         self._delta_bytes_max = delta_bytes_max
         self._held_bytes_max = max(held_bytes_max, delta_bytes_max)
         self._metrics = metrics
+        self._sends = sends
         self._senders: set[str] = set()
         self.held_bytes = 0
 
@@ -81,6 +85,8 @@ class LargeDeltas:
         """
         if client_id in self._senders:
             raise overloaded("another delta of this client is coming in chunks, expected one at a time")
+        if self._sends is not None:
+            self._sends.check(client_id)  # else it would send all of it to be refused
         self._senders.add(client_id)
         coming = _Coming()
         try:

@@ -15,6 +15,7 @@ from hushsum_proto import metadata
 
 HEALTH_WATCHERS_MAX: Final = 64
 REFLECTIONS_MAX: Final = 16
+LIVENESS: Final = "liveness"  # of whether this process runs; all other names are of whether it can be used
 
 
 class Probes:
@@ -23,26 +24,35 @@ class Probes:
     def __init__(self) -> None:
         self._health = _Health()
         self._names: tuple[str, ...] = (health.OVERALL_HEALTH,)
+        self._drains = False
 
     async def add_to(self, server: grpc.aio.Server, names: Iterable[str]) -> None:
         """Serves health of these services, and reflection of them and of itself."""
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         self._names = (health.OVERALL_HEALTH, *names)
+        await self._health.set(LIVENESS, health_pb2.HealthCheckResponse.SERVING)
         await self.tell(ready=True)
         health_name = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
         shown = [*names, health_name, reflection.SERVICE_NAME]
         reflection_pb2_grpc.add_ServerReflectionServicer_to_server(_Reflection(shown), server)
 
     async def tell(self, *, ready: bool) -> None:
-        """Says whether what is served here works, until the next time."""
-        said = health_pb2.HealthCheckResponse
+        """Says whether what is served here works, until the next time; a process that stops is not asked any more."""
+        said, ready = health_pb2.HealthCheckResponse, ready and not self._drains
         for name in self._names:
             await self._health.set(name, said.SERVING if ready else said.NOT_SERVING)
         self._health.wake()
 
+    async def fail(self) -> None:
+        """Says that this process cannot go on."""
+        self._drains = True
+        await self._health.set(LIVENESS, health_pb2.HealthCheckResponse.NOT_SERVING)
+        await self.tell(ready=False)
+
     async def drain(self) -> None:
-        """Says that this process stops, and ends the streams of those who watch it."""
-        await self._health.enter_graceful_shutdown()
+        """Says that this process stops, and ends the streams of those who watch it; it is alive until it has."""
+        self._drains = True
+        await self.tell(ready=False)
         self._health.end()
 
 

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from typing import Final
 
+from aggregator.client_limits import SendLimits
 from aggregator.ports import Runtime
 from aggregator.refusals import RefusedError, overloaded
 from aggregator.retries import within
@@ -30,14 +31,24 @@ class SecureSumService:
         directory: The TOML of its directory of clients; empty where it names none.
         runtime: Time and tasks.
         streams_max: Clients that may be here at once.
+        sends: How fast one client is listened to; None: at any speed.
     """
 
-    def __init__(self, sums: SecureSums | None, directory: bytes, *, runtime: Runtime, streams_max: int) -> None:
+    def __init__(
+        self,
+        sums: SecureSums | None,
+        directory: bytes,
+        *,
+        runtime: Runtime,
+        streams_max: int,
+        sends: SendLimits | None = None,
+    ) -> None:
         self._sums = sums
         self._directory = directory
         self._runtime = runtime
         self._streams_max = streams_max
         self._streams = 0
+        self._sends = sends
 
     def add_to(self, methods: Methods) -> Handler:
         """The handlers of every method."""
@@ -106,6 +117,9 @@ class SecureSumService:
     async def _read(self, sums: SecureSums, part: Part, requests: _Requests) -> None:
         """Hands on what the client says, one after another: the next is read when the last is handled."""
         async for request in requests:
+            if self._sends is not None and not isinstance(request, Malformed):
+                # It is listened to more slowly, and not refused: its vector may be spent, and others wait for it.
+                await self._sends.pace(part.caller.client_id, request.ByteSize())
             if not await self._take(sums, part, request):
                 return
             del request  # a chunk of a vector is not to be kept while the client is waited for

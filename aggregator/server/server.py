@@ -6,15 +6,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+import grpc
 import grpc.aio
 
 from aggregator.addresses import host_and_port
+from aggregator.client_limits import CallLimits
 from aggregator.errors import ConfigError
 from aggregator.metrics import Metrics
-from aggregator.ports import Authenticator
+from aggregator.ports import Authenticator, Runtime
 from aggregator.server.administration import AdministrationService
 from aggregator.server.calls import Handler, Methods
 from aggregator.server.collection import Collection
+from aggregator.server.open_streams import OpenStreams
 from aggregator.server.probes import Probes
 from aggregator.server.secure_sum import SecureSumService
 from hushsum.plan import Plan
@@ -60,20 +63,34 @@ class Server:
         authenticator: Who calls.
         metrics: Counts refused calls.
         sessions_max: Streams that may be open; calls of other methods come on top.
+        limits: How much one caller may call; None: any.
     """
 
     def __init__(
-        self, plan: Plan, services: Services, *, authenticator: Authenticator, metrics: Metrics, sessions_max: int
+        self,
+        plan: Plan,
+        services: Services,
+        *,
+        authenticator: Authenticator,
+        metrics: Metrics,
+        sessions_max: int,
+        limits: CallLimits | None = None,
     ) -> None:
         self._services = services
         self._authenticator = authenticator
         self._metrics = metrics
+        self._limits = limits
         self._probes = Probes()
+        self._streams = OpenStreams()
         streams_max = sessions_max + streams_of(plan, sessions_max)
         self._server = grpc.aio.server(options=_options(plan), maximum_concurrent_rpcs=streams_max + _OTHER_CALLS_MAX)
 
-    async def bind(self, listen: str) -> str:
+    async def bind(self, listen: str, credentials: grpc.ServerCredentials | None = None) -> str:
         """Takes ``host:port``; returns the same with the port that was taken. Nobody is answered yet.
+
+        Args:
+            listen: Where.
+            credentials: What is shown to those who connect; None: plaintext.
 
         Raises:
             ConfigError: The address cannot be used.
@@ -81,7 +98,10 @@ class Server:
         await self._probes.add_to(self._server, self._add_services())
         await _check_host(listen)
         try:
-            port = self._server.add_insecure_port(listen)
+            if credentials is None:
+                port = self._server.add_insecure_port(listen)
+            else:
+                port = self._server.add_secure_port(listen, credentials)
         except RuntimeError as error:
             raise ConfigError(f"listen: {listen} cannot be used: is another process listening there?") from error
         return f"{listen.rpartition(':')[0]}:{port}"
@@ -90,9 +110,17 @@ class Server:
         """Answers."""
         await self._server.start()
 
+    async def recheck(self, runtime: Runtime) -> None:
+        """Ends open streams soon after their callers are no longer admitted; goes on for ever."""
+        await self._streams.run(runtime)
+
     async def tell(self, *, ready: bool) -> None:
         """Tells health checks whether what is served here works."""
         await self._probes.tell(ready=ready)
+
+    async def fail(self) -> None:
+        """Tells health checks that this process cannot go on."""
+        await self._probes.fail()
 
     async def drain(self) -> None:
         """Tells health checks and open streams that this process stops; what was read is still answered."""
@@ -117,7 +145,14 @@ class Server:
         names = {name: pb.DESCRIPTOR.services_by_name[name].full_name for name in parts}
         for name, add_to in parts.items():
             for_operator = name == "Administration"
-            methods = Methods(names[name], self._authenticator, self._metrics, for_operator=for_operator)
+            methods = Methods(
+                names[name],
+                self._authenticator,
+                self._metrics,
+                for_operator=for_operator,
+                limits=self._limits,
+                streams=self._streams,
+            )
             self._server.add_generic_rpc_handlers((add_to(methods),))
         return list(names.values())
 

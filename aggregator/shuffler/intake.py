@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
+from aggregator.client_limits import SendLimits
 from aggregator.inspection import id_in
 from aggregator.journal import Spell, journal
 from aggregator.metrics import Metrics
@@ -16,7 +17,6 @@ from aggregator.rate_limits import BATCH_COST_MIN, RateLimits
 from aggregator.refusals import (
     RefusedError,
     overloaded,
-    rate_limited,
     refused,
     shutting_down,
     unavailable,
@@ -24,6 +24,7 @@ from aggregator.refusals import (
     wrong_plan,
 )
 from aggregator.retries import TRANSIENT
+from aggregator.senders import Sender, anonymous
 from aggregator.shuffler.reports_file import ReportsFile
 from aggregator.shuffler.values import Cut, Taken
 from aggregator.shuffler.windows import is_over, taken_windows, word
@@ -62,7 +63,8 @@ class Intake:
     Args:
         plan: What is collected.
         file: Where it is kept.
-        rates: How much each client may send.
+        rates: How many reports each client may send,
+        sends: and how many bytes; None: any.
         runtime: Tasks and clocks.
         metrics: Counts every answer.
         limits: Beyond them batches are refused as overload.
@@ -77,6 +79,7 @@ class Intake:
         runtime: Runtime,
         metrics: Metrics,
         limits: IntakeLimits,
+        sends: SendLimits | None = None,
     ) -> None:
         sizes = plan.report_sizes
         assert sizes is not None, "a plan of reports"
@@ -84,6 +87,7 @@ class Intake:
         self._width = sizes.width
         self._file = file
         self._rates = rates
+        self._sends = sends
         self._runtime = runtime
         self._metrics = metrics
         self._limits = limits
@@ -149,15 +153,29 @@ class Intake:
         tell = partial(self._tell, tell)
         try:
             self._check(plan_id, data)
-            cost = self._charge(client_id, data)
-            taken = self._taken(data)
-            if not self._offer(taken, tell):
-                self._rates.give_back(client_id, cost)
-                raise self._overloaded()
+            sender = self._paid(client_id, data)
         except DeltaError as error:
             tell(refused(id_in(data), Refusal.of(error.reason, error.detail)))
+            return
         except RefusedError as error:
             tell(refused(id_in(data), error.refusal))
+            return
+        self._take(data, sender, tell)
+
+    def _take(self, data: bytes, sender: Sender, tell: Told) -> None:
+        """Takes a batch that is paid for."""
+
+        def answer(told: Answer) -> None:
+            sender.answered(told)
+            tell(told)
+
+        try:
+            taken = self._taken(data)
+        except DeltaError as error:
+            answer(refused(id_in(data), Refusal.of(error.reason, error.detail)))
+            return
+        if not self._offer(taken, answer):
+            answer(refused(id_in(data), self._overloaded().refusal))
 
     def _check(self, plan_id: bytes, data: bytes) -> None:
         """Refuses what costs nothing to be looked at, and costs its sender nothing."""
@@ -171,13 +189,10 @@ class Intake:
                 raise RefusedError(wrong_plan(named, self._plan))
         self._check_window(header.window)
 
-    def _charge(self, client_id: str, data: bytes) -> int:
-        """What it costs its sender, in reports: before it is unpacked, which takes a time whether it is good or not."""
+    def _paid(self, client_id: str, data: bytes) -> Sender:
+        """Nobody, once it is paid for: before it is unpacked, which takes a time whether it is good or not."""
         cost = max(BATCH_COST_MIN, (len(data) - _HEADER_BYTES_MIN) // self._width)
-        wait_ms = self._rates.wait_ms(client_id, cost, self._runtime.monotonic())
-        if wait_ms != 0:
-            raise RefusedError(rate_limited(wait_ms))
-        return cost
+        return anonymous(client_id, len(data), cost, rates=self._rates, sends=self._sends, runtime=self._runtime)
 
     def _taken(self, data: bytes) -> Taken:
         """What is kept of a batch."""

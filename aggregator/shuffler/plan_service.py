@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 from typing import Final, TypeVar
 
 from aggregator.catalogue import NotFoundError
+from aggregator.ports import Scope
 from aggregator.refusals import check_plan
 from aggregator.server.calls import Call, Handler, Methods
 from aggregator.shuffler.values import KeptPlan
@@ -30,23 +31,27 @@ class PlanService:
         methods.replies("WatchReleases", pb.ListReleasesRequest, self.watch_releases)
         return methods.handler(pb.DESCRIPTOR.services_by_name["Catalogue"].methods_by_name)
 
-    async def get_plan(self, _: Call, request: pb.GetPlanRequest) -> pb.SignedPlan:
-        """The plan, with the signature that it came with."""
+    async def get_plan(self, call: Call, request: pb.GetPlanRequest) -> pb.SignedPlan:
+        """The plan, with the signature that it came with; for whoever may do anything here."""
+        call.admit(*Scope)
         check_plan(request.plan_id, self._plan)
         kept = self._kept
         return pb.SignedPlan(plan=kept.bundle, key_id=kept.key_id, suite=kept.suite, signature=kept.signature)
 
-    async def list_releases(self, _: Call, _request: pb.ListReleasesRequest) -> pb.ListReleasesReply:
+    async def list_releases(self, call: Call, _request: pb.ListReleasesRequest) -> pb.ListReleasesReply:
         """Refused."""
+        call.admit(Scope.READ)
         raise NotFoundError(_ELSEWHERE)
 
-    async def get_release(self, _: Call, _request: pb.GetReleaseRequest) -> AsyncIterator[pb.ReleaseChunk]:
+    async def get_release(self, call: Call, _request: pb.GetReleaseRequest) -> AsyncIterator[pb.ReleaseChunk]:
         """Refused."""
+        call.admit(Scope.READ)
         for chunk in _refused(pb.ReleaseChunk):
             yield chunk
 
-    async def watch_releases(self, _: Call, _request: pb.ListReleasesRequest) -> AsyncIterator[pb.ReleaseInfo]:
+    async def watch_releases(self, call: Call, _request: pb.ListReleasesRequest) -> AsyncIterator[pb.ReleaseInfo]:
         """Refused."""
+        call.admit(Scope.READ)
         for info in _refused(pb.ReleaseInfo):
             yield info
 

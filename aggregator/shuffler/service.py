@@ -4,14 +4,16 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final
 
-from aggregator.auth import DeclaredName
+from aggregator.auth import authenticator_of
+from aggregator.client_limits import call_limits_of, send_limits_of
 from aggregator.config import Config
 from aggregator.data_folder import DataFolder
 from aggregator.errors import ConfigError
 from aggregator.journal import journal
-from aggregator.metrics import Metrics, MetricsPage
-from aggregator.ports import Runtime
+from aggregator.metrics import Metrics
+from aggregator.ports import Authenticator, Runtime
 from aggregator.rate_limits import RateLimits
+from aggregator.same_files import SameFiles
 from aggregator.server.collection import Collection
 from aggregator.server.large import LargeDeltas
 from aggregator.server.server import Server, Services
@@ -22,14 +24,18 @@ from aggregator.shuffler.metrics import ShufflerMetrics
 from aggregator.shuffler.plan_service import PlanService
 from aggregator.shuffler.plan_source import plan_of
 from aggregator.shuffler.reports_file import ReportsFile
+from aggregator.shuffler.soundings import FileSoundings
 from aggregator.shuffler.upstream import Upstream
 from aggregator.shuffler.values import KeptPlan
 from aggregator.supervision import Supervision
+from aggregator.tls import server_credentials
+from aggregator.vitals import Vitals
 from hushsum.directory import Directory, DirectoryKey, Role
 from hushsum.entropy import OsEntropy
 from hushsum.errors import HushsumError
 from hushsum.plan import Plan
 from hushsum.signatures import SigningKey
+from hushsum_proto.credentials import Credentials
 
 _FILE: Final = "shuffler.db"
 
@@ -42,18 +48,20 @@ class Shuffler:
     Attributes:
         plan: What it collects.
         grpc: Where it listens, ``host:port``.
+        vitals: What it tells the outside of itself.
         metrics_page: Where ``/metrics`` answers, ``host:port``; empty where it is off.
         file: What it keeps.
     """
 
-    def __init__(self, config: Config, plan: Plan, file: ReportsFile, runtime: Runtime) -> None:
+    def __init__(self, config: Config, plan: Plan, file: ReportsFile, runtime: Runtime, vitals: Vitals) -> None:
         self.plan = plan
         self.file = file
         self.grpc = ""
-        self.metrics_page = ""
+        self.vitals, self.metrics_page = vitals, vitals.metrics_page
         self._config = config
         self._runtime = runtime
-        self._metrics = Metrics()
+        self._metrics = vitals.metrics
+        self._sends = send_limits_of(config, plan, runtime)
         self._skew_ms = round(1000 * config.skew_s)
 
     async def failed(self) -> None:
@@ -81,16 +89,25 @@ class Shuffler:
         intake = self._intake()
         intake.start()
         stack.push_async_callback(intake.finish)
-        server = self._server(intake, kept)
-        self.grpc = await server.bind(config.listen)
+        server = self._server(intake, kept, await authenticator_of(config, runtime, self._metrics, self._supervision))
+        if config.authentication != "declared":
+            self._supervision.forever("admissions", lambda: server.recheck(runtime))
+        self.grpc = await server.bind(config.listen, server_credentials(config))
         self._supervision.forever("cuts", forwarder.run_cuts)
         self._supervision.forever("forwarding", forwarder.run_sends)
+        self.vitals.attend(server, self._supervision.failed, stack)
+        await self._start_looking()
         await server.start()
+        self.vitals.serves()
         stack.push_async_callback(self._stop_serving, server, intake)
-        if config.metrics_listen:
-            page = MetricsPage(self._metrics, config.metrics_listen)
-            stack.push_async_callback(runtime.blocking, page.close)
-            self.metrics_page = page.address
+
+    async def _start_looking(self) -> None:
+        assert self._config.data is not None, "required in this role"
+        same = SameFiles((self._config.data / _FILE,), self._runtime)
+        looks = (same.look, self.file.closed_through)
+        soundings = FileSoundings(looks, self._runtime, self._metrics, self.vitals.tell)
+        await soundings.look()
+        self._supervision.forever("soundings", soundings.run)
 
     def _intake(self) -> Intake:
         config = self._config
@@ -98,9 +115,17 @@ class Shuffler:
             config.pending_entries_max, config.pending_bytes_max, config.group_entries_max, self._skew_ms
         )
         rates = RateLimits(config.client_rate, config.client_burst)
-        return Intake(self.plan, self.file, rates=rates, runtime=self._runtime, metrics=self._metrics, limits=limits)
+        return Intake(
+            self.plan,
+            self.file,
+            rates=rates,
+            sends=self._sends,
+            runtime=self._runtime,
+            metrics=self._metrics,
+            limits=limits,
+        )
 
-    def _server(self, intake: Intake, kept: KeptPlan) -> Server:
+    def _server(self, intake: Intake, kept: KeptPlan, authenticator: Authenticator) -> Server:
         config, runtime = self._config, self._runtime
         greeter = Greeter(
             self.plan, self.file, runtime=runtime, skew_ms=self._skew_ms, in_flight_max=config.in_flight_max
@@ -111,14 +136,23 @@ class Shuffler:
             delta_bytes_max=self.plan.upload_bytes_max,
             held_bytes_max=config.pending_bytes_max,
             metrics=self._metrics,
+            sends=self._sends,
         )
         most = config.sessions_max
         collection = Collection(intake, greeter, large=large, runtime=runtime, metrics=self._metrics, sessions_max=most)
         services = Services(collection, PlanService(self.plan, kept), None)
-        return Server(self.plan, services, authenticator=DeclaredName(), metrics=self._metrics, sessions_max=most)
+        return Server(
+            self.plan,
+            services,
+            authenticator=authenticator,
+            metrics=self._metrics,
+            sessions_max=most,
+            limits=call_limits_of(config, runtime),
+        )
 
     async def _stop_serving(self, server: Server, intake: Intake) -> None:
         """Accepts nothing more, and gives what was accepted the time to be answered."""
+        self.vitals.drains()
         intake.stop_accepting()
         await server.drain()
         await server.stop(self._config.stop_s)
@@ -142,22 +176,30 @@ async def running(config: Config, runtime: Runtime) -> AsyncIterator[Shuffler]:
         assert config.data is not None, "required in this role"
         assert config.upstream is not None, "as well"
         key, entry = _key_of(config)
+        vitals = Vitals(config, runtime, Metrics())
+        await vitals.open(stack)
         folder = DataFolder.open(config.data, receipts=False)
         stack.callback(folder.close)
         _check_own(folder)
         file = await ReportsFile.open(folder.path / _FILE, runtime, OsEntropy())
         stack.push_async_callback(file.close)
-        upstream = Upstream(config.upstream, entry.id)
+        upstream = Upstream(config.upstream, entry.id, _credentials(config))
         stack.push_async_callback(upstream.close)
         plan, kept = await plan_of(config.plan, file, upstream.fetch_plan, start_s=config.start_s, runtime=runtime)
-        shuffler = Shuffler(config, plan, file, runtime)
+        vitals.collect(plan, stack)
+        shuffler = Shuffler(config, plan, file, runtime, vitals)
         await shuffler.run(stack, kept, upstream, key)
-        folder.announce(grpc=shuffler.grpc, metrics=shuffler.metrics_page)
+        pages = {"metrics": vitals.metrics_page, "health": vitals.health_page}
+        folder.announce(grpc=shuffler.grpc, **pages)
         stack.callback(folder.forget_listening)
-        _journal.info("listening", grpc=shuffler.grpc, metrics=shuffler.metrics_page, plan=plan.hex_id[:12])
+        _journal.info("listening", grpc=shuffler.grpc, **pages, plan=plan.hex_id[:12])
         yield shuffler
         _journal.info("stopping")
     _journal.info("stopped")
+
+
+def _credentials(config: Config) -> Credentials:
+    return Credentials(token=config.upstream_token, ca=config.upstream_ca, insecure=config.insecure)
 
 
 def _key_of(config: Config) -> tuple[SigningKey, DirectoryKey]:

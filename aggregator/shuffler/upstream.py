@@ -4,12 +4,13 @@ from typing import Final
 
 import grpc
 
-from aggregator.errors import AggregatorError
+from aggregator.errors import AggregatorError, ConfigError
 from aggregator.shuffler.values import KeptPlan, Outgoing
 from hushsum.plan import BUNDLE_BYTES_MAX
 from hushsum_proto.answers import Answer
 from hushsum_proto.convert import answer_from_wire, submission_to_wire
-from hushsum_proto.errors import MalformedMessageError
+from hushsum_proto.credentials import Credentials
+from hushsum_proto.errors import CredentialsError, MalformedMessageError
 from hushsum_proto.messages import Authenticity
 from hushsum_proto.metadata import CLIENT_ID, client_id_to_metadata
 from hushsum_proto.v1 import wire_pb2 as pb
@@ -36,14 +37,23 @@ class Upstream:
 
     Args:
         target: ``host:port`` of a gateway.
-        key_id: The shuffler's name in the directory, under which it signs and calls.
+        key_id: The shuffler's name in the directory, under which it signs and calls; its token is of that name, too.
+        credentials: Who is believed, and what proves who this is. A token's file is read for each call, the authority's
+            once a start.
+
+    Raises:
+        ConfigError: A file of the credentials cannot be used.
     """
 
-    def __init__(self, target: str, key_id: str) -> None:
+    def __init__(self, target: str, key_id: str, credentials: Credentials | None = None) -> None:
         self._target = target
         self._key_id = key_id
-        self._metadata = ((CLIENT_ID, client_id_to_metadata(key_id)),)
-        self._channel = grpc.aio.insecure_channel(target, options=_OPTIONS)
+        self._credentials = credentials or Credentials()
+        try:
+            self._credentials.metadata()
+            self._channel = self._credentials.channel(target, _OPTIONS)
+        except CredentialsError as error:
+            raise ConfigError(f"upstream_{error}") from error
 
     async def fetch_plan(self) -> KeptPlan:
         """The plan that is collected there, with its signature.
@@ -52,7 +62,9 @@ class Upstream:
             UpstreamError: No answer.
         """
         try:
-            found = await stubs.CatalogueStub(self._channel).GetPlan(pb.GetPlanRequest(), timeout=_CALL_S)
+            found = await stubs.CatalogueStub(self._channel).GetPlan(
+                pb.GetPlanRequest(), metadata=self._metadata(), timeout=_CALL_S
+            )
         except grpc.aio.AioRpcError as error:
             raise self._lost(error) from error
         return KeptPlan(found.plan, found.key_id, found.suite, found.signature)
@@ -66,7 +78,7 @@ class Upstream:
         request = submission_to_wire(plan_id, outgoing.batch, Authenticity(self._key_id, outgoing.tag))
         try:
             reply = await stubs.CollectionStub(self._channel).SubmitOne(
-                request, metadata=self._metadata, timeout=_CALL_S
+                request, metadata=self._metadata(), timeout=_CALL_S
             )
             return answer_from_wire(reply)
         except grpc.aio.AioRpcError as error:
@@ -78,5 +90,12 @@ class Upstream:
         """Ends the connection."""
         await self._channel.close()
 
+    def _metadata(self) -> tuple[tuple[str, str], ...]:
+        try:
+            return ((CLIENT_ID, client_id_to_metadata(self._key_id)), *self._credentials.metadata())
+        except CredentialsError as error:
+            raise UpstreamError(f"upstream_{error}") from error
+
     def _lost(self, error: grpc.aio.AioRpcError) -> UpstreamError:
-        return UpstreamError(f"upstream {self._target}: {error.code().name}: {error.details()}")
+        said = self._credentials.explained(self._target, error.details() or "")
+        return UpstreamError(f"upstream {self._target}: {error.code().name}: {said}")

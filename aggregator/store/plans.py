@@ -4,6 +4,7 @@ from fractions import Fraction
 
 from aggregator.errors import StoreError
 from aggregator.fold.state import NOTHING_CLOSED
+from aggregator.records import RegisteredPlan
 from aggregator.store.leases import check
 from aggregator.store.sql import Transaction
 from aggregator.store.windows import plan_number
@@ -24,6 +25,15 @@ async def plan_named(tx: Transaction, name: str) -> Plan | None:
     """The plan of a name."""
     row = await tx.fetch_row("SELECT bytes FROM plans WHERE name = $1", name)
     return None if row is None else Plan.from_bytes(row[0])
+
+
+async def plans(tx: Transaction) -> list[RegisteredPlan]:
+    """Every plan, in the order in which they were registered; one after the other, for a bundle may be large."""
+    rows = tx.rows(
+        "SELECT bytes, partitions, first_window, coalesce(key_id, '') FROM plans "
+        "LEFT JOIN plan_signatures ON plan = number ORDER BY number"
+    )
+    return [_registered(Plan.from_bytes(bundle), *others) async for bundle, *others in rows]
 
 
 async def register(tx: Transaction, plan: Plan, partitions: int, first_window: int) -> None:
@@ -132,6 +142,11 @@ async def insert_spend(tx: Transaction, spend: Spend) -> None:
 def spend_fields(spend: Spend) -> bytes:
     """A spend as it is stored."""
     return canonical.encode(spend.to_fields())
+
+
+def _registered(plan: Plan, partitions: int, first_window: int, signed_by: str) -> RegisteredPlan:
+    privacy = plan.privacy
+    return RegisteredPlan(plan.id, plan.name, privacy.mode, privacy.population, partitions, first_window, signed_by)
 
 
 async def _is_known(tx: Transaction, plan: Plan, partitions: int) -> bool:

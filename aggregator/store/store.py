@@ -1,7 +1,7 @@
 """The store on SQL, durable when it returns (see :class:`aggregator.ports.Store`), whichever database it stands on."""
 
 from aggregator.fold.state import Checkpoint, FoldMark
-from aggregator.records import ClaimedFold, Lease, Outcome, SealedWindow, StoredOutcome, StreamMemory
+from aggregator.records import ClaimedFold, Lease, Outcome, RegisteredPlan, SealedWindow, StoredOutcome, StreamMemory
 from aggregator.store import folds as store_folds
 from aggregator.store import leases as store_leases
 from aggregator.store import outcomes as store_outcomes
@@ -49,6 +49,10 @@ class SqlStore:
         """The plan of a name."""
         return await self._database.look(store_plans.plan_named, name)
 
+    async def plans(self) -> list[RegisteredPlan]:
+        """Every plan, in the order in which they were registered."""
+        return await self._database.read(store_plans.plans)
+
     async def keep_plan_signature(self, signed: SignedPlan) -> None:
         """Stores the signature of a registered plan, in place of an earlier one."""
         await self._database.write(store_plans.keep_signature, signed)
@@ -78,6 +82,10 @@ class SqlStore:
     async def states(self, plan_id: bytes, first: int, last: int) -> dict[int, str]:
         """State by window from ``first`` to ``last``."""
         return await self._database.look(store_windows.states, plan_id, first, last)
+
+    async def newest_windows(self, plan_id: bytes, before: int | None, limit: int) -> list[tuple[int, str]]:
+        """(window, state) of the newest windows before one, the newest first."""
+        return await self._database.look(store_windows.newest, plan_id, before, limit)
 
     async def unfinished(self, plan_id: bytes) -> dict[int, str]:
         """State by window of those that wait for their outcome."""

@@ -1,10 +1,14 @@
 """The windows' part of the store: what has come of each. Functions on a transaction."""
 
 from collections.abc import Collection
+from typing import Final
 
 from aggregator.errors import StoreError, WindowOrderError
 from aggregator.store.sql import Transaction
 from aggregator.windows import MOVES, WindowState
+
+_OLDEST: Final = -(2**63)
+_NEWEST: Final = 2**63 - 1
 
 
 async def plan_number(tx: Transaction, plan_id: bytes, *, lock: bool = False) -> int:
@@ -48,6 +52,18 @@ async def states(tx: Transaction, plan_id: bytes, first: int, last: int) -> dict
         last,
     )
     return {window: state for window, state in rows}  # noqa: C416  a row need not be a pair for the types
+
+
+async def newest(tx: Transaction, plan_id: bytes, before: int | None, limit: int) -> list[tuple[int, str]]:
+    """(window, state) of the newest windows before one, the newest first: by the table's own order."""
+    rows = await tx.fetch(
+        'SELECT "window", state FROM windows WHERE plan = (SELECT number FROM plans WHERE id = $1) '
+        'AND "window" <= $2 ORDER BY "window" DESC LIMIT $3',
+        plan_id,
+        _NEWEST if before is None else max(before - 1, _OLDEST),
+        limit,
+    )
+    return [(window, state) for window, state in rows if before is None or window < before]
 
 
 async def unfinished(tx: Transaction, plan_id: bytes) -> dict[int, str]:

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 import grpc
 import grpc.aio
@@ -45,6 +46,19 @@ class Endpoint:
         self._process.kill()
 
 
+# One client here stands for many: what a single one may send is not what is measured.
+_UNLIMITED: Final = {
+    "client_bytes_rate": 1e12,
+    "client_bytes_burst": 10**15,
+    "client_calls_rate": 1e6,
+    "client_sessions_max": 1024,
+    "client_rate": 1e9,
+    "client_burst": 10**12,
+    "pending_entries_max": 4 * 65_536,
+    "pending_bytes_max": 4 * 64 * 2**20,
+}
+
+
 @contextmanager
 def service(plan: Plan, folder: Path, **settings: object) -> Iterator[Endpoint]:
     """``python -m aggregator`` on SQLite: durable on the disk before it acknowledges."""
@@ -57,6 +71,7 @@ def service(plan: Plan, folder: Path, **settings: object) -> Iterator[Endpoint]:
         "listen": f"127.0.0.1:{port}",
         "metrics_listen": "",
         "manual": True,
+        **_UNLIMITED,
         **settings,
     }
     file = folder / "aggregator.toml"

@@ -11,7 +11,9 @@ from hushsum.errors import Reason, SecureSumError
 from hushsum_proto.answers import ServiceReason
 from hushsum_proto.rounds import RoundOutcome
 
-_ENDS_SESSION: Final = frozenset({Reason.WRONG_PLAN, ServiceReason.UNAUTHENTICATED, ServiceReason.PROTOCOL_VERSION})
+_ENDS_SESSION: Final = frozenset(
+    {Reason.WRONG_PLAN, ServiceReason.UNAUTHENTICATED, ServiceReason.FORBIDDEN, ServiceReason.PROTOCOL_VERSION}
+)
 # The service's clock and this one's differ, or its gateways do: this passes.
 _PASSES: Final = frozenset({Reason.WINDOW_IN_FUTURE, Reason.MALFORMED})
 

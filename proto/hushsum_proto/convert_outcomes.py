@@ -1,12 +1,8 @@
-"""The plan, outcomes and status on the wire: what the catalogue tells analysts, and the administration its operator."""
-
-from typing import Final
+"""The plan and its outcomes on the wire: what the catalogue tells analysts and new clients."""
 
 from hushsum.signed_plan import SignedPlan
-from hushsum_proto.messages import FoldStatus, Released, ReleaseInfo, ServiceStatus
+from hushsum_proto.messages import ReleaseInfo
 from hushsum_proto.v1 import wire_pb2 as pb
-
-_UNKNOWN: Final = -1
 
 
 def plan_to_wire(bundle: bytes, signed: SignedPlan | None) -> pb.SignedPlan:
@@ -44,72 +40,3 @@ def release_info_from_wire(message: pb.ReleaseInfo) -> ReleaseInfo:
         sha256=message.sha256,
         withheld=message.withheld,
     )
-
-
-def status_to_wire(status: ServiceStatus) -> pb.StatusReply:
-    """What the administration shows of a service."""
-    return pb.StatusReply(
-        plan_id=status.plan_id,
-        plan_name=status.plan_name,
-        partitions=status.partitions,
-        windows=[pb.WindowStatus(window=window, state=state) for window, state in status.windows],
-        epsilon_total=status.epsilon_total,
-        epsilon_spent=status.epsilon_spent,
-        epsilon_left=status.epsilon_left,
-        releasing_stopped=status.releasing_stopped,
-        delta_total=status.delta_total,
-        delta_spent=status.delta_spent,
-        delta_left=status.delta_left,
-        statement=status.statement,
-        role=status.role,
-        releaser=status.releaser,
-        releaser_address=status.releaser_address,
-        folds=[
-            pb.FoldStatus(
-                partition=fold.partition,
-                position=fold.position,
-                lag=_UNKNOWN if fold.lag is None else fold.lag,
-                stopped=fold.stopped,
-            )
-            for fold in status.folds
-        ],
-    )
-
-
-def status_from_wire(message: pb.StatusReply) -> ServiceStatus:
-    """What the administration shows of a service."""
-    return ServiceStatus(
-        plan_id=message.plan_id,
-        plan_name=message.plan_name,
-        partitions=message.partitions,
-        windows=tuple((window.window, window.state) for window in message.windows),
-        epsilon_total=message.epsilon_total,
-        epsilon_spent=message.epsilon_spent,
-        epsilon_left=message.epsilon_left,
-        releasing_stopped=message.releasing_stopped,
-        delta_total=message.delta_total,
-        delta_spent=message.delta_spent,
-        delta_left=message.delta_left,
-        statement=message.statement,
-        role=message.role,
-        releaser=message.releaser,
-        releaser_address=message.releaser_address,
-        folds=tuple(
-            FoldStatus(fold.partition, fold.position, None if fold.lag == _UNKNOWN else fold.lag, fold.stopped)
-            for fold in message.folds
-        ),
-    )
-
-
-def released_to_wire(released: Released) -> pb.ReleaseWindowReply:
-    """An outcome that was just drawn."""
-    return pb.ReleaseWindowReply(
-        release=release_info_to_wire(released.release),
-        epsilon_spent=released.epsilon_spent,
-        epsilon_left=released.epsilon_left,
-    )
-
-
-def released_from_wire(message: pb.ReleaseWindowReply) -> Released:
-    """An outcome that was just drawn."""
-    return Released(release_info_from_wire(message.release), message.epsilon_spent, message.epsilon_left)

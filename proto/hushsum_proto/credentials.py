@@ -3,14 +3,16 @@
 import ipaddress
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
 import grpc
 import grpc.aio
 
+from hushsum_proto.certificates import certificates_in, check_pair
 from hushsum_proto.errors import CredentialsError
+from hushsum_proto.handshakes import explanation
 from hushsum_proto.metadata import AUTHORIZATION, BEARER
 
 _HOST: Final = re.compile(
@@ -26,7 +28,8 @@ class Credentials:
 
     Attributes:
         token: A bearer token, or the path of the file that holds one; None: no token.
-        ca: Authorities whose certificates are believed (PEM); None: those that the system trusts.
+        ca: Authorities whose certificates are believed (PEM); None: the public ones that gRPC comes with, or those of
+            the file that GRPC_DEFAULT_SSL_ROOTS_FILE_PATH names.
         certificate: This client's own, with its chain (PEM), where the service asks for one,
         key: and its private key (PEM).
         tls: Speak TLS to this machine, too.
@@ -46,6 +49,16 @@ class Credentials:
         if (self.certificate is None) != (self.key is None):
             raise CredentialsError("certificate: a certificate and its private key belong together")
 
+    @property
+    def renewable(self) -> bool:
+        """Whether what proves who this is lies in files, where it may be renewed at any moment."""
+        return self.certificate is not None if self.token is None else isinstance(self.token, Path)
+
+    @property
+    def names_itself(self) -> bool:
+        """Whether what is shown says by itself who this is."""
+        return self.token is not None or self.certificate is not None
+
     def speaks_tls(self, target: str) -> bool:
         """Whether TLS is spoken to ``host:port``."""
         wanted = self.tls or self.ca is not None or self.certificate is not None
@@ -57,29 +70,51 @@ class Credentials:
         Raises:
             CredentialsError: The token's file cannot be read, or holds none.
         """
-        if self.token is None:
-            return ()
-        token = self.token if isinstance(self.token, str) else _read(self.token, "token").decode("ascii", "replace")
-        if not (token := token.strip()) or not token.isascii() or not token.isprintable():
-            raise CredentialsError("token: expected a line of printable ASCII, got none")
-        return ((AUTHORIZATION, BEARER + token),)
+        token = self._token()
+        return () if token is None else ((AUTHORIZATION, BEARER + token),)
+
+    def fixed(self) -> "Credentials":
+        """The same, with the token that the file holds now: another one is not waited for.
+
+        Raises:
+            CredentialsError: The token's file cannot be read, or holds none.
+        """
+        return replace(self, token=self._token())
 
     def channel(self, target: str, options: Sequence[tuple[str, Any]]) -> grpc.aio.Channel:  # Any: gRPC's own form
         """A channel that connects at its first call.
 
         Raises:
-            CredentialsError: A file cannot be read.
+            CredentialsError: A file cannot be read, or does not hold what it should.
         """
         if not self.speaks_tls(target):
             return grpc.aio.insecure_channel(target, options=list(options))
         if self.server_name is not None:
             options = [*options, ("grpc.ssl_target_name_override", self.server_name)]
-        shown = grpc.ssl_channel_credentials(
-            None if self.ca is None else _read(self.ca, "ca"),
-            None if self.key is None else _read(self.key, "key"),
-            None if self.certificate is None else _read(self.certificate, "certificate"),
-        )
-        return grpc.aio.secure_channel(target, shown, options=list(options))
+        return grpc.aio.secure_channel(target, self._shown(), options=list(options))
+
+    def explained(self, target: str, details: str) -> str:
+        """What gRPC says of a call that failed; that a connection could not be secured in plain words."""
+        tls = self.speaks_tls(target)
+        return explanation(details, target, tls=tls, expected=self.server_name) or details
+
+    def _token(self) -> str | None:
+        if self.token is None:
+            return None
+        token = self.token if isinstance(self.token, str) else _read(self.token, "token").decode("ascii", "replace")
+        if not (token := token.strip()) or not token.isascii() or not token.isprintable():
+            raise CredentialsError("token: expected a line of printable ASCII, got something else")
+        return token
+
+    def _shown(self) -> grpc.ChannelCredentials:
+        authorities, certificate, key = None, None, None
+        if self.ca is not None:
+            authorities = _read(self.ca, "ca")
+            certificates_in(authorities, f"ca: {self.ca}")
+        if self.certificate is not None and self.key is not None:
+            certificate, key = _read(self.certificate, "certificate"), _read(self.key, "key")
+            check_pair(certificate, key)
+        return grpc.ssl_channel_credentials(authorities, key, certificate)
 
 
 def is_loopback(target: str) -> bool:

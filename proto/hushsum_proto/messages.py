@@ -4,9 +4,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+from hushsum.privacy.event import Spend
 from hushsum.signatures import ED25519
 
 PROTOCOL_VERSIONS: Final = (1,)
+PAGE: Final = 100  # windows or spends, where nobody says how many
+PAGE_MAX: Final = 1000
 CHUNK_BYTES: Final = 262_144  # of a delta that comes in parts: far below every default limit of a server
 
 
@@ -159,3 +162,64 @@ class Released:
     release: ReleaseInfo
     epsilon_spent: str
     epsilon_left: str
+
+
+@dataclass(frozen=True)
+class PlanInfo:
+    """A plan of a store.
+
+    Attributes:
+        mode: ``central``, ``local`` or ``secure``.
+        population: Empty: the service's single one.
+        first_window: Its first in this store.
+        signed_by: The key's id where a signature is kept; empty otherwise.
+        collected_here: Whether it is the plan of the process that was asked.
+    """
+
+    plan_id: bytes
+    name: str
+    mode: str
+    population: str
+    partitions: int
+    first_window: int
+    signed_by: str = ""
+    collected_here: bool = False
+
+
+@dataclass(frozen=True)
+class WindowsPage:
+    """Windows of a plan.
+
+    Attributes:
+        windows: (window, state), newest first.
+        more: Whether there are older ones.
+    """
+
+    windows: tuple[tuple[int, str], ...]
+    more: bool = False
+
+
+@dataclass(frozen=True)
+class LedgerPage:
+    """A population's ledger: limits, totals, and some of its spends.
+
+    Attributes:
+        population: Whose data it is; empty: the service's single one.
+        epsilon_total: Rounded as in :class:`ServiceStatus`, as are the others.
+        statement: What was released tells about one unit and what is left, in plain words.
+        spends: Some of them, newest first.
+        spends_total: How many there are.
+    """
+
+    population: str
+    unit: str
+    relation: str
+    epsilon_total: str
+    epsilon_spent: str
+    epsilon_left: str
+    delta_total: str
+    delta_spent: str
+    delta_left: str
+    statement: str
+    spends: tuple[Spend, ...] = ()
+    spends_total: int = 0

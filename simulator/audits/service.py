@@ -18,7 +18,8 @@ from aggregator.fold.verdicts import Verdict
 from aggregator.log_sqlite import SqliteLog
 from aggregator.ports import Appended, Log, Receipts, Runtime, SealedWindow, Store, StoredOutcome, SystemRuntime
 from aggregator.receipts_file import ReceiptsFile
-from aggregator.releaser import Releaser, ReleaserPorts
+from aggregator.releaser import Releaser
+from aggregator.releaser_ports import ReleaserPorts
 from aggregator.store.on_sqlite import open_sqlite_store
 from aggregator.worker import WorkerSettings
 from aggregator.workers import Workers

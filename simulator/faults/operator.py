@@ -6,8 +6,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeVar
 
 from hushsum.errors import HushsumError
+from hushsum.plan import Plan
 from hushsum.releases import Release
-from hushsum_proto.messages import ReleaseInfo
+from hushsum_proto.credentials import Credentials
+from hushsum_proto.messages import ReleaseInfo, ServiceStatus
 from simulator.console import Console
 from simulator.errors import JourneyError, ServiceError
 
@@ -24,10 +26,20 @@ class Operator:
     Args:
         gateways: ``host:port`` of those that take deltas.
         releasers: Of those of which one releases.
+        credentials: What is shown to them, and who is believed.
+        patience_s: How long each thing is tried.
     """
 
-    def __init__(self, gateways: Sequence[str], releasers: Sequence[str]) -> None:
+    def __init__(
+        self,
+        gateways: Sequence[str],
+        releasers: Sequence[str] = (),
+        *,
+        credentials: Credentials | None = None,
+        patience_s: float = _PATIENCE_S,
+    ) -> None:
         self._gateways, self._releasers = list(gateways), list(releasers)
+        self._credentials, self._patience_s = credentials, patience_s
         self._refused: dict[str, str] = {}
 
     async def first_window(self) -> int:
@@ -37,6 +49,14 @@ class Operator:
             return (await console.welcome()).oldest_window
 
         return await self._until_it_works("welcome", self._gateways, ask)
+
+    async def plan(self) -> Plan:
+        """The plan that is collected here."""
+        return await self._until_it_works("fetch the plan", self._gateways, Console.plan)
+
+    async def status(self) -> ServiceStatus:
+        """What a service shows its operator."""
+        return await self._until_it_works("ask for the status", self._gateways, Console.status)
 
     async def seal(self, window: int) -> None:
         """Closes a window, and returns once all of it is folded."""
@@ -60,23 +80,46 @@ class Operator:
         """A published release."""
 
         async def ask(console: Console) -> tuple[ReleaseInfo, Release]:
-            listed = [info for info in await console.releases() if info.window == window]
-            if len(listed) != 1:
-                raise ServiceError(f"window {window} has {len(listed)} outcomes in the list")
-            return listed[0], await console.fetch(listed[0])
+            listed = await _listed(console, window)
+            return listed, await console.fetch(listed)
 
         return await self._until_it_works(f"fetch window {window}", self._gateways, ask)
 
+    async def outcome(self, window: int) -> Release | None:
+        """What a window came to, once it has: a published release, or None, where it is withheld."""
+
+        async def ask(console: Console) -> Release | None:
+            listed = await _listed(console, window)
+            return None if listed.withheld else await console.fetch(listed)
+
+        return await self._until_it_works(f"fetch the outcome of window {window}", self._gateways, ask)
+
+    async def outcomes(self) -> int:
+        """How many outcomes are published."""
+
+        async def ask(console: Console) -> int:
+            return len(await console.releases())
+
+        return await self._until_it_works("list the outcomes", self._gateways, ask)
+
     async def _until_it_works(self, what: str, addresses: Sequence[str], ask: Callable[[Console], Awaitable[T]]) -> T:
-        deadline, turn = time.monotonic() + _PATIENCE_S, 0
+        deadline, turn = time.monotonic() + self._patience_s, 0
         while True:
             address, turn = addresses[turn % len(addresses)], turn + 1
             try:
-                async with Console(address) as console:
+                async with Console(address, self._credentials) as console:
                     return await asyncio.wait_for(ask(console), _CALL_S)
             except (HushsumError, TimeoutError) as error:
                 self._refused[address] = str(error) or f"no answer in {_CALL_S:.0f} s"
                 if time.monotonic() > deadline:
                     said = "; ".join(f"{address}: {text}" for address, text in sorted(self._refused.items()))
-                    raise JourneyError(f"{what}: not done in {_PATIENCE_S:.0f} s ({said})") from error
+                    raise JourneyError(f"{what}: not done in {self._patience_s:.0f} s ({said})") from error
             await asyncio.sleep(_PAUSE_S)
+
+
+async def _listed(console: Console, window: int) -> ReleaseInfo:
+    """The one outcome of a window."""
+    listed = [info for info in await console.releases() if info.window == window]
+    if len(listed) != 1:
+        raise ServiceError(f"window {window} has {len(listed)} outcomes in the list")
+    return listed[0]

@@ -19,7 +19,7 @@ from hushsum import query
 from hushsum.errors import PlanError
 from hushsum.plan import Plan
 from hushsum.releases import Release
-from simulator.accuracy import FLOOR_SHARE, Accuracy
+from simulator.accuracy import Accuracy, compare
 from simulator.comparison import asked, draw, in_bulk
 from simulator.exact import ExactSums
 from simulator.local.journey import LocalJourney, travel_local
@@ -77,19 +77,8 @@ def errors_of(release: Release, queries: Floats, exact: Floats, records: int) ->
         exact: (m,), their exact kernel sums.
         records: All of them.
     """
-    floor = FLOOR_SHARE * records
-    above = exact > floor
-    if not above.any():
-        return Accuracy(None, None, 0, floor, 0.0)
-    answer, truth = release.kernel_sum(queries[above]), exact[above]
-    expected = float(math.sqrt(2 / math.pi) * (answer.std_error / truth).mean())
-    return Accuracy(
-        mean_relative=float((abs(answer.value - truth) / truth).mean()),
-        expected_relative=expected if math.isfinite(expected) else None,
-        queries=int(above.sum()),
-        floor=floor,
-        mean_kernel_sum=float(truth.mean()),
-    )
+    answer = release.kernel_sum(queries)
+    return compare(answer.value, answer.std_error, exact, records)
 
 
 def residual_of(material: Material, release: Release) -> Residual:

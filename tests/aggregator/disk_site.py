@@ -11,7 +11,8 @@ from aggregator.fold.verdicts import VerdictKind
 from aggregator.log_sqlite import SqliteLog
 from aggregator.ports import Appended, Runtime
 from aggregator.receipts_file import ReceiptsFile
-from aggregator.releaser import Releaser, ReleaserPorts
+from aggregator.releaser import Releaser
+from aggregator.releaser_ports import ReleaserPorts
 from aggregator.store.inspect_sqlite import read_verdicts
 from aggregator.store.on_sqlite import open_sqlite_store
 from aggregator.store.sql_sqlite import SqliteDatabase

@@ -14,6 +14,7 @@ from aggregator.errors import LogError, UnauthenticatedError
 from aggregator.fold.fold import Fold
 from aggregator.fold.verdicts import Verdict, VerdictKind
 from aggregator.log_messages import LogMessages, PlainMessages, SignedMessages
+from aggregator.ports import Peer, Scope
 from aggregator.records import Logged
 from hushsum.directory import Directory, DirectoryKey, Role
 from hushsum.errors import Reason
@@ -164,12 +165,12 @@ def test_a_malformed_delta_of_a_producer_keeps_its_client_for_the_verdict() -> N
 
 @given(st.text(max_size=140) | st.text("ae\u0301\n", max_size=4))
 def test_a_producer_is_held_to_the_client_ids_that_an_authenticator_gives(client_id: str) -> None:
-    metadata = {CLIENT_ID: client_id_to_metadata(client_id)}
+    peer = Peer("ipv4:127.0.0.1:5", {CLIENT_ID: client_id_to_metadata(client_id)})
     if flaw_of(client_id) is None:
-        assert DeclaredName().client_id("ipv4:127.0.0.1:5", metadata) == client_id
+        assert DeclaredName().admit(peer, Scope.SUBMIT) == client_id
     else:
         with pytest.raises(UnauthenticatedError):
-            DeclaredName().client_id("ipv4:127.0.0.1:5", metadata)
+            DeclaredName().admit(peer, Scope.SUBMIT)
 
 
 # ------------------------------------------------------------------------------------- through messages into a fold

@@ -21,8 +21,10 @@ from aggregator import gateway
 from aggregator.auth import DeclaredName
 from aggregator.flights import Sent
 from aggregator.journal import journal, write_journal
+from aggregator.ports import Peer, Scope
+from aggregator.senders import Sender
 from aggregator.service import Service
-from aggregator.submissions import AnonymousReports, ClientDeltas, Sender
+from aggregator.submissions import AnonymousReports, ClientDeltas
 from hushsum.delta import DeltaId
 from hushsum.varint import varint
 from hushsum_proto import metadata
@@ -113,13 +115,13 @@ def times_in(entries: list[ReportsEntry]) -> Iterator[str]:
 async def searched(folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What of the senders a whole life of a service leaves anywhere."""
     peers: set[str] = set()
-    believes = DeclaredName.client_id
+    believes = DeclaredName.admit
 
-    def noted(self: DeclaredName, peer: str, sent: Mapping[str, str]) -> str:
-        peers.add(peer)
-        return believes(self, peer, sent)
+    def noted(self: DeclaredName, peer: Peer, *scopes: Scope) -> str:
+        peers.add(peer.address)
+        return believes(self, peer, *scopes)
 
-    monkeypatch.setattr(DeclaredName, "client_id", noted)
+    monkeypatch.setattr(DeclaredName, "admit", noted)
     runtime, streams, found = SetRuntime(), itertools.count(10), list[str]()
     config = config_of(
         folder,
@@ -196,13 +198,13 @@ def in_the_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def its_peer_in_the_journal(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = DeclaredName.client_id
+    honest = DeclaredName.admit
 
-    def told(self: DeclaredName, peer: str, sent: Mapping[str, str]) -> str:
-        journal("grpc").info("a call", peer=peer)
-        return honest(self, peer, sent)
+    def told(self: DeclaredName, peer: Peer, *scopes: Scope) -> str:
+        journal("grpc").info("a call", peer=peer.address)
+        return honest(self, peer, *scopes)
 
-    monkeypatch.setattr(DeclaredName, "client_id", told)
+    monkeypatch.setattr(DeclaredName, "admit", told)
 
 
 async def test_nothing_that_a_service_writes_tells_who_sent_a_report_or_when(

@@ -3,6 +3,7 @@
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -305,7 +306,8 @@ async def test_who_sent_for_a_window_that_was_lost_meanwhile_is_told_to_send_aga
     process = await cluster.process(range(PARTITIONS))
     front = Front(cluster)
     if here:
-        front.gateway._folds = front.gateway._flights._folds = front.gateway._settling._folds = process.workers
+        front.gateway._looks = replace(front.gateway._looks, folds=process.workers)
+        front.gateway._flights._folds = front.gateway._settling._folds = process.workers
     await front.start()
     held = Held()
     front.hooks.put("states", held)

@@ -331,7 +331,6 @@ def test_a_shuffler_needs_no_plan_and_what_it_needs_is_named() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     (
-        ({**SHUFFLER, "upstream": "10.0.0.1:7443"}, "upstream: plaintext off loopback is refused"),
         ({**SHUFFLER, "listen": "10.0.0.1:7443"}, "listen: plaintext off loopback is refused"),
         ({**SHUFFLER, "partitions": 4}, "partitions: means nothing with role = shuffler"),
         ({**SHUFFLER, "log": "kafka"}, "log: means nothing with role = shuffler"),

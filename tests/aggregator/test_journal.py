@@ -2,6 +2,7 @@
 
 import io
 import json
+import logging
 from pathlib import Path
 
 import pytest
@@ -55,23 +56,47 @@ async def test_no_line_names_a_client_or_what_it_sent(lines: io.StringIO, tmp_pa
 
 
 @pytest.mark.parametrize("form", ["console", "json"])
-def test_a_traceback_shows_no_local_variable(lines: io.StringIO, form: str) -> None:
+def test_an_error_is_written_as_its_kind_and_its_places_without_its_words_or_a_local_variable(
+    lines: io.StringIO, form: str
+) -> None:
     write_journal("info", form, lines)
     secret = "of a" + " client"
 
     def fail(held: str) -> None:
-        sent = held.upper()
-        raise ZeroDivisionError(len(sent))
+        try:
+            dict[str, int]()[held.upper()]
+        except KeyError as error:
+            raise ValueError(held) from error
 
     try:
         fail(secret)
-    except ZeroDivisionError as error:
+    except ValueError as error:
         journal("grpc").error("call failed", exc_info=error)
+        journal("grpc").exception("call failed")
+        Spell(journal("commits")).failed(0.0, "appends fail", error)
 
-    assert "ZeroDivisionError: 11" in lines.getvalue(), "the error itself is there"
-    assert "in fail" in lines.getvalue()
-    for shown in (secret, secret.upper()):
-        assert shown not in lines.getvalue()
+    for shown in ("ValueError", "KeyError", "in fail", "appends fail"):
+        assert shown in lines.getvalue()
+    for hidden in (secret, secret.upper()):
+        assert hidden not in lines.getvalue()
+
+
+def test_what_a_library_below_says_is_written_without_what_it_put_into_it(
+    lines: io.StringIO, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write_journal("debug", "json", lines)
+    try:
+        raise KeyError("alice")
+    except KeyError:
+        logging.getLogger("grpc._cython.cygrpc").exception("Unexpected [%s] from [%s]", "alice", "ipv4:127.0.0.1:5")
+        logging.getLogger("asyncio").warning("Task of alice was destroyed")
+
+    first, second = (json.loads(line) for line in lines.getvalue().splitlines())
+    assert (first["event"], first["kind"]) == ("Unexpected [%s] from [%s]", "KeyError")
+    assert second["part"] == "asyncio"
+    captured = capfd.readouterr()
+    for hidden in ("alice", "127.0.0.1"):
+        assert hidden not in lines.getvalue() + captured.out + captured.err
 
 
 def levels(lines: io.StringIO) -> list[str]:

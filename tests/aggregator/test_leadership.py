@@ -13,7 +13,7 @@ from aggregator.leadership import Leadership, LeaseSettings
 from aggregator.metrics import Metrics
 from aggregator.observers import Observers
 from aggregator.refusals import RefusedError
-from aggregator.releaser import ReleaserPorts
+from aggregator.releaser_ports import ReleaserPorts
 from aggregator.standing import Standing
 from aggregator.stored_folds import StoredFolds
 from hushsum.entropy import ReplayableEntropy

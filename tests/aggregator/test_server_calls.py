@@ -5,7 +5,8 @@ import pytest
 
 from aggregator.auth import DeclaredName
 from aggregator.catalogue import NotFoundError
-from aggregator.errors import ReleasingStoppedError, StoreError, UnauthenticatedError, WindowOrderError
+from aggregator.client_limits import Turn
+from aggregator.errors import ForbiddenError, ReleasingStoppedError, StoreError, UnauthenticatedError, WindowOrderError
 from aggregator.metrics import Metrics
 from aggregator.refusals import RefusedError
 from aggregator.server.administration import AdministrationService
@@ -31,9 +32,12 @@ class Context:
     def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
         return (("hushsum-client-id", "alice"),)
 
+    def auth_context(self) -> dict[str, list[bytes]]:
+        return {}
+
 
 def call_from(peer: str) -> Call:
-    return Call(Context(peer), DeclaredName())  # type: ignore[arg-type]  # it has all that a call asks of it
+    return Call(Context(peer), DeclaredName(), Turn(None))  # type: ignore[arg-type]  # it has all that a call asks of it
 
 
 async def test_the_administration_answers_nobody_from_elsewhere() -> None:
@@ -45,6 +49,9 @@ async def test_the_administration_answers_nobody_from_elsewhere() -> None:
         service.get_status(call, pb.StatusRequest()),
         service.seal_window(call, pb.SealWindowRequest(oldest=True)),
         service.release_window(call, pb.ReleaseWindowRequest(oldest=True)),
+        service.list_plans(call, pb.ListPlansRequest()),
+        service.list_windows(call, pb.ListWindowsRequest()),
+        service.get_ledger(call, pb.GetLedgerRequest()),
     ):
         with pytest.raises(UnauthenticatedError, match="this machine"):
             await refused
@@ -90,6 +97,7 @@ async def ended_by(error: Exception, *, for_operator: bool = False) -> grpc.aio.
         (RefusedError(Refusal.of(ServiceReason.SHUTTING_DOWN, "x")), grpc.StatusCode.UNAVAILABLE, "shutting_down"),
         (RefusedError(Refusal.of(Reason.WRONG_PLAN, "x")), grpc.StatusCode.FAILED_PRECONDITION, "wrong_plan"),
         (UnauthenticatedError("x"), grpc.StatusCode.UNAUTHENTICATED, "unauthenticated"),
+        (ForbiddenError("x"), grpc.StatusCode.PERMISSION_DENIED, "forbidden"),
         (MalformedMessageError("x"), grpc.StatusCode.INVALID_ARGUMENT, "malformed"),
         (NotFoundError("x"), grpc.StatusCode.NOT_FOUND, "not_found"),
         (WindowOrderError("x"), grpc.StatusCode.FAILED_PRECONDITION, "window_order"),

@@ -24,7 +24,7 @@ from aggregator.store.on_sqlite import open_sqlite_store
 from hushsum import Plan
 from hushsum.entropy import OsEntropy
 from hushsum.releases import Release, draw
-from hushsum_proto import convert, convert_outcomes
+from hushsum_proto import convert, convert_admin
 from hushsum_proto.answers import Answer, ServiceReason, Status
 from hushsum_proto.messages import ServiceStatus
 from hushsum_proto.v1 import wire_pb2 as pb
@@ -104,11 +104,15 @@ async def test_a_session_with_too_much_unanswered_is_refused_as_overload_and_goe
 async def test_a_service_with_too_much_unanswered_refuses_every_session(tmp_path: Path, limit: dict[str, int]) -> None:
     held: list[HeldLog] = []
     config = config_of(tmp_path, PLAN, **limit)
-    async with service_of(config, wrap_log=holding(held)) as service, RawClient(service.grpc) as client:
+    async with (
+        service_of(config, wrap_log=holding(held)) as service,
+        RawClient(service.grpc) as client,
+        RawClient(service.grpc, "carol") as carol,
+    ):
         contributor = Contributor(PLAN, 3)
         held[0].hold()
-        deltas = [contributor.delta()[1] for _ in range(2)]
-        call = asyncio.create_task(client.submit(PLAN.id, deltas))
+        one, other = [[contributor.delta()[1]] for _ in range(2)]  # a single client gets a share of the places alone
+        calls = asyncio.gather(client.submit(PLAN.id, one), carol.submit(PLAN.id, other))
         await held[0].arrived()
         while service.gateway.waiting < 2:
             await client.hello()
@@ -124,7 +128,7 @@ async def test_a_service_with_too_much_unanswered_refuses_every_session(tmp_path
         assert int(trailing(caught.value)["hushsum-retry-after-ms"]) > 0
         assert counted(service, "hushsum_refusals_total", reason="overloaded") == 2
         held[0].free()
-        assert [answer.status for answer in await call] == [Status.ACKNOWLEDGED] * 2
+        assert [answer.status for (answer,) in await calls] == [Status.ACKNOWLEDGED] * 2
 
 
 async def test_a_session_beyond_the_limit_is_refused_with_its_status(tmp_path: Path) -> None:
@@ -204,7 +208,8 @@ async def test_a_ready_service_says_where_it_listens_and_a_stopped_one_does_not(
     config = config_of(tmp_path, PLAN, metrics_listen="127.0.0.1:0")
     async with service_of(config) as service:
         listening = json.loads((config.folder / "listening.json").read_text())
-        assert listening == {"grpc": service.grpc, "metrics": service.metrics_page, "pid": os.getpid()}
+        pages = {"metrics": service.metrics_page, "health": ""}
+        assert listening == {"grpc": service.grpc, **pages, "pid": os.getpid()}
         async with RawClient(listening["grpc"]) as client:
             assert (await client.hello()).plan_id == PLAN.id
 
@@ -417,7 +422,7 @@ async def test_the_status_shows_windows_and_ledger(tmp_path: Path) -> None:
     async with service_of(config) as service, RawClient(service.grpc) as client:
         await client.seal()
         released = await client.release()
-        status = convert_outcomes.status_from_wire(await client.administration.GetStatus(pb.StatusRequest()))
+        status = convert_admin.status_from_wire(await client.administration.GetStatus(pb.StatusRequest()))
 
         assert (status.plan_id, status.plan_name, status.partitions) == (PLAN.id, "test", 3)
         assert status.windows == ((WINDOW, "released"), (WINDOW + 1, "open"), (WINDOW + 2, "open"))
@@ -429,7 +434,7 @@ async def test_the_status_shows_windows_and_ledger(tmp_path: Path) -> None:
 
 
 async def status_of(client: RawClient) -> ServiceStatus:
-    return convert_outcomes.status_from_wire(await client.administration.GetStatus(pb.StatusRequest()))
+    return convert_admin.status_from_wire(await client.administration.GetStatus(pb.StatusRequest()))
 
 
 async def test_damaged_receipts_stop_releasing_and_nothing_else(tmp_path: Path) -> None:

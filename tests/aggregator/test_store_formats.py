@@ -12,6 +12,7 @@ from aggregator.store.schema import STORE_FILE, STORE_FORMAT
 from hushsum.privacy.event import TUMBLING
 from tests.aggregator.stores import FENCE, PARTITIONS, PLAN, Folding, W, lower_fence, reserved, seal, spend
 from tests.doubles import ManualRuntime
+from tests.vectors.generate_store import SIGNED
 
 #: One window is released, one is charged with key 1111..., one is open and holds a delta: written by those versions.
 SAMPLES = Path(__file__).parent.parent / "vectors" / "store"
@@ -67,14 +68,26 @@ def test_an_older_store_can_be_looked_into(tmp_path: Path, version: int) -> None
     ]
 
 
-def test_the_format_before_this_one_has_a_sample() -> None:
+def test_the_format_before_this_one_has_a_sample_and_so_has_this_one() -> None:
     assert max(VERSIONS) == STORE_FORMAT - 1
+    samples = sorted(path.name for path in SAMPLES.glob("format-*.zip"))
+    assert samples == [f"format-{version}.zip" for version in range(2, STORE_FORMAT + 1)]
 
 
-@pytest.mark.parametrize("version", [2, 3])
-async def test_a_service_goes_on_from_an_older_store(tmp_path: Path, version: int) -> None:
+def test_the_tables_of_this_format_are_those_of_its_sample(tmp_path: Path) -> None:
+    """Who changes them makes a new format."""
+    sample, fresh = (
+        STORE_FILE.open_writing(path) for path in (of_format(tmp_path, STORE_FORMAT), tmp_path / "fresh.db")
+    )
+    assert sample.execute(TABLES).fetchall() == fresh.execute(TABLES).fetchall()
+    sample.close()
+    fresh.close()
+
+
+@pytest.mark.parametrize("version", [2, 3, STORE_FORMAT])
+async def test_a_service_goes_on_from_a_store_that_was_written_long_ago(tmp_path: Path, version: int) -> None:
     store = await open_sqlite_store(of_format(tmp_path, version), ManualRuntime())
-    assert await store.signed_plan(PLAN.id) is None
+    assert await store.signed_plan(PLAN.id) == (SIGNED if version >= 4 else None)
     assert await store.windows(PLAN.id) == {W: "released", W + 1: "sealed", W + 2: "open"}
     assert await store.acquire_lease(PLAN.id, "test", "", 10) is not None
     await store.database.write(lower_fence)

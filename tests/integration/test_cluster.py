@@ -11,7 +11,7 @@ from aggregator.ports import SystemRuntime
 from aggregator.store.on_postgres import open_postgres_store
 from hushsum import Sketch
 from hushsum.releases import Release
-from hushsum_proto import convert_outcomes
+from hushsum_proto import convert_admin
 from hushsum_proto.answers import Status
 from hushsum_proto.messages import ServiceStatus
 from hushsum_proto.v1 import wire_pb2 as pb
@@ -101,7 +101,7 @@ async def next_release(address: str) -> pb.ReleaseInfo:
 
 async def status_of(address: str) -> ServiceStatus:
     async with RawClient(address) as client:
-        return convert_outcomes.status_from_wire(await client.administration.GetStatus(pb.StatusRequest()))
+        return convert_admin.status_from_wire(await client.administration.GetStatus(pb.StatusRequest()))
 
 
 async def metric(process: Aggregator, name: str) -> float:

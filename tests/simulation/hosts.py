@@ -15,7 +15,8 @@ from aggregator.metrics import Metrics
 from aggregator.openings import Openings
 from aggregator.ports import Log, Observer, Receipts, Store
 from aggregator.reception import Reception
-from aggregator.releaser import Releaser, ReleaserPorts
+from aggregator.releaser import Releaser
+from aggregator.releaser_ports import ReleaserPorts
 from aggregator.stored_folds import StoredFolds
 from aggregator.supervision import Supervision
 from aggregator.worker import WorkerSettings

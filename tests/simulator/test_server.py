@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from hushsum_proto.credentials import Credentials
+from hushsum_proto.errors import CredentialsError
 from simulator.console import Console
 from simulator.errors import ServerError, ServiceError
 from simulator.server import Server
@@ -43,7 +45,6 @@ async def test_nobody_at_the_other_end_is_one_line() -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_another_machine_needs_leave() -> None:
-    with pytest.raises(ServiceError, match="expected a service on this machine"):
-        Console("192.0.2.1:7443")
-    Console("192.0.2.1:7443", insecure=True)
+async def test_files_that_cannot_be_used_are_told_before_anything_is_asked(tmp_path: Path) -> None:
+    with pytest.raises(CredentialsError, match=r"ca: .* cannot be read"):
+        await Console("127.0.0.1:1", Credentials(ca=tmp_path / "nowhere.pem")).__aenter__()

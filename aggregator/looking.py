@@ -1,0 +1,44 @@
+"""What a service's soundings look at, by what it stands on."""
+
+from collections.abc import Awaitable, Callable
+
+from aggregator.caught_up import CaughtUp
+from aggregator.data_folder import DataFolder
+from aggregator.ports import Log, Runtime, Store
+from aggregator.same_files import SameFiles
+from aggregator.soundings import Soundings
+from aggregator.store_metrics import StoreMetrics
+from aggregator.survey import Survey
+from aggregator.vitals import Vitals
+from hushsum.plan import Plan
+
+
+def soundings_of(
+    plan: Plan,
+    log: Log,
+    store: Store,
+    runtime: Runtime,
+    vitals: Vitals,
+    *,
+    folder: DataFolder | None,
+    caught_up: CaughtUp | None,
+) -> Soundings:
+    """Looks at log and store, at windows and ledger for the metrics, and at files where log and store are such.
+
+    Args:
+        plan: What is collected.
+        log: Its log.
+        store: Its store.
+        runtime: Time.
+        vitals: Are told.
+        folder: Of the files, where there is one.
+        caught_up: What the gateway here waits for; None where nothing here does.
+    """
+    survey = Survey(plan, store, runtime, StoreMetrics(vitals.metrics.registry))
+    looks: list[Callable[[], Awaitable[None]]] = [survey.look]
+    if folder is not None:
+        files = SameFiles((folder.log, folder.store), runtime)
+        looks.append(files.look)
+    soundings = Soundings(plan.id, log, store, runtime, vitals.metrics, vitals.tell, caught_up)
+    soundings.looks, soundings.tracer = looks, vitals.tracer
+    return soundings

@@ -1,0 +1,103 @@
+"""``/metrics`` over HTTP: exact counts, so the operator's alone, on this machine or to who shows a certificate."""
+
+import ssl
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from pathlib import Path
+from typing import Final, Self
+
+from prometheus_client.exposition import choose_encoder
+
+from aggregator.config import Config
+from aggregator.errors import ConfigError
+from aggregator.http_page import HttpPage, Reply
+from aggregator.journal import journal
+from aggregator.metrics import Metrics
+
+_PATHS: Final = ("/metrics", "/")
+
+_journal = journal("metrics")
+
+
+class MutualTls:
+    """TLS that asks clients for a certificate; its files are read again when they change.
+
+    What cannot be read then leaves everything as it was, and is told in the journal.
+
+    Args:
+        certificate: The certificate that is shown, with its chain (PEM).
+        key: Its private key.
+        client_ca: The authority of the clients' certificates.
+
+    Raises:
+        ConfigError: A file cannot be used.
+    """
+
+    def __init__(self, certificate: Path, key: Path, client_ca: Path) -> None:
+        self._certificate, self._key, self._client_ca = certificate, key, client_ca
+        self._seen = self._stamps()
+        try:
+            self._context = self._read()
+        except (OSError, ValueError) as error:
+            text = f"{certificate}, {key} or {client_ca} cannot be used: {error}"
+            raise ConfigError(f"metrics_client_ca: {text}") from error
+
+    @classmethod
+    def of(cls, config: Config) -> Self | None:
+        """As the settings say; None: plaintext.
+
+        Raises:
+            ConfigError: A file cannot be used, or there is no certificate.
+        """
+        if config.metrics_client_ca is None:
+            return None
+        if config.tls_cert is None or config.tls_key is None:
+            raise ConfigError("metrics_client_ca: needs tls_cert and tls_key, which the page shows its callers")
+        return cls(config.tls_cert, config.tls_key, config.metrics_client_ca)
+
+    def context(self) -> ssl.SSLContext:
+        """For the next connection."""
+        stamps = self._stamps()
+        if stamps != self._seen:
+            self._seen = stamps
+            try:
+                self._context = self._read()
+            except (OSError, ValueError) as error:
+                _journal.error("the metrics page keeps its certificates: the new ones cannot be used", error=str(error))
+        return self._context
+
+    def _read(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.load_cert_chain(self._certificate, self._key, password=lambda: "")  # nobody is there to be asked
+        context.load_verify_locations(self._client_ca)
+        context.verify_mode = ssl.CERT_REQUIRED
+        return context
+
+    def _stamps(self) -> list[tuple[int, int, int]]:
+        return [_stamp(path) for path in (self._certificate, self._key, self._client_ca)]
+
+
+def metrics_page(metrics: Metrics, config: Config, clock: Callable[[], float]) -> HttpPage:
+    """Shows them where the settings say.
+
+    Raises:
+        ConfigError: The address or a certificate cannot be used.
+    """
+
+    def answer(path: str, headers: Mapping[str, str]) -> Reply | None:
+        if path not in _PATHS:
+            return None
+        encode, kind = choose_encoder(headers.get("Accept", ""))
+        return Reply(HTTPStatus.OK, encode(metrics.registry), kind)
+
+    tls = MutualTls.of(config)
+    return HttpPage("metrics_listen", config.metrics_listen, answer, clock, None if tls is None else tls.context)
+
+
+def _stamp(path: Path) -> tuple[int, int, int]:
+    try:
+        found = path.stat()  # through links, as secrets are mounted
+    except OSError:
+        return (0, 0, 0)
+    return found.st_ino, found.st_mtime_ns, found.st_size

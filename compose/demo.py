@@ -1,0 +1,232 @@
+"""`make compose-demo`: the whole service in containers, real faults under load, and whether each still counts once.
+
+    python -m compose.demo [--mode central|local|secure] [--keep] [--project NAME] [--stand-ins]
+
+Needs a Docker engine with `docker compose` or docker-compose (the variable COMPOSE names another), and nothing but
+Python's own library. Sizes are set in the environment: see .env.example. Exits with 0 when nothing is lost, doubled or
+wrong; whatever happens, the containers and their volumes are gone afterwards, unless --keep is given.
+"""
+
+import argparse
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+from compose.engine import Compose, DemoError, State, docker, find_compose, prepare_stand_ins, wants_stand_ins
+
+BACKENDS = ("kafka", "postgres")
+SERVICE = ("gateway-1", "gateway-2", "worker-1", "worker-2", "releaser")
+OF_OURS = "password"  # the service that says how our image is built
+
+BUILD_S = 1800.0
+START_S = 240.0
+FAULT_DOWN_S = 3.0  # how long what was killed stays away: the others have to notice
+SILENT_LOOKS = 20  # without a new answer in a window, half a second between them
+ANSWERS_S = 300.0  # beyond the windows: until the fleet has all its answers, and every window its outcome
+
+_began = time.monotonic()
+
+
+def say(text: str) -> None:
+    """One line with the seconds since the start."""
+    print(f"{time.monotonic() - _began:7.1f} s  {text}", flush=True)
+
+
+def wait(what: str, done: Callable[[], bool], limit_s: float) -> None:
+    """Returns once it is done.
+
+    Raises:
+        DemoError: Not in time.
+    """
+    end = time.monotonic() + limit_s
+    while not done():
+        if time.monotonic() > end:
+            raise DemoError(f"{what}: not within {limit_s:.0f} s")
+        time.sleep(0.5)
+
+
+class Demo:
+    """One run.
+
+    Args:
+        compose: The project.
+        windows: How many the fleet contributes to,
+        window_s: and how long each is.
+    """
+
+    def __init__(self, compose: Compose, *, windows: int, window_s: float) -> None:
+        self._compose, self._windows, self._window_s = compose, windows, window_s
+
+    def bring_up(self) -> None:
+        """Backends, plan and keys, the service, the fleet: each once what it needs is there."""
+        say("starting Kafka and PostgreSQL; making plan, certificates and tokens")
+        self._compose.up("kafka", OF_OURS)
+        wait("the database's password", lambda: self._has_finished(OF_OURS), START_S)
+        self._compose.up("postgres", "prepare")
+        wait("plan and keys", lambda: self._has_finished("prepare"), START_S)
+        say("starting two gateways, two workers and the releaser")
+        self._compose.up(*SERVICE)
+        wait("Kafka and PostgreSQL", lambda: self._are_healthy(*BACKENDS), START_S)
+        wait("the service", lambda: self._are_healthy(*SERVICE), START_S)
+        self._compose.up("fleet")
+        say("all healthy; the fleet begins with the next window")
+
+    def strike(self) -> None:
+        """Kills and restarts while deltas flow, each fault in a window of its own where there are enough.
+
+        The next one does not wait until all is well again: a slow machine would run out of windows.
+        """
+        self._wait_for_flow(1)
+        self._kill("worker-1")
+        self._wait_for_flow(2)
+        self._kill("gateway-1")
+        self._wait_for_flow(3)
+        say("Kafka is restarted")
+        docker("restart", "--time", "20", self._compose.container("kafka"))
+        wait("everything", lambda: self._are_healthy(*BACKENDS, *SERVICE), START_S)
+        say("all are back and healthy")
+
+    def finish(self) -> int:
+        """Waits for the fleet, then lets `check` compare; returns its exit status."""
+        limit_s = self._windows * self._window_s + ANSWERS_S + START_S
+        wait("the fleet's last answers", lambda: self._has_finished("fleet"), limit_s)
+        say("the fleet has all its answers; waiting for the last outcomes")
+        return self._compose.show("run", "--rm", "--no-deps", "-T", "check", limit_s=limit_s)
+
+    def _wait_for_flow(self, window: int) -> None:
+        """Returns in this window, or the last one, while deltas are under way or have just been answered."""
+        window = min(window, self._windows)
+        seen: list[int] = []
+
+        def flows() -> bool:
+            if self._states().get("fleet", State("gone")).has_ended:
+                raise DemoError("the fleet ended before every fault had struck; see its last lines below")
+            progress = self._compose.progress()
+            if progress.get("window", 0) < window:
+                return False
+            seen.append(progress["acknowledged"])
+            # Secure sums are answered in a burst at the end of a round: halfway to it is a good moment, too.
+            return seen[-1] > seen[0] or progress["deltas"] > seen[-1] or len(seen) > SILENT_LOOKS
+
+        wait(f"deltas in window {window}", flows, (self._windows + 1) * self._window_s + START_S)
+        say(f"window {window} of {self._windows}: {seen[-1]} deltas acknowledged")
+
+    def _kill(self, service: str) -> None:
+        say(f"{service} is killed (SIGKILL)")
+        killed = self._compose.container(service)
+        docker("kill", "--signal", "SIGKILL", killed)
+        time.sleep(FAULT_DOWN_S)
+        docker("start", killed)
+        say(f"{service} is started again")
+
+    def _states(self) -> dict[str, State]:
+        return self._compose.states()
+
+    def _are_healthy(self, *services: str) -> bool:
+        states = self._states()
+        for service in services:
+            if states.get(service, State("created")).has_ended:
+                raise DemoError(f"{service} has ended ({states[service]}); see its last lines below")
+        return all(states.get(service, State("created")).is_healthy for service in services)
+
+    def _has_finished(self, service: str) -> bool:
+        state = self._states().get(service, State("created"))
+        if state.has_ended and state.exit_status != 0:
+            raise DemoError(f"{service} failed ({state}); see its last lines below")
+        return state.has_ended
+
+
+@contextmanager
+def torn_down(compose: Compose, *, keep: bool) -> Iterator[None]:
+    """Shows the last lines of what went wrong, and removes everything at the end."""
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, DemoError):
+            compose.show_last_lines()
+        raise
+    finally:
+        if keep:
+            say(f"kept; look around with: {compose.shown}")
+            say(f"and when you are done: {compose.shown} down --volumes --remove-orphans")
+        else:
+            say("taking it all down")
+            compose.down()
+
+
+def build(compose: Compose, *, stand_ins: bool) -> None:
+    """Our image, and where they are wanted the ones that stand in for others."""
+    say("building the image (minutes the first time, then seconds)")
+    began = time.monotonic()
+    compose.run("build", OF_OURS, *(BACKENDS if stand_ins else ()), limit_s=BUILD_S)
+    say(f"built in {time.monotonic() - began:.0f} s")
+
+
+def window_s_of(environment: Mapping[str, str]) -> float:
+    """How long a window is: a minute at least where clients show themselves, whatever is asked for."""
+    asked = float(environment.get("WINDOW_S") or 20)
+    named = environment["MODE"] == "secure" or environment.get("FORM") == "silo"
+    return max(60.0, asked) if named else asked
+
+
+def parsed() -> argparse.Namespace:
+    """What the command line says."""
+    parser = argparse.ArgumentParser(description="Runs the whole service in containers, breaks it, and checks it.")
+    parser.add_argument("--mode", choices=["central", "local", "secure"], default=os.environ.get("MODE") or "central")
+    parser.add_argument("--keep", action="store_true", help="leave everything running afterwards")
+    parser.add_argument("--project", default=f"hushsum-demo-{secrets.token_hex(3)}", help="name of the containers")
+    parser.add_argument("--stand-ins", action="store_true", help="build what stands in for Kafka's and PostgreSQL's")
+    building = parser.add_mutually_exclusive_group()
+    building.add_argument("--build-only", action="store_true", help="build the images, and start nothing")
+    building.add_argument("--no-build", action="store_true", help="take the images as they are")
+    return parser.parse_args()
+
+
+def run(options: argparse.Namespace) -> int:
+    """The whole demo; returns what to exit with."""
+    command = find_compose()
+    # A port that is free, unless one is asked for: several demos may run beside each other.
+    windows = "2" if options.mode == "secure" else "4"
+    environment = {"GATEWAY_PORT": "", "WINDOWS": windows, **os.environ, "MODE": options.mode}
+    compose = Compose(command, options.project, environment)
+    say(f"mode {options.mode}, project {options.project}, with {' '.join(command)}")
+    if not options.no_build:
+        stand_ins = options.stand_ins or wants_stand_ins(compose, BACKENDS, say)
+        if stand_ins:
+            prepare_stand_ins()
+            compose.use_stand_ins()
+        build(compose, stand_ins=stand_ins)
+    if options.build_only:
+        return 0
+    demo = Demo(compose, windows=int(environment["WINDOWS"] or 4), window_s=window_s_of(environment))
+    with torn_down(compose, keep=options.keep):
+        demo.bring_up()
+        demo.strike()
+        status = demo.finish()
+        say("nothing lost, nothing doubled" if status == 0 else "the check failed: see above")
+    return status
+
+
+def main() -> int:
+    """Says what went wrong in one line; returns the exit status."""
+    options = parsed()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        return run(options)
+    except DemoError as error:
+        print(f"compose-demo: {error}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("compose-demo: interrupted", file=sys.stderr)
+        return 130
+    except subprocess.TimeoutExpired as error:
+        print(f"compose-demo: {' '.join(map(str, error.cmd))}: no end within {error.timeout:.0f} s", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""What every command that calls a service is told of the way there: whom to believe, and what to show."""
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from hushsum_proto.credentials import Credentials
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+_OPTIONS = (
+    click.option(
+        "--ca",
+        type=_FILE,
+        envvar="HUSHSUM_CA",
+        show_envvar=True,
+        help="Whose signature the service's certificate bears (PEM). Default: a public authority's.",
+    ),
+    click.option("--cert", type=_FILE, help="This side's certificate (PEM), where the service asks for one."),
+    click.option("--cert-key", type=_FILE, help="Its private key (PEM)."),
+    click.option(
+        "--token-file",
+        type=_FILE,
+        envvar="HUSHSUM_TOKEN_FILE",
+        show_envvar=True,
+        help="The file of this side's token, where the service asks for one.",
+    ),
+    click.option("--server-name", metavar="NAME", help="Whose certificate is expected, if not the host's."),
+    click.option("--insecure", is_flag=True, help="Speak plaintext to another machine."),
+)
+
+
+def connects(command: Callable[..., Any]) -> Callable[..., Any]:  # Any: any command's
+    """Gives a command these options, as one argument: ``credentials``."""
+
+    @functools.wraps(command)
+    def with_credentials(**given: Any) -> Any:  # Any: any command's
+        shown = {name: given.pop(name) for name in ("ca", "cert", "cert_key", "token_file", "server_name", "insecure")}
+        return command(credentials=_credentials(**shown), **given)
+
+    for option in reversed(_OPTIONS):
+        with_credentials = option(with_credentials)
+    return with_credentials
+
+
+def _credentials(
+    *,
+    ca: Path | None,
+    cert: Path | None,
+    cert_key: Path | None,
+    token_file: Path | None,
+    server_name: str | None,
+    insecure: bool,
+) -> "Credentials":
+    """What these options say. A command is over soon: a token that is refused now is told now, not waited for.
+
+    Raises:
+        CredentialsError: The token's file cannot be used, or a certificate came without its key.
+    """
+    from hushsum_proto.credentials import Credentials
+    from hushsum_proto.errors import CredentialsError
+
+    if (cert is None) != (cert_key is None):
+        raise CredentialsError("--cert and --cert-key belong together: a certificate and its private key")
+    shown = Credentials(
+        token=token_file, ca=ca, certificate=cert, key=cert_key, insecure=insecure, server_name=server_name
+    )
+    return shown.fixed()

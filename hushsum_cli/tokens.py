@@ -1,0 +1,291 @@
+"""`hushsum admin tokens`: the file of hashed tokens that a service reads; it is changed here, and asks nobody."""
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from hushsum_cli.output import as_json as as_json_option
+from hushsum_cli.output import examples, print_json, print_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from aggregator.tokens.issuing import Issued
+    from aggregator.tokens.table import Entry, Table
+
+#: Checked against aggregator.ports.Scope by the tests.
+_SCOPES: Final = ("submit", "read", "admin")
+_UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_LONGEST_S: Final = 36_500 * 86_400
+_COUNT_MAX: Final = 100_000
+
+
+class _Duration(click.ParamType):  # type: ignore[type-arg]  # older versions of click take no argument
+    """A time span such as ``90d``, in milliseconds."""
+
+    name = "span"
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The milliseconds of a number with its unit."""
+        if isinstance(value, int):
+            return value
+        match = re.fullmatch(r"([0-9]{1,12})([smhd])", str(value))
+        if match is None or int(match[1]) * _UNITS_S[match[2]] > _LONGEST_S:
+            self.fail(f"{value!r}, expected a number of days (d), hours (h), minutes (m) or seconds (s)", param, ctx)
+        return int(match[1]) * _UNITS_S[match[2]] * 1000
+
+
+_file = click.option(
+    "--file",
+    "file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    required=True,
+    help="The file of hashes: the setting `tokens` of a service.",
+)
+_out = click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="A new file for what is shown: one token as it is, several as JSON of names and tokens.",
+)
+
+
+@click.group(short_help="Make, list, rotate and revoke tokens.")
+def tokens() -> None:
+    """Make, list, rotate and revoke the bearer tokens of callers.
+
+    The file holds hashes alone: a token is shown once, when it is made. Running services find what is changed here
+    within seconds, and end the streams of tokens that are revoked.
+    """
+
+
+@tokens.command(
+    short_help="Make tokens.",
+    epilog=examples(
+        "hushsum admin tokens add --file tokens.jsonl --name till-7 --scope submit --expires 90d",
+        "hushsum admin tokens add --file tokens.jsonl --count 500 --name-prefix edge- --scope submit --out t.json",
+    ),
+)
+@_file
+@click.option("--name", help="Whose it is; of one that submits, its client id.")
+@click.option("--count", type=click.IntRange(1, _COUNT_MAX), help="So many at once,")
+@click.option("--name-prefix", help="whose names are this and a number.")
+@click.option("--scope", "scopes", type=click.Choice(_SCOPES), multiple=True, required=True, help="May be repeated.")
+@click.option("--expires", type=_Duration(), help="How long it is good, such as 90d.  [default: for ever]")
+@_out
+@as_json_option
+def add(  # noqa: PLR0913  one argument an option
+    *,
+    file: Path,
+    name: str | None,
+    count: int | None,
+    name_prefix: str | None,
+    scopes: tuple[str, ...],
+    expires: int | None,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Make a token, or one for each client of a fleet, and show it this once."""
+    from aggregator.ports import Scope
+    from aggregator.tokens.issuing import issue
+    from hushsum.entropy import OsEntropy
+
+    now_ms, entropy = _now_ms(), OsEntropy()
+    wanted = [Scope(scope) for scope in scopes]
+    until_ms = None if expires is None else now_ms + expires
+    issued = [
+        issue(entropy, each, wanted, now_ms=now_ms, expires_ms=until_ms) for each in _names(name, count, name_prefix)
+    ]
+
+    def change(table: "Table") -> "Table":
+        taken = {entry.name for entry in table if entry.is_good(now_ms)}
+        for each in issued:
+            if each.entry.name in taken:
+                raise click.ClickException(
+                    f"{each.entry.name} has a token: rotate that one, or revoke it first; with two of one name, two "
+                    "devices would be one client"
+                )
+        return table.changed(with_=[each.entry for each in issued])
+
+    _change_and_show(file, change, issued, one=count is None, out=out, as_json=as_json)
+
+
+@tokens.command("list", short_help="List tokens.", epilog=examples("hushsum admin tokens list --file tokens.jsonl"))
+@_file
+@as_json_option
+def list_(*, file: Path, as_json: bool) -> None:
+    """List names, scopes and times; what proves a token is nowhere."""
+    from aggregator.tokens.file import read_table
+
+    now_ms = _now_ms()
+    if not file.exists():
+        raise click.ClickException(f"{file}: there is no such file")
+    entries = list(read_table(file))
+    if as_json:
+        print_json([{**_shown(entry), "expired": not entry.is_good(now_ms)} for entry in entries])
+        return
+    rows = [
+        (
+            entry.id,
+            entry.name,
+            ", ".join(_shown_scopes(entry)),
+            str(_shown(entry)["made"]),
+            ("" if entry.is_good(now_ms) else "expired ") + str(_shown(entry)["expires"] or "never"),
+        )
+        for entry in entries
+    ]
+    print_table(["id", "name", "scopes", "made", "expires"], rows)
+
+
+@tokens.command(
+    short_help="Make a token anew.",
+    epilog=examples("hushsum admin tokens rotate 0123456789abcdef --file tokens.jsonl --grace 1h"),
+)
+@click.argument("id")
+@_file
+@click.option(
+    "--grace",
+    type=_Duration(),
+    default="1h",
+    show_default=True,
+    help="How long the old one is still good; 0s: no more.",
+)
+@click.option(
+    "--expires", type=_Duration(), help="How long the new one is good.  [default: as long as the old one was]"
+)
+@_out
+@as_json_option
+def rotate(*, id: str, file: Path, grace: int, expires: int | None, out: Path | None, as_json: bool) -> None:
+    """Make a new token in the place of one, for the same name and scopes, and show it this once.
+
+    Both are good until the grace is over; nothing is restarted.
+    """
+    from dataclasses import replace
+
+    from aggregator.tokens.file import read_table
+    from aggregator.tokens.issuing import issue
+    from hushsum.entropy import OsEntropy
+
+    now_ms = _now_ms()
+    old = _expect(read_table(file), id)
+    lasts_ms = expires if expires is not None or old.expires_ms is None else old.expires_ms - old.made_ms
+    until_ms = None if lasts_ms is None else now_ms + lasts_ms
+    issued = issue(OsEntropy(), old.name, old.scopes, now_ms=now_ms, expires_ms=until_ms)
+
+    def change(table: "Table") -> "Table":
+        now_old = _expect(table, id)  # it may have been revoked meanwhile
+        ends_ms = (now_ms + grace) // 1000 * 1000
+        if now_old.expires_ms is not None:
+            ends_ms = min(ends_ms, now_old.expires_ms)
+        left = [replace(now_old, expires_ms=ends_ms)] if grace else []
+        return table.changed(without=[id], with_=[*left, issued.entry])
+
+    _change_and_show(file, change, [issued], one=True, out=out, as_json=as_json)
+
+
+@tokens.command(
+    short_help="Revoke tokens.",
+    epilog=examples("hushsum admin tokens revoke 0123456789abcdef --file tokens.jsonl"),
+)
+@click.argument("ids", nargs=-1, metavar="[ID]...")
+@_file
+@click.option("--name", help="All of this name.")
+@click.option("--expired", is_flag=True, help="All that have expired.")
+@as_json_option
+def revoke(*, ids: tuple[str, ...], file: Path, name: str | None, expired: bool, as_json: bool) -> None:
+    """Take tokens out of the file: they are good for nothing within seconds, and their open streams end."""
+    from aggregator.tokens.file import change_table
+
+    if not (ids or name is not None or expired):
+        raise click.UsageError("expected an id, --name or --expired")
+    now_ms = _now_ms()
+    gone: dict[str, Entry] = {}
+
+    def change(table: "Table") -> "Table":
+        gone.update({id: _expect(table, id) for id in ids})
+        of_name = {entry.id: entry for entry in table if entry.name == name}
+        if name is not None and not of_name:
+            raise click.ClickException("there is no token of this name")
+        gone.update(of_name)
+        gone.update({entry.id: entry for entry in table if expired and not entry.is_good(now_ms)})
+        return table.changed(without=gone)
+
+    change_table(file, change)
+    if as_json:
+        print_json([_shown(entry) for entry in gone.values()])
+    for entry in () if as_json else gone.values():
+        click.echo(f"{entry.id} of {entry.name} is revoked")
+
+
+def _now_ms() -> int:
+    import time
+
+    return time.time_ns() // 1_000_000
+
+
+def _names(name: str | None, count: int | None, prefix: str | None) -> list[str]:
+    if (name is None) == (count is None) or (count is None) != (prefix is None):
+        raise click.UsageError("expected --name, or --count with --name-prefix")
+    if count is None:
+        return [str(name)]
+    return [f"{prefix}{number:0{len(str(count))}d}" for number in range(1, count + 1)]
+
+
+def _expect(table: "Table", id: str) -> "Entry":
+    entry = table.get(id)
+    if entry is None:
+        # Not what came: somebody may have taken the token for its id.
+        raise click.ClickException("there is no token of this id; `list` shows which there are")
+    return entry
+
+
+def _change_and_show(
+    file: Path,
+    change: "Callable[[Table], Table]",
+    issued: "Sequence[Issued]",
+    *,
+    one: bool,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Changes the table and shows the new tokens; those in a file of their own are there before the table has them."""
+    import json
+
+    from aggregator.tokens.file import change_table, write_private
+
+    texts = {each.entry.name: each.text for each in issued}
+    if out is not None:
+        data = issued[0].text + "\n" if one else json.dumps(texts, ensure_ascii=False, indent=1) + "\n"
+        write_private(out, data.encode())
+    try:
+        change_table(file, change)
+    except BaseException:
+        if out is not None:
+            out.unlink()  # what it holds is good for nothing
+        raise
+    if as_json:
+        shown = [{**_shown(each.entry), **({"token": each.text} if out is None else {})} for each in issued]
+        print_json(shown[0] if one else shown)
+    elif out is not None:
+        click.echo(f"{'its token is' if one else f'{len(issued)} tokens are'} in {out}")
+    else:
+        for each in issued:
+            click.echo(each.text if one else f"{each.entry.name}\t{each.text}")
+        click.echo("shown this once: keep it where its owner finds it, and nobody else", err=True)
+
+
+def _shown_scopes(entry: "Entry") -> list[str]:
+    return [scope for scope in _SCOPES if scope in entry.scopes]
+
+
+def _shown(entry: "Entry") -> dict[str, object]:
+    from aggregator.tokens.table import utc_text
+
+    return {
+        "id": entry.id,
+        "name": entry.name,
+        "scopes": _shown_scopes(entry),
+        "made": utc_text(entry.made_ms),
+        "expires": None if entry.expires_ms is None else utc_text(entry.expires_ms),
+    }

@@ -1,0 +1,143 @@
+"""What a fleet has done and was told, from which ``check`` works out what must be in which release."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NamedTuple, Self
+
+from edge_client import Tallies
+from hushsum.delta import DeltaId
+from simulator.deployment import files
+from simulator.errors import JourneyError
+from simulator.reconciliation import Sent
+
+_FORMAT: Final = 1
+_PROGRAM: Final = "python -m simulator.deployment fleet"
+
+
+class Added(NamedTuple):
+    """One batch, when it was added.
+
+    Attributes:
+        window: That its time is in.
+        batch: Its place in the client's share.
+        sequence: Of the first delta that it became.
+        deltas: How many it became.
+        records: Usable ones.
+        reports: That it became, where the plan is of reports.
+    """
+
+    window: int
+    batch: int
+    sequence: int
+    deltas: int
+    records: int
+    reports: int = 0
+
+
+@dataclass
+class Account:
+    """What one client has done, and was told.
+
+    Attributes:
+        stream: Of its deltas.
+        added: Its batches.
+        tallies: At its end, of its spool's whole life; what was sent, of all its lives.
+        fates: With a secure sum, or of a silo: what it was told of its submission for a window; ``""``: nothing.
+        lives: How often it was started.
+    """
+
+    stream: int = 0
+    added: list[Added] = field(default_factory=list)
+    tallies: Tallies = field(default_factory=Tallies)
+    fates: dict[int, str] = field(default_factory=dict)
+    lives: int = 0
+
+    @property
+    def told_counted(self) -> int:
+        """Deltas of which it may rely on being counted."""
+        return self.tallies.acknowledged + self.tallies.counted
+
+    @property
+    def told_dropped(self) -> int:
+        """Deltas of which it was told that they are in no release."""
+        return self.tallies.late + sum(self.tallies.refused.values())
+
+    def sent(self, client_id: str) -> Iterator[tuple[Sent, int]]:
+        """The ids of its deltas, each with its window."""
+        for added in self.added:
+            for id in self.ids(added):
+                yield Sent(client_id, id), added.window
+
+    def ids(self, added: Added) -> Iterator[DeltaId]:
+        """The ids of the deltas of a batch."""
+        for sequence in range(added.sequence, added.sequence + added.deltas):
+            yield DeltaId(self.stream, sequence)
+
+
+@dataclass(frozen=True)
+class Journal:
+    """What the whole fleet has.
+
+    Attributes:
+        plan_id: Of its plan, in hexadecimal.
+        first_window: The first that it filled,
+        windows: and how many.
+        seconds: Of its run.
+        accounts: By client.
+    """
+
+    plan_id: str
+    first_window: int
+    windows: int
+    seconds: float
+    accounts: Mapping[str, Account]
+
+    @property
+    def window_range(self) -> range:
+        """All windows that it filled."""
+        return range(self.first_window, self.first_window + self.windows)
+
+    def save(self, path: Path) -> None:
+        """Writes it."""
+        accounts = {name: _account_fields(account) for name, account in self.accounts.items()}
+        files.write_json(path, {"format": _FORMAT, **self.__dict__, "accounts": accounts})
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Reads it.
+
+        Raises:
+            JourneyError: It is not there, or damaged.
+        """
+        read = files.read_json(path, _PROGRAM)
+        try:
+            if read.pop("format") != _FORMAT:
+                raise JourneyError(f"{path}: another version has written it")
+            accounts = {name: _account(fields) for name, fields in read.pop("accounts").items()}
+            return cls(**read, accounts=accounts)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise JourneyError(f"{path}: not what {_PROGRAM} writes: {error!r}") from error
+
+
+def _account_fields(account: Account) -> dict[str, object]:
+    tallies = {name: value for name, value in vars(account.tallies).items() if name != "refused"}
+    told = {**tallies, "refused": dict(account.tallies.refused)}
+    fates = [[window, fate] for window, fate in account.fates.items()]
+    # A stream has 64 bits, more than numbers of JSON are sure to have.
+    return {**vars(account), "stream": str(account.stream), "tallies": told, "fates": fates}
+
+
+def _account(fields: Mapping[str, object]) -> Account:
+    read: dict[str, object] = dict(fields)
+    stream, added, tallies, fates = (read.pop(name) for name in ("stream", "added", "tallies", "fates"))
+    assert isinstance(added, list)
+    assert isinstance(tallies, dict)
+    assert isinstance(fates, list)
+    return Account(
+        **read,  # type: ignore[arg-type]  # the count of lives, or a TypeError
+        stream=int(str(stream)),
+        added=[Added(*each) for each in added],
+        tallies=Tallies(**tallies),
+        fates=dict(fates),
+    )

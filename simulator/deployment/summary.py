@@ -1,0 +1,152 @@
+"""What a deployed fleet came to, and the promises that its service may have broken."""
+
+import dataclasses
+import json
+from dataclasses import dataclass
+
+from simulator.deployment.judgement import Tally
+
+_ERROR_MAX = 6.0  # times what was expected: errors at queries near each other go together
+_ROUNDING = 1e-5
+
+
+@dataclass(frozen=True)
+class WindowSummary:
+    """One window.
+
+    Attributes:
+        window: Its index.
+        filled: Whether the fleet added records to it, and did not only see it begin.
+        tally: What was sent, and what became of it.
+        records: Exact, of what is in its release.
+        released: Whether there is a release; else the window is withheld.
+        mean_relative_error: Of its answers; None where there is nothing to compare.
+        expected_relative_error: What they say themselves that it may be.
+    """
+
+    window: int
+    filled: bool
+    tally: Tally
+    records: int
+    released: bool
+    mean_relative_error: float | None = None
+    expected_relative_error: float | None = None
+
+
+@dataclass(frozen=True)
+class DeploymentSummary:
+    """The numbers of a deployment.
+
+    Attributes:
+        mode: ``central``, ``local`` or ``secure``.
+        what: What was sent: deltas, batches of reports, or submissions.
+        clients: That contributed,
+        lives: and how often they were started.
+        records: Usable, that they were to add.
+        records_added: That they have.
+        records_left_out: That never left their clients: their window passed without them.
+        resent: Further sends of what had no answer.
+        unanswered: Of which no client was told anything for good.
+        duplicates: Entries that were dropped as copies.
+        reports_sent: Mode local: that clients made of their records,
+        reports_counted: and that are in the releases; 0 in other modes.
+        accounts_wrong: Clients of whose submissions those that are spent are not those counted and those lost.
+        windows: Each by itself.
+        seconds: Of the fleet's run.
+        mean_relative_error: Of the answers of all windows together.
+        expected_relative_error: What it may be.
+        queries: That were compared.
+        epsilon: Of the plan.
+        delta: Of the plan.
+        unit: Of the plan.
+        epsilon_spent: By the population's ledger.
+        epsilon_left: The same.
+        windows_charged: Outcomes before and after the ledger was asked.
+        plan_id: In hexadecimal.
+    """
+
+    mode: str
+    what: str
+    clients: int
+    lives: int
+    records: int
+    records_added: int
+    records_left_out: int
+    resent: int
+    unanswered: int
+    duplicates: int
+    reports_sent: int
+    reports_counted: int
+    accounts_wrong: int
+    windows: tuple[WindowSummary, ...]
+    seconds: float
+    mean_relative_error: float | None
+    expected_relative_error: float | None
+    queries: int
+    epsilon: float
+    delta: float
+    unit: str
+    epsilon_spent: float
+    epsilon_left: float
+    windows_charged: tuple[int, int]
+    plan_id: str
+
+    @property
+    def total(self) -> Tally:
+        """Of all windows."""
+        return sum((each.tally for each in self.windows), Tally())
+
+    def violations(self) -> list[str]:
+        """One sentence for each promise that was broken; empty where all held."""
+        total, what = self.total, self.what
+        least, most = self._expected_spend()
+        checks = [
+            (total.sent > 0, f"no {what} were sent: nothing was put to the test"),
+            (
+                self.records_added == self.records,
+                f"{self.records_added:,} records were added, expected each of {self.records:,} once",
+            ),
+            (total.lost == 0, f"{total.lost} {what} were lost: told as counted, and not in their release"),
+            (total.doubled == 0, f"{total.doubled} {what} were counted twice, or are of nobody"),
+            (total.wrong == 0, f"{total.wrong} {what} were counted in another window than they were sent for"),
+            (self.unanswered == 0, f"{self.unanswered} {what} have no answer"),
+            (
+                self.reports_counted == self.reports_sent or total.dropped > 0,
+                f"the releases hold {self.reports_counted:,} reports, and {self.reports_sent:,} were sent",
+            ),
+            (
+                self.accounts_wrong == 0,
+                f"{self.accounts_wrong} clients have spent other submissions than were counted and lost",
+            ),
+            (
+                least - _ROUNDING <= self.epsilon_spent <= most + _ROUNDING,
+                f"the ledger says that ε = {self.epsilon_spent:g} is spent, expected {least:g} to {most:g}",
+            ),
+        ]
+        return [sentence for holds, sentence in checks if not holds] + self._of_windows()
+
+    def _expected_spend(self) -> tuple[float, float]:
+        """What the ledger may say: of unit ``record`` the most that a window costs, of unit ``client`` their sum."""
+        if self.unit == "client":
+            first, last = self.windows_charged
+            return first * self.epsilon, last * self.epsilon
+        # Gaussian noise is told exactly, at the population's δ: no more than ε, and above 0.
+        return (self.epsilon if self.delta == 0 else 2 * _ROUNDING), self.epsilon
+
+    def _of_windows(self) -> list[str]:
+        sentences = []
+        for each in self.windows:
+            if each.filled and not each.released and each.tally.counted:
+                sentences.append(f"window {each.window} is withheld, and holds {each.tally.counted} {self.what}")
+            error, expected = each.mean_relative_error, each.expected_relative_error
+            if self.reports_sent and each.tally.dropped:
+                continue  # reports are nobody's: which of them came late cannot be told
+            if error is not None and expected is not None and error > _ERROR_MAX * expected:
+                sentences.append(
+                    f"answers of window {each.window} err by {error:.3g}, and say themselves that it is {expected:.3g}"
+                )
+        return sentences
+
+    def to_json(self) -> str:
+        """One JSON object with a key for each number."""
+        return json.dumps({**dataclasses.asdict(self), "total": dataclasses.asdict(self.total)}, indent=2) + "\n"

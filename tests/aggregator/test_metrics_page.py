@@ -1,0 +1,100 @@
+"""The page of metrics: plain on this machine, and else only to who shows a certificate of the operator's authority."""
+
+import asyncio
+import re
+import ssl
+from pathlib import Path
+
+import pytest
+
+from aggregator.errors import ConfigError
+from hushsum.delta import DeltaId
+from hushsum_proto.credentials import Credentials
+from tests.aggregator.local_clients import batch_of, noised, report_plan, silo_plan
+from tests.authorities import Certified, replace
+from tests.pages import asked
+from tests.plans import small_plan
+from tests.services import Contributor, RawClient, config_of, folded_all, service_of
+
+PLAN = small_plan()
+REPORTS = report_plan()
+NAME = "client-whose-name-nobody-needs"
+
+
+def context(shown: Credentials) -> ssl.SSLContext:
+    """As a scraper connects."""
+    made = ssl.create_default_context(cafile=str(shown.ca))
+    if shown.certificate is not None:
+        made.load_cert_chain(shown.certificate, shown.key)
+    return made
+
+
+async def test_off_loopback_only_who_shows_a_certificate_of_the_authority_sees_them(tmp_path: Path) -> None:
+    files, others = Certified(tmp_path / "own"), Certified(tmp_path / "others")
+    settings = {**files.settings, "metrics_client_ca": str(files.ca), "metrics_listen": "0.0.0.0:0"}
+    async with service_of(config_of(tmp_path, PLAN, **settings)) as service:
+        address = f"127.0.0.1:{service.metrics_page.rpartition(':')[2]}"
+
+        async def shown_to(credentials: Credentials) -> tuple[int, str]:
+            return await asyncio.to_thread(asked, address, "/metrics", context(credentials))
+
+        prometheus = files.client("prometheus")
+        status, text = await shown_to(prometheus)
+        assert status == 200
+        assert "hushsum_build_info{" in text
+        for stranger in (files.believed, others.client("prometheus", ca=files.ca)):
+            with pytest.raises((ssl.SSLError, ConnectionError)):
+                await shown_to(stranger)
+        with pytest.raises((ConnectionError, OSError)):
+            await asyncio.to_thread(asked, address, "/metrics")
+
+        renewed = Certified(tmp_path / "renewed")
+        replace(files.certificate, renewed.certificate.read_bytes())
+        replace(files.key, renewed.key.read_bytes())
+        assert (await shown_to(files.client("prometheus", ca=renewed.ca)))[0] == 200
+        replace(files.certificate, b"nonsense")
+        assert (await shown_to(files.client("prometheus", ca=renewed.ca)))[0] == 200, "the last good one holds"
+
+
+async def test_a_certificate_that_cannot_be_used_is_refused_at_the_start(tmp_path: Path) -> None:
+    files = Certified(tmp_path / "own")
+    replace(files.ca, b"nonsense")
+    settings = {**files.settings, "metrics_client_ca": str(files.ca), "metrics_listen": "127.0.0.1:0"}
+    with pytest.raises(ConfigError, match="metrics_client_ca: "):
+        async with service_of(config_of(tmp_path, PLAN, **settings)):
+            pass
+
+
+@pytest.mark.parametrize("mode", ["central", "report", "silo"])
+async def test_every_mode_says_how_fast_it_folds_and_nothing_names_a_client(tmp_path: Path, mode: str) -> None:
+    plan = {"central": PLAN, "report": REPORTS, "silo": silo_plan()}[mode]
+    config = config_of(tmp_path, plan, metrics_listen="127.0.0.1:0")
+    async with service_of(config) as service:
+        sent = 3
+        for number in range(sent):
+            async with RawClient(service.grpc, f"{NAME}-{number}") as client:
+                await client.submit_one(plan.id, sent_of(mode, number))
+        await folded_all(service)
+        _, text = await asyncio.to_thread(asked, service.metrics_page, "/metrics")
+    folded = re.findall(r'hushsum_folded_total\{partition="0",verdict="counted"\} (\S+)', text)
+    assert folded == [f"{sent}.0"]
+    assert f'hushsum_plan_info{{mode="{plan.privacy.mode}"' in text
+    assert 'hushsum_windows{state="open"} ' in text
+    assert 'hushsum_ledger_epsilon_left{population="",unit="' in text
+    assert "process_resident_memory_bytes " in text
+    assert NAME not in text
+    labels = {label for line in text.splitlines() for label in re.findall(r'[{,](\w+)="', line)}
+    assert labels <= LABELS, "a new label: no value of it may be a client's"
+
+
+LABELS = {
+    *("implementation", "major", "minor", "patchlevel", "version"),  # of the platform
+    *("le", "partition", "verdict", "status", "reason", "kind", "what", "state", "population", "unit"),
+    *("plan", "name", "mode", "role", "limit"),
+}
+
+
+def sent_of(mode: str, number: int) -> bytes:
+    if mode == "silo":
+        return noised(silo_plan(), DeltaId(number, 0))
+    return batch_of(REPORTS, number, 5) if mode == "report" else Contributor(PLAN, number).delta()[1]

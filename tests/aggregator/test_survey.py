@@ -1,0 +1,106 @@
+"""What the metrics say of windows and of the ledger: as the store has it, rounded against us."""
+
+import math
+from fractions import Fraction
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
+
+from aggregator.ledger_figures import LedgerFigures
+from aggregator.store_metrics import StoreMetrics
+from aggregator.survey import LEDGER_S, WINDOWS_S, Survey
+from hushsum.plan import Plan
+from hushsum.privacy.account import Account, Limits
+from tests.doubles import ManualRuntime, MemoryStore
+from tests.hushsum.privacy.spends import spend
+from tests.plans import small_plan
+
+PLAN = small_plan(privacy={"population": "ward 7", "total_epsilon": "1"})
+HOUR_S = PLAN.window.end_ms(0) // 1000 - PLAN.window.start_ms(0) // 1000
+
+
+class Shown:
+    """A survey of a store in memory."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan, self.registry = plan, CollectorRegistry()
+        self.metrics = StoreMetrics(self.registry)
+        self.runtime = ManualRuntime(plan.window.start_ms(1000))
+        self.store = MemoryStore(self.runtime)
+        self.survey = Survey(plan, self.store, self.runtime, self.metrics)
+
+    def value(self, name: str, **labels: str) -> float:
+        value = self.registry.get_sample_value(name, labels)
+        assert value is not None, name
+        return value
+
+    def windows(self) -> dict[str, float]:
+        return {state: self.value("hushsum_windows", state=state) for state in ("open", "closing", "sealed")}
+
+
+async def test_windows_are_shown_by_state_and_the_oldest_by_its_age() -> None:
+    shown = Shown(PLAN)
+    await shown.store.register(PLAN, 1, 1000)
+    await shown.survey.look()
+    assert shown.windows() == {"open": 0, "closing": 0, "sealed": 0}
+    assert shown.value("hushsum_window_oldest_unfinished_seconds") == 0
+
+    await shown.store.open_windows(PLAN.id, 1000, 1002)
+    await shown.runtime.advance(WINDOWS_S)
+    await shown.survey.look()
+    assert shown.windows() == {"open": 3, "closing": 0, "sealed": 0}
+    assert shown.value("hushsum_window_oldest_unfinished_seconds") == 0, "none has ended"
+
+    fence = await shown.store.acquire_lease(PLAN.id, "test", "", 10) or 0
+    await shown.store.mark_closing(PLAN.id, 1000, fence=fence)
+    await shown.runtime.advance(HOUR_S + 60 - WINDOWS_S)
+    await shown.survey.look()
+    assert shown.windows() == {"open": 2, "closing": 1, "sealed": 0}
+    assert shown.value("hushsum_window_oldest_unfinished_seconds") == 60
+
+
+async def test_the_store_is_asked_now_and_then_and_not_at_every_look() -> None:
+    shown, asked = Shown(PLAN), list[str]()
+
+    class Asked:
+        def __getattr__(self, name: str) -> object:
+            asked.append(name)
+            return getattr(shown.store, name)
+
+    await shown.store.register(PLAN, 1, 1000)
+    survey = Survey(PLAN, Asked(), shown.runtime, shown.metrics)  # type: ignore[arg-type]  # passes everything on
+    for _ in range(31):
+        await survey.look()
+        await shown.runtime.advance(2.0)
+    assert asked.count("account") == 1 + 60 // LEDGER_S
+    assert asked.count("unfinished") == 1 + 60 // 6
+
+
+@settings(max_examples=50)
+@given(st.fractions(min_value=Fraction(1, 10**6), max_value=1000, max_denominator=10**9), st.integers(1, 5))
+def test_figures_are_never_better_than_what_is_so(epsilon: Fraction, spends: int) -> None:
+    account = Account(Limits("", "client", "add/remove", 6 * epsilon, Fraction(0)))
+    account = account.recorded(*[spend(epsilon, plan=number, unit="client") for number in range(spends)])
+    figures = LedgerFigures.of(account)
+    assert Fraction(figures.epsilon_total) <= 6 * epsilon
+    assert Fraction(figures.epsilon_spent) >= spends * epsilon
+    assert Fraction(figures.epsilon_left) <= (6 - spends) * epsilon
+    assert (figures.delta_total, figures.delta_spent, figures.delta_left) == (0, 0, 0)
+    assert math.isclose(figures.epsilon_left, float((6 - spends) * epsilon), rel_tol=1e-15)
+
+
+async def test_the_ledger_is_shown_with_its_population_and_a_total_that_reads_none_as_nan() -> None:
+    shown = Shown(PLAN)
+    await shown.store.register(PLAN, 1, 1000)
+    await shown.survey.look()
+    whose = {"population": "ward 7", "unit": "record"}
+    assert shown.value("hushsum_ledger_epsilon_total", **whose) == 1
+    assert shown.value("hushsum_ledger_epsilon_left", **whose) == 1
+    assert shown.value("hushsum_ledger_epsilon_spent", **whose) == 0
+
+    mixed = (await shown.store.account("ward 7")).recorded(spend(1, relation="replace"))
+    shown.metrics.ledger(LedgerFigures.of(mixed))
+    assert shown.value("hushsum_ledger_epsilon_total", **whose) == 1
+    assert math.isnan(shown.value("hushsum_ledger_epsilon_left", **whose))
+    assert math.isnan(shown.value("hushsum_ledger_delta_spent", **whose))

@@ -1,0 +1,152 @@
+"""A short run over all targets, every input that ever broke a decoder, and planted mistakes, each of which is found."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hushsum import canonical
+from hushsum.directory import Directory
+from hushsum.errors import CanonicalError, DirectoryError
+from tests.fuzz import octets, worlds
+from tests.fuzz.course import Tally, alarm, attempt, run
+from tests.fuzz.tables import json_mutator
+from tests.fuzz.target import Kit, plainly, same_bytes
+from tests.fuzz.targets import TARGETS
+
+ROOT = Path(__file__).parents[2]
+REGRESSIONS = Path(__file__).parent / "regressions"
+SHORT = ["--inputs", "600", "--seed", "1", "--every", "11"]
+SAMPLES = [b'{"a":1,"b":["x","1/3"]}', b'[1,2,{"c":"d"}]']
+
+
+def test_a_short_run_over_all_targets_finds_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.fuzz", *SHORT, "--findings", str(tmp_path)]
+    path = os.pathsep.join([str(ROOT), str(ROOT / "proto")])
+    env = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = {
+        line.split()[0]: line.split()[1] for line in done.stdout.splitlines() if line.split()[:1] != ["target"] and line
+    }
+    assert all(int(rows[name].replace(",", "")) > 0 for name in TARGETS)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in REGRESSIONS.iterdir()))
+def test_what_once_broke_a_decoder_is_refused(name: str) -> None:
+    worlds.thin(11)
+    with alarm():
+        verdict, finding = attempt(TARGETS[name.partition("--")[0]].kit(), (REGRESSIONS / name).read_bytes())
+    assert finding is None, finding.told
+    assert verdict is not None
+
+
+def test_a_dotted_key_of_a_directory_takes_no_time_that_grows_with_its_square() -> None:
+    began_s = time.process_time()
+    with pytest.raises(DirectoryError, match="dots in a row"):
+        Directory.from_toml("keys." + "a." * 200_000 + "a = 1\n")
+    assert time.process_time() - began_s < 1  # it would take hours
+
+
+def planted(decode: Any, *, count: int = 1500, room: int = 1 << 22) -> Tally:
+    """What a run finds of a decoder of canonical bytes that has a mistake."""
+    kit = Kit(SAMPLES, plainly(decode, CanonicalError, check=same_bytes(canonical.encode)), json_mutator(), room)
+    return run(kit, "planted", count)
+
+
+def kinds_of(tally: Tally) -> set[str]:
+    return {kind for kind, _ in tally.findings}
+
+
+def test_nothing_is_found_of_a_decoder_without_a_mistake() -> None:
+    tally = planted(canonical.decode)
+    assert not tally.findings
+    assert 0 < tally.accepted < tally.inputs == 1500
+    assert tally.refused["CanonicalError"] == tally.inputs - tally.accepted
+
+
+def test_an_error_that_is_not_the_decoders_own_is_found() -> None:
+    assert {"JSONDecodeError", "UnicodeDecodeError"} <= kinds_of(planted(lambda data: json.loads(data.decode())))
+
+
+def test_two_byte_strings_for_one_value_are_found() -> None:
+    assert "BrokenPromiseError" in kinds_of(planted(lambda data: canonical.decode(data.replace(b" ", b"").strip())))
+
+
+def test_a_memory_that_is_too_large_is_found() -> None:
+    def greedy(data: bytes) -> object:
+        assert bytearray(b"x" * (64 << 20 if b"{" in data else 1))
+        return canonical.decode(data)
+
+    assert "memory" in kinds_of(planted(greedy, count=20))
+
+
+def test_what_takes_too_long_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.fuzz.course.SLOW_S", 0.05)
+
+    def slow(data: bytes) -> object:
+        until_s = time.process_time() + 0.1
+        while time.process_time() < until_s:
+            pass
+        return canonical.decode(data)
+
+    assert kinds_of(planted(slow, count=3)) == {"slow"}
+
+
+def test_what_hangs_is_found_and_the_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.fuzz.course.HANG_S", 0.05)
+
+    def hangs(data: bytes) -> object:
+        while True:
+            pass
+
+    tally = planted(hangs, count=3)
+    assert kinds_of(tally) == {"HangError"}
+    assert tally.inputs == 3
+
+
+def test_a_process_that_dies_is_found_with_its_input(tmp_path: Path) -> None:
+    from tests.fuzz.child import Current
+
+    current = tmp_path / "current"
+    Current(current, write=True).put(7, b"what it was at")
+    assert Current(current, write=False).get() == (7, b"what it was at")
+
+
+def test_the_same_seed_gives_the_same_inputs() -> None:
+    def all_of(seed: str) -> list[bytes]:
+        seen: list[bytes] = []
+        kit = Kit(SAMPLES, plainly(canonical.decode, CanonicalError), octets.mutated)
+        run(kit, seed, 200, lambda _, data: seen.append(data))
+        return seen
+
+    assert all_of("a") == all_of("a") != all_of("b")
+
+
+def test_an_input_is_made_smaller_before_it_is_kept() -> None:
+    def breaks(data: bytes) -> None:
+        if b"1/3" in data:
+            raise KeyError(data)
+
+    kit = Kit(SAMPLES, plainly(breaks), octets.mutated)
+    (finding,) = run(kit, "small", 300).findings.values()
+    assert finding.data == b"1/3"
+
+
+def test_a_run_tells_its_targets() -> None:
+    listed = subprocess.run(
+        [sys.executable, "-m", "tests.fuzz", "--list"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "proto")])},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert re.findall(r"\S+", listed.stdout) == list(TARGETS)
