@@ -14,7 +14,7 @@ PY := $(VENV)/bin/python
 UV_VERSION := 0.13.9
 
 # mypy refuses a folder without any Python.
-SOURCES := hushsum hushsum_cli edge_client aggregator simulator proto/hushsum_proto benchmarks examples build_tools tests
+SOURCES := hushsum hushsum_cli edge_client aggregator simulator proto/hushsum_proto benchmarks examples build_tools compose tests
 TYPED := $(foreach folder,$(SOURCES),$(if $(wildcard $(folder)/*.py $(folder)/*/*.py),$(folder)))
 
 export MPLBACKEND := Agg
@@ -70,8 +70,8 @@ simulate-cohorts: setup ## random schedules of secure sums with dropouts and a l
 real-faults: setup broker ## kill and pause real processes, Kafka and PostgreSQL under load (ROUNDS=50 SEED=1)
 	@$(PY) -m simulator.faults --rounds $(ROUNDS) --seed $(SEED) $(ARGS)
 
-compose-demo: ## the scaled-out service in containers, with kills on the way (MODE=central|local|secure; needs Docker)
-	@$(if $(PYTHON),$(PYTHON),python3) compose/demo.py --mode $(MODE) $(ARGS)
+compose-demo: setup broker ## the whole service in containers: killed, restarted, checked (MODE=central|local|secure; Docker)
+	@$(PY) -m compose.demo --mode $(MODE) $(ARGS)
 
 bench: setup ## measure speed side by side, as a table and as JSON
 	@$(PY) -m benchmarks $(ARGS)
@@ -89,16 +89,25 @@ bench-secure: setup ## measure secure sums beside raw ciphers and Flower's helpe
 bench-local: setup ## measure randomised reports beside bare sketching and numpy.bincount (ARGS=--quick)
 	@$(PY) -m benchmarks.local $(ARGS)
 
-# uv stands apart from the environment, which holds what the lock names and nothing else.
+# uv stands apart from the environment, which holds what the lock names and nothing else. What the image holds, and what
+# builds the wheel in it, are locks of their own, with the versions of the first.
+LOCK := $(VENV)/lock_tool/bin/uv pip compile --universal --fork-strategy fewest --python $(PY) --python-version 3.11 \
+    --generate-hashes --no-header --no-annotate --quiet
 lock: setup ## pin the dependencies again (ARGS=--upgrade takes the newest)
 	@$(PY) -m pip install --quiet --upgrade --target $(VENV)/lock_tool uv==$(UV_VERSION)
+	@rm -f $(VENV)/*.lock
 	@cp requirements.lock $(VENV)/new.lock 2>/dev/null || true
-	@$(VENV)/lock_tool/bin/uv pip compile pyproject.toml --all-extras --universal --fork-strategy fewest \
-	    --python $(PY) --python-version 3.11 --generate-hashes --no-header --no-annotate --quiet \
-	    --output-file $(VENV)/new.lock $(ARGS)
+	@$(LOCK) pyproject.toml --all-extras --output-file $(VENV)/new.lock $(ARGS)
+	@$(LOCK) pyproject.toml compose/requirements.in --constraint $(VENV)/new.lock --output-file $(VENV)/image.lock \
+	    $(foreach extra,accounting aggregator cli cluster fast tracing,--extra $(extra))
+	@echo hatchling | $(LOCK) - --constraint $(VENV)/new.lock --output-file $(VENV)/build.lock
 	@{ echo "# The exact packages and the hashes of their files for every platform. Made by: make lock"; \
 	   grep -v '^#' $(VENV)/new.lock; } >requirements.lock
-	@echo "lock: $$(grep -c '^[a-z]' requirements.lock) packages; run make setup to install them"
+	@{ echo "# What the image holds beside the project: exact packages, hashes of their files. Made by: make lock"; \
+	   grep -v '^#' $(VENV)/image.lock; } >compose/requirements.lock
+	@{ echo "# What builds the project's wheel, and is not in the image. Made by: make lock"; \
+	   grep -v '^#' $(VENV)/build.lock; } >compose/build.lock
+	@echo "lock: $$(grep -c '^[a-z]' requirements.lock) packages, $$(grep -c '^[a-z]' compose/requirements.lock) in the image; run make setup"
 
 clean: ## delete caches and what was built (the environment stays: rm -r .venv deletes it)
 	@rm -rf build dist out .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
