@@ -66,13 +66,13 @@ class Receipt:
             if written != f"{checksum:08x}":
                 raise ValueError("the checksum does not match")
             if (number := fields["format"]) in range(1, RECEIPTS_FORMAT + 1):
-                return cls._from_fields(fields), checksum
+                return cls._of(fields), checksum
         except (HushsumError, ValueError, KeyError, TypeError, AssertionError) as error:
             raise NotWholeError(f"not a receipt: {error}") from error
         raise ReceiptsError(f"format {number}; this version reads up to {RECEIPTS_FORMAT}: update the service")
 
     @classmethod
-    def _from_fields(cls, fields: Mapping[str, Any]) -> Self:
+    def _of(cls, fields: Mapping[str, Any]) -> Self:
         kind, window = fields["kind"], fields["window"]
         if not isinstance(kind, str) or type(window) is not int:
             raise ValueError("a kind that is no text, or a window that is no number")

@@ -109,7 +109,8 @@ def _decode(body: bytes, counters_max: int) -> tuple[Plan, Header, Counters]:
     size = prod(plan.counters_shape)
     if size > counters_max:
         raise ReleaseError(f"{size} counters, expected at most counters_max = {counters_max}")
-    if Guarantee.from_fields(canonical.decode(guarantee_bytes)) != plan.guarantee:
+    guarantee = Guarantee.from_fields(canonical.decode(guarantee_bytes))
+    if guarantee != plan.guarantee or canonical.encode(guarantee.to_fields()) != guarantee_bytes:
         raise ReleaseError("the guarantee is not the one that the plan gives")
     header, item_bytes = _header(Table(canonical.decode(header_bytes), "header"))
     if header.shape != plan.counters_shape:

@@ -13,7 +13,7 @@ import struct
 from pathlib import Path
 from typing import Final, Self
 
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.exceptions import InternalError, InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
@@ -125,7 +125,7 @@ class SigningKey:
             key = serialization.load_pem_private_key(data, password=None)
         except TypeError as error:
             raise KeyFileError("expected an Ed25519 private key in PEM without a password, got an encrypted") from error
-        except (ValueError, UnsupportedAlgorithm):
+        except (ValueError, UnsupportedAlgorithm, InternalError):  # the last: what OpenSSL refuses in words of its own
             key = None
         if not isinstance(key, Ed25519PrivateKey):
             raise KeyFileError("expected an Ed25519 private key in PEM (PKCS #8), got something else")

@@ -296,4 +296,7 @@ class Spend:
 
 @lru_cache(maxsize=256)
 def _read(data: bytes) -> Spend:
-    return Spend.from_fields(canonical.decode(data))
+    spend = Spend.from_fields(canonical.decode(data))
+    if spend.to_bytes() != data:  # an integer where its exact number is written as text
+        raise CanonicalError(f"not canonical: {canonical.shown(data)}")
+    return spend
