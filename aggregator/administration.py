@@ -7,7 +7,7 @@ from aggregator.catalogue import info_of
 from aggregator.leadership import Leadership
 from aggregator.openings import Openings
 from aggregator.ports import Store
-from aggregator.standing import Standing
+from aggregator.watching.standing import Standing
 from aggregator.windows import WindowState
 from hushsum.plan import Plan
 from hushsum.privacy.account import Account

@@ -16,13 +16,13 @@ from aggregator.journal import journal
 from aggregator.kafka.settings import KafkaSettings
 from aggregator.log_messages import LogMessages, PlainMessages, SignedMessages
 from aggregator.log_sqlite import SqliteLog
-from aggregator.metrics import Metrics
-from aggregator.observers import Observers
 from aggregator.ports import Log, Membership, Receipts, Runtime, Store
 from aggregator.receipts_file import NoReceipts, open_receipts
 from aggregator.retries import until_it_works, within
 from aggregator.store.on_sqlite import open_sqlite_store
 from aggregator.store.store import SqlStore
+from aggregator.watching.metrics import Metrics
+from aggregator.watching.observers import Observers
 from hushsum.directory import Directory
 from hushsum.errors import HushsumError
 from hushsum.plan import Plan

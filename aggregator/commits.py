@@ -15,12 +15,12 @@ from itertools import repeat
 from typing import Final, NamedTuple
 
 from aggregator.journal import Spell, journal
-from aggregator.metrics import Metrics
 from aggregator.openings import Openings
 from aggregator.ports import Appended, Log, Runtime, Tracer
 from aggregator.refusals import never_open
 from aggregator.retries import TRANSIENT
-from aggregator.tracing import NO_TRACES
+from aggregator.watching.metrics import Metrics
+from aggregator.watching.tracing import NO_TRACES
 from aggregator.windows import WindowState
 from hushsum.entropy import Entropy
 from hushsum_proto.answers import Refusal, ServiceReason

@@ -3,16 +3,15 @@
 from dataclasses import dataclass
 from typing import Final
 
+from aggregator.callers.client_limits import SendLimits, send_limits_of
+from aggregator.callers.rate_limits import RateLimits
 from aggregator.charges import Charges
-from aggregator.client_limits import SendLimits, send_limits_of
 from aggregator.commits import CommitLimits, Commits
 from aggregator.config import Config
 from aggregator.fold_view import Folds
 from aggregator.gateway import Gateway
-from aggregator.metrics import Metrics
 from aggregator.openings import Openings
 from aggregator.ports import Log, Runtime, Store, Tracer
-from aggregator.rate_limits import RateLimits
 from aggregator.reception import Reception
 from aggregator.secure.client_directory import ClientDirectory
 from aggregator.secure.landing import Landing
@@ -24,7 +23,8 @@ from aggregator.server.collection import Collection
 from aggregator.server.large import LargeDeltas
 from aggregator.shufflers import shufflers_of
 from aggregator.submissions import submissions_of
-from aggregator.tracing import NO_TRACES, of_commits
+from aggregator.watching.metrics import Metrics
+from aggregator.watching.tracing import NO_TRACES, of_commits
 from hushsum.entropy import OsEntropy
 from hushsum.plan import Plan
 from hushsum.privacy.guarantee import CENTRAL

@@ -14,8 +14,9 @@ from functools import partial
 from typing import NamedTuple
 
 from aggregator import refusals
+from aggregator.callers.client_limits import share_of
+from aggregator.callers.senders import Sender
 from aggregator.charges import Charges
-from aggregator.client_limits import share_of
 from aggregator.commits import Commits, Committed
 from aggregator.first_looks import FirstLooks
 from aggregator.flights import Flight, Flights, Key, Sent
@@ -23,14 +24,13 @@ from aggregator.fold.verdicts import RememberedKind
 from aggregator.fold_view import FoldView
 from aggregator.inspection import Inspection, Seen, id_in
 from aggregator.journal import journal
-from aggregator.metrics import Metrics
 from aggregator.openings import Openings
 from aggregator.paying import Paying
 from aggregator.ports import Appended, Runtime
 from aggregator.refusals import FAILED, NOT_YET, RefusedError, overloaded, refused, share_taken, unavailable
-from aggregator.senders import Sender
 from aggregator.settling import OVER, STATUSES, Settling
 from aggregator.submissions import ClientDeltas, Submissions
+from aggregator.watching.metrics import Metrics
 from aggregator.windows import WindowState
 from hushsum.delta import digest
 from hushsum.errors import DeltaError

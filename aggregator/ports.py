@@ -229,7 +229,7 @@ class Tracer(Protocol):
     """Who is told how long the service's own steps take. Called from the event loop; it never blocks and never raises.
 
     No name, attribute or event ever holds a client, a delta or an address; of plans whose entries are anonymous nothing
-    begins or ends because one of them came (:mod:`aggregator.tracing` says of what else nothing is told).
+    begins or ends because one of them came (:mod:`aggregator.watching.tracing` says of what else nothing is told).
     """
 
     def span(self, name: str, **attributes: str | float) -> AbstractContextManager[Span]:

@@ -80,7 +80,7 @@ def rate_limited(wait_ms: int | None, what: str = "reports") -> Refusal:
     """A client that has sent more than it may.
 
     Args:
-        wait_ms: As :meth:`aggregator.rate_limits.RateLimits.wait_ms` says it, above 0.
+        wait_ms: As :meth:`aggregator.callers.rate_limits.RateLimits.wait_ms` says it, above 0.
         what: Of which it has sent too much.
     """
     if wait_ms is None:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from aggregator.ports import Folds, Log, Observer, Receipts, Runtime, Store, Tracer
-from aggregator.tracing import NO_TRACES
+from aggregator.watching.tracing import NO_TRACES
 from hushsum.entropy import Entropy
 
 

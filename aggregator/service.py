@@ -5,11 +5,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final
 
 from aggregator.administration import Administration
-from aggregator.auth import authenticator_of
 from aggregator.backends import KAFKA_STEP, Backends
+from aggregator.callers.auth import authenticator_of
+from aggregator.callers.client_limits import call_limits_of
+from aggregator.callers.tls import server_credentials
 from aggregator.catalogue import Catalogue
 from aggregator.caught_up import CaughtUp
-from aggregator.client_limits import call_limits_of
 from aggregator.config import Config
 from aggregator.data_folder import DataFolder
 from aggregator.fold.fold import warm_up
@@ -18,9 +19,6 @@ from aggregator.front import FrontParts, front_of
 from aggregator.gateway import Gateway
 from aggregator.journal import journal
 from aggregator.leadership import Leadership, LeaseSettings
-from aggregator.looking import soundings_of
-from aggregator.metrics import Metrics
-from aggregator.observers import Observers
 from aggregator.openings import Openings
 from aggregator.plan_source import check_size, plan_of, signature_of
 from aggregator.ports import Authenticator, Log, Runtime, Store, Tracer
@@ -34,12 +32,14 @@ from aggregator.server.catalogue import CatalogueService
 from aggregator.server.collection import Collection
 from aggregator.server.secure_sum import SecureSumService
 from aggregator.server.server import Server, Services, streams_of
-from aggregator.standing import Standing
 from aggregator.stored_folds import StoredFolds
 from aggregator.supervision import Supervision
-from aggregator.tls import server_credentials
-from aggregator.tracing import NO_TRACES
-from aggregator.vitals import Vitals
+from aggregator.watching.looking import soundings_of
+from aggregator.watching.metrics import Metrics
+from aggregator.watching.observers import Observers
+from aggregator.watching.standing import Standing
+from aggregator.watching.tracing import NO_TRACES
+from aggregator.watching.vitals import Vitals
 from aggregator.worker import WorkerSettings
 from aggregator.workers import Workers
 from hushsum.entropy import OsEntropy

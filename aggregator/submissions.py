@@ -1,7 +1,7 @@
 """What a gateway makes of what is sent, by the mode of its plan: a client's delta, or reports that are nobody's.
 
 What the anonymity of reports costs: nobody can say who sent a batch, so a client's contribution bound is kept by its
-own device alone, and a name is limited by its rates alone (:mod:`aggregator.rate_limits`): where names are only
+own device alone, and a name is limited by its rates alone (:mod:`aggregator.callers.rate_limits`): where names are only
 declared, a liar takes another one. What remains to be seen: positions in the log tell roughly in which order groups of
 entries were committed, and an entry that was alone in its group has nobody to be mistaken for
 (:mod:`aggregator.commits`).
@@ -12,16 +12,16 @@ aggregator.
 from functools import lru_cache
 from typing import Final, Protocol
 
-from aggregator.client_limits import SendLimits
+from aggregator.callers.client_limits import SendLimits
+from aggregator.callers.rate_limits import BATCH_COST_MIN, RateLimits
+from aggregator.callers.senders import Sender, anonymous
 from aggregator.flights import Sent
 from aggregator.fold.sums import NOBODY
 from aggregator.fold.verdicts import RememberedKind
 from aggregator.fold_view import Glance
 from aggregator.inspection import Seen
 from aggregator.ports import Runtime
-from aggregator.rate_limits import BATCH_COST_MIN, RateLimits
 from aggregator.refusals import RefusedError, of_fold, wrong_plan
-from aggregator.senders import Sender, anonymous
 from hushsum.delta import DeltaId
 from hushsum.directory import Directory, Role
 from hushsum.errors import Reason

@@ -16,7 +16,7 @@ from aggregator.milestone import Milestone
 from aggregator.ports import Log, Observer, Runtime, Store, Tracer
 from aggregator.records import Logged, Stretch
 from aggregator.retries import until_it_works
-from aggregator.tracing import NO_TRACES
+from aggregator.watching.tracing import NO_TRACES
 from hushsum.plan import Plan
 
 _NOTHING: Final = Stretch((), 0)

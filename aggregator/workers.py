@@ -16,7 +16,7 @@ from aggregator.held_partition import HeldPartition
 from aggregator.journal import Spell, journal
 from aggregator.ports import Log, Membership, Observer, PartitionOwner, Runtime, Store, Tracer
 from aggregator.retries import until_it_works
-from aggregator.tracing import of_checkpoints
+from aggregator.watching.tracing import of_checkpoints
 from aggregator.worker import Worker, WorkerPorts, WorkerSettings
 from hushsum.delta import DeltaId
 from hushsum.errors import Reason

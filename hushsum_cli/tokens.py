@@ -12,8 +12,8 @@ from hushsum_cli.output import examples, print_json, print_table
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from aggregator.tokens.issuing import Issued
-    from aggregator.tokens.table import Entry, Table
+    from aggregator.callers.tokens.issuing import Issued
+    from aggregator.callers.tokens.table import Entry, Table
 
 #: Checked against aggregator.ports.Scope by the tests.
 _SCOPES: Final = ("submit", "read", "admin")
@@ -87,8 +87,8 @@ def add(  # noqa: PLR0913  one argument an option
     as_json: bool,
 ) -> None:
     """Make a token, or one for each client of a fleet, and show it this once."""
+    from aggregator.callers.tokens.issuing import issue
     from aggregator.ports import Scope
-    from aggregator.tokens.issuing import issue
     from hushsum.entropy import OsEntropy
 
     now_ms, entropy = _now_ms(), OsEntropy()
@@ -116,7 +116,7 @@ def add(  # noqa: PLR0913  one argument an option
 @as_json_option
 def list_(*, file: Path, as_json: bool) -> None:
     """List names, scopes and times; what proves a token is nowhere."""
-    from aggregator.tokens.file import read_table
+    from aggregator.callers.tokens.file import read_table
 
     now_ms = _now_ms()
     if not file.exists():
@@ -163,8 +163,8 @@ def rotate(*, id: str, file: Path, grace: int, expires: int | None, out: Path | 
     """
     from dataclasses import replace
 
-    from aggregator.tokens.file import read_table
-    from aggregator.tokens.issuing import issue
+    from aggregator.callers.tokens.file import read_table
+    from aggregator.callers.tokens.issuing import issue
     from hushsum.entropy import OsEntropy
 
     now_ms = _now_ms()
@@ -195,7 +195,7 @@ def rotate(*, id: str, file: Path, grace: int, expires: int | None, out: Path | 
 @as_json_option
 def revoke(*, ids: tuple[str, ...], file: Path, name: str | None, expired: bool, as_json: bool) -> None:
     """Take tokens out of the file: they are good for nothing within seconds, and their open streams end."""
-    from aggregator.tokens.file import change_table
+    from aggregator.callers.tokens.file import change_table
 
     if not (ids or name is not None or expired):
         raise click.UsageError("expected an id, --name or --expired")
@@ -252,7 +252,7 @@ def _change_and_show(
     """Changes the table and shows the new tokens; those in a file of their own are there before the table has them."""
     import json
 
-    from aggregator.tokens.file import change_table, write_private
+    from aggregator.callers.tokens.file import change_table, write_private
 
     texts = {each.entry.name: each.text for each in issued}
     if out is not None:
@@ -280,7 +280,7 @@ def _shown_scopes(entry: "Entry") -> list[str]:
 
 
 def _shown(entry: "Entry") -> dict[str, object]:
-    from aggregator.tokens.table import utc_text
+    from aggregator.callers.tokens.table import utc_text
 
     return {
         "id": entry.id,

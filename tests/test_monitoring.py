@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.ledger_figures import LedgerFigures
-from aggregator.metrics import Metrics
+from aggregator.callers.tokens.metrics import TokenMetrics
 from aggregator.secure.metrics import SumMetrics
-from aggregator.tokens.metrics import TokenMetrics
+from aggregator.watching.ledger_figures import LedgerFigures
+from aggregator.watching.metrics import Metrics
 
 COMPOSE = Path(__file__).resolve().parent.parent / "compose"
 ALERTS = COMPOSE / "prometheus" / "alerts.yml"

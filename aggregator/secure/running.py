@@ -16,7 +16,7 @@ from aggregator.secure.parts import Part
 from aggregator.secure.round_end import RoundEnd
 from aggregator.secure.rounds import Round
 from aggregator.secure.uploads import Uploads
-from aggregator.tracing import NO_TRACES
+from aggregator.watching.tracing import NO_TRACES
 from hushsum.directory import Directory
 from hushsum.entropy import Entropy
 from hushsum.plan import Plan

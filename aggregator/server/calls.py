@@ -10,18 +10,18 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
-from aggregator.client_limits import CallLimits, Turn
+from aggregator.callers.client_limits import CallLimits, Turn
 from aggregator.errors import (
     AggregatorError,
     ForbiddenError,
     UnauthenticatedError,
 )
 from aggregator.journal import journal
-from aggregator.metrics import Metrics
 from aggregator.ports import Authenticator, Peer, Scope
 from aggregator.refusals import FAILED, RefusedError
 from aggregator.server.open_streams import OpenStreams
 from aggregator.server.statuses import CODES, OTHERS, refusal_of
+from aggregator.watching.metrics import Metrics
 from hushsum_proto import metadata
 from hushsum_proto.answers import Refusal, ServiceReason
 from hushsum_proto.errors import MalformedMessageError

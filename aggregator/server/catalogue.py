@@ -3,8 +3,8 @@
 from collections.abc import AsyncIterator
 from typing import Final
 
+from aggregator.callers.places import Places
 from aggregator.catalogue import Catalogue
-from aggregator.places import Places
 from aggregator.ports import Scope
 from aggregator.refusals import check_plan
 from aggregator.server.calls import Call, Handler, Methods

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator
 
-from aggregator.metrics import Metrics
 from aggregator.ports import Runtime
 from aggregator.reception import FEATURES_MAX, VERDICTS_MAX, VERSIONS_MAX, check_number
 from aggregator.refusals import RefusedError, overloaded
@@ -10,6 +9,7 @@ from aggregator.server.calls import Call, Handler, Methods
 from aggregator.server.large import Chunks, LargeDeltas
 from aggregator.server.sessions import Requests, Session
 from aggregator.server.uploads import Greeter, Uploads
+from aggregator.watching.metrics import Metrics
 from hushsum_proto import convert
 from hushsum_proto.answers import Answer, ServiceReason, Status
 from hushsum_proto.v1 import wire_pb2 as pb

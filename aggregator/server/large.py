@@ -10,14 +10,14 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final
 
-from aggregator.client_limits import SendLimits
+from aggregator.callers.client_limits import SendLimits
 from aggregator.inspection import id_in
-from aggregator.metrics import Metrics
 from aggregator.ports import Runtime
 from aggregator.refusals import RefusedError, overloaded, refused
 from aggregator.retries import within
 from aggregator.server.calls import Malformed
 from aggregator.server.uploads import Uploads
+from aggregator.watching.metrics import Metrics
 from hushsum.errors import DeltaError, Reason
 from hushsum_proto.answers import Answer, Refusal, ServiceReason
 from hushsum_proto.convert_chunks import delta_chunk_from_wire

@@ -8,7 +8,7 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # it ships no types
 from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc  # type: ignore[import-untyped]  # it ships no types
 
-from aggregator.places import Places
+from aggregator.callers.places import Places
 from aggregator.refusals import RefusedError
 from aggregator.server.calls import Context
 from hushsum_proto import metadata

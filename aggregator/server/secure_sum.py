@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from typing import Final
 
-from aggregator.client_limits import SendLimits
+from aggregator.callers.client_limits import SendLimits
 from aggregator.ports import Runtime
 from aggregator.refusals import RefusedError, overloaded
 from aggregator.retries import within

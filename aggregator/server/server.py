@@ -10,9 +10,8 @@ import grpc
 import grpc.aio
 
 from aggregator.addresses import host_and_port
-from aggregator.client_limits import CallLimits
+from aggregator.callers.client_limits import CallLimits
 from aggregator.errors import ConfigError
-from aggregator.metrics import Metrics
 from aggregator.ports import Authenticator, Runtime
 from aggregator.server.administration import AdministrationService
 from aggregator.server.calls import Handler, Methods
@@ -20,6 +19,7 @@ from aggregator.server.collection import Collection
 from aggregator.server.open_streams import OpenStreams
 from aggregator.server.probes import Probes
 from aggregator.server.secure_sum import SecureSumService
+from aggregator.watching.metrics import Metrics
 from hushsum.plan import Plan
 from hushsum_proto.messages import CHUNK_BYTES
 from hushsum_proto.v1 import wire_pb2 as pb

@@ -5,11 +5,11 @@ from collections import deque
 from collections.abc import AsyncIterator
 
 from aggregator.inspection import id_in
-from aggregator.metrics import Metrics
 from aggregator.ports import Runtime
 from aggregator.refusals import RETRY_AFTER_MS, RefusedError, refused, shutting_down
 from aggregator.server.calls import Malformed
 from aggregator.server.uploads import Uploads
+from aggregator.watching.metrics import Metrics
 from hushsum.errors import Reason
 from hushsum_proto import convert
 from hushsum_proto.answers import Answer, Refusal, ServiceReason

@@ -1,6 +1,7 @@
 """Takes batches of reports from devices, and answers once they are durable: one group at a time, no name beyond here.
 
-Who sends is asked for one thing, how much it may send (:mod:`aggregator.rate_limits`), and is forgotten at once.
+Who sends is asked for one thing, how much it may send (:mod:`aggregator.callers.rate_limits`). Until the answer, memory
+alone knows to whom that is given back where the refusal is the shuffler's own.
 """
 
 import asyncio
@@ -8,12 +9,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from aggregator.client_limits import SendLimits
+from aggregator.callers.client_limits import SendLimits
+from aggregator.callers.rate_limits import BATCH_COST_MIN, RateLimits
+from aggregator.callers.senders import Sender, anonymous
 from aggregator.inspection import id_in
 from aggregator.journal import Spell, journal
-from aggregator.metrics import Metrics
 from aggregator.ports import Runtime
-from aggregator.rate_limits import BATCH_COST_MIN, RateLimits
 from aggregator.refusals import (
     RefusedError,
     overloaded,
@@ -24,10 +25,10 @@ from aggregator.refusals import (
     wrong_plan,
 )
 from aggregator.retries import TRANSIENT
-from aggregator.senders import Sender, anonymous
 from aggregator.shuffler.reports_file import ReportsFile
 from aggregator.shuffler.values import Cut, Taken
 from aggregator.shuffler.windows import is_over, taken_windows, word
+from aggregator.watching.metrics import Metrics
 from hushsum.delta import DeltaId, read_header
 from hushsum.errors import DeltaError, Reason
 from hushsum.local.batches import unpack

@@ -4,16 +4,15 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final
 
-from aggregator.auth import authenticator_of
-from aggregator.client_limits import call_limits_of, send_limits_of
+from aggregator.callers.auth import authenticator_of
+from aggregator.callers.client_limits import call_limits_of, send_limits_of
+from aggregator.callers.rate_limits import RateLimits
+from aggregator.callers.tls import server_credentials
 from aggregator.config import Config
 from aggregator.data_folder import DataFolder
 from aggregator.errors import ConfigError
 from aggregator.journal import journal
-from aggregator.metrics import Metrics
 from aggregator.ports import Authenticator, Runtime
-from aggregator.rate_limits import RateLimits
-from aggregator.same_files import SameFiles
 from aggregator.server.collection import Collection
 from aggregator.server.large import LargeDeltas
 from aggregator.server.server import Server, Services
@@ -28,8 +27,9 @@ from aggregator.shuffler.soundings import FileSoundings
 from aggregator.shuffler.upstream import Upstream
 from aggregator.shuffler.values import KeptPlan
 from aggregator.supervision import Supervision
-from aggregator.tls import server_credentials
-from aggregator.vitals import Vitals
+from aggregator.watching.metrics import Metrics
+from aggregator.watching.same_files import SameFiles
+from aggregator.watching.vitals import Vitals
 from hushsum.directory import Directory, DirectoryKey, Role
 from hushsum.entropy import OsEntropy
 from hushsum.errors import HushsumError

@@ -5,10 +5,10 @@ from typing import Final
 
 from aggregator.errors import AggregatorError
 from aggregator.journal import journal
-from aggregator.metrics import Metrics
 from aggregator.ports import Runtime
 from aggregator.retries import within
-from aggregator.soundings import LOOK_S, PATIENCE_S
+from aggregator.watching.metrics import Metrics
+from aggregator.watching.soundings import LOOK_S, PATIENCE_S
 
 _ANSWER_S_MAX: Final = 10.0
 

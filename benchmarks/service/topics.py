@@ -15,10 +15,10 @@ from aggregator.fold.fold import Fold, warm_up
 from aggregator.kafka.log import KafkaLog
 from aggregator.kafka.settings import KafkaSettings
 from aggregator.log_messages import PlainMessages
-from aggregator.metrics import Metrics
-from aggregator.observers import Observers
 from aggregator.ports import SystemRuntime
 from aggregator.store.on_sqlite import memory_store
+from aggregator.watching.metrics import Metrics
+from aggregator.watching.observers import Observers
 from aggregator.worker import Worker, WorkerPorts, WorkerSettings
 from benchmarks.report import Row
 from benchmarks.service.deltas import Deltas, plan_of

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
+from aggregator.callers.tokens.file import change_table
+from aggregator.callers.tokens.issuing import issue
+from aggregator.callers.tokens.table import Table
 from aggregator.ports import Scope
-from aggregator.tokens.file import change_table
-from aggregator.tokens.issuing import issue
-from aggregator.tokens.table import Table
 from hushsum.directory import Directory, DirectoryKey, Role, toml_of
 from hushsum.entropy import OsEntropy
 from hushsum.plan import Plan

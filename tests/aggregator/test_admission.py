@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aggregator.admission import admit
-from aggregator.auth import DeclaredName
+from aggregator.callers.auth import DeclaredName
 from aggregator.errors import LogError, UnauthenticatedError
 from aggregator.fold.fold import Fold
 from aggregator.fold.verdicts import Verdict, VerdictKind

@@ -9,8 +9,8 @@ from aggregator.admission import admit, admit_all
 from aggregator.errors import LogError
 from aggregator.fold.fold import Fold
 from aggregator.log_messages import PlainMessages, SignedMessages
-from aggregator.metrics import Metrics
 from aggregator.records import Logged
+from aggregator.watching.metrics import Metrics
 from hushsum.directory import Directory, DirectoryKey, Role
 from hushsum.errors import Reason
 from hushsum.signatures import SigningKey

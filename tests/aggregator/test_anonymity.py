@@ -18,11 +18,11 @@ import grpc.aio
 import pytest
 
 from aggregator import gateway
-from aggregator.auth import DeclaredName
+from aggregator.callers.auth import DeclaredName
+from aggregator.callers.senders import Sender
 from aggregator.flights import Sent
 from aggregator.journal import journal, write_journal
 from aggregator.ports import Peer, Scope
-from aggregator.senders import Sender
 from aggregator.service import Service
 from aggregator.submissions import AnonymousReports, ClientDeltas
 from hushsum.delta import DeltaId

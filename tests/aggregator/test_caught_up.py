@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from aggregator.caught_up import CaughtUp
-from aggregator.metrics import Metrics
 from aggregator.openings import Openings
 from aggregator.refusals import RefusedError
-from aggregator.soundings import LOOK_S, SIGHT_S, SOON_S, Soundings
+from aggregator.watching.metrics import Metrics
+from aggregator.watching.soundings import LOOK_S, SIGHT_S, SOON_S, Soundings
 from aggregator.worker import WorkerSettings
 from aggregator.workers import Workers
 from hushsum_proto.answers import Answer, ServiceReason, Status

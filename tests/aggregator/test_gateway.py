@@ -8,9 +8,9 @@ import pytest
 
 from aggregator.commits import CommitLimits, Commits
 from aggregator.gateway import Gateway
-from aggregator.metrics import Metrics
 from aggregator.openings import Openings
 from aggregator.ports import Appended
+from aggregator.watching.metrics import Metrics
 from aggregator.worker import WorkerSettings
 from aggregator.workers import Workers
 from hushsum.delta import DeltaId, read_header

@@ -11,10 +11,10 @@ from aggregator.commits import CommitLimits, Commits
 from aggregator.errors import LogUnavailableError
 from aggregator.gateway import Gateway
 from aggregator.journal import write_journal
-from aggregator.metrics import Metrics
 from aggregator.openings import Openings
 from aggregator.settling import SETTLE_S
 from aggregator.stored_folds import StoredFolds
+from aggregator.watching.metrics import Metrics
 from hushsum_proto.answers import Answer, ServiceReason, Status
 from tests.aggregator.cluster import FIRST, Cluster
 from tests.aggregator.deltas import tally, tally_plan

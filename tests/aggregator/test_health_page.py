@@ -10,10 +10,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-un
 
 from aggregator.config import Config
 from aggregator.errors import AggregatorError
-from aggregator.health_page import STALLED_S, Health
 from aggregator.ports import Appended
 from aggregator.server.probes import LIVENESS, Probes
 from aggregator.service import Service
+from aggregator.watching.health_page import STALLED_S, Health
 from hushsum_proto.v1 import wire_pb2 as pb
 from tests.doubles import ManualRuntime
 from tests.pages import QuickRuntime, asked, until

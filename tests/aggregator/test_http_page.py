@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from aggregator.errors import ConfigError
-from aggregator.http_page import CONNECTION_S_MAX, CONNECTIONS_MAX, HttpPage, Reply
-from aggregator.metrics_page import MutualTls
+from aggregator.watching.http_page import CONNECTION_S_MAX, CONNECTIONS_MAX, HttpPage, Reply
+from aggregator.watching.metrics_page import MutualTls
 from tests.authorities import Certified
 from tests.pages import asked
 

@@ -9,11 +9,11 @@ from typing import NamedTuple
 import grpc.aio
 import pytest
 
-from aggregator.metrics import Metrics
 from aggregator.refusals import RefusedError
 from aggregator.server import large
 from aggregator.server.calls import Malformed
 from aggregator.server.large import BYTES_S_MIN, GRACE_S, LargeDeltas
+from aggregator.watching.metrics import Metrics
 from hushsum.delta import DeltaId
 from hushsum.errors import Reason
 from hushsum_proto import convert

@@ -10,12 +10,12 @@ from aggregator.administration import Administration
 from aggregator.catalogue import Catalogue
 from aggregator.errors import PartitionStoppedError, ReceiptsError
 from aggregator.leadership import Leadership, LeaseSettings
-from aggregator.metrics import Metrics
-from aggregator.observers import Observers
 from aggregator.refusals import RefusedError
 from aggregator.releaser_ports import ReleaserPorts
-from aggregator.standing import Standing
 from aggregator.stored_folds import StoredFolds
+from aggregator.watching.metrics import Metrics
+from aggregator.watching.observers import Observers
+from aggregator.watching.standing import Standing
 from hushsum.entropy import ReplayableEntropy
 from hushsum.privacy.event import TUMBLING
 from hushsum_proto.answers import ServiceReason

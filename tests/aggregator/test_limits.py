@@ -8,7 +8,7 @@ import grpc.aio
 import numpy as np
 import pytest
 
-from aggregator.client_limits import DELTA_COST_MIN, CallLimits, SendLimits, Taken, share_of
+from aggregator.callers.client_limits import DELTA_COST_MIN, CallLimits, SendLimits, Taken, share_of
 from aggregator.config import Config
 from aggregator.errors import LogUnavailableError
 from aggregator.ports import Log

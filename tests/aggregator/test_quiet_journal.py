@@ -20,7 +20,7 @@ import pytest
 import structlog
 
 from aggregator import journal as journals
-from aggregator.auth import DeclaredName
+from aggregator.callers.auth import DeclaredName
 from aggregator.first_looks import FirstLooks
 from aggregator.gateway import Gateway
 from aggregator.journal import journal, write_journal

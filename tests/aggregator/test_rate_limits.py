@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from aggregator.rate_limits import RateLimits
+from aggregator.callers.rate_limits import RateLimits
 
 RATE, BURST = 100.0, 1000
 

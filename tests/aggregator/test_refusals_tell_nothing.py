@@ -16,10 +16,10 @@ import grpc.aio
 import numpy as np
 import pytest
 
-from aggregator.client_limits import CallLimits
+from aggregator.callers.client_limits import CallLimits
+from aggregator.callers.senders import Sender
 from aggregator.gateway import Gateway
 from aggregator.secure.sums import SecureSums
-from aggregator.senders import Sender
 from aggregator.service import Service
 from aggregator.submissions import ClientDeltas
 from hushsum.delta import DeltaId

@@ -9,10 +9,10 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # it ships no types
 from structlog.testing import capture_logs
 
-from aggregator import soundings
 from aggregator.config import Config
 from aggregator.errors import ConfigError, StoreError
 from aggregator.ports import SystemRuntime
+from aggregator.watching import soundings
 from hushsum.directory import DirectoryKey, Role, toml_of
 from hushsum.entropy import OsEntropy
 from hushsum.errors import HushsumError

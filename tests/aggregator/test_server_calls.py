@@ -3,14 +3,14 @@
 import grpc.aio
 import pytest
 
-from aggregator.auth import DeclaredName
+from aggregator.callers.auth import DeclaredName
+from aggregator.callers.client_limits import Turn
 from aggregator.catalogue import NotFoundError
-from aggregator.client_limits import Turn
 from aggregator.errors import ForbiddenError, ReleasingStoppedError, StoreError, UnauthenticatedError, WindowOrderError
-from aggregator.metrics import Metrics
 from aggregator.refusals import RefusedError
 from aggregator.server.administration import AdministrationService
 from aggregator.server.calls import Call, Malformed, Methods, reader
+from aggregator.watching.metrics import Metrics
 from hushsum.errors import BudgetError, Reason
 from hushsum_proto.answers import Refusal, ServiceReason
 from hushsum_proto.errors import MalformedMessageError

@@ -9,8 +9,8 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # it ships no types
 from grpc_reflection.v1alpha import reflection_pb2_grpc  # type: ignore[import-untyped]  # it ships no types
 
+from aggregator.callers.places import Places
 from aggregator.errors import ConfigError
-from aggregator.places import Places
 from aggregator.refusals import RefusedError
 from aggregator.server import catalogue as server_catalogue
 from aggregator.server.probes import HEALTH_WATCHERS_MAX, REFLECTIONS_MAX

@@ -7,9 +7,9 @@ from typing import cast
 
 from aggregator.catalogue import Catalogue
 from aggregator.errors import StoreUnavailableError
-from aggregator.metrics import Metrics
 from aggregator.ports import Appended, Outcome, Store
-from aggregator.soundings import LOOK_S, PATIENCE_S, Soundings
+from aggregator.watching.metrics import Metrics
+from aggregator.watching.soundings import LOOK_S, PATIENCE_S, Soundings
 from tests.doubles import ManualRuntime, MemoryStore, PowerLossLog
 from tests.hooks import Hooks
 from tests.plans import small_plan

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from aggregator.ledger_figures import LedgerFigures
-from aggregator.store_metrics import StoreMetrics
-from aggregator.survey import LEDGER_S, WINDOWS_S, Survey
+from aggregator.watching.ledger_figures import LedgerFigures
+from aggregator.watching.store_metrics import StoreMetrics
+from aggregator.watching.survey import LEDGER_S, WINDOWS_S, Survey
 from hushsum.plan import Plan
 from hushsum.privacy.account import Account, Limits
 from tests.doubles import ManualRuntime, MemoryStore

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from aggregator.callers.tls import Renewing, TlsFiles, server_credentials
 from aggregator.config import Config
 from aggregator.errors import ConfigError
-from aggregator.tls import Renewing, TlsFiles, server_credentials
 from tests.authorities import Certified, replace
 
 NEEDED = {"plan": "plan.toml", "data": "data"}

@@ -11,14 +11,14 @@ import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
+from aggregator.callers.tokens import watcher
+from aggregator.callers.tokens.file import change_table, read_bytes, read_table, write_private
+from aggregator.callers.tokens.issuing import Issued, issue
+from aggregator.callers.tokens.metrics import TokenMetrics
+from aggregator.callers.tokens.table import Table, TokenTableError
+from aggregator.callers.tokens.watcher import TokenFile
 from aggregator.errors import ConfigError
 from aggregator.ports import Scope
-from aggregator.tokens import watcher
-from aggregator.tokens.file import change_table, read_bytes, read_table, write_private
-from aggregator.tokens.issuing import Issued, issue
-from aggregator.tokens.metrics import TokenMetrics
-from aggregator.tokens.table import Table, TokenTableError
-from aggregator.tokens.watcher import TokenFile
 from hushsum.entropy import OsEntropy
 from tests.doubles import ManualRuntime
 
@@ -97,7 +97,7 @@ def test_one_hash_and_one_comparison_in_constant_time_whatever_is_wrong(
         compared.append((len(left), len(right)))
         return honest(left, right)
 
-    monkeypatch.setattr("aggregator.tokens.table.hmac.compare_digest", counted)
+    monkeypatch.setattr("aggregator.callers.tokens.table.hmac.compare_digest", counted)
     table_of(issued).find(issued.text, NOW_MS)
     table_of(issued).find(wrong_tokens(issued, token())[what], NOW_MS)
     assert compared == [(32, 32), (32, 32)]
@@ -186,7 +186,7 @@ def test_bytes_that_are_no_table_are_refused_and_not_shown(data: bytes) -> None:
 
 
 def test_a_table_has_a_size_that_it_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aggregator.tokens.table.TABLE_BYTES_MAX", 100)
+    monkeypatch.setattr("aggregator.callers.tokens.table.TABLE_BYTES_MAX", 100)
     with pytest.raises(TokenTableError, match="101 bytes, expected at most 100"):
         Table.from_bytes(bytes(101))
 

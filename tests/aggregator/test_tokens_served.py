@@ -11,8 +11,12 @@ import grpc.aio
 import pytest
 from structlog.testing import capture_logs
 
-from aggregator.auth import NO_BEARER, DeclaredName, Tokens
-from aggregator.client_limits import Turn
+from aggregator.callers.auth import NO_BEARER, DeclaredName, Tokens
+from aggregator.callers.client_limits import Turn
+from aggregator.callers.tokens import watcher
+from aggregator.callers.tokens.file import change_table
+from aggregator.callers.tokens.issuing import Issued, issue
+from aggregator.callers.tokens.table import Table
 from aggregator.config import Config
 from aggregator.errors import UnauthenticatedError
 from aggregator.ports import Peer, Scope
@@ -21,10 +25,6 @@ from aggregator.server.administration import AdministrationService
 from aggregator.server.calls import Call
 from aggregator.service import Service
 from aggregator.shuffler.service import running as running_shuffler
-from aggregator.tokens import watcher
-from aggregator.tokens.file import change_table
-from aggregator.tokens.issuing import Issued, issue
-from aggregator.tokens.table import Table
 from hushsum.directory import DirectoryKey, Role, toml_of
 from hushsum.entropy import OsEntropy
 from hushsum.plan import Plan

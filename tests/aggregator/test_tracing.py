@@ -18,7 +18,7 @@ from aggregator.errors import ConfigError, StoreUnavailableError
 from aggregator.log_sqlite import SqliteLog
 from aggregator.ports import Tracer
 from aggregator.service import Service, running
-from aggregator.tracing import OtelTracer
+from aggregator.watching.tracing import OtelTracer
 from hushsum.plan import Plan
 from tests.aggregator.local_clients import batch_of, report_plan
 from tests.aggregator.secure_clients import fleet_of, stub_of

@@ -30,7 +30,7 @@ LEFT_OUT: Final[dict[str, str]] = {
     "aggregator.store.inspect_sqlite": "this process's own database",
     "aggregator.store_port": "a port",
     "aggregator.secure.running.Running.round_of": "this process's own state",
-    "aggregator.tokens.file": "reads a file for Table.from_bytes",
+    "aggregator.callers.tokens.file": "reads a file for Table.from_bytes",
     "aggregator.config": "the operator's own settings",
     "aggregator.shuffler.pool": "this process's own file",
     "edge_client.spool": "this device's own file",

@@ -14,7 +14,8 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError, Message
 
 import hushsum_proto
-from aggregator.auth import is_loopback_peer
+from aggregator.callers.auth import is_loopback_peer
+from aggregator.callers.tokens.table import Table, TokenTableError
 from aggregator.errors import LogError, ReceiptsError, StoreError
 from aggregator.fold.streams import StreamState
 from aggregator.log_messages import PlainMessages, SignedMessages
@@ -22,7 +23,6 @@ from aggregator.receipt import Receipt
 from aggregator.refusals import RefusedError
 from aggregator.server.large import LargeDeltas
 from aggregator.store.schema import pack, unpack
-from aggregator.tokens.table import Table, TokenTableError
 from hushsum.directory import Directory, DirectoryKey, Role
 from hushsum.errors import Reason
 from hushsum.privacy.spending import spend_of
@@ -402,7 +402,7 @@ TARGETS: Final = (
         _client_ids,
         2,
     ),
-    Target("peer", ("aggregator.auth.is_loopback_peer",), _peers, 1),
+    Target("peer", ("aggregator.callers.auth.is_loopback_peer",), _peers, 1),
     Target("receipt", ("aggregator.receipt.Receipt.from_line",), _receipts, 2),
     Target(
         "stream-state",
@@ -411,6 +411,6 @@ TARGETS: Final = (
         1,
     ),
     Target("store-block", ("aggregator.store.schema.unpack",), _blocks, 1),
-    Target("token-table", ("aggregator.tokens.table.Table.from_bytes",), _tokens, 2),
-    Target("token", ("aggregator.tokens.table.Table.find",), _tokens_found, 1),
+    Target("token-table", ("aggregator.callers.tokens.table.Table.from_bytes",), _tokens, 2),
+    Target("token", ("aggregator.callers.tokens.table.Table.find",), _tokens_found, 1),
 )

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from aggregator.callers.tokens.file import read_table
+from aggregator.callers.tokens.table import Table
 from aggregator.ports import Scope
-from aggregator.tokens.file import read_table
-from aggregator.tokens.table import Table
 from hushsum_cli import tokens as command
 from tests.hushsum_cli.calling import Ended, Hushsum
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from aggregator.callers.tokens.issuing import issue
+from aggregator.callers.tokens.table import Table
 from aggregator.config import Config as ServiceConfig
 from aggregator.ports import Scope
 from aggregator.service import Service
 from aggregator.shuffler.service import running as shuffling
 from aggregator.shuffler.upstream import Upstream, UpstreamError
 from aggregator.store.inspect_sqlite import read_sealed
-from aggregator.tokens.issuing import issue
-from aggregator.tokens.table import Table
 from edge_client import Config, Credentials, EdgeClient, FlushTimeoutError, SystemRuntime, UnreachableError
 from hushsum import Sketch
 from hushsum.directory import DirectoryKey, Role, toml_of

@@ -11,7 +11,6 @@ from aggregator.errors import AggregatorError
 from aggregator.fold_view import Folds
 from aggregator.gateway import Gateway
 from aggregator.leadership import Leadership, LeaseSettings
-from aggregator.metrics import Metrics
 from aggregator.openings import Openings
 from aggregator.ports import Log, Observer, Receipts, Store
 from aggregator.reception import Reception
@@ -19,6 +18,7 @@ from aggregator.releaser import Releaser
 from aggregator.releaser_ports import ReleaserPorts
 from aggregator.stored_folds import StoredFolds
 from aggregator.supervision import Supervision
+from aggregator.watching.metrics import Metrics
 from aggregator.worker import WorkerSettings
 from aggregator.workers import Workers
 from hushsum.entropy import ReplayableEntropy

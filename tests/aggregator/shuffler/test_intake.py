@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from aggregator.callers.rate_limits import BATCH_COST_MIN, RateLimits
 from aggregator.errors import StoreError
-from aggregator.metrics import Metrics
-from aggregator.rate_limits import BATCH_COST_MIN, RateLimits
 from aggregator.refusals import RefusedError
 from aggregator.shuffler.intake import Intake, IntakeLimits
 from aggregator.shuffler.reports_file import ReportsFile
 from aggregator.shuffler.values import Cut, Taken
+from aggregator.watching.metrics import Metrics
 from hushsum.errors import Reason
 from hushsum_proto.answers import Answer, ServiceReason, Status
 from tests.aggregator.shuffler.shuffled import PLAN, bytes_in, opened, packed, shuffled_plan

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from aggregator.callers.tokens.file import read_table
 from aggregator.config import Config
 from aggregator.ports import Scope
 from aggregator.secure.client_directory import client_directory_of
-from aggregator.tokens.file import read_table
 from hushsum.plan import Plan
 from hushsum.signatures import SigningKey
 from simulator.deployment import access

@@ -5,11 +5,11 @@ from collections.abc import Awaitable, Callable
 from aggregator.caught_up import CaughtUp
 from aggregator.data_folder import DataFolder
 from aggregator.ports import Log, Runtime, Store
-from aggregator.same_files import SameFiles
-from aggregator.soundings import Soundings
-from aggregator.store_metrics import StoreMetrics
-from aggregator.survey import Survey
-from aggregator.vitals import Vitals
+from aggregator.watching.same_files import SameFiles
+from aggregator.watching.soundings import Soundings
+from aggregator.watching.store_metrics import StoreMetrics
+from aggregator.watching.survey import Survey
+from aggregator.watching.vitals import Vitals
 from hushsum.plan import Plan
 
 

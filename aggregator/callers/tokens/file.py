@@ -9,8 +9,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from aggregator.callers.tokens.table import TABLE_BYTES_MAX, Table, TokenTableError
 from aggregator.private_files import FILE_MODE
-from aggregator.tokens.table import TABLE_BYTES_MAX, Table, TokenTableError
 from hushsum.durable import sync_folder
 
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC

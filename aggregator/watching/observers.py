@@ -5,8 +5,8 @@ from collections.abc import Collection, Sequence
 from aggregator.catalogue import Catalogue
 from aggregator.fold.verdicts import Verdict
 from aggregator.journal import journal
-from aggregator.metrics import Metrics
 from aggregator.ports import StoredOutcome
+from aggregator.watching.metrics import Metrics
 
 _journal = journal("service")
 

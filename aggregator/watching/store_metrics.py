@@ -5,7 +5,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from aggregator.ledger_figures import LedgerFigures
+from aggregator.watching.ledger_figures import LedgerFigures
 from aggregator.windows import UNFINISHED
 
 _LEDGER: Final = {

@@ -9,9 +9,9 @@ from collections import Counter
 from types import TracebackType
 from typing import Final, Self
 
+from aggregator.callers.rate_limits import RateLimits
 from aggregator.config import Config
 from aggregator.ports import Runtime
-from aggregator.rate_limits import RateLimits
 from aggregator.refusals import RefusedError, rate_limited, share_taken
 from hushsum.plan import Plan
 

@@ -4,8 +4,8 @@ import base64
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
+from aggregator.callers.tokens.table import ID_BYTES, SECRET_BYTES, Entry, TokenTableError, digest_of
 from aggregator.ports import Scope
-from aggregator.tokens.table import ID_BYTES, SECRET_BYTES, Entry, TokenTableError, digest_of
 from hushsum.entropy import Entropy
 from hushsum_proto.client_ids import CLIENT_ID_FORM, flaw_of
 

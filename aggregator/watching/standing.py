@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from aggregator.metrics import Metrics
-from aggregator.observers import Observers
 from aggregator.ports import Lease, Log, Store
+from aggregator.watching.metrics import Metrics
+from aggregator.watching.observers import Observers
 from hushsum_proto.messages import FoldStatus
 
 LAGS_SHOWN: Final = 64  # each is a question to the log

@@ -5,12 +5,12 @@ import os
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
+from aggregator.callers.tokens.file import read_bytes
+from aggregator.callers.tokens.metrics import TokenMetrics
+from aggregator.callers.tokens.table import Table, TokenTableError
 from aggregator.errors import ConfigError
 from aggregator.journal import journal
 from aggregator.ports import Runtime
-from aggregator.tokens.file import read_bytes
-from aggregator.tokens.metrics import TokenMetrics
-from aggregator.tokens.table import Table, TokenTableError
 
 LOOK_S: Final = 1.0
 

@@ -7,10 +7,10 @@ from typing import Final
 from aggregator.caught_up import CaughtUp
 from aggregator.errors import AggregatorError
 from aggregator.journal import journal
-from aggregator.metrics import Metrics
 from aggregator.ports import FoldMark, Log, Runtime, Store, Tracer
 from aggregator.retries import within
-from aggregator.tracing import NO_TRACES
+from aggregator.watching.metrics import Metrics
+from aggregator.watching.tracing import NO_TRACES
 
 LOOK_S: Final = 2.0
 SOON_S: Final = 0.5  # while a gateway waits for what it sees

@@ -12,13 +12,13 @@ from typing import Final, NamedTuple
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
+from aggregator.callers.tokens.metrics import TokenMetrics
+from aggregator.callers.tokens.watcher import TokenFile
 from aggregator.config import Config
 from aggregator.errors import ForbiddenError, UnauthenticatedError
-from aggregator.metrics import Metrics
 from aggregator.ports import Authenticator, Peer, Runtime, Scope
 from aggregator.supervision import Supervision
-from aggregator.tokens.metrics import TokenMetrics
-from aggregator.tokens.watcher import TokenFile
+from aggregator.watching.metrics import Metrics
 from hushsum_proto.client_ids import CLIENT_ID_FORM, flaw_of
 from hushsum_proto.errors import MalformedMessageError
 from hushsum_proto.metadata import AUTHORIZATION, BEARER, CLIENT_ID, client_id_from_metadata

@@ -6,11 +6,11 @@ from contextlib import AsyncExitStack
 from typing import Protocol
 
 from aggregator.config import Config
-from aggregator.health_page import Health, health_page
-from aggregator.metrics import Metrics
-from aggregator.metrics_page import metrics_page
 from aggregator.ports import Runtime, Tracer
-from aggregator.tracing import NO_TRACES, otlp_tracer
+from aggregator.watching.health_page import Health, health_page
+from aggregator.watching.metrics import Metrics
+from aggregator.watching.metrics_page import metrics_page
+from aggregator.watching.tracing import NO_TRACES, otlp_tracer
 from hushsum.plan import Plan
 
 

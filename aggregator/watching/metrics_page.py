@@ -10,9 +10,9 @@ from prometheus_client.exposition import choose_encoder
 
 from aggregator.config import Config
 from aggregator.errors import ConfigError
-from aggregator.http_page import HttpPage, Reply
 from aggregator.journal import journal
-from aggregator.metrics import Metrics
+from aggregator.watching.http_page import HttpPage, Reply
+from aggregator.watching.metrics import Metrics
 
 _PATHS: Final = ("/metrics", "/")
 

@@ -2,10 +2,10 @@
 
 from typing import Final, NamedTuple, Protocol
 
-from aggregator.client_limits import SendLimits
+from aggregator.callers.client_limits import SendLimits
+from aggregator.callers.rate_limits import RateLimits
 from aggregator.fold.sums import NOBODY
 from aggregator.ports import Runtime
-from aggregator.rate_limits import RateLimits
 from aggregator.refusals import RefusedError, rate_limited
 from hushsum_proto.answers import Answer, ServiceReason
 

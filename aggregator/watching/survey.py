@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
-from aggregator.ledger_figures import LedgerFigures
 from aggregator.ports import Runtime, Store
-from aggregator.store_metrics import StoreMetrics
+from aggregator.watching.ledger_figures import LedgerFigures
+from aggregator.watching.store_metrics import StoreMetrics
 from hushsum.plan import Plan
 
 WINDOWS_S: Final = 5.0

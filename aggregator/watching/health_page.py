@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Final
 
-from aggregator.http_page import HttpPage, Reply
 from aggregator.ports import Runtime
+from aggregator.watching.http_page import HttpPage, Reply
 
 BEAT_S: Final = 1.0
 STALLED_S: Final = 30.0
