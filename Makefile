@@ -8,7 +8,7 @@ ROUNDS ?= 50
 SEED ?= 1
 MODE ?= central
 # Tests of one file stay in one process: they share what is dear to start.
-SIDE_BY_SIDE := --numprocesses auto --maxprocesses 4 --dist loadfile
+SIDE_BY_SIDE := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 VENV := .venv
 PY := $(VENV)/bin/python
 UV_VERSION := 0.13.9

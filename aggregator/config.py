@@ -60,11 +60,11 @@ class Config(pydantic.BaseModel):
         listen: Where gRPC listens; port 0 takes any free one.
         metrics_listen: Where ``/metrics`` answers over HTTP; empty turns it off. They hold exact counts: off loopback
             it speaks TLS with ``tls_cert``, and asks for a certificate
-        metrics_client_ca: of this authority.
+        metrics_client_ca: of this authority, with the scope ``admin``.
         health_listen: Where ``/livez`` and ``/readyz`` answer over plain HTTP, and say nothing else; empty: nowhere.
         traces: Whether spans go to the collector that the environment names (``OTEL_EXPORTER_OTLP_ENDPOINT``).
         insecure: Plaintext off loopback is refused without it, be it gRPC, Kafka or PostgreSQL. With it a shuffler
-            speaks plaintext to its upstream, unless ``upstream_ca`` is set.
+            speaks plaintext to its upstream, unless ``upstream_ca``, ``upstream_cert`` or ``upstream_token`` is set.
         tls_cert: The certificate that gRPC shows, with its chain (PEM); without it gRPC speaks plaintext. Certificate
             and key are read again when they change.
         tls_key: Its private key (PEM, mode 600).
@@ -124,7 +124,9 @@ class Config(pydantic.BaseModel):
         shuffler_key: The shuffler's private key, in its role.
         upstream: Where the shuffler's batches go: a gateway, ``host:port``,
         upstream_ca: whose certificate is of this authority; by default of a public one that gRPC knows,
-        upstream_token: and to whom the shuffler shows the token in this file, which is of the name of its key.
+        upstream_token: and to whom the shuffler shows the token in this file, which is of the name of its key,
+        upstream_cert: or this certificate (PEM), of that name as well,
+        upstream_key: with its private key.
         direct_producers: Services whose key is in the directory may write into the topic themselves.
     """
 
@@ -197,6 +199,8 @@ class Config(pydantic.BaseModel):
     upstream: _Address | None = None
     upstream_ca: _Path | None = None
     upstream_token: _Path | None = None
+    upstream_cert: _Path | None = None
+    upstream_key: _Path | None = None
     direct_producers: bool = False
 
     @pydantic.model_validator(mode="after")

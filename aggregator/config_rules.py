@@ -10,7 +10,7 @@ _Settings = Mapping[str, object]
 # What means nothing without it, so that a setting that is not used is no surprise later.
 _OF_KAFKA: Final = ("kafka_", "directory", "gateway_key", "releaser_key", "direct_producers")
 _OF_POSTGRESQL: Final = ("postgres_",)
-_OF_SHUFFLERS: Final = ("upstream", "upstream_ca", "upstream_token", "shuffler_key")
+_OF_SHUFFLERS: Final = ("upstream", "upstream_ca", "upstream_token", "upstream_cert", "upstream_key", "shuffler_key")
 # What a shuffler, which has neither log nor store, does not use.
 _NOT_OF_SHUFFLERS: Final = (
     *("partitions", "manual", "retain_verdicts", "client_directory"),
@@ -104,6 +104,9 @@ def _shuffler(settings: _Settings, given: _Settings) -> Iterator[str]:
         if settings[key] is None:
             yield f"{key}: required with role = shuffler"
             return
+    for key, needed in (("upstream_cert", "upstream_key"), ("upstream_key", "upstream_cert")):
+        if settings[key] is not None and settings[needed] is None:
+            yield f"{key}: needs {needed}: a certificate and its private key belong together"
     for key in ("log", "store"):
         if settings[key] != "sqlite":
             yield f"{key}: means nothing with role = shuffler"

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from aggregator.callers.client_limits import SendLimits, send_limits_of
-from aggregator.callers.rate_limits import RateLimits
+from aggregator.callers.rate_limits import Forgetting, RateLimits
 from aggregator.charges import Charges
 from aggregator.commits import CommitLimits, Commits
 from aggregator.config import Config
@@ -54,6 +54,7 @@ class Front:
         reception: Opens sessions.
         collection: Serves both.
         sends: How much one client may send.
+        limits: All that remembers who has sent how much.
         sums: Takes parts in secure sums; None where the plan is of another mode.
     """
 
@@ -61,6 +62,7 @@ class Front:
     reception: Reception
     collection: Collection
     sends: SendLimits
+    limits: tuple[Forgetting, ...]
     sums: SecureSums | None
 
 
@@ -74,6 +76,7 @@ def front_of(plan: Plan, config: Config, clients: ClientDirectory, parts: FrontP
         parts: The rest of the process.
     """
     sends = send_limits_of(config, plan, parts.runtime)
+    reports = RateLimits(config.client_rate, config.client_burst)
     commits = _commits_of(plan, config, parts)
     charges = Charges(plan, parts.store, parts.runtime)
     gateway = Gateway(
@@ -86,7 +89,7 @@ def front_of(plan: Plan, config: Config, clients: ClientDirectory, parts: FrontP
         pending_entries_max=config.pending_entries_max,
         submissions=submissions_of(
             plan,
-            limits=RateLimits(config.client_rate, config.client_burst),
+            limits=reports,
             shufflers=shufflers_of(config.shufflers, plan),
             runtime=parts.runtime,
             sends=sends,
@@ -116,10 +119,10 @@ def front_of(plan: Plan, config: Config, clients: ClientDirectory, parts: FrontP
         runtime=parts.runtime,
         metrics=parts.metrics,
         sessions_max=config.sessions_max,
+        sends=sends,
     )
-    if plan.privacy.cohort is None:
-        return Front(gateway, reception, collection, sends, None)
-    return Front(gateway, reception, collection, sends, _sums_of(plan, config, clients, commits, charges, parts))
+    sums = None if plan.privacy.cohort is None else _sums_of(plan, config, clients, commits, charges, parts)
+    return Front(gateway, reception, collection, sends, (sends, reports), sums)
 
 
 def _commits_of(plan: Plan, config: Config, parts: FrontParts) -> Commits:

@@ -216,6 +216,8 @@ class Leadership:
                 await within(_PATIENCE_S, asyncio.wait([*term.tasks]), runtime=self._runtime)
         except TimeoutError:
             pass  # its fence is a lower one by then
+        # After its tasks, for a call that is cancelled says so itself; whoever releases next forgets it.
+        self._observer.forgetting_pending("")
 
     async def _work(self, term: _Term) -> None:
         try:

@@ -72,15 +72,16 @@ def common_version(spoken: Iterable[int]) -> int:
 
 
 def overloaded(detail: str) -> RefusedError:
-    """A limit is reached; the detail names the limit, and nothing of what others have there."""
+    """A limit of all together is reached; the detail names the limit, and nothing of who has how much there."""
     return RefusedError(Refusal.of(ServiceReason.OVERLOADED, detail, RETRY_AFTER_MS))
 
 
 def rate_limited(wait_ms: int | None, what: str = "reports") -> Refusal:
-    """A client that has sent more than it may.
+    """A client that has sent more than it may, or one that comes new where so many have that it is not remembered.
 
     Args:
-        wait_ms: As :meth:`aggregator.callers.rate_limits.RateLimits.wait_ms` says it, above 0.
+        wait_ms: As :meth:`aggregator.callers.rate_limits.RateLimits.wait_ms` says it, and not 0. None is overload: it
+            depends on what others send, as all overload does, and says how much that is to nobody.
         what: Of which it has sent too much.
     """
     if wait_ms is None:
@@ -91,7 +92,7 @@ def rate_limited(wait_ms: int | None, what: str = "reports") -> Refusal:
 
 
 def share_taken(what: str) -> Refusal:
-    """A client that holds as much as one may of what all share; the text names the limit alone."""
+    """A client that holds as much as one may of what all share, whatever others hold; the text names the limit."""
     return Refusal.of(ServiceReason.RATE_LIMITED, f"at most {what}", RETRY_AFTER_MS)
 
 

@@ -8,7 +8,8 @@ from aggregator.administration import Administration
 from aggregator.backends import KAFKA_STEP, Backends
 from aggregator.callers.auth import authenticator_of
 from aggregator.callers.client_limits import call_limits_of
-from aggregator.callers.tls import server_credentials
+from aggregator.callers.rate_limits import forget_paid
+from aggregator.callers.tls import connection_options, server_credentials
 from aggregator.catalogue import Catalogue
 from aggregator.caught_up import CaughtUp
 from aggregator.config import Config
@@ -34,7 +35,7 @@ from aggregator.server.secure_sum import SecureSumService
 from aggregator.server.server import Server, Services, streams_of
 from aggregator.stored_folds import StoredFolds
 from aggregator.supervision import Supervision
-from aggregator.watching.looking import soundings_of
+from aggregator.watching.looking import soundings_of, survey_of
 from aggregator.watching.metrics import Metrics
 from aggregator.watching.observers import Observers
 from aggregator.watching.standing import Standing
@@ -154,12 +155,7 @@ class Service:
         first_window = await self.store.first_window(self.plan.id)
         skew_ms = round(1000 * self.config.skew_s)
         openings = Openings(
-            self.plan,
-            self.store,
-            self.runtime,
-            skew_ms=skew_ms,
-            first_window=first_window,
-            caught_up=self._caught_up,
+            self.plan, self.store, self.runtime, skew_ms=skew_ms, first_window=first_window, caught_up=self._caught_up
         )
         if self.duties.opens:
             await openings.load()
@@ -172,6 +168,7 @@ class Service:
         parts = FrontParts(self.log, self.store, openings, folds, self.runtime, self.metrics, self.vitals.tracer)
         front = front_of(self.plan, self.config, clients, parts)
         self.gateway, self.sums = front.gateway, front.sums
+        self._supervision.forever("debts of senders", lambda: forget_paid(front.limits, self.runtime))
         self._supervision.at_the_end("gateway", self.gateway.finish, self._stop_s)
         if self.sums is not None:
             self._supervision.forever("secure sums", self.sums.run)
@@ -216,13 +213,16 @@ class Service:
         collection, secure_sum = front or (None, None)
         catalogue = CatalogueService(self.catalogue) if self.duties.shows else None
         services = Services(collection, catalogue, AdministrationService(administration), secure_sum)
+        limits = call_limits_of(self.config, self.runtime)
+        self._supervision.forever("debts of callers", lambda: forget_paid([limits], self.runtime))
         return Server(
             self.plan,
             services,
             authenticator=authenticator,
             metrics=self.metrics,
             sessions_max=self.config.sessions_max,
-            limits=call_limits_of(self.config, self.runtime),
+            limits=limits,
+            connections=connection_options(self.config),
         )
 
     async def _start_looking(self, folder: DataFolder | None) -> None:
@@ -232,6 +232,8 @@ class Service:
         )
         await soundings.look()
         self._supervision.forever("soundings", soundings.run)
+        if self.config.metrics_listen:
+            self._supervision.forever("survey", survey_of(self.plan, self.store, self.runtime, self.vitals).run)
         if self.duties.shows and not self.duties.alone:
             self._supervision.forever("watchers", lambda: self.catalogue.look_out(self.runtime))
 

@@ -6,7 +6,7 @@ from aggregator.fold.state import Checkpoint, FoldMark
 from aggregator.records import ClaimedFold, Lease, Outcome, RegisteredPlan, SealedWindow, StoredOutcome, StreamMemory
 from hushsum.entropy import Entropy
 from hushsum.plan import Plan
-from hushsum.privacy.account import Account
+from hushsum.privacy.account import Account, Limits
 from hushsum.privacy.event import Spend
 from hushsum.signed_plan import SignedPlan
 
@@ -231,6 +231,11 @@ class Store(Protocol):
 
     async def account(self, population: str) -> Account:
         """The limits of a registered population, as its plans fixed them, and all its spends."""
+
+    async def spends_alike(self, population: str) -> tuple[Limits, list[tuple[bytes, int]]]:
+        """The same limits, and the bytes of one spend of each sort, with how many there are that differ from it by
+        their window alone: a total that takes no longer for many of them.
+        """
 
     async def count_spend(self, plan_id: bytes, spend: Spend, *, fence: int) -> None:
         """Adds a spend that a receipt proves, unless it is there; no limit can refuse it.

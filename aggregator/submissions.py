@@ -47,7 +47,7 @@ class Submissions(Protocol):
         """Under whose name it goes on.
 
         Args:
-            client_id: Who sent it, as its authenticator has it: a declared name until tokens exist.
+            client_id: Who sent it, as its authenticator has it.
             plan_id: As the envelope names it.
             data: As it came; nothing of it was looked at.
             shuffled: Who says to have shuffled it.

@@ -3,8 +3,8 @@
     python -m compose.demo [--mode central|local|secure] [--keep] [--project NAME] [--stand-ins]
 
 Needs a Docker engine with `docker compose` or docker-compose (the variable COMPOSE names another), and nothing but
-Python's own library. Sizes are set in the environment: see .env.example. Exits with 0 when nothing is lost, doubled or
-wrong; whatever happens, the containers and their volumes are gone afterwards, unless --keep is given.
+Python's own library. Sizes are set in the environment, or in compose/.env: see .env.example. Exits with 0 when nothing
+is lost, doubled or wrong; whatever happens, containers, volumes and image are gone afterwards, unless --keep is given.
 """
 
 import argparse
@@ -14,14 +14,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from compose.engine import Compose, DemoError, State, docker, find_compose, prepare_stand_ins, wants_stand_ins
+from compose.engine import HERE, STOPPING, Compose, DemoError, State, docker, find_compose, ignore_signals
+from compose.environment import Sizes, read, resolved
+from compose.images import prepare_stand_ins, wants_stand_ins
 
 BACKENDS = ("kafka", "postgres")
 SERVICE = ("gateway-1", "gateway-2", "worker-1", "worker-2", "releaser")
 OF_OURS = "password"  # the service that says how our image is built
+LAYERS = "hushsum:layers"
 
 BUILD_S = 1800.0
 START_S = 240.0
@@ -55,12 +58,11 @@ class Demo:
 
     Args:
         compose: The project.
-        windows: How many the fleet contributes to,
-        window_s: and how long each is.
+        sizes: Of it.
     """
 
-    def __init__(self, compose: Compose, *, windows: int, window_s: float) -> None:
-        self._compose, self._windows, self._window_s = compose, windows, window_s
+    def __init__(self, compose: Compose, sizes: Sizes) -> None:
+        self._compose, self._sizes = compose, sizes
 
     def bring_up(self) -> None:
         """Backends, plan and keys, the service, the fleet: each once what it needs is there."""
@@ -88,19 +90,45 @@ class Demo:
         self._wait_for_flow(3)
         say("Kafka is restarted")
         docker("restart", "--time", "20", self._compose.container("kafka"))
+        before = self._acknowledged
         wait("everything", lambda: self._are_healthy(*BACKENDS, *SERVICE), START_S)
         say("all are back and healthy")
+        wait("an answer after the last fault", lambda: self._goes_on(before), self._limit_s)
 
     def finish(self) -> int:
         """Waits for the fleet, then lets `check` compare; returns its exit status."""
-        limit_s = self._windows * self._window_s + ANSWERS_S + START_S
-        wait("the fleet's last answers", lambda: self._has_finished("fleet"), limit_s)
+        wait("the fleet's last answers", lambda: self._has_finished("fleet"), self._limit_s)
         say("the fleet has all its answers; waiting for the last outcomes")
-        return self._compose.show("run", "--rm", "--no-deps", "-T", "check", limit_s=limit_s)
+        status = self._compose.show("run", "--rm", "--no-deps", "-T", "check", limit_s=self._limit_s)
+        self._require_no_restarts()
+        return status
+
+    @property
+    def _limit_s(self) -> float:
+        return self._sizes.windows * self._sizes.window_s + self._sizes.lateness_s + ANSWERS_S + START_S
+
+    @property
+    def _acknowledged(self) -> int:
+        return int(self._compose.progress().get("acknowledged", 0))
+
+    def _goes_on(self, before: int) -> bool:
+        """Whether more is acknowledged than before."""
+        ended = self._has_finished("fleet")
+        if self._acknowledged > before:
+            return True
+        if ended:
+            raise DemoError("nothing was acknowledged after the last fault")
+        return False
+
+    def _require_no_restarts(self) -> None:
+        """What we kill and start does not count: a service that ended by itself does."""
+        if restarts := self._compose.restarts():
+            told = ", ".join(f"{service} {count} times" for service, count in sorted(restarts.items()))
+            raise DemoError(f"the engine had to start again what had ended by itself: {told}")
 
     def _wait_for_flow(self, window: int) -> None:
-        """Returns in this window, or the last one, while deltas are under way or have just been answered."""
-        window = min(window, self._windows)
+        """Returns in this window, or the last one, while answers are coming."""
+        window = min(window, self._sizes.windows)
         seen: list[int] = []
 
         def flows() -> bool:
@@ -110,11 +138,14 @@ class Demo:
             if progress.get("window", 0) < window:
                 return False
             seen.append(progress["acknowledged"])
-            # Secure sums are answered in a burst at the end of a round: halfway to it is a good moment, too.
+            if not self._sizes.in_turns:
+                return len(seen) > 1 and seen[-1] > seen[-2]
+            # These are answered in a burst at the end of a round: halfway to it is a good moment, too.
             return seen[-1] > seen[0] or progress["deltas"] > seen[-1] or len(seen) > SILENT_LOOKS
 
-        wait(f"deltas in window {window}", flows, (self._windows + 1) * self._window_s + START_S)
-        say(f"window {window} of {self._windows}: {seen[-1]} deltas acknowledged")
+        wait(f"deltas in window {window}", flows, (self._sizes.windows + 1) * self._sizes.window_s + START_S)
+        say(f"window {window} of {self._sizes.windows}: {seen[-1]} deltas acknowledged")
+        self._require_no_restarts()
 
     def _kill(self, service: str) -> None:
         say(f"{service} is killed (SIGKILL)")
@@ -142,8 +173,8 @@ class Demo:
 
 
 @contextmanager
-def torn_down(compose: Compose, *, keep: bool) -> Iterator[None]:
-    """Shows the last lines of what went wrong, and removes everything at the end."""
+def torn_down(compose: Compose, *, keep: bool, image: str | None = None) -> Iterator[None]:
+    """Shows the last lines of what went wrong, and removes everything at the end, an image that was built too."""
     try:
         yield
     except BaseException as error:
@@ -155,29 +186,30 @@ def torn_down(compose: Compose, *, keep: bool) -> Iterator[None]:
             say(f"kept; look around with: {compose.shown}")
             say(f"and when you are done: {compose.shown} down --volumes --remove-orphans")
         else:
-            say("taking it all down")
-            compose.down()
+            try:
+                say("taking it all down")
+                compose.down()
+            except SystemExit:  # stopped right here, for the first time and the last one
+                compose.down()
+                raise
+            if image is not None:
+                docker("image", "rm", image, fails=True)
 
 
-def build(compose: Compose, *, stand_ins: bool) -> None:
+def build(compose: Compose, image: str, *, stand_ins: bool) -> None:
     """Our image, and where they are wanted the ones that stand in for others."""
     say("building the image (minutes the first time, then seconds)")
     began = time.monotonic()
     compose.run("build", OF_OURS, *(BACKENDS if stand_ins else ()), limit_s=BUILD_S)
-    say(f"built in {time.monotonic() - began:.0f} s")
-
-
-def window_s_of(environment: Mapping[str, str]) -> float:
-    """How long a window is: a minute at least where clients show themselves, whatever is asked for."""
-    asked = float(environment.get("WINDOW_S") or 20)
-    named = environment["MODE"] == "secure" or environment.get("FORM") == "silo"
-    return max(60.0, asked) if named else asked
+    # Layers stay while some image has them: the next build costs seconds, whichever image is removed.
+    docker("tag", image, LAYERS)
+    say(f"built {image} in {time.monotonic() - began:.0f} s")
 
 
 def parsed() -> argparse.Namespace:
     """What the command line says."""
     parser = argparse.ArgumentParser(description="Runs the whole service in containers, breaks it, and checks it.")
-    parser.add_argument("--mode", choices=["central", "local", "secure"], default=os.environ.get("MODE") or "central")
+    parser.add_argument("--mode", choices=["central", "local", "secure"], help="default: as MODE says")
     parser.add_argument("--keep", action="store_true", help="leave everything running afterwards")
     parser.add_argument("--project", default=f"hushsum-demo-{secrets.token_hex(3)}", help="name of the containers")
     parser.add_argument("--stand-ins", action="store_true", help="build what stands in for Kafka's and PostgreSQL's")
@@ -190,21 +222,22 @@ def parsed() -> argparse.Namespace:
 def run(options: argparse.Namespace) -> int:
     """The whole demo; returns what to exit with."""
     command = find_compose()
-    # A port that is free, unless one is asked for: several demos may run beside each other.
-    windows = "2" if options.mode == "secure" else "4"
-    environment = {"GATEWAY_PORT": "", "WINDOWS": windows, **os.environ, "MODE": options.mode}
+    # An image of this run alone: two checkouts never test each other's.
+    own = f"hushsum:{options.project}"
+    environment = resolved(options.mode, own, read(HERE / ".env"), os.environ)
+    image, sizes = environment["IMAGE"], Sizes.of(environment)
     compose = Compose(command, options.project, environment)
-    say(f"mode {options.mode}, project {options.project}, with {' '.join(command)}")
+    say(f"mode {environment['MODE']}, project {options.project}, with {' '.join(command)}")
     if not options.no_build:
         stand_ins = options.stand_ins or wants_stand_ins(compose, BACKENDS, say)
         if stand_ins:
             prepare_stand_ins()
             compose.use_stand_ins()
-        build(compose, stand_ins=stand_ins)
+        build(compose, image, stand_ins=stand_ins)
     if options.build_only:
         return 0
-    demo = Demo(compose, windows=int(environment["WINDOWS"] or 4), window_s=window_s_of(environment))
-    with torn_down(compose, keep=options.keep):
+    demo = Demo(compose, sizes)
+    with torn_down(compose, keep=options.keep, image=own if image == own and not options.no_build else None):
         demo.bring_up()
         demo.strike()
         status = demo.finish()
@@ -212,17 +245,23 @@ def run(options: argparse.Namespace) -> int:
     return status
 
 
+def _stopped(number: int, _: object) -> None:
+    ignore_signals()
+    print(f"compose-demo: stopped by {signal.Signals(number).name}", file=sys.stderr)
+    sys.exit(128 + number)
+
+
 def main() -> int:
     """Says what went wrong in one line; returns the exit status."""
     options = parsed()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    for number in STOPPING:
+        signal.signal(number, _stopped)
     try:
         return run(options)
     except DemoError as error:
         print(f"compose-demo: {error}", file=sys.stderr)
-    except KeyboardInterrupt:
-        print("compose-demo: interrupted", file=sys.stderr)
-        return 130
+    except ValueError as error:
+        print(f"compose-demo: WINDOWS, WINDOW_S and LATENESS_S are numbers: {error}", file=sys.stderr)
     except subprocess.TimeoutExpired as error:
         print(f"compose-demo: {' '.join(map(str, error.cmd))}: no end within {error.timeout:.0f} s", file=sys.stderr)
     return 1

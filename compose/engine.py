@@ -1,23 +1,25 @@
 """What the demo asks of a Docker engine: through `docker compose` or docker-compose, whichever is there."""
 
+import contextlib
 import json
 import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
-JARS = ROOT / ".cache" / "kafka" / "jars"
-KAFKA_CONTEXT = ROOT / ".cache" / "compose" / "kafka"
-STAND_IN = "hushsum.stand-in"  # the label of an image that stands in for another
 PROJECT = "com.docker.compose.project"
 SERVICE = "com.docker.compose.service"
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+DOWN_ROUNDS = 5
 
 
 class DemoError(Exception):
@@ -80,43 +82,77 @@ class Compose:
             DemoError: It failed; what it printed has been shown.
             subprocess.TimeoutExpired: It did not end in time.
         """
-        done = subprocess.run(
-            [*self._call(), *arguments],
-            env=self._environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-            timeout=limit_s,
-        )
-        if done.returncode != 0:
-            print("\n".join(done.stdout.splitlines()[-40:]), file=sys.stderr)
-            raise DemoError(f"`{' '.join([*self._command, *arguments])}` failed with {done.returncode}; see above")
-        return done.stdout
+        status, told = self._ended(arguments, subprocess.PIPE, limit_s)
+        if status != 0:
+            print("\n".join(told.splitlines()[-40:]), file=sys.stderr)
+            raise DemoError(f"`{' '.join([*self._command, *arguments])}` failed with {status}; see above")
+        return told
 
     def show(self, *arguments: str, limit_s: float) -> int:
         """Runs one command that prints for whoever looks on; returns its exit status."""
-        call = [*self._call(), *arguments]
-        done = subprocess.run(call, env=self._environment, stdin=subprocess.DEVNULL, check=False, timeout=limit_s)
-        return done.returncode
+        return self._ended(arguments, None, limit_s)[0]
+
+    def _ended(self, arguments: tuple[str, ...], out: int | None, limit_s: float) -> tuple[int, str]:
+        """Runs one command; whatever stops this process or its waiting ends all that the command has started."""
+        with subprocess.Popen(
+            [*self._call(), *arguments],
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=None if out is None else subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        ) as process:
+            try:
+                told, _ = process.communicate(timeout=limit_s)
+            except BaseException:
+                os.killpg(process.pid, signal.SIGKILL)
+                raise
+            return process.returncode, told or ""
 
     def up(self, *services: str) -> None:
         """Starts these, and nothing that they depend on: the caller has waited for that."""
         self.run("up", "--detach", "--no-deps", "--no-build", *services, limit_s=120)
 
     def down(self) -> None:
-        """Removes containers, networks and volumes; a second Ctrl-C does not stop it half-way."""
-        subprocess.run(
-            [*self._call(), "down", "--volumes", "--remove-orphans", "--timeout", "3"],
-            env=self._environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            check=False,
-            timeout=180,
-            start_new_session=True,
-        )
+        """Removes every container of the project, those of `run` too, its volumes and networks; no signal stops it.
+
+        Raises:
+            DemoError: Something is left.
+        """
+        ignore_signals()
+        left: list[str] = []
+        for _ in range(DOWN_ROUNDS):
+            self._remove("ps", "rm")
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._ended(("down", "--volumes", "--remove-orphans", "--timeout", "3"), subprocess.PIPE, 120)
+            time.sleep(1.0)  # one that was cut short may have asked for a container that the engine still makes
+            if not (left := self.left()):
+                return
+            for kind in ("volume", "network"):
+                self._remove(f"{kind} ls", f"{kind} rm")
+        raise DemoError(f"not everything could be removed: {', '.join(left)}")
+
+    def left(self) -> list[str]:
+        """Containers, volumes and networks that bear the project's name."""
+        kinds = {"ps": "container", "volume ls": "volume", "network ls": "network"}
+        return [f"{kind} {each}" for words, kind in kinds.items() for each in self._labelled(words)]
+
+    def _labelled(self, words: str) -> list[str]:
+        everything = ["--all"] if words == "ps" else []
+        return docker(*words.split(), *everything, "--quiet", "--filter", f"label={PROJECT}={self._project}").split()
+
+    def _remove(self, listing: str, removing: str) -> None:
+        more = {"rm": ["--force", "--volumes"], "volume rm": ["--force"]}.get(removing, [])
+        for each in self._labelled(listing):
+            docker(*removing.split(), *more, each, fails=True)
+
+    def restarts(self) -> dict[str, int]:
+        """How often the engine has started each service again by itself, because it had ended."""
+        found = self._labelled("ps")
+        shown = f'{{{{index .Config.Labels "{SERVICE}"}}}} {{{{.RestartCount}}}}'
+        rows = docker("inspect", "--format", shown, *found).splitlines() if found else []
+        return {service: int(count) for service, count in map(str.split, rows) if int(count)}
 
     def states(self) -> dict[str, State]:
         """Of every container of the project, by service."""
@@ -141,7 +177,10 @@ class Compose:
 
     def progress(self) -> dict[str, Any]:  # Any: what the fleet's JSON holds
         """How far the fleet says that it is; empty while it says nothing."""
-        text = docker("exec", self.container("fleet"), "cat", "/reports/progress.json", fails=True)
+        fleet, file = self.container("fleet"), "/reports/progress.json"
+        text = docker("exec", fleet, "cat", file, fails=True)
+        if not text:  # it has ended, or is about to begin: this is an archive of the file
+            text = "".join(re.findall(r"\{.*\}", docker("cp", f"{fleet}:{file}", "-", fails=True)))
         try:
             told = json.loads(text)
         except ValueError:
@@ -183,6 +222,12 @@ class Compose:
         return [*self._command, "--project-name", self._project, *files]
 
 
+def ignore_signals() -> None:
+    """From now on nobody stops this process half-way."""
+    for number in STOPPING:
+        signal.signal(number, signal.SIG_IGN)
+
+
 def docker(*arguments: str, fails: bool = False) -> str:
     """What the engine answers; empty where it fails and that is allowed.
 
@@ -219,43 +264,3 @@ def find_compose() -> list[str]:
             if done.returncode == 0:
                 return command
     raise DemoError(f"{' and '.join(map(shlex.join, tried))}: not there; install Docker's Compose plug-in")
-
-
-def wants_stand_ins(compose: Compose, services: tuple[str, ...], say: Callable[[str], None]) -> bool:
-    """Whether an image is neither here nor can be pulled; an image that stood in before is built again."""
-    for service in services:
-        image = compose.image_of(service)
-        label = docker(
-            "image", "inspect", "--format", f'here {{{{index .Config.Labels "{STAND_IN}"}}}}', image, fails=True
-        )
-        if label.startswith("here"):
-            if label.strip() != "here":
-                say(f"{image} here is one that stands in for the official one")
-                return True
-            continue
-        say(f"pulling {image}")
-        pulled = subprocess.run(["docker", "pull", "--quiet", image], capture_output=True, text=True, check=False)
-        if pulled.returncode != 0:
-            say(f"{image} cannot be pulled ({pulled.stderr.strip()[-80:]}): building what stands in for it")
-            return True
-    return False
-
-
-def prepare_stand_ins() -> None:
-    """Puts the broker's files beside the Dockerfile that takes them.
-
-    Raises:
-        DemoError: They have not been fetched.
-    """
-    if not JARS.is_dir():
-        raise DemoError("the stand-in for Kafka is made of the jars that `make broker` fetches: run it first")
-    jars = KAFKA_CONTEXT / "jars"
-    jars.mkdir(parents=True, exist_ok=True)
-    wanted = {path.name: path for path in JARS.glob("*.jar")}
-    for name in {path.name for path in jars.iterdir()} - wanted.keys():
-        (jars / name).unlink()
-    for name, path in wanted.items():
-        if not (jars / name).exists():
-            shutil.copy2(path, jars / name)
-    for path in (HERE / "stand-ins" / "kafka").iterdir():
-        shutil.copy2(path, KAFKA_CONTEXT / path.name)

@@ -56,6 +56,11 @@ class Given:
     key: SigningKey | None = field(repr=False)
     credentials: Credentials | None = field(default=None, repr=False)
 
+    def __post_init__(self) -> None:
+        """Refuses settings that contradict each other, before anything is opened."""
+        if self.config.insecure and self.credentials is not None:
+            self.credentials.in_plaintext(self.target)
+
 
 @dataclass(frozen=True)
 class Assembly:

@@ -69,7 +69,7 @@ class EdgeClient:
             refuses what they hold, all stays in the spool and is tried again. None: nothing is shown.
 
     Raises:
-        KeyFileError: The key's file cannot be used.
+        KeyFileError, CredentialsError: The key's file cannot be used; ``config.insecure`` would show a token to all.
     """
 
     def __init__(  # noqa: PLR0913  each is a choice of its own, and all but two have a default

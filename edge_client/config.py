@@ -18,7 +18,7 @@ class Config:
     """Settings of one client.
 
     Attributes:
-        insecure: Speak plaintext to a target that is not on loopback, too.
+        insecure: Speak plaintext to a target that is not on loopback, too; no token ever goes there by this.
         in_flight_max: Unanswered deltas on a connection, 1 to 64; the service's own limit holds as well. Under public
             participation one of several is kept for presence; where it is 1, presence waits for the answer to it.
         backoff_first_s: The longest first wait after a lost connection; it doubles with each further one.

@@ -11,7 +11,7 @@ from edge_client.losses import loss_of
 from edge_client.ports import ConnectionLostError
 from edge_client.session_events import Loss
 from hushsum_proto.answers import Answer, ServiceReason
-from hushsum_proto.credentials import Credentials, is_loopback
+from hushsum_proto.credentials import Credentials
 from hushsum_proto.errors import CredentialsError
 from hushsum_proto.metadata import CLIENT_ID, client_id_to_metadata
 
@@ -32,12 +32,15 @@ class Access:
         client_id: Declared with each call.
         config: ``own_connection``, ``insecure`` and keepalive.
         credentials: What is shown, and who is believed.
+
+    Raises:
+        CredentialsError: ``insecure`` would send a token in plaintext to another machine.
     """
 
     def __init__(self, target: str, client_id: str, config: Config, credentials: Credentials) -> None:
         self._target = target
         self._declared: Metadata = ((CLIENT_ID, client_id_to_metadata(client_id)),)
-        self._credentials = replace(credentials, insecure=credentials.insecure or config.insecure)
+        self._credentials = credentials.in_plaintext(target) if config.insecure else credentials
         keepalive_ms = int(config.keepalive_s * 1000)
         self._options = (
             ("grpc.use_local_subchannel_pool", int(config.own_connection)),
@@ -45,7 +48,6 @@ class Access:
             ("grpc.keepalive_timeout_ms", min(keepalive_ms, 20_000)),
             ("grpc.http2.max_pings_without_data", 0),  # the stream may be silent for long
             ("grpc.enable_retries", 0),  # the session decides what is sent again, and when
-            ("grpc.enable_http_proxy", int(not is_loopback(target))),
             # A channel that is shared must not wait longer than the session does before it connects anew.
             ("grpc.initial_reconnect_backoff_ms", 100),
             ("grpc.max_reconnect_backoff_ms", 1_000),

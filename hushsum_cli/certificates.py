@@ -24,6 +24,7 @@ _SERVER = "server"
         "hushsum keys certificates --out tls --host gateway.example --host 10.0.0.7",
         "hushsum keys certificates --out tls --host localhost --client till-3 --client analyst:read",
         "hushsum keys certificates --authority tls --out tls --client till-4",
+        "hushsum keys certificates --out metrics --client prometheus:admin",
     ),
 )
 @click.option("--out", type=_FOLDER, required=True, help="The folder that takes the files.")
@@ -35,7 +36,7 @@ _SERVER = "server"
     "clients",
     metavar="NAME[:SCOPE,…]",
     multiple=True,
-    help="A client, and what it may do: submit, read, admin. Default: submit. Repeatable.",
+    help="A client, and what it may do: submit, read, admin (which /metrics needs). Default: submit. Repeatable.",
 )
 @click.option("--days", type=click.IntRange(1, 3650), default=365, show_default=True, help="How long they are valid.")
 @click.option(

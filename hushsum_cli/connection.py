@@ -29,7 +29,7 @@ _OPTIONS = (
         help="The file of this side's token, where the service asks for one.",
     ),
     click.option("--server-name", metavar="NAME", help="Whose certificate is expected, if not the host's."),
-    click.option("--insecure", is_flag=True, help="Speak plaintext to another machine."),
+    click.option("--insecure", is_flag=True, help="Speak plaintext to another machine; never with a token."),
 )
 
 
@@ -58,13 +58,19 @@ def _credentials(
     """What these options say. A command is over soon: a token that is refused now is told now, not waited for.
 
     Raises:
-        CredentialsError: The token's file cannot be used, or a certificate came without its key.
+        CredentialsError: The token's file cannot be used, or came with ``--insecure``; or a certificate came without
+            its key.
     """
     from hushsum_proto.credentials import Credentials
     from hushsum_proto.errors import CredentialsError
 
     if (cert is None) != (cert_key is None):
         raise CredentialsError("--cert and --cert-key belong together: a certificate and its private key")
+    if insecure and token_file is not None:
+        raise CredentialsError(
+            "--insecure and --token-file contradict each other: in plaintext everybody on the way reads a token. Leave "
+            "out --insecure, which this machine needs not, and another one must not get"
+        )
     shown = Credentials(
         token=token_file, ca=ca, certificate=cert, key=cert_key, insecure=insecure, server_name=server_name
     )

@@ -30,7 +30,10 @@ class _Grouped(click.Command):
             "Signed entries": ("directory", "gateway_key", "releaser_key", "direct_producers"),
             "Secure sums": ("client_directory",),
             "Anonymous reports": ("client_rate", "client_burst"),
-            "Reports through a shuffler": ("shufflers", "shuffler_key", "upstream", "upstream_ca", "upstream_token"),
+            "Reports through a shuffler": (
+                *("shufflers", "shuffler_key", "upstream", "upstream_ca", "upstream_token"),
+                *("upstream_cert", "upstream_key"),
+            ),
             "How it works": ("manual", "partitions", "retain_verdicts"),
             "What it writes": ("log_level", "log_format", "traces"),
         }
@@ -100,6 +103,8 @@ class _Grouped(click.Command):
 @click.option("--upstream", metavar=_HOST_PORT, help="Where this shuffler's batches go: a gateway.")
 @click.option("--upstream-ca", type=_FILE, help="Whose signature that gateway's certificate bears (PEM).")
 @click.option("--upstream-token", type=_FILE, help="The file of the token that is shown there.")
+@click.option("--upstream-cert", type=_FILE, help="The certificate that is shown there (PEM).")
+@click.option("--upstream-key", type=_FILE, help="Its private key (PEM).")
 @click.option("--manual", is_flag=True, default=None, help="Seal and release only through `hushsum admin`.")
 @click.option("--partitions", type=click.IntRange(1), help="Of the log, fixed at the first start.  [default: 1]")
 @click.option("--retain-verdicts", is_flag=True, default=None, help="Keep what became of each delta, for audits.")

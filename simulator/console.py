@@ -38,7 +38,7 @@ _NAME: Final = ((CLIENT_ID, "console"),)
 _QUICK_S: Final = 15.0
 _LONG_S: Final = 300.0  # a seal waits for every fold, a release draws its noise
 _PLAN_BYTES_MAX: Final = BUNDLE_BYTES_MAX + 2**20
-_OPTIONS: Final = (("grpc.max_receive_message_length", _PLAN_BYTES_MAX), ("grpc.enable_http_proxy", 0))
+_OPTIONS: Final = (("grpc.max_receive_message_length", _PLAN_BYTES_MAX),)
 
 
 class Console:
@@ -49,12 +49,15 @@ class Console:
         credentials: What is shown, and who is believed; where nothing proves a name, this one is declared: ``console``.
             None: TLS to another machine, and nothing is shown.
         insecure: Speak plaintext to another machine, too.
+
+    Raises:
+        CredentialsError: ``insecure`` would send a token in plaintext to another machine.
     """
 
     def __init__(self, target: str, credentials: Credentials | None = None, *, insecure: bool = False) -> None:
         shown = credentials or Credentials()
         self._target = target
-        self._credentials = replace(shown, insecure=shown.insecure or insecure)
+        self._credentials = shown.in_plaintext(target) if insecure else shown
         self._metadata: tuple[tuple[str, str], ...] = () if shown.names_itself else _NAME
         self._channel: grpc.aio.Channel | None = None
 

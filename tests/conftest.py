@@ -25,13 +25,18 @@ _BASE = os.environ.get(SEED_VARIABLE, "0")
 #: Set, only the tests that are marked as long run; else all others.
 LONG_VARIABLE = "HUSHSUM_TEST_LONG"
 
+#: Few tests, each of minutes or processes of its own.
+WHOLE_RUNS = ("tests/integration/", "tests/simulator/", "tests/benchmarks/")
+
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keeps what belongs to this run."""
+    """Keeps what belongs to this run; whole runs come first, so that none is left alone at the end."""
     wanted = LONG_VARIABLE in os.environ
     left_out = [item for item in items if (item.get_closest_marker("long") is not None) is not wanted]
     config.hook.pytest_deselected(items=left_out)
-    items[:] = [item for item in items if item not in set(left_out)]
+    dropped = set(left_out)
+    kept = (item for item in items if item not in dropped)
+    items[:] = sorted(kept, key=lambda item: not item.nodeid.startswith(WHOLE_RUNS))
 
 
 def pytest_report_header() -> str:

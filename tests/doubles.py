@@ -35,7 +35,7 @@ from aggregator.records import Logged, RegisteredPlan
 from aggregator.windows import WindowState
 from hushsum.entropy import KEY_BYTES, Entropy
 from hushsum.plan import Plan
-from hushsum.privacy.account import Account
+from hushsum.privacy.account import Account, Limits
 from hushsum.privacy.event import TUMBLING, Spend
 from hushsum.privacy.guarantee import CENTRAL, SECURE
 from hushsum.releases import spend_of
@@ -495,6 +495,10 @@ class MemoryStore:
     async def account(self, population: str) -> Account:
         assert self.ledger is not None
         return self.ledger
+
+    async def spends_alike(self, population: str) -> tuple[Limits, list[tuple[bytes, int]]]:
+        account = await self.account(population)
+        return account.limits, [(spend.to_bytes(), 1) for spend in account.spends]
 
     async def count_spend(self, plan_id: bytes, spend: Spend, *, fence: int) -> None:
         self._check_fence(fence)

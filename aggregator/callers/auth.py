@@ -7,11 +7,9 @@ import ipaddress
 import urllib.parse
 from collections.abc import Collection, Mapping
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final
 
-from cryptography import x509
-from cryptography.x509.oid import NameOID
-
+from aggregator.callers.certificates import holder_of_pem
 from aggregator.callers.tokens.metrics import TokenMetrics
 from aggregator.callers.tokens.watcher import TokenFile
 from aggregator.config import Config
@@ -26,8 +24,7 @@ from hushsum_proto.metadata import AUTHORIZATION, BEARER, CLIENT_ID, client_id_f
 NO_BEARER: Final = "a token of this service is expected with every call, and none that is good came"
 NO_HOLDER: Final = "a client certificate of this service is expected, and none that is good came"
 
-_SCOPE_PREFIX: Final = "hushsum:"
-_CERTIFICATES_KEPT: Final = 4096
+_holder_of: Final = lru_cache(4096)(holder_of_pem)  # read once, and not at each call
 
 
 def is_loopback_peer(peer: str) -> bool:
@@ -173,26 +170,3 @@ def _bearer(metadata: Mapping[str, str]) -> str:
     value = metadata.get(AUTHORIZATION, "")
     scheme, token = value[: len(BEARER)], value[len(BEARER) :]
     return token.strip(" ") if scheme.lower() == BEARER.lower() else ""
-
-
-class _Holder(NamedTuple):
-    name: str
-    scopes: frozenset[Scope]
-    expires_ms: int
-
-
-@lru_cache(_CERTIFICATES_KEPT)
-def _holder_of(pem: bytes) -> _Holder | None:
-    """Whose a verified certificate is; None where it names no client."""
-    try:
-        certificate = x509.load_pem_x509_certificate(pem)
-        names = [each.value for each in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
-        marks = [each.value for each in certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)]
-    except ValueError:
-        return None
-    if len(names) != 1 or not isinstance(names[0], str) or flaw_of(names[0]):
-        return None
-    # A scope that is written wrong must not become the one that is given to those who name none.
-    wanted = {str(mark) for mark in marks if str(mark).startswith(_SCOPE_PREFIX)}
-    scopes = {scope for scope in Scope if _SCOPE_PREFIX + scope in wanted} if wanted else {Scope.SUBMIT}
-    return _Holder(names[0], frozenset(scopes), round(certificate.not_valid_after_utc.timestamp() * 1000))

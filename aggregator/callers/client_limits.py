@@ -6,6 +6,8 @@ is its own doing alone. Who has no name (a reader, or the operator, where names 
 """
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Final, Self
 
@@ -37,12 +39,13 @@ class Taken:
     It lives no longer than the answer to the delta is waited for.
     """
 
-    __slots__ = ("_client_id", "_limits", "_size")
+    __slots__ = ("_client_id", "_limits", "_paid", "_size")
 
-    def __init__(self, limits: "SendLimits", client_id: str, size: int) -> None:
+    def __init__(self, limits: "SendLimits", client_id: str, size: int, paid: "Instalments | None" = None) -> None:
         self._limits = limits
         self._client_id = client_id
         self._size = size
+        self._paid = paid
 
     def let_go(self) -> None:
         """It is answered, and holds nothing any more; called once."""
@@ -50,7 +53,54 @@ class Taken:
 
     def give_back(self) -> None:
         """Nothing was done with it, and that was not its client's doing; called once at most."""
-        self._limits.give_back(self._client_id, self._size)
+        if self._paid is None:
+            self._limits.give_back(self._client_id, max(DELTA_COST_MIN, self._size))
+        else:
+            self._paid.give_back()
+
+
+class Instalments:
+    """What a delta that comes in pieces has paid, as they came.
+
+    Args:
+        limits: How much its client may send.
+        client_id: Whose it is.
+    """
+
+    def __init__(self, limits: "SendLimits", client_id: str) -> None:
+        self._limits = limits
+        self._client_id = client_id
+        self._size = self._paid = 0
+
+    def pay(self, size: int) -> None:
+        """Takes a piece. One that has begun goes on, however much its client owes by now.
+
+        Raises:
+            RefusedError: Nobody new is remembered now.
+        """
+        cost = max(DELTA_COST_MIN, size)
+        self._limits.charge(self._client_id, cost)
+        self._size += size
+        self._paid += cost
+
+    def keep(self) -> None:
+        """It is paid for in any case: its client was ahead of its rates before it came, and sent it all the same."""
+        if not self._paid and self._size:
+            self.pay(self._size)
+
+    def give_back(self) -> None:
+        """All of it: nothing was done with the delta, and that was not its client's doing."""
+        self._limits.give_back(self._client_id, self._paid)
+        self._paid = 0
+
+    @contextmanager
+    def settled(self) -> Iterator[None]:
+        """The delta that its client sends within the block is paid for, and given back like any other."""
+        self._limits.prepaid[self._client_id] = self
+        try:
+            yield
+        finally:
+            self._limits.prepaid.pop(self._client_id, None)
 
 
 class SendLimits:
@@ -61,9 +111,13 @@ class SendLimits:
         burst: Bytes that a client may be ahead of that.
         held_bytes_max: Bytes of its deltas that may be unanswered.
         runtime: The clock.
+
+    Attributes:
+        prepaid: What was taken as it came, by the client that sends it now: it is not taken again.
     """
 
     def __init__(self, rate: float, burst: int, held_bytes_max: int, runtime: Runtime) -> None:
+        self.prepaid: dict[str, Instalments] = {}
         self._rates = RateLimits(rate, burst)
         self._held_bytes_max = held_bytes_max
         self._runtime = runtime
@@ -82,11 +136,30 @@ class SendLimits:
         held = self._held[client_id] + size if client_id in self._held else size
         if held > self._held_bytes_max:
             raise RefusedError(share_taken(f"{self._held_bytes_max} bytes of deltas of one client may be unanswered"))
+        paid = self.prepaid.pop(client_id, None)
+        if paid is None:
+            self.pay(client_id, size)
+        self._held[client_id] = held
+        return Taken(self, client_id, size, paid)
+
+    def pay(self, client_id: str, size: int) -> None:
+        """Takes so many bytes of the rate, which hold nothing: of what is no delta, too.
+
+        Raises:
+            RefusedError: Its client has to wait.
+        """
         wait_ms = self._rates.wait_ms(client_id, max(DELTA_COST_MIN, size), self._runtime.monotonic())
         if wait_ms != 0:
             raise RefusedError(rate_limited(wait_ms, "bytes"))
-        self._held[client_id] = held
-        return Taken(self, client_id, size)
+
+    def charge(self, client_id: str, cost: int) -> None:
+        """Takes so many bytes, however much is owed.
+
+        Raises:
+            RefusedError: Nobody new is remembered now.
+        """
+        if not self._rates.charge(client_id, cost, self._runtime.monotonic()):
+            raise RefusedError(rate_limited(None))
 
     def check(self, client_id: str) -> None:
         """Refuses what would have to wait, before anything of it is read.
@@ -105,15 +178,19 @@ class SendLimits:
         while wait_ms := self._rates.wait_ms(client_id, max(1, size), self._runtime.monotonic()):
             await self._runtime.sleep(wait_ms / 1000)
 
+    def forget_paid(self, now_s: float) -> None:
+        """Forgets who owes nothing any more."""
+        self._rates.forget_paid(now_s)
+
     def let_go(self, client_id: str, size: int) -> None:
         """What was held is answered."""
         self._held[client_id] -= size
         if self._held[client_id] <= 0:
             del self._held[client_id]
 
-    def give_back(self, client_id: str, size: int) -> None:
+    def give_back(self, client_id: str, cost: int) -> None:
         """What was taken of the rate costs nothing after all."""
-        self._rates.give_back(client_id, max(DELTA_COST_MIN, size))
+        self._rates.give_back(client_id, cost)
 
 
 class CallLimits:
@@ -135,6 +212,10 @@ class CallLimits:
     def __len__(self) -> int:
         """Clients with a call that lasts."""
         return len(self._open)
+
+    def forget_paid(self, now_s: float) -> None:
+        """Forgets who owes nothing any more."""
+        self._rates.forget_paid(now_s)
 
     def call(self, name: str) -> None:
         """Takes one call.
@@ -179,6 +260,7 @@ class Turn:
         self._limits = limits
         self._lasts = lasts
         self._name = ""  # who has one more open
+        self._taken = False
 
     def __enter__(self) -> Self:
         return self
@@ -186,23 +268,28 @@ class Turn:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """It holds no place any more; once it is over, nothing happens."""
         if self._limits is not None:
             self._limits.end(self._name)
         self._name = ""
 
     def take(self, name: str) -> None:
-        """Takes it; a stream takes one place, however often it is asked who it is.
+        """Takes it, once, however often it is asked who it is.
 
         Raises:
             RefusedError: This caller has to wait, or has as many streams open as it may.
         """
-        if self._limits is None:
+        if self._limits is None or self._taken:
             return
-        if not self._lasts:
-            self._limits.call(name)
-        elif not self._name:
+        if self._lasts:
             self._limits.begin(name)
             self._name = name
+        else:
+            self._limits.call(name)
+        self._taken = True
 
 
 def send_limits_of(config: Config, plan: Plan, runtime: Runtime) -> SendLimits:

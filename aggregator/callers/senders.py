@@ -9,8 +9,9 @@ from aggregator.ports import Runtime
 from aggregator.refusals import RefusedError, rate_limited
 from hushsum_proto.answers import Answer, ServiceReason
 
-# What refuses a batch that its sender could not have sent better, and keeps nothing of it.
-_NOT_ITS_SENDERS: Final = frozenset(
+#: What refuses a delta that its sender could not have sent better. Of one that is ``unavailable`` it is not known
+#: whether the log has it: the same again is found there, and counts once.
+NOT_ITS_SENDERS: Final = frozenset(
     {ServiceReason.OVERLOADED, ServiceReason.UNAVAILABLE, ServiceReason.BUDGET, ServiceReason.SHUTTING_DOWN}
 )
 
@@ -69,7 +70,7 @@ class Sender:
         refusal, taken, self._taken = answer.refusal, self._taken, ()
         for each in taken:
             each.let_go()
-            if refusal is not None and refusal.reason in _NOT_ITS_SENDERS:
+            if refusal is not None and refusal.reason in NOT_ITS_SENDERS:
                 each.give_back()
 
 

@@ -16,6 +16,10 @@ from hushsum_proto.errors import CredentialsError
 
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 _FILE_BYTES_MAX: Final = 2**20
+#: How long a connection lasts where clients show certificates, about: they are looked at when it is made. So one of an
+#: authority that was replaced is good for nothing soon after, and a renewed one is asked for.
+CONNECTION_S_MAX: Final = 3600.0
+_LAST_CALLS_S: Final = 600.0  # what is under way then may end for so long: a round of a secure sum does
 
 _journal = journal("tls")
 
@@ -77,21 +81,38 @@ class Renewing:
     def __init__(self, files: TlsFiles) -> None:
         self._files = files
         self._stamp = files.stamp()
+        self._trouble = ""
         self.first = files.read()
 
     def __call__(self) -> _Shown | None:
-        """What is new since the last call; None where nothing is, or what is new cannot be used."""
-        stamp = self._files.stamp()
+        """What is new since the last call; None where nothing is, or it cannot be used, which is tried again."""
+        stamp = self._files.stamp()  # before they are read: what is written while this reads changes it again
         if stamp == self._stamp:
+            self._trouble = ""
             return None
-        self._stamp = stamp  # what is written while this reads changes it again
         try:
             shown = self._files.read()
         except ConfigError as error:
-            _journal.error("the new certificate cannot be used, the last good one is still shown", error=str(error))
+            self._failed(str(error))
             return None
+        self._stamp, self._trouble = stamp, ""
         _journal.info("a new certificate is shown from now on", tls_cert=str(self._files.certificate))
         return shown
+
+    def _failed(self, why: str) -> None:
+        if why != self._trouble:  # as many connections as come try it again
+            self._trouble = why
+            _journal.error("the new certificate cannot be used, the last good one is still shown", error=why)
+
+
+def connection_options(config: Config) -> list[tuple[str, int]]:
+    """What gRPC is to do with connections, beside what it does anywhere: they end where they show certificates."""
+    if config.tls_client_ca is None:
+        return []
+    return [
+        ("grpc.max_connection_age_ms", round(1000 * CONNECTION_S_MAX)),
+        ("grpc.max_connection_age_grace_ms", round(1000 * _LAST_CALLS_S)),
+    ]
 
 
 def server_credentials(config: Config) -> grpc.ServerCredentials | None:
@@ -124,6 +145,9 @@ def _read(setting: str, path: Path, *, private: bool = False) -> bytes:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             if private and mode & _OTHERS:
                 raise ConfigError(f"{setting}: {path}: mode {mode:03o}, others may use this key: chmod 600 {path}")
-            return file.read(_FILE_BYTES_MAX)
+            data = file.read(_FILE_BYTES_MAX + 1)
+            if len(data) > _FILE_BYTES_MAX:
+                raise ConfigError(f"{setting}: {path}: more than {_FILE_BYTES_MAX} bytes, which no certificates need")
+            return data
     except OSError as error:
         raise ConfigError(f"{setting}: {path}: {error.strerror}") from error

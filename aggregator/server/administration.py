@@ -15,12 +15,13 @@ class AdministrationService:
 
     def add_to(self, methods: Methods) -> Handler:
         """The handlers of every method."""
-        methods.unary("GetStatus", pb.StatusRequest, self.get_status)
-        methods.unary("ListPlans", pb.ListPlansRequest, self.list_plans)
-        methods.unary("ListWindows", pb.ListWindowsRequest, self.list_windows)
-        methods.unary("GetLedger", pb.GetLedgerRequest, self.get_ledger)
-        methods.unary("SealWindow", pb.SealWindowRequest, self.seal_window)
-        methods.unary("ReleaseWindow", pb.ReleaseWindowRequest, self.release_window)
+        admin = (Scope.ADMIN,)
+        methods.unary("GetStatus", pb.StatusRequest, self.get_status, scopes=admin)
+        methods.unary("ListPlans", pb.ListPlansRequest, self.list_plans, scopes=admin)
+        methods.unary("ListWindows", pb.ListWindowsRequest, self.list_windows, scopes=admin)
+        methods.unary("GetLedger", pb.GetLedgerRequest, self.get_ledger, scopes=admin)
+        methods.unary("SealWindow", pb.SealWindowRequest, self.seal_window, scopes=admin)
+        methods.unary("ReleaseWindow", pb.ReleaseWindowRequest, self.release_window, scopes=admin)
         return methods.handler(pb.DESCRIPTOR.services_by_name["Administration"].methods_by_name)
 
     async def get_status(self, call: Call, _: pb.StatusRequest) -> pb.StatusReply:

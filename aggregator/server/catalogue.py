@@ -27,10 +27,11 @@ class CatalogueService:
 
     def add_to(self, methods: Methods) -> Handler:
         """The handlers of every method."""
+        read = (Scope.READ,)
         methods.unary("GetPlan", pb.GetPlanRequest, self.get_plan)
-        methods.unary("ListReleases", pb.ListReleasesRequest, self.list_releases)
-        methods.replies("GetRelease", pb.GetReleaseRequest, self.get_release)
-        methods.replies("WatchReleases", pb.ListReleasesRequest, self.watch_releases)
+        methods.unary("ListReleases", pb.ListReleasesRequest, self.list_releases, scopes=read)
+        methods.replies("GetRelease", pb.GetReleaseRequest, self.get_release, scopes=read)
+        methods.replies("WatchReleases", pb.ListReleasesRequest, self.watch_releases, scopes=read)
         return methods.handler(pb.DESCRIPTOR.services_by_name["Catalogue"].methods_by_name)
 
     async def get_plan(self, call: Call, request: pb.GetPlanRequest) -> pb.SignedPlan:

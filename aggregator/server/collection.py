@@ -2,7 +2,8 @@
 
 from collections.abc import AsyncIterator
 
-from aggregator.ports import Runtime
+from aggregator.callers.client_limits import SendLimits
+from aggregator.ports import Runtime, Scope
 from aggregator.reception import FEATURES_MAX, VERDICTS_MAX, VERSIONS_MAX, check_number
 from aggregator.refusals import RefusedError, overloaded
 from aggregator.server.calls import Call, Handler, Methods
@@ -35,6 +36,7 @@ class Collection:
         runtime: Tasks.
         metrics: Counts sessions.
         sessions_max: Streams that may be open.
+        sends: How much one client may send, bytes that are no message too; None: any.
     """
 
     def __init__(
@@ -46,7 +48,9 @@ class Collection:
         runtime: Runtime,
         metrics: Metrics,
         sessions_max: int,
+        sends: SendLimits | None = None,
     ) -> None:
+        self._sends = sends
         self._uploads = uploads
         self._greeter = greeter
         self._large = large
@@ -57,11 +61,21 @@ class Collection:
 
     def add_to(self, methods: Methods) -> Handler:
         """The handlers of every method."""
-        methods.unary("Hello", pb.HelloRequest, self.hello)
-        methods.stream("Submit", pb.SubmitRequest, self.submit)
-        methods.unary("SubmitOne", pb.SubmitRequest, self.submit_one, counted=False)  # its bytes are
-        methods.takes("SubmitLarge", pb.DeltaChunk, self.submit_large)
-        methods.unary("GetVerdicts", pb.VerdictsRequest, self.get_verdicts)
+        junk = None if self._sends is None else self._sends.pay
+        submit = (Scope.SUBMIT,)
+        methods.unary("Hello", pb.HelloRequest, self.hello, scopes=submit)
+        methods.stream("Submit", pb.SubmitRequest, self.submit, carries=_delta_bytes)
+        methods.unary(
+            "SubmitOne",
+            pb.SubmitRequest,
+            self.submit_one,
+            scopes=submit,
+            counted=False,  # its bytes are
+            junk=junk,
+            carries=_delta_bytes,
+        )
+        methods.takes("SubmitLarge", pb.DeltaChunk, self.submit_large, carries=_data_bytes)
+        methods.unary("GetVerdicts", pb.VerdictsRequest, self.get_verdicts, scopes=submit)
         return methods.handler(pb.DESCRIPTOR.services_by_name["Collection"].methods_by_name)
 
     def stop_sessions(self) -> None:
@@ -89,6 +103,7 @@ class Collection:
             runtime=self._runtime,
             metrics=self._metrics,
             in_flight_max=self._greeter.in_flight_max,
+            sends=self._sends,
         )
         self._sessions.add(session)
         self._metrics.session_opened()
@@ -117,6 +132,14 @@ class Collection:
         check_number(len(request.ids), VERDICTS_MAX, "ids")
         ids = [convert.id_from_wire(message) for message in request.ids]
         return convert.verdicts_to_wire(await self._greeter.verdicts(client_id, request.plan_id, ids))
+
+
+def _delta_bytes(request: pb.SubmitRequest) -> int:
+    return len(request.delta)
+
+
+def _data_bytes(chunk: pb.DeltaChunk) -> int:
+    return len(chunk.data)
 
 
 def _reply_of(answer: Answer) -> pb.SubmitReply:

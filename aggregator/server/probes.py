@@ -1,117 +1,179 @@
-"""Health and reflection: streams that nobody signs in for, so few at once, and ended when the service stops."""
+"""Health and reflection: nobody signs in for them, so few at once, with a time for each, and ended at a stop."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
-from typing import Any, Final, NoReturn
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import Any, Final
 
+import grpc
 import grpc.aio
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # it ships no types
-from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc  # type: ignore[import-untyped]  # it ships no types
+from grpc_health.v1 import health, health_pb2  # type: ignore[import-untyped]  # it ships no types
+from grpc_reflection.v1alpha import reflection, reflection_pb2  # type: ignore[import-untyped]  # it ships no types
 
 from aggregator.callers.places import Places
+from aggregator.catalogue import NotFoundError
 from aggregator.refusals import RefusedError
-from aggregator.server.calls import Context
-from hushsum_proto import metadata
+from aggregator.server.endings import Context, Endings
+from aggregator.server.incoming import Incoming, Malformed, reader
+from aggregator.server.open_streams import Interruptible, OpenStreams
+from aggregator.server.unread import UnaryCalls
+from aggregator.watching.metrics import Metrics
+from hushsum_proto.answers import Refusal, ServiceReason
+from hushsum_proto.errors import MalformedMessageError
 
 HEALTH_WATCHERS_MAX: Final = 64
 REFLECTIONS_MAX: Final = 16
 LIVENESS: Final = "liveness"  # of whether this process runs; all other names are of whether it can be used
+_MESSAGE_BYTES_MAX: Final = 4096  # for how long one may take; how large it may be is the server's
+_ASKING_S: Final = 30.0  # a reflection that asks nothing more has ended by then
+
+_HEALTH: Final = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+_STATUS: Final = health_pb2.HealthCheckResponse
 
 
 class Probes:
-    """What load balancers and people with a command line ask of a server."""
+    """What load balancers and people with a command line ask of a server.
 
-    def __init__(self) -> None:
-        self._health = _Health()
+    Args:
+        calls: Calls with one message that are under way in the same server.
+        streams: Where open calls are looked at again.
+        metrics: Counts what is refused.
+    """
+
+    def __init__(self, calls: UnaryCalls, streams: OpenStreams, metrics: Metrics) -> None:
+        self._calls = calls
+        self._streams = streams
+        self._incoming = Incoming(calls, streams, _MESSAGE_BYTES_MAX)
+        self._endings = Endings(metrics, for_operator=False)
+        self._watchers = Places(HEALTH_WATCHERS_MAX, "watchers of health")
+        self._reflections = Places(REFLECTIONS_MAX, "reflections")
+        self._said: dict[str, Any] = {}  # Any, here and below: the messages of packages that ship no types
         self._names: tuple[str, ...] = (health.OVERALL_HEALTH,)
-        self._drains = False
+        self._changed = asyncio.Event()  # replaced at each change: who waits holds the old one
+        self._drains = self._ends = False
 
-    async def add_to(self, server: grpc.aio.Server, names: Iterable[str]) -> None:
+    def add_to(self, server: grpc.aio.Server, names: Iterable[str]) -> None:
         """Serves health of these services, and reflection of them and of itself."""
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         self._names = (health.OVERALL_HEALTH, *names)
-        await self._health.set(LIVENESS, health_pb2.HealthCheckResponse.SERVING)
-        await self.tell(ready=True)
-        health_name = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
-        shown = [*names, health_name, reflection.SERVICE_NAME]
-        reflection_pb2_grpc.add_ServerReflectionServicer_to_server(_Reflection(shown), server)
+        self._said[LIVENESS] = _STATUS.SERVING
+        self.tell(ready=True)
+        asked = health_pb2.HealthCheckRequest
+        methods = {
+            "Check": grpc.stream_unary_rpc_method_handler(self._answering(self._check), reader(asked), _bytes_of),
+            "List": grpc.stream_unary_rpc_method_handler(
+                self._answering(self._list), reader(health_pb2.HealthListRequest), _bytes_of
+            ),
+            "Watch": grpc.stream_stream_rpc_method_handler(self._telling(self._watch), reader(asked), _bytes_of),
+        }
+        about = reflection.aio.ReflectionServicer([*names, _HEALTH, reflection.SERVICE_NAME])
+        reflecting = grpc.stream_stream_rpc_method_handler(
+            self._telling(lambda call, context: self._reflect(about, call, context)),
+            reader(reflection_pb2.ServerReflectionRequest),
+            _bytes_of,
+        )
+        server.add_generic_rpc_handlers(
+            (
+                grpc.method_handlers_generic_handler(_HEALTH, methods),
+                grpc.method_handlers_generic_handler(reflection.SERVICE_NAME, {"ServerReflectionInfo": reflecting}),
+            )
+        )
 
-    async def tell(self, *, ready: bool) -> None:
+    def tell(self, *, ready: bool) -> None:
         """Says whether what is served here works, until the next time; a process that stops is not asked any more."""
-        said, ready = health_pb2.HealthCheckResponse, ready and not self._drains
         for name in self._names:
-            await self._health.set(name, said.SERVING if ready else said.NOT_SERVING)
-        self._health.wake()
+            self._said[name] = _STATUS.SERVING if ready and not self._drains else _STATUS.NOT_SERVING
+        self._wake()
 
-    async def fail(self) -> None:
+    def fail(self) -> None:
         """Says that this process cannot go on."""
         self._drains = True
-        await self._health.set(LIVENESS, health_pb2.HealthCheckResponse.NOT_SERVING)
-        await self.tell(ready=False)
+        self._said[LIVENESS] = _STATUS.NOT_SERVING
+        self.tell(ready=False)
 
-    async def drain(self) -> None:
+    def drain(self) -> None:
         """Says that this process stops, and ends the streams of those who watch it; it is alive until it has."""
-        self._drains = True
-        await self.tell(ready=False)
-        self._health.end()
+        self._drains = self._ends = True
+        self.tell(ready=False)
 
-
-# Any, here and below: the messages of packages that ship no types.
-class _Health(health.aio.HealthServicer):  # type: ignore[misc]  # it ships no types
-    def __init__(self) -> None:
-        super().__init__()
-        self._places = Places(HEALTH_WATCHERS_MAX, "watchers of health")
-        self._ending = False
-        self._changed = asyncio.Event()  # replaced at each change: who waits holds the old one
-
-    async def Watch(self, request: Any, context: Context) -> None:  # noqa: N802  the protocol's name
-        """Says how a service does now, and again whenever that changes, until this process stops."""
-        try:
-            with self._places.taken():
-                said = None
-                while True:
-                    changed, status = self._changed, self._status(request.service)
-                    if status != said:
-                        await context.write(status)
-                        said = status
-                    if self._ending:
-                        return
-                    await changed.wait()
-        except RefusedError as error:
-            await _abort(context, error)
-
-    def wake(self) -> None:
+    def _wake(self) -> None:
         """Something may have changed: whoever watches looks again."""
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def end(self) -> None:
-        """Ends every watching."""
-        self._ending = True
-        self.wake()
+    def _answering(self, method: Callable[[Any], Any]) -> Callable[[Any, Context], Awaitable[Any]]:
+        async def handle(_: Any, context: Context) -> Any:
+            try:
+                return method(await self._one(Interruptible(), context))
+            except Exception as error:  # noqa: BLE001  this is where every error becomes a status
+                await self._endings.abort(context, error)
 
-    def _status(self, service: str) -> Any:
-        unknown = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
-        return health_pb2.HealthCheckResponse(status=self._server_status.get(service, unknown))
+        return handle
+
+    def _telling(
+        self, method: Callable[[Interruptible, Context], AsyncIterator[Any]]
+    ) -> Callable[[Any, Context], AsyncIterator[Any]]:
+        async def handle(_: Any, context: Context) -> AsyncIterator[Any]:
+            call = Interruptible()
+            try:
+                with self._streams.held(call):
+                    async for reply in call.each(method(call, context)):
+                        yield reply
+            except Exception as error:  # noqa: BLE001  this is where every error becomes a status
+                await self._endings.abort(context, error)
+
+        return handle
+
+    async def _one(self, call: Interruptible, context: Context) -> Any:
+        with self._calls.under_way(""):
+            return _good(await self._incoming.one("", call, context))
+
+    def _check(self, request: Any) -> Any:
+        if request.service not in self._said:
+            raise NotFoundError(f"service {request.service[:64]!r} is not served here")
+        return _STATUS(status=self._said[request.service])
+
+    def _list(self, _: Any) -> Any:
+        said = {name: _STATUS(status=status) for name, status in self._said.items()}
+        return health_pb2.HealthListResponse(statuses=said)
+
+    async def _watch(self, call: Interruptible, context: Context) -> AsyncIterator[Any]:
+        """Says how a service does now, and again whenever that changes, until this process stops."""
+        service = (await self._one(call, context)).service
+        with self._watchers.taken():
+            told = None
+            while True:
+                changed, status = self._changed, self._said.get(service, _STATUS.SERVICE_UNKNOWN)
+                if status != told:
+                    yield _STATUS(status=status)
+                    told = status
+                if self._ends:
+                    return
+                await changed.wait()
+
+    async def _reflect(self, about: Any, call: Interruptible, context: Context) -> AsyncIterator[Any]:
+        async def asked() -> AsyncIterator[Any]:
+            while True:
+                self._streams.within(_ASKING_S, call, _silent)
+                message = await context.read()
+                call.due_s = None
+                if message is grpc.aio.EOF:
+                    return
+                yield _good(message)
+
+        with self._reflections.taken():
+            async for reply in about.ServerReflectionInfo(asked(), context):
+                yield reply
 
 
-class _Reflection(reflection.aio.ReflectionServicer):  # type: ignore[misc]  # it ships no types
-    def __init__(self, names: Iterable[str]) -> None:
-        super().__init__(names)
-        self._places = Places(REFLECTIONS_MAX, "reflections")
-
-    async def ServerReflectionInfo(  # noqa: N802  the protocol's name
-        self, request_iterator: Any, context: Context
-    ) -> AsyncIterator[Any]:
-        try:
-            with self._places.taken():
-                async for reply in super().ServerReflectionInfo(request_iterator, context):
-                    yield reply
-        except RefusedError as error:
-            await _abort(context, error)
+def _silent() -> RefusedError:
+    return RefusedError(Refusal.of(ServiceReason.UNAVAILABLE, f"nothing was asked in {_ASKING_S:g} s"))
 
 
-async def _abort(context: Context, error: RefusedError) -> NoReturn:
-    assert error.refusal.reason is not None
-    trailing = ((metadata.REASON, error.refusal.reason.value),)
-    await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, error.refusal.detail, trailing)
+def _good(message: Any) -> Any:
+    if isinstance(message, Malformed):
+        raise MalformedMessageError("bytes that are no message of this method, expected one")
+    return message
+
+
+def _bytes_of(message: Any) -> bytes:
+    data: bytes = message.SerializeToString()
+    return data

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from typing import Final
 
 from aggregator.callers.client_limits import SendLimits
-from aggregator.ports import Runtime
+from aggregator.ports import Runtime, Scope
 from aggregator.refusals import RefusedError, overloaded
 from aggregator.retries import within
 from aggregator.secure.parts import Part
@@ -53,7 +53,7 @@ class SecureSumService:
     def add_to(self, methods: Methods) -> Handler:
         """The handlers of every method."""
         methods.stream("TakePart", pb.RoundRequest, self.take_part)
-        methods.replies("GetDirectory", pb.GetDirectoryRequest, self.get_directory)
+        methods.replies("GetDirectory", pb.GetDirectoryRequest, self.get_directory, scopes=(Scope.SUBMIT,))
         return methods.handler(pb.DESCRIPTOR.services_by_name["SecureSum"].methods_by_name)
 
     async def take_part(self, call: Call, requests: _Requests) -> AsyncIterator[pb.RoundReply]:

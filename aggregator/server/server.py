@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -16,9 +16,11 @@ from aggregator.ports import Authenticator, Runtime
 from aggregator.server.administration import AdministrationService
 from aggregator.server.calls import Handler, Methods
 from aggregator.server.collection import Collection
+from aggregator.server.incoming import Incoming
 from aggregator.server.open_streams import OpenStreams
 from aggregator.server.probes import Probes
 from aggregator.server.secure_sum import SecureSumService
+from aggregator.server.unread import UnaryCalls
 from aggregator.watching.metrics import Metrics
 from hushsum.plan import Plan
 from hushsum_proto.messages import CHUNK_BYTES
@@ -27,6 +29,7 @@ from hushsum_proto.v1 import wire_pb2 as pb
 _INT32_MAX: Final = 2**31 - 1  # the most that gRPC can be told
 _SPARE_BYTES: Final = 1 << 20
 _OTHER_CALLS_MAX: Final = 1024
+_STREAMS_OF_CONNECTION_MAX: Final = 512
 _PING_S_MIN: Final = 10
 _SILENT_S_MAX: Final = 60
 _PING_ANSWER_S_MAX: Final = 20
@@ -64,6 +67,7 @@ class Server:
         metrics: Counts refused calls.
         sessions_max: Streams that may be open; calls of other methods come on top.
         limits: How much one caller may call; None: any.
+        connections: What gRPC is to do with connections beside what it does anywhere.
     """
 
     def __init__(
@@ -75,15 +79,20 @@ class Server:
         metrics: Metrics,
         sessions_max: int,
         limits: CallLimits | None = None,
+        connections: Sequence[tuple[str, int]] = (),
     ) -> None:
         self._services = services
         self._authenticator = authenticator
         self._metrics = metrics
         self._limits = limits
-        self._probes = Probes()
         self._streams = OpenStreams()
-        streams_max = sessions_max + streams_of(plan, sessions_max)
-        self._server = grpc.aio.server(options=_options(plan), maximum_concurrent_rpcs=streams_max + _OTHER_CALLS_MAX)
+        received_bytes_max = _received_bytes_max(plan)
+        calls_max = sessions_max + streams_of(plan, sessions_max) + _OTHER_CALLS_MAX
+        calls = UnaryCalls(calls_max, received_bytes_max)
+        self._incoming = Incoming(calls, self._streams, received_bytes_max)
+        self._probes = Probes(calls, self._streams, metrics)
+        # gRPC's own bound on calls counts those whom nobody has admitted: they would take the places of all others.
+        self._server = grpc.aio.server(options=[*_options(received_bytes_max), *connections])
 
     async def bind(self, listen: str, credentials: grpc.ServerCredentials | None = None) -> str:
         """Takes ``host:port``; returns the same with the port that was taken. Nobody is answered yet.
@@ -95,7 +104,7 @@ class Server:
         Raises:
             ConfigError: The address cannot be used.
         """
-        await self._probes.add_to(self._server, self._add_services())
+        self._probes.add_to(self._server, self._add_services())
         await _check_host(listen)
         try:
             if credentials is None:
@@ -116,15 +125,15 @@ class Server:
 
     async def tell(self, *, ready: bool) -> None:
         """Tells health checks whether what is served here works."""
-        await self._probes.tell(ready=ready)
+        self._probes.tell(ready=ready)
 
     async def fail(self) -> None:
         """Tells health checks that this process cannot go on."""
-        await self._probes.fail()
+        self._probes.fail()
 
     async def drain(self) -> None:
         """Tells health checks and open streams that this process stops; what was read is still answered."""
-        await self._probes.drain()
+        self._probes.drain()
         if self._services.collection is not None:
             self._services.collection.stop_sessions()
 
@@ -152,6 +161,7 @@ class Server:
                 for_operator=for_operator,
                 limits=self._limits,
                 streams=self._streams,
+                incoming=self._incoming,
             )
             self._server.add_generic_rpc_handlers((add_to(methods),))
         return list(names.values())
@@ -177,11 +187,19 @@ def _message_bytes_max(plan: Plan) -> int:
     return plan.upload_bytes_max
 
 
-def _options(plan: Plan) -> list[tuple[str, int]]:
+def _received_bytes_max(plan: Plan) -> int:
+    """What gRPC takes as one message; what is larger it refuses before it is in memory.
+
+    Above what the plan allows, so that an honest client's mistake gets our refusal, with its reason, and not gRPC's.
+    """
+    return min(2 * _message_bytes_max(plan) + _SPARE_BYTES, _INT32_MAX)
+
+
+def _options(received_bytes_max: int) -> list[tuple[str, int]]:
     return [
-        # Above what the plan allows, so that an honest client's mistake gets our refusal, with its reason, and not the
-        # transport's; what is larger still, gRPC refuses before it is in memory.
-        ("grpc.max_receive_message_length", min(2 * _message_bytes_max(plan) + _SPARE_BYTES, _INT32_MAX)),
+        ("grpc.max_receive_message_length", received_bytes_max),
+        # What one connection may have under way: calls that nobody has admitted take some kilobytes until they end.
+        ("grpc.max_concurrent_streams", _STREAMS_OF_CONNECTION_MAX),
         ("grpc.max_send_message_length", -1),
         # Two processes on one port would share its connections at random.
         ("grpc.so_reuseport", 0),

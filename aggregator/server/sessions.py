@@ -4,6 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
 
+from aggregator.callers.client_limits import SendLimits
 from aggregator.inspection import id_in
 from aggregator.ports import Runtime
 from aggregator.refusals import RETRY_AFTER_MS, RefusedError, refused, shutting_down
@@ -28,12 +29,21 @@ class Session:
         metrics: Counts messages that are none.
         in_flight_max: Deltas beyond so many unanswered ones are refused as overload, and nothing more is read until
             that is written: a client that does not read its answers cannot make them pile up.
+        sends: How much one client may send, messages that are none too; None: any.
     """
 
     def __init__(
-        self, uploads: Uploads, client_id: str, *, runtime: Runtime, metrics: Metrics, in_flight_max: int
+        self,
+        uploads: Uploads,
+        client_id: str,
+        *,
+        runtime: Runtime,
+        metrics: Metrics,
+        in_flight_max: int,
+        sends: SendLimits | None = None,
     ) -> None:
         self._uploads = uploads
+        self._sends = sends
         self._client_id = client_id
         self._runtime = runtime
         self._metrics = metrics
@@ -80,11 +90,19 @@ class Session:
             if self._unanswered > self._in_flight_max:
                 await self._overload(request)
             elif isinstance(request, Malformed):
-                detail = "bytes that are no SubmitRequest, expected one"
-                self._refuse(refused(None, Refusal.of(Reason.MALFORMED, detail)))
+                self._refuse(refused(None, self._junk(request.size)))
             else:
                 shuffled = convert.shuffled_from_wire(request) if request.HasField("shuffled") else None
                 self._uploads.send(self._client_id, request.plan_id, request.delta, self._answer, shuffled)
+
+    def _junk(self, size: int) -> Refusal:
+        """What is said to bytes that are no message, once they are paid for like a delta."""
+        try:
+            if self._sends is not None:
+                self._sends.pay(self._client_id, size)
+        except RefusedError as error:
+            return error.refusal
+        return Refusal.of(Reason.MALFORMED, "bytes that are no SubmitRequest, expected one")
 
     async def _overload(self, request: pb.SubmitRequest | Malformed) -> None:
         detail = f"more than {self._in_flight_max} deltas of this session without an answer"

@@ -6,8 +6,8 @@ from typing import Final
 
 from aggregator.callers.auth import authenticator_of
 from aggregator.callers.client_limits import call_limits_of, send_limits_of
-from aggregator.callers.rate_limits import RateLimits
-from aggregator.callers.tls import server_credentials
+from aggregator.callers.rate_limits import RateLimits, forget_paid
+from aggregator.callers.tls import connection_options, server_credentials
 from aggregator.config import Config
 from aggregator.data_folder import DataFolder
 from aggregator.errors import ConfigError
@@ -62,6 +62,8 @@ class Shuffler:
         self._runtime = runtime
         self._metrics = vitals.metrics
         self._sends = send_limits_of(config, plan, runtime)
+        self._calls = call_limits_of(config, runtime)
+        self._reports = RateLimits(config.client_rate, config.client_burst)
         self._skew_ms = round(1000 * config.skew_s)
 
     async def failed(self) -> None:
@@ -93,6 +95,8 @@ class Shuffler:
         if config.authentication != "declared":
             self._supervision.forever("admissions", lambda: server.recheck(runtime))
         self.grpc = await server.bind(config.listen, server_credentials(config))
+        debts = self._sends, self._calls, self._reports
+        self._supervision.forever("debts", lambda: forget_paid(debts, runtime))
         self._supervision.forever("cuts", forwarder.run_cuts)
         self._supervision.forever("forwarding", forwarder.run_sends)
         self.vitals.attend(server, self._supervision.failed, stack)
@@ -114,11 +118,10 @@ class Shuffler:
         limits = IntakeLimits(
             config.pending_entries_max, config.pending_bytes_max, config.group_entries_max, self._skew_ms
         )
-        rates = RateLimits(config.client_rate, config.client_burst)
         return Intake(
             self.plan,
             self.file,
-            rates=rates,
+            rates=self._reports,
             sends=self._sends,
             runtime=self._runtime,
             metrics=self._metrics,
@@ -139,7 +142,15 @@ class Shuffler:
             sends=self._sends,
         )
         most = config.sessions_max
-        collection = Collection(intake, greeter, large=large, runtime=runtime, metrics=self._metrics, sessions_max=most)
+        collection = Collection(
+            intake,
+            greeter,
+            large=large,
+            runtime=runtime,
+            metrics=self._metrics,
+            sessions_max=most,
+            sends=self._sends,
+        )
         services = Services(collection, PlanService(self.plan, kept), None)
         return Server(
             self.plan,
@@ -147,7 +158,8 @@ class Shuffler:
             authenticator=authenticator,
             metrics=self._metrics,
             sessions_max=most,
-            limits=call_limits_of(config, runtime),
+            limits=self._calls,
+            connections=connection_options(config),
         )
 
     async def _stop_serving(self, server: Server, intake: Intake) -> None:
@@ -183,7 +195,7 @@ async def running(config: Config, runtime: Runtime) -> AsyncIterator[Shuffler]:
         _check_own(folder)
         file = await ReportsFile.open(folder.path / _FILE, runtime, OsEntropy())
         stack.push_async_callback(file.close)
-        upstream = Upstream(config.upstream, entry.id, _credentials(config))
+        upstream = Upstream(config.upstream, entry.id, credentials_of(config))
         stack.push_async_callback(upstream.close)
         plan, kept = await plan_of(config.plan, file, upstream.fetch_plan, start_s=config.start_s, runtime=runtime)
         vitals.collect(plan, stack)
@@ -198,8 +210,15 @@ async def running(config: Config, runtime: Runtime) -> AsyncIterator[Shuffler]:
     _journal.info("stopped")
 
 
-def _credentials(config: Config) -> Credentials:
-    return Credentials(token=config.upstream_token, ca=config.upstream_ca, insecure=config.insecure)
+def credentials_of(config: Config) -> Credentials:
+    """How the aggregator is reached: a token never goes in plaintext to another machine, whatever else may."""
+    return Credentials(
+        token=config.upstream_token,
+        ca=config.upstream_ca,
+        certificate=config.upstream_cert,
+        key=config.upstream_key,
+        insecure=config.insecure and config.upstream_token is None,
+    )
 
 
 def _key_of(config: Config) -> tuple[SigningKey, DirectoryKey]:

@@ -38,8 +38,8 @@ class Upstream:
     Args:
         target: ``host:port`` of a gateway.
         key_id: The shuffler's name in the directory, under which it signs and calls; its token is of that name, too.
-        credentials: Who is believed, and what proves who this is. A token's file is read for each call, the authority's
-            once a start.
+        credentials: Who is believed, and what proves who this is. A token's file is read for each call, those of
+            certificates once a start.
 
     Raises:
         ConfigError: A file of the credentials cannot be used.

@@ -91,15 +91,27 @@ async def signed_plan(tx: Transaction, plan_id: bytes) -> SignedPlan | None:
 
 async def account(tx: Transaction, population: str, *, lock: bool = False) -> Account:
     """A population's limits and spends; with ``lock``, nobody else charges it until the transaction ends."""
-    row = await tx.fetch_row(
-        "SELECT unit, relation, epsilon, delta FROM populations WHERE name = $1", population, lock=lock
+    limits = await _limits(tx, population, lock=lock)
+    # Row by row: each takes its time, and there may be so many that an event loop must not wait for all of them.
+    rows = tx.rows("SELECT fields FROM spends WHERE population = $1 ORDER BY number", population)
+    return Account(limits).recorded(*[Spend.from_bytes(fields) async for (fields,) in rows])
+
+
+async def spends_alike(tx: Transaction, population: str) -> tuple[Limits, list[tuple[bytes, int]]]:
+    """A population's limits, and the bytes of one spend of each sort with how many there are of it.
+
+    The window is the last of a spend's canonical keys: without it, those of a sort have the same bytes. The database
+    counts them, and a handful of rows leaves it, however many spends there are.
+    """
+    limits = await _limits(tx, population)
+    rows = await tx.fetch(
+        "SELECT fields, times FROM spends JOIN (SELECT min(number) AS first, count(*) AS times FROM spends "
+        "WHERE population = $1 GROUP BY plan_id, kind, "
+        "substr(fields, 1, length(fields) - length(coalesce(CAST(\"window\" AS TEXT), 'null')) - 1)) AS alike "
+        "ON number = first ORDER BY number",
+        population,
     )
-    if row is None:
-        raise StoreError(f"store: no plan of population {population!r} is registered here")
-    unit, relation, epsilon, delta = row
-    rows = await tx.fetch("SELECT fields FROM spends WHERE population = $1 ORDER BY number", population)
-    limits = Limits(population, unit, relation, Fraction(epsilon), Fraction(delta))
-    return Account(limits).recorded(*(Spend.from_bytes(fields) for (fields,) in rows))
+    return limits, [(bytes(fields), times) for fields, times in rows]
 
 
 async def count_spend(tx: Transaction, plan_id: bytes, spend: Spend, *, fence: int) -> None:
@@ -160,6 +172,16 @@ async def _is_known(tx: Transaction, plan: Plan, partitions: int) -> bool:
     if known[plan.id] != partitions:
         raise StoreError(f"store: this plan has {known[plan.id]} partitions, not {partitions}; it stays as it began")
     return True
+
+
+async def _limits(tx: Transaction, population: str, *, lock: bool = False) -> Limits:
+    row = await tx.fetch_row(
+        "SELECT unit, relation, epsilon, delta FROM populations WHERE name = $1", population, lock=lock
+    )
+    if row is None:
+        raise StoreError(f"store: no plan of population {population!r} is registered here")
+    unit, relation, epsilon, delta = row
+    return Limits(population, unit, relation, Fraction(epsilon), Fraction(delta))
 
 
 async def _population(tx: Transaction, limits: Limits) -> Limits:

@@ -10,7 +10,7 @@ from aggregator.store import windows as store_windows
 from aggregator.store.sql import Database
 from hushsum.entropy import Entropy
 from hushsum.plan import Plan
-from hushsum.privacy.account import Account
+from hushsum.privacy.account import Account, Limits
 from hushsum.privacy.event import Spend
 from hushsum.signed_plan import SignedPlan
 
@@ -64,6 +64,10 @@ class SqlStore:
     async def account(self, population: str) -> Account:
         """A population's limits and spends."""
         return await self._database.read(store_plans.account, population)
+
+    async def spends_alike(self, population: str) -> tuple[Limits, list[tuple[bytes, int]]]:
+        """A population's limits, and one spend of each sort with how many there are of it."""
+        return await self._database.read(store_plans.spends_alike, population)
 
     async def count_spend(self, plan_id: bytes, spend: Spend, *, fence: int) -> None:
         """Adds a spend that a receipt proves."""

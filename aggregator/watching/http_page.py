@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from aggregator.addresses import host_and_port
 from aggregator.errors import ConfigError
@@ -30,6 +30,16 @@ class Reply(NamedTuple):
 Answer = Callable[[str, Mapping[str, str]], Reply | None]
 
 
+class Tls(Protocol):
+    """How TLS is spoken, and with whom."""
+
+    def context(self) -> ssl.SSLContext:
+        """For the next connection; its clients show a certificate that it verifies."""
+
+    def admits(self, certificate: bytes) -> bool:
+        """Whether who shows this verified certificate (DER) is answered; else it is told that it is forbidden."""
+
+
 class HttpPage:
     """Answers GET and HEAD until it is closed. What is wrong with a request is told by its status alone.
 
@@ -38,7 +48,7 @@ class HttpPage:
         listen: ``host:port``; port 0 takes any free one.
         answer: What to say to a path and the request's headers, from any thread; None: there is no such page.
         clock: Seconds of a clock that never goes back.
-        tls: The context of each new connection; None: plaintext.
+        tls: With whom TLS is spoken; None: plaintext.
 
     Attributes:
         address: ``listen`` with the port that was taken.
@@ -53,7 +63,7 @@ class HttpPage:
         listen: str,
         answer: Answer,
         clock: Callable[[], float],
-        tls: Callable[[], ssl.SSLContext] | None = None,
+        tls: Tls | None = None,
     ) -> None:
         try:
             self._server = _Server(host_and_port(listen), answer, clock, tls)
@@ -82,9 +92,9 @@ class _Server(socketserver.ThreadingTCPServer):
         address: tuple[str, int],
         answer: Answer,
         clock: Callable[[], float],
-        tls: Callable[[], ssl.SSLContext] | None,
+        tls: Tls | None,
     ) -> None:
-        self.answer, self._clock, self._tls = answer, clock, tls
+        self.answer, self._clock, self.tls = answer, clock, tls
         self._guard = threading.Lock()
         self._open: dict[socket.socket, float] = {}  # with when it came; oldest first
         self.address_family = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0][0]
@@ -94,9 +104,9 @@ class _Server(socketserver.ThreadingTCPServer):
         """A new connection; its TLS handshake is made in its own thread, where it holds up nobody."""
         connection, peer = self.socket.accept()
         connection.settimeout(CONNECTION_S_MAX)
-        if self._tls is not None:
+        if self.tls is not None:
             try:
-                connection = self._tls().wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+                connection = self.tls.context().wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
             except (OSError, ValueError) as error:
                 connection.close()
                 raise OSError("it was gone before it began") from error
@@ -148,6 +158,9 @@ class _Handler(BaseHTTPRequestHandler):
         super().setup()
 
     def do_GET(self) -> None:
+        if not self._is_admitted():
+            self._say(Reply(HTTPStatus.FORBIDDEN, b""))
+            return
         reply = self.server.answer(self.path.partition("?")[0], dict(self.headers.items()))
         self._say(reply or Reply(HTTPStatus.NOT_FOUND, b""))
 
@@ -159,6 +172,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  http.server's form
         """Who asks is no news."""
+
+    def _is_admitted(self) -> bool:
+        if self.server.tls is None:
+            return True
+        shown = self.request.getpeercert(binary_form=True) if isinstance(self.request, ssl.SSLSocket) else None
+        return shown is not None and self.server.tls.admits(shown)
 
     def _say(self, reply: Reply) -> None:
         self.close_connection = True

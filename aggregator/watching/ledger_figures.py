@@ -1,10 +1,13 @@
 """A population's ledger in numbers that a metric can hold."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import chain, repeat
 
-from hushsum.privacy.account import Account
+from hushsum.privacy.account import Account, Limits
+from hushsum.privacy.event import Spend
 
 
 @dataclass(frozen=True)
@@ -19,6 +22,18 @@ class LedgerFigures:
     delta_total: float
     delta_spent: float
     delta_left: float
+
+    @classmethod
+    def of_spends(cls, limits: Limits, alike: Sequence[tuple[bytes, int]]) -> "LedgerFigures":
+        """The same of a population's limits, and of one spend of each sort with how many there are of it.
+
+        Raises:
+            CanonicalError: Bytes that are no spend.
+            PlanError: The same.
+            GuaranteeError: The same.
+        """
+        sorts = [(Spend.from_bytes(fields), times) for fields, times in alike]
+        return cls.of(Account(limits).recorded(*chain.from_iterable(repeat(*sort) for sort in sorts)))
 
     @classmethod
     def of(cls, account: Account) -> "LedgerFigures":

@@ -1,4 +1,4 @@
-"""What a service's soundings look at, by what it stands on."""
+"""What a service looks at for as long as it runs, by what it stands on."""
 
 from collections.abc import Awaitable, Callable
 
@@ -23,7 +23,7 @@ def soundings_of(
     folder: DataFolder | None,
     caught_up: CaughtUp | None,
 ) -> Soundings:
-    """Looks at log and store, at windows and ledger for the metrics, and at files where log and store are such.
+    """Looks at log and store, and at files where log and store are such.
 
     Args:
         plan: What is collected.
@@ -34,11 +34,15 @@ def soundings_of(
         folder: Of the files, where there is one.
         caught_up: What the gateway here waits for; None where nothing here does.
     """
-    survey = Survey(plan, store, runtime, StoreMetrics(vitals.metrics.registry))
-    looks: list[Callable[[], Awaitable[None]]] = [survey.look]
+    looks: list[Callable[[], Awaitable[None]]] = []
     if folder is not None:
         files = SameFiles((folder.log, folder.store), runtime)
         looks.append(files.look)
     soundings = Soundings(plan.id, log, store, runtime, vitals.metrics, vitals.tell, caught_up)
     soundings.looks, soundings.tracer = looks, vitals.tracer
     return soundings
+
+
+def survey_of(plan: Plan, store: Store, runtime: Runtime, vitals: Vitals) -> Survey:
+    """Looks at windows and ledger, for the metrics alone."""
+    return Survey(plan, store, runtime, StoreMetrics(vitals.metrics.registry), vitals.metrics.retried)

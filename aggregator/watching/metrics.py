@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Plat
 
 from aggregator.fold.verdicts import Verdict, Verdicts
 from aggregator.ports import StoredOutcome
+from aggregator.watching.stepped import SteppedRegistry
 from hushsum import __version__
 from hushsum.errors import Reason
 from hushsum.plan import Plan
@@ -29,11 +30,12 @@ class Metrics:
             the next number, a message of Kafka has 65,536 for all that it holds.
 
     Attributes:
-        registry: Of this service alone, so that two in one process do not meet.
+        registry: Of this service alone, so that two in one process do not meet. Of a plan of reports it shows whole
+            minutes alone: see :class:`aggregator.watching.stepped.SteppedRegistry`.
     """
 
     def __init__(self, *, step: int = 1) -> None:
-        self.registry = CollectorRegistry()
+        self.registry = SteppedRegistry()
         self._step = step
         make: Any = {"registry": self.registry}  # Any: the three constructors have one keyword in common, no type
         self._deltas = Counter("hushsum_deltas", "Deltas by answer", ["status"], **make)

@@ -1,4 +1,4 @@
-"""``/metrics`` over HTTP: exact counts, so the operator's alone, on this machine or to who shows a certificate."""
+"""``/metrics`` over HTTP: exact counts, so the operator's alone, on this machine or by a certificate for it."""
 
 import ssl
 from collections.abc import Callable, Mapping
@@ -8,9 +8,11 @@ from typing import Final, Self
 
 from prometheus_client.exposition import choose_encoder
 
+from aggregator.callers.certificates import holder_of_der
 from aggregator.config import Config
 from aggregator.errors import ConfigError
 from aggregator.journal import journal
+from aggregator.ports import Scope
 from aggregator.watching.http_page import HttpPage, Reply
 from aggregator.watching.metrics import Metrics
 
@@ -20,9 +22,10 @@ _journal = journal("metrics")
 
 
 class MutualTls:
-    """TLS that asks clients for a certificate; its files are read again when they change.
+    """TLS that asks clients for a certificate of the scope ``admin``; its files are read again when they change.
 
-    What cannot be read then leaves everything as it was, and is told in the journal.
+    What cannot be read then leaves everything as it was, is told in the journal, and is tried again. The scope is asked
+    for as clients of gRPC may have certificates of the same authority.
 
     Args:
         certificate: The certificate that is shown, with its chain (PEM).
@@ -35,7 +38,7 @@ class MutualTls:
 
     def __init__(self, certificate: Path, key: Path, client_ca: Path) -> None:
         self._certificate, self._key, self._client_ca = certificate, key, client_ca
-        self._seen = self._stamps()
+        self._seen, self._trouble = self._stamps(), ""
         try:
             self._context = self._read()
         except (OSError, ValueError) as error:
@@ -57,14 +60,23 @@ class MutualTls:
 
     def context(self) -> ssl.SSLContext:
         """For the next connection."""
-        stamps = self._stamps()
-        if stamps != self._seen:
-            self._seen = stamps
-            try:
-                self._context = self._read()
-            except (OSError, ValueError) as error:
+        stamps = self._stamps()  # before they are read: what is written while this reads changes them again
+        if stamps == self._seen:
+            self._trouble = ""
+            return self._context
+        try:
+            self._context = self._read()
+            self._seen, self._trouble = stamps, ""
+        except (OSError, ValueError) as error:
+            if str(error) != self._trouble:  # each connection tries it again
+                self._trouble = str(error)
                 _journal.error("the metrics page keeps its certificates: the new ones cannot be used", error=str(error))
         return self._context
+
+    def admits(self, certificate: bytes) -> bool:
+        """Whether a verified certificate (DER) is one for exact counts."""
+        holder = holder_of_der(certificate)
+        return holder is not None and Scope.ADMIN in holder.scopes
 
     def _read(self) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -91,8 +103,7 @@ def metrics_page(metrics: Metrics, config: Config, clock: Callable[[], float]) -
         encode, kind = choose_encoder(headers.get("Accept", ""))
         return Reply(HTTPStatus.OK, encode(metrics.registry), kind)
 
-    tls = MutualTls.of(config)
-    return HttpPage("metrics_listen", config.metrics_listen, answer, clock, None if tls is None else tls.context)
+    return HttpPage("metrics_listen", config.metrics_listen, answer, clock, MutualTls.of(config))
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:

@@ -25,6 +25,7 @@ class Observers:
     def __init__(self, metrics: Metrics, catalogue: Catalogue | None = None) -> None:
         self.stopped: dict[int, str] = {}
         self._metrics, self._catalogue = metrics, catalogue
+        self._pending = ""  # why something is not forgotten yet
 
     def folded(self, partition: int, position: int, verdicts: Sequence[Verdict]) -> None:
         """A batch was applied."""
@@ -82,10 +83,11 @@ class Observers:
     def forgetting_pending(self, why: str) -> None:
         """Something of a released window is not erased yet; it is tried again."""
         self._metrics.forgetting_pending(why)
+        before, self._pending = self._pending, why
         if why:
             _journal.warning("forgetting is not done, trying again", why=why)
-        else:
-            _journal.info("forgotten")
+        elif before:
+            _journal.info("nothing is left for this process to forget")
 
     def _announce(self) -> None:
         if self._catalogue is not None:

@@ -10,6 +10,7 @@ from aggregator.ports import Runtime, Tracer
 from aggregator.watching.health_page import Health, health_page
 from aggregator.watching.metrics import Metrics
 from aggregator.watching.metrics_page import metrics_page
+from aggregator.watching.stepped import until_step_s
 from aggregator.watching.tracing import NO_TRACES, otlp_tracer
 from hushsum.plan import Plan
 
@@ -67,10 +68,15 @@ class Vitals:
     def collect(self, plan: Plan, stack: AsyncExitStack) -> None:
         """What is collected here is known: shows it, and begins to trace where that is wished.
 
+        Of a plan of reports, of which is forgotten when a batch came, metrics are shown as of whole minutes.
+
         Raises:
             ConfigError: OpenTelemetry is not installed, or its environment cannot be used.
         """
         self.metrics.plan(plan, self._config.role)
+        if plan.privacy.reports is not None:
+            self.metrics.registry.hold()  # nothing has come yet
+            self._keep(stack, "metrics", self._step)
         if self._config.traces and self.tracer is NO_TRACES:
             tracer = otlp_tracer(plan, self._config.role)
             stack.push_async_callback(self._runtime.blocking, tracer.close, self._config.stop_s)
@@ -108,6 +114,12 @@ class Vitals:
     def drains(self) -> None:
         """Callers are answered no more."""
         self._health.serves = False
+
+    async def _step(self) -> None:
+        """Shows the metrics as of each whole minute, and of no other time, for ever."""
+        while True:
+            await self._runtime.sleep(until_step_s(self._runtime.now_ms()))
+            self.metrics.registry.hold()
 
     def _keep(self, stack: AsyncExitStack, name: str, work: Callable[[], Awaitable[None]]) -> None:
         async def run() -> None:

@@ -220,9 +220,8 @@ class Spend:
 
     def to_fields(self) -> dict[str, object]:
         """Nested strings and integers, ready for the canonical encoding; ``window`` only where there is one."""
-        what: dict[str, object] = {"events": [event.to_fields() for event in self.events]}
-        if self.events and isinstance(self.events[0], ClaimedEvent):
-            what = self.events[0].to_fields()
+        claimed = bool(self.events) and isinstance(self.events[0], ClaimedEvent)
+        events = [event.to_fields() for event in self.events]
         fields: dict[str, object] = {
             "population": self.population,
             "plan_id": self.plan_id,
@@ -230,11 +229,9 @@ class Spend:
             "unit": self.unit,
             "relation": self.relation,
             "mode": self.mode,
-            **what,
+            **(events[0] if claimed else {"events": events}),
         }
-        if self.window is not None:
-            fields["window"] = self.window
-        return fields
+        return fields if self.window is None else {**fields, "window": self.window}
 
     @classmethod
     def from_fields(cls, fields: object) -> Self:

@@ -18,6 +18,7 @@ from hushsum_proto.metadata import AUTHORIZATION, BEARER
 _HOST: Final = re.compile(
     r"(?:(?:dns|ipv4|ipv6):(?://[^/]*/)?)?(?:\[(?P<literal>[^\]]+)\]|(?P<name>[^\[\]:/]+))(?::\d+)?"
 )
+_PROXY: Final = "grpc.enable_http_proxy"
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Credentials:
         certificate: This client's own, with its chain (PEM), where the service asks for one,
         key: and its private key (PEM).
         tls: Speak TLS to this machine, too.
-        insecure: Speak plaintext to another machine, and show a token there.
+        insecure: Speak plaintext to another machine, and show a token there. Nothing else allows the latter.
         server_name: Whose certificate is expected, where that is not the target's host.
     """
 
@@ -64,6 +65,20 @@ class Credentials:
         wanted = self.tls or self.ca is not None or self.certificate is not None
         return wanted or not (self.insecure or is_loopback(target))
 
+    def in_plaintext(self, target: str) -> "Credentials":
+        """The same where a setting of somebody else's allows plaintext to another machine.
+
+        Raises:
+            CredentialsError: A token would go to ``target`` that way.
+        """
+        given = replace(self, insecure=True)
+        if self.token is not None and not (self.insecure or is_loopback(target) or given.speaks_tls(target)):
+            raise CredentialsError(
+                f"token: it would go to {target} in plaintext, for everybody on the way: leave out insecure, or "
+                "give the credentials a ca (in Python, Credentials(insecure=True) is asked no questions)"
+            )
+        return given
+
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """What goes with each call of a new connection.
 
@@ -84,14 +99,18 @@ class Credentials:
     def channel(self, target: str, options: Sequence[tuple[str, Any]]) -> grpc.aio.Channel:  # Any: gRPC's own form
         """A channel that connects at its first call.
 
+        A proxy of the environment is used for TLS to another machine alone: it passes on what it cannot read.
+
         Raises:
             CredentialsError: A file cannot be read, or does not hold what it should.
         """
-        if not self.speaks_tls(target):
-            return grpc.aio.insecure_channel(target, options=list(options))
+        is_tls = self.speaks_tls(target)
+        options = [*(each for each in options if each[0] != _PROXY), (_PROXY, int(is_tls and not is_loopback(target)))]
+        if not is_tls:
+            return grpc.aio.insecure_channel(target, options=options)
         if self.server_name is not None:
             options = [*options, ("grpc.ssl_target_name_override", self.server_name)]
-        return grpc.aio.secure_channel(target, self._shown(), options=list(options))
+        return grpc.aio.secure_channel(target, self._shown(), options=options)
 
     def explained(self, target: str, details: str) -> str:
         """What gRPC says of a call that failed; that a connection could not be secured in plain words."""

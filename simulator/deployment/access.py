@@ -9,12 +9,12 @@ from simulator.deployment.settings import Settings
 
 def reader(settings: Settings) -> Credentials:
     """Of whoever reads releases."""
-    return Credentials(token=settings.fleet / "reader.token", ca=settings.fleet / "ca.pem")
+    return Credentials(token=settings.operator / "reader.token", ca=settings.config / "ca.pem")
 
 
 def administrator(settings: Settings) -> Credentials:
     """Of whoever looks at the ledger."""
-    return Credentials(token=settings.fleet / "admin.token", ca=settings.fleet / "ca.pem")
+    return Credentials(token=settings.operator / "admin.token", ca=settings.config / "ca.pem")
 
 
 def clients(settings: Settings) -> Mapping[str, Credentials]:

@@ -7,11 +7,13 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from edge_client import Config, EdgeClient, FlushTimeoutError, RefusedError, SystemRuntime
+from hushsum.delta import DeltaId
 from hushsum.plan import Plan
 from hushsum.privacy.guarantee import SECURE
+from hushsum_proto.answers import Answer
 from simulator.deployment.churn import ADDING
 from simulator.deployment.journal import Added, Journal
 from simulator.deployment.members import Member, fates_in, members_of
@@ -25,6 +27,19 @@ _STARTING_MAX: Final = 32
 _LOOK_S: Final = 0.5
 _SPARE_S: Final = 1.0  # after a window takes nothing any more, in which the last are told
 _CONFIG: Final = Config(backoff_first_s=0.1, backoff_longest_s=2.0, close_flush_s=0.0)
+
+
+class _Listening(EdgeClient):
+    """A client that writes down what it is told of each delta, in any of its lives."""
+
+    def __init__(self, target: str, answers: dict[DeltaId, str], **options: Any) -> None:  # Any: those of a client
+        super().__init__(target, **options)
+        self._answers = answers
+
+    def _note(self, answer: Answer, withdrawn: int) -> None:
+        super()._note(answer, withdrawn)
+        if answer.id is not None:
+            self._answers[answer.id] = answer.status.value
 
 
 class DeployedFleet:
@@ -98,8 +113,9 @@ class DeployedFleet:
         """A life of a client, on the spool that stays."""
         client_id, account = member.share.client_id, member.account
         key = self._settings.fleet / "keys" / f"{client_id}.pem"
-        client = EdgeClient(
+        client = _Listening(
             member.target,
+            account.answers,
             spool=self._spool(member),
             client_id=client_id,
             policy=self._policy,

@@ -10,16 +10,17 @@ import numpy as np
 
 from aggregator.fold.verdicts import Verdict, VerdictKind
 from hushsum import query
-from hushsum.plan import Plan
 from hushsum.privacy.guarantee import CENTRAL
 from hushsum.releases import Release
 from hushsum_proto.messages import ServiceStatus
 from simulator.accuracy import Accuracy, compare
 from simulator.comparison import asked
 from simulator.deployment import judgement
+from simulator.deployment.contents import contents_of
+from simulator.deployment.evidence import count_fault, counter_faults
 from simulator.deployment.journal import Account, Journal
 from simulator.deployment.judgement import Tally
-from simulator.deployment.summary import DeploymentSummary, WindowSummary
+from simulator.deployment.summary import SUBMISSIONS, DeploymentSummary, WindowSummary
 from simulator.exact import ExactSums
 from simulator.material import Material
 from simulator.progress import Quiet
@@ -78,6 +79,7 @@ class Comparison:
     def __init__(self, material: Material, journal: Journal, found: Found) -> None:
         self._material, self._journal, self._found = material, journal, found
         self._plan = material.plan
+        self._submits = self._plan.privacy.mode != CENTRAL and self._plan.privacy.reports is None
         self._answers: list[_Answers] = []
         self.latest: tuple[Release, ExactSums] | None = None
         tallies = self._tallies()
@@ -90,7 +92,7 @@ class Comparison:
         together = self._together()
         return DeploymentSummary(
             mode=plan.privacy.mode,
-            what="deltas" if plan.privacy.mode == CENTRAL else "batches" if plan.privacy.reports else "submissions",
+            what="deltas" if plan.privacy.mode == CENTRAL else "batches" if plan.privacy.reports else SUBMISSIONS,
             windows=self._windows,
             mean_relative_error=together.mean_relative,
             expected_relative_error=together.expected_relative,
@@ -114,10 +116,17 @@ class Comparison:
 
     def _window(self, window: int, tally: Tally) -> WindowSummary:
         release, filled = self._found.outcomes.get(window), window in self._journal.window_range
-        inside = self._inside(window) if filled else self._material.parts({})
+        contents = contents_of(self._material, self._journal, self._found.verdicts, window, release)
+        inside = contents.inside
         records = len(inside.counted)
         summary = WindowSummary(window, filled, tally, records, released=release is not None)
-        if release is None or not records:
+        if release is None:
+            return summary
+        faults = [count_fault(release, contents.expected)]
+        if contents.is_certain and self._plan.privacy.reports is None:
+            faults += counter_faults(release, inside)
+        summary = replace(summary, faults=tuple(filter(None, faults)))
+        if not records:
             return summary
         truth = ExactSums(self._plan, inside.labelled)
         self.latest = (release, truth)
@@ -127,19 +136,6 @@ class Comparison:
         accuracy = compare(answer.value, answer.std_error, exact, records)
         mean, expected = accuracy.mean_relative, accuracy.expected_relative
         return replace(summary, mean_relative_error=mean, expected_relative_error=expected)
-
-    def _inside(self, window: int) -> Material:
-        """What is in the release of a window: of reports, as long as none came late, which cannot be told apart."""
-        if self._plan.privacy.mode == CENTRAL:
-            return self._material.parts(judgement.counted_batches(self._journal, self._found.verdicts, window))
-        batches = {
-            name: [added.batch for added in account.added if added.window == window]
-            for name, account in self._journal.accounts.items()
-        }
-        if self._plan.privacy.reports is None:
-            submitted = judgement.submitted(self._journal, window)
-            batches = {name: places for name, places in batches.items() if name in submitted}
-        return self._material.parts(batches)
 
     def _noise(self, release: Release) -> float:
         of_reports = self._plan.privacy.reports is not None
@@ -170,11 +166,11 @@ class Comparison:
             "records_added": sum(self._added_once(name) for name in self._journal.accounts),
             "records_left_out": sum(each.tallies.records_unspent + each.tallies.records_absent for each in accounts),
             "resent": sum(each.tallies.deltas_resent for each in accounts),
-            "unanswered": sum(_unanswered(each, self._plan) for each in accounts),
+            "unanswered": sum(_unanswered(each, submits=self._submits) for each in accounts),
             "duplicates": sum(each.kind is VerdictKind.DUPLICATE for each in self._found.verdicts),
             "reports_sent": sum(added.reports for added in every),
             "reports_counted": sum(int(each.count) for each in releases if each is not None) if of_reports else 0,
-            "accounts_wrong": sum(_is_wrong(each) for each in accounts),
+            "accounts_wrong": sum(map(_is_wrong, accounts)) if self._submits else 0,
             "seconds": self._journal.seconds,
         }
 
@@ -191,14 +187,15 @@ def _usable(batches: Sequence[Floats]) -> int:
     return sum(int(np.isfinite(batch).all(axis=1).sum()) for batch in batches)
 
 
-def _unanswered(account: Account, plan: Plan) -> int:
-    tallies = account.tallies
-    if plan.privacy.mode != CENTRAL and plan.privacy.reports is None:
+def _unanswered(account: Account, *, submits: bool) -> int:
+    if submits:
         return sum(not fate for fate in account.fates.values())
-    return tallies.deltas - account.told_counted - account.told_dropped - tallies.unknown - tallies.withdrawn
+    told = account.tallies
+    answered = told.acknowledged + told.counted + told.late + told.unknown + sum(told.refused.values())
+    return told.deltas - answered - told.withdrawn
 
 
 def _is_wrong(account: Account) -> bool:
     tallies = account.tallies
     told = tallies.submissions_counted + tallies.submissions_lost
-    return bool(account.fates) and not tallies.submissions_spent == told == len(account.fates)
+    return not tallies.submissions_spent == told == len(account.fates)

@@ -53,8 +53,9 @@ async def _run(settings: Settings, plan: Plan, shares: Sequence[Share], say: Say
 
 async def _answering(settings: Settings, plan: Plan) -> None:
     """Returns once every gateway answers, so that the first window finds all of them."""
+    credentials = next(iter(access.clients(settings).values()))  # the fleet has no others
     for gateway in settings.gateways:
-        operator = Operator([gateway], credentials=access.reader(settings), patience_s=settings.deadline_s)
+        operator = Operator([gateway], credentials=credentials, patience_s=settings.deadline_s)
         if (collected := await operator.plan()).id != plan.id:
             raise JourneyError(f"{gateway} collects plan {collected.hex_id[:12]}, expected {plan.hex_id[:12]}")
 

@@ -7,11 +7,13 @@ from typing import Final, NamedTuple, Self
 
 from edge_client import Tallies
 from hushsum.delta import DeltaId
+from hushsum_proto.answers import Status
 from simulator.deployment import files
 from simulator.errors import JourneyError
 from simulator.reconciliation import Sent
 
-_FORMAT: Final = 1
+_FORMAT: Final = 2
+_DROPPED: Final = frozenset({Status.LATE.value, Status.REFUSED.value})
 _PROGRAM: Final = "python -m simulator.deployment fleet"
 
 
@@ -43,6 +45,7 @@ class Account:
         stream: Of its deltas.
         added: Its batches.
         tallies: At its end, of its spool's whole life; what was sent, of all its lives.
+        answers: What it was told of each delta or batch, for good.
         fates: With a secure sum, or of a silo: what it was told of its submission for a window; ``""``: nothing.
         lives: How often it was started.
     """
@@ -50,18 +53,14 @@ class Account:
     stream: int = 0
     added: list[Added] = field(default_factory=list)
     tallies: Tallies = field(default_factory=Tallies)
+    answers: dict[DeltaId, str] = field(default_factory=dict)
     fates: dict[int, str] = field(default_factory=dict)
     lives: int = 0
 
     @property
-    def told_counted(self) -> int:
-        """Deltas of which it may rely on being counted."""
-        return self.tallies.acknowledged + self.tallies.counted
-
-    @property
-    def told_dropped(self) -> int:
-        """Deltas of which it was told that they are in no release."""
-        return self.tallies.late + sum(self.tallies.refused.values())
+    def told_dropped(self) -> set[DeltaId]:
+        """Deltas of which it was told that they are in no release. Of one that is unknown it was told nothing."""
+        return {id for id, answer in self.answers.items() if answer in _DROPPED}
 
     def sent(self, client_id: str) -> Iterator[tuple[Sent, int]]:
         """The ids of its deltas, each with its window."""
@@ -125,13 +124,16 @@ def _account_fields(account: Account) -> dict[str, object]:
     told = {**tallies, "refused": dict(account.tallies.refused)}
     fates = [[window, fate] for window, fate in account.fates.items()]
     # A stream has 64 bits, more than numbers of JSON are sure to have.
-    return {**vars(account), "stream": str(account.stream), "tallies": told, "fates": fates}
+    answers = [[str(id.stream), id.sequence, answer] for id, answer in account.answers.items()]
+    return {**vars(account), "stream": str(account.stream), "tallies": told, "answers": answers, "fates": fates}
 
 
 def _account(fields: Mapping[str, object]) -> Account:
     read: dict[str, object] = dict(fields)
-    stream, added, tallies, fates = (read.pop(name) for name in ("stream", "added", "tallies", "fates"))
+    names = ("stream", "added", "tallies", "answers", "fates")
+    stream, added, tallies, answers, fates = (read.pop(name) for name in names)
     assert isinstance(added, list)
+    assert isinstance(answers, list)
     assert isinstance(tallies, dict)
     assert isinstance(fates, list)
     return Account(
@@ -139,5 +141,6 @@ def _account(fields: Mapping[str, object]) -> Account:
         stream=int(str(stream)),
         added=[Added(*each) for each in added],
         tallies=Tallies(**tallies),
+        answers={DeltaId(int(of), sequence): answer for of, sequence, answer in answers},
         fates=dict(fates),
     )

@@ -22,10 +22,12 @@ class Tally:
     Attributes:
         sent: That the fleet sent for it; submissions: that were spent.
         counted: That the service counted in it, each once.
-        lost: Of which the fleet may rely on being counted, and which are not.
+        lost: Of which the fleet was not told that they are dropped, and which are not counted; submissions: of which it
+            may rely on being counted, and which are not.
         doubled: Counted more than once, of nobody, or although the fleet was told that they are not.
         wrong: Counted in another window than this one, for which they were sent.
-        dropped: Sent, and in nothing, and the fleet knows: told late or refused; submissions: spent, in no sum.
+        dropped: In nothing, and the fleet was told so: late or refused; submissions: spent, in no sum.
+        untold: Submissions alone: spent, and neither told to count nor needed for what counts.
     """
 
     sent: int = 0
@@ -34,6 +36,7 @@ class Tally:
     doubled: int = 0
     wrong: int = 0
     dropped: int = 0
+    untold: int = 0
 
     def __add__(self, other: "Tally") -> "Tally":
         return Tally(**{name: value + getattr(other, name) for name, value in vars(self).items()})
@@ -53,21 +56,16 @@ def by_id(journal: Journal, verdicts: Iterable[Verdict]) -> dict[int, Tally]:
         places.setdefault(Sent(verdict.client_id, verdict.id), []).append(_window(verdict))
     tallies: Counter[tuple[int, str]] = Counter()
     for name, account in journal.accounts.items():
-        # Which of a client's deltas came late, it does not say: only how many. A delta that is in nothing is one of
-        # them, as long as there are any; of the rest the client was told that they are counted.
-        known, found = account.told_dropped + account.tallies.unknown, 0
+        dropped = account.told_dropped
         for sent, window in account.sent(name):
-            tallies[window, "sent"] += 1
             windows = places.pop(sent, [])
-            found += bool(windows)
+            tallies[window, "sent"] += 1
             tallies[window, "counted"] += window in windows
             tallies[window, "wrong"] += bool(windows) and window not in windows
-            tallies[window, "doubled"] += max(0, len(windows) - 1)
+            # What counts although its client was told that it does not is one too many.
+            tallies[window, "doubled"] += max(0, len(windows) - (sent.id not in dropped))
             if not windows:
-                tallies[window, "dropped" if known > 0 else "lost"] += 1
-                known -= 1
-        last = journal.window_range[-1]
-        tallies[last, "doubled"] += max(0, found - (account.tallies.deltas - account.told_dropped))
+                tallies[window, "dropped" if sent.id in dropped else "lost"] += 1
     for windows in places.values():  # of nobody
         for window in windows:
             tallies[window, "doubled"] += 1
@@ -75,9 +73,10 @@ def by_id(journal: Journal, verdicts: Iterable[Verdict]) -> dict[int, Tally]:
 
 
 def by_number(journal: Journal, verdicts: Iterable[Verdict]) -> dict[int, Tally]:
-    """Batches of reports, whose ids tell nothing of who sent them: each counted id once, and numbers against numbers.
+    """Batches of reports: each that was answered by its id, and all of them by their numbers in each window.
 
-    What one window has too many of and another too few is told as counted in the wrong window.
+    A batch's id tells nothing of its window: what is lost is told of windows that have too few, what is doubled of
+    those that have too many. What is left of both was counted in the wrong window.
 
     Args:
         journal: Of the fleet.
@@ -88,22 +87,28 @@ def by_number(journal: Journal, verdicts: Iterable[Verdict]) -> dict[int, Tally]
     for account in journal.accounts.values():
         for added in account.added:
             sent[added.window] += added.deltas
-    known = sum(account.told_dropped + account.tallies.unknown for account in journal.accounts.values())
-    moved = sum((counted - sent).values())  # in windows that have too many; a Counter holds nothing below 0
+    answered = {id for account in journal.accounts.values() for id in account.answers}
+    told = {id for account in journal.accounts.values() for id in account.told_dropped}
+    found = {id for _, id in ids}
+    unanswered, unclaimed = sum(sent.values()) - len(answered), len(found - answered)
+    lost = len(answered - told - found) + max(0, unanswered - unclaimed)
+    doubled = len(told & found) + max(0, unclaimed - unanswered) + len(ids) - len(found)
+    few, many = sent - counted, counted - sent
+    last = journal.window_range[-1]
     tallies: Counter[tuple[int, str]] = Counter()
-    for window in {*sent, *counted}:
-        missing = max(0, sent[window] - counted[window])
-        dropped = min(missing, known)
-        wrong = min(missing - dropped, moved)
-        known, moved = known - dropped, moved - wrong
-        tallies[window, "sent"], tallies[window, "counted"] = sent[window], counted[window]
-        tallies[window, "dropped"], tallies[window, "wrong"] = dropped, wrong
-        tallies[window, "lost"] = missing - dropped - wrong
     for (window, _), times in ids.items():
         tallies[window, "doubled"] += times - 1
-    for window, extra in (counted - sent).items():
-        tallies[window, "doubled"] += min(extra, moved)
-        moved -= min(extra, moved)
+    for name, number, among in (("lost", lost, few), ("dropped", len(told - found), few), ("doubled", doubled, many)):
+        left = number
+        for window in sorted(among):
+            taken = min(left, among[window])
+            tallies[window, name] += taken
+            among[window] -= taken
+            left -= taken
+        tallies[last, name] += left  # hidden by another one of the same window
+    for window in {*sent, *counted}:
+        tallies[window, "sent"], tallies[window, "counted"] = sent[window], counted[window]
+        tallies[window, "wrong"] = few[window]
     return _tallies(journal, tallies)
 
 
@@ -122,7 +127,8 @@ def by_submission(journal: Journal, submissions: Mapping[int, int]) -> dict[int,
         tallies[window, "sent"], tallies[window, "counted"] = len(fates), found
         tallies[window, "lost"] = max(0, told - found)
         tallies[window, "doubled"] = max(0, found - told - untold)
-        tallies[window, "dropped"] = max(0, len(fates) - max(told, found))
+        tallies[window, "untold"] = untold - min(untold, max(0, found - told))
+        tallies[window, "dropped"] = len(fates) - told - untold
     return _tallies(journal, tallies)
 
 
@@ -131,9 +137,11 @@ def told_windows(journal: Journal) -> set[int]:
     return {window for account in journal.accounts.values() for window in account.fates}
 
 
-def submitted(journal: Journal, window: int) -> set[str]:
-    """Clients that were told that their submission for a window is counted."""
-    return {name for name, account in journal.accounts.items() if account.fates.get(window) in _COUNTED}
+def submitted(journal: Journal, window: int) -> tuple[set[str], set[str]]:
+    """Clients that were told that their submission for a window is counted; and those that were told nothing."""
+    fates = {name: account.fates[window] for name, account in journal.accounts.items() if window in account.fates}
+    counted = {name for name, fate in fates.items() if fate in _COUNTED}
+    return counted, {name for name, fate in fates.items() if fate in _UNTOLD}
 
 
 def counted_batches(journal: Journal, verdicts: Iterable[Verdict], window: int) -> dict[str, list[int]]:

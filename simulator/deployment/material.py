@@ -10,7 +10,7 @@ import numpy as np
 from hushsum.delta_sizes import RECORDS_MAX
 from hushsum.plan import Plan
 from hushsum.privacy.cohort import Cohort
-from hushsum.privacy.guarantee import LOCAL, SECURE
+from hushsum.privacy.guarantee import CENTRAL, LOCAL, SECURE
 from hushsum.privacy.local_mode import SILO
 from hushsum.schedule import duration_text
 from simulator import local_plans, plans, records
@@ -22,6 +22,8 @@ from simulator.records import Records
 from simulator.shares import deal
 
 _QUERIES: Final = 1000
+# Pure ε adds noise by the rows: with so many, what it adds to a window of 4,000 records is what the hash errs by.
+_CENTRAL_ROWS: Final = 64
 _SECURE_DELTA: Final = Fraction(1, 10**6)
 # How many records a delta has, on average: a stream of small ones is what a kill finds under way.
 _RECORDS_OF_DELTA: Final = 4
@@ -59,7 +61,10 @@ def made_plan(settings: Settings, source: Records, directory: str) -> Plan:
         PlanError: There is none.
         VariableError: So many clients cannot be away.
     """
-    sizes = {"rows": settings.rows, "buckets": settings.buckets}
+    sizes = {
+        "rows": settings.rows or (_CENTRAL_ROWS if settings.mode == CENTRAL else None),
+        "buckets": settings.buckets,
+    }
     tables: Mapping[str, Mapping[str, object]] = {
         "sketch": {key: value for key, value in sizes.items() if value is not None},
         "window": {"length": f"{settings.length_s}s", "lateness": f"{settings.open_s}s"},

@@ -105,7 +105,7 @@ def _served(settings: Settings) -> list[str]:
 def _certificates(settings: Settings) -> None:
     now = datetime.now(UTC)
     authority, of_metrics = Authority.make(now), Authority.make(now, name="Hushsum metrics")
-    server, reader = authority.server(_served(settings)), of_metrics.client("prometheus", scopes=())
+    server, reader = authority.server(_served(settings)), of_metrics.client("prometheus", ("admin",))
     files.write_public(settings.config / "ca.pem", authority.own.certificate)
     files.write_public(settings.fleet / "ca.pem", authority.own.certificate)
     files.write_public(settings.secrets / "server.pem", server.certificate)
@@ -126,5 +126,5 @@ def _tokens(settings: Settings, names: Sequence[str]) -> None:
     change_table(settings.secrets / "tokens.jsonl", lambda _: table)
     texts = {name: issued.text for name, issued in clients.items()}
     files.write_private(settings.fleet / "tokens.json", json.dumps(texts).encode())
-    files.write_private(settings.fleet / "reader.token", reader.text.encode())
-    files.write_private(settings.fleet / "admin.token", admin.text.encode())
+    files.write_private(settings.operator / "reader.token", reader.text.encode())
+    files.write_private(settings.operator / "admin.token", admin.text.encode())

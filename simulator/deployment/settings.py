@@ -13,6 +13,7 @@ from simulator.errors import VariableError
 Number = TypeVar("Number", int, float)
 
 _LATENESS_WINDOWS: Final = 2
+_OPEN_S: Final = 60  # a slow machine needs half of it to start again what was killed
 _SHOWN_S: Final = 60  # no plan may have its clients show themselves more often
 _NAMES: Final = "gateway,gateway-1,gateway-2,worker-1,worker-2,releaser,localhost,127.0.0.1"
 _CLIENTS_MIN: Final = {SECURE: 5}  # of a gateway: a cohort that can lose one
@@ -28,10 +29,10 @@ VARIABLES: Final[Mapping[str, str]] = {
     "HUSHSUM_CHURN": "the share of the clients that are offline at a time, 0 to 0.5",
     "HUSHSUM_WINDOWS": "windows that the fleet fills",
     "HUSHSUM_WINDOW_S": "the length of one, in whole seconds (secure, silo: a minute at least)",
-    "HUSHSUM_LATENESS_S": "how long one takes deltas after its end; empty: two windows (secure, silo: a minute)",
+    "HUSHSUM_LATENESS_S": "how long one takes deltas after its end; empty: two windows, or a minute (secure: that)",
     "HUSHSUM_SEED": "of all public choices",
     "HUSHSUM_GATEWAYS": "host:port with commas; clients are spread over them",
-    "HUSHSUM_ROWS": "rows of the sketch; empty: by the mode",
+    "HUSHSUM_ROWS": "rows of the sketch, a multiple of 8; empty: by the mode",
     "HUSHSUM_BUCKETS": "and buckets of a row",
     "HUSHSUM_DEADLINE_S": "how long answers and outcomes may take, once the fleet's windows are over",
     "HUSHSUM_SERVER_NAMES": "names and addresses of the server's certificate, with commas",
@@ -40,6 +41,7 @@ VARIABLES: Final[Mapping[str, str]] = {
     "HUSHSUM_SECRETS": "folder of the service's secrets",
     "HUSHSUM_METRICS": "folder of what reads the service's metrics; empty: prometheus, in that of its secrets",
     "HUSHSUM_FLEET": "folder of the fleet's secrets and spools",
+    "HUSHSUM_OPERATOR": "folder of the tokens that read releases and administer, of no device",
     "HUSHSUM_REPORTS": "folder of progress.json, sent.json, summary.json",
     "HUSHSUM_POSTGRES_DSN": "check: the service's store",
     "HUSHSUM_STORE": "check: or its file, where that is SQLite",
@@ -75,6 +77,7 @@ class Settings:
     secrets: Path = Path("/secrets")
     metrics: Path = Path("/secrets/prometheus")
     fleet: Path = Path("/fleet")
+    operator: Path = Path("/operator")
     reports: Path = Path("/reports")
     postgres_dsn: str = field(default="", repr=False)
     store: Path | None = None
@@ -112,7 +115,7 @@ class Settings:
         """How long a window takes deltas after its end: a gateway or a broker that was killed is back long before."""
         if self.lateness_s is not None:
             return self.lateness_s
-        return _SHOWN_S if self._shown else _LATENESS_WINDOWS * self.window_s
+        return _OPEN_S if self._shown else max(_OPEN_S, _LATENESS_WINDOWS * self.window_s)
 
     @property
     def _shown(self) -> bool:

@@ -1,8 +1,7 @@
 """The table at the end of ``check``, and its lines of windows."""
 
-from simulator.deployment.summary import DeploymentSummary, WindowSummary
+from simulator.deployment.summary import SUBMISSIONS, DeploymentSummary, WindowSummary
 
-_SUBMISSIONS = "submissions"
 _COLUMNS = 150  # of a log that is no terminal, too
 
 
@@ -38,7 +37,8 @@ def _rows(summary: DeploymentSummary) -> list[tuple[str, str, str]]:
         ("  double counted", f"{total.doubled:,}", ""),
         ("  in a wrong window", f"{total.wrong:,}", ""),
     ]
-    if what == _SUBMISSIONS:
+    if what == SUBMISSIONS:
+        rows.append(("  untold", f"{total.untold:,}", "spent, and nobody says what became of them"))
         rows.append(
             ("  spent, in no sum", f"{total.dropped:,}", "of rounds that ended with their gateway, or without them")
         )
@@ -60,7 +60,7 @@ def _rows(summary: DeploymentSummary) -> list[tuple[str, str, str]]:
 
 def _windows(summary: DeploymentSummary) -> list[str]:
     """A line a window."""
-    dropped = "spent, in no sum" if summary.what == _SUBMISSIONS else "told late"
+    dropped = "spent, in no sum" if summary.what == SUBMISSIONS else "told late"
     lines = []
     for each in summary.windows:
         tally = each.tally

@@ -34,6 +34,10 @@ OFF = "0.0.0.0:7443"
         ({"authentication": "password"}, "authentication: got 'password'"),
         ({"upstream_ca": "ca.pem"}, "upstream_ca: means something with role = shuffler alone"),
         ({"upstream_token": "token"}, "upstream_token: means something with role = shuffler alone"),
+        ({"upstream_cert": "mix.pem"}, "upstream_cert: means something with role = shuffler alone"),
+        ({"upstream_key": "mix.key"}, "upstream_key: means something with role = shuffler alone"),
+        ({**SHUFFLER, "upstream_cert": "mix.pem"}, "upstream_cert: needs upstream_key"),
+        ({**SHUFFLER, "upstream_key": "mix.key"}, "upstream_key: needs upstream_cert"),
     ),
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
 )

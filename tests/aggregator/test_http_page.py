@@ -32,7 +32,7 @@ def hello(path: str, _: Mapping[str, str]) -> Reply | None:
 
 @contextmanager
 def served(clock: Clock | None = None, tls: MutualTls | None = None) -> Iterator[str]:
-    page = HttpPage("health_listen", "127.0.0.1:0", hello, clock or Clock(), None if tls is None else tls.context)
+    page = HttpPage("health_listen", "127.0.0.1:0", hello, clock or Clock(), tls)
     try:
         yield page.address
     finally:
@@ -62,7 +62,7 @@ def test_many_idle_connections_keep_nobody_from_being_answered() -> None:
 
 def test_connections_that_say_nothing_hold_up_no_handshake(tmp_path: Path) -> None:
     files = Certified(tmp_path)
-    client = files.client("prometheus")
+    client = files.client("prometheus", "admin")
     assert client.certificate is not None
     context = ssl.create_default_context(cafile=str(files.ca))
     context.load_cert_chain(client.certificate, client.key)

@@ -75,7 +75,7 @@ class Sender:
         return self
 
     def babbles(self) -> "Sender":
-        self._messages.put_nowait(Malformed.MESSAGE)
+        self._messages.put_nowait(Malformed(2))
         return self
 
     async def chunks(self) -> AsyncIterator[pb.DeltaChunk | Malformed]:

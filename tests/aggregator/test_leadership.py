@@ -172,6 +172,29 @@ async def test_a_lease_that_cannot_be_renewed_ends_by_its_own_clock(cluster: Clu
     await office.end()
 
 
+async def test_who_releases_no_more_has_nothing_left_to_forget(cluster: Cluster) -> None:
+    first = await opened(cluster, "first")
+    forgetting = Held()
+    first.hooks.put("forget", forgetting)
+    call = pending(first.two_windows())
+    await cluster.pass_time(5)
+    assert forgetting.arrived.is_set()
+
+    first.hooks.put("renew_lease", *[unreachable] * 100)
+    first.hooks.put("acquire_lease", *[unreachable] * 100)
+    await cluster.pass_time(LEASE_S + 1)
+    assert first.observer.leads == [True, False]
+    with pytest.raises(RefusedError):
+        await call
+    assert first.observer.pending == [f"window {FIRST}: the call that forgot it was given up", ""]
+
+    second = await opened(cluster, "second")
+    await done(cluster, pending(second.two_windows()))
+    await check_all_is_well(cluster, first, second)
+    await first.end()
+    await second.end()
+
+
 # ----------------------------------------------------------------------------------------- taken over at every step
 
 STEPS = [

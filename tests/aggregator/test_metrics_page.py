@@ -6,8 +6,10 @@ import ssl
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from aggregator.errors import ConfigError
+from aggregator.watching.metrics_page import MutualTls
 from hushsum.delta import DeltaId
 from hushsum_proto.credentials import Credentials
 from tests.aggregator.local_clients import batch_of, noised, report_plan, silo_plan
@@ -38,11 +40,11 @@ async def test_off_loopback_only_who_shows_a_certificate_of_the_authority_sees_t
         async def shown_to(credentials: Credentials) -> tuple[int, str]:
             return await asyncio.to_thread(asked, address, "/metrics", context(credentials))
 
-        prometheus = files.client("prometheus")
+        prometheus = files.client("prometheus", "admin")
         status, text = await shown_to(prometheus)
         assert status == 200
         assert "hushsum_build_info{" in text
-        for stranger in (files.believed, others.client("prometheus", ca=files.ca)):
+        for stranger in (files.believed, others.client("prometheus", "admin", ca=files.ca)):
             with pytest.raises((ssl.SSLError, ConnectionError)):
                 await shown_to(stranger)
         with pytest.raises((ConnectionError, OSError)):
@@ -51,9 +53,44 @@ async def test_off_loopback_only_who_shows_a_certificate_of_the_authority_sees_t
         renewed = Certified(tmp_path / "renewed")
         replace(files.certificate, renewed.certificate.read_bytes())
         replace(files.key, renewed.key.read_bytes())
-        assert (await shown_to(files.client("prometheus", ca=renewed.ca)))[0] == 200
+        assert (await shown_to(files.client("prometheus", "admin", ca=renewed.ca)))[0] == 200
         replace(files.certificate, b"nonsense")
-        assert (await shown_to(files.client("prometheus", ca=renewed.ca)))[0] == 200, "the last good one holds"
+        assert (await shown_to(files.client("prometheus", "admin", ca=renewed.ca)))[0] == 200, "the last good one holds"
+
+
+@pytest.mark.parametrize("scopes", ((), ("submit",), ("read",), ("submit", "read")), ids="-".join)
+async def test_where_clients_have_the_same_authority_only_the_scope_of_exact_counts_sees_them(
+    tmp_path: Path, scopes: tuple[str, ...]
+) -> None:
+    files = Certified(tmp_path / "own")
+    settings = {**files.settings, "authentication": "certificate", "tls_client_ca": str(files.ca)}
+    settings |= {"metrics_client_ca": str(files.ca), "metrics_listen": "127.0.0.1:0"}
+    async with service_of(config_of(tmp_path, PLAN, **settings)) as service:
+        for shown, status in ((files.client("till-3", *scopes), 403), (files.client("ops", "read", "admin"), 200)):
+            got, text = await asyncio.to_thread(asked, service.metrics_page, "/metrics", context(shown))
+            assert (got, "hushsum" in text) == (status, status == 200)
+            got, _ = await asyncio.to_thread(asked, service.metrics_page, "/nothing", context(shown))
+            assert got == (403 if status == 403 else 404)
+
+
+def test_a_passing_failure_at_a_renewal_is_tried_again_and_told_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = Certified(tmp_path)
+    tls = MutualTls(files.certificate, files.key, files.ca)
+    before = tls.context()
+    files.serve()
+
+    def busy(_: MutualTls) -> ssl.SSLContext:
+        raise OSError(24, "Too many open files")
+
+    with monkeypatch.context() as patch, capture_logs() as lines:
+        patch.setattr(MutualTls, "_read", busy)
+        assert [tls.context(), tls.context()] == [before, before]
+    assert len(lines) == 1
+    after = tls.context()
+    assert after is not before, "nothing has changed since, and it is read"
+    assert tls.context() is after
 
 
 async def test_a_certificate_that_cannot_be_used_is_refused_at_the_start(tmp_path: Path) -> None:
@@ -75,6 +112,13 @@ async def test_every_mode_says_how_fast_it_folds_and_nothing_names_a_client(tmp_
             async with RawClient(service.grpc, f"{NAME}-{number}") as client:
                 await client.submit_one(plan.id, sent_of(mode, number))
         await folded_all(service)
+        unit = {"population": "", "unit": plan.privacy.unit}
+        while service.metrics.registry.get_sample_value("hushsum_ledger_epsilon_left", unit) is None:
+            await asyncio.sleep(0.01)  # the store is asked for it beside all else
+        if mode == "report":
+            _, before = await asyncio.to_thread(asked, service.metrics_page, "/metrics")
+            assert "hushsum_folded_total{" not in before, "it would tell when a batch came"
+            service.metrics.registry.hold()  # a minute is over
         _, text = await asyncio.to_thread(asked, service.metrics_page, "/metrics")
     folded = re.findall(r'hushsum_folded_total\{partition="0",verdict="counted"\} (\S+)', text)
     assert folded == [f"{sent}.0"]

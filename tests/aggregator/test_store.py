@@ -13,9 +13,10 @@ from aggregator.ports import Store
 from aggregator.store.inspect_sqlite import read_sealed, read_verdicts
 from aggregator.store.on_sqlite import memory_store, open_sqlite_store
 from aggregator.store.store import SqlStore
+from aggregator.watching.ledger_figures import LedgerFigures
 from hushsum.errors import BudgetError
 from hushsum.plan import Plan
-from hushsum.privacy.event import TUMBLING
+from hushsum.privacy.event import IN_PROCESS, TUMBLING, Spend
 from hushsum_proto.entries import LogEntry
 from simulator.backends.postgres import Postgres
 from tests.aggregator.deltas import client_of, entry, tally, tally_plan
@@ -355,6 +356,30 @@ async def test_a_withheld_window_is_stored_listed_and_given_back_as_withheld(sto
     assert shown is not None
     assert (shown.data, shown.withheld) == (b"says so", True)
     assert [(each.window, each.withheld) for each in await store.outcomes(PLAN.id)] == [(W, True), (W + 1, False)]
+
+
+async def test_spends_of_a_sort_are_counted_by_the_database(sql_store: SqlStore) -> None:
+    await sealed(sql_store)
+    withheld = [replace(spend(window), events=()) for window in (-7, W, 12345)]
+    others = [replace(spend(window), plan_id="f" * 64) for window in (0, 1)]
+    in_process = replace(spend(W), kind=IN_PROCESS, window=None)
+    every = [*(spend(window) for window in (-1000, -9, 9, 10**9)), *withheld, *others, in_process]
+    for each in every:
+        await sql_store.count_spend(PLAN.id, each, fence=FENCE)
+
+    limits, alike = await sql_store.spends_alike("")
+    account = await sql_store.account("")
+    assert limits == account.limits
+    assert [(Spend.from_bytes(fields), times) for fields, times in alike] == [
+        (spend(-1000), 4),
+        (withheld[0], 3),
+        (others[0], 2),
+        (in_process, 1),
+    ]
+    assert LedgerFigures.of_spends(limits, alike) == LedgerFigures.of(account)
+
+    with pytest.raises(StoreError, match="no plan of population 'nobody'"):
+        await sql_store.spends_alike("nobody")
 
 
 async def test_a_withheld_window_cannot_have_another_outcome(store: Store) -> None:

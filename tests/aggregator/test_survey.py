@@ -1,18 +1,24 @@
 """What the metrics say of windows and of the ledger: as the store has it, rounded against us."""
 
+import asyncio
 import math
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from fractions import Fraction
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from aggregator.watching.ledger_figures import LedgerFigures
 from aggregator.watching.store_metrics import StoreMetrics
-from aggregator.watching.survey import LEDGER_S, WINDOWS_S, Survey
+from aggregator.watching.survey import ANSWER_S_MAX, LEDGER_S, WINDOWS_S, Survey
 from hushsum.plan import Plan
 from hushsum.privacy.account import Account, Limits
 from tests.doubles import ManualRuntime, MemoryStore
+from tests.hooks import Held, Hook, Hooks, unreachable
 from tests.hushsum.privacy.spends import spend
 from tests.plans import small_plan
 
@@ -28,7 +34,11 @@ class Shown:
         self.metrics = StoreMetrics(self.registry)
         self.runtime = ManualRuntime(plan.window.start_ms(1000))
         self.store = MemoryStore(self.runtime)
-        self.survey = Survey(plan, self.store, self.runtime, self.metrics)
+        self.hooks, self.failed = Hooks(), list[tuple[str, str]]()
+        self.survey = Survey(plan, self.hooks.around(self.store), self.runtime, self.metrics, self.retried)
+
+    def retried(self, what: str, why: str) -> None:
+        self.failed.append((what, why))
 
     def value(self, name: str, **labels: str) -> float:
         value = self.registry.get_sample_value(name, labels)
@@ -60,21 +70,47 @@ async def test_windows_are_shown_by_state_and_the_oldest_by_its_age() -> None:
     assert shown.value("hushsum_window_oldest_unfinished_seconds") == 60
 
 
-async def test_the_store_is_asked_now_and_then_and_not_at_every_look() -> None:
-    shown, asked = Shown(PLAN), list[str]()
-
-    class Asked:
-        def __getattr__(self, name: str) -> object:
-            asked.append(name)
-            return getattr(shown.store, name)
-
+@asynccontextmanager
+async def surveyed() -> AsyncIterator[Shown]:
+    """A survey that goes on."""
+    shown = Shown(PLAN)
     await shown.store.register(PLAN, 1, 1000)
-    survey = Survey(PLAN, Asked(), shown.runtime, shown.metrics)  # type: ignore[arg-type]  # passes everything on
-    for _ in range(31):
-        await survey.look()
-        await shown.runtime.advance(2.0)
-    assert asked.count("account") == 1 + 60 // LEDGER_S
-    assert asked.count("unfinished") == 1 + 60 // 6
+    task = asyncio.create_task(shown.survey.run())
+    await shown.runtime.settle()
+    try:
+        yield shown
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+
+
+async def damaged(_: object) -> object:
+    """A spend that nobody can read."""
+    return PLAN.limits, [(b"no spend", 1)]
+
+
+async def test_the_store_is_asked_now_and_then() -> None:
+    async with surveyed() as shown:
+        for _ in range(120):
+            await shown.runtime.advance(1.0)
+        assert shown.hooks.calls["spends_alike"] == 1 + 120 // LEDGER_S
+        assert shown.hooks.calls["unfinished"] == 1 + 120 // WINDOWS_S
+        assert shown.hooks.calls["account"] == 0, "it goes through all spends"
+
+
+@pytest.mark.parametrize("failure", [unreachable, damaged, Held()], ids=["fails", "is damaged", "hangs"])
+async def test_what_fails_is_asked_again_when_it_is_time_and_holds_up_nothing_else(failure: Hook) -> None:
+    async with surveyed() as shown:
+        shown.hooks.put("spends_alike", failure)
+        for _ in range(59):
+            await shown.runtime.advance(2.0)
+        assert shown.hooks.calls["spends_alike"] == 2, "the failure, and nothing since"
+        assert [what for what, _ in shown.failed] == ["survey"]
+        assert shown.hooks.calls["unfinished"] >= 18
+
+        await shown.runtime.advance(ANSWER_S_MAX + 2.0)
+        assert shown.hooks.calls["spends_alike"] == 3
+        assert len(shown.failed) == 1
 
 
 @settings(max_examples=50)
@@ -88,6 +124,15 @@ def test_figures_are_never_better_than_what_is_so(epsilon: Fraction, spends: int
     assert Fraction(figures.epsilon_left) <= (6 - spends) * epsilon
     assert (figures.delta_total, figures.delta_spent, figures.delta_left) == (0, 0, 0)
     assert math.isclose(figures.epsilon_left, float((6 - spends) * epsilon), rel_tol=1e-15)
+
+
+def test_spends_of_a_sort_are_added_up_as_one_by_one() -> None:
+    limits = Limits("", "client", "add/remove", Fraction(10), Fraction(0))
+    third, seventh = (spend(Fraction(1, part), plan=part, window=0, unit="client") for part in (3, 7))
+    sorts = [(third, 7), (seventh, 3), (replace(third, events=()), 4)]
+    each = [replace(one, window=window) for one, times in sorts for window in range(times)]
+    alike = [(one.to_bytes(), times) for one, times in sorts]
+    assert LedgerFigures.of_spends(limits, alike) == LedgerFigures.of(Account(limits).recorded(*each))
 
 
 async def test_the_ledger_is_shown_with_its_population_and_a_total_that_reads_none_as_nan() -> None:

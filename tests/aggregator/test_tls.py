@@ -1,14 +1,22 @@
 """What gRPC shows is read again when the files change, and a broken new file changes nothing."""
 
+import asyncio
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import grpc
 import pytest
 from structlog.testing import capture_logs
 
-from aggregator.callers.tls import Renewing, TlsFiles, server_credentials
+from aggregator.callers import tls
+from aggregator.callers.tls import Renewing, TlsFiles, connection_options, server_credentials
 from aggregator.config import Config
 from aggregator.errors import ConfigError
+from hushsum_proto.v1 import wire_pb2 as pb
+from hushsum_proto.v1 import wire_pb2_grpc as stubs
 from tests.authorities import Certified, replace
+from tests.plans import small_plan
+from tests.services import config_of, service_of
 
 NEEDED = {"plan": "plan.toml", "data": "data"}
 
@@ -72,6 +80,71 @@ def test_the_key_of_another_certificate_is_broken_until_its_certificate_is_there
 
     replace(site.certificate, after)
     assert renewing() is not None
+
+
+def test_a_passing_failure_at_a_renewal_is_tried_again_and_told_once(
+    site: Certified, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renewing = Renewing(files_of(site))
+    site.serve()
+
+    def busy(*_: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    with monkeypatch.context() as patch, capture_logs() as lines:
+        patch.setattr(Path, "open", busy)
+        assert [renewing(), renewing()] == [None, None]
+    assert [line["log_level"] for line in lines] == ["error"]
+    assert renewing() is not None, "nothing has changed since, and it is shown"
+    assert renewing() is None
+
+
+def test_a_bundle_of_authorities_is_taken_whole_or_not_at_all(site: Certified) -> None:
+    """Cut off, it would be one of fewer authorities, and their clients would be strangers."""
+    one = site.ca.read_bytes()
+    most = 2**20 // len(one)
+    replace(site.ca, one * most)
+    renewing = Renewing(files_of(site))
+    replace(site.ca, one * (most + 1))
+    with capture_logs() as lines:
+        assert renewing() is None
+    assert "ca.pem: more than 1048576 bytes" in lines[0]["error"]
+    with pytest.raises(ConfigError, match=r"^tls_client_ca: .*ca.pem: more than 1048576 bytes"):
+        Renewing(files_of(site))
+
+
+async def for_ever(ask: Callable[[], Awaitable[object]]) -> None:
+    while True:
+        await ask()
+
+
+async def test_a_connection_of_an_authority_that_was_replaced_ends(
+    site: Certified, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls, "CONNECTION_S_MAX", 0.2)
+    monkeypatch.setattr(tls, "_LAST_CALLS_S", 0.2)
+    settings = {**site.settings, "authentication": "certificate", "tls_client_ca": str(site.ca)}
+    shown = site.client("till-3", ca=tmp_path / "believed.pem")
+    (tmp_path / "believed.pem").write_bytes(site.ca.read_bytes())
+    async with service_of(config_of(tmp_path, small_plan(), **settings)) as service:
+        target = f"localhost:{service.grpc.rpartition(':')[2]}"
+        async with shown.channel(target, [("grpc.use_local_subchannel_pool", 1)]) as channel:
+            stub = stubs.CollectionStub(channel)
+            request = pb.HelloRequest(protocol_versions=[1])
+            for _ in range(3):
+                await stub.Hello(request, timeout=5, wait_for_ready=True)
+            replace(site.ca, Certified(tmp_path / "another").ca.read_bytes())
+            # Without an end of connections this goes on for ever.
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await asyncio.wait_for(for_ever(lambda: stub.Hello(request, timeout=5)), 10)
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+def test_only_where_certificates_are_asked_for_do_connections_end(site: Certified) -> None:
+    assert connection_options(Config.of(**NEEDED)) == []
+    assert connection_options(Config.of(**NEEDED, **site.settings)) == []
+    options = dict(connection_options(Config.of(**NEEDED, **site.settings, tls_client_ca=str(site.ca))))
+    assert options == {"grpc.max_connection_age_ms": 3_600_000, "grpc.max_connection_age_grace_ms": 600_000}
 
 
 def test_nothing_of_a_key_is_ever_told(site: Certified) -> None:

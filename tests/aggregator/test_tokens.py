@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from aggregator.callers.tokens import watcher
-from aggregator.callers.tokens.file import change_table, read_bytes, read_table, write_private
+from aggregator.callers.tokens.file import change_table, read_guarded, read_table, write_private
 from aggregator.callers.tokens.issuing import Issued, issue
 from aggregator.callers.tokens.metrics import TokenMetrics
 from aggregator.callers.tokens.table import Table, TokenTableError
@@ -205,7 +205,6 @@ def test_the_file_is_closed_to_others_and_a_change_leaves_nothing_beside_it(tmp_
     path = tmp_path / "tokens.jsonl"
     alice, bob = token(), token("bob")
     change_table(path, lambda table: table.changed(with_=[alice.entry]))
-    path.chmod(0o644)
     change_table(path, lambda table: table.changed(with_=[bob.entry]))
 
     assert read_table(path) == table_of(alice, bob)
@@ -327,13 +326,13 @@ async def test_a_change_within_a_tick_of_the_files_clock_is_found(
 async def test_a_file_that_does_not_change_is_read_twice_and_then_no_more(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    readings, honest = list[Path](), read_bytes
+    readings, honest = list[Path](), read_guarded
 
     def counted(path: Path) -> bytes:
         readings.append(path)
         return honest(path)
 
-    monkeypatch.setattr(watcher, "read_bytes", counted)
+    monkeypatch.setattr(watcher, "read_guarded", counted)
     for _ in range(10):
         await watched.file.look()
     assert len(readings) == 2
@@ -373,6 +372,29 @@ async def test_nothing_of_a_token_is_in_the_journal(watched: Watched) -> None:
         await watched.look(lambda: change_table(watched.path, lambda table: table.changed(with_=[bob.entry])))
     told = repr(lines)
     assert not [part for part in ("bob", "alice", bob.entry.id, bob.text[-43:], "sha") if part in told]
+
+
+@pytest.mark.parametrize("mode", (0o620, 0o602, 0o666, 0o660), ids=oct)
+async def test_a_table_that_others_may_write_is_not_taken(watched: Watched, mode: int) -> None:
+    table, bob = watched.file.table, token("bob")
+    change_table(watched.path, lambda _: table_of(bob))
+
+    assert await watched.look(lambda: watched.path.chmod(mode)) == [
+        f"mode {mode:03o}, others may write this table: chmod go-w {watched.path}"
+    ]
+    assert watched.file.table == table
+    assert watched.gauge("hushsum_tokens_unreadable") == 1
+    with pytest.raises(ConfigError, match=r"tokens: .*others may write this table: chmod go-w"):
+        await Watched(watched.path).open()
+    assert await watched.look(lambda: watched.path.chmod(0o640)) == []
+    assert watched.file.table == table_of(bob)
+    assert watched.gauge("hushsum_tokens_unreadable") == 0
+
+
+async def test_a_table_that_became_open_and_nothing_else_is_told_too(watched: Watched) -> None:
+    assert await watched.look(lambda: None) == []
+    assert len(await watched.look(lambda: watched.path.chmod(0o660))) == 1
+    assert watched.gauge("hushsum_tokens_unreadable") == 1
 
 
 @pytest.mark.parametrize(("data", "told"), ((None, "cannot be read"), (b"{}", "line 1: expected a JSON object")))

@@ -18,6 +18,7 @@ from edge_client import (
     UnreachableError,
 )
 from hushsum_proto.answers import Answer, Refusal, ServiceReason, Status
+from hushsum_proto.errors import CredentialsError
 from hushsum_proto.metadata import AUTHORIZATION, REASON
 from hushsum_proto.v1 import wire_pb2 as pb
 from tests.authorities import replace
@@ -181,6 +182,18 @@ async def test_the_first_contact_tells_in_the_end_why_there_is_no_plan(
     spoil(token)
     with pytest.raises(UnreachableError, match=message):
         await client_of(guarded, path, token).__aenter__()
+
+
+def test_a_setting_never_sends_a_token_in_plaintext_to_another_machine(path: Path) -> None:
+    def client(credentials: Credentials | None, target: str = "gateway.example:7443") -> EdgeClient:
+        return EdgeClient(target, spool=path, config=Config(insecure=True), credentials=credentials)
+
+    with pytest.raises(CredentialsError, match=r"token: it would go to gateway.example:7443 in plaintext"):
+        client(Credentials(token=OLD))
+    assert not path.exists()
+    for allowed in (None, Credentials(), Credentials(token=OLD, insecure=True)):
+        client(allowed)
+    client(Credentials(token=OLD), "127.0.0.1:7443")
 
 
 async def test_a_token_is_in_no_repr_and_no_log(guarded: Guarded, path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -44,7 +44,7 @@ async def test_a_plan_that_is_signed_by_nobody_who_counts_is_not_kept(
         with pytest.raises(PolicyError, match="signed_by"):
             await client_of(service, path, clock, WANTS).__aenter__()
     await service.stop()
-    with pytest.raises(EdgeError, match="holds no plan"):
+    with pytest.raises(EdgeError, match="gave no plan"):
         await EdgeClient(
             service.target, spool=path, config=Config(first_contact_s=0.01), runtime=clock, client_id="device"
         ).__aenter__()

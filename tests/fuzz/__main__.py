@@ -11,13 +11,14 @@ import warnings
 from pathlib import Path
 
 from tests.fuzz.course import alarm, attempt
-from tests.fuzz.parent import Campaign
+from tests.fuzz.parent import Campaign, slices
 
 
 def main() -> int:
     """Runs what the command line says."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--inputs", type=int, default=10_000, help="of all targets together (default 10000)")
+    parser.add_argument("--least", type=int, default=1, help="of each target (default 1)")
     parser.add_argument("--seed", default="1", help="any text; the same one gives the same inputs")
     parser.add_argument("--target", action="append", help="of these targets alone; may be given more than once")
     parser.add_argument("--jobs", type=int, default=1, help="processes (default 1)")
@@ -39,7 +40,8 @@ def main() -> int:
     folder = asked.findings or Path(tempfile.mkdtemp(prefix="hushsum-fuzz-"))
     folder.mkdir(parents=True, exist_ok=True)
     chosen = [TARGETS[name] for name in asked.target or TARGETS]
-    return Campaign(chosen, asked.inputs, asked.seed, asked.jobs, asked.every, folder).run()
+    work = slices(chosen, asked.inputs, asked.least)
+    return Campaign(chosen, work, asked.seed, asked.jobs, asked.every, folder).run()
 
 
 def replay(parser: argparse.ArgumentParser, names: list[str] | None, path: Path) -> int:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, TextIO
 
 from tests.fuzz import worlds
-from tests.fuzz.course import HANG_S, Tally, refused_at_first, run
+from tests.fuzz.course import HANG_S, Tally, accepted_at_first, refused_at_first, run
 from tests.fuzz.target import Kit
 
 _CURRENT_BYTES: Final = 1 << 24
@@ -70,6 +70,8 @@ def serve(current: Path, asked: TextIO, answers: TextIO) -> None:
             kit = kits[task["target"]] = TARGETS[task["target"]].kit()
             refused = refused_at_first(kit)
             assert not refused, f"{task['target']}: good samples are refused: {refused[0]}"
+            accepted = accepted_at_first(kit)
+            assert not accepted, f"{task['target']}: bad samples are accepted: {', '.join(accepted)}"
         limit_addresses(ADDRESSES)
         tally = run(kits[task["target"]], task["seed"], task["count"], before)
         faulthandler.cancel_dump_traceback_later()

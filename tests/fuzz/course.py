@@ -224,3 +224,8 @@ def alarm() -> Iterator[None]:
 def refused_at_first(kit: Kit) -> list[Refused]:
     """What good samples are refused for: nothing, where the target is sound."""
     return [verdict for sample in kit.samples if (verdict := kit.attempt(sample)) is not None]
+
+
+def accepted_at_first(kit: Kit) -> list[str]:
+    """What is wrong with bad samples that are accepted: nothing, where the decoders are sound."""
+    return [what for what, sample in kit.bad.items() if kit.attempt(sample) is None]

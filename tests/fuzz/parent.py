@@ -24,6 +24,7 @@ SLICE: Final = 2000
 _LEAST: Final = 2500
 _DEATHS_MAX: Final = 5  # of one target's processes: then it is given up
 _PROGRESS_S: Final = 15.0
+Slice = tuple[str, int, int]  # of a target: its number there, how many inputs
 
 
 class Campaign:
@@ -31,23 +32,24 @@ class Campaign:
 
     Args:
         targets: Which.
-        inputs: Of all together, at least.
+        work: What is tried, as :func:`slices` shares it out.
         seed: Of all that is drawn.
         jobs: Processes at a time.
         every: Of the plans of samples every so-manieth is kept.
         folder: For what is found.
     """
 
-    def __init__(self, targets: Sequence[Target], inputs: int, seed: str, jobs: int, every: int, folder: Path) -> None:
-        self._targets, self._seed, self._jobs, self._every, self._folder = targets, seed, jobs, every, folder
+    def __init__(
+        self, targets: Sequence[Target], work: Sequence[Slice], seed: str, jobs: int, every: int, folder: Path
+    ) -> None:
+        self._seed, self._jobs, self._every, self._folder = seed, jobs, every, folder
         self._tallies = {target.name: Tally() for target in targets}
         self._deaths: Counter[str] = Counter()
-        self._queue: SimpleQueue[tuple[str, int, int]] = SimpleQueue()
+        self._queue: SimpleQueue[Slice] = SimpleQueue()
         self._guard, self._began_s, self._told_s = threading.Lock(), time.monotonic(), 0.0
-        self._asked = 0
-        for name, at, count in slices(targets, inputs):
-            self._asked += count
-            self._queue.put((name, at, count))
+        self._asked = sum(count for _, _, count in work)
+        for part in work:
+            self._queue.put(part)
 
     def run(self) -> int:
         """Runs it all; the exit status."""
@@ -130,10 +132,16 @@ class Campaign:
         print(f"again: python -m tests.fuzz --target {name} --replay {path}")  # noqa: T201  a program that people run
 
 
-def slices(targets: Sequence[Target], inputs: int) -> list[tuple[str, int, int]]:
-    """(target, number, inputs) of each part of the work, all targets' first parts first."""
+def slices(targets: Sequence[Target], inputs: int, least: int = 1) -> list[Slice]:
+    """Each part of the work, all targets' first parts first.
+
+    Args:
+        targets: Which.
+        inputs: Of all together, shared out by the targets' weights.
+        least: Of each, whatever its weight.
+    """
     total = sum(target.weight for target in targets)
-    least = max(1, inputs // _LEAST)
+    least = max(least, inputs // _LEAST)
     found = []
     for target in targets:
         count = max(least, math.ceil(inputs * target.weight / max(0.01, total)))

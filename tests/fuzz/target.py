@@ -2,7 +2,7 @@
 
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -47,6 +47,7 @@ class Kit:
         change: Makes another sample of one.
         room: Bytes of memory that the plans of the samples allow beside :data:`GROWTH` times the input.
         first: Found in the text of a refusal by a header or another first check.
+        bad: What is refused, by what is wrong with it: each shows one check that chance alone would seldom show.
     """
 
     samples: Sequence[bytes]
@@ -54,6 +55,7 @@ class Kit:
     change: Change
     room: int = 8 * MIB
     first: re.Pattern[str] = field(default_factory=lambda: re.compile(r"(?!)"))
+    bad: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

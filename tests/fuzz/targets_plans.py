@@ -1,4 +1,4 @@
-"""Plans, their arrays and signatures, canonical bytes, guarantees, spends, releases, keys and directories."""
+"""Plans, their arrays and signatures, canonical bytes, guarantees, spends, keys and directories."""
 
 import re
 from typing import Any, Final
@@ -13,7 +13,6 @@ from hushsum.errors import (
     GuaranteeError,
     KeyFileError,
     PlanError,
-    ReleaseError,
 )
 from hushsum.parameters import Parameters
 from hushsum.parameters import decode as decode_array
@@ -21,7 +20,6 @@ from hushsum.parameters import encode as encode_array
 from hushsum.privacy.event import Spend
 from hushsum.privacy.guarantee import Guarantee
 from hushsum.privacy.spending import spend_of
-from hushsum.releases.released import Release
 from hushsum.signatures import SigningKey, VerifyKey
 from hushsum.signed_plan import SignedPlan
 from tests.fuzz import layouts, octets, worlds
@@ -29,8 +27,6 @@ from tests.fuzz.pieces import mutator
 from tests.fuzz.tables import change_toml, json_mutator, toml_text
 from tests.fuzz.target import MIB, Kit, Target, expect, plainly, same_bytes
 
-#: Counters that a release may have here: the frozen ones have far fewer.
-_COUNTERS_MAX: Final = 2**20
 _JSON: Final = re.compile(
     r"not canonical: '?(Exp|Extra|Inv|Unterm|Illegal|utf)|bytes of a plan \(not canonical: (Exp|Ex|Inv|Un|Il|ut)"
 )
@@ -205,24 +201,6 @@ def _spendings() -> Kit:
     return Kit(_spends(), attempt, json_mutator(), first=_JSON)
 
 
-def _releases() -> Kit:
-    names = ("families/families.json", "local/local.json")
-    held = [*worlds.first_files().values(), *(each for name in names for each in worlds.frozen(name).values())]
-    samples = [bytes.fromhex(each["release"]) for each in held]
-
-    def read(data: bytes) -> Release:
-        return Release.from_bytes(data, counters_max=_COUNTERS_MAX)
-
-    def check(_: bytes, release: Release) -> None:
-        again = read(release.to_bytes())
-        same = (again.counters == release.counters).all() and (again.counts == release.counts).all()
-        expect(same and again.to_bytes() == release.to_bytes(), "a release that is not read back")
-        expect(release.statement() and repr(release), "a release that says nothing")
-
-    first = re.compile(r"not a \.hush file|release format|checksum does not match")
-    return Kit(samples, plainly(read, ReleaseError, check=check), layouts.change_hush, 96 * MIB, first)
-
-
 TARGETS: Final = (
     Target("plan", ("hushsum.plan.Plan.from_bytes", "hushsum.plan.Plan.from_fields"), _bundles, 0.6),
     Target("plan-toml", ("hushsum.plan.Plan.from_toml",), _plan_texts, 0.4),
@@ -249,5 +227,4 @@ TARGETS: Final = (
         _spendings,
         5,
     ),
-    Target("release", ("hushsum.hush_format.decode", "hushsum.releases.released.Release.from_bytes"), _releases, 2),
 )

@@ -1,4 +1,4 @@
-"""Messages of the wire through real protobuf bytes, entries and messages of the log, client ids, receipts, tokens."""
+"""Messages of the wire through real protobuf bytes, entries and messages of the log, receipts, the store's blocks."""
 
 import asyncio
 import importlib
@@ -7,6 +7,7 @@ import pkgutil
 import random
 import re
 import typing
+import zlib
 from collections.abc import AsyncGenerator, Callable, Sequence
 from functools import partial
 from typing import Any, Final
@@ -14,10 +15,8 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError, Message
 
 import hushsum_proto
-from aggregator.callers.auth import is_loopback_peer
-from aggregator.callers.tokens.table import Table, TokenTableError
 from aggregator.errors import LogError, ReceiptsError, StoreError
-from aggregator.fold.streams import StreamState
+from aggregator.fold.streams import HEAD, REACH, SLOT_BYTES, StreamState
 from aggregator.log_messages import PlainMessages, SignedMessages
 from aggregator.receipt import Receipt
 from aggregator.refusals import RefusedError
@@ -29,19 +28,18 @@ from hushsum.privacy.spending import spend_of
 from hushsum.signatures import SigningKey
 from hushsum_proto.answers import Answer, Status
 from hushsum_proto.batches import Batch, signed_batch
-from hushsum_proto.client_ids import flaw_of
 from hushsum_proto.convert import entry_from_bytes, entry_to_bytes, reason_from_wire, submission_to_wire
 from hushsum_proto.convert_batches import batch_from_bytes, batch_to_bytes, is_seal
 from hushsum_proto.convert_chunks import delta_chunk_to_wire
-from hushsum_proto.entries import ENTRY_FORMAT, CohortSumEntry, DeltaEntry, ReportsEntry, SealEntry, partition_of
+from hushsum_proto.entries import ENTRY_FORMAT, CohortSumEntry, DeltaEntry, ReportsEntry, SealEntry
 from hushsum_proto.errors import MalformedEntryError, MalformedMessageError, NewerEntryError
 from hushsum_proto.many_entries import batch_entries, delta_entries, single_entries
 from hushsum_proto.messages import chunks_of
-from hushsum_proto.metadata import client_id_from_metadata, client_id_to_metadata
 from hushsum_proto.v1 import wire_pb2 as pb
 from tests.fuzz import layouts, octets, protobuf, worlds
 from tests.fuzz.pieces import mutator
-from tests.fuzz.tables import broken
+from tests.fuzz.tables import canonical_text
+from tests.fuzz.tables import read as read_json
 from tests.fuzz.target import Kit, Refused, Target, Verdict, expect, judge, plainly
 from tests.fuzz.targets_deltas import kernels
 from tests.services import SetRuntime
@@ -248,40 +246,11 @@ def _chunks() -> Kit:
     return Kit(samples, attempt, mutator(prefixed), first=re.compile("[Ee]rror parsing|[Dd]ecod"))
 
 
-def _client_ids() -> Kit:
-    texts = ("alice", "é", "a b", "%", "a" * 128, "\U0001f600", "日本")
-    samples = [client_id_to_metadata(text).encode() for text in texts]
-
-    def read(data: bytes) -> str:
-        text = client_id_from_metadata(data.decode("ascii", "replace"))
-        flaw = flaw_of(text)
-        if flaw:
-            raise MalformedMessageError(flaw)
-        return text
-
-    def check(_: bytes, text: str) -> None:
-        expect(client_id_from_metadata(client_id_to_metadata(text)) == text, "a client id that is not read back")
-        expect(0 <= partition_of(text, 7) < 7, "a client without a partition")
-
-    return Kit(samples, plainly(read, MalformedMessageError, check=check), octets.mutated)
-
-
 def _reasons() -> Kit:
     def read(data: bytes) -> Any:
         return reason_from_wire(int.from_bytes(data[:4], "big", signed=True))
 
     return Kit([bytes([0, 0, 0, number]) for number in range(40)], plainly(read), octets.mutated)
-
-
-def _peers() -> Kit:
-    samples = [b"ipv4:127.0.0.1:80", b"ipv6:%5B::1%5D:80", b"ipv6:[::1]:80", b"unix:/tmp/x", b"ipv4:10.0.0.1:1"]
-
-    def check(_: bytes, is_loopback: object) -> None:
-        expect(isinstance(is_loopback, bool), "neither")
-
-    return Kit(
-        samples, plainly(lambda data: is_loopback_peer(data.decode("utf-8", "replace")), check=check), octets.mutated
-    )
 
 
 # ------------------------------------------------------------------------------------------- files beside the log
@@ -296,12 +265,23 @@ def _receipts() -> Kit:
         ).to_line()
         samples.append(line)
 
-    def check(_: bytes, value: tuple[Receipt, int]) -> None:
+    def check(line: bytes, value: tuple[Receipt, int]) -> None:
+        fields = read_json(line)
+        written = fields.pop("checksum")
+        expect(written == f"{zlib.crc32(canonical_text(fields)):08x}", "a checksum of something else")
         receipt = value[0]
         expect(Receipt.from_line(receipt.to_line()[0])[0] == receipt, "a receipt that is not read back")
 
+    one, end = samples[0], samples[0].index(b'"checksum":"') + len(b'"checksum":"')
+    bad = {
+        "another checksum": one[:end] + b"%08x" % (int(one[end : end + 8], 16) ^ 1) + one[end + 8 :],
+        "a checksum in capitals": one[:end] + b"ABCDEF01" + one[end + 8 :],
+        "the checksum of a later line": Receipt.from_line(one)[0].to_line(1)[0],
+        "another window": one.replace(b'"window":-3}', b'"window":-4}'),
+        "half of it": one[: len(one) // 2],
+    }
     attempt = plainly(Receipt.from_line, ReceiptsError, check=check)
-    return Kit(samples, attempt, layouts.change_receipt, first=re.compile("not canonical"))
+    return Kit(samples, attempt, layouts.change_receipt, first=re.compile("not canonical"), bad=bad)
 
 
 def _streams() -> Kit:
@@ -314,9 +294,21 @@ def _streams() -> Kit:
 
     def check(data: bytes, state: StreamState) -> None:
         expect(state.to_bytes() == data, "a stream of other bytes")
+        _, _, mask, _, count = HEAD.unpack_from(data)
+        expect(mask.bit_length() <= count <= REACH, "a stream that remembers what it has no place for")
 
+    head = list(HEAD.unpack_from(samples[2]))
+    slots = samples[2][HEAD.size :]
+    bad = {
+        "a bit beyond the slots": HEAD.pack(*head[:2], head[2] | 1 << head[4], *head[3:]) + slots,
+        "the highest bit": HEAD.pack(*head[:2], head[2] | 1 << 63, *head[3:]) + slots,
+        "too many slots": HEAD.pack(*head[:4], REACH + 1) + bytes(SLOT_BYTES * (REACH + 1)),
+        "a slot too few": samples[2][:-SLOT_BYTES],
+        "format 0": b"\0" + samples[2][1:],
+        "format 2": b"\2" + samples[2][1:],
+    }
     attempt = plainly(StreamState.from_bytes, StoreError, check=check)
-    return Kit(samples, attempt, octets.mutated, first=re.compile("not the bytes of one|format"))
+    return Kit(samples, attempt, octets.mutated, first=re.compile("not the bytes of one|format"), bad=bad)
 
 
 def _blocks() -> Kit:
@@ -328,46 +320,6 @@ def _blocks() -> Kit:
         expect(not len(values) or (unpack(pack(values)) == values).all(), "counters that are not read back")
 
     return Kit(samples, plainly(unpack, StoreError, check=check), octets.mutated)
-
-
-_TOKEN_LINE: Final = (
-    '{"id": "%s", "name": "%s", "scopes": ["submit"], "sha256": "%s", "made": "2026-01-31T12:00:00Z", "expires": %s}\n'
-)
-
-
-def _tokens() -> Kit:
-    lines = [
-        _TOKEN_LINE % (f"{n:016x}", name, f"{n:064x}", expires)
-        for n, (name, expires) in enumerate((("edge-1", "null"), ("é", '"2030-01-31T12:00:00Z"'), ("a b", "null")))
-    ]
-    samples = [line.encode() for line in (*lines, "".join(lines), lines[0] + "\n" + lines[1])]
-
-    def check(_: bytes, table: Table) -> None:
-        again = Table.from_bytes(table.to_bytes())
-        expect(again == table and again.to_bytes() == table.to_bytes(), "a table of tokens that is not read back")
-
-    def change(rng: random.Random, data: bytes, donors: Sequence[bytes]) -> bytes:
-        return broken(rng, data, _TOKEN_SOUP) if rng.random() < 0.4 else octets.mutated(rng, data, donors)
-
-    attempt = plainly(Table.from_bytes, TokenTableError, check=check)
-    return Kit(samples, attempt, change, first=re.compile("expected one JSON object$"))
-
-
-_TOKEN_SOUP: Final = (
-    "NaN", "1e999", "9" * 5000, "[" * 100_000, '"\\ud800"', '"submit","submit"', '"0000-00-00T00:00:00Z"', "null", "[]",
-    '"9999-12-31T23:59:60Z"', '"admin"', '"0001-01-01T00:00:00Z"', "{}", "true", "1", '"\\u0000"', "\u0661", '"SUBMIT"',
-)  # fmt: skip
-
-
-def _tokens_found() -> Kit:
-    secret, id = "A" * 43, "0123456789abcdef"
-    table = Table.from_bytes((_TOKEN_LINE % (id, "edge-1", "0" * 64, "null")).encode())
-    samples = [f"hushsum_{id}_{secret}".encode(), f"hushsum_{'0' * 16}_{secret}".encode()]
-
-    def read(data: bytes) -> object:
-        return table.find(data.decode("utf-8", "surrogateescape"), 0)
-
-    return Kit(samples, plainly(read), octets.mutated)
 
 
 TARGETS: Final = (
@@ -396,13 +348,6 @@ TARGETS: Final = (
         5,
     ),
     Target("delta-chunks", ("aggregator.server.large.LargeDeltas",), _chunks, 2),
-    Target(
-        "client-id",
-        ("hushsum_proto.metadata.client_id_from_metadata", "hushsum_proto.client_ids.flaw_of"),
-        _client_ids,
-        2,
-    ),
-    Target("peer", ("aggregator.callers.auth.is_loopback_peer",), _peers, 1),
     Target("receipt", ("aggregator.receipt.Receipt.from_line",), _receipts, 2),
     Target(
         "stream-state",
@@ -411,6 +356,4 @@ TARGETS: Final = (
         1,
     ),
     Target("store-block", ("aggregator.store.schema.unpack",), _blocks, 1),
-    Target("token-table", ("aggregator.callers.tokens.table.Table.from_bytes",), _tokens, 2),
-    Target("token", ("aggregator.callers.tokens.table.Table.find",), _tokens_found, 1),
 )

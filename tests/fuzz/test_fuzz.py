@@ -22,7 +22,8 @@ from tests.fuzz.targets import TARGETS
 
 ROOT = Path(__file__).parents[2]
 REGRESSIONS = Path(__file__).parent / "regressions"
-SHORT = ["--inputs", "600", "--seed", "1", "--every", "11"]
+LEAST = 100
+SHORT = ["--inputs", "1", "--least", str(LEAST), "--seed", "1", "--every", "11"]
 SAMPLES = [b'{"a":1,"b":["x","1/3"]}', b'[1,2,{"c":"d"}]']
 
 
@@ -35,7 +36,7 @@ def test_a_short_run_over_all_targets_finds_nothing(tmp_path: Path) -> None:
     rows = {
         line.split()[0]: line.split()[1] for line in done.stdout.splitlines() if line.split()[:1] != ["target"] and line
     }
-    assert all(int(rows[name].replace(",", "")) > 0 for name in TARGETS)
+    assert all(int(rows[name].replace(",", "")) >= LEAST for name in TARGETS)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 
+from aggregator.watching.metrics_page import MutualTls
 from hushsum_proto.certificates import certificates_in, check_pair
 from tests.hushsum_cli.calling import Hushsum
 
@@ -84,3 +86,12 @@ def test_a_service_takes_them_and_a_device_believes_them(hushsum: Hushsum, tmp_p
     ended = hushsum("release", "list", "--from", "127.0.0.1:1", *paths)
     assert ended.status == 1
     assert "no service answers here" in ended.err
+
+
+def test_the_certificate_that_the_help_shows_for_metrics_is_let_in_there(hushsum: Hushsum, tmp_path: Path) -> None:
+    make(hushsum, tmp_path / "m", "--client", "prometheus:admin", "--client", "till-3", "--host", "localhost")
+    tls = MutualTls(tmp_path / "m/server.pem", tmp_path / "m/server.key", tmp_path / "m/ca.pem")
+    shown = {name: read(tmp_path / f"m/{name}.pem").public_bytes(Encoding.DER) for name in ("prometheus", "till-3")}
+    assert tls.admits(shown["prometheus"])
+    assert not tls.admits(shown["till-3"])
+    assert not tls.admits(b"no certificate")

@@ -80,6 +80,10 @@ def test_a_wrong_call_ends_with_2(hushsum: Hushsum) -> None:
         (("release", "list", "--from", "127.0.0.1:1", "--ca", "one.csv"), "ca: one.csv: expected certificates in PEM"),
         (("release", "list", "--cert", "one.csv"), "--cert and --cert-key belong together"),
         (("release", "list", "--token-file", "one.csv"), "token: expected a line of printable ASCII"),
+        (
+            ("release", "list", "--from", "gateway.example:7443", "--insecure", "--token-file", "one.csv"),
+            "--insecure and --token-file contradict each other: in plaintext everybody on the way reads a token",
+        ),
     ),
     ids=lambda value: " ".join(value[:2]) if isinstance(value, tuple) else "",
 )

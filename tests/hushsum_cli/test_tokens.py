@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from aggregator.callers.tokens import file as table_file
+from aggregator.callers.tokens import watcher
 from aggregator.callers.tokens.file import read_table
-from aggregator.callers.tokens.table import Table
+from aggregator.callers.tokens.table import Table, TokenTableError
 from aggregator.ports import Scope
+from aggregator.server import open_streams
 from hushsum_cli import tokens as command
 from tests.hushsum_cli.calling import Ended, Hushsum
 
@@ -46,6 +49,54 @@ class Tokens:
 @pytest.fixture
 def tokens(hushsum: Hushsum, tmp_path: Path) -> Tokens:
     return Tokens(hushsum, tmp_path / "tokens.jsonl")
+
+
+def test_who_revokes_is_told_when_that_is_known(tokens: Tokens) -> None:
+    """The text is a promise of the two pauses; a change within a tick of the file's clock takes one more look."""
+    made = tokens.added()
+    assert tokens("revoke", "--expired").err == ""
+    ended = tokens("revoke", made["id"])
+    assert "services know it within 2 s of a change of their file" in ended.err
+    assert watcher.LOOK_S <= 1
+    assert open_streams.RECHECK_S <= 1
+
+
+@pytest.mark.parametrize("what", ("the disk", "Ctrl-C"))
+def test_the_file_of_a_token_is_kept_where_the_table_has_it_and_else_not(
+    tokens: Tokens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    def fails(_: Path) -> None:
+        raise OSError(5, "Input/output error") if what == "the disk" else KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(table_file, "sync_folder", fails)
+        first = tokens("add", "--name", "alice", "--scope", "read", "--out", str(tmp_path / "a"))
+    assert first.status != 0
+    assert ("is changed, but may be as it was after a loss of power" in first.err) == (what == "the disk")
+    assert tokens.whose((tmp_path / "a").read_text()) == "alice"
+
+    def broken(*_: object) -> None:
+        raise TokenTableError("before the change") if what == "the disk" else KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", broken)
+        second = tokens("add", "--name", "bob", "--scope", "read", "--out", str(tmp_path / "b"))
+    assert second.status != 0
+    assert [entry.name for entry in tokens.table] == ["alice"]
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_table_that_its_services_could_not_read_any_more_is_not_changed(tokens: Tokens) -> None:
+    made = tokens.added()
+    before = tokens.file.read_bytes()
+    tokens.file.chmod(0o644)
+    ended = tokens("revoke", made["id"])
+    assert ended.status == 1
+    assert "mode 644, others may read this table; nothing is changed" in ended.err
+    assert (tokens.file.read_bytes(), tokens.file.stat().st_mode & 0o777) == (before, 0o644)
+    tokens.file.chmod(0o640)
+    assert tokens("revoke", made["id"]).status == 0
+    assert tokens.file.stat().st_mode & 0o777 == 0o640
 
 
 def test_the_scopes_on_offer_are_the_services() -> None:

@@ -1,7 +1,11 @@
 """What a client shows and whom it believes; and what gRPC's words about TLS mean."""
 
+import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
+import grpc
+import grpc.aio
 import pytest
 from cryptography import x509
 
@@ -9,6 +13,9 @@ from hushsum_proto.certificates import certificates_in, check_pair
 from hushsum_proto.credentials import Credentials, is_loopback
 from hushsum_proto.errors import CredentialsError
 from hushsum_proto.handshakes import explanation
+from hushsum_proto.v1 import wire_pb2 as pb
+from hushsum_proto.v1 import wire_pb2_grpc as stubs
+from simulator.console import Console
 from tests.authorities import Certified
 
 HERE = ("localhost:7443", "127.0.0.1:7443", "[::1]:7443", "ipv4:127.0.0.2:1", "unix:/tmp/socket", "dns:///localhost:1")
@@ -38,6 +45,76 @@ def test_to_another_machine_tls_is_spoken_unless_it_is_said_not_to(target: str, 
     assert Credentials().speaks_tls(target)
     assert Credentials(ca=site.ca, insecure=True).speaks_tls(target)
     assert not Credentials(insecure=True).speaks_tls(target)
+
+
+@pytest.mark.parametrize("target", ELSEWHERE)
+def test_nothing_but_the_credentials_themselves_lets_a_token_go_in_plaintext(target: str, site: Certified) -> None:
+    with pytest.raises(CredentialsError, match=r"^token: it would go to .* in plaintext"):
+        Credentials(token="hushsum_x").in_plaintext(target)
+    assert not Credentials().in_plaintext(target).speaks_tls(target)
+    assert not Credentials(token="hushsum_x", insecure=True).in_plaintext(target).speaks_tls(target)
+    assert Credentials(token="hushsum_x", ca=site.ca).in_plaintext(target).speaks_tls(target)
+    with pytest.raises(CredentialsError, match="in plaintext"):
+        Console(target, Credentials(token="hushsum_x"), insecure=True)
+
+
+@pytest.mark.parametrize("target", HERE)
+def test_on_this_machine_it_may(target: str) -> None:
+    assert not Credentials(token="hushsum_x").in_plaintext(target).speaks_tls(target)
+
+
+def options_of(credentials: Credentials, target: str, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """What gRPC is told of a channel."""
+    told = list[dict[str, object]]()
+
+    def channel(*_: object, options: Sequence[tuple[str, object]]) -> None:
+        told.append(dict(options))
+
+    monkeypatch.setattr(grpc.aio, "insecure_channel", channel)
+    monkeypatch.setattr(grpc.aio, "secure_channel", channel)
+    credentials.channel(target, [("grpc.enable_http_proxy", 1), ("grpc.keepalive_time_ms", 7)])
+    (options,) = told
+    assert options["grpc.keepalive_time_ms"] == 7
+    return options
+
+
+@pytest.mark.parametrize("target", (*HERE, *ELSEWHERE))
+def test_a_proxy_sees_tls_to_another_machine_and_nothing_else(
+    target: str, site: Certified, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for credentials in (Credentials(insecure=True), Credentials(token="hushsum_x", insecure=True)):
+        assert options_of(credentials, target, monkeypatch)["grpc.enable_http_proxy"] == 0
+    proxied = options_of(Credentials(ca=site.ca), target, monkeypatch)["grpc.enable_http_proxy"]
+    assert proxied == (target in ELSEWHERE)
+
+
+async def test_no_token_reaches_a_proxy_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real proxy that lets everything through; a token to this machine goes there in plaintext."""
+    came = list[bytes]()
+
+    async def proxy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        came.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.close()
+
+    async with await asyncio.start_server(proxy, "127.0.0.1", 0) as listening:
+        address = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+        for name in ("http_proxy", "https_proxy", "grpc_proxy"):
+            monkeypatch.setenv(name, address)
+        monkeypatch.delenv("no_proxy", raising=False)
+        monkeypatch.delenv("no_grpc_proxy", raising=False)
+        for wanted, credentials, target in (
+            (False, Credentials(token="hushsum_x"), "127.0.0.1:1"),
+            (False, Credentials(token="hushsum_x", insecure=True), "192.0.2.1:1"),
+            (True, Credentials(token="hushsum_x"), "192.0.2.1:1"),
+        ):
+            channel = credentials.channel(target, [("grpc.use_local_subchannel_pool", 1)])
+            with pytest.raises(grpc.aio.AioRpcError):
+                await stubs.CollectionStub(channel).Hello(
+                    pb.HelloRequest(), metadata=credentials.metadata(), timeout=0.3
+                )
+            await channel.close()
+            assert [line.split()[:2] for line in came] == ([[b"CONNECT", b"192.0.2.1:1"]] * len(came))
+            assert bool(came) == wanted
 
 
 def test_a_token_from_a_file_is_read_each_time_and_a_fixed_one_never_changes(tmp_path: Path) -> None:

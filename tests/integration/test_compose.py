@@ -1,14 +1,9 @@
-"""The service in containers: its files agree with each other, and the whole demo runs where a Docker engine answers."""
+"""The service in containers: its files agree with each other, with the settings, and with what is documented."""
 
-import functools
 import json
-import os
 import re
-import shutil
 import subprocess
-import sys
 import tomllib
-import uuid
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +11,15 @@ import pytest
 
 from aggregator.config import DSN_VARIABLE, Config
 from compose.engine import State
+from compose.environment import Sizes, read, resolved
+from simulator.deployment.settings import Settings
+from tests.integration.containers import ROOT, TOOLS, answers, demo
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 COMPOSE = ROOT / "compose"
 FILES = ("docker-compose.yml", "stand-ins.yml")
 MODES = ("central", "local", "secure")
 ROLES = ("gateway", "worker", "releaser")
 SERVICE = ("gateway-1", "gateway-2", "worker-1", "worker-2", "releaser")
-SMALL = {"CLIENTS": "12", "RECORDS": "4000", "WINDOWS": "3", "WINDOW_S": "15"}
-SMALL_SECURE = {"CLIENTS": "40", "RECORDS": "4000", "WINDOWS": "2"}  # of a minute each: no shorter ones can be had
-TOOLS = {"v2": "docker compose", "1.29": "docker-compose"}
 # ${NAME-default} and ${NAME:-default}
 VARIABLE = re.compile(r"\$\{([A-Z0-9_]+):?-([^}]*)\}")
 
@@ -38,61 +32,6 @@ def pins(lock: Path) -> dict[str, str]:
     return dict(re.findall(r"^([a-z0-9-]+)==([^ ;\\]+)", lock.read_text(encoding="utf-8"), re.MULTILINE))
 
 
-@functools.cache
-def missing_engine() -> str | None:
-    """Why no container can run here; None where one can."""
-    if shutil.which("docker") is None:
-        return "docker is not there"
-    asked = subprocess.run(["docker", "version"], capture_output=True, text=True, check=False, timeout=60)
-    return None if asked.returncode == 0 else "no Docker engine answers"
-
-
-@functools.cache
-def answers(command: str) -> bool:
-    """Whether that Compose is there."""
-    words = command.split()
-    if shutil.which(words[0]) is None:
-        return False
-    return subprocess.run([*words, "version"], capture_output=True, check=False, timeout=60).returncode == 0
-
-
-needs_engine = pytest.mark.skipif(
-    missing_engine() is not None or not any(map(answers, TOOLS.values())),
-    reason=missing_engine() or "neither docker compose nor docker-compose is there",
-)
-
-
-def demo(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The demo as a process, with all that it printed."""
-    return subprocess.run(
-        [sys.executable, "-m", "compose.demo", *arguments],
-        cwd=ROOT,
-        env={**os.environ, **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-
-
-def left_of(project: str) -> str:
-    """Containers, volumes and networks that still bear a project's name."""
-    named = f"label=com.docker.compose.project={project}"
-    asked = (["ps", "--all"], ["volume", "ls"], ["network", "ls"])
-    listed = (["docker", *words, "--quiet", "--filter", named] for words in asked)
-    return "".join(subprocess.run(words, capture_output=True, text=True, check=True).stdout for words in listed)
-
-
-def in_the_image(*command: str) -> str:
-    confined = ["--rm", "--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL", "--network", "none"]
-    done = subprocess.run(
-        ["docker", "run", *confined, "hushsum:local", *command], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-# ---- without an engine
 def test_every_variable_is_documented_with_its_default_and_every_documented_one_is_used() -> None:
     used = dict(pair for name in FILES for pair in VARIABLE.findall(text_of(name)))
     told = dict(re.findall(r"^([A-Z0-9_]+)=(.*)$", text_of(".env.example"), re.MULTILINE))
@@ -207,8 +146,21 @@ def test_brokers_and_database_are_out_of_the_devices_reach() -> None:
     for name in ("kafka", "postgres", "worker-1", "worker-2", "releaser"):
         assert set(services[name]["networks"]) == {"inside"}, name
     assert set(services["fleet"]["networks"]) == {"front"}
-    secret = {"secrets", "database"}
-    assert not secret & {volume["source"] for volume in services["fleet"]["volumes"]}
+    beside = {name for name, service in services.items() if "front" in service.get("networks", {})}
+    assert beside == {"fleet", "gateway-1", "gateway-2"}
+
+
+@pytest.mark.skipif(not answers(TOOLS["v2"]), reason="docker compose is not there")
+def test_secrets_are_mounted_where_they_are_needed_and_nowhere_else() -> None:
+    mounted: dict[str, set[str]] = {}
+    for name, service in configured()["services"].items():
+        for volume in service.get("volumes", []):
+            mounted.setdefault(volume["source"], set()).add(name)
+    assert mounted["operator"] == {"prepare", "check"}
+    assert mounted["fleet"] == {"prepare", "fleet"}
+    assert mounted["secrets"] == {"prepare", *SERVICE}
+    assert mounted["database"] == {"password", "postgres", "check", *SERVICE}
+    assert mounted["prometheus-identity"] == {"prepare", "prometheus"}
 
 
 @pytest.mark.skipif(not answers(TOOLS["v2"]), reason="docker compose is not there")
@@ -241,57 +193,30 @@ def configured() -> dict[str, Any]:  # Any: a compose file
     return project
 
 
-# ---- with an engine
-@pytest.fixture(scope="module")
-def image() -> None:
-    built = demo("--build-only")
-    assert built.returncode == 0, built.stdout
+def test_the_demo_reads_env_as_compose_does_and_the_shell_counts_more(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("# sizes\nMODE=secure\nWINDOWS='3'\n export WINDOW_S=90  # long\n\nCHURN=\n")
+    beside = read(tmp_path / ".env")
+    assert beside == {"MODE": "secure", "WINDOWS": "3", "WINDOW_S": "90", "CHURN": ""}
+    assert read(tmp_path / "nothing") == {}
+    told = resolved(None, "hushsum:x", beside, {"WINDOW_S": "70", "PATH": "/bin"})
+    assert (told["MODE"], told["IMAGE"], told["GATEWAY_PORT"], told["PATH"]) == ("secure", "hushsum:x", "", "/bin")
+    assert Sizes.of(told) == Sizes(3, 70.0, 60.0, in_turns=True)
+    assert resolved("local", "x", beside, {})["MODE"] == "local"
+    assert resolved(None, "x", {"IMAGE": "y"}, {})["IMAGE"] == "y"
 
 
-@needs_engine
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-@pytest.mark.usefixtures("image")
-class TestContainers:
-    def test_the_image_brings_its_compiled_loops_and_no_other_user(self) -> None:
-        code = "from aggregator.fold import fold; from hushsum.families.lsh import fast; fast.warm_up(); fold.warm_up()"
-        listing = "find /tmp/numba -name '*.nb*' | sort | xargs md5sum"
-        told = in_the_image(
-            "sh", "-c", f'id -u; {listing} >/tmp/a; python -c "{code}"; {listing} | cmp /tmp/a; wc -l </tmp/a'
-        )
-        user, files = told.split()
-        assert user == "10001"
-        assert int(files) > 50
-
-    def test_central_sums_survive_kills_and_nothing_is_left_behind(self) -> None:
-        self.demonstrate("central", next(filter(answers, TOOLS.values())))
-
-    @pytest.mark.long
-    @pytest.mark.parametrize("mode", ["local", "secure"])
-    def test_the_other_modes_do_too(self, mode: str) -> None:
-        self.demonstrate(mode, next(filter(answers, TOOLS.values())))
-
-    @pytest.mark.long
-    def test_the_older_compose_does_too(self) -> None:
-        if not answers(TOOLS["1.29"]):
-            pytest.skip("docker-compose is not there")
-        self.demonstrate("central", TOOLS["1.29"])
-
-    def test_a_run_that_fails_says_so_and_leaves_nothing_behind(self) -> None:
-        project = f"hushsum-test-{uuid.uuid4().hex[:8]}"
-        ended = demo("--no-build", "--project", project, **SMALL, DATA="not-there.csv")
-        assert ended.returncode == 1, ended.stdout
-        assert "not-there.csv" in ended.stdout
-        assert not left_of(project)
-
-    def demonstrate(self, mode: str, command: str) -> None:
-        project = f"hushsum-test-{uuid.uuid4().hex[:8]}"
-        sizes = SMALL_SECURE if mode == "secure" else SMALL
-        ended = demo("--no-build", "--mode", mode, "--project", project, **sizes, COMPOSE=command)
-        assert ended.returncode == 0, ended.stdout
-        for service in ("worker-1", "gateway-1"):
-            assert f"{service} is killed (SIGKILL)" in ended.stdout, ended.stdout
-            assert f"{service} is started again" in ended.stdout, ended.stdout
-        for line in ("Kafka is restarted", "all are back and healthy", "nothing lost, nothing doubled"):
-            assert line in ended.stdout, ended.stdout
-        assert not left_of(project)
+@pytest.mark.parametrize(
+    ("said", "sizes"),
+    [
+        pytest.param({}, Sizes(4, 20.0, 60.0, in_turns=False), id="central"),
+        pytest.param({"WINDOW_S": "50"}, Sizes(4, 50.0, 100.0, in_turns=False), id="long"),
+        pytest.param({"LATENESS_S": "5", "WINDOWS": "2"}, Sizes(2, 20.0, 5.0, in_turns=False), id="lateness"),
+        pytest.param({"MODE": "local", "FORM": "silo"}, Sizes(2, 60.0, 60.0, in_turns=True), id="silo"),
+        pytest.param({"MODE": "secure", "WINDOW_S": "100"}, Sizes(2, 100.0, 60.0, in_turns=True), id="secure"),
+    ],
+)
+def test_a_run_is_as_long_as_the_fleet_makes_it(said: dict[str, str], sizes: Sizes) -> None:
+    found = Sizes.of(resolved(None, "x", {}, said))
+    assert found == sizes
+    deployed = Settings.from_environment({f"HUSHSUM_{name}": value for name, value in said.items()})
+    assert (deployed.length_s, deployed.open_s) == (found.window_s, found.lateness_s)

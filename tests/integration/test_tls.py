@@ -10,8 +10,10 @@ import pytest
 from aggregator.callers.tokens.issuing import issue
 from aggregator.callers.tokens.table import Table
 from aggregator.config import Config as ServiceConfig
+from aggregator.errors import ConfigError
 from aggregator.ports import Scope
 from aggregator.service import Service
+from aggregator.shuffler.service import credentials_of
 from aggregator.shuffler.service import running as shuffling
 from aggregator.shuffler.upstream import Upstream, UpstreamError
 from aggregator.store.inspect_sqlite import read_sealed
@@ -226,3 +228,39 @@ async def test_a_shuffler_believes_its_gateway_by_certificate_and_shows_its_toke
             believing = Credentials(ca=site.ca)
             async with Console(f"localhost:{shuffler.grpc.rpartition(':')[2]}", believing) as console:
                 assert (await console.welcome()).window == WINDOW
+
+
+async def test_a_shuffler_shows_a_certificate_where_its_gateway_asks_for_one(tmp_path: Path, site: Certified) -> None:
+    plan = shuffled_plan(window={"length": "1h", "lateness": "10m"})
+    KEY.save(tmp_path / "shuffler.pem")
+    directory = tmp_path / "shufflers.toml"
+    directory.write_text(toml_of(DirectoryKey("sh-1", Role.SHUFFLER, KEY.verify_key)))
+    runtime = SetRuntime(NOW_MS)
+    asked = {"authentication": "certificate", "tls_client_ca": str(site.ca), "shufflers": str(directory)}
+    shown = site.client("sh-1")
+    (tmp_path / "aggregator").mkdir()
+    async with service_of(config_of(tmp_path / "aggregator", plan, **site.settings, **asked), runtime) as service:
+        settings = {
+            "role": "shuffler",
+            "data": str(tmp_path / "shuffler"),
+            "listen": "127.0.0.1:0",
+            "metrics_listen": "",
+            "start_s": 0.2,
+            "upstream": target_of(service),
+            "upstream_ca": str(site.ca),
+            "shufflers": str(directory),
+            "shuffler_key": str(tmp_path / "shuffler.pem"),
+        }
+        with pytest.raises(ConfigError, match="may ask for a certificate of this side"):
+            async with shuffling(ServiceConfig.of(**settings), runtime):
+                pass
+        proof = {"upstream_cert": str(shown.certificate), "upstream_key": str(shown.key)}
+        async with shuffling(ServiceConfig.of(**settings, **proof), runtime) as shuffler:
+            assert shuffler.plan.id == plan.id
+
+
+@pytest.mark.parametrize("settings", ({"upstream_token": "t"}, {"upstream_ca": "c"}, {}), ids="-".join)
+def test_a_shufflers_token_never_goes_in_plaintext_to_another_machine(settings: dict[str, str]) -> None:
+    needed = {"role": "shuffler", "data": "d", "shuffler_key": "k", "shufflers": "s", "insecure": True}
+    shown = credentials_of(ServiceConfig.of(**needed, **settings, upstream="gateway.example:7443"))
+    assert shown.speaks_tls("gateway.example:7443") == bool(settings)

@@ -28,6 +28,7 @@ _READS: Final = frozenset(
         "outcomes",
         "outcome",
         "account",
+        "spends_alike",
     }
 )
 _RELEASERS: Final = frozenset(

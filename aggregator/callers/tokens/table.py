@@ -28,7 +28,6 @@ _TOKEN: Final = re.compile(r"hushsum_([0-9a-f]{16})_([A-Za-z0-9_-]{43})")
 _ID: Final = re.compile(r"[0-9a-f]{16}")
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
-_TIME_FORM: Final = "%Y-%m-%dT%H:%M:%SZ"
 _KEYS: Final = ("id", "name", "scopes", "sha256", "made", "expires")
 # What a token of nobody is compared with: no secret that is known has this hash.
 _NOBODYS_DIGEST: Final = bytes(32)
@@ -141,7 +140,8 @@ def digest_of(secret: str) -> bytes:
 
 def utc_text(at_ms: int) -> str:
     """A time as the table has it, in whole seconds, the fraction cut off."""
-    return datetime.fromtimestamp(at_ms // 1000, UTC).strftime(_TIME_FORM)
+    # Not by strftime, which writes years before 1000 without their zeros on some platforms.
+    return datetime.fromtimestamp(at_ms // 1000, UTC).replace(tzinfo=None).isoformat() + "Z"
 
 
 def _line_of(entry: Entry) -> bytes:

@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
-from aggregator.callers.tokens.file import read_bytes
+from aggregator.callers.tokens.file import read_guarded
 from aggregator.callers.tokens.metrics import TokenMetrics
 from aggregator.callers.tokens.table import Table, TokenTableError
 from aggregator.errors import ConfigError
@@ -60,10 +60,10 @@ class TokenFile:
         """Reads it for the first time.
 
         Raises:
-            ConfigError: It cannot be read, or holds no table: a service does not start without.
+            ConfigError: It cannot be read, others may write it, or it holds no table: a service does not start without.
         """
         try:
-            table = Table.from_bytes(await runtime.blocking(read_bytes, path))
+            table = Table.from_bytes(await runtime.blocking(read_guarded, path))
         except OSError as error:
             raise ConfigError(f"tokens: {path} cannot be read: {error.strerror}") from error
         except TokenTableError as error:
@@ -115,7 +115,10 @@ def _read_if_changed(path: Path, last: _Reading | None, is_settled: bool) -> _Re
     mark = _Mark.of(path)  # before its bytes: what changes in between is read once more
     if is_settled and last is not None and last.mark == mark:
         return None
-    data = read_bytes(path)
+    try:
+        data = read_guarded(path)
+    except TokenTableError as error:
+        return _Reading(mark, b"", error)
     digest = hashlib.sha256(data).digest()
     if last is not None and last.digest == digest:
         return _Reading(mark, digest, last.table)

@@ -24,7 +24,9 @@ from hushsum.signatures import SigningKey
 from hushsum.signed_plan import SignedPlan, signature_file
 from hushsum_proto.answers import Status
 from hushsum_proto.v1 import wire_pb2 as pb
+from tests.aggregator.debts import Debts
 from tests.aggregator.shuffler.shuffled import KEY, LEAST, packed, shuffled_plan
+from tests.pages import QuickRuntime
 from tests.plans import small_plan
 from tests.services import HOUR_MS, NOW_MS, WINDOW, RawClient, SetRuntime, config_of, service_of, trailing
 
@@ -220,3 +222,14 @@ async def test_a_plan_that_has_no_shuffler_or_is_another_one_is_refused(tmp_path
     with pytest.raises(ConfigError, match=r"^plan: .*another plan needs another folder"):
         async with running(shuffler_config(tmp_path, "127.0.0.1:1", plan=str(paths["other"])), SetRuntime()):
             pass
+
+
+async def test_a_shuffler_forgets_who_owes_it_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = QuickRuntime()
+    directory = shuffler_config(tmp_path, "127.0.0.1:1").shufflers
+    async with service_of(config_of(tmp_path, PLAN, shufflers=str(directory)), runtime) as service:
+        debts, config = Debts(monkeypatch), shuffler_config(tmp_path, service.grpc)
+        async with running(config, runtime) as shuffler, RawClient(shuffler.grpc) as device:
+            await device.hello(PLAN.id)
+            await device.submit_one(PLAN.id, packed([1], window=WINDOW, stream=1, plan=PLAN))
+            await debts.forgotten()

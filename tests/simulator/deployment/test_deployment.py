@@ -29,7 +29,7 @@ SMALL = {
     "HUSHSUM_RECORDS": "1500",
     "HUSHSUM_WINDOWS": "2",
     "HUSHSUM_WINDOW_S": "1",
-    "HUSHSUM_LATENESS_S": "5",
+    "HUSHSUM_LATENESS_S": "12",  # a killed service is back long before, on a slow machine, too
     "HUSHSUM_ROWS": "104",
     "HUSHSUM_BUCKETS": "128",
     "HUSHSUM_DEADLINE_S": "60",
@@ -38,7 +38,9 @@ SMALL = {
 
 
 def environment_in(folder: Path, port: int, more: Mapping[str, str]) -> dict[str, str]:
-    folders = {f"HUSHSUM_{name}": str(folder / name.lower()) for name in ("CONFIG", "SECRETS", "FLEET", "REPORTS")}
+    folders = {
+        f"HUSHSUM_{name}": str(folder / name.lower()) for name in ("CONFIG", "SECRETS", "FLEET", "OPERATOR", "REPORTS")
+    }
     store = {"HUSHSUM_STORE": str(folder / "data" / "store.db"), "HUSHSUM_GATEWAYS": f"localhost:{port}"}
     points = np.random.default_rng(1).normal([[80.0, 80.0]] * 700 + [[180.0, 120.0]] * 800, 12)
     np.save(folder / "points.npy", points.round())
@@ -140,7 +142,7 @@ async def test_a_kill_loses_nothing_and_doubles_nothing_and_planted_faults_are_f
     settings, violations, summary = await run(tmp_path, {}, kill=True)
     assert violations == []
     total = summary["total"]
-    assert total["sent"] == total["counted"] + total["dropped"] > 0
+    assert total["sent"] == total["counted"] > 0
     assert summary["records_added"] == summary["records"] == 1350
     assert summary["lives"] > summary["clients"] == 6
     assert progress(settings)["done"] is True

@@ -12,12 +12,16 @@ from simulator.deployment.journal import Account, Added, Journal
 from simulator.deployment.judgement import Tally, by_id, by_number, by_submission, counted_batches, submitted
 from simulator.errors import JourneyError
 
+ALL_TOLD = ("acknowledged",) * 3
 
-def journal(*, acknowledged: int = 3, late: int = 0) -> Journal:
-    """Two clients, two windows, three deltas each."""
+
+def journal(ann: Sequence[str] = ALL_TOLD, bob: Sequence[str] = ALL_TOLD) -> Journal:
+    """Two clients, two windows, three deltas each, and what they were told of each; an empty word: nothing."""
     added = [Added(10, 0, 0, 1, 4, 4), Added(10, 1, 1, 1, 4, 4), Added(11, 2, 2, 1, 4, 4)]
-    told = Tallies(records=12, deltas=3, acknowledged=acknowledged, late=late)
-    accounts = {name: Account(stream, list(added), told) for stream, name in enumerate(("ann", "bob"), start=1)}
+    accounts = {}
+    for stream, (name, words) in enumerate({"ann": ann, "bob": bob}.items(), start=1):
+        answers = {DeltaId(stream, number): word for number, word in enumerate(words) if word}
+        accounts[name] = Account(stream, list(added), Tallies(records=12, deltas=3), answers)
     return Journal("ab" * 32, 10, 2, 1.0, accounts)
 
 
@@ -72,17 +76,38 @@ def test_a_delta_in_a_wrong_window_is_found(judge: Judge, anonymous: bool) -> No
 
 @pytest.mark.parametrize(("judge", "anonymous"), JUDGES)
 def test_a_delta_that_came_late_and_was_told_so_is_not_lost(judge: Judge, anonymous: bool) -> None:
-    told = journal(acknowledged=2, late=1)
+    told = journal(("acknowledged", "acknowledged", "late"), ("refused", "acknowledged", "acknowledged"))
     all_of_it = verdicts(anonymous=anonymous)
     assert total(judge(told, [all_of_it[0], all_of_it[1], *all_of_it[4:]])) == Tally(sent=6, counted=4, dropped=2)
 
 
-def test_a_delta_that_counts_although_its_client_was_told_that_it_is_late_is_found() -> None:
-    assert total(by_id(journal(acknowledged=2, late=1), verdicts())) == Tally(sent=6, counted=6, doubled=2)
+@pytest.mark.parametrize(("judge", "anonymous"), JUDGES)
+def test_a_delta_that_counts_although_its_client_was_told_that_it_is_late_is_found(
+    judge: Judge, anonymous: bool
+) -> None:
+    told = journal(("late", "acknowledged", "acknowledged"))
+    assert total(judge(told, verdicts(anonymous=anonymous))) == Tally(sent=6, counted=6, doubled=1)
+
+
+@pytest.mark.parametrize(("judge", "anonymous"), JUDGES)
+@pytest.mark.parametrize("word", ["acknowledged", "counted", "unknown", ""])
+def test_whatever_else_clients_were_told_a_delta_that_was_not_told_as_dropped_and_counts_nowhere_is_lost(
+    judge: Judge, anonymous: bool, word: str
+) -> None:
+    """Of the same client, and of another, a delta was told late and counts."""
+    told, all_of_it = journal(("late", word, "acknowledged"), ("late", *ALL_TOLD[1:])), verdicts(anonymous=anonymous)
+    found = total(judge(told, [all_of_it[0], *all_of_it[2:]]))
+    assert (found.lost, found.doubled, found.dropped, found.wrong) == (1, 2, 0, 0)
+
+
+@pytest.mark.parametrize("judge", [by_id, by_number])
+def test_what_nobody_was_told_of_is_lost(judge: Judge) -> None:
+    assert total(judge(journal(["unknown"] * 3, ["unknown"] * 3), [])) == Tally(sent=6, lost=6)
+    assert total(judge(journal([""] * 3, [""] * 3), [])) == Tally(sent=6, lost=6)
 
 
 def test_only_batches_that_are_counted_are_in_a_release() -> None:
-    found = counted_batches(journal(acknowledged=2, late=1), verdicts()[1:], 10)
+    found = counted_batches(journal(), verdicts()[1:], 10)
     assert found == {"ann": [1], "bob": [0, 1]}
 
 
@@ -97,10 +122,10 @@ FATES = [{10: "counted"}, {10: "counted"}, {10: "aborted"}, {10: "unknown"}, {}]
 @pytest.mark.parametrize(
     ("released", "expected"),
     [
-        pytest.param(2, Tally(sent=4, counted=2, dropped=2), id="all-as-told"),
+        pytest.param(2, Tally(sent=4, counted=2, dropped=1, untold=1), id="all-as-told"),
         pytest.param(3, Tally(sent=4, counted=3, dropped=1), id="the-unknown-one-counts"),
-        pytest.param(1, Tally(sent=4, counted=1, lost=1, dropped=2), id="lost"),
-        pytest.param(4, Tally(sent=4, counted=4, doubled=1), id="doubled"),
+        pytest.param(1, Tally(sent=4, counted=1, lost=1, dropped=1, untold=1), id="lost"),
+        pytest.param(4, Tally(sent=4, counted=4, dropped=1, doubled=1), id="doubled"),
     ],
 )
 def test_submissions_are_held_against_what_clients_were_told(released: int, expected: Tally) -> None:
@@ -108,18 +133,19 @@ def test_submissions_are_held_against_what_clients_were_told(released: int, expe
 
 
 def test_clients_whose_submission_counts_are_those_that_were_told_so() -> None:
-    assert submitted(of_cohorts(FATES), 10) == {"client-0", "client-1"}
+    assert submitted(of_cohorts(FATES), 10) == ({"client-0", "client-1"}, {"client-3"})
 
 
 def test_a_journal_comes_back_as_it_was_written(tmp_path: Path) -> None:
-    written = journal(late=1)
+    written = journal(("late", "acknowledged", ""))
     written.accounts["ann"].fates[10] = "counted"
     written.accounts["ann"].stream = 2**64 - 1
+    written.accounts["ann"].answers[DeltaId(2**64 - 1, 5)] = "acknowledged"
     written.save(tmp_path / "sent.json")
     assert Journal.load(tmp_path / "sent.json") == written
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"format": 1, "accounts": {"a": {}}}', '{"format": 2}'])
+@pytest.mark.parametrize("text", ["", "{}", '{"format": 2, "accounts": {"a": {}}}', '{"format": 1}'])
 def test_a_damaged_journal_is_told(tmp_path: Path, text: str) -> None:
     (tmp_path / "sent.json").write_text(text)
     with pytest.raises(JourneyError, match=r"sent\.json: "):

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from aggregator.callers.certificates import holder_of_pem
 from aggregator.callers.tokens.file import read_table
 from aggregator.config import Config
 from aggregator.ports import Scope
@@ -29,7 +30,9 @@ MODES = [
 
 
 def settings_in(folder: Path, **more: str) -> Settings:
-    folders = {f"HUSHSUM_{name}": str(folder / name.lower()) for name in ("CONFIG", "SECRETS", "FLEET", "REPORTS")}
+    folders = {
+        f"HUSHSUM_{name}": str(folder / name.lower()) for name in ("CONFIG", "SECRETS", "FLEET", "OPERATOR", "REPORTS")
+    }
     np.save(folder / "points.npy", np.random.default_rng(1).integers(0, 256, (250, 2)).astype(float))
     data = {"HUSHSUM_DATA_FOLDER": str(folder), "HUSHSUM_DATA": "points.npy"}
     return Settings.from_environment({**SMALL, **folders, **data, **more})
@@ -65,6 +68,14 @@ def test_a_service_takes_what_is_made(tmp_path: Path, mode: dict[str, str]) -> N
         assert [held.keys[name].public_key for name in names] == keys
 
 
+def test_who_reads_the_metrics_shows_that_it_may(tmp_path: Path) -> None:
+    settings = settings_in(tmp_path)
+    prepare(settings, lambda _: None)
+    holder = holder_of_pem((settings.metrics / "client.pem").read_bytes())
+    assert holder is not None
+    assert (holder.name, holder.scopes) == ("prometheus", frozenset({Scope.ADMIN}))
+
+
 def test_each_token_is_good_for_its_own_purpose_alone(tmp_path: Path) -> None:
     settings = settings_in(tmp_path)
     prepare(settings, lambda _: None)
@@ -74,9 +85,11 @@ def test_each_token_is_good_for_its_own_purpose_alone(tmp_path: Path) -> None:
     assert scopes == dict.fromkeys(texts, frozenset({Scope.SUBMIT}))
     expected = {"reader": frozenset({Scope.READ}), "admin": frozenset({Scope.READ, Scope.ADMIN})}
     for name, wanted in expected.items():
-        found = table.find((settings.fleet / f"{name}.token").read_text(), 0)
+        found = table.find((settings.operator / f"{name}.token").read_text(), 0)
         assert found is not None
         assert (found.name, found.scopes) == (name, wanted)
+        held = [path for path, data in contents(settings.fleet).items() if found.id.encode() in data]
+        assert held == [], "the devices have no other token than their own"
 
 
 @pytest.mark.parametrize("mode", ["central", "local"])
