@@ -233,8 +233,9 @@ class Store(Protocol):
         """The limits of a registered population, as its plans fixed them, and all its spends."""
 
     async def spends_alike(self, population: str) -> tuple[Limits, list[tuple[bytes, int]]]:
-        """The same limits, and the bytes of one spend of each sort, with how many there are that differ from it by
-        their window alone: a total that takes no longer for many of them.
+        """The same limits, and the bytes of one spend of each sort, with how many there are of it.
+
+        Those of a sort differ by their windows alone, so that a total takes no longer for many of them.
         """
 
     async def count_spend(self, plan_id: bytes, spend: Spend, *, fence: int) -> None:

@@ -247,7 +247,8 @@ def run(options: argparse.Namespace) -> int:
 
 def _stopped(number: int, _: object) -> None:
     ignore_signals()
-    print(f"compose-demo: stopped by {signal.Signals(number).name}", file=sys.stderr)
+    # Past the buffers: whatever was being printed is not whole yet.
+    os.write(2, f"compose-demo: stopped by {signal.Signals(number).name}\n".encode())
     sys.exit(128 + number)
 
 

@@ -13,17 +13,31 @@ from aggregator.callers.tokens.metrics import TokenMetrics
 from aggregator.secure.metrics import SumMetrics
 from aggregator.watching.ledger_figures import LedgerFigures
 from aggregator.watching.metrics import Metrics
+from aggregator.watching.store_metrics import StoreMetrics
 
 COMPOSE = Path(__file__).resolve().parent.parent / "compose"
 ALERTS = COMPOSE / "prometheus" / "alerts.yml"
+ALERT_TESTS = COMPOSE / "prometheus" / "alerts_test.yml"
+#: What a rule has, and what it would be by mistake.
+PLANTED = {
+    "sum by (plan, name) (hushsum_leading": "sum by (name) (0 * hushsum_leading",
+    '{role!="shuffler"}': "",
+    '{unit="client"}': "",
+    "resets(hushsum_stored_fold_lag[5m]) == 0": "resets(hushsum_stored_fold_lag[5m]) >= 0",
+    "min_over_time(": "max_over_time(",
+}
 DASHBOARDS = sorted((COMPOSE / "grafana" / "dashboards").glob("*.json"))
 NAME = re.compile(r"\b(?:hushsum|process|python)_\w+")
 OF_PROMETHEUS = {"up"}
+LANGUAGE = {"max", "min", "sum", "and", "or", "vector", "rate", "increase", "histogram_quantile"}
+LANGUAGE |= {"min_over_time", "resets"}
+OF_A_TARGET = {"instance", "job"}
 
 
 def exported() -> dict[str, set[str]]:
     """The samples that a service may have, with the labels of each."""
     metrics = Metrics()
+    StoreMetrics(metrics.registry)
     SumMetrics(metrics.registry)
     TokenMetrics(metrics.registry)
     found = {sample.name: {*sample.labels} for family in metrics.registry.collect() for sample in family.samples}
@@ -62,9 +76,10 @@ def test_every_metric_that_is_asked_for_is_exported() -> None:
     for where, expression in expressions():
         for name in NAME.findall(expression):
             assert name in known, f"{where}: {name}"
-        rest = NAME.sub("", re.sub(r'"[^"]*"|\{[^}]*\}|\bby \([^)]*\)|\[[^]]*\]', "", expression))
+        lists = r"(?:by|on|group_left) \([^)]*\)"
+        rest = NAME.sub("", re.sub(rf'"[^"]*"|\{{[^}}]*\}}|\b{lists}|\[[^]]*\]', "", expression))
         words = set(re.findall(r"[a-z_]+", rest))
-        assert words <= {*OF_PROMETHEUS, "max", "min", "sum", "or", "vector", "rate", "increase", "histogram_quantile"}
+        assert words <= {*OF_PROMETHEUS, *LANGUAGE}
 
 
 def test_every_label_that_is_asked_for_is_one_of_its_metric() -> None:
@@ -76,7 +91,9 @@ def test_every_label_that_is_asked_for_is_one_of_its_metric() -> None:
         names = NAME.findall(expression)
         for labels in re.findall(r"\bby \(([^)]*)\)", expression):
             for label in labels.split(", "):
-                assert label == "instance" or any(label in known[name] for name in names), f"{where}: {label}"
+                assert label in OF_A_TARGET or any(label in known[name] for name in names), f"{where}: {label}"
+        for labels in re.findall(r"\bgroup_left \(([^)]*)\)", expression):
+            assert {*labels.split(", ")} <= known["hushsum_plan_info"], where
 
 
 def test_the_dashboard_names_its_provisioned_source() -> None:
@@ -103,5 +120,38 @@ def test_promtool_takes_the_rules_the_settings_and_every_expression(tmp_path: Pa
     ]
     (tmp_path / "panels.yml").write_text("groups:\n  - name: panels\n    rules:\n" + "".join(panels))
     for what in (["config", "--syntax-only", "prometheus.yml"], ["rules", "alerts.yml", "panels.yml"]):
-        ran = subprocess.run(["promtool", "check", *what], cwd=tmp_path, capture_output=True, text=True, check=False)
+        ran = promtool("check", *what, folder=tmp_path)
         assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def promtool(*arguments: str, folder: Path) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(["promtool", *arguments], cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_alerts_of_what_plans_have_of_their_own_name_the_plan() -> None:
+    rules = ALERTS.read_text(encoding="utf-8").split("- alert: ")[1:]
+    shared = {rule.split("\n")[0] for rule in rules if "$labels.name" not in rule}
+    assert shared == {
+        *(
+            "HushsumDown",
+            "HushsumNotReady",
+            "HushsumCommitsFail",
+            "HushsumCommitsSlow",
+        ),  # of a process, which they name
+        *("HushsumTokensUnreadable", "HushsumRoundsFail"),  # the same
+        "HushsumLedgerHasNoTotal",  # of a population
+    }
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="Prometheus's promtool is not installed")
+def test_made_up_processes_raise_the_alerts_that_they_should_and_no_others(tmp_path: Path) -> None:
+    for path in (ALERTS, ALERT_TESTS):
+        shutil.copy(path, tmp_path / path.name)
+    ran = promtool("test", "rules", ALERT_TESTS.name, folder=tmp_path)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+    rules = (tmp_path / ALERTS.name).read_text(encoding="utf-8")
+    for right, wrong in PLANTED.items():
+        assert right in rules
+        (tmp_path / ALERTS.name).write_text(rules.replace(right, wrong), encoding="utf-8")
+        assert promtool("test", "rules", ALERT_TESTS.name, folder=tmp_path).returncode == 1, right

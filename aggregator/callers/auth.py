@@ -9,9 +9,9 @@ from collections.abc import Collection, Mapping
 from functools import lru_cache
 from typing import Final
 
-from aggregator.callers.certificates import holder_of_pem
 from aggregator.callers.tokens.metrics import TokenMetrics
 from aggregator.callers.tokens.watcher import TokenFile
+from aggregator.certificates import holder_of_pem
 from aggregator.config import Config
 from aggregator.errors import ForbiddenError, UnauthenticatedError
 from aggregator.ports import Authenticator, Peer, Runtime, Scope

@@ -8,7 +8,7 @@ from typing import Final, Self
 
 from prometheus_client.exposition import choose_encoder
 
-from aggregator.callers.certificates import holder_of_der
+from aggregator.certificates import holder_of_der
 from aggregator.config import Config
 from aggregator.errors import ConfigError
 from aggregator.journal import journal

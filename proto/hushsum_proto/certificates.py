@@ -36,6 +36,6 @@ def certificates_in(data: bytes, what: str) -> list[x509.Certificate]:
         found = x509.load_pem_x509_certificates(data)
         for each in found:
             each.public_key()
-    except (ValueError, UnsupportedAlgorithm) as error:
+    except (ValueError, UnsupportedAlgorithm, x509.InvalidVersion) as error:
         raise CredentialsError(f"{what}: expected certificates in PEM, got something else") from error
     return found

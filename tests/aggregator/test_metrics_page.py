@@ -14,7 +14,7 @@ from hushsum.delta import DeltaId
 from hushsum_proto.credentials import Credentials
 from tests.aggregator.local_clients import batch_of, noised, report_plan, silo_plan
 from tests.authorities import Certified, replace
-from tests.pages import asked
+from tests.pages import asked, until
 from tests.plans import small_plan
 from tests.services import Contributor, RawClient, config_of, folded_all, service_of
 
@@ -113,8 +113,11 @@ async def test_every_mode_says_how_fast_it_folds_and_nothing_names_a_client(tmp_
                 await client.submit_one(plan.id, sent_of(mode, number))
         await folded_all(service)
         unit = {"population": "", "unit": plan.privacy.unit}
-        while service.metrics.registry.get_sample_value("hushsum_ledger_epsilon_left", unit) is None:
-            await asyncio.sleep(0.01)  # the store is asked for it beside all else
+
+        async def is_surveyed() -> bool:
+            return service.metrics.registry.get_sample_value("hushsum_ledger_epsilon_left", unit) is not None
+
+        await until(is_surveyed)  # the store is asked beside all else
         if mode == "report":
             _, before = await asyncio.to_thread(asked, service.metrics_page, "/metrics")
             assert "hushsum_folded_total{" not in before, "it would tell when a batch came"

@@ -18,9 +18,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.x509.oid import NameOID
 
 from aggregator.callers.auth import _bearer, is_loopback_peer
-from aggregator.callers.certificates import holder_of_der, holder_of_pem
 from aggregator.callers.tokens.table import Table, TokenTableError, digest_of
+from aggregator.certificates import holder_of_der, holder_of_pem
 from aggregator.ports import Scope
+from hushsum_proto.certificates import certificates_in
 from hushsum_proto.client_ids import flaw_of
 from hushsum_proto.credentials import Credentials
 from hushsum_proto.entries import partition_of
@@ -87,6 +88,7 @@ def _tokens() -> Kit:
         for n, (name, expires) in enumerate((("edge-1", "null"), ("é", '"2030-01-31T12:00:00Z"'), ("a b", "null")))
     ]
     samples = [line.encode() for line in (*lines, "".join(lines), lines[0] + "\n" + lines[1])]
+    samples += [lines[0].replace('"2026-', f'"{year:04}-').encode() for year in (1, 26, 9999)]
     good = ("0" * 16, "edge", "0" * 64, "null")
     bad = {
         "one id twice": "".join(lines[:1] * 2),
@@ -216,6 +218,7 @@ def _certificates() -> Kit:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # a service goes on after it
             holder = holder_of_pem(pem)
+            judge(lambda pem: certificates_in(pem, "ca"), CredentialsError)(pem)
             expect(holder == holder_of_der(data), "a certificate that is another one in PEM")
         if holder is None:
             return Refused("none", "no client's certificate")
@@ -243,8 +246,7 @@ def _token_files() -> Kit:
         verdict, value = judge(read, CredentialsError)(data)
         if verdict is None:
             ((key, text),) = value
-            token = data.strip()
-            token = token.strip(b"\x1c\x1d\x1e\x1f")
+            token = data.strip(b" \t\n\v\f\r\x1c\x1d\x1e\x1f")
             expect((key, text) == (AUTHORIZATION, "Bearer " + token.decode("ascii")), "another token than the file's")
             expect(all(0x20 <= octet < 0x7F for octet in token), "a token that no metadata may carry")
         return verdict
@@ -263,6 +265,6 @@ TARGETS: Final = (
     Target("token-table", ("aggregator.callers.tokens.table.Table.from_bytes",), _tokens, 2),
     Target("token", ("aggregator.callers.tokens.table.Table.find",), _tokens_found, 1),
     Target("bearer", ("aggregator.callers.auth._bearer",), _bearers, 1),
-    Target("certificate", ("aggregator.callers.certificates",), _certificates, 2),
+    Target("certificate", ("aggregator.certificates", "hushsum_proto.certificates.certificates_in"), _certificates, 2),
     Target("token-file", ("hushsum_proto.credentials.Credentials.metadata",), _token_files, 0.5),
 )

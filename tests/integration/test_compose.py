@@ -4,13 +4,15 @@ import json
 import re
 import subprocess
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from aggregator.config import DSN_VARIABLE, Config
-from compose.engine import State
+from compose.demo import Demo
+from compose.engine import DemoError, State
 from compose.environment import Sizes, read, resolved
 from simulator.deployment.settings import Settings
 from tests.integration.containers import ROOT, TOOLS, answers, demo
@@ -220,3 +222,50 @@ def test_a_run_is_as_long_as_the_fleet_makes_it(said: dict[str, str], sizes: Siz
     assert found == sizes
     deployed = Settings.from_environment({f"HUSHSUM_{name}": value for name, value in said.items()})
     assert (deployed.length_s, deployed.open_s) == (found.window_s, found.lateness_s)
+
+
+class FleetThatTells:
+    """What a demo asks of the engine, with a fleet that says these numbers one after the other."""
+
+    def __init__(self, acknowledged: Iterable[int], *, ended: bool = False, restarts: dict[str, int] | None = None):
+        self._told, self._restarts = list(acknowledged), restarts or {}
+        self._fleet = State("exited", "Exited (0) 3 seconds ago") if ended else State("running", "Up (healthy)")
+
+    @property
+    def left(self) -> int:
+        return len(self._told)
+
+    def progress(self) -> dict[str, int]:
+        now = self._told.pop(0) if len(self._told) > 1 else self._told[0]
+        return {"window": 1, "of": 2, "deltas": 99, "acknowledged": now}
+
+    def states(self) -> dict[str, State]:
+        return {"fleet": self._fleet}
+
+    def restarts(self) -> dict[str, int]:
+        return self._restarts
+
+
+def demo_of(fleet: FleetThatTells, monkeypatch: pytest.MonkeyPatch) -> Demo:
+    monkeypatch.setattr("compose.demo.time.sleep", lambda _: None)
+    told: Any = fleet
+    return Demo(told, Sizes(2, 20.0, 60.0, in_turns=False))
+
+
+def test_a_fault_strikes_only_while_answers_are_coming(monkeypatch: pytest.MonkeyPatch) -> None:
+    silent = FleetThatTells([*[5] * 60, 6, 7])
+    demo_of(silent, monkeypatch)._wait_for_flow(1)
+    assert silent.left == 1, "it waited for the first answer after the silence"
+
+
+def test_a_service_that_ended_by_itself_fails_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
+    restarted = demo_of(FleetThatTells([1, 2, 3], restarts={"worker-2": 2}), monkeypatch)
+    with pytest.raises(DemoError, match="worker-2 2 times"):
+        restarted._wait_for_flow(1)
+
+
+def test_something_must_be_acknowledged_after_the_last_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert demo_of(FleetThatTells([8]), monkeypatch)._goes_on(7)
+    assert not demo_of(FleetThatTells([7]), monkeypatch)._goes_on(7)
+    with pytest.raises(DemoError, match="nothing was acknowledged"):
+        demo_of(FleetThatTells([7], ended=True), monkeypatch)._goes_on(7)

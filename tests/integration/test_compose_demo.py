@@ -109,6 +109,19 @@ class TestContainers:
         assert done.returncode == 0, done.stderr
         assert not left_of(project)
 
+    def test_what_the_engine_starts_again_by_itself_is_counted(self, image: str) -> None:
+        project = f"hushsum-test-{uuid.uuid4().hex[:8]}"
+        named = [f"--label=com.docker.compose.project={project}", "--label=com.docker.compose.service=worker-2"]
+        words = ["docker", "run", "--detach", "--restart=on-failure:2", "--network=none", *named, image, "false"]
+        subprocess.run(words, capture_output=True, check=True)
+        compose = Compose(next(filter(answers, TOOLS.values())).split(), project, {})
+        until = time.monotonic() + 60
+        while compose.restarts() != {"worker-2": 2} and time.monotonic() < until:
+            time.sleep(0.2)
+        found = compose.restarts()
+        subprocess.run(["docker", "rm", "--force", *left_of(project).split()], capture_output=True, check=True)
+        assert found == {"worker-2": 2}
+
     def test_a_run_that_fails_says_so_and_leaves_nothing_behind(self, image: str) -> None:
         project = f"hushsum-test-{uuid.uuid4().hex[:8]}"
         ended = demo("--no-build", "--project", project, **SMALL, IMAGE=image, DATA="not-there.csv")

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aggregator.callers.certificates import holder_of_pem
 from aggregator.callers.tokens.file import read_table
+from aggregator.certificates import holder_of_pem
 from aggregator.config import Config
 from aggregator.ports import Scope
 from aggregator.secure.client_directory import client_directory_of

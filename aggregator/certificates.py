@@ -29,7 +29,7 @@ def holder_of_pem(data: bytes) -> Holder | None:
     """Whose a certificate is that somebody has verified; None where it names no client, or is none."""
     try:
         return _holder_of(x509.load_pem_x509_certificate(data))
-    except ValueError:
+    except (ValueError, x509.InvalidVersion):
         return None
 
 
@@ -37,7 +37,7 @@ def holder_of_der(data: bytes) -> Holder | None:
     """The same of its bytes as they are in TLS."""
     try:
         return _holder_of(x509.load_der_x509_certificate(data))
-    except ValueError:
+    except (ValueError, x509.InvalidVersion):
         return None
 
 
