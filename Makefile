@@ -6,7 +6,7 @@ ARGS ?=
 N ?= 10000
 ROUNDS ?= 50
 SEED ?= 1
-MODE ?= central
+MODE ?=
 # Tests of one file stay in one process: they share what is dear to start.
 SIDE_BY_SIDE := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 VENV := .venv
@@ -70,8 +70,8 @@ simulate-cohorts: setup ## random schedules of secure sums with dropouts and a l
 real-faults: setup broker ## kill and pause real processes, Kafka and PostgreSQL under load (ROUNDS=50 SEED=1)
 	@$(PY) -m simulator.faults --rounds $(ROUNDS) --seed $(SEED) $(ARGS)
 
-compose-demo: setup broker ## the whole service in containers: killed, restarted, checked (MODE=central|local|secure; Docker)
-	@$(PY) -m compose.demo --mode $(MODE) $(ARGS)
+compose-demo: setup ## the whole service in containers: killed, restarted, checked (MODE=central|local|secure; Docker)
+	@$(PY) -m compose.demo $(if $(MODE),--mode $(MODE)) $(ARGS)
 
 bench: setup ## measure speed side by side, as a table and as JSON
 	@$(PY) -m benchmarks $(ARGS)

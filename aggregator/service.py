@@ -106,8 +106,7 @@ class Service:
         leadership = await self._leadership(backends, folds)
         authenticator = await authenticator_of(self.config, self.runtime, self.metrics, self._supervision)
         server = self._server(front, leadership, openings, authenticator)
-        if self.config.authentication != "declared":
-            self._supervision.forever("admissions", lambda: server.recheck(self.runtime))
+        self._supervision.forever("admissions", lambda: server.recheck(self.runtime))
         self.grpc = leadership.address = await server.bind(self.config.listen, server_credentials(self.config))
         if self.duties.releases:
             await self._start_leadership(leadership)

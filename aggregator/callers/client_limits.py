@@ -6,10 +6,8 @@ is its own doing alone. Who has no name (a reader, or the operator, where names 
 """
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 from aggregator.callers.rate_limits import RateLimits
 from aggregator.config import Config
@@ -33,6 +31,13 @@ def share_of(most: int, least: int = 1) -> int:
     return max(most // _SHARES, least)
 
 
+class Prepaid(Protocol):
+    """What a delta has paid before it was whole."""
+
+    def give_back(self) -> None:
+        """All of it."""
+
+
 class Taken:
     """What one delta has taken of its client's limits.
 
@@ -41,7 +46,7 @@ class Taken:
 
     __slots__ = ("_client_id", "_limits", "_paid", "_size")
 
-    def __init__(self, limits: "SendLimits", client_id: str, size: int, paid: "Instalments | None" = None) -> None:
+    def __init__(self, limits: "SendLimits", client_id: str, size: int, paid: "Prepaid | None" = None) -> None:
         self._limits = limits
         self._client_id = client_id
         self._size = size
@@ -59,50 +64,6 @@ class Taken:
             self._paid.give_back()
 
 
-class Instalments:
-    """What a delta that comes in pieces has paid, as they came.
-
-    Args:
-        limits: How much its client may send.
-        client_id: Whose it is.
-    """
-
-    def __init__(self, limits: "SendLimits", client_id: str) -> None:
-        self._limits = limits
-        self._client_id = client_id
-        self._size = self._paid = 0
-
-    def pay(self, size: int) -> None:
-        """Takes a piece. One that has begun goes on, however much its client owes by now.
-
-        Raises:
-            RefusedError: Nobody new is remembered now.
-        """
-        cost = max(DELTA_COST_MIN, size)
-        self._limits.charge(self._client_id, cost)
-        self._size += size
-        self._paid += cost
-
-    def keep(self) -> None:
-        """It is paid for in any case: its client was ahead of its rates before it came, and sent it all the same."""
-        if not self._paid and self._size:
-            self.pay(self._size)
-
-    def give_back(self) -> None:
-        """All of it: nothing was done with the delta, and that was not its client's doing."""
-        self._limits.give_back(self._client_id, self._paid)
-        self._paid = 0
-
-    @contextmanager
-    def settled(self) -> Iterator[None]:
-        """The delta that its client sends within the block is paid for, and given back like any other."""
-        self._limits.prepaid[self._client_id] = self
-        try:
-            yield
-        finally:
-            self._limits.prepaid.pop(self._client_id, None)
-
-
 class SendLimits:
     """How many bytes of deltas each client may send, and hold while they are unanswered.
 
@@ -117,7 +78,7 @@ class SendLimits:
     """
 
     def __init__(self, rate: float, burst: int, held_bytes_max: int, runtime: Runtime) -> None:
-        self.prepaid: dict[str, Instalments] = {}
+        self.prepaid: dict[str, Prepaid] = {}
         self._rates = RateLimits(rate, burst)
         self._held_bytes_max = held_bytes_max
         self._runtime = runtime

@@ -14,7 +14,8 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from aggregator.callers.client_limits import Instalments, SendLimits
+from aggregator.callers.client_limits import SendLimits
+from aggregator.callers.instalments import Instalments
 from aggregator.callers.senders import NOT_ITS_SENDERS
 from aggregator.inspection import id_in
 from aggregator.ports import Runtime

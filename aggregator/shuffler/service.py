@@ -92,8 +92,7 @@ class Shuffler:
         intake.start()
         stack.push_async_callback(intake.finish)
         server = self._server(intake, kept, await authenticator_of(config, runtime, self._metrics, self._supervision))
-        if config.authentication != "declared":
-            self._supervision.forever("admissions", lambda: server.recheck(runtime))
+        self._supervision.forever("admissions", lambda: server.recheck(runtime))
         self.grpc = await server.bind(config.listen, server_credentials(config))
         debts = self._sends, self._calls, self._reports
         self._supervision.forever("debts", lambda: forget_paid(debts, runtime))

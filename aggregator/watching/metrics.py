@@ -55,12 +55,8 @@ class Metrics:
         self._fold_lag = Gauge(
             "hushsum_fold_lag", "Entries (Kafka: messages) that are appended and not folded yet", ["partition"], **make
         )
-        self._stored_lag = Gauge(
-            "hushsum_stored_fold_lag",
-            "Those that no checkpoint has passed yet, wherever it is folded",
-            ["partition"],
-            **make,
-        )
+        stored = "Those that no checkpoint has passed yet, wherever it is folded"
+        self._stored_lag = Gauge("hushsum_stored_fold_lag", stored, ["partition"], **make)
         self._partitions_held = Gauge("hushsum_partitions_held", "Partitions that are folded here", **make)
         self._partition_stopped = Gauge(
             "hushsum_partition_stopped", "1 where a fold has stopped and an operator must act", ["partition"], **make

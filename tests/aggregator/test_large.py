@@ -9,6 +9,7 @@ from typing import NamedTuple
 import grpc.aio
 import pytest
 
+from aggregator.callers.client_limits import SendLimits
 from aggregator.refusals import RefusedError
 from aggregator.server import large
 from aggregator.server.calls import Malformed
@@ -239,6 +240,44 @@ async def test_a_client_that_says_nothing_holds_nothing_and_is_let_go() -> None:
     await site.runtime.advance(GRACE_S + 0.01)
     with pytest.raises(RefusedError):
         await call
+
+
+async def test_clients_that_fill_the_room_and_stall_give_way_to_one_that_sends() -> None:
+    site, most = Site(), bytes(10**6)
+    evil = [site.call(Sender().says(*islice(chunks_of(PLAN_ID, most), 3)), f"evil-{n}") for n in range(3)]
+    await site.runtime.settle()
+    assert site.large.held_bytes == 6 * CHUNK_BYTES, "two hold the room"
+    await site.runtime.advance(1.1)
+    assert (await site.call(Sender().says(*chunks_of(PLAN_ID, most)))).status is Status.ACKNOWLEDGED
+    assert site.large.held_bytes <= 3 * CHUNK_BYTES
+    for call in evil:
+        call.cancel()
+    await asyncio.wait(evil)
+    assert site.large.held_bytes == 0
+
+
+async def test_each_chunk_is_paid_for_as_it_comes_and_the_whole_is_not_paid_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    site, data = Site(), bytes(10**6)
+    sends = SendLimits(1.0, 1, 10**7, site.runtime)
+    site.large = LargeDeltas(
+        site.sink, runtime=site.runtime, delta_bytes_max=10**6, held_bytes_max=2 * 10**6, sends=sends
+    )
+
+    async def submit(client_id: str, plan_id: bytes, data: bytes, shuffled: Authenticity | None = None) -> Answer:
+        assert (plan_id, shuffled) == (PLAN_ID, None)
+        sends.take(client_id, len(data)).let_go()
+        return Answer(None, Status.ACKNOWLEDGED)
+
+    monkeypatch.setattr(site.sink, "submit", submit)  # it takes what a gateway takes
+    assert (await site.call(Sender().says(*chunks_of(PLAN_ID, data)), "honest")).status is Status.ACKNOWLEDGED
+    broken = Sender().says(*islice(chunks_of(PLAN_ID, data), 2)).ends()
+    assert reason_of(await site.call(broken, "evil")) is Reason.MALFORMED
+    for client_id, paid in (("honest", 10**6), ("evil", 2 * CHUNK_BYTES)):
+        with pytest.raises(RefusedError) as refused:
+            sends.check(client_id)
+        assert refused.value.refusal.retry_after_ms == pytest.approx(1000 * (paid - 1), abs=2000), client_id
 
 
 # ---------------------------------------------------------------------------------------------- over the real wire

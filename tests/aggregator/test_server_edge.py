@@ -1,4 +1,4 @@
-"""What comes in at the edge: nothing of strangers is waited for, each client holds its share, a busy stream is ended."""
+"""The edge: strangers are not waited for, each client holds its share, busy streams hear why they end."""
 
 import asyncio
 import socket
@@ -107,7 +107,8 @@ async def answered(client: RawClient) -> None:
     assert (
         await client.collection.Hello(pb.HelloRequest(protocol_versions=[1]), metadata=client.metadata, timeout=5)
     ).plan_id
-    assert await client.channel.unary_unary(CHECK)(b"", timeout=5) == b"\x08\x01"
+    check: Any = client.channel.unary_unary(CHECK)
+    assert await check(b"", timeout=5) == b"\x08\x01"
 
 
 @pytest.mark.parametrize(("connections", "calls"), ((1, 1500), (20, 100)))
@@ -130,7 +131,8 @@ async def test_health_goes_on_being_answered_while_hundreds_ask_and_do_not_say_w
     async with guarded(tmp_path, alice) as here, here.client(alice) as client:
         calls = 100
         async with attacked(here.service.grpc, CHECK, 8, calls) as attackers:
-            await until(lambda: sum(calls if each.cut else len(each.ended) for each in attackers) >= 8 * calls - unread.NAMELESS_MAX)
+            most = unread.NAMELESS_MAX
+            await until(lambda: sum(calls if each.cut else len(each.ended) for each in attackers) >= 8 * calls - most)
             await answered(client)
 
 
@@ -162,7 +164,7 @@ async def test_a_call_without_its_one_message_is_told_so(
             await asyncio.Event().wait()
 
     async with service_of(config_of(tmp_path, PLAN)) as service, RawClient(service.grpc) as client:
-        method = client.channel.stream_unary(path)
+        method: Any = client.channel.stream_unary(path)
         malformed = grpc.StatusCode.INVALID_ARGUMENT, "malformed"
         assert await ended(method(says(), metadata=client.metadata)) == malformed
         assert await ended(method(says(b"", b""), metadata=client.metadata)) == malformed
@@ -238,14 +240,14 @@ async def serving(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Revoca
     names, streams, closed = Revocable(), OpenStreams(), list[str]()
     methods = Methods("test.Service", names, Metrics(), streams=streams)
 
-    async def echo(call: Call, requests: AsyncIterator[Any]) -> AsyncIterator[pb.SubmitReply]:
-        call.client_id()
+    async def echo(caller: Call, requests: AsyncIterator[Any]) -> AsyncIterator[pb.SubmitReply]:
+        caller.client_id()
         async for _ in requests:
             yield pb.SubmitReply()
 
     async def large(_: Call, __: pb.GetReleaseRequest) -> AsyncIterator[pb.ReleaseChunk]:
         try:
-            for _ in range(400):
+            for ___ in range(400):
                 yield pb.ReleaseChunk(data=bytes(256 * 1024))
         finally:
             closed.append("large")
@@ -282,8 +284,7 @@ def busy(address: str, heard: threading.Semaphore) -> str:
                 if number == 3:
                     heard.release()
         except grpc.RpcError as error:
-            assert isinstance(error, grpc.Call)
-            return error.code().name
+            return str(getattr(error, "code")().name)  # noqa: B009  it is a call as well, which its type does not say
         finally:
             over.set()
     return "OK"
@@ -304,10 +305,11 @@ async def test_thirty_busy_streams_all_hear_why_they_end(monkeypatch: pytest.Mon
 async def test_a_reader_that_does_not_read_loses_its_place_at_once_and_hears_why_when_it_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with serving(monkeypatch) as (names, streams, address, closed):
+    async with serving(monkeypatch) as (names, streams, address, closed):  # noqa: SIM117  the address comes of it
         async with grpc.aio.insecure_channel(address) as channel:
-            call = channel.unary_stream("/test.Service/Large")(b"")
-            await call.read()
+            method: Any = channel.unary_stream("/test.Service/Large")
+            call = method(b"")
+            await call.initial_metadata()
             await asyncio.sleep(0.3)  # until the windows are full
             names.good = False
             await until(lambda: len(streams) == 0 and closed == ["large"])
@@ -323,10 +325,11 @@ async def test_junk_costs_its_sender_what_a_delta_would(tmp_path: Path) -> None:
     async with service_of(config) as service:
         for client_id, junk in (("alice", b"\xff" * 2000), ("bob", padded)):
             async with RawClient(service.grpc, client_id) as client:
+                one: Any = client.channel.unary_unary(ONE)
                 reasons = []
                 for _ in range(2):
                     with pytest.raises(grpc.aio.AioRpcError) as caught:
-                        await client.channel.unary_unary(ONE)(junk, metadata=client.metadata)
+                        await one(junk, metadata=client.metadata)
                     reasons.append(trailing(caught.value)["hushsum-reason"])
                 assert reasons == ["malformed", "rate_limited"], client_id
         async with RawClient(service.grpc, "carol") as client:

@@ -227,7 +227,9 @@ def test_a_run_is_as_long_as_the_fleet_makes_it(said: dict[str, str], sizes: Siz
 class FleetThatTells:
     """What a demo asks of the engine, with a fleet that says these numbers one after the other."""
 
-    def __init__(self, acknowledged: Iterable[int], *, ended: bool = False, restarts: dict[str, int] | None = None):
+    def __init__(
+        self, acknowledged: Iterable[int], *, ended: bool = False, restarts: dict[str, int] | None = None
+    ) -> None:
         self._told, self._restarts = list(acknowledged), restarts or {}
         self._fleet = State("exited", "Exited (0) 3 seconds ago") if ended else State("running", "Up (healthy)")
 
