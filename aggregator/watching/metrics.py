@@ -74,9 +74,8 @@ class Metrics:
         self._plan_info = Gauge("hushsum_plan_info", "1; the plan, and this process's role", _PLAN_LABELS, **make)
         _show_process(self.registry)
         # Every reason is there from the start: an alert needs the 0 before the first one.
-        self._by_reason: dict[AnyReason | None, Counter] = {
-            reason: self._refusals.labels(reason.value) for reason in (*Reason, *ServiceReason)
-        }
+        reasons = (*Reason, *ServiceReason)
+        self._by_reason: dict[AnyReason | None, Counter] = {each: self._refusals.labels(each.value) for each in reasons}
         self._by_status = {status: self._deltas.labels(status.value) for status in Status}
         self._ends: dict[int, int] = {}
         self._positions: dict[int, int] = {}

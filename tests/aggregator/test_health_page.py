@@ -11,9 +11,12 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-un
 from aggregator.config import Config
 from aggregator.errors import AggregatorError
 from aggregator.ports import Appended
+from aggregator.server.open_streams import OpenStreams
 from aggregator.server.probes import LIVENESS, Probes
+from aggregator.server.unread import UnaryCalls
 from aggregator.service import Service
 from aggregator.watching.health_page import STALLED_S, Health
+from aggregator.watching.metrics import Metrics
 from hushsum_proto.v1 import wire_pb2 as pb
 from tests.doubles import ManualRuntime
 from tests.pages import QuickRuntime, asked, until
@@ -96,8 +99,8 @@ async def test_a_service_that_drains_is_alive_and_not_ready_whatever_else_is_fou
         assert await pages(service) == (OK, UNREADY)
 
     server = grpc.aio.server()
-    probes = Probes()
-    await probes.add_to(server, ["some.Service"])
+    probes = Probes(UnaryCalls(16, 1024), OpenStreams(), Metrics())
+    probes.add_to(server, ["some.Service"])
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
@@ -107,8 +110,8 @@ async def test_a_service_that_drains_is_alive_and_not_ready_whatever_else_is_fou
             reply = await stub.Check(health_pb2.HealthCheckRequest(service=name))
             return str(health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status))
 
-        await probes.drain()
-        await probes.tell(ready=True)  # the soundings go on meanwhile
+        probes.drain()
+        probes.tell(ready=True)  # the soundings go on meanwhile
         assert [await said(name) for name in ("", "some.Service", LIVENESS)] == [*["NOT_SERVING"] * 2, "SERVING"]
     await server.stop(None)
 
