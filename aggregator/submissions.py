@@ -98,8 +98,7 @@ class ClientDeltas:
             raise _signed_for_nothing()
         if self._sends is None:
             return Sender(client_id)
-        # What is larger than any delta is refused for that, and not for being more than a client may hold.
-        return Sender(client_id, self._sends.take(client_id, min(len(data), self._plan.upload_bytes_max)))
+        return Sender(client_id, self._sends.take(client_id, len(data)))
 
     def partition(self, sender: str, id: DeltaId, partitions: int) -> int:
         """That of its client."""

@@ -44,12 +44,13 @@ class Taken:
     It lives no longer than the answer to the delta is waited for.
     """
 
-    __slots__ = ("_client_id", "_limits", "_paid", "_size")
+    __slots__ = ("_client_id", "_cost", "_limits", "_paid", "_size")
 
-    def __init__(self, limits: "SendLimits", client_id: str, size: int, paid: "Prepaid | None" = None) -> None:
+    def __init__(self, limits: "SendLimits", client_id: str, size: int, cost: int, paid: "Prepaid | None") -> None:
         self._limits = limits
         self._client_id = client_id
         self._size = size
+        self._cost = cost
         self._paid = paid
 
     def let_go(self) -> None:
@@ -59,7 +60,7 @@ class Taken:
     def give_back(self) -> None:
         """Nothing was done with it, and that was not its client's doing; called once at most."""
         if self._paid is None:
-            self._limits.give_back(self._client_id, max(DELTA_COST_MIN, self._size))
+            self._limits.give_back(self._client_id, self._cost)
         else:
             self._paid.give_back()
 
@@ -70,14 +71,18 @@ class SendLimits:
     Args:
         rate: Bytes a second; a delta costs ``DELTA_COST_MIN`` at least.
         burst: Bytes that a client may be ahead of that.
-        held_bytes_max: Bytes of its deltas that may be unanswered.
+        held_bytes_max: Bytes of its deltas that may be unanswered: the largest fits.
         runtime: The clock.
+        delta_bytes_max: Of the largest delta; by default all that may be unanswered.
 
     Attributes:
         prepaid: What was taken as it came, by the client that sends it now: it is not taken again.
     """
 
-    def __init__(self, rate: float, burst: int, held_bytes_max: int, runtime: Runtime) -> None:
+    def __init__(
+        self, rate: float, burst: int, held_bytes_max: int, runtime: Runtime, delta_bytes_max: int | None = None
+    ) -> None:
+        self._delta_bytes_max = held_bytes_max if delta_bytes_max is None else delta_bytes_max
         self.prepaid: dict[str, Prepaid] = {}
         self._rates = RateLimits(rate, burst)
         self._held_bytes_max = held_bytes_max
@@ -89,19 +94,20 @@ class SendLimits:
         return len(self._held)
 
     def take(self, client_id: str, size: int) -> Taken:
-        """Takes a delta of so many bytes, of which nothing was looked at yet.
+        """Takes what came as a delta of so many bytes, of which nothing was looked at yet; all of them are paid for.
 
         Raises:
             RefusedError: Its client has to wait.
         """
-        held = self._held[client_id] + size if client_id in self._held else size
+        holds = min(size, self._delta_bytes_max)  # what is larger is refused for that, and not for what it would hold
+        held = self._held[client_id] + holds if client_id in self._held else holds
         if held > self._held_bytes_max:
             raise RefusedError(share_taken(f"{self._held_bytes_max} bytes of deltas of one client may be unanswered"))
-        paid = self.prepaid.pop(client_id, None)
+        paid, cost = self.prepaid.pop(client_id, None), max(DELTA_COST_MIN, size)
         if paid is None:
-            self.pay(client_id, size)
+            self.pay(client_id, cost)
         self._held[client_id] = held
-        return Taken(self, client_id, size, paid)
+        return Taken(self, client_id, holds, cost, paid)
 
     def pay(self, client_id: str, size: int) -> None:
         """Takes so many bytes of the rate, which hold nothing: of what is no delta, too.
@@ -256,7 +262,8 @@ class Turn:
 def send_limits_of(config: Config, plan: Plan, runtime: Runtime) -> SendLimits:
     """What a process takes of one client's bytes."""
     held = share_of(config.pending_bytes_max, plan.upload_bytes_max)
-    return SendLimits(config.client_bytes_rate, config.client_bytes_burst, held, runtime)
+    largest = plan.upload_bytes_max
+    return SendLimits(config.client_bytes_rate, config.client_bytes_burst, held, runtime, largest)
 
 
 def call_limits_of(config: Config, runtime: Runtime) -> CallLimits:

@@ -4,7 +4,9 @@ Every method is served as one with a stream of requests: the bytes are the same,
 headers. So who is not admitted is told that before anything that it sends is read.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import suppress
 from typing import Any, Final, TypeAlias, TypeVar
 
 import grpc
@@ -14,6 +16,7 @@ from google.protobuf.message import Message
 from aggregator.callers.client_limits import CallLimits, Turn
 from aggregator.errors import AggregatorError, ForbiddenError, UnauthenticatedError
 from aggregator.ports import Authenticator, Peer, Scope
+from aggregator.refusals import RefusedError
 from aggregator.server.endings import Context, Endings
 from aggregator.server.incoming import Incoming, Malformed, reader
 from aggregator.server.open_streams import Interruptible, OpenStreams
@@ -248,14 +251,19 @@ class Methods:
         Raises:
             AggregatorError: Why there is none; it has cost its sender what it is to cost.
         """
-        message: Any = Malformed()
         try:
             message = await self._incoming.one(caller, call, context)
-        finally:
-            if junk is not None and isinstance(message, Malformed):
-                junk(caller, message.size)
-        if isinstance(message, Malformed):
-            raise MalformedMessageError("bytes that are no message of this method, expected one")
+            if isinstance(message, Malformed):
+                raise MalformedMessageError("bytes that are no message of this method, expected one")
+        except asyncio.CancelledError:  # its client has gone; what is ended from here ends otherwise, and costs nothing
+            if junk is not None:
+                with suppress(RefusedError):
+                    junk(caller, call.received_bytes)
+            raise
+        except MalformedMessageError:
+            if junk is not None:
+                junk(caller, call.received_bytes)
+            raise
         return message
 
 

@@ -32,15 +32,20 @@ class Malformed:
     size: int = 0
 
 
-def reader(message: type[Q], carries: Callable[[Q], int] | None = None) -> Callable[[bytes], Q | Malformed]:
+def reader(
+    message: type[Q], carries: Callable[[Q], int] | None = None, bytes_max: int | None = None
+) -> Callable[[bytes], Q | Malformed]:
     """A deserializer that never raises.
 
     Args:
         message: What is expected.
         carries: How many bytes it carries that its sender pays for; much more than these is no such message. None: any.
+        bytes_max: What is larger is no such message, and is not read; None: any size.
     """
 
     def read(data: bytes) -> Q | Malformed:
+        if bytes_max is not None and len(data) > bytes_max:
+            return Malformed(len(data))
         try:
             read = message.FromString(data)
         except DecodeError:
@@ -83,7 +88,9 @@ class Incoming:
                 message = await context.read()
                 if message is grpc.aio.EOF:
                     raise MalformedMessageError("no message, expected one")
-                if not isinstance(message, Malformed) and await context.read() is not grpc.aio.EOF:
+                call.received_bytes = _size_of(message)
+                if not isinstance(message, Malformed) and (second := await context.read()) is not grpc.aio.EOF:
+                    call.received_bytes += _size_of(second)
                     raise MalformedMessageError("more than one message, expected one")
         call.due_s = None
         return message
@@ -91,3 +98,7 @@ class Incoming:
     def _late(self) -> RefusedError:
         detail = f"no whole message came in {self._seconds:.0f} s, expected one"
         return RefusedError(Refusal.of(ServiceReason.UNAVAILABLE, detail))
+
+
+def _size_of(message: Any) -> int:  # a message, of each method's type
+    return message.size if isinstance(message, Malformed) else int(message.ByteSize())

@@ -28,12 +28,14 @@ class Interruptible:
         ended: Why it may not go on; None while it may. Given once.
         due_s: When it is ended for being too slow, by the monotonic clock.
         late: Makes what it is then told.
+        received_bytes: Of what came whole in a call with one message.
     """
 
     def __init__(self) -> None:
         self.ended: AggregatorError | None = None
         self.due_s: float | None = None
         self.late: Callable[[], AggregatorError] | None = None
+        self.received_bytes = 0
         self._task: asyncio.Task[object] | None = None
         self._replies: AsyncIterator[object] | None = None
 

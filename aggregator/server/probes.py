@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from functools import partial
 from typing import Any, Final
 
 import grpc
@@ -23,7 +24,7 @@ from hushsum_proto.errors import MalformedMessageError
 HEALTH_WATCHERS_MAX: Final = 64
 REFLECTIONS_MAX: Final = 16
 LIVENESS: Final = "liveness"  # of whether this process runs; all other names are of whether it can be used
-_MESSAGE_BYTES_MAX: Final = 4096  # for how long one may take; how large it may be is the server's
+_MESSAGE_BYTES_MAX: Final = 4096
 _ASKING_S: Final = 30.0  # a reflection that asks nothing more has ended by then
 
 _HEALTH: Final = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
@@ -56,18 +57,18 @@ class Probes:
         self._names = (health.OVERALL_HEALTH, *names)
         self._said[LIVENESS] = _STATUS.SERVING
         self.tell(ready=True)
-        asked = health_pb2.HealthCheckRequest
+        asked, small = health_pb2.HealthCheckRequest, partial(reader, bytes_max=_MESSAGE_BYTES_MAX)
         methods = {
-            "Check": grpc.stream_unary_rpc_method_handler(self._answering(self._check), reader(asked), _bytes_of),
+            "Check": grpc.stream_unary_rpc_method_handler(self._answering(self._check), small(asked), _bytes_of),
             "List": grpc.stream_unary_rpc_method_handler(
-                self._answering(self._list), reader(health_pb2.HealthListRequest), _bytes_of
+                self._answering(self._list), small(health_pb2.HealthListRequest), _bytes_of
             ),
-            "Watch": grpc.stream_stream_rpc_method_handler(self._telling(self._watch), reader(asked), _bytes_of),
+            "Watch": grpc.stream_stream_rpc_method_handler(self._telling(self._watch), small(asked), _bytes_of),
         }
         about = reflection.aio.ReflectionServicer([*names, _HEALTH, reflection.SERVICE_NAME])
         reflecting = grpc.stream_stream_rpc_method_handler(
             self._telling(lambda call, context: self._reflect(about, call, context)),
-            reader(reflection_pb2.ServerReflectionRequest),
+            small(reflection_pb2.ServerReflectionRequest),
             _bytes_of,
         )
         server.add_generic_rpc_handlers(

@@ -201,6 +201,8 @@ def _options(received_bytes_max: int) -> list[tuple[str, int]]:
         # What one connection may have under way: calls that nobody has admitted take some kilobytes until they end.
         ("grpc.max_concurrent_streams", _STREAMS_OF_CONNECTION_MAX),
         ("grpc.max_send_message_length", -1),
+        # Windows stay small: grown by probing they would hold megabytes of each message that waits its turn.
+        ("grpc.http2.bdp_probe", 0),
         # Two processes on one port would share its connections at random.
         ("grpc.so_reuseport", 0),
         # A client may ask whether we are there; we ask those that are silent, and let go of those that are gone.

@@ -1,9 +1,10 @@
 """Calls with one message, from their headers to their answer: so many at once, and few whose message is on its way.
 
 A caller is admitted by its headers; what it then sends comes as fast as it likes. So each name may have a share of the
-calls under way, of which few messages come in at a time: the others wait, in gRPC's windows of some kilobytes. Where
-more messages are awaited than all names may have on their way, the oldest call of whoever has the most of them is
-ended: who sends its message at once needs its place for a moment alone, and keeps it whatever others do.
+calls under way, of which few messages come in at a time: the others wait, in gRPC's windows of some kilobytes (which
+``grpc.http2.bdp_probe`` keeps at that). Where more messages are awaited than all names may have on their way, the
+oldest call of whoever has the most of them is ended for somebody who has fewer; where nobody has more, who comes new
+waits: no message that is on its way is given up for one that has not begun.
 """
 
 import asyncio
@@ -17,6 +18,8 @@ from aggregator.server.open_streams import Interruptible
 
 UNREAD_MAX: Final = 512  # messages of all callers that are on their way
 NAMELESS_MAX: Final = 128  # of those who have no name: health checks, and readers where names are only declared
+_NAMELESS_MIN: Final = 8
+NAMELESS_CALLS_MAX: Final = 1024  # of theirs under way: they take nothing from those who have a name
 UNREAD_BYTES_MAX: Final = 16 << 20  # of one name's messages that are on their way; one fits always
 
 
@@ -41,12 +44,13 @@ class UnaryCalls:
         self._most = most
         self._of_one = share_of(most)
         self._at_once = max(1, UNREAD_BYTES_MAX // message_bytes_max)
+        self._nameless_at_once = max(_NAMELESS_MIN, min(NAMELESS_MAX, self._at_once))
         self._callers: dict[str, _Caller] = {}
         self._under_way = 0
         self._unread = 0
 
     def __len__(self) -> int:
-        """Calls that are under way."""
+        """Calls of names that are under way."""
         return self._under_way
 
     @contextmanager
@@ -59,28 +63,37 @@ class UnaryCalls:
         caller = self._callers.get(name)
         if caller is not None and name and caller.under_way >= self._of_one:
             raise RefusedError(share_taken(f"{self._of_one} calls of one client may be under way"))
-        if self._under_way >= self._most and name:
+        if name and self._under_way >= self._most:
             raise overloaded(f"at most {self._most} calls may be under way")
+        if not name and caller is not None and caller.under_way >= NAMELESS_CALLS_MAX:
+            raise overloaded(f"at most {NAMELESS_CALLS_MAX} calls without a name may be under way")
         if caller is None:
-            caller = self._callers[name] = _Caller(self._at_once if name else NAMELESS_MAX)
+            caller = self._callers[name] = _Caller(self._at_once if name else self._nameless_at_once)
         caller.under_way += 1
-        self._under_way += 1
+        self._under_way += bool(name)
         try:
             yield
         finally:
             caller.under_way -= 1
-            self._under_way -= 1
+            self._under_way -= bool(name)
             if not caller.under_way:
                 del self._callers[name]
 
     @asynccontextmanager
     async def unread(self, name: str, call: Interruptible) -> AsyncIterator[None]:
-        """The message of a call that is under way comes in as long as the block runs; one that waits its turn waits."""
+        """The message of a call that is under way comes in as long as the block runs; one that waits its turn waits.
+
+        Raises:
+            RefusedError: As many are on their way as may be, and nobody has more of them than this name.
+        """
         caller = self._callers[name]
-        if not name and len(caller.unread) >= NAMELESS_MAX:
+        if not name and len(caller.unread) >= self._nameless_at_once:
             self._end_oldest(caller)
         if self._unread >= UNREAD_MAX:
-            self._end_oldest(max(self._callers.values(), key=lambda each: len(each.unread)))
+            most = max(self._callers.values(), key=lambda each: len(each.unread))
+            if len(most.unread) <= max(1, len(caller.unread)):
+                raise overloaded(f"{UNREAD_MAX} messages are on their way")
+            self._end_oldest(most)
         caller.unread[call] = None
         self._unread += 1
         try:

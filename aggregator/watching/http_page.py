@@ -145,7 +145,8 @@ class _Server(socketserver.ThreadingTCPServer):
             with self._guard:
                 self._open.pop(connection, None)
             with suppress(OSError, ValueError):  # it is gone
-                connection.shutdown(socket.SHUT_RDWR)
+                # Not the TLS socket's own: that forgets its TLS first, and who writes meanwhile writes in clear.
+                socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NoReturn
 
 from prometheus_client import CollectorRegistry, Metric
 
@@ -29,6 +29,10 @@ class SteppedRegistry(CollectorRegistry):
     def collect(self) -> Iterable[Metric]:
         """Every metric, for a page; from any thread."""
         return super().collect() if self._held is None else iter(self._held)
+
+    def restricted_registry(self, names: Iterable[str]) -> NoReturn:
+        """A part of it would show what is so now: there is none."""
+        raise NotImplementedError(f"a part of the page, {list(names)}")
 
     def get_sample_value(self, name: str, labels: dict[str, str] | None = None) -> float | None:
         """A value as it is now, for this process itself."""

@@ -156,6 +156,7 @@ async def searched(folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch:
                 await operator.seal()
                 look("when it is sealed")
                 await operator.release()
+            service.metrics.registry.hold()  # as the next whole minute does
             page = await asyncio.to_thread(page_of, service.metrics_page)
     look("afterwards")
     output = capfd.readouterr()
