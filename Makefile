@@ -20,7 +20,7 @@ TYPED := $(foreach folder,$(SOURCES),$(if $(wildcard $(folder)/*.py $(folder)/*/
 export MPLBACKEND := Agg
 export PYTHONUNBUFFERED := 1
 # The environment's packages and these sources are all that counts, whatever the caller's shell has on its path.
-unexport PYTHONPATH PYTHONHOME
+unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:

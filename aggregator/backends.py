@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any, Final, TypeVar
 
 from aggregator.config import Config
-from aggregator.data_folder import DataFolder
+from aggregator.data_folder import DataFolder, held
 from aggregator.errors import ConfigError, ReceiptsError
 from aggregator.journal import journal
 from aggregator.kafka.settings import KafkaSettings
@@ -24,6 +24,7 @@ from aggregator.store.store import SqlStore
 from aggregator.watching.metrics import Metrics
 from aggregator.watching.observers import Observers
 from hushsum.directory import Directory
+from hushsum.entropy import OsEntropy
 from hushsum.errors import HushsumError
 from hushsum.plan import Plan
 from hushsum.signatures import SigningKey
@@ -114,16 +115,20 @@ class Backends:
         """The receipts: apart from the store, wherever that is.
 
         Raises:
-            ConfigError: Brokers do not answer in time, or the topic is not what it has to be.
+            ConfigError: Another process uses the file, brokers do not answer in time, or the topic is not what it has
+                to be.
             LogError: Kafka refuses us.
         """
         if self._config.log == "sqlite":
-            return await open_receipts(self._files.receipts, self._runtime)
+            return await self._receipts_file()
         kafka = _cluster("aggregator.kafka.receipts")
+        assert self._store is not None, "the store says whether there were receipts"
+        store = self._store
 
         async def open_topic(waiting: Observers) -> Receipts:
+            made = await store.receipts_mark() is not None
             try:
-                opened = await kafka.ReceiptsTopic.open(self._kafka, self._runtime, waiting)
+                opened = await kafka.ReceiptsTopic.open(self._kafka, self._runtime, OsEntropy(), waiting, made=made)
             except ReceiptsError as error:
                 return NoReceipts(str(error))  # it stops releasing, and nothing else
             self._close_at_the_end("the receipts", opened.close)
@@ -132,6 +137,18 @@ class Backends:
             return receipts
 
         return await self._patiently("kafka", open_topic)
+
+    async def _receipts_file(self) -> Receipts:
+        """Receipts in a file, which is this process's alone; where it cannot be used, that stops releasing alone."""
+        path = self._config.receipts or self._files.receipts
+        try:
+            if self._config.receipts is not None:
+                self._stack.callback(held(path.with_name(f"{path.name}.lock"), f"receipts: {path}").close)
+            if _volume(path.parent) == _volume(self._files.path):
+                _warn([f"{path} is on the store's volume, and lost with it: set receipts to a file on another one"])
+        except OSError as error:
+            return NoReceipts(f"receipts {path}: {error}; nothing is released until they can be used")
+        return await open_receipts(path, self._runtime, OsEntropy())
 
     def membership(self, plan: Plan, observer: Observers) -> Membership | None:
         """How this process comes to its partitions; None: all of them are its own."""
@@ -231,6 +248,11 @@ class _Waiting(Observers):
 def _warn(promises_lost: Sequence[str]) -> None:
     for promise in promises_lost:
         _journal.warning("a promise is lost", why=promise)
+
+
+def _volume(folder: Path) -> object:
+    """Which file system a folder is on; folders of one disk may be on several."""
+    return folder.stat().st_dev
 
 
 def _cluster(module: str) -> ModuleType | Any:

@@ -2,14 +2,14 @@
 
 import asyncio
 import math
+from collections.abc import Awaitable, Callable
 from typing import Final
 
-from aggregator.errors import AggregatorError, StoreUnavailableError, WindowOrderError
-from aggregator.ports import Runtime, Store
-from aggregator.refusals import NO_BUDGET, RefusedError
+from aggregator.errors import AggregatorError, StoreUnavailableError, WindowNotBegunError, WindowOrderError
+from aggregator.ports import Runtime
+from aggregator.refusals import NO_BUDGET, RefusedError, not_begun
 from aggregator.retries import within
 from hushsum.errors import BudgetError
-from hushsum.plan import Plan
 from hushsum_proto.answers import Refusal, ServiceReason
 
 ASK_S: Final = 20.0  # how long the store is waited for
@@ -21,25 +21,25 @@ _Told = bool | AggregatorError
 
 
 class Charges:
-    """What one process knows to be paid for, for a while.
+    """What one process knows to be paid for, or affordable, for a while.
 
     Those that ask for one window at once share one question to the store.
 
     Args:
-        plan: Of mode ``secure`` or ``local``.
-        store: Where the ledger is.
+        ask: The question: :meth:`Store.charge_collection` of a local plan, whose windows are charged before their first
+            submission; :meth:`Store.check_collection` of a secure one, whose windows are charged before the first
+            vector is asked for.
         runtime: Tasks and time.
     """
 
-    def __init__(self, plan: Plan, store: Store, runtime: Runtime) -> None:
-        self._plan = plan
-        self._store = store
+    def __init__(self, ask: Callable[[int], Awaitable[None]], runtime: Runtime) -> None:
+        self._question = ask
         self._runtime = runtime
         self._paid: dict[int, float] = {}  # until when it is believed
         self._era = 0
         self._asked: dict[int, asyncio.Future[_Told]] = {}
 
-    def has_paid(self, window: int) -> bool:
+    def is_covered(self, window: int) -> bool:
         """Whether it is known to be paid for."""
         return self._runtime.monotonic() < self._paid.get(window, -math.inf)
 
@@ -52,17 +52,17 @@ class Charges:
         """Forgets what older windows cost: asked for again, the store says that they are over."""
         self._paid = {paid: until_s for paid, until_s in self._paid.items() if paid >= window}
 
-    async def pay(self, window: int) -> bool:
-        """Lets the ledger pay for a window; what was charged stays, whatever is collected.
+    async def covered(self, window: int) -> bool:
+        """Asks the ledger for a window; what was charged stays, whatever is collected.
 
         Returns:
-            Whether it is paid; False: the window is not open, or not any more.
+            Whether it pays; False: the window is not open, or not any more.
 
         Raises:
-            RefusedError: The ledger's limits do not allow it.
+            RefusedError: The ledger's limits do not allow it, or the window has not begun.
             AggregatorError: The store does not say.
         """
-        if self.has_paid(window):
+        if self.is_covered(window):
             return True
         told = self._asked.get(window)
         if told is None:
@@ -86,13 +86,26 @@ class Charges:
 
     async def _answer(self, window: int) -> _Told:
         try:
-            await within(ASK_S, self._store.charge_collection(self._plan, window), runtime=self._runtime)
-        except BudgetError:
-            return RefusedError(Refusal.of(ServiceReason.BUDGET, NO_BUDGET))
+            await asked(self._question(window), self._runtime)
         except WindowOrderError:
             return False
-        except TimeoutError:
-            return StoreUnavailableError(f"the ledger has not answered in {ASK_S:g} s")
         except AggregatorError as error:
             return error
         return True
+
+
+async def asked(question: Awaitable[None], runtime: Runtime) -> None:
+    """Waits for the ledger's word, for so long at most.
+
+    Raises:
+        RefusedError: Its limits do not allow it, or the window has not begun by the store's clock.
+        StoreUnavailableError: It does not say; what it was asked for may be done.
+    """
+    try:
+        await within(ASK_S, question, runtime=runtime)
+    except BudgetError as error:
+        raise RefusedError(Refusal.of(ServiceReason.BUDGET, NO_BUDGET)) from error
+    except WindowNotBegunError as error:
+        raise RefusedError(not_begun(error.wait_ms)) from error
+    except TimeoutError as error:
+        raise StoreUnavailableError(f"the ledger has not answered in {ASK_S:g} s") from error

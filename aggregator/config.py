@@ -53,6 +53,8 @@ class Config(pydantic.BaseModel):
         data: The folder of what lies in files (log, store, receipts); made where it does not exist. With Kafka and
             PostgreSQL it is optional, and says alone where this process listens.
             A shuffler without it asks ``upstream`` for it.
+        receipts: The file of receipts, where the log is a file; by default ``receipts.jsonl`` in ``data``. On another
+            volume than the store's it outlives that one. Its folder has to be there.
         role: What this process does: ``all``, one of ``gateway``, ``worker`` and ``releaser``, or ``shuffler``, which
             stands before them.
         log: ``sqlite``, a file, or ``kafka``.
@@ -134,6 +136,7 @@ class Config(pydantic.BaseModel):
 
     plan: _Path | None = None
     data: _Path | None = None
+    receipts: _Path | None = None
     role: Literal["all", "gateway", "worker", "releaser", "shuffler"] = "all"
     log: Literal["sqlite", "kafka"] = "sqlite"
     store: Literal["sqlite", "postgresql"] = "sqlite"

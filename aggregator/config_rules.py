@@ -13,7 +13,7 @@ _OF_POSTGRESQL: Final = ("postgres_",)
 _OF_SHUFFLERS: Final = ("upstream", "upstream_ca", "upstream_token", "upstream_cert", "upstream_key", "shuffler_key")
 # What a shuffler, which has neither log nor store, does not use.
 _NOT_OF_SHUFFLERS: Final = (
-    *("partitions", "manual", "retain_verdicts", "client_directory"),
+    *("partitions", "manual", "receipts", "retain_verdicts", "client_directory"),
     *(*_OF_KAFKA, *_OF_POSTGRESQL),
 )
 _SIGNING_KEYS: Final = {
@@ -126,6 +126,8 @@ def _parts(settings: _Settings) -> Iterator[str]:
         yield "store: postgresql needs log = kafka: a log in a file belongs to one machine, the store to all"
     if "sqlite" in (log, store) and settings["data"] is None:
         yield "data: required"
+    if log == "kafka" and settings["receipts"] is not None:
+        yield "receipts: means something with log = sqlite alone; with log = kafka receipts are a topic"
 
 
 def _needless(settings: _Settings, given: _Settings) -> Iterator[str]:

@@ -21,31 +21,21 @@ class DataFolder:
         self._lock = lock
 
     @classmethod
-    def open(cls, path: Path, *, receipts: bool = True) -> Self:
+    def open(cls, path: Path) -> Self:
         """Makes the folder where it is not there, and takes hold of it.
-
-        Args:
-            path: The folder.
-            receipts: Whether the receipts are a file of it, which begins with the store.
 
         Raises:
             ConfigError: It cannot be written, or another process holds it: what lies in it has one writer.
         """
         try:
             _make_private(path)
-            make_private_file(path / "lock")
-            lock = (path / "lock").open("a+")
+            lock = held(path / "lock", f"data: {path}")
         except OSError as error:
             raise ConfigError(f"data: {path} cannot be used as a folder: {error.strerror}") from error
-        try:
-            _hold(lock)
-        except OSError as error:
-            lock.close()
-            raise ConfigError(f"data: {path} is in use by another aggregator") from error
         folder = cls(path, lock)
         folder.forget_listening()  # a process that was killed could not
         try:
-            folder._close_files(receipts=receipts)
+            folder._close_files()
         except OSError as error:
             folder.close()
             raise ConfigError(f"data: {error.filename} cannot be closed to others: {error.strerror}") from error
@@ -63,7 +53,7 @@ class DataFolder:
 
     @property
     def receipts(self) -> Path:
-        """The receipts' file."""
+        """The receipts' file, where no setting puts it elsewhere."""
         return self.path / "receipts.jsonl"
 
     @property
@@ -87,10 +77,8 @@ class DataFolder:
         """Lets go of the folder."""
         self._lock.close()
 
-    def _close_files(self, *, receipts: bool) -> None:
-        """Closes to others what an older version left open to them, and makes the receipts where all is new."""
-        if receipts and not self.store.exists():
-            make_private_file(self.receipts)
+    def _close_files(self) -> None:
+        """Closes to others what an older version left open to them."""
         for path in (self.log, self.store):
             for file in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
                 if file.exists():
@@ -117,12 +105,20 @@ def _make_private(path: Path) -> None:
     _journal.warning("the data folder was open to others and is no longer", data=str(path))
 
 
-def _hold(lock: IO[str]) -> None:
-    """Holds a file until it is closed, or this process ends in any way.
+def held(path: Path, what: str) -> IO[str]:
+    """A lock file, made where it is not there, and held until it is closed or this process ends in any way.
 
     Raises:
-        OSError: Another process holds it.
+        ConfigError: Another process holds it: ``what`` is in use.
+        OSError: It cannot be made.
     """
     import fcntl
 
-    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    make_private_file(path)
+    lock = path.open("a+")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        lock.close()
+        raise ConfigError(f"{what} is in use by another aggregator") from error
+    return lock

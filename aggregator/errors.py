@@ -18,7 +18,8 @@ HushsumError
         │   ├── FencedError           a write by who has lost its partition or its lease
         │   ├── StaleCheckpointError  a checkpoint from before the one that is stored
         │   └── OutcomeExistsError    the window has its outcome
-        ├── ReceiptsError             receipts that are damaged, or of a newer format
+        ├── ReceiptsError             receipts that are damaged, or of a newer format, or not what the store knows
+        │   └── ForeignReceiptsError  they are missing, or another store's: what they say counts for nothing here
         ├── FoldsBehindError          a fold of another process has not come so far yet
         └── PartitionStoppedError     a partition's fold has stopped and passes nothing more
 """
@@ -48,6 +49,31 @@ class ForbiddenError(AggregatorError):
 
 class WindowOrderError(AggregatorError):
     """A window that cannot be sealed or released now: the text names the window that comes first."""
+
+
+class WindowNotBegunError(WindowOrderError):
+    """A window that begins later, by the store's clock.
+
+    Args:
+        window: Its index.
+        wait_ms: How much later.
+    """
+
+    def __init__(self, window: int, wait_ms: int) -> None:
+        super().__init__(f"window {window} takes no submissions yet: it begins in {wait_ms / 1000:g} s")
+        self.wait_ms = wait_ms
+
+
+class ClaimLostError(AggregatorError):
+    """Members of a round take part in another round of the same window, through another gateway.
+
+    Args:
+        clients: Their ids.
+    """
+
+    def __init__(self, clients: frozenset[str]) -> None:
+        super().__init__(f"{len(clients)} members of the round take part in the window through another gateway")
+        self.clients = clients
 
 
 class LogError(AggregatorError):
@@ -99,7 +125,11 @@ class OutcomeExistsError(StoreError):
 
 
 class ReceiptsError(AggregatorError):
-    """The receipts cannot be trusted: damaged in the middle, or of a newer format."""
+    """The receipts cannot be trusted: damaged in the middle, of a newer format, or fewer than the store knows."""
+
+
+class ForeignReceiptsError(ReceiptsError):
+    """The receipts of this store are missing, or others stand in their place."""
 
 
 class FoldsBehindError(AggregatorError):

@@ -13,6 +13,7 @@ from aggregator.gateway import Gateway
 from aggregator.openings import Openings
 from aggregator.ports import Log, Runtime, Store, Tracer
 from aggregator.reception import Reception
+from aggregator.secure.claims import RoundClaims
 from aggregator.secure.client_directory import ClientDirectory
 from aggregator.secure.landing import Landing
 from aggregator.secure.limits import RoundSettings
@@ -78,7 +79,12 @@ def front_of(plan: Plan, config: Config, clients: ClientDirectory, parts: FrontP
     sends = send_limits_of(config, plan, parts.runtime)
     reports = RateLimits(config.client_rate, config.client_burst)
     commits = _commits_of(plan, config, parts)
-    charges = Charges(plan, parts.store, parts.runtime)
+    store, is_local = parts.store, plan.privacy.local is not None
+    # A secure window is charged by its first round; until then its clients are told whether it could be.
+    charges = Charges(
+        lambda window: store.charge_collection(plan, window) if is_local else store.check_collection(plan, window),
+        parts.runtime,
+    )
     gateway = Gateway(
         plan,
         openings=parts.openings,
@@ -94,7 +100,7 @@ def front_of(plan: Plan, config: Config, clients: ClientDirectory, parts: FrontP
             runtime=parts.runtime,
             sends=sends,
         ),
-        charges=None if plan.privacy.local is None else charges,
+        charges=charges if is_local else None,
     )
     reception = Reception(
         plan,
@@ -141,6 +147,7 @@ def _sums_of(
     running = Running(
         plan,
         Landing(parts.openings, commits, parts.folds, parts.runtime),
+        RoundClaims(plan, parts.store, parts.runtime),
         runtime=parts.runtime,
         entropy=OsEntropy(),
         metrics=SumMetrics(parts.metrics.registry),
@@ -148,7 +155,7 @@ def _sums_of(
         directory=clients.directory,
     )
     running.tracer = parts.tracer
-    return SecureSums(plan, SumsPorts(parts.openings, charges, parts.runtime), running, clients.directory)
+    return SecureSums(plan, SumsPorts(parts.openings, charges, parts.runtime, OsEntropy()), running, clients.directory)
 
 
 def _commit_limits(plan: Plan, config: Config) -> CommitLimits:

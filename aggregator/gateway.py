@@ -178,8 +178,18 @@ class Gateway:
             raise
 
     def _look(self) -> None:
-        """Begins with all that came."""
+        """Begins with all that came.
+
+        A resend is not to be paid for while the same is under way: what came twice is looked at after its first copy.
+        """
         arrived, self._arrived = self._arrived, []
+        firsts = {each.data: each for each in reversed(arrived)}
+        self._look_at([each for each in arrived if firsts[each.data] is each])
+        for each in arrived:
+            if firsts[each.data] is not each:
+                self._look_at([each])
+
+    def _look_at(self, arrived: list[_Arrived]) -> None:
         senders = [self._sender(each) for each in arrived]
         let_in = [each.data for each, sender in zip(arrived, senders, strict=True) if isinstance(sender, Sender)]
         seen = iter(self._inspection.see(let_in))

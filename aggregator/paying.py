@@ -36,7 +36,7 @@ class Paying:
         """Whether it is known to be paid for: then what comes for it may be appended at once."""
         if self._openings.state(window) is None:  # a store that went back has lost it, and with it the charge
             self._charges.forget()
-        return self._charges.has_paid(window)
+        return self._charges.is_covered(window)
 
     async def answer(self, flight: Flight) -> Answer | None:
         """None: its window is paid for, and it may be appended. Else what its senders are told; never an exception."""
@@ -57,7 +57,7 @@ class Paying:
         await self._openings.ensure([window])
         if self._openings.state(window) in NEVER_OPEN:
             raise RefusedError(refusals.never_open())
-        if await self._charges.pay(window):
+        if await self._charges.covered(window):
             self._charges.forget_before(self._openings.accepted().start - 1)
             return None
         await self._openings.refresh([window])

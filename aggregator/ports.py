@@ -22,6 +22,7 @@ from aggregator.records import (
     ClaimedFold,
     Lease,
     Outcome,
+    ReceiptsMark,
     SealedWindow,
     StoredOutcome,
     StreamMemory,
@@ -45,6 +46,7 @@ __all__ = [
     "PartitionOwner",
     "Peer",
     "Receipts",
+    "ReceiptsMark",
     "Runtime",
     "Scope",
     "SealedWindow",
@@ -173,8 +175,25 @@ class Membership(Protocol):
 class Receipts(Protocol):
     """A record of every outcome, apart from the store, written before anybody sees it."""
 
-    async def write(self, outcome: StoredOutcome, spend: Spend) -> None:
+    async def begin(self) -> ReceiptsMark:
+        """Gives them a random id, unless they have one, and makes them where they are missing.
+
+        Durable when it returns. Of several processes that begin at once, all get the same id.
+        """
+
+    async def check(self, bound: ReceiptsMark) -> None:
+        """Compares them with what the store knows of them, and knew before this call; there may be more of them.
+
+        Raises:
+            ForeignReceiptsError: They are missing, or not this store's.
+            ReceiptsError: They are fewer than the store knows, or others.
+        """
+
+    async def write(self, outcome: StoredOutcome, spend: Spend) -> ReceiptsMark:
         """Durable when it returns; writing the same outcome again changes nothing.
+
+        Returns:
+            How far the receipts are known to reach now, this one among them.
 
         Raises:
             ReceiptsError: There is a receipt for this outcome with another digest.

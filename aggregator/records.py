@@ -57,6 +57,20 @@ class Stretch(NamedTuple):
     end: int
 
 
+class RoundMembers(NamedTuple):
+    """The clients of one round of a secure sum.
+
+    Attributes:
+        round_id: 32 bytes.
+        clients: Their ids, each once.
+        is_drawn: Whether they were drawn for it; else they are left of another round.
+    """
+
+    round_id: bytes
+    clients: tuple[str, ...]
+    is_drawn: bool = False
+
+
 class ClaimedFold(NamedTuple):
     """A partition's fold as it is stored, and the fence of who has just claimed it."""
 
@@ -153,6 +167,21 @@ class StoredOutcome:
     def size_bytes(self) -> int:
         """Of ``data``."""
         return len(self.data)
+
+
+@dataclass(frozen=True)
+class ReceiptsMark:
+    """Which receipts, and how far: what the store keeps of its receipts, and compares at every start.
+
+    Attributes:
+        id: 16 random bytes, of their header; empty where they have none yet.
+        lines: How many lines (in Kafka: messages), the header among them.
+        digest: Over these lines, in their order.
+    """
+
+    id: bytes
+    lines: int
+    digest: bytes
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from hushsum_proto.answers import Answer, Refusal, ServiceReason, Status
 from hushsum_proto.messages import PROTOCOL_VERSIONS
 
 RETRY_AFTER_MS: Final = 200
+NOT_BEGUN_MS_MAX: Final = 5000  # a clock may be set
 FAILED: Final = "the service failed; its journal says why"
 NOT_YET: Final = "what became of it is not known yet"
 NO_BUDGET: Final = "the ledger cannot pay for this window"  # how much is left tells of what others have sent
@@ -94,6 +95,12 @@ def rate_limited(wait_ms: int | None, what: str = "reports") -> Refusal:
 def share_taken(what: str) -> Refusal:
     """A client that holds as much as one may of what all share, whatever others hold; the text names the limit."""
     return Refusal.of(ServiceReason.RATE_LIMITED, f"at most {what}", RETRY_AFTER_MS)
+
+
+def not_begun(wait_ms: int) -> Refusal:
+    """A window that begins later: nothing is charged for it, and nothing of it taken, before."""
+    detail = "the window has not begun by the service's clock, expected nothing of it before"
+    return Refusal.of(ServiceReason.UNAVAILABLE, detail, min(max(wait_ms, RETRY_AFTER_MS), NOT_BEGUN_MS_MAX))
 
 
 def never_open() -> Refusal:

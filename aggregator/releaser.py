@@ -25,7 +25,7 @@ from aggregator.errors import (
 )
 from aggregator.forgetting import Forgetting
 from aggregator.ports import Appended, StoredOutcome
-from aggregator.reconciliation import reconcile
+from aggregator.reconciliation import reconciled
 from aggregator.releaser_ports import ReleaserPorts
 from aggregator.windows import WindowBook, WindowState, due_ms
 from hushsum.entropy import KeyedEntropy
@@ -229,9 +229,9 @@ class Releaser:
                 self._untold[key] = outcome
                 kind, window = key
                 with self._tracer.span("receipt", window=window):
-                    await self._ports.receipts.write(outcome, await self._spend(outcome))
+                    mark = await self._ports.receipts.write(outcome, await self._spend(outcome))
                 with self._tracer.span("publish", window=window):
-                    await self._store.publish(self._plan.id, kind, window, fence=self._fence)
+                    await self._store.publish(self._plan.id, kind, window, receipts=mark, fence=self._fence)
                 told.append(self._tell(key))
         except (FencedError, StoreUnavailableError):
             raise  # nothing is stopped: another process goes on, or this one in a moment
@@ -258,9 +258,8 @@ class Releaser:
         return outcome
 
     async def _reconcile(self) -> None:
-        outcomes = await self._store.outcomes(self._plan.id)
         try:
-            found = reconcile(self._plan.id, outcomes, await self._ports.receipts.read())
+            found = await reconciled(self._plan.id, self._store, self._ports.receipts, fence=self._fence)
         except ReceiptsError as error:
             self._stop(str(error))
             return

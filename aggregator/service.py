@@ -275,7 +275,7 @@ async def running(
     async with AsyncExitStack() as stack:
         folder = None
         if config.data is not None:
-            folder = DataFolder.open(config.data, receipts=config.log == "sqlite")
+            folder = DataFolder.open(config.data)
             stack.callback(folder.close)
         metrics = Metrics(step=KAFKA_STEP if config.log == "kafka" else 1)
         vitals = Vitals(config, runtime, metrics, tracer=tracer)

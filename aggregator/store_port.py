@@ -3,7 +3,17 @@
 from typing import Protocol
 
 from aggregator.fold.state import Checkpoint, FoldMark
-from aggregator.records import ClaimedFold, Lease, Outcome, RegisteredPlan, SealedWindow, StoredOutcome, StreamMemory
+from aggregator.records import (
+    ClaimedFold,
+    Lease,
+    Outcome,
+    ReceiptsMark,
+    RegisteredPlan,
+    RoundMembers,
+    SealedWindow,
+    StoredOutcome,
+    StreamMemory,
+)
 from hushsum.entropy import Entropy
 from hushsum.plan import Plan
 from hushsum.privacy.account import Account, Limits
@@ -151,7 +161,16 @@ class Store(Protocol):
             StoreError: The window's counters are forgotten.
         """
 
-    async def charge_collection(self, plan: Plan, window: int) -> None:
+    async def check_collection(self, plan: Plan, window: int) -> None:
+        """Asks whether :meth:`charge_collection` would be allowed, and writes nothing.
+
+        Raises:
+            BudgetError: The ledger's limits do not allow it.
+            WindowOrderError: The window is not open.
+            StoreError: The plan is central, or not registered.
+        """
+
+    async def charge_collection(self, plan: Plan, window: int, members: RoundMembers | None = None) -> None:
         """Charges what a window of a secure or local plan costs, before the first submission to it is taken.
 
         That is where these spend privacy (PRIVACY: ledger): what was taken was noised by its client, and is out.
@@ -159,11 +178,32 @@ class Store(Protocol):
         One transaction. Charged once, whoever asks how often; what was charged stays, whatever is collected. It needs
         no fence: every gateway asks before it takes anything.
 
+        Args:
+            plan: Whose window it is.
+            window: Open, and begun by the store's clock.
+            members: Of the round of a secure sum that is about to ask for vectors: in the same transaction it is fixed
+                that theirs belong to no other round of the window. None: for a local plan.
+
         Raises:
             BudgetError: The ledger's limits do not allow it: nothing may be collected for the window.
-            WindowOrderError: The window is not open: not yet, or not any more.
+            WindowNotBegunError: It begins later.
+            WindowOrderError: The window is not open.
+            ClaimLostError: Members have been claimed by another round since :meth:`claim_clients`. Nothing is charged.
             StoreError: The plan is central, or not registered.
         """
+
+    async def claim_clients(self, plan_id: bytes, window: int, members: RoundMembers) -> frozenset[str]:
+        """Notes that these clients are in this round of a secure sum, whichever gateway they were in before.
+
+        Asked again for the same round it counts nothing more.
+
+        Returns:
+            Those that may be in no further round of this window: another one may have their vector, or they were drawn
+            as often as a plan's promise counts, at whatever gateways.
+        """
+
+    async def release_clients(self, plan_id: bytes, window: int, members: RoundMembers) -> None:
+        """Notes that nothing of the vectors of these members of a round came: they may be in another round."""
 
     async def reserve_outcome(
         self, plan: Plan, kind: str, window: int, digest: bytes, entropy: Entropy, *, fence: int
@@ -210,7 +250,25 @@ class Store(Protocol):
     async def unpublished(self, plan_id: bytes) -> list[StoredOutcome]:
         """Outcomes that are committed and not yet published."""
 
-    async def publish(self, plan_id: bytes, kind: str, window: int, *, fence: int) -> None: ...
+    async def publish(self, plan_id: bytes, kind: str, window: int, *, receipts: ReceiptsMark, fence: int) -> None:
+        """Lets everybody see an outcome, and keeps how far the receipts reach now, its own among them: both or neither.
+
+        Raises:
+            StoreError: There is no such outcome, or the receipts are not those that the store is bound to.
+        """
+
+    async def receipts_mark(self) -> ReceiptsMark | None:
+        """The receipts that this store is bound to, and how far it knows them, of all its plans.
+
+        None before anything could be released. Its id is empty where an older version may have released something: then
+        there are receipts, and which ones is not known.
+        """
+
+    async def bind_receipts(self, plan_id: bytes, found: ReceiptsMark, *, fence: int) -> ReceiptsMark:
+        """Binds the store to these receipts for ever, unless it is bound; what it is bound to then.
+
+        ``plan_id`` is that of the releaser whose fence it is.
+        """
 
     async def outcomes(self, plan_id: bytes) -> list[Outcome]:
         """All outcomes in the order of their windows, published or not, without their bytes: what a list is made of."""

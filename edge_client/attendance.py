@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from edge_client.lanes import presence_number
+from edge_client.spool_file import ROOM
 from edge_client.tallies import answer_name
 from hushsum.delta import read_header
 from hushsum.errors import Reason
@@ -111,7 +112,7 @@ class Attendance:
         return taken
 
     def answered(self, number: int, answer: str) -> list[tuple[int, int]]:
-        """Notes the answer of a presence; returns (sequence, size) of the deltas of records that it takes along."""
+        """Notes the answer of a presence; (sequence, bytes set aside) of each delta of records that it takes along."""
         if answer in _COUNTED:
             return []
         sequence = -1 - number
@@ -155,6 +156,6 @@ class Attendance:
 
     def _records_of(self, window: int) -> list[tuple[int, int]]:
         """Those in the file: what this transaction adds comes after its removals, and finds the new state."""
-        query = "SELECT sequence, length(bytes) FROM deltas WHERE sequence >= ? AND sequence < ?"
+        query = f"SELECT sequence, {ROOM} FROM deltas WHERE sequence >= ? AND sequence < ?"  # noqa: S608  the constant ROOM alone
         ranges = self._holdings.of(window)
         return [row for numbers in ranges for row in self._rows(query, (numbers.start, numbers.stop))]

@@ -2,6 +2,7 @@
 
 import operator
 from array import array
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -9,9 +10,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from edge_client.changes import Add, Unbound
-from edge_client.errors import EventTimeError
+from edge_client.changes import Add, Bound, Unbound
+from edge_client.errors import AbsentWarning, DroppedRecordsWarning, EdgeWarning, EventTimeError
 from edge_client.reports import Randomising
+from hushsum.collection import label_list
 from hushsum.delta import Delta, DeltaId, encode_all, shows_presence
 from hushsum.families import SetRecords, vector_rows
 from hushsum.plan import Plan
@@ -50,16 +52,76 @@ def split(
     Raises:
         RecordError: An array of another type or dimension, or labels of another number.
     """
-    if randomising is not None:
-        addition = randomising.addition(_several(plan, records), window, labels)
-        return Batch(addition, addition.dropped)
-    deltas, dropped = encode_all(plan, _several(plan, records), window=window, id=_NO_ID, labels=labels)
-    unbound = tuple(Unbound(delta.records, partial(_pack, delta, plan)) for delta in deltas)
-    at_home = plan.privacy.mode != CENTRAL
+    several = _several(plan, records)
+    addition = _addition(plan, several, window, labels, randomising)
     # No bound for unit record: whether there is room would depend on one record, and decide about the others.
-    records_max = plan.privacy.records_per_client
-    addition = Add(window, unbound, dropped, records_max, attended=shows_presence(plan), pending=at_home)
-    return Batch(addition, dropped)
+    if addition.records_max is not None:
+        first = partial(_first, addition, plan, several, labels, randomising)
+        addition = replace(addition, first=first)
+    return Batch(addition, addition.dropped)
+
+
+def _addition(plan: Plan, records: Any, window: int, labels: object, randomising: Randomising | None) -> Add:
+    if randomising is not None:
+        return randomising.addition(records, window, labels)
+    deltas, dropped = encode_all(plan, records, window=window, id=_NO_ID, labels=labels)
+    unbound = tuple(Unbound(delta.records, partial(_pack, delta, plan)) for delta in deltas)
+    given = dropped + sum(delta.records for delta in deltas)
+    return Add(
+        window,
+        unbound,
+        dropped,
+        plan.privacy.records_per_client,
+        attended=shows_presence(plan),
+        pending=plan.privacy.mode != CENTRAL,
+        price=plan.delta_sizes.batch_bytes_max(given),
+    )
+
+
+def _first(whole: Add, plan: Plan, records: Any, labels: object, randomising: Randomising | None, most: int) -> Add:
+    """The addition of the first ``most`` records that count, which are fewer than all; the others are refused.
+
+    Unusable records are dropped as before wherever they stand. Reports count with unusable ones, so there those that
+    come too late are refused, too.
+    """
+    end = most if randomising is not None else _end(plan, records, labels, most)
+    rows = vector_rows.rows_of(records)
+    some = (records if rows is None else rows)[:end]
+    given = None if labels is None else label_list(labels)[:end]
+    addition = _addition(plan, some, whole.window, given, randomising)
+    dropped = whole.dropped if randomising is None else addition.dropped
+    # It takes the room of all that were given: how many of them can be used before its end is not to show there.
+    return replace(addition, dropped=dropped, refused=whole.contributed - most, price=whole.price)
+
+
+def _end(plan: Plan, records: Any, labels: object, most: int) -> int:
+    """The place of the first usable record after so many."""
+    _, kept = plan.family.accept(records)
+    usable = kept & (plan.collection.class_indices(labels, len(kept)) >= 0)
+    return int(np.flatnonzero(usable)[most])
+
+
+def left_out(batch: Batch, bound: tuple[Bound, ...]) -> Iterator[EdgeWarning]:
+    """What is said of records that were not added, or not as they are, once the others are in the spool.
+
+    Args:
+        batch: What an add became.
+        bound: What the spool made of it.
+    """
+    addition, taken = batch.addition, sum(delta.records for delta in bound)
+    refused = addition.contributed - taken if bound else 0
+    if batch.dropped and addition.charged and refused:
+        yield DroppedRecordsWarning(f"{taken} reports were added, uniformly random ones for unusable records")
+    elif batch.dropped:
+        what = "send a report each that is uniformly random" if addition.charged else "were left out"
+        added = taken - (batch.dropped if addition.charged else 0)
+        yield DroppedRecordsWarning(f"{batch.dropped} unusable records {what}, {added} were added")
+    if refused:
+        allowed = f"the plan allows {addition.records_max} records a client and window"
+        yield DroppedRecordsWarning(f"{allowed}: {refused} of {addition.contributed} were refused, the last ones")
+    if addition.contributed and not bound:
+        where = f"window {addition.window}, in which this client does not take part"
+        yield AbsentWarning(f"{addition.records} records of {where}, were left out")
 
 
 def copied(records: Any) -> Any:

@@ -60,6 +60,12 @@ class Add:
         charged: Of reports: the window is charged to this device's account, with its first batch. The deltas are
             batches that have ids of their own, of as many reports as their records.
         drawn: Of reports that are memoised, in place of deltas.
+        price: Bytes that the spool sets aside for the deltas: the most that those of as many records could take,
+            whatever they are, so that no record decides whether there is room for others. None: as many as they have,
+            which for reports follows from their number.
+        refused: Records that are left out because they are more than ``records_max``, to be counted.
+        first: Makes the same change of the first records alone that count, for whom all are too many; their number is
+            below ``contributed``. None where there is no bound.
     """
 
     window: int
@@ -70,6 +76,9 @@ class Add:
     pending: bool = False
     charged: bool = False
     drawn: Drawn | None = None
+    price: int | None = None
+    refused: int = 0
+    first: "Callable[[int], Add] | None" = field(default=None, repr=False, compare=False)
 
     @property
     def contributed(self) -> int:
@@ -134,10 +143,11 @@ class Remove:
 
 @dataclass(frozen=True)
 class Bound:
-    """A delta's bytes under its number (``lanes``), for ever."""
+    """A delta's bytes under its number (``lanes``), for ever; and where it was just added, of how many records."""
 
     sequence: int
     data: bytes
+    records: int = field(default=0, compare=False)
 
 
 Change = Add | Attend | Submit | Remove

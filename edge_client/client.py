@@ -10,10 +10,10 @@ from types import TracebackType
 from typing import Any, Self
 
 from edge_client.assembly import Assembly, Given, assemble
-from edge_client.batches import Batch, copied, split, time_in_ms
+from edge_client.batches import Batch, copied, left_out, split, time_in_ms
 from edge_client.changes import packed
 from edge_client.config import Config
-from edge_client.errors import AbsentWarning, ClientStateError, DroppedRecordsWarning, FlushTimeoutError
+from edge_client.errors import ClientStateError, FlushTimeoutError
 from edge_client.policy import Policy
 from edge_client.ports import Runtime, SystemRuntime
 from edge_client.refusals import Untold
@@ -195,7 +195,8 @@ class EdgeClient:
 
         It never waits for the network: deltas are sent, sent again and answered in the background, now or at a later
         start. A crash after it has returned loses nothing. One that was cancelled may have been taken. All of a batch
-        is taken, or nothing.
+        is taken, or nothing; but with unit ``client`` the first records that are left to this client in the window are
+        taken, and the others refused with a :class:`DroppedRecordsWarning`, which has their number.
 
         Args:
             records: (n, d), or (d,) for one; floats or integers. Sets: n integer arrays, one alone, or a scipy CSR
@@ -207,7 +208,7 @@ class EdgeClient:
 
         Raises:
             RecordError: The array cannot be used at all.
-            ContributionError: Unit ``client``: more records than are left to this client in the window.
+            ContributionError: Unit ``client``: no record is left to this client in the window.
             AccountError: Of reports: this device's own account does not pay for the window.
             EventTimeError: The time is no whole milliseconds and no aware datetime; of memoised reports: too long ago.
             SpoolError: The spool cannot be written, or is full.
@@ -220,17 +221,14 @@ class EdgeClient:
         await parts.caught_up()
         window = parts.plan.window.index_at(now_ms)
         batch = await self._runtime.computing(_hashed, parts, mine, window, given)
-        if batch.dropped:
-            warnings.warn(_dropped(batch), DroppedRecordsWarning, stacklevel=2)
         if not (batch.dropped or batch.addition.contributed):
             return
         self._working()  # it may have ended in the meantime
         bound = parts.writer.put(batch.addition)
         if not batch.addition.pending:
             parts.uplink.expect(bound)
-        if not await asyncio.shield(bound) and batch.addition.contributed:
-            where = f"window {batch.addition.window}, in which this client does not take part"
-            warnings.warn(f"{batch.addition.records} records of {where}, were left out", AbsentWarning, stacklevel=2)
+        for warning in left_out(batch, await asyncio.shield(bound)):
+            warnings.warn(warning, stacklevel=2)
 
     async def flush(self, timeout_s: float | None = None) -> None:
         """Returns once everything that was added before has a definitive answer; None waits for ever.
@@ -289,11 +287,6 @@ class EdgeClient:
 def _hashed(parts: Assembly, records: Any, window: int, labels: object) -> Batch:
     batch = split(parts.plan, records, window, labels, parts.randomising)
     return replace(batch, addition=packed(batch.addition))
-
-
-def _dropped(batch: Batch) -> str:
-    what = "send a report each that is uniformly random" if batch.addition.charged else "were left out"
-    return f"{batch.dropped} unusable records {what}, {batch.addition.records} were added"
 
 
 def _not_running() -> ClientStateError:

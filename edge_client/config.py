@@ -29,8 +29,9 @@ class Config:
         answer_wait_s: A connection on which no answer came for so long is given up and made anew.
         keepalive_s: A ping after so much silence while a stream is open.
         commits_max: Adds and answers that share one transaction of the spool.
-        spool_bytes_max: Unanswered bytes that the spool may hold, and memoised reports with them; an add beyond it is
-            refused.
+        spool_bytes_max: Bytes that the spool may set aside for what is unanswered; an add beyond it is refused. Each
+            counts with the most that as many records could take, whatever they are, and each report that is memoised
+            with 128 bytes, for good, whether its record is new or not: the file is smaller.
         own_connection: A TCP connection of its own; False shares one of plaintext among the clients of a process.
         unary: Send each delta as a call of its own, where a network lets no stream through.
     """

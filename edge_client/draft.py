@@ -20,9 +20,19 @@ from edge_client.changes import (
 )
 from edge_client.errors import SpoolFullError
 from edge_client.lanes import id_of, is_presence
-from edge_client.memo import REPORT_BYTES, Memo, Recalled
+from edge_client.memo import REPORT_BYTES, Memo
+from edge_client.spool_file import ROOM
 from edge_client.submitted import Submitted
-from edge_client.tallies import DELTAS, PRESENCES, RECORDS, RECORDS_ABSENT, RECORDS_DROPPED, REPORTS, WITHDRAWN
+from edge_client.tallies import (
+    DELTAS,
+    PRESENCES,
+    RECORDS,
+    RECORDS_ABSENT,
+    RECORDS_DROPPED,
+    RECORDS_REFUSED,
+    REPORTS,
+    WITHDRAWN,
+)
 from hushsum.delta import DeltaId
 from hushsum.errors import ContributionError, HushsumError
 
@@ -36,9 +46,9 @@ class Level:
     Attributes:
         stream: Its stream number.
         next_sequence: The number that the next delta gets.
-        bytes: Of the deltas that it holds.
-        bytes_max: That it may hold.
-        memo: Of the reports that it memoises, for good; they count towards what it may hold.
+        bytes: That are set aside for the deltas that it holds, none of which has more.
+        bytes_max: That may be set aside.
+        memo: That are set aside for the reports that it memoises, for good, each as if its record were a new one.
     """
 
     stream: int
@@ -68,9 +78,9 @@ class Draft:
         self._memo_bytes = level.memo
         self._spends: list[tuple[int, bytes]] = []
         self._held: list[tuple[int, range]] = []
-        self._rows: list[tuple[int, bytes]] = []
+        self._rows: list[tuple[int, bytes, int | None]] = []
         self._removed: list[tuple[int]] = []
-        self._pending: list[tuple[int, int, bytes]] = []
+        self._pending: list[tuple[int, int, bytes, int | None]] = []
         self._windows: dict[int, int] = {}
         self._next = level.next_sequence
         self._bytes = level.bytes
@@ -107,7 +117,7 @@ class Draft:
 
     def _take_out(self, sequence: int) -> None:
         self._removed.append((sequence,))
-        self._bytes -= self._number("SELECT length(bytes) FROM deltas WHERE sequence = ?", sequence)
+        self._bytes -= self._number(f"SELECT {ROOM} FROM deltas WHERE sequence = ?", sequence)  # noqa: S608  the constant ROOM alone
 
     def _attend(self, change: Attend) -> tuple[Bound, ...]:
         stream = self._level.stream
@@ -125,9 +135,11 @@ class Draft:
         self.counts.update({DELTAS: 1})
         return bound
 
-    def _keep(self, bound: tuple[Bound, ...]) -> None:
-        self._rows += [(delta.sequence, delta.data) for delta in bound]
-        self._bytes += sum(len(delta.data) for delta in bound)
+    def _keep(self, bound: tuple[Bound, ...], price: int | None = None) -> None:
+        rooms = _rooms(price, len(bound))
+        self._rows += [(delta.sequence, delta.data, room) for delta, room in zip(bound, rooms, strict=True)]
+        if bound:
+            self._bytes += sum(len(delta.data) for delta in bound) if price is None else price
 
     def _number(self, query: str, *values: object) -> int:
         """The number that a query finds, 0 where it finds none."""
@@ -138,39 +150,45 @@ class Draft:
             return self._pend(change)
         if change.attended and not self._attendance.stands(change.window):
             return self._leave_out(change)
+        change = self._fitting(change)
         if change.charged:
             return self._report(change)
-        contributed = self._contributed(change)
         bound = self._bound(change.deltas)
-        self._require_room(sum(len(delta.data) for delta in bound))
+        self._require_room(_size(change, bound))
         if change.attended and bound:
             self._held.append((change.window, range(self._next, self._next + len(bound))))
-        self._take_in(change, bound, contributed)
+        self._take_in(change, bound)
         return bound
 
     def _bound(self, deltas: tuple[Unbound, ...]) -> tuple[Bound, ...]:
         ids = (DeltaId(self._level.stream, self._next + offset) for offset in range(len(deltas)))
-        return tuple(Bound(id.sequence, delta.pack(id)) for id, delta in zip(ids, deltas, strict=True))
+        pairs = zip(ids, deltas, strict=True)
+        return tuple(Bound(id.sequence, delta.pack(id), delta.records) for id, delta in pairs)
 
-    def _take_in(self, change: Add, bound: tuple[Bound, ...], contributed: int | None) -> None:
-        self._keep(bound)
+    def _take_in(self, change: Add, bound: tuple[Bound, ...]) -> None:
+        self._keep(bound, change.price)
         self._next += len(bound)
-        if contributed is not None:
-            self._windows[change.window] = contributed
-        self.counts.update({RECORDS: change.records, RECORDS_DROPPED: change.dropped, DELTAS: len(bound)})
+        self._count(change, len(bound))
+
+    def _count(self, change: Add, deltas: int) -> None:
+        if change.records_max is not None:
+            self._windows[change.window] = self._contributed(change.window) + change.contributed
+        self.counts.update({RECORDS: change.records, RECORDS_DROPPED: change.dropped, DELTAS: deltas})
+        self.counts[RECORDS_REFUSED] += change.refused
 
     def _report(self, change: Add) -> tuple[Bound, ...]:
         """Batches of reports: with the first of a window its charge, and all of it or nothing."""
-        contributed = self._contributed(change)
         recalled = None if change.drawn is None else self._memo.recall(change.window, change.drawn)
         bound = self._bound(change.deltas if recalled is None else recalled.deltas)
-        self._require_room(sum(len(delta.data) for delta in bound), recalled)
+        # As if every record were new: whether one comes again must not decide whether there is room for others.
+        memoised = 0 if recalled is None else REPORT_BYTES * change.contributed
+        self._require_room(_size(change, bound), memoised)
         if bound and not self._charges.holds(change.window):
             self._spends.append((change.window, self._charges.charge(change.window).to_bytes()))
         if recalled is not None:
             self._memo.keep(change.window, recalled)
-            self._memo_bytes += REPORT_BYTES * len(recalled.fresh)
-        self._take_in(change, bound, contributed)
+            self._memo_bytes += memoised
+        self._take_in(change, bound)
         self.counts[REPORTS] += change.contributed
         return bound
 
@@ -178,46 +196,57 @@ class Draft:
         query = "SELECT count(*) FROM attempts WHERE window = ? AND state = ?"
         if self._submitted.holds(change.window) or not self._number(query, change.window, TAKES_PART):
             return self._leave_out(change)
-        contributed = self._contributed(change)
-        rows = [(change.window, delta.records, delta.pack(NO_ID)) for delta in change.deltas]
-        size = sum(len(data) for _, _, data in rows)
+        change = self._fitting(change)
+        bound = tuple(Bound(0, delta.pack(NO_ID), delta.records) for delta in change.deltas)
+        size = _size(change, bound)
         self._require_room(size)
-        self._pending += rows
+        # Of unusable records alone there is nothing to keep but the room that others in their place would take.
+        kept = bound or ((Bound(0, b""),) if size else ())
+        rooms = _rooms(change.price, len(kept))
+        rows = zip(kept, rooms, strict=True)
+        self._pending += [(change.window, delta.records, delta.data, room) for delta, room in rows]
         self._bytes += size
-        if contributed is not None:
-            self._windows[change.window] = contributed
-        self.counts.update({RECORDS: change.records, RECORDS_DROPPED: change.dropped, DELTAS: len(rows)})
-        return tuple(Bound(0, data) for _, _, data in rows)
+        self._count(change, len(bound))
+        return bound
 
     def _leave_out(self, change: Add) -> tuple[Bound, ...]:
         self.counts.update({RECORDS_ABSENT: change.records, RECORDS_DROPPED: change.dropped})
         return ()
 
-    def _require_room(self, size: int, recalled: Recalled | None = None) -> None:
-        memo = self._memo_bytes + (0 if recalled is None else REPORT_BYTES * len(recalled.fresh))
+    def _require_room(self, size: int, memoised: int = 0) -> None:
+        memo = self._memo_bytes + memoised
         if self._bytes + size + memo > self._level.bytes_max:
-            held = f"{self._bytes} unanswered bytes are in it, {size} came, {self._level.bytes_max} is the limit"
+            held = f"{self._bytes} bytes are set aside for what is unanswered, this batch can take {size}"
             kept = f", {memo} are for reports that are memoised as long as the plan lives" if memo else ""
-            raise SpoolFullError(f"spool: {held} (spool_bytes_max){kept}; nothing of this batch was taken")
+            limit = f"{self._level.bytes_max} is the limit (spool_bytes_max)"
+            raise SpoolFullError(f"spool: {held}{kept}, {limit}; nothing of this batch was taken")
 
-    def _contributed(self, change: Add) -> int | None:
-        """This client's records of the window after the change; None without a bound."""
+    def _fitting(self, change: Add) -> Add:
+        """The change, or where that has more records than are left to this client, that of its first ones.
+
+        To make it anew takes as long as to hash them; it happens once a window, for nothing is left after that.
+        """
         if change.records_max is None:
-            return None
-        before = self._windows.get(change.window)
-        if before is None:
-            before = self._number("SELECT records FROM contributions WHERE window = ?", change.window)
-        if before + change.contributed > change.records_max:
-            left, limit = change.records_max - before, change.records_max
-            raise ContributionError(
-                f"window {change.window}: got {change.contributed} records, expected at most {left}: the plan allows "
-                f"{limit} a client, {before} were added before; nothing of this batch was taken"
-            )
-        return before + change.contributed
+            return change
+        before = self._contributed(change.window)
+        left = max(0, change.records_max - before)
+        if change.contributed <= left:
+            return change
+        if left and change.first is not None:
+            return change.first(left)
+        raise ContributionError(
+            f"window {change.window}: got {change.contributed} records, expected at most {left}: the plan allows "
+            f"{change.records_max} a client, {before} were added before; nothing of this batch was taken"
+        )
+
+    def _contributed(self, window: int) -> int:
+        """This client's records of the window so far."""
+        noted = self._windows.get(window)
+        return self._number("SELECT records FROM contributions WHERE window = ?", window) if noted is None else noted
 
     def write(self, database: sqlite3.Connection) -> None:
         """Writes what was noted; the caller holds a transaction."""
-        database.executemany("INSERT INTO deltas (sequence, bytes) VALUES (?, ?)", self._rows)
+        database.executemany("INSERT INTO deltas (sequence, bytes, room) VALUES (?, ?, ?)", self._rows)
         database.executemany("DELETE FROM deltas WHERE sequence = ?", self._removed)
         database.executemany(
             "INSERT INTO contributions (window, records) VALUES (?, ?)"
@@ -225,7 +254,8 @@ class Draft:
             self._windows.items(),
         )
         if self._pending:
-            database.executemany("INSERT INTO pending (window, records, bytes) VALUES (?, ?, ?)", self._pending)
+            query = "INSERT INTO pending (window, records, bytes, room) VALUES (?, ?, ?, ?)"
+            database.executemany(query, self._pending)
         if self._spends:
             query = "INSERT INTO rounds (window, round, fate, spend, upto) VALUES (?, x'', NULL, ?, 0)"
             database.executemany(query, self._spends)
@@ -241,6 +271,19 @@ class Draft:
         for window, numbers in self._held:
             holdings.note(window, numbers)
         holdings.forget(self._attendance.left)
+
+
+def _size(change: Add, bound: tuple[Bound, ...]) -> int:
+    """Bytes that an addition is taken to need."""
+    return sum(len(delta.data) for delta in bound) if change.price is None else change.price
+
+
+def _rooms(price: int | None, deltas: int) -> list[int | None]:
+    """What is set aside for each of some deltas, together their price; None: as many as it has."""
+    if price is None or not deltas:
+        return [None] * deltas
+    each, rest = divmod(price, deltas)
+    return [each + rest, *[each] * (deltas - 1)]
 
 
 def write_counts(database: sqlite3.Connection, counts: Counter[str]) -> None:

@@ -12,7 +12,7 @@ HushsumError
     │   ├── NoPartError              it does not submit for a window (any more)
     │   └── SpoolError               the spool cannot be read or written, or belongs to somebody else
     │       ├── SpoolInUseError      another process, or another client of this one, holds it
-    │       └── SpoolFullError       the limit on unanswered bytes is reached
+    │       └── SpoolFullError       the limit on bytes for what is unanswered is reached
     ├── the network's
     │   └── UnreachableError         no service answered in the stated time
     │       └── FlushTimeoutError    some deltas have no answer yet; they stay in the spool
@@ -24,7 +24,7 @@ HushsumError
 
 UserWarning
 └── EdgeWarning
-    ├── DroppedRecordsWarning        records that cannot be used were left out, or have sent random reports
+    ├── DroppedRecordsWarning        records were left out, one by one, or have sent random reports
     ├── AbsentWarning                records of a window were left out in which this client does not take part
     ├── ClockWarning                 this device's clock and the service's are far apart
     └── RefusalWarning               a client was closed while refusals had been told to nobody
@@ -106,7 +106,7 @@ class SpoolInUseError(SpoolError):
 
 
 class SpoolFullError(SpoolError):
-    """The spool holds as many unanswered bytes as its limit allows; nothing of the batch was taken."""
+    """What waits for answers, and what this batch could take, are more than the limit; nothing of it was taken."""
 
 
 class UnreachableError(EdgeError):
@@ -159,9 +159,10 @@ class EdgeWarning(UserWarning):
 
 
 class DroppedRecordsWarning(EdgeWarning):
-    """Records that cannot be used (NaN, infinity, an unknown label) were left out, each alone.
+    """Records that cannot be used (NaN, infinity, an unknown label) were left out, each alone; or too many were added.
 
-    Under a plan of reports each has sent one that is uniformly random, as its text says.
+    Under a plan of reports each unusable one has sent one that is uniformly random, as its text says. With unit
+    ``client`` those were left out that are more than the plan allows a client in the window: the last ones of a batch.
     """
 
 

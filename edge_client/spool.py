@@ -13,18 +13,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from edge_client import attendance, memo, spool_file
 from edge_client.books import Books
 from edge_client.changes import Bound, Change, Result
 from edge_client.draft import Draft, Level, write_counts
 from edge_client.errors import SpoolError
+from edge_client.tallies import REPORTS
 from hushsum.delta import read_header
 from hushsum.entropy import Entropy
 from hushsum.plan import Plan
 
 T = TypeVar("T")
+_HELD: Final = f"SELECT coalesce(sum({spool_file.ROOM}), 0) FROM {{table}}"  # noqa: S608  the constant ROOM alone
 
 
 class Spool:
@@ -34,7 +36,7 @@ class Spool:
         path: The file; it is made at its first use.
         client_id: Whose deltas these are. None: the one that the file names; at its first use, a random one.
         entropy: Of the stream number and of a random client id.
-        bytes_max: Unanswered bytes that the spool may hold.
+        bytes_max: Bytes that may be set aside for what is unanswered (:class:`edge_client.changes.Add`).
 
     Attributes:
         client_id: Whose deltas these are.
@@ -55,7 +57,7 @@ class Spool:
         try:
             with self._using(), self._transaction():
                 stream, self.client_id, next_sequence = spool_file.identify(self._database, client_id, entropy)
-                held = self._number("SELECT coalesce(sum(length(bytes)), 0) FROM deltas")
+                held = self._number(_HELD.format(table="deltas"))
                 self._tallies = Counter(dict(self._database.execute("SELECT name, count FROM tallies")))
         except BaseException:
             self._database.close()
@@ -113,7 +115,7 @@ class Spool:
             self._holdings = attendance.Holdings.found(self._database.execute)
 
     def keep_rounds(self) -> None:
-        """For a plan whose device keeps books: takes the file to format 2, and counts what waits in it.
+        """For a plan whose device keeps books: takes the file to format 3, and counts what waits in it.
 
         To be called once, before the first commit.
         """
@@ -137,8 +139,8 @@ class Spool:
                 self._database.execute(table)
             self._database.execute("INSERT OR IGNORE INTO memo_key (only, secret) VALUES (1, ?)", (drawn,))
             (secret,) = self._database.execute("SELECT secret FROM memo_key").fetchone()
-            held = memo.REPORT_BYTES * self._number("SELECT count(*) FROM memo")
-        self._level = replace(self._level, memo=held)
+        # Each report as if its record had been a new one: how many were is the records' to say.
+        self._level = replace(self._level, memo=memo.REPORT_BYTES * self._tallies[REPORTS])
         return bytes(secret)
 
     def change(self, work: Callable[[sqlite3.Connection, Counter[str]], T], *, weigh: bool = True) -> T:
@@ -234,8 +236,7 @@ class Spool:
         return False
 
     def _weight(self) -> int:
-        held = self._number("SELECT coalesce(sum(length(bytes)), 0) FROM deltas")
-        return held + self._number("SELECT coalesce(sum(length(bytes)), 0) FROM pending")
+        return self._number(_HELD.format(table="deltas")) + self._number(_HELD.format(table="pending"))
 
     def _number(self, query: str, *values: object) -> int:
         row = self._database.execute(query, values).fetchone()

@@ -9,7 +9,7 @@ from edge_client.errors import SettingsError, SpoolError, SpoolInUseError
 from hushsum.entropy import Entropy
 from hushsum_proto.client_ids import CLIENT_ID_FORM, flaw_of
 
-SPOOL_FORMAT: Final = 2  # the newest that this version reads
+SPOOL_FORMAT: Final = 3  # the newest that this version reads
 _WITHOUT_ROUNDS: Final = 1  # a spool stays at it until it belongs to a plan whose device keeps books
 _APPLICATION_ID: Final = 0x48555348  # "HUSH"
 _FULL: Final = 2  # SQLite's number for synchronous=FULL
@@ -29,10 +29,14 @@ _TABLES: Final = (
     "CREATE TABLE identity (only INTEGER PRIMARY KEY CHECK (only = 1), stream BLOB NOT NULL, client_id TEXT NOT NULL)",
     "CREATE TABLE next (only INTEGER PRIMARY KEY CHECK (only = 1), sequence INTEGER NOT NULL)",
     "CREATE TABLE plan (only INTEGER PRIMARY KEY CHECK (only = 1), bytes BLOB NOT NULL)",
-    "CREATE TABLE deltas (sequence INTEGER PRIMARY KEY, bytes BLOB NOT NULL)",
+    "CREATE TABLE deltas (sequence INTEGER PRIMARY KEY, bytes BLOB NOT NULL, room INTEGER)",
     "CREATE TABLE contributions (window INTEGER PRIMARY KEY, records INTEGER NOT NULL)",
     "CREATE TABLE tallies (name TEXT PRIMARY KEY, count INTEGER NOT NULL)",
 )
+#: What is set aside for a delta (:class:`edge_client.changes.Add`). It stands beside the bytes, which do not tell how
+#: many records were given with theirs and could not be used.
+ROOM: Final = "coalesce(room, length(bytes))"
+_ROOM_COLUMN: Final = "ALTER TABLE {table} ADD COLUMN room INTEGER"
 # What format 2 adds: it is for plans whose device keeps books, secure and local ones, which no software of format 1
 # can read. A silo's submissions stand among the rounds, under the number of their delta; so do the windows of reports,
 # under no name.
@@ -40,7 +44,7 @@ _ROUND_TABLES: Final = (
     # AUTOINCREMENT: no number is given twice, so that what came after a round's vector was summed is told apart.
     (
         "CREATE TABLE pending (number INTEGER PRIMARY KEY AUTOINCREMENT, window INTEGER NOT NULL,"
-        " records INTEGER NOT NULL, bytes BLOB NOT NULL)"
+        " records INTEGER NOT NULL, bytes BLOB NOT NULL, room INTEGER)"
     ),
     "CREATE INDEX pending_by_window ON pending (window)",
     (
@@ -127,11 +131,15 @@ def identify(database: sqlite3.Connection, client_id: str | None, entropy: Entro
 
 
 def make_room_for_rounds(database: sqlite3.Connection) -> None:
-    """Takes a spool to format 2, where it is not there yet; the caller holds a transaction."""
-    if database.execute("PRAGMA user_version").fetchone()[0] >= SPOOL_FORMAT:
+    """Takes a spool to the newest format, where it is not there yet; the caller holds a transaction.
+
+    Format 3 may hold rows of ``pending`` without records, for unusable ones, whose bytes older software would read.
+    """
+    version = database.execute("PRAGMA user_version").fetchone()[0]
+    if version >= SPOOL_FORMAT:
         return
-    for table in _ROUND_TABLES:
-        database.execute(table)
+    for statement in _ROUND_TABLES if version == _WITHOUT_ROUNDS else (_ROOM_COLUMN.format(table="pending"),):
+        database.execute(statement)
     database.execute(f"PRAGMA user_version = {SPOOL_FORMAT}")
 
 
@@ -168,6 +176,8 @@ def _check_format(database: sqlite3.Connection, path: Path) -> None:
         raise SpoolError(f"spool {path}: it has format {version}, {known}: update this software")
     # A lock for good also where nothing is written: EXCLUSIVE keeps whatever lock was taken once.
     database.execute("BEGIN EXCLUSIVE")
+    if "room" not in [column[1] for column in database.execute("PRAGMA table_info(deltas)")]:
+        database.execute(_ROOM_COLUMN.format(table="deltas"))  # which older software leaves alone
     database.execute("COMMIT")
 
 

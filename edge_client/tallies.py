@@ -10,6 +10,7 @@ from hushsum_proto.answers import AnyReason, Status
 RECORDS: Final = "records"
 RECORDS_DROPPED: Final = "records_dropped"
 RECORDS_ABSENT: Final = "records_absent"
+RECORDS_REFUSED: Final = "records_refused"
 DELTAS: Final = "deltas"
 REPORTS: Final = "reports"
 PRESENCES: Final = "presences"
@@ -51,6 +52,8 @@ class Tallies:
         records_absent: Usable records that were left out under public participation: in their window this client did
             not run, or its presence was refused, or the window is more than a thousand windows ago. With a secure sum,
             or of a silo: in their window this client did not run, or it was spent or over already.
+        records_refused: Records that were left out because they were more than the plan allows a client in the window,
+            of batches whose first ones were added: usable ones; of reports, unusable ones too.
         records_unspent: With a secure sum, or of a silo: records that had been added and are in nothing that was
             submitted, for their window passed without it, or they came while it was under way.
         reports: Randomised reports that records became, those of dropped ones included, which tell nothing.
@@ -78,6 +81,7 @@ class Tallies:
     records: int = 0
     records_dropped: int = 0
     records_absent: int = 0
+    records_refused: int = 0
     deltas: int = 0
     presences: int = 0
     deltas_sent: int = 0
@@ -104,6 +108,7 @@ class Tallies:
             records=kept.get(RECORDS, 0),
             records_dropped=kept.get(RECORDS_DROPPED, 0),
             records_absent=kept.get(RECORDS_ABSENT, 0),
+            records_refused=kept.get(RECORDS_REFUSED, 0),
             deltas=kept.get(DELTAS, 0),
             presences=kept.get(PRESENCES, 0),
             deltas_sent=sends.first,

@@ -67,23 +67,48 @@ class DeltaSizes:
         """Bytes that one packed delta can need; one of 0 runs needs a header alone, and always fits."""
         return self._bytes(self.records_max)
 
+    def batch_bytes_max(self, records: int) -> int:
+        """Bytes that the deltas of up to so many records can need together, cut as by ``encode_all``."""
+        whole, rest = divmod(records, self.records_max)
+        return whole * self._tight_bytes(self.records_max) + self._tight_bytes(rest)
+
+    def _tight_bytes(self, most: int) -> int:
+        """As :meth:`_bytes`, closer where there are classes; the limits of plans are fixed, and stay with that."""
+        runs = min(self.classes, most)
+        if runs <= 1:
+            return self._bytes(most) if runs else 0
+        powers = [2**k for k in range(most.bit_length())]
+        sizes = [self._packed_bytes_max(min(2 * n - 1, most)) for n in powers]  # of runs of n to 2n - 1 records
+        # A line that no run's size is above bounds the sum of all: its height for each run, its slope for each record.
+        steps = ((above - below) // n for n, below, above in zip(powers[:-1], sizes[:-1], sizes[1:], strict=True))
+        slopes = {0, max(-(-size // n) for n, size in zip(powers, sizes, strict=True)), *steps}
+        heights = {
+            slope: max(0, *(size - slope * n for n, size in zip(powers, sizes, strict=True))) for slope in slopes
+        }
+        total: int = min(runs * height + slope * most for slope, height in heights.items() if slope >= 0)
+        return _HEADER_BYTES + runs * _RUN_HEADER_BYTES + total
+
     def run_bytes_max(self, records: int) -> int:
         """Bytes that the packed rows of one run of so many records cannot exceed: within a factor, and cheap."""
         rounded = min((1 << records.bit_length()) - 1, max(records, self.records_max))
-        if rounded not in self._runs:
-            self._runs[rounded] = self.family.packed_bytes_max(rounded)
-        return self._runs[rounded]
+        return self._packed_bytes_max(rounded)
 
     def _bytes(self, most: int) -> int:
         """Bytes that a packed delta of up to so many records can need."""
-        family, runs = self.family, min(self.classes, most)
-        whole = family.packed_bytes_max(most)
+        runs = min(self.classes, most)
+        whole = self._packed_bytes_max(most)
         if runs == 1:
             return _HEADER_BYTES + whole
         # Over several classes: no more than so many whole runs, nor than so many bytes a record of the dearest run.
         powers = [2**k for k in range(most.bit_length())]
-        dearest: int = max(-(-family.packed_bytes_max(min(2 * n - 1, most)) // n) for n in powers)
+        dearest: int = max(-(-self._packed_bytes_max(min(2 * n - 1, most)) // n) for n in powers)
         return _HEADER_BYTES + runs * _RUN_HEADER_BYTES + min(runs * whole, most * dearest)
+
+    def _packed_bytes_max(self, records: int) -> int:
+        """Of one run of up to so many records; dear to find out, and asked for with each batch."""
+        if records not in self._runs:
+            self._runs[records] = self.family.packed_bytes_max(records)
+        return self._runs[records]
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """A sketch: a plan and its integer counters. Records are added, sketches of one plan are merged."""
 
+import operator
 from collections import Counter
 from collections.abc import Iterable
 from itertools import chain, islice
@@ -176,16 +177,7 @@ class Sketch:
     def _bounded(self, clients: Iterable[ClientId] | None, kept: npt.NDArray[np.bool_]) -> Counter[ClientId]:
         if self.plan.privacy.unit == "record":
             return Counter()
-        if clients is None:
-            raise RecordError("clients: this plan's unit is 'client', so each record needs its client's id")
-        if isinstance(clients, str | bytes):
-            raise RecordError(f"clients: got the one id {clients!r}, expected a list of ids, one a record")
-        ids = [_client_id(client) for client in clients]
-        if len(ids) != len(kept):
-            raise RecordError(f"clients: {len(ids)} ids for {len(kept)} records")
-        kinds = _kinds(ids, islice(self._contributions, 1))
-        if len(kinds) > 1:
-            raise RecordError(f"clients: ids of types {' and '.join(kinds)}, expected one type in a sketch")
+        ids = client_ids(clients, len(kept), earlier=islice(self._contributions, 1))
         new = Counter(client for client, usable in zip(ids, kept, strict=True) if usable)
         self._check_bound(Counter({client: count + self._contributions[client] for client, count in new.items()}))
         return new
@@ -200,6 +192,32 @@ class Sketch:
                 raise ContributionError(f"client {client!r} would contribute {count} records, {expected}")
 
 
+def client_ids(clients: Iterable[Any] | None, n: int, earlier: Iterable[ClientId] = ()) -> list[ClientId]:
+    """The ids of n records' clients as plain strings, bytes or integers: of one type, so that no client has two.
+
+    Strings, bytes and integers of other types (NumPy's, enumerations) become plain ones.
+
+    Args:
+        clients: n ids, one a record, of unusable records too.
+        n: The number of records.
+        earlier: Ids that these are counted together with.
+
+    Raises:
+        RecordError: No ids, or another number of them; one that is no string, bytes or integer; or several types.
+    """
+    if clients is None:
+        raise RecordError("clients: this plan's unit is 'client', so each record needs its client's id")
+    if isinstance(clients, str | bytes):
+        raise RecordError(f"clients: got the one id {clients!r}, expected a list of ids, one a record")
+    ids = [_client_id(client) for client in clients]
+    if len(ids) != n:
+        raise RecordError(f"clients: {len(ids)} ids for {n} records")
+    kinds = _kinds(ids, earlier)
+    if len(kinds) > 1:
+        raise RecordError(f"clients: ids of types {' and '.join(kinds)}, expected one type")
+    return ids
+
+
 def _kinds(*ids: Iterable[ClientId]) -> list[str]:
     """The types of ids, by name: of two types, one client could be two, as "7" and 7, and pass the bound."""
     return sorted({type(client).__name__ for client in chain(*ids)})
@@ -207,10 +225,13 @@ def _kinds(*ids: Iterable[ClientId]) -> list[str]:
 
 def _client_id(value: object) -> ClientId:
     """An id that is equal to itself alone: a missing one (None, NaN) would be another client in each record."""
-    if isinstance(value, str | bytes):
-        return str(value) if isinstance(value, str) else bytes(value)
+    # Its content, whatever a type of its own says of itself: str() of an enumeration is the name of its member.
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, bytes):
+        return bytes(memoryview(value))
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
-        return int(value)
+        return operator.index(value)
     raise RecordError(
         f"clients: got the id {value!r} of type {type(value).__name__}, expected a string, bytes or an int"
     )

@@ -111,9 +111,7 @@ def _print(made: "Plan", *, as_json: bool, note: str = "", signature: str = "") 
     sizes = _sizes(made)
     if as_json:
         numbers = {"noise_std_error": _noise_of(made), "kernel_error": made.family.kernel_error, **sizes._asdict()}
-        if made.privacy.cohort is not None:
-            numbers["vector_bytes"] = made.words.bytes
-        numbers |= local_text.numbers(made)  # where reports are sent, deltas are not
+        numbers |= secure_text.numbers(made) | local_text.numbers(made)  # where reports are sent, deltas are not
         if made.report_sizes is not None:
             del numbers["delta_bytes_of_one_record_max"], numbers["delta_bytes_max"]
         promised = {"guarantee": made.guarantee.to_fields(), "plan": json.loads(made.to_bytes())}

@@ -133,12 +133,14 @@ async def _contribute(
 ) -> "Tallies":
     """Starts the client before anything is known of the records: whether it takes part is not theirs to say."""
     from edge_client import EdgeError
+    from hushsum import ContributionError
 
     async with client:
         try:
             await _add(client, load, progress)
-        except Exception:
-            if _takes_part(client.plan):
+        except Exception as error:
+            # What was added before a client's bound was reached is sent, too, and what came after it is told.
+            if isinstance(error, ContributionError) or _takes_part(client.plan):
                 with suppress(EdgeError):  # what is wrong with the records is told
                     await client.flush(timeout_s)
             raise

@@ -17,7 +17,7 @@ class _Grouped(click.Command):
     def __init__(self, *arguments: Any, **settings: Any) -> None:  # Any: a command's own
         super().__init__(*arguments, **settings)
         self.headings: dict[str, tuple[str, ...]] = {
-            "What is collected, and where it lies": ("plan", "data", "config_file"),
+            "What is collected, and where it lies": ("plan", "data", "receipts", "config_file"),
             "Which part of the service this is": ("role", "log_kind", "store"),
             "Where it listens": ("listen", "health_listen", "metrics_listen", "metrics_client_ca", "insecure"),
             "TLS": ("tls_cert", "tls_key", "tls_client_ca"),
@@ -60,6 +60,7 @@ class _Grouped(click.Command):
 )
 @click.option("--plan", type=_FILE, help="plan.json, or a plan.toml to be made once.")
 @click.option("--data", type=click.Path(file_okay=False, path_type=str), help="Folder of its log, store and receipts.")
+@click.option("--receipts", type=_FILE, help="File of its receipts, on another volume.  [default: in --data]")
 @click.option("--config", "config_file", type=click.Path(dir_okay=False, path_type=Path), help="TOML file of settings.")
 @click.option(
     "--role",

@@ -39,11 +39,18 @@ def fit(clients: int, *, size: int | None, dropout_rate: float) -> Cohort:
 
 
 def require_room(cohort: Cohort, clients: int, dropout_rate: float) -> None:
-    """Refuses a run in which a round of this cohort would most likely lose more members than it can.
+    """Refuses a run in which not every client can be in a sum.
 
     Raises:
-        SettingsConflictError: It would.
+        SettingsConflictError: A round would most likely lose more members than it can, or the plan states a pool, of
+            which the last clients are in no cohort.
     """
+    if cohort.pool:
+        raise SettingsConflictError(
+            f"the plan draws cohorts from a pool of {cohort.pool}, so that up to {cohort.pool - 1} clients of a window "
+            "are in none, and a run compares the release with all of them: leave corrupt_clients and pool out of the "
+            "plan (hushsum plan advise says what they cost)"
+        )
     lost, most = _losses(cohort.size, clients, dropout_rate), cohort.size - cohort.survivors_min
     if lost > most:
         raise SettingsConflictError(

@@ -7,15 +7,22 @@ from collections.abc import AsyncIterator, Generator
 import numpy as np
 import pytest
 import structlog
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
+from hushsum.entropy import OsEntropy, ReplayableEntropy
 from simulator.backends.fault_proxy import FaultProxy
 from simulator.backends.kafka import KafkaBroker
 from simulator.backends.postgres import Postgres
 from tests.brokers import ProxiedKafka, ProxiedPostgres, running_kafka, some_postgres
 
 # A slow machine is no failure, CI runs the same examples each time, and what fails is printed to be replayed.
-settings.register_profile("hushsum", deadline=None, print_blob=True, derandomize="CI" in os.environ)
+settings.register_profile(
+    "hushsum",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    print_blob=True,
+    derandomize="CI" in os.environ,
+)
 settings.load_profile("hushsum")
 
 SEED_VARIABLE = "HUSHSUM_TEST_SEED"
@@ -29,8 +36,17 @@ LONG_VARIABLE = "HUSHSUM_TEST_LONG"
 WHOLE_RUNS = ("tests/integration/", "tests/simulator/", "tests/benchmarks/")
 
 
+# Before each test pytest-randomly sets `random` and numpy's global generator to what its seed and the test's name give.
+# That is left on: the libraries' own draws (of a next broker, of a pause) are repeated with the order, and nothing that
+# must be unique comes from there: ports are drawn by `secrets`, names of topics and databases are UUIDs.
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keeps what belongs to this run; whole runs come first, so that none is left alone at the end."""
+    """Keeps what belongs to this run; whole runs come first, so that none is left alone at the end.
+
+    pytest-randomly has shuffled them by its seed, the same in every process of xdist; the sort is stable, so that the
+    order of files among the whole runs, and among the others, stays random.
+    """
     wanted = LONG_VARIABLE in os.environ
     left_out = [item for item in items if (item.get_closest_marker("long") is not None) is not wanted]
     config.hook.pytest_deselected(items=left_out)
@@ -40,7 +56,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_report_header() -> str:
-    return f"{SEED_VARIABLE}={_BASE}"
+    return f"{SEED_VARIABLE}={_BASE}; random order: --randomly-seed=N repeats one, -p no:randomly sorts by name"
 
 
 @pytest.fixture
@@ -54,6 +70,13 @@ def seed(request: pytest.FixtureRequest) -> int:
 def rng(seed: int) -> np.random.Generator:
     """A generator of made-up data (never of private noise), from this test's seed."""
     return np.random.default_rng(seed)
+
+
+@pytest.fixture
+def repeatable_noise(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Noise of the operating system's entropy comes from this test's seed: for what looks at how large it is."""
+    stream = ReplayableEntropy(seed.to_bytes(8, "big"))
+    monkeypatch.setattr(OsEntropy, "read", lambda _, size: stream.read(size))
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
 """Stand-ins for the service's ports: a runtime without a clock, a log that loses power, a store in memory, faults."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -8,12 +9,13 @@ from typing import TypeVar
 import numpy as np
 
 from aggregator.errors import (
+    ClaimLostError,
     FencedError,
     LogGapError,
     OutcomeExistsError,
-    ReceiptsError,
     StaleCheckpointError,
     StoreError,
+    WindowNotBegunError,
     WindowOrderError,
 )
 from aggregator.fold.fold import Checkpoint, FoldState, Verdict
@@ -25,17 +27,20 @@ from aggregator.ports import (
     FoldMark,
     Lease,
     Outcome,
+    ReceiptsMark,
     Runtime,
     SealedWindow,
     StoredOutcome,
     StreamMemory,
     Stretch,
 )
-from aggregator.records import Logged, RegisteredPlan
+from aggregator.receipt import Header, Receipt, ReceiptLines
+from aggregator.records import Logged, RegisteredPlan, RoundMembers
 from aggregator.windows import WindowState
 from hushsum.entropy import KEY_BYTES, Entropy
 from hushsum.plan import Plan
 from hushsum.privacy.account import Account, Limits
+from hushsum.privacy.cohort import ATTEMPTS_MAX
 from hushsum.privacy.event import TUMBLING, Spend
 from hushsum.privacy.guarantee import CENTRAL, SECURE
 from hushsum.releases import spend_of
@@ -269,6 +274,9 @@ class MemoryStore:
         self.ledger: Account | None = None
         self.checkpoints = 0
         self.signed: SignedPlan | None = None
+        self.claims: dict[tuple[int, str], tuple[bytes, bool]] = {}  # round, and whether it was granted
+        self.draws: Counter[tuple[int, str]] = Counter()
+        self.receipts: ReceiptsMark | None = None
 
     async def register(self, plan: Plan, partitions: int, first_window: int) -> None:
         if self.plan is not None:
@@ -416,7 +424,10 @@ class MemoryStore:
         if self.states_by_window.get(window) is not WindowState.SEALED:
             raise WindowOrderError(f"window {window} is not sealed")
 
-    async def charge_collection(self, plan: Plan, window: int) -> None:
+    async def check_collection(self, plan: Plan, window: int) -> None:
+        self._charged(plan, window)
+
+    def _charged(self, plan: Plan, window: int) -> Account:
         if plan.privacy.mode == CENTRAL:
             raise StoreError("a central plan")
         if self.states_by_window.get(window) is not WindowState.OPEN:
@@ -424,9 +435,41 @@ class MemoryStore:
         assert self.ledger is not None
         spend = spend_of(plan, kind=TUMBLING, window=window)
         unspent = spend_of(plan, kind=TUMBLING, window=window, entered=False)
-        if spend not in self.ledger.spends:
-            others = (each for each in self.ledger.spends if each != unspent)
-            self.ledger = Account(self.ledger.limits).recorded(*others).charge(spend)
+        if spend in self.ledger.spends:
+            return self.ledger
+        others = (each for each in self.ledger.spends if each != unspent)
+        return Account(self.ledger.limits).recorded(*others).charge(spend)
+
+    async def charge_collection(self, plan: Plan, window: int, members: RoundMembers | None = None) -> None:
+        charged = self._charged(plan, window)
+        wait_ms = 0 if self._runtime is None else plan.window.start_ms(window) - self._runtime.now_ms()
+        if wait_ms > 0:
+            raise WindowNotBegunError(window, wait_ms)
+        if members is not None:
+            mine = (members.round_id, False), (members.round_id, True)
+            lost = frozenset(each for each in members.clients if self.claims.get((window, each)) not in mine)
+            if lost:
+                raise ClaimLostError(lost)
+            self.claims |= {(window, each): (members.round_id, True) for each in members.clients}
+        self.ledger = charged
+
+    async def claim_clients(self, plan_id: bytes, window: int, members: RoundMembers) -> frozenset[str]:
+        refused = set()
+        for each in members.clients:
+            round_id, granted = self.claims.get((window, each), (b"", False))
+            if round_id == members.round_id:
+                continue
+            if granted or self.draws[window, each] + members.is_drawn > ATTEMPTS_MAX:
+                refused.add(each)
+                continue
+            self.claims[window, each] = (members.round_id, False)
+            self.draws[window, each] += members.is_drawn
+        return frozenset(refused)
+
+    async def release_clients(self, plan_id: bytes, window: int, members: RoundMembers) -> None:
+        for each in members.clients:
+            if self.claims.get((window, each)) == (members.round_id, True):
+                self.claims[window, each] = (members.round_id, False)
 
     async def reserve_outcome(
         self, plan: Plan, kind: str, window: int, digest: bytes, entropy: Entropy, *, fence: int
@@ -472,8 +515,22 @@ class MemoryStore:
     async def unpublished(self, plan_id: bytes) -> list[StoredOutcome]:
         return [self._stored(*key) for key, (_, published) in sorted(self.results.items()) if not published]
 
-    async def publish(self, plan_id: bytes, kind: str, window: int, *, fence: int) -> None:
+    async def receipts_mark(self) -> ReceiptsMark | None:
+        return self.receipts
+
+    async def bind_receipts(self, plan_id: bytes, found: ReceiptsMark, *, fence: int) -> ReceiptsMark:
         self._check_fence(fence)
+        if self.receipts is None:
+            self.receipts = found
+        return self.receipts
+
+    async def publish(self, plan_id: bytes, kind: str, window: int, *, receipts: ReceiptsMark, fence: int) -> None:
+        self._check_fence(fence)
+        if (kind, window) not in self.results:
+            raise StoreError(f"window {window} has no outcome to publish")
+        if self.receipts is None or self.receipts.id != receipts.id:
+            raise StoreError("receipts that are not this store's")
+        self.receipts = max(self.receipts, receipts, key=lambda mark: mark.lines)
         self.results[kind, window] = (self.results[kind, window][0], True)
 
     async def outcomes(self, plan_id: bytes) -> list[Outcome]:
@@ -517,16 +574,28 @@ def _mark(state: FoldState) -> FoldMark:
 class MemoryReceipts:
     """Receipts of this process alone."""
 
-    def __init__(self) -> None:
-        self.written: dict[tuple[bytes, str, int], tuple[bytes, Spend]] = {}
+    def __init__(self, where: str = "receipts in memory") -> None:
+        self.lines = ReceiptLines(where)
 
-    async def write(self, outcome: StoredOutcome, spend: Spend) -> None:
-        key = (outcome.plan_id, outcome.kind, outcome.window)
-        if self.written.setdefault(key, (outcome.sha256, spend))[0] != outcome.sha256:
-            raise ReceiptsError("a receipt for another outcome")
+    async def begin(self) -> ReceiptsMark:
+        if not self.lines.mark.id:
+            self._add(Header(b"the receipts' id"))
+        return self.lines.mark
+
+    async def check(self, bound: ReceiptsMark) -> None:
+        self.lines.check(bound)
+
+    async def write(self, outcome: StoredOutcome, spend: Spend) -> ReceiptsMark:
+        receipt = Receipt(outcome.plan_id, outcome.kind, outcome.window, outcome.sha256, spend)
+        if not self.lines.knows(receipt):
+            self._add(receipt)
+        return self.lines.mark
 
     async def read(self) -> list[tuple[bytes, str, int, bytes, Spend]]:
-        return [(*key, digest, spend) for key, (digest, spend) in self.written.items()]
+        return self.lines.rows
+
+    def _add(self, held: Header | Receipt) -> None:
+        self.lines.add(held.to_line()[0], held)
 
 
 class RecordingObserver:

@@ -25,7 +25,7 @@ class QuickRuntime(SetRuntime):
 
 async def until(holds: Callable[[], Awaitable[bool]]) -> None:
     """Returns once it does."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while True:
             if await holds():
                 return
@@ -37,9 +37,9 @@ def asked(address: str, path: str, tls: ssl.SSLContext | None = None, method: st
     host, _, port = address.rpartition(":")
     connection: http.client.HTTPConnection
     if tls is None:
-        connection = http.client.HTTPConnection(host, int(port), timeout=10)
+        connection = http.client.HTTPConnection(host, int(port), timeout=60)
     else:
-        connection = http.client.HTTPSConnection(host, int(port), timeout=10, context=tls)
+        connection = http.client.HTTPSConnection(host, int(port), timeout=60, context=tls)
     try:
         connection.request(method, path)
         reply = connection.getresponse()

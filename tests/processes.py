@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-START_S = 60.0
-STOP_S = 40.0
+START_S = 180.0
+STOP_S = 120.0
 
 
 class Aggregator:

@@ -208,7 +208,7 @@ def counted(service: Service, name: str, **labels: str) -> float:
 
 def page_of(address: str) -> str:
     """The text of a service's metrics page."""
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=5) as reply:
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=60) as reply:
         return str(reply.read().decode())
 
 

@@ -16,10 +16,6 @@ from tests import tidy_rules as rules
 from tests.tidy_rules import RULES, Finding, Rule, Source
 
 ROOT = Path(__file__).resolve().parent.parent
-# What may be longer than the rule says, by file or by file:function: its lines today, and why. This list only shrinks:
-# a number is lowered and an entry taken out when that is true (asked for below); what is new is made shorter instead.
-OVERSIZE: dict[str, tuple[int, str]] = {}
-SLACK = 20  # lines that an entry may stand above the truth
 
 
 @cache
@@ -39,11 +35,9 @@ def sources() -> tuple[Source, ...]:
 
 
 def breaches(rule: Rule) -> Iterator[Finding]:
-    """What breaks a rule today, known oversizes left out."""
+    """What breaks a rule today."""
     for source in sources():
-        for finding in rule(source):
-            if finding.size == 0 or finding.size > OVERSIZE.get(finding.subject, (0, ""))[0]:
-                yield finding
+        yield from rule(source)
 
 
 def report(found: list[Finding]) -> str:
@@ -59,16 +53,6 @@ def test_the_rule_holds_everywhere(rule: Rule) -> None:
 def test_the_rules_look_at_every_package() -> None:
     seen = {source.path.partition("/")[0] for source in sources()}
     assert {"hushsum", "hushsum_cli", "edge_client", "aggregator", "simulator", "proto", "tests"} <= seen
-
-
-def test_known_oversizes_are_still_there_and_only_shrink() -> None:
-    size = {finding.subject: finding.size for source in sources() for rule in RULES for finding in rule(source)}
-    loose = {
-        subject: size.get(subject, 0)
-        for subject, (lines, _) in OVERSIZE.items()
-        if lines - size.get(subject, 0) > SLACK
-    }
-    assert not loose, f"lower these entries of OVERSIZE to what is true now, or take them out: {loose}"
 
 
 PLANTED: list[tuple[Rule, str, str]] = [
@@ -133,8 +117,6 @@ PLANTED: list[tuple[Rule, str, str]] = [
     (rules.nobody_imports_the_estimators, "simulator/fleet.py", "from hushsum.estimators import KernelDensity\n"),
     (rules.modules_are_named_after_ideas, "aggregator/utils.py", ""),
     (rules.modules_are_named_after_ideas, "hushsum/common/codes.py", ""),
-    (rules.files_are_short, "hushsum/a.py", "x = 1\n" * (rules.FILE_LINES_MAX + 1)),
-    (rules.functions_are_short, "hushsum/a.py", "async def f():\n" + "    x = 1\n" * rules.FUNCTION_LINES_MAX),
     (rules.suppressions_name_their_rule_and_their_reason, "tests/a.py", "x = 1  # noqa\n"),
     (rules.suppressions_name_their_rule_and_their_reason, "tests/a.py", "x = 1  # noqa: E501\n"),
     (
@@ -161,7 +143,6 @@ ALLOWED: list[tuple[str, str]] = [
     ("examples/skin.py", "from hushsum.estimators import KernelDensity\n"),
     ("tests/a.py", "x = 1\n" * 1000 + "# noqa: E501  the line is quoted as it came\n"),
     ("hushsum/a.py", "x = f()  # type: ignore[no-any-return]  # numba ships no types\n"),
-    ("hushsum/a.py", 'def f():\n    """One.\n' + "\n" * rules.FUNCTION_LINES_MAX + '    """\n    return 1\n'),
 ]
 
 

@@ -10,9 +10,6 @@ from functools import cached_property
 from pathlib import PurePosixPath
 from typing import NamedTuple
 
-FILE_LINES_MAX = 300
-FUNCTION_LINES_MAX = 50
-
 
 class Finding(NamedTuple):
     """One breach of a rule: where, and what is wrong there."""
@@ -20,8 +17,6 @@ class Finding(NamedTuple):
     path: str
     line: int
     what: str
-    subject: str = ""  # of a size: the file, or file:function
-    size: int = 0  # of a size: its lines
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line}: {self.what}"
@@ -212,26 +207,6 @@ def modules_are_named_after_ideas(source: Source) -> Iterator[Finding]:
         yield source.found(1, f"{stray.pop()}: name it after what it is about")
 
 
-def files_are_short(source: Source) -> Iterator[Finding]:
-    """At most FILE_LINES_MAX lines; tests may be longer."""
-    lines = len(source.text.splitlines())
-    if source.package != "tests" and lines > FILE_LINES_MAX:
-        yield Finding(source.path, lines, f"{lines} lines, more than {FILE_LINES_MAX}", source.path, lines)
-
-
-def functions_are_short(source: Source) -> Iterator[Finding]:
-    """At most FUNCTION_LINES_MAX lines each, docstring left out; tests may be longer."""
-    for node in ast.walk(source.tree):
-        if source.package == "tests" or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        lines = (node.end_lineno or node.lineno) - node.lineno + 1
-        if ast.get_docstring(node, clean=False) is not None:
-            lines -= (node.body[0].end_lineno or 0) - node.body[0].lineno + 1
-        if lines > FUNCTION_LINES_MAX:
-            what = f"{node.name} has {lines} lines, more than {FUNCTION_LINES_MAX}"
-            yield Finding(source.path, node.lineno, what, f"{source.path}:{node.name}", lines)
-
-
 _CODES = r"[A-Z]+[0-9]+(?:,? *[A-Z]+[0-9]+)*"
 _NOQA = re.compile(rf"#\s*(?:ruff:\s*)?noqa(?::\s*(?P<codes>{_CODES}))?(?P<reason>.*)", re.IGNORECASE)
 _TYPE_IGNORE = re.compile(r"#\s*type:\s*ignore(?:\[(?P<codes>[\w, -]+)\])?(?P<reason>.*)")
@@ -262,7 +237,5 @@ RULES: tuple[Rule, ...] = (
     generated_stubs_stay_at_the_edges,
     nobody_imports_the_estimators,
     modules_are_named_after_ideas,
-    files_are_short,
-    functions_are_short,
     suppressions_name_their_rule_and_their_reason,
 )

@@ -12,7 +12,7 @@ from typing import Final, Self
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import RecordsToDelete
 
-from aggregator.errors import LogGapError, LogUnavailableError
+from aggregator.errors import LogError, LogGapError, LogUnavailableError
 from aggregator.kafka.client import administration, answering, end_client, quieten, told_as_ours
 from aggregator.kafka.identity import TopicIdentity
 from aggregator.kafka.reader import INDEX_BITS, PartitionReader
@@ -103,7 +103,9 @@ class KafkaLog:
         """
         topic, marks = entries_topic(settings, plan, partitions), marks or {}
         passed = {partition: -(-mark >> INDEX_BITS) for partition, mark in marks.items()}
-        prepared = await prepare_topic(settings, topic, runtime, observer, folded=sum(passed.values()))
+        folded = sum(passed.values())
+        gone = f"the topic {topic.name} is gone, although {folded} of its messages were folded: restore it"
+        prepared = await prepare_topic(settings, topic, runtime, observer, gone=LogError(gone) if folded else None)
 
         async def ask() -> dict[int, int]:
             return await _ends(settings, topic, runtime)

@@ -1,4 +1,8 @@
-"""Receipts in a topic of Kafka that is kept for ever: one message for an outcome, on all replicas when it returns."""
+"""Receipts in a topic of Kafka that is kept for ever: one message for an outcome, on all replicas when it returns.
+
+One message holds the topic's random id. Where several processes write one at once, the first in the topic counts: all
+read the same order. That order also decides what the store knows of the topic, a number of messages and a digest.
+"""
 
 import asyncio
 from typing import Final, Self
@@ -10,8 +14,9 @@ from aggregator.kafka.client import answering, end_client, quieten, told_as_ours
 from aggregator.kafka.settings import KafkaSettings
 from aggregator.kafka.topic import prepare_topic, receipts_topic
 from aggregator.kafka.writer import Outgoing, TopicWriter
-from aggregator.ports import Observer, Runtime, StoredOutcome
-from aggregator.receipt import Receipt, contradiction
+from aggregator.ports import Observer, ReceiptsMark, Runtime, StoredOutcome
+from aggregator.receipt import ID_BYTES, Header, Receipt, ReceiptLines, missing, read_line
+from hushsum.entropy import Entropy
 from hushsum.privacy.event import Spend
 
 _UNTIL: Final = "nothing is released until the topic is restored"
@@ -31,54 +36,87 @@ class ReceiptsTopic:
     """
 
     def __init__(
-        self, settings: KafkaSettings, topic: str, writer: TopicWriter, runtime: Runtime, warnings: tuple[str, ...]
+        self,
+        settings: KafkaSettings,
+        writer: TopicWriter,
+        runtime: Runtime,
+        entropy: Entropy,
+        warnings: tuple[str, ...],
     ) -> None:
         self.warnings = warnings
-        self._settings, self._where, self._writer, self._runtime = settings, TopicPartition(topic, 0), writer, runtime
-        self._receipts: dict[tuple[bytes, str, int], Receipt] = {}
+        self._settings, self._writer, self._runtime, self._entropy = settings, writer, runtime, entropy
+        topic = receipts_topic(settings).name
+        self._where, self._lines = TopicPartition(topic, 0), ReceiptLines(f"topic {topic}")
         self._next = 0  # messages before this offset are in
         self._turn = asyncio.Lock()
 
     @classmethod
-    async def open(cls, settings: KafkaSettings, runtime: Runtime, observer: Observer) -> Self:
+    async def open(
+        cls, settings: KafkaSettings, runtime: Runtime, entropy: Entropy, observer: Observer, *, made: bool
+    ) -> Self:
         """Makes or checks the topic, and reads it; waits for brokers that are not there yet.
+
+        Args:
+            settings: How Kafka is reached.
+            runtime: Time.
+            entropy: Of the id.
+            observer: Is told of what is tried again.
+            made: Whether the store has had receipts: then the topic is not made again.
 
         Raises:
             ConfigError: The topic is not as it has to be.
-            ReceiptsError: It is damaged, or of a newer format.
+            ReceiptsError: It is damaged, or of a newer format; or it was made before and is gone.
         """
         needs = receipts_topic(settings)
-        warnings = (await prepare_topic(settings, needs, runtime, observer)).warnings
+        gone = missing(f"topic {needs.name}") if made else None
+        warnings = (await prepare_topic(settings, needs, runtime, observer, gone=gone)).warnings
         writer = TopicWriter(settings, needs.name, needs.message_bytes, runtime)
-        receipts = cls(settings, needs.name, writer, runtime, warnings)
-        await receipts.read()
+        receipts = cls(settings, writer, runtime, entropy, warnings)
+        try:
+            await receipts.read()
+        except BaseException:
+            await receipts.close()
+            raise
         return receipts
 
-    async def write(self, outcome: StoredOutcome, spend: Spend) -> None:
+    async def begin(self) -> ReceiptsMark:
+        """Appends a header where there is none."""
+        async with self._turn:
+            await self._catch_up()
+            if not self._lines.mark.id:
+                await self._append(Header(self._entropy.read(ID_BYTES)))
+            return self._lines.mark
+
+    async def check(self, bound: ReceiptsMark) -> None:
+        """Compares the topic, as it is now, with what the store knew of it before."""
+        async with self._turn:
+            await self._catch_up()
+            self._lines.check(bound)
+
+    async def write(self, outcome: StoredOutcome, spend: Spend) -> ReceiptsMark:
         """Appends a receipt, unless it is there."""
         receipt = Receipt(outcome.plan_id, outcome.kind, outcome.window, outcome.sha256, spend)
         async with self._turn:
             await self._catch_up()
-            if not self._knows(receipt):
-                await self._writer.write([Outgoing(0, receipt.to_line()[0])])
-                await self._catch_up()
-                self._knows(receipt)  # whoever wrote at the same moment wrote the same
+            if not self._lines.knows(receipt):
+                await self._append(receipt)
+                self._lines.knows(receipt)  # whoever wrote at the same moment wrote the same
+            return self._lines.mark
 
     async def read(self) -> list[tuple[bytes, str, int, bytes, Spend]]:
         """All receipts that were written up to now, by whomever, in their order."""
         async with self._turn:
             await self._catch_up()
-            return [receipt.row for receipt in self._receipts.values()]
+            return self._lines.rows
 
     async def close(self) -> None:
         """Ends the connection."""
         await self._writer.close()
 
-    def _knows(self, receipt: Receipt) -> bool:
-        known = self._receipts.get(receipt.key)
-        if known is not None and known.sha256 != receipt.sha256:  # its spend may be in the words of an older version
-            raise contradiction(f"topic {self._where.topic}", receipt.window)
-        return known is not None
+    async def _append(self, held: Header | Receipt) -> None:
+        """Appends a message, and reads on to it and past it."""
+        await self._writer.write([Outgoing(0, held.to_line()[0])])
+        await self._catch_up()
 
     async def _catch_up(self) -> None:
         quieten()
@@ -115,10 +153,10 @@ class ReceiptsTopic:
                 raise LogUnavailableError(f"kafka, receipts: {self._next} of {end} read, and no more came")
 
     def _take(self, record: ConsumerRecord) -> None:
+        line = record.value or b""
         try:
-            receipt, _ = Receipt.from_line(record.value or b"")
+            held, _ = read_line(line)
         except ReceiptsError as error:
             raise type(error)(f"topic {self._where.topic}, message {record.offset}: {error}; {_UNTIL}") from error
-        if not self._knows(receipt):
-            self._receipts[receipt.key] = receipt
+        self._lines.add(line, held)
         self._next = record.offset + 1

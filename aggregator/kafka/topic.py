@@ -21,7 +21,7 @@ from aiokafka.errors import (
     for_code,
 )
 
-from aggregator.errors import ConfigError, LogError, LogUnavailableError
+from aggregator.errors import AggregatorError, ConfigError, LogError, LogUnavailableError
 from aggregator.kafka.client import administration
 from aggregator.kafka.identity import topic_id
 from aggregator.kafka.settings import KafkaSettings
@@ -202,7 +202,12 @@ class Prepared(NamedTuple):
 
 
 async def prepare_topic(
-    settings: KafkaSettings, needs: TopicNeeds, runtime: Runtime, observer: Observer, *, folded: int = 0
+    settings: KafkaSettings,
+    needs: TopicNeeds,
+    runtime: Runtime,
+    observer: Observer,
+    *,
+    gone: AggregatorError | None = None,
 ) -> Prepared:
     """Makes the topic where there is none, and checks it where there is; waits for brokers that are not there yet.
 
@@ -211,25 +216,28 @@ async def prepare_topic(
         needs: What it has to be.
         runtime: Time.
         observer: Is told of what is tried again.
-        folded: How many of its messages are folded: if any are, it is not made.
+        gone: What is raised where there is none, although there was one before; None: it is made.
 
     Raises:
         ConfigError: It is not what it has to be: every setting that is not, with what it is and has to be.
-        LogError: It is gone, although some of it is folded; or Kafka refuses us.
+        LogError: Kafka refuses us.
+        AggregatorError: ``gone``.
     """
 
     async def prepare() -> Prepared:
         async with administration(settings) as admin:
-            return await _prepare(admin, settings, needs, folded)
+            return await _prepare(admin, settings, needs, gone)
 
     return await until_it_works("kafka", prepare, runtime=runtime, observer=observer)
 
 
-async def _prepare(admin: AIOKafkaAdminClient, settings: KafkaSettings, needs: TopicNeeds, folded: int) -> Prepared:
+async def _prepare(
+    admin: AIOKafkaAdminClient, settings: KafkaSettings, needs: TopicNeeds, gone: AggregatorError | None
+) -> Prepared:
     copies = await _copies(admin, needs.name)
     if copies is None:
-        if folded:
-            raise LogError(f"the topic {needs.name} is gone, although {folded} of its messages were folded: restore it")
+        if gone is not None:
+            raise gone
         await _make(admin, settings, needs)
         copies = await _copies(admin, needs.name)
         if copies is None:  # a new topic takes a moment to reach every broker

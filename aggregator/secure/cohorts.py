@@ -1,25 +1,34 @@
-"""Cohorts as they form, by size and time (pure): events in, effects out.
+"""Cohorts as they form (pure): events and random bytes in, effects out.
 
-A cohort starts when N clients wait, or once the first of them has waited for the plan's time and at least S are there.
+Whoever may be corrupt must not choose who is in a cohort (docs/secure-sum.md, Who is in a cohort). So members are drawn
+uniformly from all who wait, only when at least P different clients do, and nobody is told how many wait. A plan without
+P states no bound on corrupt clients: there a cohort is drawn when N wait, or once the first of them has waited for the
+plan's time and at least S are there.
+
 A client has one place in a window:
 
 - While it waits, its newest call stands: an older one is most likely a connection that is dead and not known to be.
 - From the start of its round on, the call that is in it stands, and a newer one is refused until the round is over:
   whoever comes under a client's name pushes nobody out of a round.
 - A client whose vector was taken in a window never enters that window again.
-- A client that has spoilt rounds, which need every member at first, comes in again only after a pause that doubles, and
-  waits behind all others: it is in no cohort while enough others are there. One client could else use up the few
-  rounds that each has in a window.
+- A client that has spoilt a round, which needs every member at first, comes in again only after a pause that doubles;
+  then it waits like all others.
+- A client is drawn into at most 8 cohorts of a window: what a plan promises counts so many draws.
 
-With ``rounds_max`` rounds under way cohorts wait, the oldest clients first: what a server holds is bounded by that.
+A round that ends before anybody was asked for a vector goes on with those that are left, and nobody is drawn in their
+place. With ``rounds_max`` rounds under way nothing is drawn: what a server holds is bounded by that.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from hushsum.entropy import Entropy
+from hushsum.privacy.cohort import ATTEMPTS_MAX
+
 PAUSE_MS: Final = 1000  # after the first round that a client has spoilt in a window
-PAUSE_MS_MAX: Final = 600_000
+_WORD: Final = 8  # bytes that decide a draw
 
 
 class Caller(NamedTuple):
@@ -36,14 +45,16 @@ class CohortRules:
     Attributes:
         size: N clients at most.
         least: S of them at least.
-        wait_ms: How long the first one waits before fewer than N are enough.
+        wait_ms: Without a pool: how long the first one waits before fewer than N are enough.
         rounds_max: Rounds that may be under way at once.
+        pool: P, how many must wait before any are drawn; 0: the plan states no pool.
     """
 
     size: int
     least: int
     wait_ms: int
     rounds_max: int
+    pool: int = 0
 
 
 class Entered(NamedTuple):
@@ -97,17 +108,23 @@ Event = Entered | Left | Woke | RoundOver | WindowOver
 
 
 class Waits(NamedTuple):
-    """It waits, with so many others."""
+    """It waits; with how many others is not for it to know."""
 
     caller: Caller
-    present: int
 
 
 class Starts(NamedTuple):
-    """A cohort: its round begins now."""
+    """A round begins now.
+
+    Attributes:
+        window: Its window.
+        callers: Its members.
+        is_drawn: Whether they are a cohort that was drawn now; else those that are left of one, in another round.
+    """
 
     window: int
     callers: tuple[Caller, ...]
+    is_drawn: bool
 
 
 class Replaced(NamedTuple):
@@ -135,14 +152,20 @@ class TooSoon(NamedTuple):
     wait_ms: int
 
 
+class DrawnTooOften(NamedTuple):
+    """Refused: it was drawn into as many cohorts of this window as it may be."""
+
+    caller: Caller
+
+
 class Closed(NamedTuple):
     """The window closed before a cohort was there."""
 
     caller: Caller
 
 
-Effect = Waits | Starts | Replaced | InRound | TookPart | TooSoon | Closed
-_Places = dict[str, tuple[Caller, int]]  # by client, with when it came; oldest first
+Effect = Waits | Starts | Replaced | InRound | TookPart | TooSoon | DrawnTooOften | Closed
+_Places = dict[str, tuple[Caller, int]]  # by client, with when it came
 
 
 @dataclass
@@ -150,41 +173,35 @@ class _Forming:
     """One window."""
 
     waiting: _Places = field(default_factory=dict)
-    behind: _Places = field(default_factory=dict)  # of those that wait, the ones that have spoilt rounds
     in_rounds: _Places = field(default_factory=dict)
     spent: set[str] = field(default_factory=set)
     spoilt: dict[str, tuple[int, int]] = field(default_factory=dict)  # by client: rounds, and when it may come again
-
-    @property
-    def present(self) -> int:
-        return len(self.waiting) + len(self.behind)
-
-    def line_of(self, client_id: str) -> _Places:
-        """Where a client waits."""
-        return self.behind if client_id in self.spoilt else self.waiting
+    draws: Counter[str] = field(default_factory=Counter)
 
     def starts_ms(self, rules: CohortRules) -> int | None:
-        """When its next cohort is there; None: not before somebody comes."""
-        if self.present < rules.least:
+        """When its next cohort is drawn; None: not before somebody comes."""
+        present = len(self.waiting)
+        if present < (rules.pool or rules.least):
             return None
-        lines = [self.waiting] if len(self.waiting) >= rules.least else [self.waiting, self.behind]
-        first_ms = min(next(iter(line.values()))[1] for line in lines if line)
-        return first_ms if len(self.waiting) >= rules.size else first_ms + rules.wait_ms
+        first_ms = min(arrived_ms for _, arrived_ms in self.waiting.values())
+        return first_ms if rules.pool or present >= rules.size else first_ms + rules.wait_ms
 
-    def take(self, rules: CohortRules) -> list[tuple[Caller, int]]:
-        """The next cohort: of those that have spoilt nothing, and of others only where those are too few."""
-        taken = list(self.waiting.values())[: rules.size]
-        if len(taken) < rules.least:
-            behind = sorted(self.behind.values(), key=lambda place: (self.spoilt[place[0].client_id][0], place[1]))
-            taken += behind[: rules.size - len(taken)]
-        for caller, _ in taken:
-            del self.line_of(caller.client_id)[caller.client_id]
-        return taken
+    def draw(self, rules: CohortRules, entropy: Entropy) -> list[tuple[Caller, int]]:
+        """The next cohort: N of those that wait, or all of them, each set of so many as likely as any other."""
+        places = list(self.waiting.values())
+        drawn = min(rules.size, len(places))
+        for first in range(drawn):  # the beginning of a Fisher-Yates shuffle
+            other = first + _below(len(places) - first, entropy)
+            places[first], places[other] = places[other], places[first]
+        for caller, _ in places[:drawn]:
+            del self.waiting[caller.client_id]
+            self.draws[caller.client_id] += 1
+        return places[:drawn]
 
     def blame(self, client_id: str, now_ms: int) -> None:
         """It has spoilt a round."""
         rounds = self.spoilt.get(client_id, (0, 0))[0] + 1
-        self.spoilt[client_id] = rounds, now_ms + min(PAUSE_MS << min(rounds - 1, 16), PAUSE_MS_MAX)
+        self.spoilt[client_id] = rounds, now_ms + (PAUSE_MS << (rounds - 1))
 
 
 class Cohorts:
@@ -192,10 +209,12 @@ class Cohorts:
 
     Args:
         rules: When a cohort starts.
+        entropy: Of the draws.
     """
 
-    def __init__(self, rules: CohortRules) -> None:
+    def __init__(self, rules: CohortRules, entropy: Entropy) -> None:
         self._rules = rules
+        self._entropy = entropy
         self._windows: dict[int, _Forming] = {}
         self._rounds = 0
 
@@ -207,7 +226,7 @@ class Cohorts:
     @property
     def waiting(self) -> int:
         """Clients that wait."""
-        return sum(forming.present for forming in self._windows.values())
+        return sum(len(forming.waiting) for forming in self._windows.values())
 
     @property
     def wakes_ms(self) -> int | None:
@@ -233,7 +252,7 @@ class Cohorts:
                 return [*self._end(event), *self._start(event.now_ms)]
             case WindowOver(window):
                 forming = self._windows.pop(window, _Forming())
-                return [Closed(caller) for caller, _ in [*forming.waiting.values(), *forming.behind.values()]]
+                return [Closed(caller) for caller, _ in forming.waiting.values()]
 
     def _enter(self, event: Entered) -> Iterator[Effect]:
         client_id = event.caller.client_id
@@ -248,18 +267,21 @@ class Cohorts:
         if event.now_ms < not_before_ms:
             yield TooSoon(event.caller, not_before_ms - event.now_ms)
             return
-        line = forming.line_of(client_id)
-        older = line.get(client_id)
-        # It keeps the place in time that it had: coming back costs nobody anything.
-        line[client_id] = (event.caller, event.now_ms if older is None else older[1])
+        older = forming.waiting.get(client_id)
         if older is not None:
             yield Replaced(older[0])
-        yield Waits(event.caller, forming.present)
+        yield self._wait(forming, event.caller, event.now_ms if older is None else older[1])
+
+    def _wait(self, forming: _Forming, caller: Caller, arrived_ms: int) -> Waits | DrawnTooOften:
+        if forming.draws[caller.client_id] >= ATTEMPTS_MAX:
+            return DrawnTooOften(caller)
+        forming.waiting[caller.client_id] = (caller, arrived_ms)
+        return Waits(caller)
 
     def _leave(self, caller: Caller, window: int) -> None:
-        line = self._windows.get(window, _Forming()).line_of(caller.client_id)
-        if line.get(caller.client_id, (None, 0))[0] == caller:
-            del line[caller.client_id]
+        waiting = self._windows.get(window, _Forming()).waiting
+        if waiting.get(caller.client_id, (None, 0))[0] == caller:
+            del waiting[caller.client_id]
 
     def _end(self, event: RoundOver) -> Iterator[Effect]:
         self._rounds -= 1
@@ -274,27 +296,32 @@ class Cohorts:
         for client_id in sorted(event.spoilers):
             forming.blame(client_id, event.now_ms)
         if self._rules.least <= len(event.back):
-            yield self._begin(event.window, forming, [(caller, arrived[caller.client_id]) for caller in event.back])
+            left = [(caller, arrived[caller.client_id]) for caller in event.back]
+            yield self._begin(event.window, forming, left, is_drawn=False)
             return
         for caller in event.back:
-            forming.line_of(caller.client_id)[caller.client_id] = (caller, arrived[caller.client_id])
-        forming.waiting = dict(sorted(forming.waiting.items(), key=lambda place: place[1][1]))
-        forming.behind = dict(sorted(forming.behind.items(), key=lambda place: place[1][1]))
-        for caller in event.back:
-            yield Waits(caller, forming.present)
+            yield self._wait(forming, caller, arrived[caller.client_id])
 
     def _start(self, now_ms: int) -> Iterator[Effect]:
         """Every cohort that is there, as far as rounds may begin."""
         for window, forming in sorted(self._windows.items()):
             while self._rounds < self._rules.rounds_max and self._is_there(forming, now_ms):
-                yield self._begin(window, forming, forming.take(self._rules))
+                yield self._begin(window, forming, forming.draw(self._rules, self._entropy), is_drawn=True)
 
     def _is_there(self, forming: _Forming, now_ms: int) -> bool:
         starts_ms = forming.starts_ms(self._rules)
         return starts_ms is not None and now_ms >= starts_ms
 
-    def _begin(self, window: int, forming: _Forming, places: Iterable[tuple[Caller, int]]) -> Starts:
+    def _begin(self, window: int, forming: _Forming, places: Iterable[tuple[Caller, int]], *, is_drawn: bool) -> Starts:
         self._rounds += 1
         taken = {caller.client_id: (caller, arrived_ms) for caller, arrived_ms in places}
         forming.in_rounds |= taken
-        return Starts(window, tuple(caller for caller, _ in taken.values()))
+        return Starts(window, tuple(caller for caller, _ in taken.values()), is_drawn)
+
+
+def _below(count: int, entropy: Entropy) -> int:
+    """A uniform integer from 0 to below ``count``; a word beyond the last whole multiple is drawn again."""
+    whole = (1 << 8 * _WORD) // count * count
+    while (word := int.from_bytes(entropy.read(_WORD), "big")) >= whole:
+        pass
+    return word % count

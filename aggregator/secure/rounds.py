@@ -6,12 +6,14 @@ does not read or breaks the protocol is out, and the machine says what that mean
 
 import asyncio
 import enum
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
+from aggregator.errors import ClaimLostError, StoreUnavailableError, WindowOrderError
 from aggregator.journal import journal
 from aggregator.ports import Runtime
+from aggregator.records import RoundMembers
 from aggregator.refusals import FAILED, RefusedError, overloaded
 from aggregator.secure.alarms import Alarms
 from aggregator.secure.limits import RoundLimits
@@ -19,6 +21,7 @@ from aggregator.secure.parts import Part
 from aggregator.secure.round_end import RoundEnd
 from aggregator.secure.uploads import Uploads
 from hushsum.errors import Reason, SecureSumError
+from hushsum.privacy.cohort import ATTEMPTS_MAX
 from hushsum.secure_sum.server import (
     Await,
     Done,
@@ -42,7 +45,7 @@ PROGRESS_S: Final = 0.2  # how often, at most, it is looked who is in which step
 
 _LATE: Final = "the vector did not come in its time"
 _AGAIN_MS: Final = 1000
-_ALL_NEEDED: Final = frozenset({Step.OPEN, Step.SHARE})
+_ALL_NEEDED: Final = frozenset({Step.ADVERTISE, Step.OPEN, Step.SHARE})
 
 _journal = journal("secure sums")
 
@@ -64,10 +67,14 @@ class Round:
         uploads: Where vectors come together.
         runtime: Time, tasks and threads.
         limits: How long it waits, and what it reads.
+        charge: Has the ledger pay for the window and fixes that the members' vectors belong to this round: see
+            :meth:`aggregator.secure.claims.RoundClaims.charge`. It is called once, before the first grant.
 
     Attributes:
         ended: Its end, once it is there.
         dropped: Clients that are out.
+        elsewhere: Those of them that the store did not let into it.
+        is_charged: Whether the window may have been charged for it.
         spoilers: Clients because of whom it ended while all of them were needed.
         progress: Clients by step.
         tell_step: Called with each step that begins, and how many clients are in it.
@@ -82,12 +89,15 @@ class Round:
         uploads: Uploads,
         runtime: Runtime,
         limits: RoundLimits,
+        charge: Callable[[RoundMembers], Awaitable[None]],
     ) -> None:
         self.id = id
         self.window = parts[0].window
         self.parts = {part.caller.client_id: part for part in parts}
         self.ended: RoundEnd | None = None
         self.dropped: set[str] = set()
+        self.elsewhere: set[str] = set()
+        self.is_charged = False
         self.spoilers: frozenset[str] = frozenset()
         self.progress: Mapping[Step, int] = {}
         self.tell_step: Callable[[Step, int], None] = lambda _, __: None
@@ -95,6 +105,7 @@ class Round:
         self._uploads = uploads
         self._runtime = runtime
         self._limits = limits
+        self._charge = charge
         self._settings = limits.settings
         self._whole: set[str] = set()  # clients whose vector is here
         self._events: asyncio.Queue[tuple[Event | None, asyncio.Future[None]]] = asyncio.Queue()
@@ -120,7 +131,8 @@ class Round:
     async def run(self) -> RoundEnd:
         """Runs it to its end; every client still there waits for what becomes of it."""
         try:
-            self._apply(await self._runtime.blocking(self._machine.begin))
+            if self.ended is None:
+                self._apply(await self._runtime.blocking(self._machine.begin))
             while self.ended is None:
                 event, handled = await self._events.get()
                 try:
@@ -142,6 +154,13 @@ class Round:
         """Ends it as it stands, if it has not ended."""
         self._end(RoundEnd(None, why, fate=fate))
         self._put(None)
+
+    def exclude(self, client_id: str) -> None:
+        """Leaves out a client that the store did not let in."""
+        self.elsewhere.add(client_id)
+        taken = f"a vector of this client may have been taken in this window, or it was in {ATTEMPTS_MAX} cohorts of it"
+        self.parts[client_id].end(RoundOutcome(b"", Fate.UNKNOWN, taken))
+        self._drop(client_id)
 
     async def message(self, part: Part, message: Message) -> None:
         """Takes a client's message, and returns once it is handled: no more than one of a client waits."""
@@ -184,15 +203,46 @@ class Round:
             return
         if any(isinstance(effect, Failed) for effect in effects):
             guilty = self._drop_silent() if isinstance(event, Expired) else {event.client_id}
-            self.spoilers = frozenset(guilty if step in _ALL_NEEDED else ())
+            # Before all are known to be there, a round fails only for all that are gone.
+            self.spoilers = frozenset(guilty | self.dropped - self.elsewhere if step is Step.ADVERTISE else guilty)
+            if step not in _ALL_NEEDED:
+                self.spoilers = frozenset()
+        is_first = not self.granted and any(isinstance(effect, Grant) for effect in effects)
+        if is_first and not await self._may_grant():
+            return
         self._apply(effects)
 
-    def _apply(self, effects: Sequence[Effect]) -> None:
-        is_first = not self.granted and any(isinstance(effect, Grant) for effect in effects)
-        if is_first and not self._limits.allow_vectors(self._runtime.now_ms()):
-            why = f"nobody was asked for a vector: the seal is less than {self._limits.settings.least_left_s:g} s away"
+    async def _may_grant(self) -> bool:
+        """Has the window charged before anybody is asked for a vector; where it is not, the round ends unspent."""
+        if self._is_in_time():
+            self.is_charged = True
+            try:
+                await self._charge(RoundMembers(self.id, tuple(part.caller.client_id for part in self.present)))
+            except ClaimLostError as error:
+                for client_id in error.clients:
+                    self.parts[client_id].end(overloaded("a round of this client began at another gateway"))
+                    self._forget(client_id)
+                self.spoilers = error.clients
+                self._end(RoundEnd(None, str(error), again=True))
+            except RefusedError as error:
+                for part in self.present:
+                    part.end(error)
+                self._end(RoundEnd(None, error.refusal.detail))
+            except WindowOrderError as error:
+                self._end(RoundEnd(None, str(error), fate=Fate.LATE))
+            except StoreUnavailableError as error:
+                self._end(RoundEnd(None, f"the window may not have been charged: {error}"))
+        return self.ended is None and self._is_in_time()
+
+    def _is_in_time(self) -> bool:
+        """Whether the window stays open for long enough; else the round ends."""
+        is_in_time = self._limits.allow_vectors(self._runtime.now_ms())
+        if not is_in_time:
+            why = f"nobody was asked for a vector: the seal is less than {self._settings.least_left_s:g} s away"
             self._end(RoundEnd(None, why, fate=Fate.LATE))
-            return
+        return is_in_time
+
+    def _apply(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             match effect:
                 case Tell(client_id, data):

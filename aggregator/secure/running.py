@@ -3,10 +3,13 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from aggregator.journal import journal
 from aggregator.ports import Runtime, Span, Tracer
+from aggregator.records import RoundMembers
+from aggregator.secure.claims import RoundClaims
 from aggregator.secure.cohorts import RoundOver
 from aggregator.secure.landing import Landing
 from aggregator.secure.limits import RoundSettings, limits_of
@@ -40,6 +43,7 @@ class Running:
     Args:
         plan: Of mode ``secure``.
         landing: Brings sums into the log.
+        claims: Of its clients, and of the ledger.
         runtime: Time, tasks and threads.
         entropy: Of the ids of rounds.
         metrics: Counts them.
@@ -51,10 +55,11 @@ class Running:
         tracer: Is told of rounds, and of nobody in them.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  each is a part of its own
         self,
         plan: Plan,
         landing: Landing,
+        claims: RoundClaims,
         *,
         runtime: Runtime,
         entropy: Entropy,
@@ -64,6 +69,7 @@ class Running:
     ) -> None:
         self._plan = plan
         self._landing = landing
+        self._claims = claims
         self._runtime = runtime
         self._entropy = entropy
         self._metrics = metrics
@@ -83,8 +89,8 @@ class Running:
         """The round that a client is in."""
         return self._places.get(part)
 
-    def start(self, window: int, parts: Sequence[Part]) -> None:
-        """Begins a round of these clients."""
+    def start(self, window: int, parts: Sequence[Part], *, is_drawn: bool) -> None:
+        """Begins a round of these clients: of a cohort that was drawn now, or of what is left of one."""
         try:
             ongoing = self._round(window, parts)
         except Exception as error:  # noqa: BLE001  whatever went wrong here, its place is free again and the clients are told
@@ -99,9 +105,9 @@ class Running:
         self._rounds[ongoing.id] = ongoing
         self._undecided[ongoing.id] = asyncio.Event()
         self._places.update(dict.fromkeys(parts, ongoing))
-        if not any(part.past_rounds for part in parts):
+        if is_drawn:
             self._metrics.cohort_formed()
-        task = self._runtime.spawn(self._carry(ongoing), "round")
+        task = self._runtime.spawn(self._carry(ongoing, is_drawn=is_drawn), "round")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -117,6 +123,7 @@ class Running:
             uploads=Uploads(self._plan.words.bytes, UPLOADS_MAX),
             runtime=self._runtime,
             limits=limits_of(self._plan, self._settings, parameters),
+            charge=partial(self._claims.charge, window),
         )
 
     def abort(self, window: int, why: str, fate: Fate) -> None:
@@ -150,19 +157,24 @@ class Running:
 
     # ------------------------------------------------------------------------------------------------------ a round
 
-    async def _carry(self, ongoing: Round) -> None:
+    async def _carry(self, ongoing: Round, *, is_drawn: bool) -> None:
         """One round from its beginning until everybody knows what became of it, whatever fails."""
         with self.tracer.span("round", window=ongoing.window, members=len(ongoing.parts)) as span:
             ongoing.tell_step = lambda step, clients: span.event(step.value, clients=clients)
             try:
-                await self._carry_through(ongoing, span)
+                await self._carry_through(ongoing, span, is_drawn=is_drawn)
             except Exception as error:  # noqa: BLE001  whatever went wrong here, its place is free again and the clients are told
                 _journal.error("a round could not be brought to its end", window=ongoing.window, exc_info=error)
                 self._give_up(ongoing)
 
-    async def _carry_through(self, ongoing: Round, span: Span) -> None:
+    async def _carry_through(self, ongoing: Round, span: Span, *, is_drawn: bool) -> None:
         began_s = self._runtime.monotonic()
+        members = RoundMembers(ongoing.id, tuple(ongoing.parts), is_drawn)
+        for client_id in await self._claims.claim(ongoing.window, members, lambda: ongoing.ended is None):
+            ongoing.exclude(client_id)
         end = await ongoing.run()
+        if ongoing.is_charged and (unspent := ongoing.parts.keys() - ongoing.spent):
+            await self._claims.release(ongoing.window, RoundMembers(ongoing.id, tuple(unspent)))
         del self._rounds[ongoing.id]
         survivors = frozenset[str]() if end.sum is None else frozenset(end.sum.survivors)
         back = self._back(ongoing, end)
@@ -200,7 +212,8 @@ class Running:
             self._slots.remove(ongoing)
             members = tuple(part.caller for part in ongoing.parts.values())
             callers, now_ms = tuple(part.caller for part in back), milliseconds(self._runtime)
-            self.tell_over(RoundOver(ongoing.window, members, callers, ongoing.spent, now_ms, ongoing.spoilers))
+            spent = ongoing.spent | ongoing.elsewhere
+            self.tell_over(RoundOver(ongoing.window, members, callers, spent, now_ms, ongoing.spoilers))
 
     def _give_up(self, ongoing: Round) -> None:
         """Lets go of a round after an error of ours."""

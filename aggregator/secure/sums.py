@@ -20,6 +20,7 @@ from aggregator.secure.cohorts import (
     Closed,
     CohortRules,
     Cohorts,
+    DrawnTooOften,
     Effect,
     Entered,
     InRound,
@@ -37,9 +38,11 @@ from aggregator.secure.parts import Part
 from aggregator.secure.running import ROUNDS_MAX, Running, milliseconds
 from aggregator.windows import WindowState
 from hushsum.directory import Directory, Role
+from hushsum.entropy import Entropy
 from hushsum.errors import Reason
 from hushsum.labels import ENTRY
 from hushsum.plan import Plan
+from hushsum.privacy.cohort import ATTEMPTS_MAX
 from hushsum_proto.answers import Refusal, ServiceReason
 from hushsum_proto.rounds import Enter, Fate, Message, RoundOutcome, RoundRequest, VectorChunk, Waiting, entry_parts
 
@@ -48,11 +51,19 @@ _LOOK_S: Final = 1.0  # how late it is noticed, at most, that a window is over
 
 @dataclass(frozen=True)
 class SumsPorts:
-    """What secure sums stand on."""
+    """What secure sums stand on.
+
+    Attributes:
+        openings: Which windows are open.
+        charges: Whether the ledger could pay for a window; its rounds have it charged.
+        runtime: Time and tasks.
+        entropy: Of the draws of cohorts.
+    """
 
     openings: Openings
     charges: Charges
     runtime: Runtime
+    entropy: Entropy
 
 
 class SecureSums:
@@ -74,7 +85,8 @@ class SecureSums:
         self._charges = ports.charges
         self._runtime = ports.runtime
         self._directory = directory
-        self._cohorts = Cohorts(CohortRules(cohort.size, cohort.survivors_min, cohort.wait_ms, ROUNDS_MAX))
+        rules = CohortRules(cohort.size, cohort.survivors_min, cohort.wait_ms, ROUNDS_MAX, cohort.pool)
+        self._cohorts = Cohorts(rules, ports.entropy)
         self._running = running
         running.tell_over = lambda over: self._handle(self._cohorts.handle(over))
         self._numbers = count()
@@ -92,14 +104,14 @@ class SecureSums:
             enter: What it opened with; it names no spent round.
 
         Raises:
-            RefusedError: Another plan, a window that was never open or is not yet, a ledger that does not pay for it,
-                or a service that stops.
+            RefusedError: Another plan, a window that was never open or has not begun, a ledger that could not pay for
+                it, or a service that stops.
             UnauthenticatedError: The plan's directory does not know the client, or its key did not sign this.
         """
         self._check_running()
         self._check(client_id, enter)
         part = Part(Caller(client_id, next(self._numbers)), enter.window)
-        if await self._is_open(enter.window) and await self._charges.pay(enter.window):
+        if await self._is_open(enter.window) and await self._charges.covered(enter.window):
             self._check_running()  # that took time
             self._parts[part.caller] = part
             self._handle(self._cohorts.handle(Entered(part.caller, enter.window, self._now_ms())))
@@ -220,6 +232,9 @@ class SecureSums:
             RefusedError: No gateway had it open, or its time has not come.
         """
         self._openings.check(window)
+        wait_ms = self.plan.window.start_ms(window) - self._runtime.now_ms()
+        if wait_ms > 0:
+            raise RefusedError(refusals.not_begun(wait_ms))
         await self._openings.ensure([window])
         return self._openings.state(window) is WindowState.OPEN
 
@@ -239,7 +254,7 @@ class SecureSums:
     def _start(self, effect: Starts) -> None:
         """Begins a round; who has gone in this very moment is out of it at once."""
         parts = [self._parts.get(caller) or Part(caller, effect.window) for caller in effect.callers]
-        self._running.start(effect.window, parts)
+        self._running.start(effect.window, parts, is_drawn=effect.is_drawn)
         for part in parts:
             if part.caller not in self._parts:
                 part.is_there = False
@@ -247,10 +262,12 @@ class SecureSums:
                 if ongoing is not None:
                     ongoing.left(part)
 
-    def _say(self, part: Part, effect: Waits | Replaced | InRound | TookPart | TooSoon | Closed) -> None:
+    def _say(
+        self, part: Part, effect: Waits | Replaced | InRound | TookPart | TooSoon | DrawnTooOften | Closed
+    ) -> None:
         match effect:
             case Waits():
-                if not part.tell(Waiting(effect.present, self._size)):
+                if not part.tell(Waiting(self._size)):
                     self.left(part)
                 return
             case Replaced():
@@ -262,6 +279,8 @@ class SecureSums:
             case TooSoon():
                 detail = "a round ended because of this client, expected it to come in again later"
                 part.end(RefusedError(Refusal.of(ServiceReason.OVERLOADED, detail, effect.wait_ms)))
+            case DrawnTooOften():
+                part.end(RoundOutcome(b"", Fate.ABORTED, f"this client was in {ATTEMPTS_MAX} cohorts of the window"))
             case Closed():
                 part.end(outcome_of(b"", Fate.LATE))
         self._parts.pop(part.caller, None)

@@ -53,8 +53,12 @@ class Services:
 
 
 def streams_of(plan: Plan, sessions_max: int) -> int:
-    """How many clients may take part in secure sums at once: so many as may have sessions, and two cohorts at least."""
-    return sessions_max if plan.privacy.cohort is None else max(sessions_max, 2 * plan.privacy.cohort.size)
+    """How many clients may take part in secure sums at once.
+
+    So many as may have sessions; at least two cohorts, and a plan's whole pool beside them, or none would be drawn.
+    """
+    cohort = plan.privacy.cohort
+    return sessions_max if cohort is None else max(sessions_max, cohort.pool + 2 * cohort.size)
 
 
 class Server:

@@ -189,7 +189,7 @@ async def running(config: Config, runtime: Runtime) -> AsyncIterator[Shuffler]:
         key, entry = _key_of(config)
         vitals = Vitals(config, runtime, Metrics())
         await vitals.open(stack)
-        folder = DataFolder.open(config.data, receipts=False)
+        folder = DataFolder.open(config.data)
         stack.callback(folder.close)
         _check_own(folder)
         file = await ReportsFile.open(folder.path / _FILE, runtime, OsEntropy())

@@ -128,7 +128,7 @@ async def sealed_window(tx: Transaction, plan: Plan, window: int) -> SealedWindo
 
 
 async def forget(tx: Transaction, plan_id: bytes, window: int, *, fence: int) -> None:
-    """Erases the counters of windows up to this one.
+    """Erases the counters of windows up to this one, and who was in which round of them.
 
     Raises:
         StoreError: One of them has no published outcome yet.
@@ -137,6 +137,7 @@ async def forget(tx: Transaction, plan_id: bytes, window: int, *, fence: int) ->
     await check_forgettable(tx, plan, window)
     await tx.execute('DELETE FROM blocks WHERE plan = $1 AND "window" <= $2', plan, window)
     await tx.execute('DELETE FROM counts WHERE plan = $1 AND "window" <= $2', plan, window)
+    await tx.execute('DELETE FROM round_claims WHERE plan = $1 AND "window" <= $2', plan, window)
 
 
 async def verdicts(tx: Transaction, plan_id: bytes) -> list[tuple[int, Verdict]]:

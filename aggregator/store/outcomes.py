@@ -2,18 +2,19 @@
 
 import hashlib
 
-from aggregator.errors import OutcomeExistsError, StoreError, WindowOrderError
-from aggregator.records import Outcome, StoredOutcome
+from aggregator.errors import OutcomeExistsError, StoreError
+from aggregator.records import Outcome, ReceiptsMark, StoredOutcome
+from aggregator.store import receipts as store_receipts
 from aggregator.store.leases import check
 from aggregator.store.plans import account, forget_unspent, insert_spend, is_spent, spend_fields
 from aggregator.store.schema import unpack
 from aggregator.store.sql import Transaction
-from aggregator.store.windows import check_next_outcome, move, plan_number, states
+from aggregator.store.windows import check_next_outcome, move, plan_number
 from aggregator.store.windows import mark_closing as _mark_closing
 from aggregator.windows import WindowState
 from hushsum.entropy import KEY_BYTES, Entropy
 from hushsum.plan import Plan
-from hushsum.privacy.event import TUMBLING, Spend
+from hushsum.privacy.event import Spend
 from hushsum.privacy.guarantee import CENTRAL, SECURE
 from hushsum.releases import spend_of
 
@@ -21,22 +22,6 @@ from hushsum.releases import spend_of
 async def mark_closing(tx: Transaction, plan_id: bytes, window: int, *, fence: int) -> None:
     """From here on no gateway acknowledges for the window."""
     await _mark_closing(tx, await locked(tx, plan_id, fence), window)
-
-
-async def charge_collection(tx: Transaction, plan: Plan, window: int) -> None:
-    """Charges a window of a secure or local plan, once, before the first submission to it is taken."""
-    if plan.privacy.mode == CENTRAL:
-        raise StoreError("store: windows of a central plan are charged with their outcomes")
-    spend = spend_of(plan, kind=TUMBLING, window=window)
-    await forget_unspent(tx, spend_of(plan, kind=TUMBLING, window=window, entered=False))
-    held = await account(tx, spend.population, lock=True)
-    # Under the lock: once its outcome is reserved uncharged, a window is not charged any more.
-    state = (await states(tx, plan.id, window, window)).get(window, "not known")
-    if state != WindowState.OPEN:
-        raise WindowOrderError(f"window {window} takes no submissions: it is {state}")
-    if not await is_spent(tx, spend):
-        held.charge(spend)
-        await insert_spend(tx, spend)
 
 
 async def reserve_outcome(
@@ -107,8 +92,10 @@ async def commit_outcome(
     await move(tx, number, window, WindowState.WITHHELD if withheld else WindowState.RELEASED)
 
 
-async def publish(tx: Transaction, plan_id: bytes, kind: str, window: int, *, fence: int) -> None:
-    """Lets everybody see an outcome."""
+async def publish(
+    tx: Transaction, plan_id: bytes, kind: str, window: int, *, receipts: ReceiptsMark, fence: int
+) -> None:
+    """Lets everybody see an outcome, and keeps how far the receipts reach."""
     changed = await tx.execute(
         'UPDATE outcomes SET published = 1 WHERE plan = $1 AND kind = $2 AND "window" = $3',
         await locked(tx, plan_id, fence),
@@ -117,6 +104,7 @@ async def publish(tx: Transaction, plan_id: bytes, kind: str, window: int, *, fe
     )
     if changed != 1:
         raise StoreError(f"store: window {window} has no outcome to publish")
+    await store_receipts.advance(tx, receipts)
 
 
 async def outcomes(tx: Transaction, plan_id: bytes) -> list[Outcome]:

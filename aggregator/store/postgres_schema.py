@@ -8,6 +8,14 @@ from typing import Any, Final
 
 from aggregator.errors import StoreError
 
+# One row: the receipts of all plans. No id: there are some, and which is not known, for an older version made them.
+_RECEIPTS: Final = """CREATE TABLE receipts (
+            number BIGINT PRIMARY KEY CHECK (number = 1), id BYTEA NOT NULL, lines BIGINT NOT NULL,
+            digest BYTEA NOT NULL)"""
+_RECEIPTS_OF_OLDER: Final = """INSERT INTO receipts SELECT 1, ''::bytea, 0, ''::bytea WHERE
+            EXISTS (SELECT 1 FROM leases) OR EXISTS (SELECT 1 FROM reservations) OR EXISTS (SELECT 1 FROM outcomes)
+            OR EXISTS (SELECT 1 FROM windows WHERE state <> 'open')"""
+
 #: Step n makes schema n of schema n - 1. `data` of counters is packed already (see `store_schema.pack`): EXTERNAL keeps
 #: PostgreSQL from compressing it again.
 MIGRATIONS: Final = (
@@ -67,6 +75,14 @@ MIGRATIONS: Final = (
     (
         """CREATE TABLE plan_signatures (
             plan BIGINT PRIMARY KEY, key_id TEXT NOT NULL, suite BIGINT NOT NULL, signature BYTEA NOT NULL)""",
+    ),
+    (
+        """CREATE TABLE round_claims (
+            plan BIGINT NOT NULL, "window" BIGINT NOT NULL, client_id TEXT COLLATE "C" NOT NULL,
+            round BYTEA NOT NULL, granted BIGINT NOT NULL, draws BIGINT NOT NULL,
+            PRIMARY KEY (plan, "window", client_id))""",
+        _RECEIPTS,
+        _RECEIPTS_OF_OLDER,
     ),
 )
 SCHEMA_FORMAT: Final = len(MIGRATIONS)

@@ -9,8 +9,8 @@ from aggregator.errors import StoreError, StoreUnavailableError
 from aggregator.sqlite import DatabaseKind
 
 #: 1 knew no withheld windows, no reservations, and spends without their events; 2 no fences and no leases; 3 no
-#: signatures of plans.
-STORE_FORMAT: Final = 4
+#: signatures of plans; 4 no claims of rounds, and no receipts that it is bound to.
+STORE_FORMAT: Final = 5
 _ITEM_BYTES: Final = (1, 2, 4, 8)
 
 # Outcomes that are charged and not stored yet, each with all its randomness; the digest is of what it is drawn from.
@@ -35,6 +35,21 @@ _LEASES: Final = """CREATE TABLE leases (
 # Of a plan that somebody has signed; the latest that was kept.
 _PLAN_SIGNATURES: Final = """CREATE TABLE plan_signatures (
             plan INTEGER PRIMARY KEY, key_id TEXT NOT NULL, suite INTEGER NOT NULL, signature BLOB NOT NULL)"""
+
+# The latest round of a secure sum that each client is in, by window; `granted`: it may have sent its vector there;
+# `draws`: into so many cohorts of the window it was drawn.
+_ROUND_CLAIMS: Final = """CREATE TABLE round_claims (
+            plan INTEGER NOT NULL, window INTEGER NOT NULL, client_id TEXT NOT NULL,
+            round BLOB NOT NULL, granted INTEGER NOT NULL, draws INTEGER NOT NULL,
+            PRIMARY KEY (plan, window, client_id)) WITHOUT ROWID"""
+
+# One row: the receipts of all plans. No id: there are some, and which is not known, for an older version made them.
+_RECEIPTS: Final = """CREATE TABLE receipts (
+            number INTEGER PRIMARY KEY CHECK (number = 1), id BLOB NOT NULL, lines INTEGER NOT NULL,
+            digest BLOB NOT NULL)"""
+_RECEIPTS_OF_OLDER: Final = """INSERT INTO receipts SELECT 1, x'', 0, x'' WHERE EXISTS (SELECT 1 FROM leases)
+            OR EXISTS (SELECT 1 FROM reservations) OR EXISTS (SELECT 1 FROM outcomes)
+            OR EXISTS (SELECT 1 FROM windows WHERE state <> 'open')"""
 
 STORE_FILE: Final = DatabaseKind(
     what="store",
@@ -86,6 +101,8 @@ STORE_FILE: Final = DatabaseKind(
             PRIMARY KEY (plan, kind, window))""",
         _RESERVATIONS,
         _PLAN_SIGNATURES,
+        _ROUND_CLAIMS,
+        _RECEIPTS,
     ),
     upgrades={
         1: (_RESERVATIONS,),
@@ -98,6 +115,7 @@ STORE_FILE: Final = DatabaseKind(
             _LEASES,
         ),
         3: (_PLAN_SIGNATURES,),
+        4: (_ROUND_CLAIMS, _RECEIPTS, _RECEIPTS_OF_OLDER),
     },
     error=StoreError,
     unavailable=StoreUnavailableError,

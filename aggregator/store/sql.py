@@ -5,9 +5,9 @@ to its end in the writer's thread; PostgreSQL's runs on the event loop, beside t
 COMMITTED.
 
 What is read before it is changed is locked first, always in this order, so that no two transactions wait for each
-other: partition, plan, lease, population. Whatever changes windows, outcomes or reservations holds the plan's row;
-what a releaser writes, the lease's; what charges or counts, the population's; a checkpoint and a claim, the
-partition's. SQLite has one writer, and needs none of it.
+other: partition, plan, lease, population, receipts. Whatever changes windows, outcomes or reservations holds the plan's
+row; what a releaser writes, the lease's; what charges or counts, the population's; what publishes, that of the
+receipts; a checkpoint and a claim, the partition's. SQLite has one writer, and needs none of it.
 
 ``window`` is quoted everywhere, for it is a word of PostgreSQL's own.
 """

@@ -1,11 +1,23 @@
 """The store on SQL, durable when it returns (see :class:`aggregator.ports.Store`), whichever database it stands on."""
 
 from aggregator.fold.state import Checkpoint, FoldMark
-from aggregator.records import ClaimedFold, Lease, Outcome, RegisteredPlan, SealedWindow, StoredOutcome, StreamMemory
+from aggregator.records import (
+    ClaimedFold,
+    Lease,
+    Outcome,
+    ReceiptsMark,
+    RegisteredPlan,
+    RoundMembers,
+    SealedWindow,
+    StoredOutcome,
+    StreamMemory,
+)
+from aggregator.store import collection as store_collection
 from aggregator.store import folds as store_folds
 from aggregator.store import leases as store_leases
 from aggregator.store import outcomes as store_outcomes
 from aggregator.store import plans as store_plans
+from aggregator.store import receipts as store_receipts
 from aggregator.store import windows as store_windows
 from aggregator.store.sql import Database
 from hushsum.entropy import Entropy
@@ -156,13 +168,27 @@ class SqlStore:
     async def forget(self, plan: Plan, window: int, *, fence: int) -> None:
         """Erases the counters of windows up to this one, and with them what was deleted of streams and clients."""
         await self._database.write(store_folds.forget, plan.id, window, fence=fence)
-        await self._database.erase("blocks", "counts", "streams", "contributions", "reservations", certain=True)
+        await self._database.erase(
+            "blocks", "counts", "streams", "contributions", "reservations", "round_claims", certain=True
+        )
 
     # -------------------------------------------------------------------------------------------------- outcomes
 
-    async def charge_collection(self, plan: Plan, window: int) -> None:
+    async def check_collection(self, plan: Plan, window: int) -> None:
+        """Asks whether a window of a secure or local plan could be charged now."""
+        await self._database.read(store_collection.check_collection, plan, window)
+
+    async def charge_collection(self, plan: Plan, window: int, members: RoundMembers | None = None) -> None:
         """Charges a window of a secure or local plan before its first submission; once."""
-        await self._database.write(store_outcomes.charge_collection, plan, window)
+        await self._database.write(store_collection.charge_collection, plan, window, members)
+
+    async def claim_clients(self, plan_id: bytes, window: int, members: RoundMembers) -> frozenset[str]:
+        """Notes that clients are in a round; those that may be in no further one are given back."""
+        return await self._database.write(store_collection.claim_clients, plan_id, window, members)
+
+    async def release_clients(self, plan_id: bytes, window: int, members: RoundMembers) -> None:
+        """Notes that nothing of the vectors of members of a round came."""
+        await self._database.write(store_collection.release_clients, plan_id, window, members)
 
     async def reserve_outcome(
         self, plan: Plan, kind: str, window: int, digest: bytes, entropy: Entropy, *, fence: int
@@ -181,9 +207,17 @@ class SqlStore:
         )
         await self._database.erase("reservations", certain=False)
 
-    async def publish(self, plan_id: bytes, kind: str, window: int, *, fence: int) -> None:
-        """Lets everybody see an outcome."""
-        await self._database.write(store_outcomes.publish, plan_id, kind, window, fence=fence)
+    async def publish(self, plan_id: bytes, kind: str, window: int, *, receipts: ReceiptsMark, fence: int) -> None:
+        """Lets everybody see an outcome, and keeps how far the receipts reach."""
+        await self._database.write(store_outcomes.publish, plan_id, kind, window, receipts=receipts, fence=fence)
+
+    async def receipts_mark(self) -> ReceiptsMark | None:
+        """The receipts that this store is bound to, and how far it knows them."""
+        return await self._database.look(store_receipts.mark)
+
+    async def bind_receipts(self, plan_id: bytes, found: ReceiptsMark, *, fence: int) -> ReceiptsMark:
+        """Binds the store to these receipts, unless it is bound."""
+        return await self._database.write(store_receipts.bind, plan_id, found, fence=fence)
 
     async def outcomes(self, plan_id: bytes) -> list[Outcome]:
         """All outcomes, without their bytes."""

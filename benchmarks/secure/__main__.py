@@ -6,10 +6,10 @@ left out.
 """
 
 from benchmarks.command import Room
-from benchmarks.secure import masking, noise_shares, rounds, sharing
+from benchmarks.secure import cohorts, masking, noise_shares, rounds, sharing
 from build_tools import peers
 
-SUBJECTS = {"masking": masking, "sharing": sharing, "noise_shares": noise_shares, "rounds": rounds}
+SUBJECTS = {"cohorts": cohorts, "masking": masking, "sharing": sharing, "noise_shares": noise_shares, "rounds": rounds}
 
 
 def main() -> None:

@@ -65,7 +65,7 @@ class Turns:
     """The turns of a spool. Its methods block; they may be called from any thread.
 
     Args:
-        spool: Of a plan with a secure sum, or of a silo; it is taken to format 2.
+        spool: Of a plan with a secure sum, or of a silo; it is taken to format 3.
         plan: That plan.
         books: What the spool knows of spends; None: they are read.
 
@@ -159,7 +159,7 @@ class Turns:
             return Pending(0, ())
         upto = "SELECT coalesce(max(number), 0) FROM pending"
         ((highest,),) = self._spool.rows(upto)  # before the rest: what comes in between is left out, never miscounted
-        query = "SELECT bytes FROM pending WHERE window = ? AND number <= ? ORDER BY number"
+        query = "SELECT bytes FROM pending WHERE window = ? AND number <= ? AND records > 0 ORDER BY number"
         rows = self._spool.rows(query, window, highest)
         return Pending(integer(highest), tuple(bytes_of(data) for (data,) in rows))
 

@@ -61,5 +61,11 @@ class Guesses:
         return 1 if plan.privacy.local is None else self.clients
 
     def cohorts(self, cohort: Cohort) -> int:
-        """Into how many cohorts of a secure sum the clients fall, at least one."""
+        """Into how many cohorts of a secure sum the clients fall at one gateway, at least one."""
+        if cohort.pool:  # none is drawn from fewer
+            return max(1, (self.clients - cohort.pool) // cohort.size + 1)
         return -(-self.clients // cohort.size)
+
+    def in_cohorts(self, cohort: Cohort) -> int:
+        """How many of the clients are in one of them: with a pool, fewer than it are left over."""
+        return min(self.clients, self.cohorts(cohort) * cohort.size)

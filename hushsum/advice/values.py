@@ -126,7 +126,7 @@ class Advice:
         if cohort is None:
             return 1.0
         counted = cohort.honest_survivors * self.guesses.cohorts(cohort)
-        return max(1.0, math.sqrt(self.guesses.clients / counted))
+        return max(1.0, math.sqrt(self.guesses.in_cohorts(cohort) / counted))
 
     @property
     def std_error_of_all(self) -> float:
@@ -189,6 +189,10 @@ class Advice:
             return {}
         secure = {
             "cohorts": self.guesses.cohorts(cohort),
+            "clients_in_cohorts": self.guesses.in_cohorts(cohort),
+            "corrupt_clients": cohort.fleet_corrupt,
+            "pool": cohort.pool,
+            "corrupt_of_cohort": cohort.corrupt_clients,
             "survivors_min": cohort.survivors_min,
             "honest_survivors": cohort.honest_survivors,
             "degree": cohort.degree,

@@ -46,8 +46,8 @@ def choose_rows(
         plan: Of the hashed family, with δ = 0.
         share: Of the plan's ``total_epsilon`` that the choice spends: above 0, and so that a release is left.
         ledger: Of the plan's population; charged before anything is drawn.
-        clients: For unit ``client``: n ids, one a record. Of each client the first ``records_per_client`` usable
-            records count, in the order given; a record whose id is no string, bytes or integer is dropped alone.
+        clients: For unit ``client``: n ids, one a record, all strings, all bytes or all integers. Of each client the
+            first ``records_per_client`` usable records count, in the order given.
 
     Raises:
         BudgetError: The ledger's limits do not allow the spend, or there is no ledger. Nothing was drawn.

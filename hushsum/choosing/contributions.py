@@ -11,7 +11,7 @@ less than 1/8192, are not lost.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from hushsum.errors import RecordError
 from hushsum.families import Family, SetRecords
 from hushsum.families.vector_rows import readable
 from hushsum.plan import Plan
+from hushsum.sketch import ClientId, client_ids
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
@@ -40,7 +41,7 @@ def usable_records(plan: Plan, records: Any, clients: Iterable[Any] | None) -> U
     """The records that count. One that cannot be used is dropped alone.
 
     For unit ``client`` these are the first m usable ones of each client, in the order given: which, depends on that
-    client's records alone. A record whose client's id is no string, bytes or integer is dropped alone.
+    client's records alone. Ids are held to the same rule as by :meth:`hushsum.Sketch.add`.
 
     Args:
         plan: Whose records they are.
@@ -48,7 +49,8 @@ def usable_records(plan: Plan, records: Any, clients: Iterable[Any] | None) -> U
         clients: For unit ``client`` n ids, one a record.
 
     Raises:
-        RecordError: An array of records of another type or dimension, or ids of another number.
+        RecordError: An array of records of another type or dimension; ids of another number, of two types, or one that
+            is none: whatever the records are.
     """
     _, kept = plan.family.accept(records)
     numbers = _within_bound(plan.privacy.records_per_client, clients, kept)
@@ -112,22 +114,12 @@ def _within_bound(bound: int | None, clients: Iterable[Any] | None, kept: npt.ND
     """The numbers of the kept records, of each client the first ``bound``."""
     if bound is None:
         return [int(number) for number in np.flatnonzero(kept)]
-    if clients is None:
-        raise RecordError("clients: this plan's unit is 'client', so each record needs its client's id")
-    if isinstance(clients, str | bytes):
-        raise RecordError(f"clients: got the one id {clients!r}, expected a list of ids, one a record")
-    ids: Sequence[Any] = list(clients)
-    if len(ids) != len(kept):
-        raise RecordError(f"clients: {len(ids)} ids for {len(kept)} records")
-    counted: Counter[str | bytes | int] = Counter()
+    ids = client_ids(clients, len(kept))
+    counted: Counter[ClientId] = Counter()
     numbers = []
     for number in np.flatnonzero(kept).tolist():
-        client = ids[number]
-        if isinstance(client, bool) or not isinstance(client, str | bytes | int | np.integer):
-            continue  # None or NaN would be another client in each record
-        client = int(client) if isinstance(client, np.integer) else client
-        counted[client] += 1
-        if counted[client] <= bound:
+        counted[ids[number]] += 1
+        if counted[ids[number]] <= bound:
             numbers.append(number)
     return numbers
 

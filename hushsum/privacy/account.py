@@ -3,7 +3,7 @@
 Exact fractions, rounded against us where a bound is irrational.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
@@ -28,7 +28,9 @@ from hushsum.privacy.relation import (
 )
 
 _Chain = tuple[Spend, "_Chain"] | None
-_Totals = Mapping[tuple[str, str], Loss | None]
+_Target = tuple[str, str]  # unit and relation of a total
+_Group = tuple[str, str, str, _Target]  # plan, unit and relation of windows, and the total that they are in
+_Totals = Mapping[_Target, Loss | None]
 
 _NOTHING_SPENT: Final[_Totals] = MappingProxyType(dict.fromkeys(product(UNITS, RELATIONS), NO_LOSS))
 _COUNTED_MAX: Final = 10**9  # further nobody counts how many more windows can be paid for
@@ -81,8 +83,8 @@ class Account:
 
     limits: Limits
     _totals: _Totals = field(default_factory=lambda: _NOTHING_SPENT, repr=False)
-    # Parallel composition: the worst window so far, by plan and relation.
-    _worst: Mapping[tuple[str, str], Loss] = field(default_factory=dict, repr=False)
+    # Parallel composition: what the worst window so far is worth in a total.
+    _worst: Mapping[_Group, Loss] = field(default_factory=dict, repr=False)
     _newest_window: Mapping[str, int] = field(default_factory=dict, repr=False)
     # Newest first, each linked to the one before: sharing the past makes a charge cheap.
     _chain: _Chain = field(default=None, repr=False)
@@ -130,12 +132,17 @@ class Account:
 
     @property
     def left(self) -> Cost:
-        """What the limits still allow; nothing where they were lowered below what is spent.
+        """What the limits still allow; nothing where they are passed (:attr:`is_passed`).
 
         Where zCDP is converted, all of δ counts as spent from the first release on, and more releases take none of it.
         """
         left = self.limits.cost.minus(self.spent)
         return Cost(max(left.epsilon, Fraction(0)), max(left.delta, Fraction(0)))
+
+    @property
+    def is_passed(self) -> bool:
+        """Whether more is spent than the limits allow: they were lowered since, or a past version counted less."""
+        return self.loss is None or not self.loss.within(self.limits.cost)
 
     def total(self, unit: str, relation: str) -> Cost | None:
         """All spends together in one unit and relation, at the δ of the limits.
@@ -158,7 +165,7 @@ class Account:
         self._refuse_foreign(spend.population, spend.unit, spend.relation)
         once = self.recorded(spend)
         twice = once.recorded(spend)
-        if once.loss is None or twice.loss is None or not once.loss.within(self.limits.cost):
+        if once.loss is None or twice.loss is None or once.is_passed:
             return 0
         base, growth = once.loss, twice.loss.minus(once.loss)
         if growth == NO_LOSS:
@@ -214,7 +221,7 @@ class Account:
             raise BudgetError(f"{self.whose} takes no spend with a delta of its own: zCDP has one for all releases")
         refuse_mixed(self.whose, self.loss, spend.loss)
         after = self.recorded(spend)
-        if after.loss is not None and after.loss.within(self.limits.cost):
+        if not after.is_passed:
             return after
         if after.cost is None:
             raise BudgetError(
@@ -243,17 +250,8 @@ class Account:
             key = (spend.plan_id, spend.kind, spend.unit, spend.relation, id(spend.events))
             alike[key] = (spend, alike[key][1] + 1 if key in alike else 1)
         totals, worst = dict(self._totals), dict(self._worst)
-        for spend, times in alike.values():
-            old, new, count = NO_LOSS, spend.loss, times
-            if spend.unit == RECORD and spend.kind == TUMBLING:
-                # A record is in one window of its plan, so that these windows compose in parallel.
-                group = (spend.plan_id, spend.relation)
-                old = worst.get(group, NO_LOSS)
-                new, count = old.worst(new), 1
-                if new == old:
-                    continue
-                worst[group] = new
-            totals = {target: _added(total, spend, (old, new, count), target) for target, total in totals.items()}
+        for (spend, times), target in product(alike.values(), totals):
+            totals[target] = _added(totals[target], spend, times, target, worst)
         return replace(self, _totals=totals, _worst=worst, _newest_window=newest, _chain=chain)
 
     def _refuse_foreign(self, population: str, unit: str, relation: str) -> None:
@@ -281,19 +279,21 @@ class Account:
             yield spend
 
 
-def _added(total: Loss | None, spend: Spend, grown: tuple[Loss, Loss, int], target: tuple[str, str]) -> Loss | None:
-    """A total after what it holds of a spend's group grew from one loss to another, so many times."""
-    if total is None:
+def _added(
+    total: Loss | None, spend: Spend, times: int, target: _Target, worst: MutableMapping[_Group, Loss]
+) -> Loss | None:
+    """A total with a spend, and with others that differ by their window alone; notes in ``worst`` what was largest."""
+    unit, relation = target
+    loss = implied(spend.loss, unit=spend.unit, relation=spend.relation, for_unit=unit, for_relation=relation)
+    if total is None or loss is None:
         return None
-    old, new, count = grown
-    before, after = (
-        implied(loss, unit=spend.unit, relation=spend.relation, for_unit=target[0], for_relation=target[1])
-        for loss in (old, new)
-    )
-    if after is None or before is None:
-        return None
-    growth = after if old == NO_LOSS else after.minus(before)
-    return total.plus(growth if count == 1 else growth.times(count))
+    if unit != RECORD or spend.kind != TUMBLING:
+        return total.plus(loss if times == 1 else loss.times(times))
+    # A record is in one window of its plan: in a total for records these compose in parallel, each by what it implies.
+    group = (spend.plan_id, spend.unit, spend.relation, target)
+    old = worst.get(group, NO_LOSS)
+    worst[group] = old.worst(loss)
+    return total if worst[group] == old else total.plus(worst[group].minus(old))
 
 
 def _text(cost: Cost, *, up: bool) -> str:

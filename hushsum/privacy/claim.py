@@ -5,7 +5,7 @@ from fractions import Fraction
 
 from hushsum.canonical import real_text
 from hushsum.errors import PlanError
-from hushsum.privacy.cohort import FAILURE
+from hushsum.privacy.cohort import FAILURE, FAILURE_DRAWN
 from hushsum.privacy.local_mode import Reports
 from hushsum.privacy.relation import CLIENT, UNITS, is_delta, is_positive
 
@@ -24,6 +24,7 @@ class Claim:
             party draws all noise.
         counters: D, the number of all counters, count counters included; with ``honest_survivors`` alone.
         reports: How each record becomes a report of its own, by local randomisation; None: counters get noise.
+        drawn: Whether cohorts are drawn from a pool, so that δ pays for bad draws too; with ``honest_survivors`` alone.
 
     Raises:
         PlanError: A field is out of range or contradicts another; it names the key of the plan.
@@ -37,6 +38,7 @@ class Claim:
     honest_survivors: int | None = None
     counters: int | None = None
     reports: Reports | None = None
+    drawn: bool = False
 
     def __post_init__(self) -> None:
         if not is_positive(self.epsilon):
@@ -59,14 +61,14 @@ class Claim:
 
     def _check_shares(self) -> None:
         h, counters = self.honest_survivors, self.counters
-        if h is None and counters is None:
+        if h is None and counters is None and not self.drawn:
             return
         if type(h) is not int or h < 1 or type(counters) is not int or counters < 1:
             raise PlanError("privacy.secure", (h, counters), "at least 1 honest survivor, and at least 1 counter")
         if self.clients_share is not None:
             raise PlanError("privacy.min_clients_share", self.clients_share, "no such key in mode 'secure'")
-        if self.delta and self.delta <= FAILURE:
-            expected = f"0, or above {real_text(FAILURE)}: with that probability the protocol fails"
+        if self.delta and self.delta <= self.failure:
+            expected = f"0, or above {real_text(self.failure)}: with that probability the protocol fails"
             raise PlanError("privacy.delta", real_text(self.delta), expected)
 
     @property
@@ -82,7 +84,9 @@ class Claim:
     @property
     def failure(self) -> Fraction:
         """The probability that a secure sum fails in a window, which δ pays for; 0 where one party draws the noise."""
-        return Fraction(0) if self.honest_survivors is None else FAILURE
+        if self.honest_survivors is None:
+            return Fraction(0)
+        return FAILURE_DRAWN if self.drawn else FAILURE
 
     @property
     def noise_delta(self) -> Fraction:

@@ -1,6 +1,6 @@
 """What a secure sum promises and on what that rests, in plain words: a part of a guarantee's statement."""
 
-from hushsum.privacy.cohort import ATTEMPTS_MAX, FAILURE, HONEST_BUT_CURIOUS, Cohort
+from hushsum.privacy.cohort import ATTEMPTS_MAX, HONEST_BUT_CURIOUS, Cohort
 from hushsum.privacy.numerals import numeral
 
 #: How it is said that a client takes part, whatever it has.
@@ -18,7 +18,7 @@ def cohort_text(cohort: Cohort, noise: str, *, pure: bool) -> str:
         noise: The mechanism, as a phrase.
         pure: Whether the noise itself needs no δ, and the whole δ is the protocol's.
     """
-    return " ".join((_noise(cohort, noise), _failure(pure=pure), _server(cohort), _clients(cohort)))
+    return " ".join((_noise(cohort, noise), _failure(cohort, pure=pure), _server(cohort), _clients(cohort)))
 
 
 def _noise(cohort: Cohort, noise: str) -> str:
@@ -31,11 +31,14 @@ def _noise(cohort: Cohort, noise: str) -> str:
     )
 
 
-def _failure(*, pure: bool) -> str:
+def _failure(cohort: Cohort, *, pure: bool) -> str:
+    each, what = f"2^-37: {ATTEMPTS_MAX} attempts of 2^-40 each", "the protocol fails"
+    if cohort.pool:
+        each = f"{each}, and 2^-40: a draw of 2^-43 for each"
+        what = f"{what} or too many corrupt clients are drawn"
     text = (
         "This is computational: it holds as long as nobody breaks the ciphers, and but for a probability of "
-        f"{numeral(FAILURE, up=True)} (2^-37: {ATTEMPTS_MAX} attempts of 2^-40 each) in a window, in which the "
-        "protocol fails, and which is charged to delta"
+        f"{numeral(cohort.failure, up=True)} ({each}) in a window, in which {what}, and which is charged to delta"
     )
     if pure:
         return f"{text}: the noise itself is pure, and that probability is all of delta."
@@ -56,7 +59,23 @@ def _server(cohort: Cohort) -> str:
 def _clients(cohort: Cohort) -> str:
     most = cohort.corrupt_clients
     corrupt = "none of it is" if not most else "at most 1 of it is" if most == 1 else f"at most {most} of it are"
-    return (
-        f"The server chooses who is in a cohort: that {corrupt} corrupt is assumed of every cohort. "
-        "Corrupt clients can make a round fail, or falsify its sum; of others they learn nothing by that."
+    if cohort.pool:
+        text = _drawn(cohort, corrupt)
+    else:
+        text = (
+            "The plan states no pool that a cohort would be drawn from: that "
+            f"{corrupt} corrupt is assumed of every cohort, however the server forms it."
+        )
+    return f"{text} Corrupt clients can make a round fail, or falsify its sum; of others they learn nothing by that."
+
+
+def _drawn(cohort: Cohort, corrupt: str) -> str:
+    fleet = cohort.fleet_corrupt
+    are = "no client is" if not fleet else "at most 1 client is" if fleet == 1 else f"at most {fleet:,} clients are"
+    text = (
+        f"It is assumed that {are} corrupt in the whole fleet. Each cohort is drawn at random from at least "
+        f"{cohort.pool:,} clients that wait: but for the probability above, {corrupt} corrupt."
     )
+    if cohort.adversary == HONEST_BUT_CURIOUS:
+        return text  # the server draws as it is said to
+    return f"{text} Against a server that lies about the draw this is an assumption about the clients that it chose."

@@ -213,7 +213,7 @@ class Spend:
                 expected = "randomised reports under 'replace' in mode 'local', and there alone"
                 raise PlanError("spend.events", event.mechanism, expected)
 
-    @property
+    @cached_property
     def loss(self) -> Loss:
         """What it loses, in its own unit and relation."""
         return reduce(Loss.plus, (event.loss for event in self.events), NO_LOSS)

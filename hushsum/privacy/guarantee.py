@@ -8,7 +8,7 @@ from typing import Final, Self
 from hushsum.canonical import real_text
 from hushsum.errors import PlanError
 from hushsum.privacy.calibration import round_up
-from hushsum.privacy.cohort import FAILURE, Cohort
+from hushsum.privacy.cohort import Cohort
 from hushsum.privacy.cohort_statement import TAKING_PART, cohort_text
 from hushsum.privacy.local_mode import LocalMode
 from hushsum.privacy.local_statement import REPEATED, REPORTING, SUBMITTING, local_text
@@ -43,7 +43,7 @@ class Guarantee:
         mechanism: What was drawn.
         records_per_client: m, the most records of one client in a window; None for unit ``record``.
         rho: What the counters' noise gives in zCDP, rounded up; None but for ``discrete-gaussian``.
-        cohort: Of a secure sum, for mode ``secure`` alone; δ then holds :data:`hushsum.privacy.cohort.FAILURE`.
+        cohort: Of a secure sum, for mode ``secure`` alone; δ then holds its ``failure``.
         local: The form of mode ``local``, for it alone; with reports δ is 0 and the relation ``replace``.
 
     Raises:
@@ -93,8 +93,8 @@ class Guarantee:
             return
         if self.relation != ZERO_OUT:
             raise PlanError("guarantee.relation", self.relation, "'zero-out' with mode 'secure'")
-        if self.delta < FAILURE:
-            raise PlanError("guarantee.delta", self.delta, f"at least {real_text(FAILURE)} with mode 'secure'")
+        if self.delta < cohort.failure:
+            raise PlanError("guarantee.delta", self.delta, f"at least {real_text(cohort.failure)} with mode 'secure'")
 
     def _check_local(self) -> None:
         local, mechanism = self.local, self.mechanism
@@ -161,7 +161,8 @@ class Guarantee:
             deviation = f"{math.sqrt(mechanism.scale):.4g}"
             noise = f"{mechanism.name} of standard deviation {deviation} {every}: {numeral(self.rho, up=True)}-zCDP"
         if self.cohort is not None:
-            return cohort_text(self.cohort, noise, pure=self.rho is None and self.delta == FAILURE)
+            pure = self.rho is None and self.delta == self.cohort.failure
+            return cohort_text(self.cohort, noise, pure=pure)
         if self.local is not None:
             return local_text(self.local, mechanism, noise, self.records_per_client)
         return f"The aggregator is trusted with the exact counters and adds the noise once ({noise})."

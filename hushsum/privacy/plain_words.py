@@ -101,6 +101,10 @@ def account_told(account: Account, *, next_spend: Spend | None = None) -> str:
     if number > 1:
         words += ["By the newest alone:", spend_told(account.newest, delta=limits.delta), "By all together:"]
     words.append(told(account.cost, unit=limits.unit, relation=limits.relation))
+    if account.is_passed:
+        words.append(
+            "That is more than the limits: they were lowered since, or an earlier version counted it for less."
+        )
     return " ".join((*words, *_repeated(account), left))
 
 

@@ -149,17 +149,20 @@ def is_delta(value: object) -> bool:
 def implied(loss: Loss, *, unit: str, relation: str, for_unit: str, for_relation: str) -> Loss | None:
     """What a loss in (unit, relation) is worth in another, or None where it implies nothing.
 
-    A guarantee for clients holds for records in full, never the other way. Add/remove and zero-out imply replace, for a
-    replacement is one removal and one addition: 2ε, 4ρ (Bun and Steinke 2016, Proposition 1.9), (1 + e^ε)δ. Replace
-    implies neither. Between add/remove and zero-out nothing is claimed. A failure is one event, whatever the data: it
-    counts once.
+    The loss is counted once for each step that the mechanism's own neighbours need between those of the other relation.
+    One step: the same unit and relation; and one replaced record, which replaces the content of its client. Two steps:
+    every replacement (out, and in again), and a record less of a client (the client out, and in again without it: its
+    other records may be counted otherwise then, for the contribution bound refuses whole batches). Two steps are worth
+    2ε, 4ρ (Bun and Steinke 2016, Proposition 1.9), (1 + e^ε)δ. A failure is one event, whatever the data: it counts
+    once.
+
+    Records imply nothing for clients, replace nothing for the other relations, and add/remove and zero-out nothing for
+    each other.
     """
-    if unit == RECORD and for_unit == CLIENT:
+    if (unit, for_unit) == (RECORD, CLIENT) or for_relation not in (relation, REPLACE):
         return None
-    if relation == for_relation:
+    if relation == REPLACE or (unit, relation) == (for_unit, for_relation):
         return loss
-    if for_relation != REPLACE:
-        return None
     delta = loss.delta
     if delta:
         # e^ε is irrational: rounded up, against us. δ above 1 says no more than 1 does.

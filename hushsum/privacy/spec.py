@@ -117,7 +117,8 @@ class PrivacySpec:
         population = table.text("population", "")
         share = clients_share_of(table, participation, min_clients)
         survivors, counters = (cohort.honest_survivors, counters) if cohort else (None, None)
-        claim = Claim(epsilon, charged, unit, records, share, survivors, counters, reports)
+        drawn = cohort is not None and cohort.pool > 0
+        claim = Claim(epsilon, charged, unit, records, share, survivors, counters, reports, drawn)
         mechanism = mechanism_of(table, sensitivity, claim)
         table.finish()
         spec = cls(
@@ -172,7 +173,8 @@ class PrivacySpec:
         survivors = None if self.cohort is None else self.cohort.honest_survivors
         m, share = self.records_per_client, self.min_clients_share
         delta = Fraction(0) if self.reports else self.delta
-        return Claim(self.epsilon, delta, self.unit, m, share, survivors, self.counters, self.reports)
+        drawn = self.cohort is not None and self.cohort.pool > 0
+        return Claim(self.epsilon, delta, self.unit, m, share, survivors, self.counters, self.reports, drawn)
 
     @property
     def relation(self) -> str:

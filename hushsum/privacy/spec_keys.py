@@ -7,7 +7,7 @@ from hushsum.canonical import real_text
 from hushsum.errors import GuaranteeError, Missing, PlanError
 from hushsum.privacy.calibration import calibrate
 from hushsum.privacy.claim import Claim
-from hushsum.privacy.cohort import FAILURE, Cohort
+from hushsum.privacy.cohort import Cohort
 from hushsum.privacy.guarantee import LOCAL, SECURE
 from hushsum.privacy.local_mode import LocalMode, Space
 from hushsum.privacy.mechanism import Mechanism
@@ -91,12 +91,15 @@ def total_delta_of(table: Table, delta: Fraction, cohort: Cohort | None) -> Frac
         expected = f"at least delta ({real_text(delta)}): the first release would pass the limit"
         raise PlanError(table.name("total_delta"), came, expected)
     if cohort is not None:
-        least = FAILURE / FAILURE_SHARE if delta else FAILURE
+        failure = cohort.failure
+        least = failure / FAILURE_SHARE if delta else failure
         part = f"; that is to be at most {FAILURE_SHARE} of it" if delta else ""
         if total < least:
+            many = f"{least.numerator} x " if least.numerator > 1 else ""
             expected = (
-                f"at least 2^-{least.denominator.bit_length() - 1} ({numeral(least, up=True)}): a secure sum fails "
-                f"with a probability of up to {numeral(FAILURE, up=True)} in a window, which is charged to it{part}"
+                f"at least {many}2^-{least.denominator.bit_length() - 1} ({numeral(least, up=True)}): a secure sum "
+                f"fails with a probability of up to {numeral(failure, up=True)} in a window, which is charged to "
+                f"it{part}"
             )
             raise PlanError(table.name("total_delta"), came, expected)
     return total

@@ -70,7 +70,7 @@ def reply_to_wire(reply: RoundReply) -> pb.RoundReply:
     """What the service says."""
     match reply:
         case Waiting():
-            return pb.RoundReply(waiting=pb.Waiting(present=reply.present, cohort=reply.cohort))
+            return pb.RoundReply(waiting=pb.Waiting(cohort=reply.cohort))
         case Message():
             return pb.RoundReply(message=reply.data)
         case RoundOutcome():
@@ -93,7 +93,7 @@ def reply_from_wire(message: pb.RoundReply) -> RoundReply:
     """
     body = message.WhichOneof("body")
     if body == "waiting":
-        return Waiting(message.waiting.present, message.waiting.cohort)
+        return Waiting(message.waiting.cohort)
     if body == "message":
         return Message(_filled("message", message.message))
     if body == "outcome":

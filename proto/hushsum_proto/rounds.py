@@ -64,11 +64,9 @@ class Waiting:
     """The cohort fills.
 
     Attributes:
-        present: Clients that wait for this window's next cohort.
         cohort: How many it takes.
     """
 
-    present: int
     cohort: int
 
 

@@ -133,6 +133,23 @@ def excessive(plan: Plan, what: str, *, clients: int) -> Case:
     return Case(what, plan, (*rest, Submission(TARGET, held)), (*rest, Submission(TARGET, held[:0])))
 
 
+def one_record_less(plan: Plan, what: str) -> Case:
+    """A full client of three batches, against the same without its first record, which decides which of them fit.
+
+    A batch that would pass the bound m is refused whole: with the record that are the m at one end of the bounds, and
+    without it the m − 1 at the other.
+
+    Args:
+        plan: Of unit ``client``; what lies at the ends of its bounds has no counter in common, or few.
+        what: In words.
+    """
+    bound = plan.privacy.records_per_client
+    assert bound is not None, "unit client has a bound"
+    near, far = (column(*[value] * bound) for value in (_GRID[0], _GRID[-1]))
+    rest = (*others(2), *(Submission(TARGET, batch) for batch in (near, far[1:])))
+    return Case(what, plan, (Submission(TARGET, far[:1]), *rest), (Submission(TARGET, far[:0]), *rest))
+
+
 def bad_record(plan: Plan, what: str) -> Case:
     """One more record that is unusable, in a batch with others' records: it must take nothing with it."""
     good = column(*[5.0] * 6)

@@ -12,7 +12,7 @@ from itertools import chain, product
 from typing import Final, Protocol
 
 from hushsum.plan import Plan
-from simulator.audits.cases import TARGET, DataSet, Integers, Submission, contents, others
+from simulator.audits.cases import TARGET, Case, DataSet, Integers, Submission, contents, others
 from simulator.audits.laws import GAUSSIAN, Bounds, stated, tail, worst_loss
 from simulator.audits.losses import Losses, gaussian_losses
 
@@ -57,6 +57,12 @@ def changes(plan: Plan, summed: Summed, *, replace: bool = False) -> frozenset[C
     return frozenset(moved)
 
 
+def change(case: Case, summed: Summed) -> Change:
+    """By how much all counters differ between the two data sets of a case."""
+    first, second = summed(case.plan, [case.first, case.second])
+    return _difference(_flat(first), _flat(second))
+
+
 def epsilon(plan: Plan, moved: Iterable[Change], delta: float, law: Law = stated) -> float:
     """The least ε that holds at δ between any of these neighbours, for one outcome of the plan.
 
@@ -71,7 +77,7 @@ def epsilon(plan: Plan, moved: Iterable[Change], delta: float, law: Law = stated
     tests = [] if test is None else [*_tests(test.scale)]
     if name == GAUSSIAN:
         return max(_joint_epsilon(gaussian_losses(change, scale), tests, delta) for change in changed)
-    losses = {each: _pure_loss(law, name, scale, each) for each in chain(*changed)}
+    losses = {each: _pure_loss(law, name, scale, each) for each in {*chain(*changed)}}
     counters = max(sum(losses[each] for each in change) for change in changed)
     return max(counters, *(max(each.withheld, each.released + counters) for each in tests), 0.0)
 

@@ -111,3 +111,20 @@ def convolved(first: list[int], second: list[int]) -> list[int]:
     terms = len(first) + len(second) - 1
     data = (packed[0] * packed[1]).to_bytes(terms * size, "little")
     return [int.from_bytes(data[at : at + size], "little") for at in range(0, len(data), size)]
+
+
+def cut(law: list[int], terms: int, bits: int) -> list[int]:
+    """The middle terms of a product of two laws in fixed point of so many bits, as such a law."""
+    start = (len(law) - terms) // 2
+    return [each >> bits for each in law[start : start + terms]]
+
+
+def summed(law: list[int], number: int, bits: int) -> list[int]:
+    """The law of the sum of so many, in fixed point, its middle 0; what lies beyond the reach of one is cut off."""
+    total = [0] * len(law)
+    total[len(law) // 2] = 1 << bits
+    for binary in f"{number:b}":
+        total = cut(convolved(total, total), len(law), bits)
+        if binary == "1":
+            total = cut(convolved(total, law), len(law), bits)
+    return total

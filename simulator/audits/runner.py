@@ -10,11 +10,16 @@ from typing import Final
 import numpy as np
 
 from hushsum.plan import Plan
+from hushsum.privacy.account import Account, Limits
+from hushsum.privacy.event import TUMBLING
+from hushsum.privacy.relation import RECORD
+from hushsum.releases import spend_of
 from simulator.audits import cases, devices, local_reports, real_sizes, selections, silos
 from simulator.audits.cases import Case
 from simulator.audits.confidence import ERROR, Floats
+from simulator.audits.drawn_shares import drawn_sum
 from simulator.audits.events import audited
-from simulator.audits.exact import changes, epsilon
+from simulator.audits.exact import change, changes, epsilon
 from simulator.audits.fits import outcome_check, sampler_check, selection_check, shares_check
 from simulator.audits.pipelines import Pipeline, added, decided, folded, in_process, service, submitted
 from simulator.audits.report import Check, Report, Row
@@ -30,6 +35,7 @@ _SUBMISSIONS_MIN: Final = 100
 _WINDOWS: Final = 20  # a service gets one window for so many runs: it takes that much longer
 _DELTA: Final = "0.05"  # large, so that runs can show what they must show
 _SECURE_DELTA: Final = "0.000001"  # a larger one asks for less noise than shares can be made of
+_COHORT_EPSILON: Final = "0.09"  # asks for noise that 800 discrete Gaussian shares can be made of
 _CLIENTS: Final = 4  # of a plan with a least number of clients, others
 
 
@@ -86,11 +92,21 @@ def secure_plans() -> Iterator[Plan]:
         yield cases.secure_plan_of(7, sketch={"rows": 2, "buckets": 4}, **promise)
 
 
+def cohort_plans() -> Iterator[Plan]:
+    """The same of a cohort as large as those that run, 1,000 clients of whom 800 are surely honest and there."""
+    cohort: dict[str, object] = {"cohort": 1000, "corrupt": "0.1", "dropout": "0.1"}
+    yield cases.plan_of(mode="secure", secure=cohort)
+    yield cases.plan_of(mode="secure", secure=cohort, delta=_SECURE_DELTA, epsilon=_COHORT_EPSILON)
+
+
 def _secure() -> Iterator[Row]:
     """What a server sees of one cohort of mode secure: the sum of its vectors, with the noise of h honest shares."""
     for plan in secure_plans():
         row = row_of(f"sum, {honest_shares(plan)} shares", plan)
         yield replace(row, exact=sum_epsilon(plan, changes(plan, submitted)))
+    for plan in cohort_plans():  # a mistake with many shares alone may be in the sampler: Pólya's is driven
+        row = row_of(f"sum, {honest_shares(plan)} shares", plan)
+        yield replace(row, exact=sum_epsilon(plan, changes(plan, submitted), drawn_sum))
 
 
 def _local(settings: Settings) -> Iterator[Row]:
@@ -111,6 +127,7 @@ def _others(settings: Settings, progress: Progress) -> Iterator[Row]:
         usual = cases.plan_of(delta="0.000001", **promise)
         yield replace(row_of("usual δ", usual), exact=epsilon(usual, changes(usual, added), 1e-6))
         yield from (_replaced(plan) for plan in (cases.plan_of(**promise), usual))
+    yield from map(one_record_less, full_clients())
     plan, runs = cases.plan_of(), settings.runs
     yield run(cases.case(plan, "answers"), in_process, max(runs // 4, QUICK_RUNS), progress, asks=True)
     yield run(cases.bad_record(plan, "unusable record"), decided, runs, progress)
@@ -172,6 +189,8 @@ def _checks(settings: Settings) -> Iterator[Check]:
         yield sampler_check(plan.privacy.mechanism, draws)
     for secure in (cases.secure_plan_of(5), cases.secure_plan_of(5, delta=_SECURE_DELTA)):
         yield shares_check(secure, draws)
+    for secure in cohort_plans():
+        yield shares_check(secure, settings.runs // 2)
     yield from local_reports.size_checks()
     yield from real_sizes.checks()
     yield from devices.bound_checks()
@@ -182,6 +201,28 @@ def _checks(settings: Settings) -> Iterator[Check]:
     for road, runs in roads if settings.services else roads[:1]:
         yield outcome_check(tested, _CLIENTS, road(tested, cases.others(_CLIENTS), runs, lambda _: None))
     yield from source_checks()
+
+
+def full_clients() -> Iterator[Plan]:
+    """Plans of unit client whose records at the two ends of the bounds fall into other counters of nearly every row.
+
+    The pure ones are of a usual size, where little of ε is for the count, which stays; an exact δ takes few counters.
+    """
+    client: dict[str, object] = {"unit": "client", "records_per_client": 2}
+    ends_apart = {"bandwidth": "0.01", "buckets": 1024}
+    for participation in ("protected", "public"):
+        yield cases.plan_of(sketch={**ends_apart, "rows": 1000}, participation=participation, **client)
+    yield cases.plan_of(sketch={**ends_apart, "rows": 3}, delta="0.000001", **client)
+
+
+def one_record_less(plan: Plan) -> Row:
+    """What a ledger of records charges for a client's release, and what one record less shows of it."""
+    case = cases.one_record_less(plan, "a full client, one record less")
+    delta, relation = plan.privacy.delta, plan.guarantee.relation
+    limits = Limits(plan.privacy.population, RECORD, relation, plan.privacy.total_epsilon, delta)
+    claimed = Account(limits).recorded(spend_of(plan, kind=TUMBLING, window=0)).spent
+    found = epsilon(plan, {change(case, added), change(case, folded)}, float(delta))
+    return replace(row_of(case.what, plan), unit=RECORD, epsilon=float(claimed.epsilon), exact=found)
 
 
 def _replaced(plan: Plan) -> Row:

@@ -7,6 +7,7 @@ analyst is told of them.
 
 import asyncio
 import tempfile
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
@@ -156,10 +157,13 @@ def _encoded(plan: Plan, submission: Submission) -> list[Delta]:
 
 def _deltas(plan: Plan, batches: Sequence[tuple[str, Sequence[Delta]]], window: int) -> Iterator[tuple[str, bytes]]:
     """(client, packed delta): for public participation first one without records of every client that takes part."""
+    sent: Counter[str] = Counter()
     for client, encoded in batches:
-        presence = [Delta(plan.id, window, _ID, ())] if plan.privacy.participation == "public" else []
-        for number, delta in enumerate([*presence, *encoded]):
-            id = DeltaId(_STREAM, window * _DELTAS_MAX + number)
+        shows = plan.privacy.participation == "public" and not sent[client]
+        for delta in [*([Delta(plan.id, window, _ID, ())] if shows else []), *encoded]:
+            assert sent[client] < _DELTAS_MAX, "the next window's ids begin there"
+            id = DeltaId(_STREAM, window * _DELTAS_MAX + sent[client])
+            sent[client] += 1
             yield client, replace(delta, window=window, id=id).pack(plan)
 
 
@@ -205,7 +209,7 @@ async def on_files(plan: Plan, runtime: Runtime) -> AsyncIterator[Durable]:
         store = await open_sqlite_store(folder / "store.db", runtime)
         log = await SqliteLog.open(folder / "log.db", plan.id, 1, runtime)
         try:
-            yield Durable(log, store, await ReceiptsFile.open(folder / "receipts.jsonl", runtime))
+            yield Durable(log, store, await ReceiptsFile.open(folder / "receipts.jsonl", runtime, OsEntropy()))
         finally:
             await log.close()
             await store.close()

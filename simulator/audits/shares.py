@@ -2,10 +2,11 @@
 
 How many shares those are is asked of the check that every client makes of the survivors; what one share is, of the
 sampler that a client draws. The law of their sum is added up here, share by share: no theorem on it is relied on.
+:mod:`simulator.audits.drawn_shares` takes a share's law from the running sampler instead of its parameters.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from decimal import Decimal, localcontext
 from fractions import Fraction
 from functools import lru_cache
@@ -13,15 +14,18 @@ from itertools import chain, product
 from typing import Final, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
+from hushsum.entropy import Entropy
 from hushsum.errors import SecureSumError
 from hushsum.plan import Plan
-from hushsum.privacy.cohort import FAILURE, Cohort
+from hushsum.privacy.cohort import Cohort
 from hushsum.secure_sum.parameters import ROUND_BYTES, RoundParameters, round_parameters
 from hushsum.secure_sum.roster import Circle
+from simulator.audits.confidence import Integers
 from simulator.audits.exact import Change, distinct
 from simulator.audits.laws import GAUSSIAN, Bounds, worst_loss
-from simulator.audits.losses import Floats, convolved, least_epsilon, weights
+from simulator.audits.losses import Floats, convolved, least_epsilon, summed, weights
 
 
 class Share(Protocol):
@@ -32,30 +36,41 @@ class Share(Protocol):
         """σ² of a discrete Gaussian share; b of the whole noise of Pólya shares, of which ``shares`` are the whole."""
         ...
 
+    def sample(self, size: int, entropy: Entropy) -> Integers:
+        """(size,) independent draws."""
+        ...
+
+
+Flags = npt.NDArray[np.bool_]
 
 #: The law of the sum of so many shares, |k| up to a reach.
 SumLaw = Callable[[Share, int, int], Bounds]
 
 _REACH: Final = 64  # beyond a change: fewer shares than the scale is divided by lose most around 0
 _DIGITS: Final = 60
-_BITS: Final = 320  # of a probability in fixed point
+_BITS: Final = 320  # of a probability of Pólya shares in fixed point
 _BEYOND: Final = 50  # scales that are looked at beyond the reach: what is left out is below 10^-40 of what is there
 _SLACK: Final = Fraction(1, 10**30)  # relative: more than that, and more than all rounding
 _EXPONENT: Final = 40  # outcomes of Gaussian noise below e^-40 of the likeliest count as lost
+_CUT: Final = 80  # e^-80 of the tails of a sum of discrete Gaussian shares is cut off
+_SUM_BITS: Final = 192  # of a probability of such a sum in fixed point
+_EVERY_SET: Final = 12  # members at most, of whom every set of survivors is shown to a client
 _ROUNDING: Final = 1e-13  # of a δ in floats, absolute
 
 
 def honest_shares(plan: Plan) -> int:
     """The fewest honest clients of all sets of survivors that a client of the plan signs; 0 where none need be.
 
+    Of a large cohort the sets are one of each size, its survivors spread evenly over the circle: none of that size is
+    more surely signed, for what else a client demands is that no part of the circle holds too few of them.
     Of the survivors ⌈γN⌉ may be corrupt, and their shares are worth nothing.
     """
     cohort = _cohort(plan)
     parameters = round_parameters(plan, 0, bytes(ROUND_BYTES))
     signed = (
-        sum(survivors)
-        for members in range(cohort.survivors_min, cohort.size + 1)
-        for survivors in product((False, True), repeat=members)
+        int(survivors.sum())
+        for members in _members(cohort)
+        for survivors in _survivor_sets(members)
         if _signs(parameters, survivors)
     )
     return max(0, min(signed) - math.ceil(cohort.corrupt * cohort.size))
@@ -73,7 +88,7 @@ def sum_epsilon(plan: Plan, moved: Iterable[Change], law: SumLaw | None = None) 
     if honest == 0:
         return math.inf
     if plan.privacy.mechanism.name == GAUSSIAN:
-        delta = float(plan.privacy.delta - FAILURE)
+        delta = float(plan.privacy.claim.noise_delta)
         return max(_gaussian_epsilon(share.scale, honest, change, delta) for change in changed)
     largest = max(chain(*changed))
     summed = (law or polya_sum)(share, honest, _REACH + 2 * largest)
@@ -97,22 +112,22 @@ def _polya_sum(scale: Fraction, shares: int, number: int, reach: int) -> Bounds:
         for k in range(1, terms):  # Γ(k + r)/(Γ(r)·k!)·q^k, r = 1/h
             one.append(one[-1] * ratio * ((k - 1) * shares + 1) / (k * shares))
         never = (1 - ratio) ** (Decimal(2 * number) / shares)  # all of them at 0
-        fixed, added = [int(each) for each in one], [2**_BITS]
-        for _ in range(number):
-            added = [each >> _BITS for each in convolved(added, fixed)[:terms]]
-        both = convolved(added, added[::-1])
-        masses = [Fraction(never) * Fraction(both[terms - 1 + k], 4**_BITS) for k in range(reach + 1)]
+        fixed = [int(each) for each in one]
+        share = [each >> _BITS for each in convolved(fixed, fixed[::-1])]  # of which P(0) is not yet a factor
+        law = summed(share, number, _BITS)
+        masses = [Fraction(never) * Fraction(law[terms - 1 + k], 2**_BITS) for k in range(reach + 1)]
     return {s * k: (mass * (1 - _SLACK), mass * (1 + _SLACK)) for k, mass in enumerate(masses) for s in (1, -1)}
 
 
 def gaussian_sum(scale: Fraction, number: int) -> tuple[Floats, float]:
     """The law of so many discrete Gaussian shares together, its middle at k = 0, and a bound of what is not in it."""
     share, missing = weights(scale)
-    total = [1]
-    for _ in range(number):
-        total = convolved(total, share)
-    whole = sum(share) ** number
-    return np.array([float(Fraction(each, whole)) for each in total]), number * missing
+    reach = min(number * (len(share) // 2), math.isqrt(math.ceil(2 * number * scale * _CUT)) + 2)
+    around = [0] * (reach - len(share) // 2)
+    law = summed([*around, *((each << _SUM_BITS) // sum(share) for each in share), *around], number, _SUM_BITS)
+    # A sum of m shares is cut number/m times, where its tails weigh 2e^-80: over all powers of two, 4·number·2e^-80.
+    missing = number * (missing + 8 * math.exp(-_CUT))
+    return np.array([float(Fraction(each, 1 << _SUM_BITS)) for each in law]), missing
 
 
 def sum_law(name: str, share: Share, number: int, reach: int) -> Floats:
@@ -156,10 +171,25 @@ def _gaussian_epsilon(scale: Fraction, number: int, change: Change, delta: float
     return least_epsilon(delta_at, delta, high=float(rest[-1] + losses[-1].max()))
 
 
-def _signs(parameters: RoundParameters, survivors: tuple[bool, ...]) -> bool:
+def _members(cohort: Cohort) -> Iterable[int]:
+    """How many clients the roster of a round may have; of a large cohort the fewest and the most."""
+    every = range(cohort.survivors_min, cohort.size + 1)
+    return every if cohort.size <= _EVERY_SET else {every[0], every[-1]}
+
+
+def _survivor_sets(members: int) -> Iterator[Flags]:
+    if members <= _EVERY_SET:
+        yield from map(np.array, product((False, True), repeat=members))
+        return
+    places = np.arange(members + 1)
+    for alive in range(members + 1):
+        yield np.diff(places * alive // members) == 1
+
+
+def _signs(parameters: RoundParameters, survivors: Flags) -> bool:
     circle = Circle(bytes(32), np.arange(len(survivors)))
     try:
-        circle.check_survivors(parameters, np.array(survivors))
+        circle.check_survivors(parameters, survivors)
     except SecureSumError:
         return False
     return True

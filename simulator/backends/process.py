@@ -1,7 +1,7 @@
 """A server's process with all that it started: killed, stopped and continued as one."""
 
 import os
-import random
+import secrets
 import shutil
 import signal
 import socket
@@ -32,15 +32,21 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on now."""
+    """A port of loopback that nobody listens on now, and that no other call has given, here or in another process.
+
+    A server takes a while to listen, and may be down for a while: until this process ends, a datagram socket on the
+    port of the same number shows other calls that it is taken.
+    """
     while True:
-        port = random.choice(_PORTS)
-        with socket.socket() as probe:
+        port = secrets.choice(_PORTS)  # not of `random`, which tests set to the same state in several processes
+        with socket.socket() as probe, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as claim:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((_LOOPBACK, port))
+                claim.bind((_LOOPBACK, port))
             except OSError:
                 continue
+            claim.detach()
             return port
 
 

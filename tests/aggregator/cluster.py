@@ -107,7 +107,8 @@ class Cluster:
         entropy = ReplayableEntropy(b"by hand")
         await self.store.reserve_outcome(self.plan, TUMBLING, window, bytes(32), entropy, fence=fence)
         await self.store.commit_outcome(self.plan, TUMBLING, window, b"an outcome", fence=fence)
-        await self.store.publish(self.plan.id, TUMBLING, window, fence=fence)
+        mark = await self.store.bind_receipts(self.plan.id, await self.receipts.begin(), fence=fence)
+        await self.store.publish(self.plan.id, TUMBLING, window, receipts=mark, fence=fence)
         return fence
 
     async def pass_time(self, seconds: float) -> None:

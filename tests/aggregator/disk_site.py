@@ -1,6 +1,7 @@
 """The inner half of a service on real files: log, store, receipts, folds and releaser, opened and killed at will."""
 
 import asyncio
+import shutil
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -29,8 +30,11 @@ from tests.doubles import ManualRuntime, RecordingObserver, Steps
 PARTITIONS = 2
 SETTINGS = WorkerSettings(checkpoint_entries=20, retain_verdicts=True)
 LOG_STEPS = ("append", "forget")
-STORE_STEPS = ("mark_closing", "checkpoint", "reserve_outcome", "commit_outcome", "publish", "forget")
-RECEIPTS_STEPS = ("write",)
+STORE_STEPS = (
+    *("bind_receipts", "mark_closing", "checkpoint"),
+    *("reserve_outcome", "commit_outcome", "publish", "forget"),
+)
+RECEIPTS_STEPS = ("begin", "write")
 
 
 class DiskSite:
@@ -70,7 +74,7 @@ class DiskSite:
         store = await open_sqlite_store(folder / "store.db", runtime)
         await store.register(plan, PARTITIONS, plan.window.index_at(runtime.now_ms()))
         log = await SqliteLog.open(folder / "log.db", plan.id, PARTITIONS, runtime)
-        receipts = await ReceiptsFile.open(folder / "receipts.jsonl", runtime)
+        receipts = await ReceiptsFile.open(folder / "receipts.jsonl", runtime, ReplayableEntropy(b"receipts"))
         site = cls(folder, plan, runtime, log, store, receipts)
         site.window = await store.first_window(plan.id)
         counted_log, counted_store = steps.around(log, *LOG_STEPS), steps.around(store, *STORE_STEPS)
@@ -120,6 +124,14 @@ class DiskSite:
         await self.log.append([Appended(partition, at, entry_to_bytes(entry(client, delta)))])
         return delta
 
+    async def charge(self, window: int) -> None:
+        """Charges a window as a gateway does; where it has not begun, the clock goes on to its start."""
+        start_ms = self.plan.window.start_ms(window)
+        if start_ms > self.runtime.now_ms():
+            assert isinstance(self.runtime, ManualRuntime)
+            await self.runtime.advance((start_ms - self.runtime.now_ms()) / 1000)
+        await self.store.charge_collection(self.plan, window)
+
     def counted(self) -> Counter[str]:
         """How often each client was counted, by the retained verdicts that are stored."""
         verdicts = read_verdicts(self.folder / "store.db", self.plan)
@@ -128,6 +140,13 @@ class DiskSite:
     def files(self) -> bytes:
         """All bytes of log and store."""
         return b"".join(path.read_bytes() for path in self.folder.iterdir() if ".db" in path.name)
+
+
+def restore_store(folder: Path, copy: str = "store.old") -> None:
+    """Puts a copy of a store that is closed in its place."""
+    for name in ("store.db-wal", "store.db-shm"):
+        (folder / name).unlink(missing_ok=True)
+    shutil.copy(folder / copy, folder / "store.db")
 
 
 def client_for(number: int) -> str:

@@ -24,11 +24,13 @@ SIZE, LEAST = 8, 6  # of a cohort
 
 
 @cache
-def plan_of(*, directory: str = "", total_epsilon: str = "100", cohort_wait: str = "100ms") -> Plan:
-    """A plan of cohorts of 6 to 8, of whom 1 may be corrupt."""
-    secure = {
+def plan_of(
+    *, directory: str = "", total_epsilon: str = "100", cohort_wait: str = "100ms", pool: int | None = None
+) -> Plan:
+    """A plan of cohorts of 6 to 8, of whom 1 may be corrupt; with a pool, 1 of all clients."""
+    secure: dict[str, object] = {
         "cohort": SIZE,
-        "corrupt": "0.1",
+        **({"corrupt": "0.1"} if pool is None else {"pool": pool, "corrupt_clients": 1}),
         "dropout": "0.25",
         "directory": directory,
         "cohort_wait": cohort_wait,

@@ -4,7 +4,7 @@ import uuid
 from collections.abc import Sequence
 
 from aggregator.fold.fold import Checkpoint, Fold
-from aggregator.ports import Store, SystemRuntime
+from aggregator.ports import ReceiptsMark, Store, SystemRuntime
 from aggregator.store.on_postgres import open_postgres_store
 from aggregator.store.sql import Transaction
 from aggregator.store.sql_sqlite import SqliteDatabase
@@ -19,6 +19,7 @@ from tests.aggregator.histories import FIRST
 W = FIRST
 PARTITIONS = 2
 PLAN = tally_plan(records_per_client=3, total_epsilon=2)  # enough for two windows
+MARK = ReceiptsMark(b"receipts in test", 1, bytes(32))  # what :func:`prepared` binds the store to
 FENCE = 1  # of the lease that :func:`prepared` takes
 
 
@@ -44,6 +45,7 @@ async def prepared(store: Store) -> None:
     assert await store.acquire_lease(PLAN.id, "test", "localhost:1", 10) is not None
     if isinstance(store, SqlStore):
         await store.database.write(lower_fence)  # fences follow the clock; a small one is known to every test
+    await store.bind_receipts(PLAN.id, MARK, fence=FENCE)
 
 
 async def lower_fence(tx: Transaction) -> None:

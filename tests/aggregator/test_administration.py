@@ -1,6 +1,9 @@
 """What the operator is told over the wire: plans, windows, the ledger; in pages, and nobody else."""
 
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import grpc.aio
@@ -18,6 +21,7 @@ from hushsum_proto.messages import PAGE_MAX, LedgerPage, PlanInfo, WindowsPage
 from hushsum_proto.v1 import wire_pb2 as pb
 from simulator.console import Console
 from simulator.errors import ServiceError
+from tests.hushsum.privacy.spends import spend
 from tests.plans import small_plan
 from tests.services import WINDOW, RawClient, config_of, service_of
 
@@ -85,6 +89,28 @@ async def test_the_ledger_shows_limits_totals_words_and_the_newest_spends(tmp_pa
         assert await console.ledger() == told
         assert await console.ledger(2) == replace(told, spends=spends[:2])
         assert (await console.status()).statement == words
+
+
+async def test_a_service_starts_on_a_ledger_that_an_earlier_rule_let_pass_its_limits_and_releases_nothing(
+    tmp_path: Path,
+) -> None:
+    config = config_of(tmp_path, PLAN, skew_s=SKEW_S)
+    async with service_of(config):
+        pass
+    passing = spend(Fraction(101, 2), plan=9, window=0, unit="client")  # of a limit of 100, for records
+    with closing(sqlite3.connect(tmp_path / "data" / "store.db")) as db, db:
+        db.execute(
+            'INSERT INTO spends (population, plan_id, kind, "window", fields) VALUES (?, ?, ?, ?, ?)',
+            ("", passing.plan_id, passing.kind, passing.window, passing.to_bytes()),
+        )
+    async with service_of(config) as service, Console(service.grpc) as console:
+        ledger = await console.ledger()
+        assert (ledger.epsilon_spent, ledger.epsilon_left) == ("101", "0")
+        assert "That is more than the limits" in ledger.statement
+        await console.seal()
+        with pytest.raises(ServiceError, match="cannot pay for this release"):
+            await console.release()
+        assert (await console.ledger()).spends == (passing,)
 
 
 async def test_pages_of_spends_follow_each_other_whatever_is_spent_meanwhile(

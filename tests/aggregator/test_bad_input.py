@@ -1,6 +1,7 @@
 """Each kind of bad input, over a real channel to a real service: its own error, its own count, and nothing changed."""
 
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 
 import grpc.aio
 import numpy as np
@@ -27,12 +28,11 @@ HEADER_BYTES = 1 + 32 + 8  # format, plan, stream; sequence and window follow as
 
 
 class World:
-    """A service, a client, and the good deltas that were counted."""
+    """A service, and a client of it."""
 
     def __init__(self, service: Service, client: RawClient) -> None:
         self.service = service
         self.client = client
-        self.good = Contributor(PLAN, stream=1)
 
     async def assert_refused(self, delta: bytes, reason: Reason | ServiceReason, *, plan_id: bytes = PLAN.id) -> Answer:
         """Sent both ways, it is refused for this reason both times, counted, and appended never."""
@@ -57,10 +57,7 @@ class World:
 async def world(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
     config = config_of(tmp_path_factory.mktemp("service"), PLAN, partitions=4)
     async with service_of(config) as service, RawClient(service.grpc) as client:
-        world = World(service, client)
-        _, good = world.good.delta(2)
-        assert (await client.submit_one(PLAN.id, good)).status is Status.ACKNOWLEDGED
-        yield world
+        yield World(service, client)
 
 
 def good_delta(stream: int = 77) -> bytes:
@@ -124,8 +121,8 @@ async def test_a_refusal_names_the_delta_as_soon_as_its_id_can_be_read(world: Wo
 
 async def test_the_same_id_with_other_bytes_is_refused_and_with_the_same_bytes_answered_again(world: World) -> None:
     client = world.client
-    _, first = world.good.delta()
-    _, other = Contributor(PLAN, stream=1).delta(3, sequence=1)
+    _, first = Contributor(PLAN, stream=1).delta(2)
+    _, other = Contributor(PLAN, stream=1).delta(3)
     assert (await client.submit_one(PLAN.id, first)).status is Status.ACKNOWLEDGED
 
     # Right after the answer the gateway knows; once the fold has passed the entry, the fold does.
@@ -254,19 +251,24 @@ async def test_a_delta_that_would_pass_a_clients_bound_is_refused_once_the_fold_
         await own.assert_refused(Contributor(PLAN, stream=7).delta(1)[1], Reason.TOO_MANY_RECORDS)
         # What is counted already is no new contribution.
         assert (await greedy.submit_one(PLAN.id, first)).status is Status.ACKNOWLEDGED
-        del contributor.records[1:]
-        world.good.records.append(contributor.records[0])
 
 
-async def test_after_all_this_the_counters_hold_the_good_deltas_alone(world: World) -> None:
-    """The last test of this module: nothing of the others may show."""
-    expected = Sketch(PLAN)
-    for number, records in enumerate(world.good.records):
+async def test_after_all_of_these_the_counters_hold_the_good_deltas_alone(tmp_path: Path) -> None:
+    good, expected = Contributor(PLAN, stream=1), Sketch(PLAN)
+    async with service_of(config_of(tmp_path, PLAN, partitions=4)) as service, RawClient(service.grpc) as client:
+        world = World(service, client)
+        (_, first), (_, second) = good.delta(2), good.delta()
+        for delta in (first, second):
+            assert (await client.submit_one(PLAN.id, delta)).status is Status.ACKNOWLEDGED
+            for make, reason in CASES.values():
+                await world.assert_refused(make(), reason)
+            await world.assert_refused(Contributor(PLAN, stream=1).delta(3)[1], Reason.ID_REUSED)
+            await folded_all(service)
+        await client.seal()
+        sketch = read_sealed(service.config.folder / "store.db", PLAN, WINDOW)
+
+    for number, records in enumerate(good.records):
         expected.add(records, clients=[f"{number}/{index}" for index in range(len(records))])
-
-    await world.client.seal()
-    sketch = read_sealed(world.service.config.folder / "store.db", PLAN, WINDOW)
-
     assert sketch is not None
     assert np.array_equal(sketch.counters, expected.counters)
     assert np.array_equal(sketch.counts, expected.counts)

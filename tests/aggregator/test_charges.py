@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Collection
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -36,31 +37,31 @@ class Ledger(MemoryStore):
 
 async def test_the_ledgers_word_is_asked_for_again_after_a_while() -> None:
     store, runtime = Ledger(), ManualRuntime(NOW_MS)
-    charges = Charges(PLAN, store, runtime)
+    charges = Charges(partial(store.charge_collection, PLAN), runtime)
     for asked in (1, 2, 3):
-        assert not charges.has_paid(WINDOW)
-        assert await charges.pay(WINDOW)
-        assert await charges.pay(WINDOW)
+        assert not charges.is_covered(WINDOW)
+        assert await charges.covered(WINDOW)
+        assert await charges.covered(WINDOW)
         await runtime.advance(BELIEVED_S - 0.01)
-        assert (charges.has_paid(WINDOW), store.questions) == (True, asked)
+        assert (charges.is_covered(WINDOW), store.questions) == (True, asked)
         await runtime.advance(0.02)
 
 
 async def test_a_word_that_was_asked_for_before_the_store_went_back_is_not_believed() -> None:
     store, runtime = Ledger(), ManualRuntime(NOW_MS)
-    charges = Charges(PLAN, store, runtime)
+    charges = Charges(partial(store.charge_collection, PLAN), runtime)
     store.free.clear()
-    paying = asyncio.create_task(charges.pay(WINDOW))
+    paying = asyncio.create_task(charges.covered(WINDOW))
     await runtime.settle()
     assert store.questions == 1
     charges.forget()
     store.free.set()
     assert await paying
-    assert not charges.has_paid(WINDOW)
-    assert await charges.pay(WINDOW)
-    assert charges.has_paid(WINDOW)
+    assert not charges.is_covered(WINDOW)
+    assert await charges.covered(WINDOW)
+    assert charges.is_covered(WINDOW)
     charges.forget()
-    assert not charges.has_paid(WINDOW)
+    assert not charges.is_covered(WINDOW)
 
 
 async def uncharge(service: Service) -> None:
@@ -127,7 +128,7 @@ async def test_a_ledger_that_does_not_answer_makes_nothing_paid() -> None:
         async def charge_collection(self, *_: object) -> None:
             raise StoreUnavailableError("away")
 
-    charges = Charges(PLAN, Away(), ManualRuntime(NOW_MS))
+    charges = Charges(partial(Away().charge_collection, PLAN), ManualRuntime(NOW_MS))
     with pytest.raises(StoreUnavailableError):
-        await charges.pay(WINDOW)
-    assert not charges.has_paid(WINDOW)
+        await charges.covered(WINDOW)
+    assert not charges.is_covered(WINDOW)

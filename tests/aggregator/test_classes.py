@@ -86,7 +86,7 @@ async def test_every_class_holds_its_own_records_over_a_restart_and_is_released(
                     await client.add(records[0], labels="c")
                     with pytest.warns(DroppedRecordsWarning, match="2 unusable records were left out, 1 were added"):
                         await client.add(records[:3], labels=["a", None, "unheard of"])
-                    await client.flush(timeout_s=30)
+                    await client.flush(timeout_s=120)
                 expected.add(np.concatenate([records, records[[0, 0]]]), labels=[*labels, "c", "a"])
             await folded_all(service)
     sealed, released = await sealed_and_released(settings, plan)
@@ -152,7 +152,7 @@ async def test_a_plan_with_arrays_travels_whole_to_a_device_and_to_the_next_star
                 assert client.plan.bundle == plan.bundle  # at the second time from its spool
                 records, labels = labelled(rng, 50)
                 await client.add(records, labels=labels)
-                await client.flush(timeout_s=30)
+                await client.flush(timeout_s=120)
                 expected.add(records, labels=labels)
             stored = await service.store.plan_named(plan.name)
             assert stored is not None
@@ -197,7 +197,7 @@ async def test_labelled_sets_arrive_like_vectors_do(
                 await client.add([1.5, 2.5], labels="a")
             with pytest.raises(RecordError, match="29 labels for 30 records"):
                 await client.add(sets, labels=labels[1:])
-            await client.flush(timeout_s=30)
+            await client.flush(timeout_s=120)
         await folded_all(service)
     sealed, released = await sealed_and_released(settings, plan)
     expected = hs.Sketch(plan)

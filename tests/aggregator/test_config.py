@@ -154,6 +154,7 @@ def test_a_folder_is_needed_where_something_is_a_file_and_nowhere_else() -> None
         ({"postgres_dsn": None}, "postgres_dsn: required with store = postgresql, here or in the environment"),
         ({"postgres_pool": 2}, "postgres_pool: got 2:"),
         ({"lease_s": 0}, "lease_s: got 0:"),
+        ({"receipts": "r.jsonl"}, "receipts: means something with log = sqlite alone"),
         ({"direct_producers": True}, "direct_producers: needs a directory"),
         ({"releaser_key": "key.pem"}, "releaser_key: needs a directory"),
         ({"directory": "keys.toml"}, "gateway_key: required with a directory in role all"),
@@ -332,6 +333,7 @@ def test_a_shuffler_needs_no_plan_and_what_it_needs_is_named() -> None:
     ("settings", "message"),
     (
         ({**SHUFFLER, "listen": "10.0.0.1:7443"}, "listen: plaintext off loopback is refused"),
+        ({**SHUFFLER, "receipts": "r.jsonl"}, "receipts: means nothing with role = shuffler"),
         ({**SHUFFLER, "partitions": 4}, "partitions: means nothing with role = shuffler"),
         ({**SHUFFLER, "log": "kafka"}, "log: means nothing with role = shuffler"),
         ({**SHUFFLER, "kafka_bootstrap": "127.0.0.1:9092"}, "kafka_bootstrap: means nothing with role = shuffler"),

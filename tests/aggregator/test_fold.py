@@ -243,6 +243,23 @@ def test_the_contribution_bound_covers_all_streams_and_refuses_whole_deltas(boun
     assert bench.counts() == {0: 2, 2: 1, 4: 3}
 
 
+def test_one_record_of_a_client_decides_which_of_its_other_deltas_fit(bounded: Plan) -> None:
+    first, near, far = (
+        entry(ALICE, tally(bounded, counter, W, stream=1, sequence=counter, records=records))
+        for counter, records in enumerate((1, 3, 2))
+    )
+    sums = []
+    for sent, verdicts in (
+        ((first, near, far), ["counted", Reason.TOO_MANY_RECORDS, "counted"]),
+        ((near, far), ["counted", Reason.TOO_MANY_RECORDS]),
+    ):
+        bench = Bench(bounded)
+        assert bench.kinds(*sent) == verdicts
+        bench.save()
+        sums.append(bench.counts())
+    assert sums == [{0: 1, 2: 2}, {1: 3}], "six records apart, two bounds"
+
+
 def test_a_delta_beyond_the_bound_is_remembered_as_refused(bounded: Plan) -> None:
     bench = Bench(bounded)
     first, beyond = tally(bounded, 0, W, 1, 0, records=3), tally(bounded, 1, W, 1, 1)

@@ -59,7 +59,7 @@ async def make_anew(log: KafkaLog, settings: KafkaSettings, messages: int) -> No
 
 async def refused(work: Callable[[], Awaitable[object]]) -> str:
     """Why it fails for good; it may fail for a moment before, and must never work."""
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(120):
         while True:
             try:
                 done = await work()

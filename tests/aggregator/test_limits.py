@@ -358,7 +358,7 @@ async def test_a_device_that_is_limited_waits_and_gets_everything_through(
             for record in rng.uniform(0, 10, (6, 2)):
                 await client.add(record[None])
                 await asyncio.sleep(0.002)
-            await client.flush(timeout_s=30)
+            await client.flush(timeout_s=120)
         clock.close()
         assert client.tallies.acknowledged == client.tallies.deltas > 1
         assert not client.tallies.refused

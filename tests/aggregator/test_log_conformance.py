@@ -20,7 +20,7 @@ from tests.doubles import RecordingObserver
 from tests.plans import small_plan
 
 PLAN = small_plan()
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 Open = Callable[[int], Awaitable[Log]]
 

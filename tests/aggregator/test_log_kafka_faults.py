@@ -78,8 +78,8 @@ async def test_a_broker_that_is_silent_is_passed_over_for_one_that_answers(
     async with AsyncExitStack() as stack:
         hole = await stack.enter_async_context(await asyncio.start_server(_say_nothing, "127.0.0.1", 0))
         port = hole.sockets[0].getsockname()[1]
-        behind = replace(settings, bootstrap=f"127.0.0.1:{port}, {settings.bootstrap}", request_s=120.0)
-        async with asyncio.timeout(30):  # else it is as long as a request may take, for each connection
+        behind = replace(settings, bootstrap=f"127.0.0.1:{port}, {settings.bootstrap}", request_s=400.0)
+        async with asyncio.timeout(120):  # else it is as long as a request may take, for each connection
             log = await opened_log(behind)
             await log.append(to_zero(delta("a")))
             assert [*await asyncio.gather(log.end(0), log.end(1))] == [STEP, 0]
@@ -115,9 +115,9 @@ async def test_a_partition_whose_connection_hangs_holds_up_no_other(
         return await connect(arguments, where)
 
     monkeypatch.setattr(PartitionClient, "connect", hang)
-    hanging = [asyncio.create_task(log.end(1)), asyncio.create_task(log.read(1, 0, 1, 5.0))]
+    hanging = [asyncio.create_task(log.end(1)), asyncio.create_task(log.read(1, 0, 1, 300.0))]
     await asyncio.sleep(0)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         assert await log.end(0) == 0
         assert (await log.read(0, 0, 1, 0.0)).end == 0
     for each in hanging:

@@ -16,7 +16,7 @@ from aggregator.store.sql import Transaction
 from aggregator.store.store import SqlStore
 from hushsum.privacy.event import TUMBLING
 from simulator.backends.postgres import Postgres, PostgresServer, missing_postgres
-from tests.aggregator.stores import FENCE, PLAN, W, committed, fresh_schema, prepared, reserved, sealed
+from tests.aggregator.stores import FENCE, MARK, PLAN, W, committed, fresh_schema, prepared, reserved, sealed
 from tests.brokers import left_out
 
 KEY = b"SECRETKEY-SECRETKEY-SECRETKEY-!!"
@@ -48,7 +48,7 @@ async def with_a_key(store: SqlStore) -> None:
 
 async def published(store: SqlStore) -> None:
     await committed(store, W, b"draw")
-    await store.publish(PLAN.id, TUMBLING, W, fence=FENCE)
+    await store.publish(PLAN.id, TUMBLING, W, receipts=MARK, fence=FENCE)
 
 
 @asynccontextmanager
@@ -141,11 +141,11 @@ async def test_a_prepared_transaction_is_an_older_moment_too() -> None:
 async def test_an_outcome_is_committed_whoever_reads_an_older_moment(
     postgres_dsn: str, admin: asyncpg.Connection
 ) -> None:
-    store = await opened(postgres_dsn, fresh_schema(), older_s=60.0)
+    store = await opened(postgres_dsn, fresh_schema(), older_s=600.0)
     await with_a_key(store)
     async with transaction(admin, "repeatable_read"):
         await admin.fetch("SELECT 1 FROM pg_class LIMIT 1")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             await committed(store, W, b"draw")
     await store.close()
 
@@ -168,7 +168,7 @@ async def test_many_slow_writes_and_an_erasing_that_is_held_up_leave_a_connectio
         await asyncio.sleep(0.3)
         for _ in range(20):
             began_s = time.monotonic()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 assert await store.windows(PLAN.id) == {}
             assert not any(work.done() for work in works), f"all wait; this took {time.monotonic() - began_s:.3f} s"
         go.set()

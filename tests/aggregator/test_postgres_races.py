@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import asyncpg
@@ -13,6 +14,7 @@ from aggregator.fold.fold import Fold
 from aggregator.store import folds as store_folds
 from aggregator.store import leases as store_leases
 from aggregator.store import outcomes as store_outcomes
+from aggregator.store import receipts as store_receipts
 from aggregator.store import windows as store_windows
 from aggregator.store.sql import Transaction
 from aggregator.store.store import SqlStore
@@ -24,6 +26,7 @@ from simulator.backends.postgres import Postgres
 from tests.aggregator.stores import (
     DIGEST,
     FENCE,
+    MARK,
     PARTITIONS,
     PLAN,
     Folding,
@@ -39,6 +42,7 @@ from tests.aggregator.stores import (
     sealed,
     spend,
 )
+from tests.plans import TABLES, tables
 
 LONG_ENOUGH_S = 0.25  # for the other one to come as far as it can
 
@@ -119,6 +123,25 @@ async def test_a_window_does_not_close_before_an_older_one_that_is_just_being_op
     with pytest.raises(WindowOrderError):
         await closing
     assert await one.windows(PLAN.id) == {W: "open", W + 2: "open"}
+
+
+async def test_releasers_of_two_plans_that_bind_at_once_are_bound_to_the_same_receipts(
+    stores: tuple[SqlStore, SqlStore],
+) -> None:
+    one, two = stores
+    other = Plan.from_fields({**tables(), "name": "other", "privacy": {**TABLES["privacy"], "population": "other"}})
+    await one.register(other, 1, W)
+    await one.acquire_lease(other.id, "other", "", 10)
+    await one.database.write(lower_fence)
+    await one.database.write(unbound)
+    others = replace(MARK, id=b"other receipts !")
+    async with uncommitted(one, store_receipts.bind, PLAN.id, MARK, fence=FENCE) as first:
+        second = asyncio.create_task(two.bind_receipts(other.id, others, fence=FENCE))
+    assert (await first, await second) == (MARK, MARK)
+
+
+async def unbound(tx: Transaction) -> None:
+    await tx.execute("DELETE FROM receipts")
 
 
 async def test_who_reserves_at_once_gets_one_key_for_one_charge(stores: tuple[SqlStore, SqlStore]) -> None:

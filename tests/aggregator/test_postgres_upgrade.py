@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from aggregator.errors import StoreError, StoreUnavailableError
-from aggregator.ports import SystemRuntime
+from aggregator.ports import ReceiptsMark, SystemRuntime
 from aggregator.store import postgres_schema
 from aggregator.store.postgres import PostgresDatabase, PostgresSettings
 from aggregator.store.postgres_schema import SCHEMA_FORMAT
@@ -18,6 +18,7 @@ from hushsum.privacy.event import TUMBLING
 from simulator.backends.postgres import Postgres
 from tests.aggregator.stores import (
     FENCE,
+    MARK,
     PARTITIONS,
     PLAN,
     Folding,
@@ -32,7 +33,7 @@ from tests.aggregator.stores import (
 from tests.vectors.generate_store import FOLDER, SIGNED, TABLES
 
 ROOT = Path(__file__).resolve().parents[2]
-OLDER = [1]
+OLDER = [1, 2]
 SEES_A_LOCK = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = "
 
 
@@ -134,11 +135,12 @@ async def test_processes_that_start_at_once_upgrade_it_once_and_lose_nothing(sam
     assert await sample.rows(version) == before
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [1, 2, 3])
 async def test_a_service_goes_on_from_it(sample: Sample, version: int) -> None:
     await sample.load(version)
     store = await postgres_store(sample.dsn, schema=sample.schema)
     assert await store.signed_plan(PLAN.id) == (None if version == 1 else SIGNED)
+    assert await store.receipts_mark() == (ReceiptsMark(b"", 0, b"") if version < 3 else MARK)
     assert await store.windows(PLAN.id) == {W: "released", W + 1: "sealed", W + 2: "open"}
     assert await store.acquire_lease(PLAN.id, "test", "", 10) is not None
     await store.database.write(lower_fence)
@@ -179,7 +181,7 @@ async def test_an_upgrade_that_is_cut_off_leaves_the_older_tables(
     assert (await sample.columns(), await sample.rows(1)) == before
     assert await sample.versions() == [1]
     await (await postgres_store(sample.dsn, schema=sample.schema)).close()
-    assert await sample.versions() == [1, 2]
+    assert await sample.versions() == [*range(1, SCHEMA_FORMAT + 1)]
 
 
 async def test_tables_of_a_newer_version_are_refused_with_what_to_do(sample: Sample) -> None:

@@ -10,7 +10,9 @@ import pytest
 from aggregator.errors import ReceiptsError
 from aggregator.journal import write_journal
 from aggregator.ports import StoredOutcome
+from aggregator.receipt import Receipt, read_line
 from aggregator.receipts_file import ReceiptsFile
+from hushsum.entropy import OsEntropy, ReplayableEntropy
 from hushsum.privacy.event import TUMBLING, ClaimedEvent, Spend
 from hushsum.releases import spend_of
 from tests.doubles import ManualRuntime
@@ -25,7 +27,7 @@ def path(tmp_path: Path) -> Path:
 
 
 async def opened(path: Path) -> ReceiptsFile:
-    return await ReceiptsFile.open(path, ManualRuntime())
+    return await ReceiptsFile.open(path, ManualRuntime(), ReplayableEntropy(b"receipts"))
 
 
 def content(path: Path) -> bytes:
@@ -46,6 +48,7 @@ def spend(window: int) -> Spend:
 
 async def written(path: Path, *windows: int) -> ReceiptsFile:
     receipts = await opened(path)
+    await receipts.begin()
     for window in windows:
         await receipts.write(release(window), spend(window))
     return receipts
@@ -58,6 +61,51 @@ def rows(*windows: int) -> list[tuple[bytes, str, int, bytes, Spend]]:
 async def test_what_is_written_is_read_back_after_reopening(path: Path) -> None:
     assert await (await written(path, 1, 2, 3)).read() == rows(1, 2, 3)
     assert await (await opened(path)).read() == rows(1, 2, 3)
+
+
+def mode(path: Path) -> int | None:
+    return path.stat().st_mode & 0o777 if path.exists() else None
+
+
+async def test_a_file_is_made_by_its_beginning_alone_which_gives_it_a_random_id_once(path: Path) -> None:
+    await opened(path)
+    assert mode(path) is None
+    other = await ReceiptsFile.open(path.with_name("other.jsonl"), ManualRuntime(), OsEntropy())
+    marks = [await (await opened(path)).begin() for _ in range(2)] + [await other.begin()]
+    assert marks[0] == marks[1]
+    assert {len(mark.id) for mark in marks} == {16}
+    assert marks[0].id != marks[2].id
+    assert content(path).count(b"\n") == 1
+    assert mode(path) == 0o600
+
+
+async def test_a_header_that_was_torn_is_written_again(path: Path) -> None:
+    await written(path)
+    whole = content(path)
+    for size in range(len(whole) - 1):
+        plant(path, whole[:size])
+        await (await opened(path)).begin()
+        assert content(path) == whole
+
+
+async def test_a_mark_is_the_same_for_who_writes_and_for_who_reads_the_lines(path: Path) -> None:
+    receipts = await written(path)
+    for window in range(3):
+        mark = await receipts.write(release(window), spend(window))
+        assert mark == await receipts.write(release(window), spend(window))
+        assert mark == await (await opened(path)).begin()
+        assert mark.lines == window + 2
+        await (await opened(path)).check(mark)
+
+
+async def test_two_receipts_of_one_window_for_different_outcomes_are_refused(path: Path) -> None:
+    await written(path, 1)
+    _, checksum = read_line(content(path).splitlines()[0])
+    _, checksum = read_line(content(path).splitlines()[1], checksum)
+    other = Receipt(PLAN.id, TUMBLING, 1, bytes(32), spend(1))
+    plant(path, content(path) + other.to_line(checksum)[0] + b"\n")
+    with pytest.raises(ReceiptsError, match="window 1 has a receipt for another outcome"):
+        await opened(path)
 
 
 async def test_writing_the_same_outcome_again_changes_nothing(path: Path) -> None:
@@ -101,17 +149,17 @@ async def test_a_torn_tail_is_cut_off_and_a_copy_is_kept_and_told(
     assert content(path.with_name("receipts.jsonl.torn")) == b'{"checksum":"0\n' + bytes(200) + b"\n"
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(line["event"], line["line"], line["size_bytes"]) for line in told] == [
-        ("a torn receipt was cut off", 2, size) for size in (14, 200)
+        ("a torn receipt was cut off", 3, size) for size in (14, 200)
     ]
 
 
 async def test_a_last_line_of_garbage_with_its_break_is_damage_and_left_alone(path: Path) -> None:
     await written(path, 1, 2)
     full = content(path)
-    last = full.index(b"\n") + 1
+    last = full.index(b"\n", full.index(b"\n") + 1) + 1
     for damaged in (full[:last] + bytes(200) + b"\n", full[:-3] + b"x" + full[-2:], full + b"\n"):
         plant(path, damaged)
-        with pytest.raises(ReceiptsError, match=r"line [23]: .* until it is restored"):
+        with pytest.raises(ReceiptsError, match=r"line [34]: .* until it is restored"):
             await opened(path)
         assert content(path) == damaged
         assert not path.with_name("receipts.jsonl.torn").exists()
@@ -137,7 +185,7 @@ async def test_damage_before_the_last_line_is_refused_and_left_alone(path: Path)
         assert content(path) == damaged
 
 
-@pytest.mark.parametrize("lost", [0, 1])
+@pytest.mark.parametrize("lost", [0, 1, 2])
 async def test_a_line_that_is_missing_before_the_last_is_found(path: Path, lost: int) -> None:
     await written(path, 1, 2, 3, 4)
     lines = content(path).splitlines(keepends=True)
@@ -148,7 +196,7 @@ async def test_a_line_that_is_missing_before_the_last_is_found(path: Path, lost:
 
 async def test_a_receipt_that_an_older_version_wrote_in_its_words_stands_for_the_same_outcome(path: Path) -> None:
     old = replace(spend(1), events=(ClaimedEvent("discrete-laplace", Fraction(1), Fraction(0)),))
-    await (await opened(path)).write(release(1), old)
+    await (await written(path)).write(release(1), old)
     before = content(path)
     again = await opened(path)
     await again.write(release(1), spend(1))
@@ -159,11 +207,11 @@ async def test_a_receipt_that_an_older_version_wrote_in_its_words_stands_for_the
 async def test_a_newer_format_is_refused_and_not_taken_for_a_torn_line(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aggregator.receipt.RECEIPTS_FORMAT", 3)
+    monkeypatch.setattr("aggregator.receipt.RECEIPTS_FORMAT", 4)
     await written(path, 1)
     before = content(path)
     monkeypatch.undo()
-    with pytest.raises(ReceiptsError, match="format 3; this version reads up to 2"):
+    with pytest.raises(ReceiptsError, match="format 4; this version reads up to 3"):
         await opened(path)
     assert content(path) == before
 
@@ -179,9 +227,27 @@ async def test_every_write_and_the_folder_reach_the_disk(path: Path, monkeypatch
 
     monkeypatch.setattr(os, "fsync", fsync)
     receipts = await opened(path)
-    assert synced == [path.parent]
-    await receipts.write(release(1), spend(1))
+    await receipts.begin()
     assert synced == [path.parent, path]
+    await receipts.write(release(1), spend(1))
+    assert synced == [path.parent, path, path]
+    await opened(path)
+    assert synced == [path.parent, path, path, path, path.parent], "what another process made must last, too"
+
+
+async def test_a_file_that_appears_after_the_start_is_not_begun_anew(path: Path) -> None:
+    receipts = await opened(path)  # its volume was not there yet
+    plant(path, b"what another process has proved\n")
+    with pytest.raises(ReceiptsError, match="was not there when this process started"):
+        await receipts.begin()
+    assert content(path) == b"what another process has proved\n"
+
+
+async def test_a_file_of_something_else_is_left_alone(path: Path) -> None:
+    plant(path, b'{"name":"a plan"}')
+    with pytest.raises(ReceiptsError, match="no file of receipts"):
+        await opened(path)
+    assert content(path) == b'{"name":"a plan"}'
 
 
 async def test_a_write_that_failed_leaves_nothing_that_a_later_one_trips_over(
@@ -203,7 +269,8 @@ async def test_a_write_that_failed_leaves_nothing_that_a_later_one_trips_over(
 
 async def test_lines_are_canonical_json_that_others_can_read(path: Path) -> None:
     await written(path, 1)
-    fields = json.loads(content(path))
+    header, fields = (json.loads(line) for line in content(path).splitlines())
+    assert (sorted(header), len(header["id"])) == (["checksum", "format", "id"], 32)
     assert fields["plan_id"] == PLAN.hex_id
     assert [event["epsilon"] for event in fields["spend"]["events"]] == ["1"]
     assert sorted(fields) == ["checksum", "format", "kind", "plan_id", "sha256", "spend", "window"]

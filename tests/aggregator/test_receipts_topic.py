@@ -1,3 +1,4 @@
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from fractions import Fraction
@@ -6,11 +7,12 @@ import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 
-from aggregator.errors import ConfigError, LogUnavailableError, ReceiptsError
+from aggregator.errors import ConfigError, ForeignReceiptsError, LogUnavailableError, ReceiptsError
 from aggregator.kafka.receipts import ReceiptsTopic
 from aggregator.kafka.settings import KafkaSettings
-from aggregator.ports import StoredOutcome, SystemRuntime
-from aggregator.receipt import Receipt
+from aggregator.ports import ReceiptsMark, StoredOutcome, SystemRuntime
+from aggregator.receipt import Header, Receipt
+from hushsum.entropy import ReplayableEntropy
 from hushsum.privacy.event import TUMBLING, ClaimedEvent, Spend
 from hushsum.releases import spend_of
 from simulator.backends.kafka import KafkaBroker
@@ -33,8 +35,9 @@ async def receipts(settings: KafkaSettings) -> AsyncIterator[ReceiptsTopic]:
     await opened.close()
 
 
-async def opened_receipts(settings: KafkaSettings) -> ReceiptsTopic:
-    return await ReceiptsTopic.open(settings, SystemRuntime(threads=1), RecordingObserver())
+async def opened_receipts(settings: KafkaSettings, id_: bytes = b"topic", *, made: bool = False) -> ReceiptsTopic:
+    entropy = ReplayableEntropy(id_)
+    return await ReceiptsTopic.open(settings, SystemRuntime(threads=1), entropy, RecordingObserver(), made=made)
 
 
 def release(window: int, mark: int = 0) -> StoredOutcome:
@@ -132,11 +135,11 @@ async def test_a_damaged_receipt_is_refused_by_its_place(
 async def test_a_newer_format_is_refused(
     receipts: ReceiptsTopic, settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aggregator.receipt.RECEIPTS_FORMAT", 3)
+    monkeypatch.setattr("aggregator.receipt.RECEIPTS_FORMAT", 4)
     line, _ = receipt(1).to_line()
     monkeypatch.undo()
     await plant(settings, line)
-    with pytest.raises(ReceiptsError, match="message 0: format 3; this version reads up to 2"):
+    with pytest.raises(ReceiptsError, match="message 0: format 4; this version reads up to 3"):
         await receipts.read()
 
 
@@ -162,6 +165,96 @@ async def test_a_topic_that_does_not_keep_receipts_for_ever_is_refused(settings:
     await admin.close()
     with pytest.raises(ConfigError, match=r"retention\.ms is 604800000, expected -1: receipts are kept for ever"):
         await opened_receipts(settings)
+
+
+async def deleted(settings: KafkaSettings) -> None:
+    """An operator deletes the topic; returns once it is gone."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=settings.bootstrap)
+    await admin.start()
+    topic = f"{settings.prefix}.receipts"
+    await admin.delete_topics([topic])
+    while (await admin.describe_topics([topic]))[0]["error_code"] == 0:  # noqa: ASYNC110  what is waited for is decided by a broker
+        await asyncio.sleep(0.02)
+    await admin.close()
+
+
+async def test_of_processes_that_begin_at_once_all_get_the_id_that_stands_first(settings: KafkaSettings) -> None:
+    topics = [await opened_receipts(settings, bytes([number])) for number in range(3)]
+    marks = await asyncio.gather(*[topic.begin() for topic in topics])
+    assert len({mark.id for mark in marks}) == 1
+    for topic in topics:
+        for mark in marks:
+            await topic.check(mark)
+        await topic.close()
+
+
+async def test_the_order_in_the_topic_decides_a_mark_whoever_wrote_what(settings: KafkaSettings) -> None:
+    one, two = [await opened_receipts(settings, id_) for id_ in (b"one", b"two")]
+    begun = await one.begin()
+    assert await two.begin() == begun
+    marks = [begun]
+    for window, topic in enumerate((one, two, two, one)):
+        await plant(settings, receipt(window).to_line()[0])  # at a hand-over two write the same one
+        marks.append(await topic.write(release(window), spend(window)))
+    assert [mark.lines for mark in marks] == [1, 2, 3, 4, 5]
+    later = await opened_receipts(settings, b"three")
+    for topic in (one, two, later):
+        for mark in marks:
+            await topic.check(mark)
+        with pytest.raises(ReceiptsError, match="5 of the 6 lines"):
+            await topic.check(replace(marks[-1], lines=6))
+        await topic.close()
+
+
+async def test_a_topic_of_an_older_version_gets_its_id_after_what_it_holds(settings: KafkaSettings) -> None:
+    first = await opened_receipts(settings)
+    await first.close()
+    await plant(settings, receipt(1).to_line()[0])
+    topic = await opened_receipts(settings, made=True)
+    await topic.check(ReceiptsMark(b"", 0, b""))
+    mark = await topic.begin()
+    assert (len(mark.id), mark.lines) == (16, 2)
+    assert await topic.read() == rows(1)
+    await topic.close()
+
+
+async def test_a_topic_that_is_gone_is_not_made_again(receipts: ReceiptsTopic, settings: KafkaSettings) -> None:
+    await receipts.begin()
+    await deleted(settings)
+    for _ in range(2):
+        with pytest.raises(ForeignReceiptsError, match=r"topic .*\.receipts: missing, although this store has had"):
+            await opened_receipts(settings, made=True)
+
+
+async def test_another_topic_in_its_place_is_told_from_it(receipts: ReceiptsTopic, settings: KafkaSettings) -> None:
+    await write(receipts, 1)
+    mark = await receipts.begin()
+    await deleted(settings)
+    another = await opened_receipts(settings, b"another")
+    with pytest.raises(ForeignReceiptsError, match="0 lines without an id, not the 2 lines of receipts"):
+        await another.check(mark)
+    await another.begin()
+    with pytest.raises(ForeignReceiptsError, match=r"receipts [0-9a-f]{8}, not the 2 lines of receipts [0-9a-f]{8}"):
+        await another.check(mark)
+    await another.close()
+
+
+async def test_a_topic_that_is_restored_from_an_older_copy_is_told_from_it(
+    receipts: ReceiptsTopic, settings: KafkaSettings
+) -> None:
+    begun = await receipts.begin()
+    await write(receipts, 1)
+    mark = await receipts.write(release(2), spend(2))
+    await deleted(settings)
+    await (await opened_receipts(settings)).close()  # makes the topic
+    await plant(settings, Header(begun.id).to_line()[0], receipt(1).to_line()[0])
+    restored = await opened_receipts(settings)
+    await restored.check(begun)
+    with pytest.raises(ReceiptsError, match=r"2 of the 3 lines of receipts .*: an older copy"):
+        await restored.check(mark)
+    await plant(settings, receipt(2).to_line()[0])
+    await restored.check(mark)
+    await restored.close()
 
 
 async def test_without_a_broker_nothing_is_certified_and_it_can_be_repeated(kafka_behind_proxy: ProxiedKafka) -> None:

@@ -272,7 +272,7 @@ async def differences(folder: Path, plan: Plan) -> list[tuple[object, object]]:
         else:
             config = config_of(own, plan, **LIMITS)
         asked = secure_refusals if plan is SECURE else refusals
-        async with service_of(config) as service, asyncio.timeout(30):
+        async with service_of(config) as service, asyncio.timeout(120):
             if is_crowded:
                 async with crowded(service, plan):
                     both.append(await asked(service, plan))

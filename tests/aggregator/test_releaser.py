@@ -1,6 +1,5 @@
 import asyncio
 import hashlib
-import shutil
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,6 @@ import pytest
 
 from aggregator.errors import PartitionStoppedError, ReleasingStoppedError, WindowOrderError
 from aggregator.ports import StoredOutcome
-from aggregator.receipts_file import ReceiptsFile
 from aggregator.releaser import Releaser
 from hushsum.entropy import KEY_BYTES, KeyedEntropy, ReplayableEntropy
 from hushsum.plan import Plan
@@ -335,11 +333,11 @@ async def test_every_step_of_a_release_is_one_that_can_be_died_at(tmp_path: Path
         "SqliteLog.forget",
         "SqlStore.forget",
     ]
-    assert names == of_one_window * 2
+    assert names == ["ReceiptsFile.begin", "SqlStore.bind_receipts", *of_one_window, *of_one_window]
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("fatal", range(1, 25))
+@pytest.mark.parametrize("fatal", range(1, 27))
 async def test_killed_at_any_step_and_started_again_there_is_one_outcome_one_charge_and_one_receipt(
     tmp_path: Path, fatal: int, after: bool
 ) -> None:
@@ -392,70 +390,3 @@ async def test_who_finds_the_window_charged_by_another_is_no_spent_budget(tmp_pa
         assert (await slow.releaser.release()).data == drawn(b"winner", site.window, {})
         assert slow.releaser.stopped == ""
         await slow.die()
-
-
-# --------------------------------------------------------------------------------------------------------- receipts
-
-
-async def released_once(folder: Path, runtime: ManualRuntime) -> None:
-    """One window released, the next one sealed; a copy of the store from before the release is kept."""
-    async with disk_site(folder, PLAN, runtime, open_windows=2) as site:
-        await site.send(0)
-        await site.releaser.seal()
-        await site.sqlite.writer.truncate()
-        shutil.copy(folder / "store.db", folder / "store.old")
-        await site.releaser.release()
-        await site.releaser.seal()
-
-
-def restore_old_store(folder: Path) -> None:
-    for name in ("store.db-wal", "store.db-shm"):
-        (folder / name).unlink(missing_ok=True)
-    shutil.copy(folder / "store.old", folder / "store.db")
-
-
-async def test_a_store_that_is_older_than_its_receipts_stops_releasing_and_counts_their_spends(tmp_path: Path) -> None:
-    runtime, entropy = ManualRuntime(), CountingEntropy(b"again")
-    await released_once(tmp_path, runtime)
-    shutil.copy(tmp_path / "store.db", tmp_path / "store.new")
-    restore_old_store(tmp_path)
-    async with disk_site(tmp_path, PLAN, runtime, entropy=entropy) as site:
-        assert await site.store.unfinished(PLAN.id) == {site.window: "sealed", site.window + 1: "open"}
-        with pytest.raises(ReleasingStoppedError, match=f"a receipt for window {site.window}, but the store does not"):
-            await site.releaser.release()
-        assert (await site.store.account("")).spent.epsilon == 1
-        await runtime.advance(10 * HOUR_S)
-        await site.releaser.take_due()
-        assert (await site.store.unfinished(PLAN.id))[site.window] == "sealed"
-    assert entropy.reads == 0
-    shutil.copy(tmp_path / "store.new", tmp_path / "store.db")  # the operator restores it
-    async with disk_site(tmp_path, PLAN, runtime) as site:
-        assert site.releaser.stopped == ""
-        await site.releaser.release()
-
-
-async def test_receipts_that_are_gone_stop_releasing(tmp_path: Path) -> None:
-    runtime = ManualRuntime()
-    await released_once(tmp_path, runtime)
-    (tmp_path / "receipts.jsonl").rename(tmp_path / "kept")
-    async with disk_site(tmp_path, PLAN, runtime) as site:
-        with pytest.raises(ReleasingStoppedError, match=f"1 outcomes are published, but window {site.window} has no"):
-            await site.releaser.release()
-    (tmp_path / "kept").replace(tmp_path / "receipts.jsonl")
-    async with disk_site(tmp_path, PLAN, runtime) as site:
-        assert (await site.releaser.release()).window == site.window + 1
-
-
-async def test_a_receipt_for_another_release_than_the_stored_one_stops_releasing(tmp_path: Path) -> None:
-    runtime = ManualRuntime()
-    await released_once(tmp_path, runtime)
-    (tmp_path / "receipts.jsonl").unlink()
-    receipts = await ReceiptsFile.open(tmp_path / "receipts.jsonl", runtime)
-    window = PLAN.window.index_at(runtime.now_ms())
-    from hushsum.releases import spend_of
-
-    other = StoredOutcome(PLAN.id, TUMBLING, window, b"", bytes(32))
-    await receipts.write(other, spend_of(PLAN, kind=TUMBLING, window=window))
-    async with disk_site(tmp_path, PLAN, runtime) as site:
-        with pytest.raises(ReleasingStoppedError, match=f"receipt of window {window} is for another outcome"):
-            await site.releaser.release()

@@ -45,7 +45,7 @@ async def collect(site: DiskSite, *entries: DeltaEntry | ReportsEntry) -> None:
             partition = partition_of_sum(header.id, PARTITIONS)
         appended.append(Appended(partition, header.window, entry_to_bytes(each)))
     for window in sorted({each.window for each in appended}):
-        await site.store.charge_collection(site.plan, window)
+        await site.charge(window)
     await site.log.append(appended)
 
 
@@ -155,7 +155,7 @@ async def test_an_empty_window_is_released_and_only_charged_where_somebody_might
 ) -> None:
     async with disk_site(tmp_path, plan) as site:
         if entered:
-            await site.store.charge_collection(plan, site.window)
+            await site.charge(site.window)
         stored = await released(site)
         assert stored.data == release_of(plan, site.window, []).to_bytes()
         spend = spend_of(plan, kind=TUMBLING, window=site.window, entered=entered)
@@ -201,7 +201,7 @@ async def test_a_window_that_was_paid_for_is_released_although_nothing_is_left(t
         for entries in sent.values():
             await collect(site, *entries)
         with pytest.raises(BudgetError):
-            await site.store.charge_collection(SILOS, site.window + 2)
+            await site.charge(site.window + 2)
         for window, entries in sent.items():
             assert (await released(site)).data == release_of(SILOS, window, entries).to_bytes()
         assert await spent(site) == [site.window, site.window + 1]

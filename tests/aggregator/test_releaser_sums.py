@@ -28,7 +28,7 @@ async def collect(site: DiskSite, *entries: CohortSumEntry, charge: bool = True)
     """What a gateway does around a round: the charge before it, the append after it."""
     for each in entries:
         if charge:
-            await site.store.charge_collection(PLAN, each.window)
+            await site.charge(each.window)
         partition = each.id.stream % PARTITIONS
         await site.log.append([Appended(partition, each.window, entry_to_bytes(each))])
 
@@ -102,7 +102,7 @@ async def test_the_window_is_charged_once_and_its_receipt_proves_that_spend(tmp_
     async with disk_site(tmp_path, PLAN) as again:  # receipts are compared with the store
         assert await spent(again) == [site.window]
         assert again.releaser.stopped == ""
-    lines = (tmp_path / "receipts.jsonl").read_text().splitlines()
+    _, *lines = (tmp_path / "receipts.jsonl").read_text().splitlines()  # behind the header
     assert [json.loads(line)["window"] for line in lines] == [site.window]
 
 
@@ -112,7 +112,7 @@ async def test_an_empty_window_is_released_and_its_receipt_proves_what_was_charg
 ) -> None:
     async with disk_site(tmp_path, PLAN) as site:
         if entered:
-            await site.store.charge_collection(PLAN, site.window)
+            await site.charge(site.window)
         stored = await released(site)
         release = Release.from_bytes(stored.data)
         assert (release.cohorts, release.submissions) == (0, 0)
@@ -133,7 +133,7 @@ async def test_a_window_that_was_paid_for_is_released_although_nothing_is_left(t
         for window in (site.window, site.window + 1):
             assert (await released(site)).data == release_of_two(window).to_bytes()
         with pytest.raises(BudgetError):
-            await site.store.charge_collection(PLAN, site.window + 2)
+            await site.charge(site.window + 2)
         assert await spent(site) == [site.window, site.window + 1]
 
 

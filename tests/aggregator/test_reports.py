@@ -24,7 +24,7 @@ from hushsum.errors import BudgetError, Reason
 from hushsum.labels import DIRECTORY, SHUFFLED
 from hushsum.plan import Plan
 from hushsum.signatures import SigningKey
-from hushsum_proto.answers import ServiceReason, Status
+from hushsum_proto.answers import Answer, ServiceReason, Status
 from hushsum_proto.convert import entry_from_bytes
 from hushsum_proto.entries import ReportsEntry, partition_of_sum
 from hushsum_proto.messages import Authenticity
@@ -217,6 +217,21 @@ def test_what_no_batch_of_the_plan_can_be_costs_nothing() -> None:
     assert limits.asked[0] <= 65_536 + 32, "no bytes cost more than the largest batch does"
 
 
+async def test_a_window_that_has_not_begun_takes_no_reports_and_costs_nothing(tmp_path: Path) -> None:
+    runtime = SetRuntime(NOW_MS + HOUR_MS // 2 - 1000)  # a second before the next window, which the skew has opened
+    early = [batch_of(REPORTS, number, 3, window=WINDOW + 1) for number in range(2)]
+    async with service_of(config_of(tmp_path, REPORTS), runtime) as service, RawClient(service.grpc) as client:
+        (answer,) = await client.submit(REPORTS.id, early[:1])
+        assert answer.refusal is not None
+        assert answer.refusal.reason is ServiceReason.UNAVAILABLE
+        assert "has not begun" in answer.refusal.detail
+        assert (await service.store.account("")).spends == ()
+        runtime.set_ms += 1000
+        for data in early:
+            assert (await client.submit_one(REPORTS.id, data)).status is Status.ACKNOWLEDGED
+        assert [spend.window for spend in (await service.store.account("")).spends] == [WINDOW + 1]
+
+
 async def test_what_the_service_refuses_for_its_own_reasons_costs_nothing(tmp_path: Path) -> None:
     config = config_of(tmp_path, REPORTS, client_rate=0.001, client_burst=1)
     async with service_of(config) as service, RawClient(service.grpc) as client:
@@ -226,8 +241,8 @@ async def test_what_the_service_refuses_for_its_own_reasons_costs_nothing(tmp_pa
             (BudgetError("exhausted"), "budget"),
         ]:
 
-            async def fails(plan: Plan, window: int, error: Exception = error) -> None:
-                del plan, window
+            async def fails(plan: Plan, window: int, members: object = None, error: Exception = error) -> None:
+                del plan, window, members
                 raise error
 
             service.store.charge_collection = fails  # type: ignore[method-assign]  # the ledger, in trouble
@@ -272,6 +287,16 @@ async def test_a_resend_of_what_is_under_way_costs_nothing_and_is_given_back_onc
         (answer,) = await client.submit(REPORTS.id, [batch_of(REPORTS, 7, 1)])
         assert answer.refusal is not None
         assert answer.refusal.reason is ServiceReason.RATE_LIMITED, "1100 are: no resend was given back twice"
+
+
+async def test_what_comes_several_times_in_one_turn_costs_once(tmp_path: Path) -> None:
+    config = config_of(tmp_path, REPORTS, client_rate=0.001, client_burst=1000)
+    async with service_of(config) as service:
+        told: list[asyncio.Future[Answer]] = []
+        for _ in range(20):  # all before the gateway looks at any
+            told.append(asyncio.get_running_loop().create_future())
+            service.gateway.send("alice", REPORTS.id, batch_of(REPORTS, 5, 900), told[-1].set_result)
+        assert {answer.status for answer in await asyncio.gather(*told)} == {Status.ACKNOWLEDGED}
 
 
 async def test_bytes_that_are_no_batch_are_paid_for_as_well(tmp_path: Path) -> None:

@@ -196,7 +196,7 @@ async def test_killed_between_its_charge_and_its_storing_a_window_gets_the_outco
 
 def fatal_of(step: str, life: int) -> int | None:
     """Which counted call of a life is this step; the last life has none that kills it."""
-    before = 4 if life == 0 else 0  # mark_closing, append, and a checkpoint of each partition
+    before = 6 if life == 0 else 0  # begin, bind_receipts, mark_closing, append, and a checkpoint of each partition
     return None if life == 3 else before + 1 + step.endswith("commit_outcome")
 
 
@@ -330,7 +330,7 @@ async def test_a_store_from_before_reservations_is_released_from(tmp_path: Path)
         await site.send(0)
         await site.releaser.seal()
     database = sqlite3.connect(tmp_path / "store.db")
-    for table in ("reservations", "leases", "plan_signatures"):
+    for table in ("reservations", "leases", "plan_signatures", "round_claims", "receipts"):
         database.execute(f"DROP TABLE {table}")
     database.execute("PRAGMA user_version=1")
     database.commit()

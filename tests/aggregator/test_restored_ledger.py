@@ -10,6 +10,7 @@ import pytest
 from aggregator.ports import SystemRuntime
 from aggregator.receipts_file import ReceiptsFile
 from hushsum.delta import DeltaId
+from hushsum.entropy import OsEntropy
 from hushsum.plan import Plan
 from hushsum.privacy.event import TUMBLING
 from hushsum.releases import Release, spend_of
@@ -54,5 +55,5 @@ async def test_a_window_whose_first_submission_came_between_two_copies_is_charge
             assert (release.submissions if plan is SILO else int(release.counts.sum())) == (1 if plan is SILO else 20)
             assert (await service.store.account("")).spends == (spend,)
             assert spend.events
-    receipts_file = await ReceiptsFile.open(restored / "receipts.jsonl", SystemRuntime())
+    receipts_file = await ReceiptsFile.open(restored / "receipts.jsonl", SystemRuntime(), OsEntropy())
     assert [row[4] for row in await receipts_file.read()] == [spend]

@@ -147,7 +147,7 @@ async def test_a_stop_lands_the_sum_that_is_there_and_turns_away_those_that_wait
         parts = asyncio.ensure_future(all_parts(fleet, stub))
         await logs[0].arrived.wait()
         line = Line.open(stub, waiting.client_id)
-        assert await entered(line, PLAN) == Waiting(1, SIZE)
+        assert await entered(line, PLAN) == Waiting(SIZE)
         asyncio.get_running_loop().call_later(0.1, logs[0].free)
     assert fates(await parts) == [Fate.COUNTED] * SIZE
     with pytest.raises(grpc.aio.AioRpcError) as refused:

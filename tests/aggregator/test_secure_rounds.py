@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from aggregator.ports import SystemRuntime
+from aggregator.records import RoundMembers
 from aggregator.refusals import RefusedError
 from aggregator.secure.cohorts import Caller
 from aggregator.secure.limits import RoundSettings, limits_of
@@ -43,7 +44,14 @@ def round_of(
     limits = limits_of(plan, settings, parameters)
     uploads = Uploads(plan.words.bytes, UPLOADS_MAX)
     parts = [Part(Caller(name, number), WINDOW) for number, name in enumerate(names)]
-    return Round(ROUND, parts, machine=machine, uploads=uploads, runtime=runtime, limits=limits), uploads
+
+    async def charge(members: RoundMembers) -> None:
+        pass
+
+    return (
+        Round(ROUND, parts, machine=machine, uploads=uploads, runtime=runtime, limits=limits, charge=charge),
+        uploads,
+    )
 
 
 class LocalLine:
@@ -147,7 +155,7 @@ async def test_no_more_than_a_few_vectors_are_held_at_a_time(rng: np.random.Gene
 async def test_a_client_that_does_not_read_is_let_go_and_the_round_goes_on(rng: np.random.Generator) -> None:
     fleet = fleet_of(PLAN, SIZE, rng)
     part = Part(Caller("slow", 0), WINDOW)
-    told = [part.tell(Waiting(1, SIZE)) for _ in range(UNREAD_MAX + 1)]
+    told = [part.tell(Waiting(SIZE)) for _ in range(UNREAD_MAX + 1)]
     assert told == [True] * UNREAD_MAX + [False]
     with pytest.raises(RefusedError, match="messages unread"):
         await anext(part.replies())
@@ -157,7 +165,7 @@ async def test_a_client_that_does_not_read_is_let_go_and_the_round_goes_on(rng: 
         fleet[0].silent_at = Kind.GRANT  # it hears nothing from here on, and its messages pile up
         await site.runtime.settle(2000)
         site.clients[0].cancel()
-        while slow.tell(Waiting(1, SIZE)):
+        while slow.tell(Waiting(SIZE)):
             pass
         assert slow.has_ended
         site.round.left(slow)

@@ -19,6 +19,7 @@ from hushsum.signatures import SigningKey
 from hushsum_proto import metadata
 from hushsum_proto.rounds import Enter, Fate, Message, RoundOutcome, RoundRequest, VectorChunk, Waiting
 from hushsum_proto.v1 import wire_pb2 as pb
+from tests.aggregator.kafka_logs import until
 from tests.aggregator.secure_clients import Line, SecureClient, Stub, fleet_of, stub_of
 from tests.aggregator.secure_site import LEAST, SIZE, all_parts, entered, fates, plan_of, sealed, site_config, total
 from tests.plans import small_plan
@@ -42,7 +43,7 @@ async def test_a_whole_round_is_counted_once_and_its_sum_is_exact(tmp_path: Path
     async with service_of(site_config(tmp_path, PLAN)) as service, stub_of(service.grpc) as stub:
         fleet = fleet_of(PLAN, SIZE, rng)
         assert fates(await all_parts(fleet, stub)) == [Fate.COUNTED] * SIZE
-        assert {wait for client in fleet for wait in client.waits} == {Waiting(n, SIZE) for n in range(1, SIZE + 1)}
+        assert {wait for client in fleet for wait in client.waits} == {Waiting(SIZE)}
         assert await fleet[0].ask(stub, WINDOW, fleet[0].spent) == fleet[0].outcome
         cohorts, submissions, vector = await sealed(service)
         assert (cohorts, submissions) == (1, SIZE)
@@ -188,7 +189,7 @@ async def test_a_second_call_of_a_client_takes_its_place_while_it_waits_and_not_
         fleet = fleet_of(PLAN, SIZE, rng)
         first = Line.open(stub, fleet[0].client_id)
         await first.say(Enter(PLAN.id, WINDOW))
-        assert await first.hear() == Waiting(1, SIZE)
+        assert await first.hear() == Waiting(SIZE)
         squatters: list[asyncio.Task[object]] = []
 
         def squat(client: SecureClient, kind: Kind) -> None:
@@ -256,15 +257,39 @@ async def test_a_window_that_no_gateway_had_open_is_refused(tmp_path: Path) -> N
         assert (await _refusal(stub, Enter(PLAN.id, WINDOW + 50)))[0] == "window_not_open"
 
 
-async def test_a_ledger_that_does_not_pay_refuses_the_window_before_anybody_waits(tmp_path: Path) -> None:
+async def test_a_ledger_that_could_not_pay_refuses_the_window_before_anybody_waits(
+    tmp_path: Path, rng: np.random.Generator
+) -> None:
     plan, runtime = plan_of(total_epsilon="1"), SetRuntime()
     async with service_of(site_config(tmp_path, plan), runtime) as service, stub_of(service.grpc) as stub:
-        line = Line.open(stub, "client-0")
-        await line.say(Enter(plan.id, WINDOW))
-        assert await line.hear() == Waiting(1, SIZE)
+        assert fates(await all_parts(fleet_of(plan, SIZE, rng), stub)) == [Fate.COUNTED] * SIZE
         runtime.set_ms = NOW_MS + HOUR_MS
         assert (await _refusal(stub, Enter(plan.id, WINDOW + 1)))[0] == "budget"
-        line.cut()
+
+
+async def test_with_a_pool_a_cohort_is_drawn_once_so_many_wait_and_the_others_wait_on(
+    tmp_path: Path, rng: np.random.Generator
+) -> None:
+    pool = 2 * SIZE
+    plan = plan_of(pool=pool)
+    # Were fewer streams let in than the plan's pool, no cohort would ever be drawn.
+    async with service_of(site_config(tmp_path, plan, sessions_max=1)) as service, stub_of(service.grpc) as stub:
+        fleet = fleet_of(plan, pool, rng)
+        first = [asyncio.ensure_future(client.take_part(stub, WINDOW)) for client in fleet[:-1]]
+        await until(lambda: all(client.waits for client in fleet[:-1]))
+        await asyncio.sleep(0.5)  # five times cohort_wait, which draws nobody here
+        assert counted(service, "hushsum_cohorts_total") == 0
+        last = asyncio.ensure_future(fleet[-1].take_part(stub, WINDOW))
+        everybody = [*first, last]
+        while sum(each.done() for each in everybody) < SIZE:
+            await asyncio.wait([each for each in everybody if not each.done()], return_when=asyncio.FIRST_COMPLETED)
+        drawn = [client for client, each in zip(fleet, everybody, strict=True) if each.done()]
+        assert [each.result().fate for each in everybody if each.done()] == [Fate.COUNTED] * SIZE
+        assert counted(service, "hushsum_cohorts_total") == 1
+        _, submissions, vector = await sealed(service)
+        assert submissions == SIZE
+        assert (vector == total(drawn)).all()
+        assert [(await each).fate for each in everybody].count(Fate.LATE) == pool - SIZE
 
 
 async def test_a_central_plan_takes_no_part_and_a_secure_plan_no_delta(tmp_path: Path) -> None:
@@ -336,7 +361,7 @@ async def test_nobody_takes_the_place_of_a_client_of_the_directory_or_asks_for_i
             client.key, client.directory = key, directory
         waiting = Line.open(stub, "client-0")
         await waiting.say(victim.enter(WINDOW))
-        assert await waiting.hear() == Waiting(1, SIZE)
+        assert await waiting.hear() == Waiting(SIZE)
         signed = victim.enter(WINDOW)
         for forged in (
             replace(signed, signature=b""),
@@ -355,7 +380,7 @@ async def test_nobody_takes_the_place_of_a_client_of_the_directory_or_asks_for_i
         assert (await victim.ask(stub, WINDOW, bytes(32))).fate is Fate.UNKNOWN
         more = Line.open(stub, "client-1")
         await more.say(other.enter(WINDOW))
-        assert await more.hear() == Waiting(2, SIZE)  # the first one waits on, in its first call
+        assert await more.hear() == Waiting(SIZE)  # the first one waits on, in its first call
         waiting.cut()
         more.cut()
 

@@ -97,7 +97,7 @@ async def attacked(address: str, path: str, connections: int, calls: int) -> Asy
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while not condition():  # noqa: ASYNC110  what other threads and processes do has no event
             await asyncio.sleep(0.01)
 
@@ -105,10 +105,10 @@ async def until(condition: Callable[[], bool]) -> None:
 async def answered(client: RawClient) -> None:
     """A good token and health are answered."""
     assert (
-        await client.collection.Hello(pb.HelloRequest(protocol_versions=[1]), metadata=client.metadata, timeout=5)
+        await client.collection.Hello(pb.HelloRequest(protocol_versions=[1]), metadata=client.metadata, timeout=60)
     ).plan_id
     check: Any = client.channel.unary_unary(CHECK)
-    assert await check(b"", timeout=5) == b"\x08\x01"
+    assert await check(b"", timeout=60) == b"\x08\x01"
 
 
 @pytest.mark.parametrize(("connections", "calls"), ((1, 1500), (20, 100)))
@@ -280,7 +280,7 @@ def busy(address: str, heard: threading.Semaphore) -> str:
             "/test.Service/Echo", pb.SubmitRequest.SerializeToString, pb.SubmitReply.FromString
         )
         try:
-            for number, _ in enumerate(method(requests(), timeout=15)):
+            for number, _ in enumerate(method(requests(), timeout=60)):
                 if number == 3:
                     heard.release()
         except grpc.RpcError as error:

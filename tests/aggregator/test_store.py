@@ -24,6 +24,7 @@ from tests.aggregator.histories import History, Partition
 from tests.aggregator.stores import (
     DIGEST,
     FENCE,
+    MARK,
     PARTITIONS,
     PLAN,
     Folding,
@@ -50,7 +51,7 @@ async def file_store(folder: Path) -> SqlStore:
 
 
 @pytest.fixture(params=["double", "memory", "sqlite", "postgresql"])
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
+async def empty_store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
     opened: Store
     match request.param:
         case "double":
@@ -61,9 +62,14 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
             opened = await file_store(tmp_path)
         case _:
             opened = await postgres_store(request.getfixturevalue("postgres_dsn"))
-    await prepared(opened)
     yield opened
     await opened.close()
+
+
+@pytest.fixture
+async def store(empty_store: Store) -> Store:
+    await prepared(empty_store)
+    return empty_store
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -310,7 +316,7 @@ async def test_an_outcome_is_stored_with_its_charge_and_shown_when_it_is_publish
     assert (await store.account("")).spends == (spend(W),)
     assert [release.data for release in await store.unpublished(PLAN.id)] == [b"the draw"]
     assert await store.outcome(PLAN.id, TUMBLING, W) is None
-    await store.publish(PLAN.id, TUMBLING, W, fence=FENCE)
+    await store.publish(PLAN.id, TUMBLING, W, receipts=MARK, fence=FENCE)
     shown = await store.outcome(PLAN.id, TUMBLING, W)
     assert shown is not None
     assert shown.data == b"the draw"
@@ -351,7 +357,7 @@ async def test_a_withheld_window_is_stored_listed_and_given_back_as_withheld(sto
     assert await store.unfinished(PLAN.id) == {}
     assert (await store.account("")).spends == (charged, spend(W + 1))
     assert [(each.window, each.withheld) for each in await store.unpublished(PLAN.id)] == [(W, True), (W + 1, False)]
-    await store.publish(PLAN.id, TUMBLING, W, fence=FENCE)
+    await store.publish(PLAN.id, TUMBLING, W, receipts=MARK, fence=FENCE)
     shown = await store.outcome(PLAN.id, TUMBLING, W)
     assert shown is not None
     assert (shown.data, shown.withheld) == (b"says so", True)
@@ -490,7 +496,7 @@ async def test_only_what_has_its_published_outcome_is_forgotten(sql_store: SqlSt
     await sealed(sql_store)
     for step in (
         committed(sql_store, W, b"draw"),
-        sql_store.publish(PLAN.id, TUMBLING, W, fence=FENCE),
+        sql_store.publish(PLAN.id, TUMBLING, W, receipts=MARK, fence=FENCE),
     ):
         with pytest.raises(StoreError, match=f"window {W} cannot be forgotten"):
             await sql_store.forget(PLAN, W, fence=FENCE)
@@ -516,7 +522,7 @@ async def test_no_byte_of_forgotten_counters_streams_and_clients_is_left_in_the_
     assert pattern in files(tmp_path)
     assert all(name in files(tmp_path) for name in names)
     await committed(sqlite_store, W, b"THE DRAW")
-    await sqlite_store.publish(PLAN.id, TUMBLING, W, fence=FENCE)
+    await sqlite_store.publish(PLAN.id, TUMBLING, W, receipts=MARK, fence=FENCE)
     for folding in folds:
         folding.fold.forget(W)
         await folding.apply()
@@ -542,7 +548,7 @@ def files(folder: Path) -> bytes:
 async def test_the_counters_of_a_forgotten_window_are_not_taken_for_an_empty_sum(store: Store) -> None:
     await sealed(store)
     await committed(store, W, b"draw")
-    await store.publish(PLAN.id, TUMBLING, W, fence=FENCE)
+    await store.publish(PLAN.id, TUMBLING, W, receipts=MARK, fence=FENCE)
     for partition in range(PARTITIONS):
         folding = await Folding.of(store, partition)
         folding.fold.forget(W)
@@ -590,3 +596,44 @@ async def test_everything_is_there_after_reopening(tmp_path: Path) -> None:
     assert (await again.account("")).spends == (spend(W), spend(W + 1))
     assert await reserved(again, W + 1, b"2" * 32) == b"1" * 32
     await again.close()
+
+
+# ---------------------------------------------------------------------------------------------------------- receipts
+
+
+async def test_a_store_is_bound_to_the_first_receipts_that_come_and_to_no_others(empty_store: Store) -> None:
+    await empty_store.register(PLAN, PARTITIONS, W)
+    assert await empty_store.receipts_mark() is None
+    await prepared(empty_store)
+    assert await empty_store.receipts_mark() == MARK
+    others = replace(MARK, id=b"other receipts !", lines=9)
+    assert await empty_store.bind_receipts(PLAN.id, others, fence=FENCE) == MARK
+    assert await empty_store.receipts_mark() == MARK
+
+
+async def test_who_has_lost_the_lease_binds_nothing(empty_store: Store) -> None:
+    await empty_store.register(PLAN, PARTITIONS, W)
+    fence = await empty_store.acquire_lease(PLAN.id, "first", "", 10)
+    assert fence is not None
+    with pytest.raises(FencedError):
+        await empty_store.bind_receipts(PLAN.id, MARK, fence=fence - 1)
+    assert await empty_store.receipts_mark() is None
+
+
+async def test_an_outcome_is_published_together_with_how_far_the_receipts_reach(store: Store) -> None:
+    await sealed(store, (W, W + 1))
+    for window, lines in ((W, 5), (W + 1, 3)):  # another plan's releaser has been faster
+        await committed(store, window, b"a draw")
+        reached = replace(MARK, lines=lines, digest=bytes([lines]) * 32)
+        await store.publish(PLAN.id, TUMBLING, window, receipts=reached, fence=FENCE)
+        assert await store.receipts_mark() == replace(MARK, lines=5, digest=bytes([5]) * 32)
+
+
+async def test_an_outcome_whose_receipt_stands_elsewhere_is_not_published(store: Store) -> None:
+    await sealed(store)
+    await committed(store, W, b"a draw")
+    with pytest.raises(StoreError, match="receipts that are not this store's"):
+        await store.publish(PLAN.id, TUMBLING, W, receipts=replace(MARK, id=b"other receipts !"), fence=FENCE)
+    (waiting,) = await store.unpublished(PLAN.id)
+    assert waiting.window == W
+    assert await store.receipts_mark() == MARK

@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aggregator.errors import StoreError, WindowOrderError
+from aggregator.errors import ClaimLostError, StoreError, WindowNotBegunError, WindowOrderError
 from aggregator.fold.fold import Fold
 from aggregator.ports import SealedWindow, Store
-from aggregator.store import outcomes as store_outcomes
+from aggregator.records import RoundMembers
+from aggregator.store import collection as store_collection
 from aggregator.store.on_sqlite import memory_store, open_sqlite_store
 from aggregator.store.sql import Transaction
 from aggregator.store.store import SqlStore
@@ -20,6 +21,7 @@ from hushsum.delta import read_header
 from hushsum.errors import BudgetError
 from hushsum.local.silo import unpack
 from hushsum.plan import Plan
+from hushsum.privacy.cohort import ATTEMPTS_MAX
 from hushsum.privacy.event import TUMBLING
 from hushsum.releases import spend_of
 from hushsum.sketch import Sketch
@@ -35,7 +37,7 @@ from hushsum_proto.entries import (
 from simulator.backends.postgres import Postgres
 from tests.aggregator.deltas import client_of, tally_plan
 from tests.aggregator.reports import report_plan, reports_of, silo_of, silo_plan
-from tests.aggregator.stores import DIGEST, FENCE, Given, fresh_schema, lower_fence, postgres_store
+from tests.aggregator.stores import DIGEST, FENCE, MARK, Given, fresh_schema, lower_fence, postgres_store
 from tests.aggregator.sums import LEAST, MOST, cohort_sum, dense, secure_plan
 from tests.doubles import ManualRuntime, MemoryStore
 
@@ -64,7 +66,7 @@ async def empty_store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIt
     opened: Store
     match request.param:
         case "double":
-            opened = MemoryStore()
+            opened = MemoryStore(ManualRuntime())
         case "memory":
             opened = memory_store(ManualRuntime())
         case "sqlite":
@@ -193,7 +195,7 @@ async def test_of_two_gateways_only_one_gets_the_last_of_a_budget(stores: tuple[
     done, go = asyncio.Event(), asyncio.Event()
 
     async def held(tx: Transaction) -> None:
-        await store_outcomes.charge_collection(tx, PLAN, W + 1)
+        await store_collection.charge_collection(tx, PLAN, W + 1)
         done.set()
         await go.wait()
 
@@ -207,6 +209,124 @@ async def test_of_two_gateways_only_one_gets_the_last_of_a_budget(stores: tuple[
     with pytest.raises(BudgetError):
         await second
     assert await spent(one) == [W, W + 1]
+
+
+async def test_asking_whether_a_window_could_be_charged_charges_nothing(store: Store) -> None:
+    for _ in range(5):
+        for window in range(W, W + 3):
+            await store.check_collection(PLAN, window)
+    assert await spent(store) == []
+    await store.charge_collection(PLAN, W)
+    await store.charge_collection(PLAN, W + 1)
+    await store.check_collection(PLAN, W)  # it is paid for
+    with pytest.raises(BudgetError):
+        await store.check_collection(PLAN, W + 2)
+    with pytest.raises(WindowOrderError):
+        await store.check_collection(PLAN, W - 1)
+    assert await spent(store) == [W, W + 1]
+
+
+@pytest.mark.parametrize("empty_store", ["double", "memory", "sqlite", "postgresql"], indirect=True)
+@pytest.mark.parametrize("form", ["secure", "reports"])
+async def test_a_window_that_has_not_begun_by_the_stores_clock_is_not_charged(empty_store: Store, form: str) -> None:
+    plan = PLAN if form == "secure" else report_plan()
+    await prepared(empty_store, plan)
+    later = plan.window.index_at(4_000_000_000_000)  # in 2096
+    await empty_store.open_windows(plan.id, later, later)
+    with pytest.raises(WindowNotBegunError) as refused:
+        await empty_store.charge_collection(plan, later)
+    assert refused.value.wait_ms > 0
+    assert await spent(empty_store) == []
+
+
+# ------------------------------------------------------------------------------------------------ members of rounds
+
+ONE, OTHER = b"1" * 32, b"2" * 32
+
+
+async def test_a_client_that_is_claimed_by_a_later_round_is_in_the_earlier_one_no_more(store: Store) -> None:
+    earlier, later = RoundMembers(ONE, ("a", "b", "c")), RoundMembers(OTHER, ("c", "d"))
+    assert await store.claim_clients(PLAN.id, W, earlier) == frozenset()
+    assert await store.claim_clients(PLAN.id, W, later) == frozenset()
+    with pytest.raises(ClaimLostError) as lost:
+        await store.charge_collection(PLAN, W, earlier)
+    assert lost.value.clients == {"c"}
+    assert await spent(store) == [], "what is refused costs nothing"
+    await store.charge_collection(PLAN, W, later)
+    await store.charge_collection(PLAN, W, RoundMembers(ONE, ("a", "b")))
+    assert await spent(store) == [W]
+
+
+async def test_a_client_that_was_asked_for_its_vector_is_in_no_other_round_of_the_window(store: Store) -> None:
+    granted = RoundMembers(ONE, ("a", "b"))
+    assert await store.claim_clients(PLAN.id, W, granted) == frozenset()
+    await store.charge_collection(PLAN, W, granted)
+    for _ in range(2):
+        assert await store.claim_clients(PLAN.id, W, RoundMembers(OTHER, ("b", "c"))) == {"b"}
+    assert await store.claim_clients(PLAN.id, W + 1, RoundMembers(OTHER, ("b", "c"))) == frozenset()
+    await store.charge_collection(PLAN, W, granted)  # asked again: the answer was lost
+    with pytest.raises(ClaimLostError):
+        await store.charge_collection(PLAN, W, RoundMembers(OTHER, ("b", "c")))
+
+
+async def test_a_client_that_left_before_the_charge_may_come_in_again(store: Store) -> None:
+    assert await store.claim_clients(PLAN.id, W, RoundMembers(ONE, ("a", "b"))) == frozenset()
+    await store.charge_collection(PLAN, W, RoundMembers(ONE, ("a",)))
+    assert await store.claim_clients(PLAN.id, W, RoundMembers(OTHER, ("a", "b"))) == {"a"}
+
+
+async def test_members_that_were_never_asked_for_a_vector_may_be_released_into_another_round(store: Store) -> None:
+    members = RoundMembers(ONE, ("a", "b", "c"))
+    await store.claim_clients(PLAN.id, W, members)
+    await store.charge_collection(PLAN, W, members)
+    await store.release_clients(PLAN.id, W, RoundMembers(OTHER, ("a",)))  # not its round to release
+    await store.release_clients(PLAN.id, W, RoundMembers(ONE, ("b", "c")))
+    assert await store.claim_clients(PLAN.id, W, RoundMembers(OTHER, ("a", "b", "c"))) == {"a"}
+    assert await spent(store) == [W], "what was charged stays"
+
+
+async def test_a_client_is_drawn_so_often_whichever_gateways_draw_it(store: Store) -> None:
+    for number in range(ATTEMPTS_MAX):
+        drawn = RoundMembers(bytes([number]) * 32, ("a", "b"), is_drawn=True)
+        for _ in range(3):  # asked again, where the answer was lost: it counts once
+            assert await store.claim_clients(PLAN.id, W, drawn) == frozenset()
+        assert await store.claim_clients(PLAN.id, W, RoundMembers(bytes([100 + number]) * 32, ("a",))) == frozenset()
+    assert await store.claim_clients(PLAN.id, W, RoundMembers(ONE, ("a", "b", "c"), is_drawn=True)) == {"a", "b"}
+    assert await store.claim_clients(PLAN.id, W + 1, RoundMembers(ONE, ("a",), is_drawn=True)) == frozenset()
+
+
+async def test_two_gateways_that_claim_the_same_clients_at_once_never_both_ask_for_their_vectors(
+    stores: tuple[SqlStore, SqlStore],
+) -> None:
+    clients = tuple(f"client-{number}" for number in range(50))
+    rounds = RoundMembers(ONE, clients), RoundMembers(OTHER, clients[::-1])
+    for window in (W, W + 1):
+        claims = [store.claim_clients(PLAN.id, window, each) for store, each in zip(stores, rounds, strict=True)]
+        assert await asyncio.gather(*claims) == [frozenset(), frozenset()]
+        charges = [store.charge_collection(PLAN, window, each) for store, each in zip(stores, rounds, strict=True)]
+        told = await asyncio.gather(*charges, return_exceptions=True)
+        assert [each is None for each in told].count(True) <= 1
+        assert all(isinstance(each, ClaimLostError) for each in told if each is not None)
+
+
+@pytest.mark.parametrize("empty_store", ["sqlite", "postgresql"], indirect=True)
+async def test_who_was_in_which_round_is_forgotten_with_the_window(empty_store: Store) -> None:
+    await prepared(empty_store)
+    assert isinstance(empty_store, SqlStore)
+    for window in (W, W + 1):
+        await empty_store.claim_clients(PLAN.id, window, RoundMembers(ONE, ("a", "b")))
+    await folded(empty_store, close=W)
+    await reserved(empty_store, W)
+    await empty_store.commit_outcome(PLAN, TUMBLING, W, b"release", fence=FENCE)
+    await empty_store.bind_receipts(PLAN.id, MARK, fence=FENCE)
+    await empty_store.publish(PLAN.id, TUMBLING, W, receipts=MARK, fence=FENCE)
+    await empty_store.forget(PLAN, W, fence=FENCE)
+
+    async def left(tx: Transaction) -> list[tuple[int, str]]:
+        rows = await tx.fetch('SELECT "window", client_id FROM round_claims ORDER BY client_id')
+        return [(window, client_id) for window, client_id in rows]
+
+    assert await empty_store.database.read(left) == [(W + 1, "a"), (W + 1, "b")]
 
 
 # --------------------------------------------------------------------------------------------------------- outcomes

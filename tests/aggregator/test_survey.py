@@ -135,6 +135,19 @@ def test_spends_of_a_sort_are_added_up_as_one_by_one() -> None:
     assert LedgerFigures.of_spends(limits, alike) == LedgerFigures.of(Account(limits).recorded(*each))
 
 
+def test_windows_of_clients_in_a_ledger_of_records_are_counted_as_their_largest() -> None:
+    limits = Limits("", "record", "add/remove", Fraction(10), Fraction(0))
+    third, one = (spend(epsilon, plan=1, window=0, unit="client") for epsilon in (Fraction(1, 3), Fraction(1)))
+    figures = LedgerFigures.of_spends(limits, [(third.to_bytes(), 100), (one.to_bytes(), 50)])
+    assert (figures.epsilon_spent, figures.epsilon_left) == (2.0, 8.0)
+
+
+def test_a_ledger_that_is_passed_has_nothing_left() -> None:
+    limits = Limits("", "record", "add/remove", Fraction(1), Fraction(0))
+    figures = LedgerFigures.of_spends(limits, [(spend(1, window=0, unit="client").to_bytes(), 100)])
+    assert (figures.epsilon_total, figures.epsilon_spent, figures.epsilon_left) == (1.0, 2.0, 0.0)
+
+
 async def test_the_ledger_is_shown_with_its_population_and_a_total_that_reads_none_as_nan() -> None:
     shown = Shown(PLAN)
     await shown.store.register(PLAN, 1, 1000)

@@ -362,15 +362,15 @@ async def test_a_client_that_waits_for_its_cohort_leaves_it_with_its_token(
     plan, alice, bob = plan_of(cohort_wait="5m"), token("alice", SUBMIT), token("bob", SUBMIT)
     async with guarded(tmp_path, alice, bob, plan=plan) as here, here.client(alice) as one, here.client(bob) as two:
         lines = [Line(SecureSumStub(each.channel).TakePart(metadata=each.metadata)) for each in (one, two)]
-        assert await entered(lines[0], plan) == Waiting(1, SIZE)
-        assert await entered(lines[1], plan) == Waiting(2, SIZE)
+        assert await entered(lines[0], plan) == Waiting(SIZE)
+        assert await entered(lines[1], plan) == Waiting(SIZE)
         here.change(without=(alice,))
         with pytest.raises(grpc.aio.AioRpcError, match="none that is good") as caught:
             await lines[0].hear()
         assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
         await until(lambda: len(streams) == 1)
         two_again = Line(SecureSumStub(two.channel).TakePart(metadata=two.metadata))
-        assert await entered(two_again, plan) == Waiting(1, SIZE)
+        assert await entered(two_again, plan) == Waiting(SIZE)
         two_again.cut()
 
 

@@ -194,7 +194,7 @@ async def test_a_collector_that_does_not_answer_keeps_no_service_from_serving_or
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "600")
         monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "10")
         config = config_of(tmp_path, CENTRAL, traces=True, stop_s=0.5)
-        async with asyncio.timeout(25), running(config, SetRuntime()) as service, RawClient(service.grpc) as client:
+        async with asyncio.timeout(120), running(config, SetRuntime()) as service, RawClient(service.grpc) as client:
             answers = await client.submit(CENTRAL.id, [Contributor(CENTRAL, 3).delta()[1] for _ in range(5)])
             assert len(answers) == 5
 

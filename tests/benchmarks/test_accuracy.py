@@ -54,6 +54,7 @@ def test_errors_are_what_their_names_say() -> None:
     assert half == pytest.approx(1.96 * (0.1 + 0.1 / 20) / 2, rel=1e-3)
 
 
+@pytest.mark.usefixtures("repeatable_noise")
 @pytest.mark.statistical
 def test_a_curve_falls_with_rows_and_rises_with_noise(little: DataSet) -> None:
     truth = Truth(little)

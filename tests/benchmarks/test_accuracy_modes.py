@@ -23,6 +23,8 @@ from benchmarks.accuracy.subjects import RELATIVE
 from benchmarks.report import Row
 from hushsum.privacy.shuffling import amplified
 
+pytestmark = pytest.mark.usefixtures("repeatable_noise")
+
 N = 400
 SKETCH = {"family": "hashed", "kernel": "euclidean", "bandwidth": 1, "buckets": 64}
 

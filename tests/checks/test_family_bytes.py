@@ -73,7 +73,7 @@ def test_another_process_gives_the_same_bytes() -> None:
     paths = os.pathsep.join([str(ROOT), str(ROOT / "proto")])
     environment = {**os.environ, "PYTHONPATH": paths, "PYTHONHASHSEED": "77"}
     command = [sys.executable, "-c", PROCESS]
-    run = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    run = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=400, check=False)
     assert run.returncode == 0, run.stderr
     assert run.stdout.split() == 2 * [digest(example) for example in EXAMPLES]
 

@@ -133,7 +133,7 @@ if child:
     "what", [("whole", name) for name in SAMPLERS] + [("share", name) for name in SHARES], ids="-".join
 )
 def test_two_sides_of_a_fork_draw_different_noise(what: tuple[str, str]) -> None:
-    run = subprocess.run([sys.executable, "-c", FORK, *what], capture_output=True, text=True, timeout=60, check=True)
+    run = subprocess.run([sys.executable, "-c", FORK, *what], capture_output=True, text=True, timeout=300, check=True)
     draws = run.stdout.splitlines()
     assert len(draws) == 2
     assert draws[0] != draws[1]

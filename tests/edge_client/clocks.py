@@ -48,7 +48,7 @@ class Clock(SystemRuntime):
                 waking.set_result(None)
 
 
-async def until(condition: Callable[[], bool], what: str, patience_s: float = 20.0) -> None:
+async def until(condition: Callable[[], bool], what: str, patience_s: float = 120.0) -> None:
     """Waits for what other tasks and threads bring about."""
     with suppress(TimeoutError):
         async with asyncio.timeout(patience_s):

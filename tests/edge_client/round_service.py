@@ -220,7 +220,7 @@ class RoundService(stubs.SecureSumServicer, ModelService):
     def _seat(self, seat: Seat) -> None:
         self._waiting.append(seat)
         here = [each for each in self._waiting if each.window == seat.window]
-        self.say(seat, Waiting(len(here), self.seats))
+        self.say(seat, Waiting(self.seats))
         if len(here) >= self.seats:
             self._waiting = [each for each in self._waiting if each not in here]
             self.rounds += 1

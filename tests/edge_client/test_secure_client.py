@@ -414,7 +414,7 @@ async def test_a_call_has_no_more_invitations_than_a_window_has_attempts(
             lies.extend(reply.data[:-1] + bytes((100 + number,)) for number in range(ATTEMPTS_MAX + 4))
             for data in lies:
                 seat.replies.put_nowait(Message(data))
-            return Waiting(1, 1)
+            return Waiting(1)
         return reply
 
     service.lie = lie

@@ -223,7 +223,7 @@ os.kill(os.getpid(), 9)
 @pytest.mark.parametrize("step", ["before", "inside", "after"])
 def test_a_kill_at_any_step_leaves_one_submission_or_none(path: Path, step: str) -> None:
     command = [sys.executable, "-c", KILLED, str(path), step]
-    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
     spool = opened(path)
     turns = turns_of(spool)

@@ -137,13 +137,12 @@ def test_a_client_adds_no_more_records_to_a_window_than_a_plan_of_unit_client_al
     spool = opened(path)
     rounds_of(spool, plan)
     assert isinstance(add(spool, np.ones((most - 1, 2)), plan=plan), tuple)
-    assert isinstance(add(spool, np.ones((2, 2)), plan=plan), ContributionError)
     spool.close()
     spool = opened(path)
     rounds_of(spool, plan)
-    assert isinstance(add(spool, np.ones((2, 2)), plan=plan), ContributionError)
-    assert isinstance(add(spool, np.ones((1, 2)), plan=plan), tuple)
-    assert tallies(spool).records == most
+    assert isinstance(add(spool, np.ones((2, 2)), plan=plan), tuple)
+    assert isinstance(add(spool, np.ones((1, 2)), plan=plan), ContributionError)
+    assert (tallies(spool).records, tallies(spool).records_refused) == (most, 1)
     spool.close()
 
 
@@ -547,7 +546,8 @@ def test_an_upgrade_keeps_everything_and_happens_at_once_or_not_at_all(
     spool.keep_rounds()
     spool.keep_rounds()
     spool.close()
-    assert format_of(sample) == 2
+    assert format_of(sample) == 3
+    before["deltas"] = [line.replace(");", ",NULL);") for line in before["deltas"]]  # nothing is set aside beside them
     assert {table: dump(sample, table) for table in tables} == before
 
 
@@ -558,7 +558,7 @@ def test_a_fresh_spool_is_of_format_1_until_it_belongs_to_a_plan_with_a_secure_s
     spool = opened(path)
     rounds_of(spool)
     spool.close()
-    assert format_of(path) == 2
+    assert format_of(path) == 3
     spool = opened(path)
     assert rounds_of(spool).look(range(7, 9)).open == (7, 8)
     spool.close()

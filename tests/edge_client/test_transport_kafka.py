@@ -1,5 +1,6 @@
 """Straight into a real broker's log, and from there through admission into a fold."""
 
+import asyncio
 import re
 import runpy
 import sys
@@ -57,6 +58,8 @@ async def topic(kafka: KafkaBroker, prefix: str, plan: Plan = PLAN) -> AsyncIter
     try:
         configs = {"message.timestamp.type": "LogAppendTime"}
         await admin.create_topics([NewTopic(name, PARTITIONS, 1, topic_configs=configs)])
+        while name not in await admin.list_topics():  # noqa: ASYNC110  its broker hears of it from the controller, later
+            await asyncio.sleep(0.02)
         yield name
         await admin.delete_topics([name])
     finally:

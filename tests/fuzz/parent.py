@@ -15,7 +15,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 from tests.fuzz.child import Current
-from tests.fuzz.course import Finding, Tally
+from tests.fuzz.course import Finding, Memory, Tally
 from tests.fuzz.target import Target
 
 #: Inputs that a process is asked for at a time.
@@ -53,6 +53,8 @@ class Campaign:
 
     def run(self) -> int:
         """Runs it all; the exit status."""
+        if not Memory.can_be_reset():
+            print("peaks of memory cannot be set back here: less than a process's highest so far is not seen")  # noqa: T201  a program that people run
         threads = [threading.Thread(target=self._work, args=(job,)) for job in range(self._jobs)]
         for thread in threads:
             thread.start()

@@ -18,7 +18,7 @@ import hushsum_proto
 from aggregator.errors import LogError, ReceiptsError, StoreError
 from aggregator.fold.streams import HEAD, REACH, SLOT_BYTES, StreamState
 from aggregator.log_messages import PlainMessages, SignedMessages
-from aggregator.receipt import Receipt
+from aggregator.receipt import Header, Receipt, read_line
 from aggregator.refusals import RefusedError
 from aggregator.server.large import LargeDeltas
 from aggregator.store.schema import pack, unpack
@@ -264,23 +264,25 @@ def _receipts() -> Kit:
             plan.id, "tumbling", -3, bytes(32), spend_of(plan, kind="tumbling", window=-3)
         ).to_line()
         samples.append(line)
+    samples.append(Header(bytes(range(16))).to_line()[0])
 
-    def check(line: bytes, value: tuple[Receipt, int]) -> None:
+    def check(line: bytes, value: tuple[Header | Receipt, int]) -> None:
         fields = read_json(line)
         written = fields.pop("checksum")
         expect(written == f"{zlib.crc32(canonical_text(fields)):08x}", "a checksum of something else")
-        receipt = value[0]
-        expect(Receipt.from_line(receipt.to_line()[0])[0] == receipt, "a receipt that is not read back")
+        held = value[0]
+        expect(read_line(held.to_line()[0])[0] == held, "a receipt that is not read back")
 
     one, end = samples[0], samples[0].index(b'"checksum":"') + len(b'"checksum":"')
     bad = {
         "another checksum": one[:end] + b"%08x" % (int(one[end : end + 8], 16) ^ 1) + one[end + 8 :],
         "a checksum in capitals": one[:end] + b"ABCDEF01" + one[end + 8 :],
-        "the checksum of a later line": Receipt.from_line(one)[0].to_line(1)[0],
+        "the checksum of a later line": read_line(one)[0].to_line(1)[0],
+        "a header of another length": Header(bytes(15)).to_line()[0],
         "another window": one.replace(b'"window":-3}', b'"window":-4}'),
         "half of it": one[: len(one) // 2],
     }
-    attempt = plainly(Receipt.from_line, ReceiptsError, check=check)
+    attempt = plainly(read_line, ReceiptsError, check=check)
     return Kit(samples, attempt, layouts.change_receipt, first=re.compile("not canonical"), bad=bad)
 
 
@@ -348,7 +350,7 @@ TARGETS: Final = (
         5,
     ),
     Target("delta-chunks", ("aggregator.server.large.LargeDeltas",), _chunks, 2),
-    Target("receipt", ("aggregator.receipt.Receipt.from_line",), _receipts, 2),
+    Target("receipt", ("aggregator.receipt.read_line",), _receipts, 2),
     Target(
         "stream-state",
         ("aggregator.fold.streams.StreamState.from_bytes", "aggregator.fold.streams.StreamState.head_of"),

@@ -19,6 +19,8 @@ from hushsum.advice.hashing import Hashing
 from hushsum.advice.sizes import with_rows
 from tests.plans import small_plan
 
+pytestmark = pytest.mark.usefixtures("repeatable_noise")
+
 TOLERANCE = 0.2
 SEED = 6
 QUERIES = 24

@@ -111,6 +111,7 @@ def test_a_planted_mistake_is_seen(part: str, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.statistical
+@pytest.mark.usefixtures("repeatable_noise")
 @pytest.mark.parametrize("delta", ["0", "0.000001"])
 def test_silos_err_as_much_as_was_predicted(delta: str) -> None:
     """64 releases of 25 clients at 64 queries; the noise of those has a standard error of at most 5 %."""

@@ -24,6 +24,8 @@ from hushsum.advice.sizes import with_rows
 from hushsum.advice.stand_in import stand_in
 from tests.plans import small_plan
 
+pytestmark = pytest.mark.usefixtures("repeatable_noise")
+
 SKIN = Path(__file__).resolve().parents[3] / "shared" / "data" / "skin.parquet"
 TOLERANCE = 0.15
 RECORDS, QUERIES, SKETCHES = 2000, 24, 60

@@ -57,6 +57,10 @@ def test_the_upload_is_the_vector_and_shares_for_each_neighbour() -> None:
     assert 60 * cohort.degree < shares < 100 * cohort.degree + 1000
     assert found.to_fields()["secure"] == {
         "cohorts": 1,
+        "clients_in_cohorts": 100,
+        "corrupt_clients": None,
+        "pool": 0,
+        "corrupt_of_cohort": 10,
         "survivors_min": 90,
         "honest_survivors": 80,
         "degree": cohort.degree,

@@ -1,7 +1,9 @@
 """Rows and bandwidths are chosen only through the ledger, and no record decides what another one adds."""
 
+import enum
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 from scipy.stats import chi2
 
@@ -130,8 +134,46 @@ def test_a_client_above_the_bound_loses_its_own_excess_alone(rng: np.random.Gene
     plan, records = client_plan(records_per_client=2), rng.uniform(0, 10, (6, 2))
     kept = usable_records(plan, records, ["a", "b", "a", "a", "b", "c"])
     assert np.array_equal(kept, records[[0, 1, 2, 4, 5]])
-    ids: list[Any] = [7, None, np.int64(7), True, float("nan"), 8]
-    assert np.array_equal(usable_records(plan, records, ids), records[[0, 2, 5]])  # who has no id is dropped alone
+    ids: list[Any] = [7, 9, np.int64(7), np.int32(7), 8, 7]
+    assert np.array_equal(usable_records(plan, records, ids), records[[0, 1, 2, 4]])
+
+
+class Named(str, enum.Enum):  # noqa: UP042  str() of a StrEnum is its value
+    """Ids whose str() is another text than the one that they are equal to."""
+
+    SEVEN = "7"
+    EIGHT = "8"
+
+
+#: What a program may take for one client's id, by the client.
+SPELLINGS: dict[str, list[Any]] = {
+    text: [text, text.encode(), int(text), np.str_(text), np.bytes_(text), np.int64(text), np.uint8(text), Named(text)]
+    for text in ("7", "8")
+}
+
+
+@given(st.lists(st.sampled_from([(text, id) for text, ids in SPELLINGS.items() for id in ids]), max_size=12))
+def test_no_client_counts_more_than_its_bound_however_its_id_is_spelt(spelt: list[tuple[str, Any]]) -> None:
+    plan, owners, ids = client_plan(records_per_client=2), [text for text, _ in spelt], [id for _, id in spelt]
+    records = np.array([[float(number), float(text)] for number, text in enumerate(owners)]).reshape(-1, 2)
+    with suppress(hs.RecordError):
+        kept = usable_records(plan, records, ids)
+        assert [row[1] for row in kept].count(7) == min(2, owners.count("7"))
+        assert [row[1] for row in kept].count(8) == min(2, owners.count("8"))
+    with suppress(hs.RecordError, hs.ContributionError):
+        hs.Sketch(plan).add(records, clients=ids)
+        assert max(Counter(owners).values(), default=0) <= 2
+
+
+@pytest.mark.parametrize("odd", ["7", b"7", None, float("nan"), 7.0, True, ("a",)])
+def test_ids_of_two_types_or_none_refuse_a_choice_as_they_refuse_an_addition(odd: object) -> None:
+    """Also where the odd id's record is unusable: what a record holds decides about no other."""
+    for last in ([3.0, 3.0], [np.nan, 3.0]):
+        records, clients = [[1.0, 1.0], [2.0, 2.0], last], [7, 7, odd]
+        with pytest.raises(hs.RecordError, match="clients"):
+            hs.Sketch(client_plan()).add(records, clients=clients)  # type: ignore[arg-type]  # wrong on purpose
+        with pytest.raises(hs.RecordError, match="clients"):
+            usable_records(client_plan(), records, clients)
 
 
 @pytest.mark.parametrize("odd", [None, [None, 2.0], ["x", "y"], [1j, 2], [], [10**400, 1], 3.0, [1.0, 2.0, 3.0]])

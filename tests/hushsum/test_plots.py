@@ -15,7 +15,7 @@ Floats = npt.NDArray[np.float64]
 
 
 @pytest.fixture
-def release() -> hs.Release:
+def release(repeatable_noise: None) -> hs.Release:
     """Records at (2, 8), of a plan of named columns."""
     sketch = hs.Sketch(small_plan(record={"names": ["width", "depth"], "units": ["mm", "m"]}, sketch={"rows": 200}))
     sketch.add(np.tile([2.0, 8.0], (2000, 1)))

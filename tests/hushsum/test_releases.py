@@ -324,6 +324,7 @@ def test_a_release_in_process_says_nothing_of_a_test_that_did_not_run() -> None:
     assert "Whether a window is released" in plan.guarantee.statement(accounted=True)
 
 
+@pytest.mark.usefixtures("repeatable_noise")
 def test_the_exact_count_is_never_shown() -> None:
     sketch = hs.Sketch(client_plan(3))
     sketch.add(RECORDS, clients=range(500))

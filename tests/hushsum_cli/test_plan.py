@@ -257,6 +257,7 @@ def test_a_secure_plan_shows_its_cohort_its_vector_and_whom_it_trusts(hushsum: H
         f"{plan.words.bytes / 1024:,.1f} KiB a client and window, with records or without: 12,800 counters of",
         "malicious server; no directory of clients: the server is trusted to pass on keys truthfully",
         "public that a client takes part",
+        "assumed at most 10 of every cohort are corrupt, however the service forms it: the plan states no pool",
     ):
         assert text in shown
     assert "for one record" not in shown  # no delta is sent

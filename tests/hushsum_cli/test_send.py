@@ -74,6 +74,22 @@ def test_what_is_wrong_with_the_records_is_told_also_where_no_service_answers(hu
     assert (counted["presences"], waiting) == (2, 1)  # sent by the next run
 
 
+def test_a_file_beyond_a_clients_bound_sends_its_first_records_and_tells_of_the_rest(
+    hushsum: Hushsum, tmp_path: Path
+) -> None:
+    data, rows = tmp_path / "records.csv", ["a,b", *["1,2"] * 1500]
+    plan = small_plan(privacy={"unit": "client", "records_per_client": 10}, window=ONE_WINDOW)
+    with serving(tmp_path, plan) as address:
+        for number, length in enumerate((12, 1500)):  # more than are added at once
+            data.write_text("\n".join(rows[: length + 1]))
+            spool = tmp_path / f"{number}.db"
+            ended = hushsum("send", "--data", str(data), "--to", address, "--spool", str(spool), "--timeout", "60")
+            refused = {"records": 10, "records_refused": min(length, 1000) - 10}
+            assert kept(spool) == ({"acknowledged": 1, "deltas": 1, **refused}, 0)
+            assert ended.status == (length > 1000)
+            assert ("expected at most 0" if length > 1000 else "records refused") in ended.err + ended.out
+
+
 def test_a_file_that_cannot_be_sent_hides_no_client_of_a_secure_sum(hushsum: Hushsum, tmp_path: Path) -> None:
     keys = keys_of(["till-1", "till-2", "till-3"])
     text, directory = directory_of(keys)

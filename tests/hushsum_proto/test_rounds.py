@@ -29,7 +29,7 @@ requests = (
     | st.builds(VectorChunk, st.integers(0, 2**64 - 1), filled)
 )
 replies = (
-    st.builds(Waiting, numbers, numbers)
+    st.builds(Waiting, numbers)
     | st.builds(Message, filled)
     | st.builds(RoundOutcome, st.just(b"") | ids, st.sampled_from(Fate), st.text(max_size=30), st.booleans(), numbers)
 )

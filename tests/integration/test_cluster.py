@@ -123,7 +123,7 @@ async def test_a_service_of_five_processes_counts_exactly_while_a_worker_and_a_r
 ) -> None:
     dsn = postgres.fresh_database()
     contributors = [Contributor(PLAN, stream + 1, window=WINDOW) for stream in range(CLIENTS)]
-    async with processes(tmp_path, ROLES, settings_of(tmp_path, kafka), dsn) as running, asyncio.timeout(100):
+    async with processes(tmp_path, ROLES, settings_of(tmp_path, kafka), dsn) as running, asyncio.timeout(300):
         gateway = await running["gateway"].address()
         await all_held([running["worker-1"], running["worker-2"]], 4)
         await send(gateway, contributors)

@@ -136,7 +136,7 @@ async def test_a_fleet_loses_and_doubles_nothing_over_kills_of_the_service_and_r
         await aggregator.start()
         clients = [device(aggregator, path, runtime) for path in paths]
         await asyncio.gather(*(client.__aenter__() for client in clients))
-        await asyncio.gather(*(client.flush(timeout_s=60) for client in clients))
+        await asyncio.gather(*(client.flush(timeout_s=120) for client in clients))
         await asyncio.gather(*(client.__aexit__(None, None, None) for client in clients))
         for client in clients:
             assert client.tallies.acknowledged == client.tallies.deltas == BATCHES
@@ -167,14 +167,14 @@ async def test_a_device_hears_what_became_of_a_delta_after_its_window_was_sealed
         EdgeClient(service.grpc, spool=tmp_path / "spool.db", config=CONFIG, runtime=in_time) as client,
     ):
         await client.add([[1.0, 2.0], [3.0, 4.0]])
-        await client.flush(timeout_s=30)
+        await client.flush(timeout_s=120)
         async with RawClient(service.grpc) as operator:
             assert await operator.seal() == WINDOW
         await client.add([5.0, 6.0])
-        await client.flush(timeout_s=30)
+        await client.flush(timeout_s=120)
         await client.add([7.0, 8.0], time=plan.window.start_ms(WINDOW + 5))
         with pytest.raises(RefusedError, match="window_in_future"):
-            await client.flush(timeout_s=30)
+            await client.flush(timeout_s=120)
         expected = Sketch(plan)
         expected.add([[1.0, 2.0], [3.0, 4.0]])
         sealed = await service.store.sealed_window(plan, WINDOW)
@@ -200,7 +200,7 @@ async def test_a_service_that_shuts_down_finishes_what_it_took_and_the_rest_wait
     with pytest.raises(FlushTimeoutError):
         await client.flush(timeout_s=0.1)
     async with service_of(config_of(tmp_path, plan, listen=target)) as service:
-        await client.flush(timeout_s=60)
+        await client.flush(timeout_s=120)
         await client.__aexit__(None, None, None)
         async with RawClient(target) as operator:
             assert await operator.seal() == WINDOW

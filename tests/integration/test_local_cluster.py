@@ -37,8 +37,8 @@ PARTITIONS = 2
 DEVICES = 12
 BATCHES = 10  # of each device in each half
 REPORTS = 7  # of each batch
-pytestmark = pytest.mark.timeout(300)
-EVERYTHING_S = 280  # the page of a plan of reports shows whole minutes
+pytestmark = pytest.mark.timeout(900)
+EVERYTHING_S = 600  # the page of a plan of reports shows whole minutes
 
 
 def plan_of(**local: object) -> Plan:

@@ -60,7 +60,7 @@ async def test_each_record_of_a_device_is_one_report_in_the_release(
         await client.add(rng.uniform(0, 10, (40, 2)))
         with pytest.warns(DroppedRecordsWarning):
             await client.add([[1.0, 2.0], [np.nan, 3.0]])
-        await client.flush(timeout_s=30)
+        await client.flush(timeout_s=120)
         async with RawClient(service.grpc) as operator:
             assert await operator.seal() == WINDOW
         sealed = await service.store.sealed_window(plan, WINDOW)
@@ -87,7 +87,7 @@ async def test_a_silo_submits_its_noised_sum_once_however_large_it_is(
         EdgeClient(service.grpc, spool=tmp_path / "b.db", client_id="b", config=CONFIG, runtime=clock) as other,
     ):
         await one.add(records)
-        await asyncio.gather(one.flush(timeout_s=30), other.flush(timeout_s=30))
+        await asyncio.gather(one.flush(timeout_s=120), other.flush(timeout_s=120))
         async with RawClient(service.grpc) as operator:
             assert await operator.seal() == WINDOW
         sealed = await service.store.sealed_window(plan, WINDOW)
@@ -112,8 +112,8 @@ async def test_a_silo_that_comes_late_has_lost_its_window_and_says_so(tmp_path: 
         async with RawClient(service.grpc) as operator:
             assert await operator.seal() == WINDOW
         with pytest.raises(NotCountedError, match="late"):
-            await client.flush(timeout_s=30)
-        await client.flush(timeout_s=30)
+            await client.flush(timeout_s=120)
+        await client.flush(timeout_s=120)
     tallies = client.tallies
     assert (tallies.submissions_spent, tallies.submissions_counted, tallies.submissions_lost) == (1, 0, 1)
     assert (tallies.deltas_sent, tallies.late) == (1, 1)

@@ -50,7 +50,7 @@ async def collected(
             if size:
                 await client.add(values)
                 expected.add(values, clients=[device] * size if plan.privacy.unit == "client" else None)
-            await client.flush(timeout_s=30)
+            await client.flush(timeout_s=120)
         async with RawClient(service.grpc) as operator:
             assert await operator.seal() == WINDOW
             sealed = await service.store.sealed_window(plan, WINDOW)

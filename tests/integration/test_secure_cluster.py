@@ -46,7 +46,7 @@ COHORT = 8
 PARTITIONS = 2
 ROLES = {"gateway-1": "gateway", "gateway-2": "gateway", "worker": "worker", "releaser": "releaser"}
 DEVICE = Config(backoff_first_s=0.05, backoff_longest_s=0.2, close_flush_s=0.0)
-EVERYTHING_S = 100
+EVERYTHING_S = 300
 
 
 def keys_in(folder: Path, roles: Mapping[str, Role]) -> Path:

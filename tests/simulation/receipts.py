@@ -1,8 +1,8 @@
 """Receipts that outlive every process: a line counts once it is durable, and none is half there."""
 
-from aggregator.errors import ReceiptsError
-from aggregator.records import StoredOutcome
+from aggregator.records import ReceiptsMark, StoredOutcome
 from hushsum.privacy.event import Spend
+from tests.doubles import MemoryReceipts
 from tests.simulation.books import Books
 from tests.simulation.loop import Process
 from tests.simulation.weather import Line
@@ -18,19 +18,30 @@ class SimReceipts:
 
     def __init__(self, line: Line, books: Books) -> None:
         self._line, self._books = line, books
-        self._receipts: dict[tuple[bytes, str, int], tuple[bytes, Spend]] = {}
+        self._kept = MemoryReceipts()
 
-    async def write(self, outcome: StoredOutcome, spend: Spend) -> None:
-        async def write(_: Process | None) -> None:
-            key = (outcome.plan_id, outcome.kind, outcome.window)
-            if self._receipts.setdefault(key, (outcome.sha256, spend))[0] != outcome.sha256:
-                raise ReceiptsError(f"window {outcome.window} has a receipt for another outcome")
-            self._books.receipts[key] = outcome.sha256
+    async def begin(self) -> ReceiptsMark:
+        async def begin(_: Process | None) -> ReceiptsMark:
+            return await self._kept.begin()
 
-        await self._line.call("a receipt", write, writes=True)
+        return await self._line.call("the receipts' header", begin, writes=True)
+
+    async def check(self, bound: ReceiptsMark) -> None:
+        async def check(_: Process | None) -> None:
+            await self._kept.check(bound)
+
+        await self._line.call("the receipts' mark", check, writes=False)
+
+    async def write(self, outcome: StoredOutcome, spend: Spend) -> ReceiptsMark:
+        async def write(_: Process | None) -> ReceiptsMark:
+            mark = await self._kept.write(outcome, spend)
+            self._books.receipts[outcome.plan_id, outcome.kind, outcome.window] = outcome.sha256
+            return mark
+
+        return await self._line.call("a receipt", write, writes=True)
 
     async def read(self) -> list[tuple[bytes, str, int, bytes, Spend]]:
         async def read(_: Process | None) -> list[tuple[bytes, str, int, bytes, Spend]]:
-            return [(*key, digest, spend) for key, (digest, spend) in self._receipts.items()]
+            return await self._kept.read()
 
         return await self._line.call("the receipts", read, writes=False)

@@ -29,10 +29,14 @@ _READS: Final = frozenset(
         "outcome",
         "account",
         "spends_alike",
+        "receipts_mark",
     }
 )
 _RELEASERS: Final = frozenset(
-    {"mark_closing", "reserve_outcome", "commit_outcome", "publish", "ask_to_forget", "forget", "renew_lease"}
+    {
+        *("mark_closing", "bind_receipts", "reserve_outcome", "commit_outcome", "publish"),
+        *("ask_to_forget", "forget", "renew_lease"),
+    }
 )
 
 

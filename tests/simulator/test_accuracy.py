@@ -14,6 +14,7 @@ def told(_: int) -> None:
 
 
 @pytest.mark.statistical
+@pytest.mark.usefixtures("repeatable_noise")
 @pytest.mark.parametrize("epsilon", ("0.5", "50"), ids=("mostly noise", "mostly hashing"))
 def test_the_mean_error_over_many_plans_is_the_expected_one(rng: np.random.Generator, epsilon: str) -> None:
     """The ratio has a standard deviation of 0.045 (of 12 repetitions): 0.3 is more than six of them."""

@@ -49,6 +49,11 @@ def test_a_plan_must_have_room_for_what_vanishes() -> None:
         require_room(cohort, 120, 0.0)
 
 
+def test_a_plan_with_a_pool_leaves_clients_out_and_no_run_takes_it() -> None:
+    with pytest.raises(SettingsConflictError, match="a pool of 150"):
+        require_room(Cohort(size=100, fleet_corrupt=0, pool=150), 200, 0.0)
+
+
 def test_a_cohort_of_all_misses_exactly_those_that_vanish() -> None:
     assert tolerated(200, 1, clients=200, vanishing=20) == 20
     assert tolerated(200, 1, clients=200, vanishing=0) == 0

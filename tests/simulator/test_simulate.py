@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.usefixtures("sources_on_path"), pytest.mark.slow]
 
 def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "hushsum_cli", "simulate", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
 
 
 def test_a_run_with_a_kill_loses_nothing_and_leaves_its_files(tmp_path: Path) -> None:

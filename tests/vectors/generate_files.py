@@ -1,4 +1,7 @@
-"""Writes frozen files of format version 1, once: ``python -m tests.vectors.generate_files``.
+"""Writes frozen files, once each: ``python -m tests.vectors.generate_files [receipts]``.
+
+Without an argument ``v1/files.zip``, the files of format version 1; with it ``receipts/format-N.zip``, a data folder
+with the receipts and the store of this version.
 
 A data folder (log, store, receipts) and a spool, as this version leaves them: one window is released, the next one is
 open and holds two deltas, and the spool holds one delta that nobody has answered.
@@ -6,18 +9,21 @@ open and holds two deltas, and the spool holds one delta that nobody has answere
 
 import asyncio
 import json
+import sys
 import zipfile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
 
+from aggregator.receipt import RECEIPTS_FORMAT
 from edge_client import EdgeClient, Policy
 from tests.plans import small_plan
 from tests.services import HOUR_MS, NOW_MS, WINDOW, Contributor, RawClient, SetRuntime, config_of, service_of
 
 ARCHIVE = Path(__file__).parent / "v1" / "files.zip"
 PLAN = small_plan(sketch={"rows": 4, "buckets": 16})
+RECEIPTS = Path(__file__).parent / "receipts"
 FILES = ("log.db", "store.db", "receipts.jsonl")
 
 
@@ -47,9 +53,9 @@ async def collect(folder: Path) -> dict[str, object]:
     }
 
 
-def main() -> None:
-    """Writes the archive."""
-    with TemporaryDirectory() as name, zipfile.ZipFile(ARCHIVE, "x", zipfile.ZIP_DEFLATED) as archive:
+def write(path: Path) -> None:
+    """Writes an archive."""
+    with TemporaryDirectory() as name, zipfile.ZipFile(path, "x", zipfile.ZIP_DEFLATED) as archive:
         folder = Path(name)
         said = asyncio.run(collect(folder))
         for file in FILES:
@@ -59,4 +65,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    write(RECEIPTS / f"format-{RECEIPTS_FORMAT}.zip" if sys.argv[1:] == ["receipts"] else ARCHIVE)

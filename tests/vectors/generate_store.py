@@ -15,6 +15,7 @@ from typing import Any, Final
 import asyncpg
 
 from aggregator.ports import Store
+from aggregator.records import RoundMembers
 from aggregator.store.on_sqlite import open_sqlite_store
 from aggregator.store.postgres_schema import MIGRATIONS
 from aggregator.store.schema import STORE_FORMAT
@@ -23,6 +24,7 @@ from hushsum.signatures import SigningKey
 from hushsum.signed_plan import SignedPlan
 from tests.aggregator.stores import (
     FENCE,
+    MARK,
     PLAN,
     Folding,
     W,
@@ -43,6 +45,7 @@ TABLES: Final = (
         *("contributions", "verdicts", "spends", "outcomes", "reservations"),
     ),
     ("plan_signatures",),
+    ("round_claims", "receipts"),
 )
 
 
@@ -55,8 +58,9 @@ async def fill(store: Store, *, signed: bool = True) -> None:
     await store.open_windows(PLAN.id, W + 2, W + 2)
     folding = await Folding.of(store, 1, retain_verdicts=True)
     await folding.apply(folding.delta(5, W + 2, sequence=1), folding.delta(5, W + 2, sequence=1))
+    await store.claim_clients(PLAN.id, W + 2, RoundMembers(b"r" * 32, ("client-1", "client-2")))
     await committed(store, W, b"the draw")
-    await store.publish(PLAN.id, TUMBLING, W, fence=FENCE)
+    await store.publish(PLAN.id, TUMBLING, W, receipts=MARK, fence=FENCE)
     await reserved(store, W + 1, b"1" * 32)
 
 

@@ -651,21 +651,17 @@ Global___RoundReply: _TypeAlias = RoundReply  # noqa: Y015
 class Waiting(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
-    PRESENT_FIELD_NUMBER: _builtins.int
     COHORT_FIELD_NUMBER: _builtins.int
-    present: _builtins.int
-    """clients that wait for this window's next cohort"""
     cohort: _builtins.int
-    """how many it takes"""
+    """how many a cohort takes"""
     def __init__(
         self,
         *,
-        present: _builtins.int = ...,
         cohort: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cohort", b"cohort", "present", b"present"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cohort", b"cohort"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

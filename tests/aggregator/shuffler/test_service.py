@@ -88,7 +88,7 @@ async def both(folder: Path, clock: SetRuntime | None = None, plan: Plan = PLAN)
 
 async def forwarded(shuffler: Shuffler, window: int = WINDOW) -> None:
     """Returns once the window was cut, and nothing of it waits."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while True:
             is_cut = (await shuffler.file.closed_through() or 0) >= window and not await shuffler.file.cut_pools()
             if is_cut and not await shuffler.file.outgoing():

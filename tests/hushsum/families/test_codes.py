@@ -265,7 +265,7 @@ def test_every_process_and_number_of_threads_gives_the_same_bytes() -> None:
             cwd=ROOT,
             capture_output=True,
             text=True,
-            timeout=100,
+            timeout=400,
             check=False,
         )
         assert run.returncode == 0, run.stderr

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from hushsum import GuaranteeError, Plan, RecordError, Release, query
-from hushsum.entropy import OsEntropy
 from hushsum.families import Hashed
 from hushsum.families.fourier import Fourier
 from hushsum.local import decoding
@@ -236,7 +235,7 @@ def test_sets_are_answered(rng: np.random.Generator) -> None:
     for extra in ({}, {"minhash": "one-permutation"}):
         plan = report_plan(epsilon=6, record=keys, sketch={**sketch, **extra})
         records = [[1, 2, 3]] * 3000 + [[50, 60]] * 1000
-        counters = collected(plan, records, OsEntropy())
+        counters = collected(plan, records, entropy_of(rng))
         answer = decoding.kernel_sum(plan, counters, [[1, 2, 3], [70]])
         error = 6 * answer.std_error
         assert abs(answer.value[0] - 3000) < error[0] < 1500

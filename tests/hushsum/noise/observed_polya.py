@@ -61,12 +61,12 @@ def events_at_most(share: PolyaShare, n: int, ties: int = 2) -> int:
 def event(share: PolyaShare, choice: int, u: int, second: int = 0, *ties: int) -> int:
     """What a draw of exactly one event of these words gives."""
     words = (choice << 32 | u, second, *ties)
-    data = _one_event(share) + b"".join(word.to_bytes(8, "little") for word in words)
+    data = one_event(share) + b"".join(word.to_bytes(8, "little") for word in words)
     return int(share.sample(1, Zeros(data))[0])
 
 
 @lru_cache
-def _one_event(share: PolyaShare) -> bytes:
+def one_event(share: PolyaShare) -> bytes:
     """The word of a draw with one event, where one says that."""
     return (events_at_most(share, 0, ties=0) + 1).to_bytes(2, "little")
 

@@ -189,9 +189,9 @@ def test_draws_fit_the_stated_distribution(scale: Fraction, entropy: Entropy) ->
 
 @pytest.mark.statistical
 def test_draws_from_the_operating_system_fit_too() -> None:
-    """χ², false alarm 1e-6; no seed can repeat it."""
+    """χ², false alarm 1e-7 and certainly below 1e-6, for χ² is an approximation here; no seed can repeat it."""
     sampler = DiscreteGaussian(Fraction(1053))
-    assert p_value(sampler, sampler.sample(DRAWS, OsEntropy())) > FALSE_ALARM
+    assert p_value(sampler, sampler.sample(DRAWS, OsEntropy())) > FALSE_ALARM / 10
 
 
 @pytest.mark.statistical

@@ -189,9 +189,9 @@ def test_shares_fit_their_stated_distribution(scale: Fraction, shares: int, entr
 
 @pytest.mark.statistical
 def test_shares_from_the_operating_system_fit_too() -> None:
-    """χ², false alarm 1e-6; no seed can repeat it."""
+    """χ², false alarm 1e-7 and certainly below 1e-6, for χ² is an approximation here; no seed can repeat it."""
     sampler = PolyaShare(Fraction(100), 30)
-    assert p_value(sampler, sampler.sample(DRAWS, OsEntropy())) > FALSE_ALARM
+    assert p_value(sampler, sampler.sample(DRAWS, OsEntropy())) > FALSE_ALARM / 10
 
 
 def test_one_share_of_one_is_the_whole_noise() -> None:

@@ -62,7 +62,16 @@ def test_a_claimed_delta_leaves_that_much_less_to_convert_at() -> None:
 def test_a_replacement_is_worth_four_times_the_zcdp() -> None:
     account = Account(LIMITS).recorded(*client(gaussian(RHO), spend(2)))
     assert account.total("client", "replace") == Cost(epsilon_of(4 * (RHO + 2), DELTA), DELTA)
-    assert account.total("record", "add/remove") == account.cost
+
+
+def test_a_record_less_of_a_client_is_worth_four_times_the_zcdp() -> None:
+    account = Account(LIMITS).recorded(*client(gaussian(RHO), spend(2)))
+    fourfold = Cost(epsilon_of(4 * (RHO + 2), DELTA), DELTA)
+    assert account.total("record", "add/remove") == fourfold
+    assert account.total("record", "replace") == fourfold, "once, not of what it is worth for one record less"
+    windows = Account(LIMITS).recorded(*client(*(gaussian(part * RHO, window=part) for part in (1, 3, 2))))
+    assert windows.total("record", "add/remove") == Cost(epsilon_of(4 * 3 * RHO, DELTA), DELTA)
+    assert windows.cost == Cost(epsilon_of(6 * RHO, DELTA), DELTA)
 
 
 def test_record_windows_cost_what_the_worst_of_them_does_component_by_component() -> None:
@@ -161,6 +170,19 @@ def test_what_can_be_afforded_is_what_can_be_charged(rho: Fraction, epsilon: Fra
     except BudgetError:
         pass
     assert promised == charged
+
+
+def test_any_number_of_a_clients_windows_can_be_afforded_by_records_and_one_after_the_other_by_clients() -> None:
+    pure = replace(LIMITS, delta=ZERO)
+    records = replace(pure, unit="record")
+    one = spend(2, window=0, unit="client")
+    assert Account(records).affordable(one) is None
+    assert Account(records).affordable(spend(5, window=0, unit="client")) == 0
+    assert Account(records).charge(one).affordable(spend(4, window=1, unit="client")) is None
+    assert Account(records).charge(one).affordable(spend(2, plan=2, window=1, unit="client")) is None
+    assert Account(records).charge(one).affordable(spend(3, plan=2, window=1, unit="client")) == 0
+    assert Account(records).affordable(spend(1, unit="client")) == 4
+    assert Account(pure).affordable(one) == 4
 
 
 def test_any_number_of_record_windows_can_be_afforded_or_none() -> None:

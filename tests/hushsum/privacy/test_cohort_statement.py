@@ -26,8 +26,9 @@ def test_the_statement_of_a_pure_plan_reads_so() -> None:
         "to delta: the noise itself is pure, and that probability is all of delta. "
         "The server may lie at every step, but for one: it is trusted to pass on keys truthfully, for there is no "
         "directory of clients. With keys of its own in place of others' it could open the counters of one client. "
-        "The server chooses who is in a cohort: that at most 1 of it is corrupt is assumed of every cohort. Corrupt "
-        "clients can make a round fail, or falsify its sum; of others they learn nothing by that. "
+        "The plan states no pool that a cohort would be drawn from: that at most 1 of it is corrupt is assumed of "
+        "every cohort, however the server forms it. Corrupt clients can make a round fail, or falsify its sum; of "
+        "others they learn nothing by that. "
         "It was charged to the ledger of its population."
     )
 
@@ -50,6 +51,43 @@ def test_who_is_trusted_is_said_as_it_is(cohort: dict[str, object], said: str, u
     text = statement(secure_plan(cohort))
     assert said in text
     assert unsaid not in text
+
+
+POOL = {"dropout": "0.1", "cohort": 100, "corrupt_clients": 50, "pool": 1000}
+
+
+@pytest.mark.parametrize("delta", ["0", "0.000001"])
+def test_the_statement_of_a_plan_with_a_pool_counts_the_fleet_and_the_draw(delta: str) -> None:
+    text = statement(secure_plan(privacy={"secure": POOL, "delta": delta}))
+    for said in (
+        "66 honest clients",
+        "8.18546e-12 (2^-37: 8 attempts of 2^-40 each, and 2^-40: a draw of 2^-43 for each) in a window, in which",
+        "the protocol fails or too many corrupt clients are drawn, and which is charged to delta",
+        "It is assumed that at most 50 clients are corrupt in the whole fleet. Each cohort is drawn at random from",
+        "at least 1,000 clients that wait: but for the probability above, at most 24 of it are corrupt. Against",
+        "Against a server that lies about the draw this is an assumption about the clients that it chose. Corrupt",
+    ):
+        assert said in text
+    assert "of every cohort" not in text
+    assert ("that probability is all of delta" in text) == (delta == "0")
+
+
+@pytest.mark.parametrize(
+    ("corrupt", "said"),
+    [
+        (0, ("no client is corrupt in the whole fleet. Each cohort is drawn at random from at least 1,000 clients that "
+            "wait: but for the probability above, none of it is corrupt.")),
+        (1, ("at most 1 client is corrupt in the whole fleet. Each cohort is drawn at random from at least 1,000 "
+            "clients that wait: but for the probability above, at most 1 of it is corrupt.")),
+    ],
+)  # fmt: skip
+def test_few_corrupt_clients_are_counted_in_words(corrupt: int, said: str) -> None:
+    assert said in statement(secure_plan(privacy={"secure": {**POOL, "corrupt_clients": corrupt}}))
+
+
+def test_a_server_that_keeps_to_the_protocol_is_not_said_to_lie_about_the_draw() -> None:
+    text = statement(secure_plan(privacy={"secure": {**POOL, "adversary": "honest-but-curious"}}))
+    assert "at most 24 of it are corrupt. Corrupt clients can make" in text
 
 
 def test_a_plan_with_delta_does_not_call_its_noise_pure() -> None:

@@ -169,7 +169,7 @@ def test_processes_that_race_on_a_new_file_never_pass_the_limit_together(path: P
         assert racer.stdin is not None
         racer.stdin.write("go\n")
         racer.stdin.flush()
-    passed = [int(racer.communicate(timeout=60)[0]) for racer in racers]
+    passed = [int(racer.communicate(timeout=300)[0]) for racer in racers]
     assert [racer.returncode for racer in racers] == [0, 0, 0]
     assert sum(passed) == 9, passed
     with Ledger(path) as ledger:
@@ -270,6 +270,29 @@ def test_the_statement_tells_what_is_spent_and_left_in_plain_words(path: Path) -
             "epsilon 2.5 of 3, delta 0.001 of 0.001. It pays for 5 more such releases. Releases that were not charged "
             "here are not counted."
         )
+
+
+def test_a_ledger_of_records_that_client_spends_passed_under_an_earlier_rule_opens_and_pays_for_nothing(
+    path: Path,
+) -> None:
+    of_clients = replace(costing(Fraction(1)), unit="client")
+    with Ledger(path) as ledger:
+        ledger.register(LIMITS)
+    with sqlite3.connect(path) as db:  # an earlier version counted each for 1, and 3 is the limit
+        db.executemany(
+            "INSERT INTO spend (plan_id, kind, fields) VALUES (?, ?, ?)",
+            [(of_clients.plan_id, of_clients.kind, of_clients.to_bytes())] * 2,
+        )
+    db.close()
+    with Ledger(path) as ledger:
+        assert ledger.spent.epsilon == 4
+        assert ledger.left == Cost(Fraction(0), Fraction(1, 1000))
+        assert ledger.events() == (of_clients,) * 2
+        assert "more than the limits" in ledger.statement()
+        assert "Left: epsilon 0 of 3" in ledger.statement()
+        ledger.register(LIMITS)
+        with pytest.raises(BudgetError, match=r"of epsilon 3, delta 0\.001 there is left epsilon 0, "):
+            ledger.charge(SPEND, LIMITS)
 
 
 def test_a_ledger_that_nobody_holds_any_more_is_closed(path: Path) -> None:

@@ -139,7 +139,7 @@ def test_replace_implies_nothing_about_the_others() -> None:
     for unit, relation in (("record", "add/remove"), ("record", "zero-out"), ("client", "replace")):
         assert after.total(unit, relation) is None
     of_clients = account("client").charge(spend_of(OF_CLIENTS, kind=TUMBLING, window=0))
-    assert of_clients.total("record", "replace") == pure(4)  # a client's spend counts in full
+    assert of_clients.total("record", "replace") == pure(4)  # one record replaced replaces its client's content
     for relation in ("add/remove", "zero-out"):
         with pytest.raises(BudgetError, match="implies nothing there"):
             account(relation=relation).charge(spend_of(FOUR, kind=TUMBLING, window=0))

@@ -125,6 +125,32 @@ def test_record_windows_are_paid_for_ever_or_not_at_all() -> None:
     assert words.endswith("It pays for no more such windows.")
 
 
+def test_records_are_told_what_a_clients_windows_tell_about_one_of_them() -> None:
+    account = Account(Limits("", "record", "add/remove", Fraction(3), ZERO))
+    account = account.recorded(*(spend(1, window=window, unit="client") for window in range(100)))
+    words = account_told(account)
+    assert words.startswith(
+        "Of the only population, 100 spends together took epsilon 2, delta 0, for unit record under add/remove. By the "
+        "newest alone: Whoever believed before with 50 % that one client's records are in here can believe it after "
+        "with at most 73.2 %."
+    )
+    assert words.endswith(
+        "that one record is in here can believe it after with at most 88.1 %. Left: epsilon 1 of 3. It pays for any "
+        "number of such windows: a record is in one of them."
+    )
+
+
+def test_limits_that_are_passed_say_so_and_that_nothing_is_left() -> None:
+    account = Account(Limits("", "record", "add/remove", Fraction(1), ZERO))
+    assert "more than the limits" not in account_told(account.recorded(spend(1, window=0)))
+    assert account_told(account.recorded(spend(1, window=0, unit="client"))) == (
+        "Of the only population, 1 spend took epsilon 2, delta 0, for unit record under add/remove. Whoever believed "
+        "before with 50 % that one record is in here can believe it after with at most 88.1 %. That is more than the "
+        "limits: they were lowered since, or an earlier version counted it for less. Left: epsilon 0 of 1. It pays for "
+        "no more such windows."
+    )
+
+
 def test_spends_without_a_total_at_this_delta_say_so() -> None:
     account = Account(replace(LIMITS, delta=ZERO)).recorded(replace(gaussian(), unit="client"))
     assert account_told(account) == "Of the only population, what was spent has no total at a delta of 0."

@@ -23,10 +23,12 @@ from hushsum.noise.strips import CHOICE_BITS
 from hushsum.noise.thresholds import Form
 from hushsum.outcomes import Withheld
 from hushsum.plan import Plan
+from hushsum.privacy import account, relation
 from hushsum.privacy.claim import Claim
 from hushsum.privacy.cohort import Cohort
 from hushsum.privacy.event import TUMBLING
 from hushsum.privacy.mechanism import Mechanism
+from hushsum.privacy.relation import CLIENT, Loss
 from hushsum.releases import Release
 from hushsum.secure_sum.parameters import RoundParameters
 from hushsum.secure_sum.roster import Circle
@@ -61,6 +63,42 @@ def half_the_noise_in_the_sampler(patch: pytest.MonkeyPatch) -> None:
             return drawn
 
         patch.setattr(kind, "sample", sample)
+
+
+def half_the_variance_of_many_shares(patch: pytest.MonkeyPatch) -> None:
+    """Shares of 200 or more clients have half their variance: Pólya's in the sampler, Gaussian ones in what it gets."""
+    polya, honest = PolyaShare.sample, Mechanism.share
+
+    def sample(self: PolyaShare, size: int, entropy: Entropy) -> Integers:
+        return polya(replace(self, shares=2 * self.shares) if self.shares >= 200 else self, size, entropy)
+
+    def share(self: Mechanism) -> Sampler:
+        many, sampler = (self.honest_survivors or 0) >= 200, honest(self)
+        return replace(sampler, scale=sampler.scale / 2) if many and isinstance(sampler, DiscreteGaussian) else sampler
+
+    patch.setattr(PolyaShare, "sample", sample)
+    patch.setattr(Mechanism, "share", share)
+
+
+def five_percent_less_of_many_shares(patch: pytest.MonkeyPatch) -> None:
+    """The scale of Pólya shares of 200 or more clients is 1/1.05 of what it should be."""
+    honest = PolyaShare.sample
+
+    def sample(self: PolyaShare, size: int, entropy: Entropy) -> Integers:
+        return honest(replace(self, scale=self.scale * 20 / 21) if self.shares >= 200 else self, size, entropy)
+
+    patch.setattr(PolyaShare, "sample", sample)
+
+
+def no_events_of_one_block(patch: pytest.MonkeyPatch) -> None:
+    """Where a Pólya share of 200 or more clients should be ±8 to ±15, it is 0."""
+    honest = PolyaShare.sample
+
+    def sample(self: PolyaShare, size: int, entropy: Entropy) -> Integers:
+        drawn = honest(self, size, entropy)
+        return np.where((np.abs(drawn) >> 3 == 1) & (self.shares >= 200), 0, drawn)
+
+    patch.setattr(PolyaShare, "sample", sample)
 
 
 def divide_by_the_exact_n(patch: pytest.MonkeyPatch) -> None:
@@ -191,6 +229,17 @@ def count_the_noise_of_the_corrupt(patch: pytest.MonkeyPatch) -> None:
 def calibrate_for_one_record(patch: pytest.MonkeyPatch) -> None:
     """The noise of a client is that of one of its m records."""
     patch.setattr(Claim, "records", 1)
+
+
+def count_a_clients_spend_in_full_for_records(patch: pytest.MonkeyPatch) -> None:
+    """The ledger takes what is promised to a client for a promise to each of its records."""
+    honest = relation.implied
+
+    def implied(loss: Loss, *, unit: str, relation: str, for_unit: str, for_relation: str) -> Loss | None:
+        unit = for_unit if unit == CLIENT else unit
+        return honest(loss, unit=unit, relation=relation, for_unit=for_unit, for_relation=for_relation)
+
+    patch.setattr(account, "implied", implied)
 
 
 def seed_by_a_constant(patch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from hushsum.plan import Plan
 from simulator.audits import cases, runner
-from simulator.audits.exact import changes, epsilon
+from simulator.audits.exact import change, changes, epsilon
 from simulator.audits.laws import GAUSSIAN, LAPLACE, Bounds
 from simulator.audits.pipelines import added, folded
 from tests.hushsum.noise.observed import pmf
@@ -58,6 +58,30 @@ def test_a_replacement_costs_what_one_removal_and_one_addition_cost() -> None:
     assert exact == pytest.approx(2 * 3 / float(plan.privacy.mechanism.scale))
 
 
+@pytest.mark.parametrize("plan", [*runner.full_clients()], ids=str)
+def test_one_record_less_of_a_full_client_shows_more_than_one_step_and_no_more_than_the_two_that_are_charged(
+    plan: Plan,
+) -> None:
+    row = runner.one_record_less(plan)
+    assert (row.unit, row.relation) == ("record", plan.guarantee.relation)
+    assert row.holds
+    assert row.exact is not None
+    if plan.privacy.delta == 0:
+        assert row.epsilon == 2 * float(plan.privacy.epsilon)
+        assert row.exact == pytest.approx(2000 / 1053, rel=0.01), "but for rows in which the two ends share a bucket"
+    else:
+        assert row.exact > 1.1 * float(plan.privacy.epsilon)
+
+
+@pytest.mark.parametrize("plan", [*runner.full_clients()], ids=str)
+def test_one_record_of_a_full_client_decides_about_its_other_batches_in_folds_as_in_sketches(plan: Plan) -> None:
+    case = cases.one_record_less(plan, "")
+    moved = change(case, folded)
+    assert moved == change(case, added)
+    assert sum(map(abs, moved[:-1])) > 3.9 * plan.family.sensitivity.l1, "2 of 2 records, out and in"
+    assert moved[-1] == 0, "as many records"
+
+
 @pytest.mark.parametrize("delta", ["0.000001", "0.05"])
 def test_with_a_test_of_the_clients_delta_covers_both_parts(delta: str) -> None:
     keys: dict[str, object] = {"delta": delta, "epsilon": 2}
@@ -85,6 +109,15 @@ def test_a_forgotten_row_is_caught(keys: dict[str, object], monkeypatch: pytest.
     plan = cases.plan_of(sketch={"rows": 2, "buckets": 2}, **keys)
     assert plan.privacy.mechanism.scale < honest.privacy.mechanism.scale, "calibration and verifier both believe it"
     assert found(plan) > 1.05
+
+
+@pytest.mark.parametrize("plan", [*runner.full_clients()], ids=str)
+def test_a_clients_spend_that_counts_in_full_for_records_is_caught(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    planted.count_a_clients_spend_in_full_for_records(monkeypatch)
+    row = runner.one_record_less(plan)
+    assert not row.holds
+    assert row.epsilon == pytest.approx(float(plan.privacy.epsilon), rel=0.1), "the ledger believes it"
+    assert (row.exact or 0) > 1.1 * row.epsilon
 
 
 def test_a_dropped_top_part_of_laplace_noise_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ import pytest
 from hushsum.noise import PolyaShare
 from hushsum.plan import Plan
 from simulator.audits import cases, runner, shares
+from simulator.audits.drawn_shares import drawn_sum
 from simulator.audits.exact import changes
 from simulator.audits.fits import shares_check
 from simulator.audits.laws import GAUSSIAN, LAPLACE, Bounds, disagreements, stated
@@ -24,6 +25,8 @@ from tests.simulator.audits import planted
 
 PLANS = [*runner.secure_plans()]
 IDS = [f"{plan.privacy.mechanism.name} {plan.privacy.unit}" for plan in PLANS]
+COHORTS = [*runner.cohort_plans()]
+every_cohort = pytest.mark.parametrize("plan", COHORTS, ids=["polya", "gaussian"])
 every_plan = pytest.mark.parametrize("plan", PLANS, ids=IDS)
 CLIENT: dict[str, object] = {"unit": "client", "records_per_client": 2}
 DELTA: dict[str, object] = {"delta": "0.000001"}
@@ -72,7 +75,7 @@ def test_what_a_device_submits_changes_as_records_do(plan: Plan) -> None:
     assert changes(plan, submitted) == changes(plan, added)
 
 
-@pytest.mark.parametrize("clients", [5, 6, 7])
+@pytest.mark.parametrize("clients", [5, 6, 7, 14])
 def test_clients_sign_no_sum_of_fewer_honest_shares_than_the_noise_is_made_of(clients: int) -> None:
     plan = cases.secure_plan_of(clients)
     assert honest_shares(plan) == plan.privacy.mechanism.honest_survivors == clients - 2
@@ -117,6 +120,57 @@ def test_drawn_shares_sum_to_what_is_stated_and_half_the_noise_does_not(keys: di
     assert shares_check(plan, 20_000).holds
     with a_mistake(planted.half_the_noise_in_the_sampler):
         assert not shares_check(plan, 4000).holds
+
+
+# ------------------------------------------------------------------------------------------------- large cohorts
+
+
+def cohort_found(plan: Plan) -> float:
+    return sum_epsilon(plan, changes(plan, submitted), drawn_sum)
+
+
+@pytest.mark.parametrize("number", [80, 800, 8000])
+def test_drawn_polya_shares_come_to_laplace_noise_however_many(number: int) -> None:
+    scale = Fraction(3, 2)
+    law = drawn_sum(PolyaShare(scale, number), number, 10)
+    assert set(law) == set(range(-10, 11))
+    assert disagreements(law, stated(LAPLACE, scale, 10)) == []
+
+
+@every_cohort
+def test_a_cohort_of_800_honest_clients_keeps_what_is_claimed(plan: Plan) -> None:
+    assert honest_shares(plan) == plan.privacy.mechanism.honest_survivors == 800
+    claimed = float(plan.privacy.epsilon)
+    assert 0.9 * claimed <= cohort_found(plan) <= claimed * (1 + 1e-9)
+    assert shares_check(plan, 2000).holds
+
+
+def test_half_the_variance_of_many_shares_is_caught_where_few_do_not_show_it() -> None:
+    with a_mistake(planted.half_the_variance_of_many_shares):
+        rows = [*runner._secure()]
+        assert not shares_check(COHORTS[0], 2000).holds
+    few, many = rows[: len(PLANS)], rows[len(PLANS) :]
+    assert all(row.holds for row in few)
+    assert not any(row.holds for row in many)
+    assert [(row.exact or 0) > 1.25 * row.epsilon for row in many] == [True, True]
+
+
+def test_a_scale_five_percent_off_with_many_shares_is_caught() -> None:
+    with a_mistake(planted.five_percent_less_of_many_shares):
+        assert cohort_found(COHORTS[0]) == pytest.approx(1.05, abs=1e-6)
+
+
+def test_a_block_of_sizes_that_many_shares_never_draw_is_caught() -> None:
+    with a_mistake(planted.no_events_of_one_block):
+        assert cohort_found(COHORTS[0]) > 1.3
+
+
+@every_cohort
+def test_one_honest_client_too_few_of_801_is_caught(plan: Plan) -> None:
+    with a_mistake(planted.sign_one_survivor_too_few):
+        assert honest_shares(plan) == 799
+        if plan.privacy.delta == 0:
+            assert cohort_found(plan) > 1.001
 
 
 # ------------------------------------------------------------------------------------------------- planted mistakes
@@ -164,7 +218,7 @@ def test_where_no_client_need_be_honest_nothing_is_hidden(monkeypatch: pytest.Mo
 
 def test_the_table_shows_the_mode_of_every_promise() -> None:
     rows = [*runner._secure()]
-    assert len(rows) == len(PLANS)
+    assert len(rows) == len(PLANS) + len(COHORTS)
     assert {(row.mode, row.relation, row.unit) for row in rows} == {
         ("secure", "zero-out", "record"),
         ("secure", "zero-out", "client"),

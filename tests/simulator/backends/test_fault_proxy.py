@@ -8,7 +8,7 @@ import pytest
 
 from simulator.backends.fault_proxy import Fault, FaultProxy
 
-PATIENCE_S = 5.0
+PATIENCE_S = 60.0
 SILENCE_S = 0.1
 
 

@@ -2,6 +2,8 @@
 
 import hashlib
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import aiokafka
@@ -13,6 +15,7 @@ from build_tools import kafka_jars
 from simulator.backends import kafka as kafka_backend
 from simulator.backends.fault_proxy import Fault
 from simulator.backends.kafka import KafkaBroker
+from simulator.backends.process import free_port
 from tests import brokers
 from tests.brokers import ProxiedKafka, ProxiedPostgres, fresh_prefix, running_postgres
 
@@ -137,3 +140,14 @@ def test_files_of_the_broker_that_differ_from_the_list_are_named(
         "more.jar is not in the list",
         "wrong.jar has other bytes",
     ]
+
+
+def test_a_port_that_was_given_is_not_given_again_here_or_by_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    given, free = free_port(), free_port()
+    claims = "from simulator.backends import process\nimport sys\noffers = map(int, sys.argv[1:])\n"
+    claims += "process.secrets.choice = lambda _: next(offers)\nprint(process.free_port())"
+    elsewhere = [sys.executable, "-c", claims, str(given), str(free), "0"]
+    assert subprocess.run(elsewhere, check=True, capture_output=True, text=True).stdout == "0\n"
+    offers = iter((given, free, 0))
+    monkeypatch.setattr("simulator.backends.process.secrets.choice", lambda _: next(offers))
+    assert free_port() == 0, "neither of the two, though nobody listens there yet"

@@ -40,6 +40,7 @@ def released(of: Material, times: Mapping[str, int]) -> Release:
 
 
 @pytest.mark.statistical
+@pytest.mark.usefixtures("repeatable_noise")
 def test_of_all_submissions_nothing_is_left_but_noise(rng: np.random.Generator) -> None:
     """Eight normal quantities within six standard errors: a false alarm in 6·10⁷ runs."""
     of = material(rng)

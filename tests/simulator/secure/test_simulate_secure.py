@@ -44,7 +44,7 @@ length = "3650d"
 
 def simulate(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "hushsum_cli", "simulate", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
 
 
 def test_a_run_with_dropouts_sums_exactly_who_is_in_it_and_leaves_its_files(tmp_path: Path) -> None:
