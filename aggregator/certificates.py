@@ -9,6 +9,9 @@ from aggregator.ports import Scope
 from hushsum_proto.client_ids import flaw_of
 
 _SCOPE_PREFIX: Final = "hushsum:"
+#: What cryptography raises of a certificate that OpenSSL has verified and that it does not read: TypeError comes of a
+#: subject with a value of an odd ASN.1 type.
+_NO_HOLDER: Final = (ValueError, TypeError, x509.InvalidVersion)
 
 
 class Holder(NamedTuple):
@@ -29,7 +32,7 @@ def holder_of_pem(data: bytes) -> Holder | None:
     """Whose a certificate is that somebody has verified; None where it names no client, or is none."""
     try:
         return _holder_of(x509.load_pem_x509_certificate(data))
-    except (ValueError, x509.InvalidVersion):
+    except _NO_HOLDER:
         return None
 
 
@@ -37,7 +40,7 @@ def holder_of_der(data: bytes) -> Holder | None:
     """The same of its bytes as they are in TLS."""
     try:
         return _holder_of(x509.load_der_x509_certificate(data))
-    except (ValueError, x509.InvalidVersion):
+    except _NO_HOLDER:
         return None
 
 

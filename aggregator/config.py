@@ -96,6 +96,7 @@ class Config(pydantic.BaseModel):
         group_bytes_max: Their bytes.
         checkpoint_entries: The fold checkpoints after that many entries,
         checkpoint_s: or after that many seconds with any.
+        memory_max: Bytes of memory at which the service drains and stops; by default 90 % of its container's limit.
         start_s: How long a start waits for brokers and a database that cannot be reached yet.
         stop_s: How long a stop waits for what is under way.
         lease_s: How long a releaser that is not heard of keeps others from releasing.
@@ -171,6 +172,7 @@ class Config(pydantic.BaseModel):
     group_bytes_max: Annotated[int, Field(ge=1)] = 16 * _MIB
     checkpoint_entries: Annotated[int, Field(ge=1)] = 5000
     checkpoint_s: Annotated[float, Field(gt=0, le=3600)] = 5.0
+    memory_max: Annotated[int, Field(ge=64 * _MIB)] | None = None
     start_s: Annotated[float, Field(ge=0, le=86_400)] = 60.0
     stop_s: Annotated[float, Field(ge=0, le=3600)] = 30.0
     lease_s: Annotated[float, Field(ge=1, le=3600)] = 10.0

@@ -4,6 +4,7 @@ HushsumError
 └── AggregatorError
     ├── the operator's
     │   ├── ConfigError               a setting: its key, what came, what was expected
+    │   ├── MemoryLimitError          more memory is in use than may be: the service stops
     │   └── ReleasingStoppedError     no outcome is taken until an operator has put something right
     ├── the caller's
     │   ├── UnauthenticatedError      nobody that this service accepts
@@ -15,6 +16,7 @@ HushsumError
         │   └── LogGapError           positions that are gone, although a fold still needs them
         ├── StoreError                the store: its file, its version, what does not belong together in it
         │   ├── StoreUnavailableError it cannot be reached now; trying again helps
+        │   │   └── OpenFilesError    no more files can be opened now
         │   ├── FencedError           a write by who has lost its partition or its lease
         │   ├── StaleCheckpointError  a checkpoint from before the one that is stored
         │   └── OutcomeExistsError    the window has its outcome
@@ -33,6 +35,10 @@ class AggregatorError(HushsumError):
 
 class ConfigError(AggregatorError):
     """A setting that is unknown, or holds what it must not."""
+
+
+class MemoryLimitError(AggregatorError):
+    """More memory is in use than the operator, or the container, allows: the service drains and stops."""
 
 
 class ReleasingStoppedError(AggregatorError):
@@ -110,6 +116,10 @@ class StoreError(AggregatorError):
 
 class StoreUnavailableError(StoreError):
     """The store cannot be reached now: whether what was under way is done is not known, and it may be tried again."""
+
+
+class OpenFilesError(StoreUnavailableError):
+    """The process, or the machine, has as many files open as it may: that passes as connections end."""
 
 
 class FencedError(StoreError):

@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final, Self
 
-from aggregator.errors import LogError, LogGapError
+from aggregator.errors import LogError, LogGapError, LogUnavailableError
 from aggregator.milestone import Milestone
 from aggregator.ports import Appended, Runtime, Stretch
 from aggregator.records import Logged
@@ -42,6 +42,7 @@ LOG_FILE: Final = DatabaseKind(
             PRIMARY KEY (plan, partition, position))""",
     ),
     error=LogError,
+    unavailable=LogUnavailableError,
 )
 
 

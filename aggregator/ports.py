@@ -7,13 +7,15 @@ reads a clock, sleeps, or starts a task.
 
 import asyncio
 import enum
+import errno
 import time
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
+from aggregator.errors import OpenFilesError
 from aggregator.fold.state import FoldMark
 from aggregator.fold.verdicts import Verdict
 from aggregator.fold_view import Folds, FoldView
@@ -32,6 +34,7 @@ from aggregator.store_port import Store
 from hushsum.privacy.event import Spend
 
 __all__ = [
+    "NO_MORE_FILES",
     "Appended",
     "Authenticator",
     "ClaimedFold",
@@ -61,6 +64,9 @@ __all__ = [
 
 T = TypeVar("T")
 
+#: Of an OSError that passes by itself, as files and connections are closed.
+NO_MORE_FILES: Final = (errno.EMFILE, errno.ENFILE)
+
 
 class Runtime(Protocol):
     """Time and tasks."""
@@ -77,7 +83,12 @@ class Runtime(Protocol):
         """Starts a task; its owner awaits or cancels it."""
 
     async def blocking(self, function: Callable[..., T], *arguments: object) -> T:
-        """Runs a blocking call (a database, an fsync) off the event loop."""
+        """Runs a blocking call (a database, an fsync) off the event loop.
+
+        Raises:
+            OpenFilesError: It needed a file, and as many are open as may be.
+            Exception: Whatever else it raises.
+        """
 
 
 class SystemRuntime:
@@ -99,7 +110,12 @@ class SystemRuntime:
         return asyncio.create_task(work, name=name)
 
     async def blocking(self, function: Callable[..., T], *arguments: object) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: function(*arguments))
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: function(*arguments))
+        except OSError as error:
+            if error.errno in NO_MORE_FILES:
+                raise OpenFilesError(f"no more files can be opened now: {error.strerror}") from error
+            raise
 
 
 class Log(Protocol):

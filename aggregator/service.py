@@ -23,6 +23,7 @@ from aggregator.leadership import Leadership, LeaseSettings
 from aggregator.openings import Openings
 from aggregator.plan_source import check_size, plan_of, signature_of
 from aggregator.ports import Authenticator, Log, Runtime, Store, Tracer
+from aggregator.process import connections_max, memory_limit, watch_memory
 from aggregator.receipts_file import NoReceipts
 from aggregator.releaser_ports import ReleaserPorts
 from aggregator.roles import Duties
@@ -31,8 +32,9 @@ from aggregator.secure.sums import SecureSums
 from aggregator.server.administration import AdministrationService
 from aggregator.server.catalogue import CatalogueService
 from aggregator.server.collection import Collection
+from aggregator.server.connections import ConnectionSettings
 from aggregator.server.secure_sum import SecureSumService
-from aggregator.server.server import Server, Services, streams_of
+from aggregator.server.server import Server, Services, calls_max, streams_of
 from aggregator.stored_folds import StoredFolds
 from aggregator.supervision import Supervision
 from aggregator.watching.looking import soundings_of, survey_of
@@ -107,6 +109,9 @@ class Service:
         authenticator = await authenticator_of(self.config, self.runtime, self.metrics, self._supervision)
         server = self._server(front, leadership, openings, authenticator)
         self._supervision.forever("admissions", lambda: server.recheck(self.runtime))
+        self._supervision.forever("connections", lambda: server.guard(self.runtime))
+        if (limit := memory_limit(self.config)) is not None:
+            self._supervision.watch("memory", lambda: watch_memory(limit, self.runtime))
         self.grpc = leadership.address = await server.bind(self.config.listen, server_credentials(self.config))
         if self.duties.releases:
             await self._start_leadership(leadership)
@@ -212,6 +217,7 @@ class Service:
         collection, secure_sum = front or (None, None)
         catalogue = CatalogueService(self.catalogue) if self.duties.shows else None
         services = Services(collection, catalogue, AdministrationService(administration), secure_sum)
+        most = calls_max(self.plan, self.config.sessions_max)
         limits = call_limits_of(self.config, self.runtime)
         self._supervision.forever("debts of callers", lambda: forget_paid([limits], self.runtime))
         return Server(
@@ -221,7 +227,7 @@ class Service:
             metrics=self.metrics,
             sessions_max=self.config.sessions_max,
             limits=limits,
-            connections=connection_options(self.config),
+            connections=ConnectionSettings(connections_max(most, self.config), connection_options(self.config)),
         )
 
     async def _start_looking(self, folder: DataFolder | None) -> None:

@@ -8,6 +8,7 @@ from aggregator.config import Config
 from aggregator.errors import AggregatorError
 from aggregator.journal import journal, told
 from aggregator.ports import SystemRuntime
+from aggregator.process import check_assertions, load_modules, raise_file_limit
 from aggregator.service import running
 from aggregator.shuffler.service import running as shuffling
 
@@ -20,6 +21,9 @@ async def serve(config: Config) -> None:
     Raises:
         HushsumError: It cannot start, or cannot go on.
     """
+    check_assertions()
+    raise_file_limit()
+    load_modules(config)
     asked, loop, starting = asyncio.Event(), asyncio.get_running_loop(), asyncio.current_task()
 
     def ask() -> None:

@@ -28,7 +28,8 @@ SETTINGS: Final = (
 #: What must be read back: written apart from what is set, so that a slip in one of the two is found.
 _EXPECTED: Final[tuple[tuple[str, object], ...]] = (("journal_mode", "wal"), ("synchronous", 2), ("secure_delete", 1))
 _BUSY_MS: Final = 10_000
-_BUSY_CODES: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+#: What passes: another process has the file, or a side file cannot be opened while too many files are open.
+_PASSING_CODES: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_CANTOPEN)
 _TRUNCATE_BUSY_MS: Final = 50
 _TRUNCATE_PAUSE_S: Final = 0.05
 _TRUNCATE_TRIES: Final = 10  # about a second: no release waits for a reader that stays longer
@@ -44,7 +45,8 @@ class DatabaseKind:
         schema: Statements that make its tables.
         error: What is raised.
         upgrades: By format, the statements that make the next one of it; none where only the rows are others.
-        unavailable: What is raised where another process keeps the file busy; None: ``error``.
+        unavailable: What is raised where it passes: another process keeps the file busy, or as many files are open as
+            may be. None: ``error``.
     """
 
     def __init__(
@@ -95,8 +97,8 @@ class DatabaseKind:
 
     def translated(self, error: sqlite3.Error) -> AggregatorError:
         """What SQLite says, as the file's own error."""
-        busy = getattr(error, "sqlite_errorcode", None) in _BUSY_CODES
-        return (self._unavailable if busy else self.error)(f"{self.what}: {error}")
+        passes = getattr(error, "sqlite_errorcode", None) in _PASSING_CODES
+        return (self._unavailable if passes else self.error)(f"{self.what}: {error}")
 
     def open_reading(self, path: Path) -> sqlite3.Connection:
         """A connection that cannot write, to a file that is there; a service may be using it.

@@ -7,7 +7,7 @@ from typing import Final
 
 from aggregator.errors import AggregatorError
 from aggregator.journal import journal
-from aggregator.ports import Observer, Runtime
+from aggregator.ports import NO_MORE_FILES, Observer, Runtime
 from aggregator.retries import TRANSIENT, Backoff, within
 
 _AGAIN_S: Final = 1.0
@@ -52,6 +52,10 @@ class Supervision:
                     await self._runtime.sleep(backoff.next_s())
                 except AggregatorError as error:
                     _journal.error(f"{name} failed, trying again", error=str(error))
+                except OSError as error:  # of the event loop itself: Runtime.blocking raises OpenFilesError
+                    if error.errno not in NO_MORE_FILES:
+                        raise
+                    self._observer.retried(name, str(error))
                 await self._runtime.sleep(_AGAIN_S)
 
         self.watch(name, again)

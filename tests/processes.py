@@ -5,7 +5,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -19,13 +19,32 @@ STOP_S = 120.0
 class Aggregator:
     """``python -m aggregator``, with a folder of its own that says where it listens.
 
+    Args:
+        folder: Where its files are.
+        name: Of them.
+        settings: Beside its folder and its addresses.
+        dsn: Of its database.
+        open_files: Its hard and soft limit of open files; None: as this process's.
+        options: Of its interpreter.
+
     Attributes:
         name: Of its folder and its files.
         output: What it wrote.
     """
 
-    def __init__(self, folder: Path, name: str, settings: Mapping[str, object], dsn: str = "") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        settings: Mapping[str, object],
+        dsn: str = "",
+        *,
+        open_files: int | None = None,
+        options: Sequence[str] = (),
+    ) -> None:
         self.name = name
+        limited = () if open_files is None else ("sh", "-c", f'ulimit -n {open_files}; exec "$@"', "sh")
+        self._command = (*limited, sys.executable, *options, "-m", "aggregator", "--config")
         self.output = folder / f"{name}.log"
         self._data = folder / name
         self._file = folder / f"{name}.toml"
@@ -41,7 +60,8 @@ class Aggregator:
     async def start(self) -> None:
         with self.output.open("ab") as output:
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "aggregator", "--config", str(self._file)),
+                *self._command,
+                str(self._file),
                 env=self._environment,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,

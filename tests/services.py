@@ -140,9 +140,11 @@ class RawClient:
     async def __aexit__(self, *_: object) -> None:
         await self.channel.close(None)
 
-    async def hello(self, plan_id: bytes = b"", versions: tuple[int, ...] = (1,)) -> Welcome:
+    async def hello(self, plan_id: bytes = b"", versions: tuple[int, ...] = (1,), *, wait: bool = False) -> Welcome:
+        """Opens a session; with ``wait`` tries to connect until that works."""
         request = convert.hello_to_wire(Hello(versions, plan_id, "test"))
-        return convert.welcome_from_wire(await self.collection.Hello(request, metadata=self.metadata))
+        call = self.collection.Hello(request, metadata=self.metadata, wait_for_ready=wait)
+        return convert.welcome_from_wire(await call)
 
     async def submit_one(self, plan_id: bytes, delta: bytes) -> Answer:
         request = convert.submission_to_wire(plan_id, delta)

@@ -17,8 +17,9 @@ from aggregator.callers.client_limits import CallLimits, Turn
 from aggregator.errors import AggregatorError, ForbiddenError, UnauthenticatedError
 from aggregator.ports import Authenticator, Peer, Scope
 from aggregator.refusals import RefusedError
+from aggregator.server.connections import ConnectionGuard
 from aggregator.server.endings import Context, Endings
-from aggregator.server.incoming import Incoming, Malformed, reader
+from aggregator.server.incoming import QUESTION_BYTES_MAX, Incoming, Malformed, reader
 from aggregator.server.open_streams import Interruptible, OpenStreams
 from aggregator.server.unread import UnaryCalls
 from aggregator.watching.metrics import Metrics
@@ -40,8 +41,15 @@ class Call(Interruptible):
         turn: What it takes of its caller's limits.
     """
 
-    def __init__(self, context: Context, authenticator: Authenticator, turn: Turn | None = None) -> None:
+    def __init__(
+        self,
+        context: Context,
+        authenticator: Authenticator,
+        turn: Turn | None = None,
+        guard: ConnectionGuard | None = None,
+    ) -> None:
         super().__init__()
+        self._guard = guard
         self.turn = Turn(None) if turn is None else turn
         self._authenticator = authenticator
         metadata = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
@@ -59,6 +67,8 @@ class Call(Interruptible):
         if self._admitted is not None and self._admitted[1] == scopes:
             return self._admitted[0]  # from then on it is looked at again and again, and interrupted when it has lapsed
         name = self._authenticator.admit(self._peer, *scopes)
+        if self._guard is not None and self._peer.address:
+            self._guard.admitted(self._peer.address, name)
         self.turn.take(name)
         self._admitted = name, scopes
         return name
@@ -99,8 +109,12 @@ class Methods:
         metrics: Counts what is refused, by reason.
         for_operator: Whether callers are told what failed inside; others get one fixed sentence.
         limits: How much one caller may call; None: any.
-        streams: Where calls are looked at again; its own, which nobody looks at, where none is given.
-        incoming: Reads the messages of calls that have one; its own where none is given.
+        incoming: Reads the messages of calls that have one, and says where open calls are looked at again; its own,
+            which nobody looks at, where none is given.
+        guard: Is told who is admitted on which connection, and what fails there; None: nobody is.
+
+    Attributes:
+        message_bytes_max: Of a message that carries a delta.
     """
 
     def __init__(
@@ -111,18 +125,18 @@ class Methods:
         *,
         for_operator: bool = False,
         limits: CallLimits | None = None,
-        streams: OpenStreams | None = None,
         incoming: Incoming | None = None,
+        guard: ConnectionGuard | None = None,
     ) -> None:
         self._service = service
         self._authenticator = authenticator
         self._limits = limits
-        self._endings = Endings(metrics, for_operator=for_operator)
-        self._streams = OpenStreams() if streams is None else streams
+        self._guard = guard
+        self._endings = Endings(metrics, for_operator=for_operator, guard=guard)
         if incoming is None:
-            calls = UnaryCalls(_CALLS_MAX, _MESSAGE_BYTES_MAX)
-            incoming = Incoming(calls, self._streams, _MESSAGE_BYTES_MAX)
-        self._incoming = incoming
+            incoming = Incoming(UnaryCalls(_CALLS_MAX, _MESSAGE_BYTES_MAX), OpenStreams(), _MESSAGE_BYTES_MAX)
+        self._incoming, self._streams = incoming, incoming.streams
+        self.message_bytes_max = incoming.message_bytes_max
         self._handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}  # Any: one dictionary for all messages
 
     def unary(
@@ -131,8 +145,8 @@ class Methods:
         request: type[Q],
         method: Callable[[Call, Q], Awaitable[Message]],
         *,
+        bytes_max: int = QUESTION_BYTES_MAX,
         scopes: tuple[Scope, ...] = tuple(Scope),
-        counted: bool = True,
         junk: Callable[[str, int], None] | None = None,
         carries: Callable[[Q], int] | None = None,
     ) -> None:
@@ -142,23 +156,22 @@ class Methods:
             name: Its name.
             request: Its request.
             method: What answers.
+            bytes_max: Of the request: what is larger is refused unread.
             scopes: Who sends a message is admitted for any of these before it is read.
-            counted: Whether it is a call of its caller's rate; False: it is limited otherwise,
-            junk: and this takes the bytes of what is no request, or refuses them.
+            junk: It is limited by its bytes, and is no call of its caller's rate: this takes the bytes of what is no
+                request, or refuses them. None: it is such a call.
             carries: The bytes of a request that are limited otherwise.
         """
 
         async def handle(_: AsyncIterator[Q | Malformed], context: Context) -> Message:
-            try:
-                call = Call(context, self._authenticator, Turn(self._limits if counted else None))
+            async with self._endings.of(context):
+                call = Call(context, self._authenticator, Turn(self._limits if junk is None else None), self._guard)
                 caller = call.admit(*scopes)
                 with self._incoming.calls.under_way(caller):
                     return await method(call, await self._one(caller, call, context, junk))
-            except Exception as error:  # noqa: BLE001  this is where every error becomes a status
-                await self._endings.abort(context, error)
 
         self._handlers[name] = grpc.stream_unary_rpc_method_handler(
-            handle, request_deserializer=reader(request, carries), response_serializer=_bytes_of
+            handle, request_deserializer=reader(request, bytes_max, carries), response_serializer=_bytes_of
         )
 
     def replies(
@@ -167,6 +180,7 @@ class Methods:
         request: type[Q],
         method: Callable[[Call, Q], AsyncIterator[Message]],
         *,
+        bytes_max: int = QUESTION_BYTES_MAX,
         scopes: tuple[Scope, ...] = tuple(Scope),
     ) -> None:
         """Adds a method with one request and a stream of replies; its caller is admitted before that is read."""
@@ -178,7 +192,7 @@ class Methods:
             async for reply in call.each(method(call, message)):
                 yield reply
 
-        self._handlers[name] = self._lasting(request, replies, None, one=True)
+        self._handlers[name] = self._lasting(request, replies, bytes_max, None, one=True)
 
     def stream(
         self,
@@ -186,6 +200,7 @@ class Methods:
         request: type[Q],
         method: Callable[[Call, AsyncIterator[Q | Malformed]], AsyncIterator[Message]],
         *,
+        bytes_max: int = QUESTION_BYTES_MAX,
         carries: Callable[[Q], int] | None = None,
     ) -> None:
         """Adds a method with a stream of requests and one of replies."""
@@ -193,7 +208,7 @@ class Methods:
         def replies(call: Call, messages: AsyncIterator[Q | Malformed]) -> AsyncIterator[Message]:
             return call.each(method(call, messages))
 
-        self._handlers[name] = self._lasting(request, replies, carries, one=False)
+        self._handlers[name] = self._lasting(request, replies, bytes_max, carries, one=False)
 
     def takes(
         self,
@@ -201,20 +216,19 @@ class Methods:
         request: type[Q],
         method: Callable[[Call, AsyncIterator[Q | Malformed]], Awaitable[Message]],
         *,
+        bytes_max: int = QUESTION_BYTES_MAX,
         carries: Callable[[Q], int] | None = None,
     ) -> None:
         """Adds a method with a stream of requests and one reply."""
 
         async def handle(messages: AsyncIterator[Q | Malformed], context: Context) -> Message:
-            call = Call(context, self._authenticator, Turn(self._limits, lasts=True))
-            try:
+            call = Call(context, self._authenticator, Turn(self._limits, lasts=True), self._guard)
+            async with self._endings.of(context):
                 with self._streams.held(call), call.turn, call.working():
                     return await method(call, messages)
-            except Exception as error:  # noqa: BLE001  this is where every error becomes a status
-                await self._endings.abort(context, error)
 
         self._handlers[name] = grpc.stream_unary_rpc_method_handler(
-            handle, request_deserializer=reader(request, carries), response_serializer=_bytes_of
+            handle, request_deserializer=reader(request, bytes_max, carries), response_serializer=_bytes_of
         )
 
     def handler(self, expected: Iterable[str]) -> Handler:
@@ -226,21 +240,20 @@ class Methods:
         self,
         request: type[Q],
         replies: Callable[[Call, Any], AsyncIterator[Message]],  # Any: the context, or the messages
+        bytes_max: int,
         carries: Callable[[Q], int] | None,
         *,
         one: bool,
     ) -> "grpc.RpcMethodHandler[Any, Any]":
         async def handle(messages: AsyncIterator[Q | Malformed], context: Context) -> AsyncIterator[Message]:
-            call = Call(context, self._authenticator, Turn(self._limits, lasts=True))
-            try:
+            call = Call(context, self._authenticator, Turn(self._limits, lasts=True), self._guard)
+            async with self._endings.of(context):
                 with self._streams.held(call), call.turn:
                     async for reply in replies(call, context if one else messages):
                         yield reply
-            except Exception as error:  # noqa: BLE001  this is where every error becomes a status
-                await self._endings.abort(context, error)
 
         return grpc.stream_stream_rpc_method_handler(
-            handle, request_deserializer=reader(request, carries), response_serializer=_bytes_of
+            handle, request_deserializer=reader(request, bytes_max, carries), response_serializer=_bytes_of
         )
 
     async def _one(
@@ -254,7 +267,7 @@ class Methods:
         try:
             message = await self._incoming.one(caller, call, context)
             if isinstance(message, Malformed):
-                raise MalformedMessageError("bytes that are no message of this method, expected one")
+                raise message.error()
         except asyncio.CancelledError:  # its client has gone; what is ended from here ends otherwise, and costs nothing
             if junk is not None:
                 with suppress(RefusedError):

@@ -7,6 +7,7 @@ from aggregator.ports import Runtime, Scope
 from aggregator.reception import FEATURES_MAX, VERDICTS_MAX, VERSIONS_MAX, check_number
 from aggregator.refusals import RefusedError, overloaded
 from aggregator.server.calls import Call, Handler, Methods
+from aggregator.server.incoming import QUESTION_BYTES_MAX
 from aggregator.server.large import Chunks, LargeDeltas
 from aggregator.server.sessions import Requests, Session
 from aggregator.server.uploads import Greeter, Uploads
@@ -14,6 +15,9 @@ from aggregator.watching.metrics import Metrics
 from hushsum_proto import convert
 from hushsum_proto.answers import Answer, ServiceReason, Status
 from hushsum_proto.v1 import wire_pb2 as pb
+
+_ID_BYTES_MAX = 24  # of a DeltaId inside a request: 9 of the stream, up to 11 of the sequence, and their frame
+_VERDICTS_BYTES_MAX = QUESTION_BYTES_MAX + VERDICTS_MAX * _ID_BYTES_MAX
 
 # A refusal that is about the moment, not the delta: a unary call says it with its status.
 _OF_THE_MOMENT = frozenset(
@@ -61,21 +65,26 @@ class Collection:
 
     def add_to(self, methods: Methods) -> Handler:
         """The handlers of every method."""
-        junk = None if self._sends is None else self._sends.pay
         submit = (Scope.SUBMIT,)
         methods.unary("Hello", pb.HelloRequest, self.hello, scopes=submit)
-        methods.stream("Submit", pb.SubmitRequest, self.submit, carries=_delta_bytes)
+        methods.stream(
+            "Submit", pb.SubmitRequest, self.submit, bytes_max=methods.message_bytes_max, carries=_delta_bytes
+        )
         methods.unary(
             "SubmitOne",
             pb.SubmitRequest,
             self.submit_one,
+            bytes_max=methods.message_bytes_max,
             scopes=submit,
-            counted=False,  # its bytes are
-            junk=junk,
+            junk=_free if self._sends is None else self._sends.pay,
             carries=_delta_bytes,
         )
-        methods.takes("SubmitLarge", pb.DeltaChunk, self.submit_large, carries=_data_bytes)
-        methods.unary("GetVerdicts", pb.VerdictsRequest, self.get_verdicts, scopes=submit)
+        methods.takes(
+            "SubmitLarge", pb.DeltaChunk, self.submit_large, bytes_max=methods.message_bytes_max, carries=_data_bytes
+        )
+        methods.unary(
+            "GetVerdicts", pb.VerdictsRequest, self.get_verdicts, bytes_max=_VERDICTS_BYTES_MAX, scopes=submit
+        )
         return methods.handler(pb.DESCRIPTOR.services_by_name["Collection"].methods_by_name)
 
     def stop_sessions(self) -> None:
@@ -132,6 +141,10 @@ class Collection:
         check_number(len(request.ids), VERDICTS_MAX, "ids")
         ids = [convert.id_from_wire(message) for message in request.ids]
         return convert.verdicts_to_wire(await self._greeter.verdicts(client_id, request.plan_id, ids))
+
+
+def _free(_: str, __: int) -> None:
+    """Takes bytes of nobody's rate."""
 
 
 def _delta_bytes(request: pb.SubmitRequest) -> int:

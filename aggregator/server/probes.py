@@ -1,4 +1,7 @@
-"""Health and reflection: nobody signs in for them, so few at once, with a time for each, and ended at a stop."""
+"""Health and reflection: nobody signs in for them, so few at once, with a time for each, and ended at a stop.
+
+They have places of their own, which calls of no other kind take; among those who ask, no address can take another's.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -10,22 +13,20 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2  # type: ignore[import-untyped]  # it ships no types
 from grpc_reflection.v1alpha import reflection, reflection_pb2  # type: ignore[import-untyped]  # it ships no types
 
-from aggregator.callers.places import Places
+from aggregator.callers.places import SharedPlaces
 from aggregator.catalogue import NotFoundError
 from aggregator.refusals import RefusedError
+from aggregator.server.connections import ConnectionGuard
 from aggregator.server.endings import Context, Endings
-from aggregator.server.incoming import Incoming, Malformed, reader
+from aggregator.server.incoming import GRACE_S, QUESTION_BYTES_MAX, Malformed, read_one, reader
 from aggregator.server.open_streams import Interruptible, OpenStreams
-from aggregator.server.unread import UnaryCalls
 from aggregator.watching.metrics import Metrics
 from hushsum_proto.answers import Refusal, ServiceReason
-from hushsum_proto.errors import MalformedMessageError
 
+HEALTH_CHECKS_MAX: Final = 256
 HEALTH_WATCHERS_MAX: Final = 64
 REFLECTIONS_MAX: Final = 16
 LIVENESS: Final = "liveness"  # of whether this process runs; all other names are of whether it can be used
-_MESSAGE_BYTES_MAX: Final = 4096
-_ASKING_S: Final = 30.0  # a reflection that asks nothing more has ended by then
 
 _HEALTH: Final = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 _STATUS: Final = health_pb2.HealthCheckResponse
@@ -35,18 +36,17 @@ class Probes:
     """What load balancers and people with a command line ask of a server.
 
     Args:
-        calls: Calls with one message that are under way in the same server.
         streams: Where open calls are looked at again.
         metrics: Counts what is refused.
+        guard: Is told of calls that fail.
     """
 
-    def __init__(self, calls: UnaryCalls, streams: OpenStreams, metrics: Metrics) -> None:
-        self._calls = calls
+    def __init__(self, streams: OpenStreams, metrics: Metrics, guard: ConnectionGuard) -> None:
         self._streams = streams
-        self._incoming = Incoming(calls, streams, _MESSAGE_BYTES_MAX)
-        self._endings = Endings(metrics, for_operator=False)
-        self._watchers = Places(HEALTH_WATCHERS_MAX, "watchers of health")
-        self._reflections = Places(REFLECTIONS_MAX, "reflections")
+        self._endings = Endings(metrics, for_operator=False, guard=guard)
+        self._checks = SharedPlaces(HEALTH_CHECKS_MAX, "health checks")
+        self._watchers = SharedPlaces(HEALTH_WATCHERS_MAX, "watchers of health")
+        self._reflections = SharedPlaces(REFLECTIONS_MAX, "reflections")
         self._said: dict[str, Any] = {}  # Any, here and below: the messages of packages that ship no types
         self._names: tuple[str, ...] = (health.OVERALL_HEALTH,)
         self._changed = asyncio.Event()  # replaced at each change: who waits holds the old one
@@ -57,7 +57,7 @@ class Probes:
         self._names = (health.OVERALL_HEALTH, *names)
         self._said[LIVENESS] = _STATUS.SERVING
         self.tell(ready=True)
-        asked, small = health_pb2.HealthCheckRequest, partial(reader, bytes_max=_MESSAGE_BYTES_MAX)
+        asked, small = health_pb2.HealthCheckRequest, partial(reader, bytes_max=QUESTION_BYTES_MAX)
         methods = {
             "Check": grpc.stream_unary_rpc_method_handler(self._answering(self._check), small(asked), _bytes_of),
             "List": grpc.stream_unary_rpc_method_handler(
@@ -102,10 +102,8 @@ class Probes:
 
     def _answering(self, method: Callable[[Any], Any]) -> Callable[[Any, Context], Awaitable[Any]]:
         async def handle(_: Any, context: Context) -> Any:
-            try:
+            async with self._endings.of(context):
                 return method(await self._one(Interruptible(), context))
-            except Exception as error:  # noqa: BLE001  this is where every error becomes a status
-                await self._endings.abort(context, error)
 
         return handle
 
@@ -114,18 +112,19 @@ class Probes:
     ) -> Callable[[Any, Context], AsyncIterator[Any]]:
         async def handle(_: Any, context: Context) -> AsyncIterator[Any]:
             call = Interruptible()
-            try:
+            async with self._endings.of(context):
                 with self._streams.held(call):
                     async for reply in call.each(method(call, context)):
                         yield reply
-            except Exception as error:  # noqa: BLE001  this is where every error becomes a status
-                await self._endings.abort(context, error)
 
         return handle
 
     async def _one(self, call: Interruptible, context: Context) -> Any:
-        with self._calls.under_way(""):
-            return _good(await self._incoming.one("", call, context))
+        self._streams.within(GRACE_S, call, _silent)
+        with self._checks.taken(_address(context), call), self._streams.held(call), call.working():
+            message = await read_one(call, context)
+        call.due_s = None
+        return _good(message)
 
     def _check(self, request: Any) -> Any:
         if request.service not in self._said:
@@ -139,7 +138,7 @@ class Probes:
     async def _watch(self, call: Interruptible, context: Context) -> AsyncIterator[Any]:
         """Says how a service does now, and again whenever that changes, until this process stops."""
         service = (await self._one(call, context)).service
-        with self._watchers.taken():
+        with self._watchers.taken(_address(context), call):
             told = None
             while True:
                 changed, status = self._changed, self._said.get(service, _STATUS.SERVICE_UNKNOWN)
@@ -153,25 +152,30 @@ class Probes:
     async def _reflect(self, about: Any, call: Interruptible, context: Context) -> AsyncIterator[Any]:
         async def asked() -> AsyncIterator[Any]:
             while True:
-                self._streams.within(_ASKING_S, call, _silent)
+                self._streams.within(GRACE_S, call, _silent)
                 message = await context.read()
                 call.due_s = None
                 if message is grpc.aio.EOF:
                     return
                 yield _good(message)
 
-        with self._reflections.taken():
+        with self._reflections.taken(_address(context), call):
             async for reply in about.ServerReflectionInfo(asked(), context):
                 yield reply
 
 
 def _silent() -> RefusedError:
-    return RefusedError(Refusal.of(ServiceReason.UNAVAILABLE, f"nothing was asked in {_ASKING_S:g} s"))
+    return RefusedError(Refusal.of(ServiceReason.UNAVAILABLE, f"nothing was asked in {GRACE_S:g} s"))
+
+
+def _address(context: Context) -> str:
+    """Of who asks, without its port: one place holds many connections."""
+    return (context.peer() or "").rpartition(":")[0]
 
 
 def _good(message: Any) -> Any:
     if isinstance(message, Malformed):
-        raise MalformedMessageError("bytes that are no message of this method, expected one")
+        raise message.error()
     return message
 
 

@@ -52,7 +52,7 @@ class SecureSumService:
 
     def add_to(self, methods: Methods) -> Handler:
         """The handlers of every method."""
-        methods.stream("TakePart", pb.RoundRequest, self.take_part)
+        methods.stream("TakePart", pb.RoundRequest, self.take_part, bytes_max=methods.message_bytes_max)
         methods.replies("GetDirectory", pb.GetDirectoryRequest, self.get_directory, scopes=(Scope.SUBMIT,))
         return methods.handler(pb.DESCRIPTOR.services_by_name["SecureSum"].methods_by_name)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -16,6 +16,7 @@ from aggregator.ports import Authenticator, Runtime
 from aggregator.server.administration import AdministrationService
 from aggregator.server.calls import Handler, Methods
 from aggregator.server.collection import Collection
+from aggregator.server.connections import ConnectionGuard, ConnectionSettings, connection_limits
 from aggregator.server.incoming import Incoming
 from aggregator.server.open_streams import OpenStreams
 from aggregator.server.probes import Probes
@@ -61,6 +62,11 @@ def streams_of(plan: Plan, sessions_max: int) -> int:
     return sessions_max if cohort is None else max(sessions_max, cohort.pool + 2 * cohort.size)
 
 
+def calls_max(plan: Plan, sessions_max: int) -> int:
+    """How many calls there may be at once: sessions, parts in secure sums, and those of all other methods."""
+    return sessions_max + streams_of(plan, sessions_max) + _OTHER_CALLS_MAX
+
+
 class Server:
     """One port. A constructor binds nothing; :meth:`bind` does.
 
@@ -71,7 +77,7 @@ class Server:
         metrics: Counts refused calls.
         sessions_max: Streams that may be open; calls of other methods come on top.
         limits: How much one caller may call; None: any.
-        connections: What gRPC is to do with connections beside what it does anywhere.
+        connections: How many there may be, and what gRPC does with them; None: as many as calls.
     """
 
     def __init__(
@@ -83,20 +89,21 @@ class Server:
         metrics: Metrics,
         sessions_max: int,
         limits: CallLimits | None = None,
-        connections: Sequence[tuple[str, int]] = (),
+        connections: ConnectionSettings | None = None,
     ) -> None:
         self._services = services
         self._authenticator = authenticator
         self._metrics = metrics
         self._limits = limits
         self._streams = OpenStreams()
-        received_bytes_max = _received_bytes_max(plan)
-        calls_max = sessions_max + streams_of(plan, sessions_max) + _OTHER_CALLS_MAX
-        calls = UnaryCalls(calls_max, received_bytes_max)
-        self._incoming = Incoming(calls, self._streams, received_bytes_max)
-        self._probes = Probes(calls, self._streams, metrics)
-        # gRPC's own bound on calls counts those whom nobody has admitted: they would take the places of all others.
-        self._server = grpc.aio.server(options=[*_options(received_bytes_max), *connections])
+        self._message_bytes_max = _received_bytes_max(plan)
+        most = calls_max(plan, sessions_max)
+        self._incoming = Incoming(UnaryCalls(most, self._message_bytes_max), self._streams, self._message_bytes_max)
+        self._connections = ConnectionSettings() if connections is None else connections
+        self._connections_max = most if self._connections.most is None else self._connections.most
+        self._guard = ConnectionGuard(self._connections_max, metrics.registry)
+        self._probes = Probes(self._streams, metrics, self._guard)
+        self._server: grpc.aio.Server | None = None
 
     async def bind(self, listen: str, credentials: grpc.ServerCredentials | None = None) -> str:
         """Takes ``host:port``; returns the same with the port that was taken. Nobody is answered yet.
@@ -108,24 +115,34 @@ class Server:
         Raises:
             ConfigError: The address cannot be used.
         """
-        self._probes.add_to(self._server, self._add_services())
-        await _check_host(listen)
+        addresses = await _addresses_of(listen)
+        # gRPC's own bound on calls counts those whom nobody has admitted: they would take the places of all others.
+        limits = connection_limits(max(1, self._connections_max // addresses))
+        server = grpc.aio.server(options=[*_options(self._message_bytes_max), *limits, *self._connections.options])
+        self._probes.add_to(server, self._add_services(server))
         try:
             if credentials is None:
-                port = self._server.add_insecure_port(listen)
+                port = server.add_insecure_port(listen)
             else:
-                port = self._server.add_secure_port(listen, credentials)
+                port = server.add_secure_port(listen, credentials)
         except RuntimeError as error:
             raise ConfigError(f"listen: {listen} cannot be used: is another process listening there?") from error
+        self._server = server
+        self._guard.listens(port)
         return f"{listen.rpartition(':')[0]}:{port}"
 
     async def start(self) -> None:
         """Answers."""
+        assert self._server is not None, "bound before"
         await self._server.start()
 
     async def recheck(self, runtime: Runtime) -> None:
         """Ends open streams soon after their callers are no longer admitted; goes on for ever."""
         await self._streams.run(runtime)
+
+    async def guard(self, runtime: Runtime) -> None:
+        """Closes connections that only take room; goes on for ever."""
+        await self._guard.run(runtime)
 
     async def tell(self, *, ready: bool) -> None:
         """Tells health checks whether what is served here works."""
@@ -143,9 +160,10 @@ class Server:
 
     async def stop(self, grace_s: float) -> None:
         """Takes no more calls, and gives those under way so many seconds."""
-        await self._server.stop(grace_s)
+        if self._server is not None:
+            await self._server.stop(grace_s)
 
-    def _add_services(self) -> list[str]:
+    def _add_services(self, server: grpc.aio.Server) -> list[str]:
         parts: dict[str, Callable[[Methods], Handler]] = {}
         if self._services.administration is not None:
             parts["Administration"] = self._services.administration.add_to
@@ -164,18 +182,24 @@ class Server:
                 self._metrics,
                 for_operator=for_operator,
                 limits=self._limits,
-                streams=self._streams,
                 incoming=self._incoming,
+                guard=self._guard,
             )
-            self._server.add_generic_rpc_handlers((add_to(methods),))
+            server.add_generic_rpc_handlers((add_to(methods),))
         return list(names.values())
 
 
-async def _check_host(listen: str) -> None:
-    """Looks the host up first: of a name that nobody knows gRPC would say the same as of a port that is taken."""
+async def _addresses_of(listen: str) -> int:
+    """On how many addresses a server listens there: each has connections of its own in gRPC's eyes.
+
+    Asked first, for of a name that nobody knows gRPC would say the same as of a port that is taken.
+
+    Raises:
+        ConfigError: Nobody knows the name.
+    """
     host, port = host_and_port(listen)
     try:
-        await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        return len(await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM))
     except (OSError, UnicodeError) as error:
         raise ConfigError(f"listen: the host of {listen} cannot be found: is its name right?") from error
 

@@ -17,7 +17,7 @@ from aggregator.refusals import RefusedError, overloaded, share_taken
 from aggregator.server.open_streams import Interruptible
 
 UNREAD_MAX: Final = 512  # messages of all callers that are on their way
-NAMELESS_MAX: Final = 128  # of those who have no name: health checks, and readers where names are only declared
+NAMELESS_MAX: Final = 128  # of those who have no name: readers, where names are only declared
 _NAMELESS_MIN: Final = 8
 NAMELESS_CALLS_MAX: Final = 1024  # of theirs under way: they take nothing from those who have a name
 UNREAD_BYTES_MAX: Final = 16 << 20  # of one name's messages that are on their way; one fits always

@@ -13,9 +13,11 @@ from aggregator.data_folder import DataFolder
 from aggregator.errors import ConfigError
 from aggregator.journal import journal
 from aggregator.ports import Authenticator, Runtime
+from aggregator.process import connections_max, memory_limit, watch_memory
 from aggregator.server.collection import Collection
+from aggregator.server.connections import ConnectionSettings
 from aggregator.server.large import LargeDeltas
-from aggregator.server.server import Server, Services
+from aggregator.server.server import Server, Services, calls_max
 from aggregator.shuffler.forwarder import Forwarder
 from aggregator.shuffler.greeter import Greeter
 from aggregator.shuffler.intake import Intake, IntakeLimits
@@ -93,6 +95,9 @@ class Shuffler:
         stack.push_async_callback(intake.finish)
         server = self._server(intake, kept, await authenticator_of(config, runtime, self._metrics, self._supervision))
         self._supervision.forever("admissions", lambda: server.recheck(runtime))
+        self._supervision.forever("connections", lambda: server.guard(runtime))
+        if (limit := memory_limit(config)) is not None:
+            self._supervision.watch("memory", lambda: watch_memory(limit, runtime))
         self.grpc = await server.bind(config.listen, server_credentials(config))
         debts = self._sends, self._calls, self._reports
         self._supervision.forever("debts", lambda: forget_paid(debts, runtime))
@@ -158,7 +163,9 @@ class Shuffler:
             metrics=self._metrics,
             sessions_max=most,
             limits=self._calls,
-            connections=connection_options(config),
+            connections=ConnectionSettings(
+                connections_max(calls_max(self.plan, most), config), connection_options(config)
+            ),
         )
 
     async def _stop_serving(self, server: Server, intake: Intake) -> None:

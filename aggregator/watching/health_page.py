@@ -3,7 +3,8 @@
 They answer from threads of their own, so that an event loop that hangs is told by somebody else.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from email.message import Message
 from http import HTTPStatus
 from typing import Final
 
@@ -59,7 +60,7 @@ def health_page(health: Health, listen: str, clock: Callable[[], float]) -> Http
         ConfigError: The address cannot be used.
     """
 
-    def answer(path: str, _: Mapping[str, str]) -> Reply | None:
+    def answer(path: str, _: "Message[str, str]") -> Reply | None:
         if path == "/livez":
             return _OK if health.is_alive else _NOT_ALIVE
         if path == "/readyz":

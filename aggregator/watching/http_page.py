@@ -4,8 +4,9 @@ import socket
 import socketserver
 import ssl
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
+from email.message import Message
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import Final, NamedTuple, Protocol
@@ -27,7 +28,7 @@ class Reply(NamedTuple):
     kind: str = "text/plain; charset=utf-8"
 
 
-Answer = Callable[[str, Mapping[str, str]], Reply | None]
+Answer = Callable[[str, "Message[str, str]"], Reply | None]
 
 
 class Tls(Protocol):
@@ -95,14 +96,18 @@ class _Server(socketserver.ThreadingTCPServer):
         tls: Tls | None,
     ) -> None:
         self.answer, self._clock, self.tls = answer, clock, tls
-        self._guard = threading.Lock()
+        self._guard, self._paused = threading.Lock(), threading.Event()
         self._open: dict[socket.socket, float] = {}  # with when it came; oldest first
         self.address_family = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0][0]
         super().__init__(address, _Handler)
 
     def get_request(self) -> tuple[socket.socket, object]:
         """A new connection; its TLS handshake is made in its own thread, where it holds up nobody."""
-        connection, peer = self.socket.accept()
+        try:
+            connection, peer = self.socket.accept()
+        except OSError:
+            self._paused.wait(_POLL_S)  # no more files can be opened now: to ask again at once would take a core
+            raise
         connection.settimeout(CONNECTION_S_MAX)
         if self.tls is not None:
             try:
@@ -162,7 +167,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not self._is_admitted():
             self._say(Reply(HTTPStatus.FORBIDDEN, b""))
             return
-        reply = self.server.answer(self.path.partition("?")[0], dict(self.headers.items()))
+        reply = self.server.answer(self.path.partition("?")[0], self.headers)
         self._say(reply or Reply(HTTPStatus.NOT_FOUND, b""))
 
     do_HEAD = do_GET  # noqa: N815  http.server's form

@@ -1,13 +1,15 @@
 """``/metrics`` over HTTP: exact counts, so the operator's alone, on this machine or by a certificate for it."""
 
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from email.message import Message
 from http import HTTPStatus
 from pathlib import Path
 from typing import Final, Self
 
 from prometheus_client.exposition import choose_encoder
 
+from aggregator.addresses import is_loopback
 from aggregator.certificates import holder_of_der
 from aggregator.config import Config
 from aggregator.errors import ConfigError
@@ -93,17 +95,29 @@ class MutualTls:
 def metrics_page(metrics: Metrics, config: Config, clock: Callable[[], float]) -> HttpPage:
     """Shows them where the settings say.
 
+    In plaintext on loopback only to who asks for it by a name of loopback: a web page that a browser of this machine
+    shows could have given its own name this machine's address, and would read the counts (DNS rebinding).
+
     Raises:
         ConfigError: The address or a certificate cannot be used.
     """
+    is_local = config.metrics_client_ca is None
 
-    def answer(path: str, headers: Mapping[str, str]) -> Reply | None:
+    def answer(path: str, headers: "Message[str, str]") -> Reply | None:
         if path not in _PATHS:
             return None
+        if is_local and not _is_own_name(headers.get("Host", "")):
+            return Reply(HTTPStatus.FORBIDDEN, b"the Host header names another machine, expected this one\n")
         encode, kind = choose_encoder(headers.get("Accept", ""))
         return Reply(HTTPStatus.OK, encode(metrics.registry), kind)
 
     return HttpPage("metrics_listen", config.metrics_listen, answer, clock, MutualTls.of(config))
+
+
+def _is_own_name(host: str) -> bool:
+    """Whether a Host header names loopback; a port may follow."""
+    name = host.rpartition("]")[0].removeprefix("[") if host.startswith("[") else host.partition(":")[0]
+    return name.lower() == "localhost" or (bool(name) and is_loopback(name))
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:

@@ -1,5 +1,6 @@
 """A closed sum becomes a release: noised once, saved, and queried for ever."""
 
+from hushsum import noise
 from hushsum.entropy import Entropy, OsEntropy
 from hushsum.privacy.event import IN_PROCESS
 from hushsum.privacy.ledger import Ledger
@@ -8,7 +9,7 @@ from hushsum.releases.collected import of_reports, of_silos, of_sums
 from hushsum.releases.released import Release, load
 from hushsum.sketch import Sketch
 
-__all__ = ["Release", "draw", "load", "of_reports", "of_silos", "of_sums", "release", "spend_of"]
+__all__ = ["Release", "draw", "load", "of_reports", "of_silos", "of_sums", "release", "spend_of", "warm_up"]
 
 
 def release(
@@ -54,14 +55,23 @@ def draw(sketch: Sketch, *, kind: str, window: int | None, entropy: Entropy, acc
     """
     plan = sketch.plan
     refuse_drawn_by_clients(plan)
-    noise = plan.privacy.mechanism.noise().sample(sketch.counters.size + sketch.counts.size, entropy)
+    drawn = plan.privacy.mechanism.noise().sample(sketch.counters.size + sketch.counts.size, entropy)
     split = sketch.counters.size
     return Release(
         plan=plan,
         kind=kind,
         window=window,
-        counters=sketch.counters + noise[:split].reshape(sketch.counters.shape),
-        counts=sketch.counts + noise[split:],
+        counters=sketch.counters + drawn[:split].reshape(sketch.counters.shape),
+        counts=sketch.counts + drawn[split:],
         guarantee=plan.guarantee,
         accounted=accounted,
     )
+
+
+def warm_up() -> None:
+    """Loads and compiles what a first draw would: nothing is imported at a release.
+
+    Raises:
+        AccelerationError: The environment asks for loops that cannot be compiled.
+    """
+    noise.warm_up()

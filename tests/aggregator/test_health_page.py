@@ -6,14 +6,17 @@ from contextlib import suppress
 from pathlib import Path
 
 import grpc.aio
+import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # it ships no types
+from prometheus_client import CollectorRegistry
 
 from aggregator.config import Config
 from aggregator.errors import AggregatorError
 from aggregator.ports import Appended
+from aggregator.server import probes as probes_module
+from aggregator.server.connections import ConnectionGuard
 from aggregator.server.open_streams import OpenStreams
 from aggregator.server.probes import LIVENESS, Probes
-from aggregator.server.unread import UnaryCalls
 from aggregator.service import Service
 from aggregator.watching.health_page import STALLED_S, Health
 from aggregator.watching.metrics import Metrics
@@ -99,7 +102,7 @@ async def test_a_service_that_drains_is_alive_and_not_ready_whatever_else_is_fou
         assert await pages(service) == (OK, UNREADY)
 
     server = grpc.aio.server()
-    probes = Probes(UnaryCalls(16, 1024), OpenStreams(), Metrics())
+    probes = Probes(OpenStreams(), Metrics(), ConnectionGuard(16, CollectorRegistry()))
     probes.add_to(server, ["some.Service"])
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
@@ -148,3 +151,25 @@ async def test_before_it_serves_a_process_is_alive_and_not_ready() -> None:
     await asyncio.wait([beating])
     await runtime.advance(STALLED_S)
     assert (state.is_alive, state.is_ready) == (False, False)
+
+
+async def test_who_watches_health_without_end_keeps_nobody_from_watching(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probes_module, "HEALTH_WATCHERS_MAX", 3)
+    server, probes = grpc.aio.server(), Probes(OpenStreams(), Metrics(), ConnectionGuard(16, CollectorRegistry()))
+    probes.add_to(server, [])
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        watching = []
+        for _ in range(5):
+            watching.append(stub.Watch(health_pb2.HealthCheckRequest()))
+            assert (await watching[-1].read()).status == health_pb2.HealthCheckResponse.SERVING, (
+                "the newest is answered"
+            )
+        for ended in watching[:2]:
+            assert await ended.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert not any(each.done() for each in watching[2:])
+        for each in watching:
+            each.cancel()
+    await server.stop(None)

@@ -2,8 +2,9 @@
 
 import socket
 import ssl
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from email.message import Message
 from http import HTTPStatus
 from pathlib import Path
 
@@ -26,7 +27,7 @@ class Clock:
         return self.now_s
 
 
-def hello(path: str, _: Mapping[str, str]) -> Reply | None:
+def hello(path: str, _: "Message[str, str]") -> Reply | None:
     return Reply(HTTPStatus.OK, b"hello\n") if path == "/hello" else None
 
 

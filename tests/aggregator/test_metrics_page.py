@@ -1,6 +1,7 @@
 """The page of metrics: plain on this machine, and else only to who shows a certificate of the operator's authority."""
 
 import asyncio
+import http.client
 import re
 import ssl
 from pathlib import Path
@@ -145,3 +146,43 @@ def sent_of(mode: str, number: int) -> bytes:
     if mode == "silo":
         return noised(silo_plan(), DeltaId(number, 0))
     return batch_of(REPORTS, number, 5) if mode == "report" else Contributor(PLAN, number).delta()[1]
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    (
+        ("localhost", 200),
+        ("LOCALHOST:7444", 200),
+        ("127.0.0.1:7444", 200),
+        ("[::1]:7444", 200),
+        ("evil.example", 403),
+        ("127.0.0.1.evil.example:7444", 403),
+        ("localhost.evil.example", 403),
+        ("192.168.1.7:7444", 403),
+        ("[2001:db8::1]:80", 403),
+        ("", 403),
+        (None, 403),
+    ),
+)
+async def test_in_plaintext_only_who_asks_this_machine_by_its_own_name_sees_them(
+    tmp_path: Path, host: str | None, status: int
+) -> None:
+    """A page in a browser of this machine may give its own name this address, and would read what it answers."""
+
+    def ask(address: str) -> tuple[int, str]:
+        name, _, port = address.rpartition(":")
+        connection = http.client.HTTPConnection(name, int(port), timeout=60)
+        connection.putrequest("GET", "/metrics", skip_host=True)
+        if host is not None:
+            connection.putheader("host", host)
+        connection.endheaders()
+        reply = connection.getresponse()
+        try:
+            return reply.status, reply.read().decode()
+        finally:
+            connection.close()
+
+    async with service_of(config_of(tmp_path, PLAN, metrics_listen="127.0.0.1:0")) as service:
+        got, text = await asyncio.to_thread(ask, service.metrics_page)
+    assert got == status
+    assert ("hushsum_build_info{" in text) == (status == 200)

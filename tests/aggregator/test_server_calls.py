@@ -64,7 +64,7 @@ def test_a_declared_name_from_elsewhere_is_nobody() -> None:
 
 
 def test_bytes_that_are_no_message_are_told_apart_without_raising() -> None:
-    read = reader(pb.SubmitRequest)
+    read = reader(pb.SubmitRequest, 4096)
 
     assert read(b"\xff\xff") == Malformed(2)
     assert read(pb.SubmitRequest(delta=b"x").SerializeToString()) == pb.SubmitRequest(delta=b"x")

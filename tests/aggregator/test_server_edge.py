@@ -18,8 +18,9 @@ import pytest
 from aggregator.errors import UnauthenticatedError
 from aggregator.ports import Peer, Scope, SystemRuntime
 from aggregator.refusals import RefusedError
-from aggregator.server import incoming, open_streams, unread
+from aggregator.server import incoming, open_streams, probes, unread
 from aggregator.server.calls import Call, Methods
+from aggregator.server.incoming import Incoming
 from aggregator.server.open_streams import Interruptible, OpenStreams
 from aggregator.server.unread import UnaryCalls
 from aggregator.watching.metrics import Metrics
@@ -131,7 +132,7 @@ async def test_health_goes_on_being_answered_while_hundreds_ask_and_do_not_say_w
     async with guarded(tmp_path, alice) as here, here.client(alice) as client:
         calls = 100
         async with attacked(here.service.grpc, CHECK, 8, calls) as attackers:
-            most = unread.NAMELESS_MAX
+            most = probes.HEALTH_CHECKS_MAX
             await until(lambda: sum(calls if each.cut else len(each.ended) for each in attackers) >= 8 * calls - most)
             await answered(client)
 
@@ -238,7 +239,7 @@ async def serving(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Revoca
     """A stream that echoes, and one of large replies; what has let go of what it held is listed."""
     monkeypatch.setattr(open_streams, "RECHECK_S", 0.02)
     names, streams, closed = Revocable(), OpenStreams(), list[str]()
-    methods = Methods("test.Service", names, Metrics(), streams=streams)
+    methods = Methods("test.Service", names, Metrics(), incoming=Incoming(UnaryCalls(8, 4096), streams, 4096))
 
     async def echo(caller: Call, requests: AsyncIterator[Any]) -> AsyncIterator[pb.SubmitReply]:
         caller.client_id()

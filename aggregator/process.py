@@ -1,0 +1,154 @@
+"""What a process gets from its operating system: open files, memory, and modules that are loaded before anybody calls.
+
+A module that is imported, or a loop that is compiled, at the first call needs files that are open then. So whatever a
+role may need is there before it listens, and room for files is kept beside the connections.
+"""
+
+import importlib
+import pkgutil
+import resource
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+import aggregator
+import hushsum
+import hushsum_proto
+from aggregator.config import Config
+from aggregator.errors import ConfigError, MemoryLimitError
+from aggregator.journal import journal
+from aggregator.ports import Runtime
+from hushsum import releases
+
+MEMORY_CHECK_S: Final = 1.0
+#: Open files that are no connections of gRPC: databases with their side files, HTTP pages, brokers, event loops.
+_FILES_RESERVED: Final = 192
+_FILES_MIN: Final = 256
+_CGROUP_SHARE: Final = 0.9  # of a container's limit: at the limit itself the kernel ends the process
+_PAGE_BYTES: Final = resource.getpagesize()
+_STATM: Final = Path("/proc/self/statm")
+_CGROUPS: Final = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+_UNLIMITED_BYTES: Final = 1 << 60  # version 1 of cgroups writes nearly 2^63 where there is no limit
+
+#: Modules that are loaded only where a setting asks for them; their packages may not be installed.
+_OPTIONAL: Final[Mapping[str, Callable[[Config], bool]]] = {
+    "aggregator.kafka": lambda config: config.log == "kafka",
+    "aggregator.store.on_postgres": lambda config: config.store == "postgresql",
+    "aggregator.store.postgres": lambda config: config.store == "postgresql",
+    "aggregator.shuffler": lambda config: config.role == "shuffler",
+}
+#: Never part of a service: programs, figures, and what starts from data.
+_LEFT_OUT: Final = ("aggregator.__main__", "hushsum.plots", "hushsum.advice", "hushsum.choosing")
+#: Of the standard library: its own modules import these at their first use.
+_STANDARD: Final = ("encodings.idna", "statistics", "stringprep")
+
+_journal = journal("process")
+
+
+def check_assertions() -> None:
+    """Refuses an interpreter that leaves assertions out: checks of invariants stand in them.
+
+    Raises:
+        ConfigError: Python runs with ``-O``, or with ``PYTHONOPTIMIZE``.
+    """
+    if not __debug__:
+        raise ConfigError(
+            "Python runs with -O or PYTHONOPTIMIZE, which removes checks that the service relies on: start it without"
+        )
+
+
+def raise_file_limit() -> None:
+    """Raises this process's limit of open files as far as it may be raised.
+
+    Raises:
+        ConfigError: It is lower than a service needs.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (OSError, ValueError) as error:  # macOS: a hard limit may be infinite, and is then not allowed
+            _journal.warning("the limit of open files stays as it is", limit=soft, error=str(error))
+    if file_limit() < _FILES_MIN:
+        raise ConfigError(f"limit of open files: {file_limit()}, expected {_FILES_MIN} at least (ulimit -n)")
+
+
+def file_limit() -> int:
+    """How many files this process may have open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _UNLIMITED_BYTES if soft == resource.RLIM_INFINITY else soft
+
+
+def connections_max(wanted: int, config: Config) -> int:
+    """How many connections gRPC may hold: what is wanted, as far as the limit of open files has room beside the rest.
+
+    Args:
+        wanted: As many as there may be calls.
+        config: Says what else takes files.
+    """
+    room = file_limit() - _FILES_RESERVED - (config.postgres_pool if config.store == "postgresql" else 0)
+    most = max(1, min(wanted, max(room, file_limit() // 4)))
+    if most < wanted:
+        _journal.warning("the limit of open files bounds connections", connections_max=most, wanted=wanted)
+    return most
+
+
+def load_modules(config: Config) -> None:
+    """Imports whatever a role may need, and compiles its loops."""
+    for package in (hushsum, hushsum_proto, aggregator):
+        for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if _is_loaded(found.name, config):
+                importlib.import_module(found.name)
+    for name in _STANDARD:
+        importlib.import_module(name)
+    releases.warm_up()
+
+
+def _is_loaded(name: str, config: Config) -> bool:
+    if name.startswith(_LEFT_OUT):
+        return False
+    return all(needed(config) for prefix, needed in _OPTIONAL.items() if name.startswith(prefix))
+
+
+def memory_limit(config: Config) -> int | None:
+    """At how many bytes of memory this process stops: as set, or a share of its container's limit; None: nowhere.
+
+    Raises:
+        ConfigError: A limit is set where the memory of a process cannot be read.
+    """
+    if config.memory_max is not None:
+        if not _STATM.exists():
+            raise ConfigError("memory_max: needs /proc, which only Linux has")
+        return config.memory_max
+    for path in _CGROUPS:
+        try:
+            limit = int(path.read_text())
+        except (OSError, ValueError):  # no such version of cgroups, or no limit ("max")
+            continue
+        if limit < _UNLIMITED_BYTES:
+            return round(_CGROUP_SHARE * limit)
+    return None
+
+
+def memory_used() -> int:
+    """Bytes of memory that this process holds (resident set size)."""
+    return int(_STATM.read_text().split()[1]) * _PAGE_BYTES
+
+
+async def watch_memory(limit: int, runtime: Runtime, used: Callable[[], int] = memory_used) -> None:
+    """Returns never.
+
+    Args:
+        limit: Bytes.
+        runtime: Time.
+        used: Bytes that are in use.
+
+    Raises:
+        MemoryLimitError: More than that is in use.
+    """
+    while (held := used()) <= limit:
+        await runtime.sleep(MEMORY_CHECK_S)
+    raise MemoryLimitError(
+        f"{held / 2**20:.0f} MiB of memory are in use, at most {limit / 2**20:.0f} MiB may be (memory_max): "
+        "the service drains and stops; start it again, with more memory or with lower limits of clients"
+    )

@@ -1,0 +1,204 @@
+"""Connections that only take room are closed: failing without end, nobody admitted there, beyond a share."""
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
+
+from aggregator.ports import Scope, SystemRuntime
+from aggregator.server import connections
+from aggregator.server.connections import Address, ConnectionGuard, address_of, connection_limits
+from tests.aggregator.test_server_edge import HELLO, PING, RESET, SETTINGS, Attacker, answered, frame, literal
+from tests.aggregator.test_tokens_served import guarded, token
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0, b"")
+
+
+@contextmanager
+def connected(address: str, number: int) -> Iterator[list[socket.socket]]:
+    """Connections that have begun HTTP/2, and call nothing."""
+    host, port = address.rsplit(":", 1)
+    with ExitStack() as stack:
+        made = [stack.enter_context(socket.create_connection((host, int(port)))) for _ in range(number)]
+        for each in made:
+            each.sendall(PREFACE)
+            each.setblocking(False)
+        yield made
+
+
+def is_closed(connection: socket.socket) -> bool:
+    with suppress(BlockingIOError):
+        try:
+            while came := connection.recv(65536):
+                del came
+        except ConnectionError:
+            pass
+        return True
+    return False
+
+
+def closed(many: list[socket.socket]) -> int:
+    return sum(is_closed(each) for each in many)
+
+
+async def until_closed(many: list[socket.socket], number: int) -> None:
+    async with asyncio.timeout(60):
+        while closed(many) < number:  # noqa: ASYNC110  what the other side closes has no event
+            await asyncio.sleep(0.02)
+
+
+def reset_without_end(address: str, seconds: float = 60.0) -> bool:
+    """Opens calls and resets them, on one connection, until it is closed; False: it was not closed in time."""
+    host, port = address.rsplit(":", 1)
+    pairs = {":method": "POST", ":scheme": "http", ":path": HELLO, ":authority": "x"}
+    pairs |= {"content-type": "application/grpc", "te": "trailers"}
+    headers = b"".join(literal(*pair) for pair in pairs.items())
+    opened, data, until_s = 0, b"", time.monotonic() + seconds
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall(PREFACE)
+        connection.settimeout(0.01)
+        try:
+            while time.monotonic() < until_s:
+                calls = range(2 * opened + 1, 2 * opened + 41, 2)
+                connection.sendall(b"".join(frame(1, 4, n, headers) + frame(RESET, 0, n, b"\0\0\0\x08") for n in calls))
+                opened += len(calls)
+                with suppress(TimeoutError):
+                    came = connection.recv(65536)
+                    if not came:
+                        return True
+                    data += came
+                while len(data) >= 9 and len(data) >= (end := 9 + int.from_bytes(data[:3], "big")):
+                    kind, flags, payload, data = data[3], data[4], data[9:end], data[end:]
+                    if kind in (SETTINGS, PING) and not flags & 1:
+                        connection.sendall(frame(kind, 1, 0, payload if kind == PING else b""))
+        except ConnectionError:
+            return True
+    return False
+
+
+async def test_a_connection_whose_calls_are_opened_and_reset_without_end_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "FAILURES_BURST", 200)
+    monkeypatch.setattr(connections, "CHECK_S", 0.05)
+    alice = token("alice", Scope.SUBMIT)
+    with capture_logs() as logs:
+        async with guarded(tmp_path, alice) as here, here.client(alice) as client:
+            await answered(client)
+            assert await asyncio.to_thread(reset_without_end, here.service.grpc)
+            await answered(client)  # on the connection that it has had all the time
+    lines = [line for line in logs if line["event"] == "connections closed"]
+    assert [(line["reason"], line["number"]) for line in lines] == [("failing_calls", 1)]
+
+
+async def test_a_connection_whose_calls_are_refused_without_end_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "FAILURES_BURST", 200)
+    monkeypatch.setattr(connections, "CHECK_S", 0.05)
+    async with guarded(tmp_path) as here:
+        attacker = await asyncio.to_thread(Attacker, here.service.grpc, HELLO, 450)
+        async with asyncio.timeout(60):
+            while not attacker.cut:  # noqa: ASYNC110  what a thread of its own sees has no event
+                await asyncio.sleep(0.02)
+        await asyncio.to_thread(attacker.close)
+
+
+async def test_silent_connections_end_with_their_handshake_and_beyond_the_bound_at_once() -> None:
+    limits = [*connection_limits(20), ("grpc.server_handshake_timeout_ms", 1000), ("grpc.http2.settings_timeout", 1000)]
+    server = grpc.aio.server(options=limits)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    with ExitStack() as stack:
+        made = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(50)]
+        for each in made:
+            each.setblocking(False)
+        await until_closed(made, 30)
+        await until_closed(made, 50)
+    await server.stop(None)
+
+
+@asynccontextmanager
+async def bare_server() -> AsyncIterator[tuple[str, ConnectionGuard, SystemRuntime]]:
+    server, guard = grpc.aio.server(), ConnectionGuard(16, CollectorRegistry())
+    port = server.add_insecure_port("127.0.0.1:0")
+    guard.listens(port)
+    await server.start()
+    try:
+        yield f"127.0.0.1:{port}", guard, SystemRuntime()
+    finally:
+        await server.stop(None)
+
+
+def peer_of(connection: socket.socket) -> str:
+    return f"ipv4:127.0.0.1:{connection.getsockname()[1]}"
+
+
+async def test_under_pressure_the_oldest_go_on_which_nobody_was_admitted() -> None:
+    async with bare_server() as (address, guard, runtime):
+        with connected(address, 8) as old, connected(address, 4) as known:
+            await guard.look(runtime)
+            for number, each in enumerate(known):
+                guard.admitted(peer_of(each), f"till-{number}")
+            guard._now_s = 10.0
+            await guard.look(runtime)
+            assert closed(old) == 0, "12 of 16 places are no more than three quarters"
+            with connected(address, 3) as new:
+                await asyncio.sleep(0.2)  # they are accepted
+                await guard.look(runtime)
+                await until_closed(old, 7)
+                assert (closed(old), closed(known), closed(new)) == (7, 0, 0), "15 are open, and half of 16 stay"
+
+
+async def test_under_pressure_a_name_keeps_its_share_of_connections_and_no_more() -> None:
+    async with bare_server() as (address, guard, runtime):
+        with connected(address, 11) as greedy, connected(address, 3) as others:
+            for each in greedy:
+                guard.admitted(peer_of(each), "greedy")
+            for number, each in enumerate(others):
+                guard.admitted(peer_of(each), f"till-{number}")
+            await asyncio.sleep(0.2)
+            await guard.look(runtime)
+            await until_closed(greedy, 7)
+            assert (closed(greedy), closed(others)) == (7, 0), "a quarter of 16 is 4"
+
+
+async def test_what_is_known_of_a_connection_is_forgotten_with_it() -> None:
+    async with bare_server() as (address, guard, runtime):
+        for _ in range(3):
+            with connected(address, 16) as made:
+                for each in made:
+                    guard.admitted(peer_of(each), "")
+                await guard.look(runtime)
+        await guard.look(runtime)
+        assert len(guard._names) < 3 * 16
+
+
+def test_a_full_table_of_failures_closes_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    guard = ConnectionGuard(16, CollectorRegistry())
+    monkeypatch.setattr(guard._failures, "_clients_max", 0)
+    guard.failed("ipv4:127.0.0.1:1")
+    assert not guard._failing
+
+
+@pytest.mark.parametrize(
+    ("peer", "address"),
+    (
+        ("ipv4:127.0.0.1:4711", Address("127.0.0.1", 4711)),
+        ("ipv6:%5B::1%5D:4711", Address("::1", 4711)),
+        ("ipv6:%5B2001:DB8::1%5D:1", Address("2001:db8::1", 1)),
+        ("ipv6:%5B::ffff:10.0.0.7%5D:80", Address("10.0.0.7", 80)),
+        ("unix:/run/hushsum.sock", Address("unix:/run/hushsum.sock", 0)),
+        ("", Address("", 0)),
+    ),
+)
+def test_a_peer_is_known_by_one_spelling_of_its_address(peer: str, address: Address) -> None:
+    assert address_of(peer) == address

@@ -1,0 +1,143 @@
+"""What a process gets from its operating system: room for files beside connections, a bound on memory, no surprises."""
+
+import asyncio
+import errno
+import resource
+import sqlite3
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from aggregator import process
+from aggregator.config import Config
+from aggregator.errors import ConfigError, LogUnavailableError, MemoryLimitError, OpenFilesError, StoreUnavailableError
+from aggregator.log_sqlite import LOG_FILE
+from aggregator.ports import SystemRuntime
+from aggregator.store.schema import STORE_FILE
+from aggregator.supervision import Supervision
+from aggregator.watching.metrics import Metrics
+from tests.plans import small_plan
+from tests.services import config_of
+
+MIB = 2**20
+
+
+def with_file_limit(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit, limit))
+
+
+@pytest.mark.parametrize(
+    ("limit", "wanted", "store", "most"),
+    (
+        (1024, 3072, "sqlite", 1024 - 192),
+        (1 << 20, 3072, "sqlite", 3072),
+        (1024, 3072, "postgresql", 1024 - 192 - 8),
+        (256, 3072, "sqlite", 64),
+        (resource.RLIM_INFINITY, 3072, "sqlite", 3072),
+    ),
+)
+def test_connections_leave_room_for_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int, wanted: int, store: str, most: int
+) -> None:
+    config = config_of(tmp_path, small_plan())
+    if store == "postgresql":
+        kafka = {"log": "kafka", "kafka_bootstrap": "127.0.0.1:1", "postgres_dsn": "postgresql://u@127.0.0.1/n"}
+        config = Config.of(plan="plan.json", store="postgresql", **kafka)
+    with_file_limit(monkeypatch, limit)
+    with capture_logs() as logs:
+        assert process.connections_max(wanted, config) == most
+    assert [line["event"] for line in logs] == ["the limit of open files bounds connections"] * (most < wanted)
+
+
+def test_a_limit_of_open_files_that_is_too_low_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_file_limit(monkeypatch, 128)
+    with pytest.raises(ConfigError, match=r"limit of open files: 128, expected 256 at least \(ulimit -n\)"):
+        process.raise_file_limit()
+
+
+@pytest.mark.parametrize("code", (errno.EMFILE, errno.ENFILE))
+async def test_a_blocking_call_that_gets_no_file_may_be_tried_again(code: int) -> None:
+    def full() -> None:
+        raise OSError(code, "too many open files")
+
+    with pytest.raises(OpenFilesError, match="no more files can be opened now") as caught:
+        await SystemRuntime().blocking(full)
+    assert isinstance(caught.value, StoreUnavailableError), "whatever waits for a store that is away waits for this"
+
+
+async def test_another_error_of_a_blocking_call_stays_what_it_is() -> None:
+    def gone() -> None:
+        raise FileNotFoundError(errno.ENOENT, "no such file")
+
+    with pytest.raises(FileNotFoundError):
+        await SystemRuntime().blocking(gone)
+
+
+@pytest.mark.parametrize(("kind", "error"), ((STORE_FILE, StoreUnavailableError), (LOG_FILE, LogUnavailableError)))
+def test_a_side_file_that_cannot_be_opened_now_passes(kind: object, error: type[Exception], tmp_path: Path) -> None:
+    with pytest.raises(sqlite3.OperationalError) as caught:
+        sqlite3.connect(tmp_path / "no folder" / "file")
+    assert caught.value.sqlite_errorcode == sqlite3.SQLITE_CANTOPEN
+    assert isinstance(kind.translated(caught.value), error)  # type: ignore[attr-defined]  # both are kinds of files
+
+
+async def test_a_task_that_gets_no_file_on_the_event_loop_is_tried_again() -> None:
+    from contextlib import AsyncExitStack
+
+    tries = 0
+
+    async def needs_a_file() -> None:
+        nonlocal tries
+        tries += 1
+        if tries < 3:
+            raise OSError(errno.EMFILE, "too many open files")
+        await asyncio.Event().wait()
+
+    class Quick(SystemRuntime):
+        async def sleep(self, seconds: float) -> None:
+            await super().sleep(0)
+
+    async with AsyncExitStack() as stack:
+        supervision = Supervision(stack, Quick(), Metrics())
+        supervision.forever("imports", needs_a_file)
+        async with asyncio.timeout(30):
+            while tries < 3:  # noqa: ASYNC110  nobody else changes it
+                await asyncio.sleep(0)
+
+
+async def test_more_memory_than_may_be_used_ends_the_watch_with_both_figures() -> None:
+    used = iter([10 * MIB, 99 * MIB, 101 * MIB])
+
+    class Quick(SystemRuntime):
+        async def sleep(self, seconds: float) -> None:
+            assert seconds == process.MEMORY_CHECK_S
+
+    with pytest.raises(MemoryLimitError, match="101 MiB of memory are in use, at most 100 MiB may be"):
+        await process.watch_memory(100 * MIB, Quick(), lambda: next(used))
+
+
+def test_memory_that_is_in_use_is_read_from_the_system() -> None:
+    before = process.memory_used()
+    block = bytearray(64 * MIB)
+    block[::4096] = b"x" * len(block[::4096])
+    assert process.memory_used() - before > 48 * MIB
+
+
+@pytest.mark.parametrize(
+    ("written", "limit"), (("1000000000\n", 900_000_000), ("max\n", None), (f"{2**63 - 4096}\n", None), (None, None))
+)
+def test_a_container_stops_before_its_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str | None, limit: int | None
+) -> None:
+    file = tmp_path / "memory.max"
+    if written is not None:
+        file.write_text(written)
+    monkeypatch.setattr(process, "_CGROUPS", (file,))
+    config = config_of(tmp_path, small_plan())
+    assert process.memory_limit(config) == limit
+    assert process.memory_limit(config.model_copy(update={"memory_max": 123 * MIB})) == 123 * MIB
+
+
+def test_every_module_of_a_role_can_be_loaded(tmp_path: Path) -> None:
+    process.load_modules(config_of(tmp_path, small_plan()))
