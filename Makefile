@@ -24,7 +24,7 @@ unexport PYTHONPATH PYTHONHOME PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup broker demo test test-long fuzz compose-demo check stubs simulate-faults simulate-cohorts real-faults bench bench-accuracy bench-service bench-secure bench-local lock clean
+.PHONY: help setup broker demo test test-long fuzz compose-demo check stubs simulate-faults simulate-cohorts real-faults bench bench-accuracy bench-service bench-secure bench-local soak lock clean
 
 help: ## list these targets
 	@echo "Hushsum: hash at the edge, add in the middle, noise once, query for ever."
@@ -88,6 +88,9 @@ bench-secure: setup ## measure secure sums beside raw ciphers and Flower's helpe
 
 bench-local: setup ## measure randomised reports beside bare sketching and numpy.bincount (ARGS=--quick)
 	@$(PY) -m benchmarks.local $(ARGS)
+
+soak: setup ## an hour with 2,000 hostile connections beside 50 good clients, as a picture (ARGS="--minutes 5")
+	@$(PY) -m benchmarks.soak $(ARGS)
 
 # uv stands apart from the environment, which holds what the lock names and nothing else. What the image holds, and what
 # builds the wheel in it, are locks of their own, with the versions of the first.

@@ -1,0 +1,1 @@
+"""A long run: good clients beside thousands of hostile connections."""
