@@ -30,6 +30,7 @@ class ServiceReason(enum.StrEnum):
     BUDGET = "budget"
     RATE_LIMITED = "rate_limited"
     FORBIDDEN = "forbidden"
+    TOO_MANY_STREAMS = "too_many_streams"
 
 
 AnyReason = Reason | ServiceReason

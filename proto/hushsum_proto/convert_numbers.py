@@ -36,6 +36,7 @@ REASONS: Final[dict[AnyReason, pb.Reason.ValueType]] = {
     ServiceReason.BUDGET: pb.REASON_BUDGET,
     ServiceReason.RATE_LIMITED: pb.REASON_RATE_LIMITED,
     ServiceReason.FORBIDDEN: pb.REASON_FORBIDDEN,
+    ServiceReason.TOO_MANY_STREAMS: pb.REASON_TOO_MANY_STREAMS,
 }
 STATUSES: Final[dict[Status, pb.Status.ValueType]] = {
     Status.ACKNOWLEDGED: pb.STATUS_ACKNOWLEDGED,

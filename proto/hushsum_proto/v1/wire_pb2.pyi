@@ -124,6 +124,8 @@ class _ReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Reason.ValueTy
     """more than one sender may send in this time: try again after retry_after_ms"""
     REASON_FORBIDDEN: _Reason.ValueType  # 28
     """who calls is known, and may not do this: its token or certificate lacks the scope"""
+    REASON_TOO_MANY_STREAMS: _Reason.ValueType  # 29
+    """a client has used as many streams in this window as one may, and this is another"""
 
 class Reason(_Reason, metaclass=_ReasonEnumTypeWrapper):
     """Why a delta or a session is refused. Stable: metrics and clients depend on it."""
@@ -184,6 +186,8 @@ REASON_RATE_LIMITED: Reason.ValueType  # 27
 """more than one sender may send in this time: try again after retry_after_ms"""
 REASON_FORBIDDEN: Reason.ValueType  # 28
 """who calls is known, and may not do this: its token or certificate lacks the scope"""
+REASON_TOO_MANY_STREAMS: Reason.ValueType  # 29
+"""a client has used as many streams in this window as one may, and this is another"""
 Global___Reason: _TypeAlias = Reason  # noqa: Y015
 
 class _Fault:
