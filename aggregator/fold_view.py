@@ -1,7 +1,9 @@
 """What the gateway and the releaser ask of the folds, wherever those run."""
 
+from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
+from aggregator.fold.state import StreamUse
 from aggregator.fold.verdicts import Remembered, RememberedKind
 from hushsum.delta import DeltaId
 from hushsum.errors import Reason
@@ -29,6 +31,9 @@ class FoldView(Protocol):
 
         It only lets a gateway say sooner what the fold would say: every check is the fold's in the end.
         """
+
+    def stream_uses(self) -> Iterator[StreamUse]:
+        """Every stream that the folds here remember, with the latest window that it has a delta in."""
 
     async def passed(self, partition: int, position: int) -> None:
         """Returns once the partition's fold has passed ``position``, so that :meth:`recall` knows of it.

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from aggregator.callers.client_limits import SendLimits, send_limits_of
+from aggregator.callers.client_streams import ClientStreams
 from aggregator.callers.rate_limits import Forgetting, RateLimits
 from aggregator.charges import Charges
 from aggregator.commits import CommitLimits, Commits
@@ -100,6 +101,7 @@ def front_of(plan: Plan, config: Config, clients: ClientDirectory, parts: FrontP
             runtime=parts.runtime,
             sends=sends,
         ),
+        streams=_streams_of(config, parts),
         charges=charges if is_local else None,
     )
     reception = Reception(
@@ -129,6 +131,13 @@ def front_of(plan: Plan, config: Config, clients: ClientDirectory, parts: FrontP
     )
     sums = None if plan.privacy.cohort is None else _sums_of(plan, config, clients, commits, charges, parts)
     return Front(gateway, reception, collection, sends, (sends, reports), sums)
+
+
+def _streams_of(config: Config, parts: FrontParts) -> ClientStreams:
+    """From what the folds here remember on: a start gives nobody a fresh allowance."""
+    streams = ClientStreams(config.client_streams_max)
+    streams.load(parts.folds.stream_uses(), parts.openings.is_over)
+    return streams
 
 
 def _commits_of(plan: Plan, config: Config, parts: FrontParts) -> Commits:

@@ -5,16 +5,18 @@ not open, the answer is the fold's alone: the gateway waits until the fold has p
 What the fold does not say in the stated time is answered *unavailable*, and the client's resend gets its word.
 
 Where the fold runs in this process, a delta is kept until the fold has passed it, so that a resend is appended once;
-where it runs elsewhere, until its answer alone: a slow fold there makes nothing grow here.
+where it runs elsewhere, until its answer alone: a slow fold there makes nothing grow here. What outlives it is which
+streams each client has used in the windows that are not over (:mod:`aggregator.callers.client_streams`).
 """
 
 import asyncio
 from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from aggregator import refusals
 from aggregator.callers.client_limits import share_of
+from aggregator.callers.client_streams import ClientStreams
 from aggregator.callers.senders import Sender
 from aggregator.charges import Charges
 from aggregator.commits import Commits, Committed
@@ -37,6 +39,9 @@ from hushsum.errors import DeltaError
 from hushsum.plan import Plan
 from hushsum_proto.answers import Answer, Refusal, Status
 from hushsum_proto.messages import Authenticity
+
+# What is not known to a fold that is here, or to none: the fold would remember its stream. Of what it knows, it does.
+_NEW: Final = frozenset({None, RememberedKind.UNKNOWN})
 
 _journal = journal("gateway")
 
@@ -61,7 +66,11 @@ class Gateway:
         metrics: Counts every answer.
         pending_entries_max: Deltas that may be unanswered, or not passed by a fold here; of one client a quarter.
         submissions: What the plan's mode makes of what is sent; by default each is its client's.
+        streams: How many streams each client may use in a window, and has; by default any number.
         charges: Lets the ledger pay for a window before anything of it is appended; None where an outcome is charged.
+
+    Attributes:
+        streams: As they came, and what was used since.
     """
 
     def __init__(  # noqa: PLR0913  by name, and each is of another kind
@@ -75,10 +84,12 @@ class Gateway:
         metrics: Metrics,
         pending_entries_max: int,
         submissions: Submissions | None = None,
+        streams: ClientStreams | None = None,
         charges: Charges | None = None,
     ) -> None:
         self._inspection = Inspection(plan)
         self._submissions = ClientDeltas(plan) if submissions is None else submissions
+        self.streams = ClientStreams() if streams is None else streams
         self._looks = FirstLooks(plan, self._inspection, openings, folds, self._submissions)
         self._arrived: list[_Arrived] = []
         self._openings = openings
@@ -259,22 +270,37 @@ class Gateway:
         if self._flights.of(sent.key.client_id) >= self._share_max:
             return refused(sent.key.id, share_taken(f"{self._share_max} deltas of one client may wait"))
         flight = Flight(sent, here=glance is not None)
-        return self._ask(flight) if is_over else self._send(sent, flight)
+        return self._ask(flight) if is_over else self._send(sent, flight, is_new=glance in _NEW)
 
-    def _send(self, sent: Sent, flight: Flight) -> Answer | Flight:
+    def _send(self, sent: Sent, flight: Flight, *, is_new: bool) -> Answer | Flight:
         entry = self._submissions.entry(sent, self._runtime.now_ms())
         appended = Appended(sent.partition, sent.window, entry)
         if self._paying is not None and not self._paying.has_paid(sent.window):
-            self._spawn(self._pay(self._paying, flight, appended), "charge")
-        elif (refusal := self._commits.offer(appended, partial(self._committed, flight))) is not None:
+            self._spawn(self._pay(self._paying, flight, appended, is_new=is_new), "charge")
+        elif (refusal := self._offer(flight, appended, is_new=is_new)) is not None:
             return refused(sent.key.id, refusal)
         self._flights.take_off(flight)
         return flight
 
-    async def _pay(self, paying: Paying, flight: Flight, appended: Appended) -> None:
+    def _offer(self, flight: Flight, appended: Appended, *, is_new: bool) -> Refusal | None:
+        """Hands it to the log's writer, if its client may use its stream; that is used up once it is handed over."""
+        streams, window = self.streams, flight.window
+        client_id, stream = flight.key.client_id, flight.key.id.stream
+        takes_one = is_new and not streams.is_known(client_id, stream, window)
+        if takes_one:
+            streams.forget(self._openings.is_over)
+            if not streams.has_room(client_id, window):
+                assert streams.most is not None, "else there is room"
+                return refusals.too_many_streams(streams.most)
+        refusal = self._commits.offer(appended, partial(self._committed, flight))
+        if takes_one and refusal is None:
+            streams.add(client_id, stream, window)
+        return refusal
+
+    async def _pay(self, paying: Paying, flight: Flight, appended: Appended, *, is_new: bool) -> None:
         answer = await paying.answer(flight)
         if answer is None:
-            refusal = self._commits.offer(appended, partial(self._committed, flight))
+            refusal = self._offer(flight, appended, is_new=is_new)
             if refusal is None:
                 return
             answer = refused(flight.key.id, refusal)

@@ -6,7 +6,7 @@ from typing import Final
 from aggregator.caught_up import CaughtUp
 from aggregator.ports import Runtime, Store
 from aggregator.refusals import RefusedError
-from aggregator.windows import WindowState, accepted_windows
+from aggregator.windows import UNSEALED, WindowState, accepted_windows
 from hushsum.errors import Reason
 from hushsum.plan import Plan
 from hushsum_proto.answers import Refusal, ServiceReason
@@ -58,6 +58,14 @@ class Openings:
         is_doubtful = state is WindowState.OPEN and self._caught_up is not None and bool(self._caught_up.why)
         return None if is_doubtful else state
 
+    def is_over(self, window: int) -> bool:
+        """Whether nothing that is appended for it from now on can count: every fold has closed it, or it was skipped.
+
+        It is one that has never been open here and that the clock no longer allows, too.
+        """
+        state = self.state(window)
+        return window < self.accepted().start if state is None else state not in UNSEALED
+
     def check_store(self) -> None:
         """Allows the store's word to be taken.
 
@@ -105,9 +113,9 @@ class Openings:
         self._learn(await self._store.windows(self._plan.id))
 
     async def refresh(self, windows: Collection[int] = ()) -> None:
-        """Reads again the states of these windows, and of all that are known as open."""
+        """Reads again the states of these windows, and of all that are known as open or as closing."""
         was_open = self._open()
-        wanted = [*windows, *was_open]
+        wanted = [*windows, *(window for window, state in self._known.items() if state in UNSEALED)]
         if wanted:
             states = await self._store.states(self._plan.id, min(wanted), max(wanted))
             self._learn(states)

@@ -97,6 +97,15 @@ def share_taken(what: str) -> Refusal:
     return Refusal.of(ServiceReason.RATE_LIMITED, f"at most {what}", RETRY_AFTER_MS)
 
 
+def too_many_streams(most: int) -> Refusal:
+    """A client that has used as many streams in a window as one may; the text is also its device's to its user."""
+    detail = (
+        f"this client has used {most} streams in this window, which is the most that one may: keep one spool for each "
+        "process, in place of a new one at each start"
+    )
+    return Refusal.of(ServiceReason.TOO_MANY_STREAMS, detail)
+
+
 def not_begun(wait_ms: int) -> Refusal:
     """A window that begins later: nothing is charged for it, and nothing of it taken, before."""
     detail = "the window has not begun by the service's clock, expected nothing of it before"

@@ -1,11 +1,13 @@
 """The folds of other processes, by what they have stored: their marks are looked at while somebody waits for them."""
 
 import asyncio
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from aggregator.errors import AggregatorError, FoldsBehindError
 from aggregator.fold.recall import recall, remembered
+from aggregator.fold.state import StreamUse
 from aggregator.fold.streams import StreamState
 from aggregator.fold.verdicts import Remembered, RememberedKind
 from aggregator.fold_view import Glance
@@ -59,6 +61,10 @@ class StoredFolds:
         """Nothing: no fold is here."""
         del partition, client_id, id, digest, window
         return None
+
+    def stream_uses(self) -> Iterator[StreamUse]:
+        """None: they are in other processes."""
+        return iter(())
 
     async def passed(self, partition: int, position: int) -> None:
         """Returns once the partition has a checkpoint from beyond ``position``."""

@@ -39,7 +39,8 @@ MOVES: Final[Mapping[WindowState | None, frozenset[WindowState]]] = {
     WindowState.WITHHELD: frozenset(),
     WindowState.SKIPPED: frozenset(),
 }
-_UNSEALED: Final = frozenset({WindowState.OPEN, WindowState.CLOSING})
+#: What is appended for such a window may still count.
+UNSEALED: Final = frozenset({WindowState.OPEN, WindowState.CLOSING})
 #: Without an outcome, in the order of what becomes of them.
 UNFINISHED: Final = (WindowState.OPEN, WindowState.CLOSING, WindowState.SEALED)
 _DECIDED: Final = frozenset({WindowState.RELEASED, WindowState.WITHHELD})
@@ -77,7 +78,7 @@ class WindowBook:
 
     def next_to_seal(self) -> int | None:
         """The oldest window that is not sealed yet."""
-        return min((window for window, state in self.states.items() if state in _UNSEALED), default=None)
+        return min((window for window, state in self.states.items() if state in UNSEALED), default=None)
 
     def due_to_seal(self, schedule: Schedule, now_ms: int) -> int | None:
         """The oldest window that is not sealed yet, where its time has come or its seal was begun."""
@@ -102,7 +103,7 @@ class WindowBook:
         if state is None or state is WindowState.SKIPPED:
             raise WindowOrderError(f"window {window} cannot be sealed: no gateway has had it open")
         first = self.next_to_seal()
-        if state in _UNSEALED and first is not None and first < window:
+        if state in UNSEALED and first is not None and first < window:
             raise WindowOrderError(f"window {window} cannot be sealed yet: window {first} is {self.states[first]}")
 
     def check_outcome(self, window: int) -> None:

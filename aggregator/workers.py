@@ -5,11 +5,13 @@ on), and claimed again from what is stored: nothing is ever applied on top of a 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from dataclasses import replace
+from itertools import chain
 
 from aggregator.errors import LogGapError, PartitionStoppedError, StoreError, StoreUnavailableError
 from aggregator.fold.fold import Fold
+from aggregator.fold.state import StreamUse
 from aggregator.fold.verdicts import Remembered, RememberedKind
 from aggregator.fold_view import Glance
 from aggregator.held_partition import HeldPartition
@@ -207,6 +209,11 @@ class Workers:
         fold = held.worker.fold
         kind, reason = fold.recall(client_id, id, digest, window)
         return Glance(kind, reason, fold.contributed(client_id, window))
+
+    def stream_uses(self) -> Iterator[StreamUse]:
+        """Of the folds that are here now; to be read at once."""
+        workers = [held.worker for held in self._held.values()]
+        return chain.from_iterable(worker.fold.stream_uses() for worker in workers if worker is not None)
 
     async def passed(self, partition: int, position: int) -> None:
         """Returns once the fold has passed ``position``; what is asked at once after it, asks that very fold."""

@@ -18,7 +18,7 @@ from aggregator.fold.open_window import OpenWindows
 from aggregator.fold.recall import REFUSALS
 from aggregator.fold.reports import ReportFold
 from aggregator.fold.silos import SiloFold
-from aggregator.fold.state import Checkpoint, FoldMark, FoldState
+from aggregator.fold.state import Checkpoint, FoldMark, FoldState, StreamUse
 from aggregator.fold.stream_table import StreamTable
 from aggregator.fold.streams import Observation, StreamState
 from aggregator.fold.sums import SumFold
@@ -180,6 +180,10 @@ class Fold:
         """What to tell the sender of a delta that this fold has passed: see :func:`aggregator.fold.recall.recall`."""
         mark = FoldMark(self.position, self.closed_through, self.forgotten_through)
         return recall.recall(self._streams.get((client_id, id.stream)), mark, id.sequence, digest, window)
+
+    def stream_uses(self) -> Iterator[StreamUse]:
+        """Each stream that is remembered, with the latest window that it touched."""
+        return self._streams.uses()
 
     def contributed(self, client_id: str, window: int) -> int:
         """Records of a client that are counted in a window: they grow until it is forgotten. 0 without a tally."""

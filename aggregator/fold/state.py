@@ -29,6 +29,14 @@ class StreamKey(NamedTuple):
     stream: int
 
 
+class StreamUse(NamedTuple):
+    """A client's stream, and a window that it has a delta in. What is nobody's has an empty client id."""
+
+    client_id: str
+    stream: int
+    window: int
+
+
 class Contribution(NamedTuple):
     """What the contribution bound is kept for, and the number of clients is the number of; or a cohort."""
 

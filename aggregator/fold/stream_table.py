@@ -4,13 +4,13 @@ A row of ``heads`` is one :class:`aggregator.fold.streams.StreamState`, and its 
 ``slots``. So memory grows with the streams that live, and not with deltas.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 import numpy as np
 
 from aggregator.fold.row_numbers import Int64, RowNumbers, grown
-from aggregator.fold.state import StreamKey
+from aggregator.fold.state import StreamKey, StreamUse
 from aggregator.fold.streams import HEAD, SLOT_BYTES, STREAM_FORMAT, StreamState
 
 # Columns of a row of heads.
@@ -69,6 +69,13 @@ class StreamTable:
         """The state of a stream: a copy."""
         row = self._rows.get(key)
         return None if row is None or self.heads[row, HIGHEST] < 0 else StreamState.from_bytes(self._packed(row))
+
+    def uses(self) -> Iterator[StreamUse]:
+        """Each, with the latest window that it touched."""
+        lasts = self.heads[: len(self._rows.keys_of), LAST_WINDOW].tolist()
+        for key, last_window in zip(self._rows.keys_of, lasts, strict=True):
+            if key is not None:
+                yield StreamUse(*key, last_window)
 
     def put(self, key: tuple[str, int], state: StreamState) -> None:
         """Replaces the state of a stream."""

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from aggregator.callers.client_streams import ClientStreams
 from aggregator.commits import CommitLimits, Commits
 from aggregator.errors import LogUnavailableError
 from aggregator.gateway import Gateway
@@ -28,7 +29,7 @@ PENDING = 40
 class Front:
     """A gateway's process."""
 
-    def __init__(self, cluster: Cluster, **limits: int) -> None:
+    def __init__(self, cluster: Cluster, *, streams: ClientStreams | None = None, **limits: int) -> None:
         self.hooks, self.runtime = Hooks(), cluster.runtime
         store, log = self.hooks.around(cluster.store), self.hooks.around(cluster.log)
         self.folds = StoredFolds(PLAN, store, cluster.runtime, RecordingObserver())
@@ -49,6 +50,7 @@ class Front:
             runtime=cluster.runtime,
             metrics=metrics,
             pending_entries_max=PENDING,
+            streams=streams,
         )
         self.cluster = cluster
 
@@ -263,3 +265,17 @@ async def test_folds_that_do_not_answer_are_one_line_of_the_journal(cluster: Clu
     await cluster.pass_time(11)
     assert (await front.answer(1)).status is Status.COUNTED
     assert [json.loads(line)["level"] for line in lines.getvalue().splitlines()] == ["warning", "info"]
+
+
+async def test_each_gateway_bounds_the_streams_of_a_client_by_what_came_to_it(cluster: Cluster) -> None:
+    reasons: list[object] = []
+    for _ in range(2):  # another gateway, or the same after a start
+        front = Front(cluster, streams=ClientStreams(3))
+        await front.start()
+        for stream in range(5):
+            answer = front.gateway.begin("alice", PLAN.id, tally(PLAN, 0, FIRST, stream, 0))
+            await cluster.runtime.settle()
+            told = answer if isinstance(answer, Answer) else answer.result()
+            reasons.append(told.status if told.refusal is None else told.refusal.reason)
+        await front.end()
+    assert reasons == 2 * [*[Status.ACKNOWLEDGED] * 3, *[ServiceReason.TOO_MANY_STREAMS] * 2]

@@ -388,3 +388,4 @@ async def total(service: Service) -> int:
 def test_a_config_says_all_limits(tmp_path: Path) -> None:
     config: Config = config_of(tmp_path, PLAN)
     assert (config.client_bytes_burst, config.client_calls_burst, config.client_sessions_max) == (2**28, 1000, 16)
+    assert config.client_streams_max == 1024

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from aggregator.callers.client_limits import CallLimits
+from aggregator.callers.client_streams import ClientStreams
 from aggregator.callers.senders import Sender
 from aggregator.gateway import Gateway
 from aggregator.secure.sums import SecureSums
@@ -35,7 +36,7 @@ from tests.aggregator.local_clients import batch_of, large_call, noised, report_
 from tests.aggregator.secure_clients import Line, fleet_of, stub_of
 from tests.aggregator.secure_site import SIZE, plan_of, site_config
 from tests.plans import small_plan
-from tests.services import HOUR_MS, WINDOW, Contributor, RawClient, SetRuntime, config_of, service_of
+from tests.services import HOUR_MS, WINDOW, Contributor, RawClient, SetRuntime, config_of, folded_all, service_of
 
 Told = list[tuple[str, object]]
 
@@ -91,6 +92,8 @@ FORMS = {
         "future": delta_of(plan, 8, window=WINDOW + 9),
         "many": delta_of(plan, 9, 3, sequence=1),
         "second": delta_of(plan, 7, sequence=1),
+        "another stream": delta_of(plan, 10),
+        "one stream more": delta_of(plan, 11),
     }
     for plan in (CENTRAL, SILO, REPORTS)
 }
@@ -121,6 +124,9 @@ async def refusals(service: Service, plan: Plan) -> Told:
         await note("release", client.catalogue.GetRelease(pb.GetReleaseRequest(kind="tumbling", window=1)).read())
         await note("secure", takes_part(service, plan, "refused", Enter(plan.id, WINDOW)))
         await note("taken", client.submit_one(plan.id, form["first"]))
+        await folded_all(service)  # what a fold refuses is refused by the gateway from here on
+        for name in ("another stream", "one stream more"):
+            await note(name, client.submit(plan.id, [form[name]]))
         for name in ("first", "reused", "moved", "past", "future", "many", "second"):
             await note(name, client.submit(plan.id, [form[name]]))
             await note(f"{name}, alone", client.submit_one(plan.id, form[name]))
@@ -252,6 +258,7 @@ async def crowded(service: Service, plan: Plan) -> AsyncIterator[None]:
 
 
 LIMITS = {
+    "client_streams_max": 2,
     "client_sessions_max": 2,
     "client_calls_rate": 0.001,
     "client_calls_burst": 60,
@@ -281,6 +288,7 @@ async def differences(folder: Path, plan: Plan) -> list[tuple[object, object]]:
     alone, among_others = both
     assert [what for what, _ in alone] == [what for what, _ in among_others]
     assert len({str(told) for _, told in alone}) > 5, "these are refusals of many kinds"
+    assert (plan is CENTRAL) == ("has used 2 streams in this window" in str(dict(alone).get("one stream more")))
     return [(one, other) for one, other in zip(alone, among_others, strict=True) if one != other]
 
 
@@ -308,6 +316,15 @@ def ids_of_all_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ClientDeltas, "sender", lambda *_: Sender("everybody"))
 
 
+def streams_of_all_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = ClientStreams.of
+    monkeypatch.setattr(
+        ClientStreams,
+        "of",
+        lambda self, _, window: sum(honest(self, client_id, window) for client_id in ("refused", "bob", "carol")),
+    )
+
+
 def calls_of_all_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = CallLimits.call
     monkeypatch.setattr(CallLimits, "call", lambda self, name: honest(self, "everybody" if name else ""))
@@ -331,11 +348,12 @@ def how_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (CENTRAL, totals_in_words),
         (CENTRAL, ids_of_all_in_one),
+        (CENTRAL, streams_of_all_in_one),
         (SILO, ids_of_all_in_one),
         (REPORTS, calls_of_all_in_one),
         (SECURE, how_many_wait),
     ],
-    ids=["totals", "ids", "second-delta", "calls", "waiting"],
+    ids=["totals", "ids", "streams", "second-delta", "calls", "waiting"],
 )
 async def test_a_planted_mistake_is_found(
     tmp_path: Path, plan: Plan, plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
