@@ -11,14 +11,17 @@ import pytest
 from aggregator.callers.client_streams import ClientStreams
 from aggregator.errors import LogUnavailableError, StoreUnavailableError
 from aggregator.fold.state import StreamUse
+from aggregator.openings import Openings
 from aggregator.ports import Log
 from aggregator.refusals import too_many_streams
 from aggregator.service import Service
+from aggregator.windows import WindowState
 from edge_client import EdgeClient, RefusedError, SystemRuntime
 from hushsum.delta import DeltaId, renumbered
 from hushsum.plan import Plan
 from hushsum_proto.answers import Answer, Fault, ServiceReason, Status
 from tests.aggregator.local_clients import batch_of, noised, report_plan, silo_plan
+from tests.doubles import ManualRuntime, MemoryStore
 from tests.edge_client.clocks import until
 from tests.plans import small_plan
 from tests.services import (
@@ -269,6 +272,25 @@ async def test_what_may_be_in_the_log_is_counted(tmp_path: Path) -> None:
             assert await told(client, PLAN, delta_of(PLAN, stream)) == [ServiceReason.UNAVAILABLE]
         again = [delta_of(PLAN, stream) for stream in range(MOST + 1)]
         assert await told(client, PLAN, *again) == [TAKEN] * MOST + [TOO_MANY]
+
+
+async def test_a_window_that_closes_is_read_again_until_it_is_over_and_one_that_never_opened_goes_with_its_time() -> (
+    None
+):
+    store, runtime = MemoryStore(), ManualRuntime(NOW_MS)
+    await store.register(PLAN, 1, WINDOW)
+    openings = Openings(PLAN, store, runtime, skew_ms=0, first_window=WINDOW)
+    assert not openings.is_over(WINDOW), "its time is there, and the store was not asked yet"
+    await openings.open_accepted()
+    told = []
+    for state in WindowState:
+        store.states_by_window[WINDOW] = state
+        await openings.refresh()
+        told.append(openings.is_over(WINDOW))
+    assert told == [False, False, *[True] * (len(WindowState) - 2)]
+    runtime._now_ms += 9 * HOUR_MS
+    assert openings.is_over(WINDOW + 1)
+    assert not openings.is_over(WINDOW + 9)
 
 
 async def test_reports_are_nobodys_and_have_a_rate_in_place_of_a_bound(tmp_path: Path) -> None:

@@ -267,6 +267,18 @@ async def test_folds_that_do_not_answer_are_one_line_of_the_journal(cluster: Clu
     assert [json.loads(line)["level"] for line in lines.getvalue().splitlines()] == ["warning", "info"]
 
 
+async def test_what_the_log_has_no_room_for_uses_no_stream_up(cluster: Cluster) -> None:
+    front = Front(cluster, streams=ClientStreams(3), pending_entries_max=1)
+    await front.start()
+    first, *others = [front.gateway.begin("alice", PLAN.id, tally(PLAN, 0, FIRST, stream, 0)) for stream in range(9)]
+    assert {refusal(answer) for answer in others if isinstance(answer, Answer)} == {(ServiceReason.OVERLOADED, True)}
+    assert front.gateway.streams.of("alice", FIRST) == 1
+    await cluster.runtime.settle()
+    assert isinstance(first, asyncio.Future)
+    assert first.result().status is Status.ACKNOWLEDGED
+    await front.end()
+
+
 async def test_each_gateway_bounds_the_streams_of_a_client_by_what_came_to_it(cluster: Cluster) -> None:
     reasons: list[object] = []
     for _ in range(2):  # another gateway, or the same after a start

@@ -1,6 +1,7 @@
 """Help, exit statuses, and errors that are one line."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -39,6 +40,18 @@ def test_every_command_explains_itself(hushsum: Hushsum, names: tuple[str, ...])
     assert "Usage: hushsum " + " ".join(names) in ended.out
     is_group = names in {("plan",), ("release",), ("admin",), ("admin", "tokens"), ("ledger",), ("keys",)}
     assert is_group or f"\n  Example:\n    hushsum {' '.join(names)}" in ended.out.replace("Examples:", "Example:")
+
+
+def test_serve_shows_what_one_client_may_send_under_one_heading_and_the_settings_table_has_it(hushsum: Hushsum) -> None:
+    shown = hushsum("serve", "--help").out
+    _, _, section = shown.partition("What one client may send:\n")
+    options = set(re.findall(r"--client-[a-z-]+", section.partition("\n\n")[0]))
+    assert options == {
+        *("--client-bytes-rate", "--client-bytes-burst", "--client-calls-rate", "--client-calls-burst"),
+        *("--client-sessions-max", "--client-streams-max"),
+    }
+    table = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
+    assert all(f"`{option[2:].replace('-', '_')}`" in table for option in options)
 
 
 def test_help_and_version_need_no_heavy_package() -> None:
