@@ -13,7 +13,7 @@ _OF_POSTGRESQL: Final = ("postgres_",)
 _OF_SHUFFLERS: Final = ("upstream", "upstream_ca", "upstream_token", "upstream_cert", "upstream_key", "shuffler_key")
 # What a shuffler, which has neither log nor store, does not use.
 _NOT_OF_SHUFFLERS: Final = (
-    *("partitions", "manual", "receipts", "retain_verdicts", "client_directory"),
+    *("partitions", "manual", "receipts", "retain_verdicts", "client_directory", "client_streams_max"),
     *(*_OF_KAFKA, *_OF_POSTGRESQL),
 )
 _SIGNING_KEYS: Final = {
