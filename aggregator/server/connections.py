@@ -5,8 +5,9 @@ is whether anybody on a connection was ever admitted. So each call tells here ho
 peer's address and port. Closed are
 
 - a connection whose calls fail without end (refused, or reset by the peer), faster than :data:`FAILURES_RATE`;
-- while more than three quarters of all places are taken: connections on which nobody was admitted, and those of a name
-  that has more than its share, the oldest first, until half of the places are free.
+- while more than three quarters of all places are taken: connections on which nobody was admitted in
+  :data:`STRANGER_S_MAX`, and those of a name that has more than its share, the oldest first, until half of the places
+  are free. Of strangers, while more than seven eighths are taken, however new they are.
 
 gRPC for Python has no call that closes a connection. Here its socket is found by its peer's address among the files of
 the process and shut down, which gRPC takes for a peer that went away.
@@ -33,6 +34,7 @@ from aggregator.ports import Runtime
 CHECK_S: Final = 1.0
 FAILURES_RATE: Final = 20.0  # calls of one connection that may fail, a second,
 FAILURES_BURST: Final = 1000  # and so many ahead of that
+STRANGER_S_MAX: Final = 10.0  # to be admitted, while places are few
 HANDSHAKE_S_MAX: Final = 20.0  # TLS and the first frame of HTTP/2
 IDLE_S_MAX: Final = 600.0  # a connection without calls is closed then; clients connect again at their next call
 _FILES: Final = Path("/dev/fd")
@@ -137,8 +139,9 @@ class ConnectionGuard:
         if len(connections) > 3 * self._most // 4:
             oldest = sorted(connections, key=self._since_s.__getitem__)
             excess = len(connections) - self._most // 2
-            strangers = [address for address in oldest if address not in names][:excess]
-            await self._close("never_admitted", strangers, connections, runtime)
+            until_s = self._now_s - (STRANGER_S_MAX if len(connections) <= 7 * self._most // 8 else 0.0)
+            strangers = [each for each in oldest if each not in names and self._since_s[each] <= until_s]
+            await self._close("never_admitted", strangers[:excess], connections, runtime)
             beyond = _beyond_share(oldest, names, share_of(self._most))
             await self._close("share", beyond, connections, runtime)
 

@@ -158,6 +158,20 @@ async def test_under_pressure_the_oldest_go_on_which_nobody_was_admitted() -> No
                 assert (closed(old), closed(known), closed(new)) == (7, 0, 0), "15 are open, and half of 16 stay"
 
 
+async def test_while_an_eighth_of_the_places_is_free_newcomers_have_time_to_be_admitted() -> None:
+    async with bare_server() as (address, guard, runtime):
+        with connected(address, 14) as made:
+            await asyncio.sleep(0.2)
+            await guard.look(runtime)
+            guard._now_s = connections.STRANGER_S_MAX - 1
+            await guard.look(runtime)
+            assert closed(made) == 0
+            guard._now_s = connections.STRANGER_S_MAX
+            await guard.look(runtime)
+            await until_closed(made, 6)
+            assert closed(made) == 6
+
+
 async def test_under_pressure_a_name_keeps_its_share_of_connections_and_no_more() -> None:
     async with bare_server() as (address, guard, runtime):
         with connected(address, 11) as greedy, connected(address, 3) as others:

@@ -9,7 +9,7 @@ import grpc.aio
 import pytest
 from google.protobuf.descriptor import MethodDescriptor
 from grpc_health.v1 import health_pb2  # type: ignore[import-untyped]  # it ships no types
-from grpc_reflection.v1alpha import reflection_pb2  # type: ignore[import-untyped]  # as above
+from grpc_reflection.v1alpha import reflection_pb2  # type: ignore[import-untyped]  # it ships no types
 
 from aggregator.server.incoming import QUESTION_BYTES_MAX, Malformed
 from aggregator.server.server import _received_bytes_max
