@@ -136,6 +136,8 @@ def test_every_container_is_confined_and_nothing_is_published_beyond_this_machin
         assert {port["host_ip"] for port in service.get("ports", [])} <= {"127.0.0.1"}, name
         # The brokers' image writes its settings beside its programs; Grafana's, its plug-ins.
         assert service.get("read_only") or name in {"kafka", "grafana"}, name
+    for name in SERVICE:
+        assert services[name]["ulimits"]["nofile"] == {"soft": 8192, "hard": 8192}, name
     published = {name for name, service in services.items() if service.get("ports")}
     assert published == {"gateway-1", "prometheus", "grafana"}
 
