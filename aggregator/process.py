@@ -30,6 +30,8 @@ _STATM: Final = Path("/proc/self/statm")
 _CGROUPS: Final = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 _UNLIMITED_BYTES: Final = 1 << 60  # version 1 of cgroups writes nearly 2^63 where there is no limit
 
+_OURS: Final = ("hushsum", "hushsum_proto", "aggregator")
+
 #: Modules that are loaded only where a setting asks for them; their packages may not be installed.
 _OPTIONAL: Final[Mapping[str, Callable[[Config], bool]]] = {
     "aggregator.kafka": lambda config: config.log == "kafka",
@@ -98,10 +100,19 @@ def load_modules(config: Config) -> None:
     for package in (hushsum, hushsum_proto, aggregator):
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if _is_loaded(found.name, config):
-                importlib.import_module(found.name)
+                _load(found.name)
     for name in _STANDARD:
         importlib.import_module(name)
     releases.warm_up()
+
+
+def _load(name: str) -> None:
+    try:
+        importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] in _OURS:
+            raise
+        # Of an extra that is not installed: what needs it is off (compiled loops), or says so itself.
 
 
 def _is_loaded(name: str, config: Config) -> bool:

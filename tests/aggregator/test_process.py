@@ -2,8 +2,11 @@
 
 import asyncio
 import errno
+import os
 import resource
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +20,7 @@ from aggregator.ports import SystemRuntime
 from aggregator.store.schema import STORE_FILE
 from aggregator.supervision import Supervision
 from aggregator.watching.metrics import Metrics
+from hushsum.acceleration import VARIABLE
 from tests.plans import small_plan
 from tests.services import config_of
 
@@ -139,5 +143,32 @@ def test_a_container_stops_before_its_limit(
     assert process.memory_limit(config.model_copy(update={"memory_max": 123 * MIB})) == 123 * MIB
 
 
-def test_every_module_of_a_role_can_be_loaded(tmp_path: Path) -> None:
-    process.load_modules(config_of(tmp_path, small_plan()))
+_LOAD = """
+import sys
+from pathlib import Path
+{before}
+from aggregator import process
+from tests.plans import small_plan
+from tests.services import config_of
+process.load_modules(config_of(Path({folder!r}), small_plan(), role="all"))
+print(len(sys.modules))
+"""
+_WITHOUT_NUMBA = """
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "numba":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Absent())
+"""
+
+
+@pytest.mark.parametrize(("before", "variable"), (("", "auto"), (_WITHOUT_NUMBA, "plain")), ids=("compiled", "plain"))
+def test_every_module_of_a_role_can_be_loaded_with_and_without_compiled_loops(
+    tmp_path: Path, before: str, variable: str
+) -> None:
+    code = _LOAD.format(before=before, folder=str(tmp_path))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), VARIABLE: variable}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
