@@ -15,7 +15,6 @@ from aggregator.openings import Openings
 from aggregator.ports import Log, Runtime, Store, Tracer
 from aggregator.reception import Reception
 from aggregator.secure.claims import RoundClaims
-from aggregator.secure.client_directory import ClientDirectory
 from aggregator.secure.landing import Landing
 from aggregator.secure.limits import RoundSettings
 from aggregator.secure.metrics import SumMetrics
@@ -27,6 +26,7 @@ from aggregator.shufflers import shufflers_of
 from aggregator.submissions import submissions_of
 from aggregator.watching.metrics import Metrics
 from aggregator.watching.tracing import NO_TRACES, of_commits
+from hushsum.directory import Directory
 from hushsum.entropy import OsEntropy
 from hushsum.plan import Plan
 from hushsum.privacy.guarantee import CENTRAL
@@ -68,13 +68,13 @@ class Front:
     sums: SecureSums | None
 
 
-def front_of(plan: Plan, config: Config, clients: ClientDirectory, parts: FrontParts) -> Front:
+def front_of(plan: Plan, config: Config, clients: Directory | None, parts: FrontParts) -> Front:
     """A gateway, whose writer has been started, and what stands before and beside it.
 
     Args:
         plan: What is collected.
         config: Limits.
-        clients: The directory of clients that the plan names.
+        clients: The directory of clients that the plan names, if it names one.
         parts: The rest of the process.
     """
     sends = send_limits_of(config, plan, parts.runtime)
@@ -149,7 +149,7 @@ def _commits_of(plan: Plan, config: Config, parts: FrontParts) -> Commits:
 
 
 def _sums_of(
-    plan: Plan, config: Config, clients: ClientDirectory, commits: Commits, charges: Charges, parts: FrontParts
+    plan: Plan, config: Config, clients: Directory | None, commits: Commits, charges: Charges, parts: FrontParts
 ) -> SecureSums:
     settings = RoundSettings(config.secure_step_s, config.secure_upload_s, config.manual)
     settings.check(plan)
@@ -161,10 +161,10 @@ def _sums_of(
         entropy=OsEntropy(),
         metrics=SumMetrics(parts.metrics.registry),
         settings=settings,
-        directory=clients.directory,
+        directory=clients,
     )
     running.tracer = parts.tracer
-    return SecureSums(plan, SumsPorts(parts.openings, charges, parts.runtime, OsEntropy()), running, clients.directory)
+    return SecureSums(plan, SumsPorts(parts.openings, charges, parts.runtime, OsEntropy()), running, clients)
 
 
 def _commit_limits(plan: Plan, config: Config) -> CommitLimits:

@@ -178,7 +178,7 @@ class Service:
             self._supervision.forever("secure sums", self.sums.run)
             self._supervision.at_the_end("secure sums", self.sums.finish, self.config.stop_s)
         most = streams_of(self.plan, self.config.sessions_max)
-        sums = SecureSumService(self.sums, clients.toml, runtime=self.runtime, streams_max=most, sends=front.sends)
+        sums = SecureSumService(self.sums, clients, runtime=self.runtime, streams_max=most, sends=front.sends)
         return front.collection, sums
 
     async def _leadership(self, backends: Backends, folds: Folds) -> Leadership:

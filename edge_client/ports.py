@@ -172,9 +172,10 @@ class RoundTransport(Protocol):
         ...
 
     async def fetch_directory(self, plan_id: bytes) -> bytes:
-        """The directory of clients in TOML; whoever asks checks its digest.
+        """The canonical bytes of the directory of clients; whoever asks checks their digest.
 
         Raises:
-            ConnectionLostError: It did not come.
+            ConnectionLostError: They did not come whole.
+            DirectoryError: They are more than any directory has.
         """
         ...

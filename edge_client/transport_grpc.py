@@ -52,7 +52,7 @@ class GrpcTransport:
         return GrpcRoundCall(self._access, message_bytes_max + _ENVELOPE_BYTES)
 
     async def fetch_directory(self, plan_id: bytes) -> bytes:
-        """The directory of clients in TOML; whoever asks checks its digest."""
+        """The canonical bytes of the directory of clients; whoever asks checks their digest."""
         return await directory_of(self._access, _PLAN_BYTES_MAX, plan_id, self._timeout_s)
 
 

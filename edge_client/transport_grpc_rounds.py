@@ -8,6 +8,8 @@ import grpc
 from edge_client.ports import ConnectionLostError
 from edge_client.session_events import Loss
 from edge_client.transport_grpc_access import Access
+from hushsum.directory import DIRECTORY_BYTES_MAX
+from hushsum.errors import DirectoryError
 from hushsum_proto.convert_rounds import (
     directory_chunk_from_wire,
     directory_request_to_wire,
@@ -19,7 +21,6 @@ from hushsum_proto.rounds import RoundReply, RoundRequest
 from hushsum_proto.v1 import wire_pb2 as pb
 from hushsum_proto.v1 import wire_pb2_grpc as stubs
 
-_DIRECTORY_BYTES_MAX: Final = 8 * 2**20  # the longest directory of clients has half of it
 _ENDED: Final = Loss("the service ended the call without an outcome")
 
 
@@ -68,10 +69,11 @@ class GrpcRoundCall:
 
 
 async def directory_of(access: Access, receive_max: int, plan_id: bytes, timeout_s: float) -> bytes:
-    """The directory of clients in TOML, over a channel that is closed then.
+    """The canonical bytes of the directory of clients, unread, over a channel that is closed then.
 
     Raises:
-        ConnectionLostError: It did not come whole, or is longer than any directory.
+        ConnectionLostError: They did not come whole.
+        DirectoryError: They are more than any directory has; what comes after those is not waited for.
     """
     data = bytearray()
     channel, metadata = access.open(receive_max)
@@ -79,9 +81,11 @@ async def directory_of(access: Access, receive_max: int, plan_id: bytes, timeout
         request = directory_request_to_wire(plan_id)
         async for message in stubs.SecureSumStub(channel).GetDirectory(request, metadata=metadata, timeout=timeout_s):
             chunk = directory_chunk_from_wire(message)
-            if chunk.offset != len(data) or len(data) + len(chunk.data) > _DIRECTORY_BYTES_MAX:
+            if chunk.offset != len(data):
                 raise ConnectionLostError(Loss(f"a directory with a part at {chunk.offset}, after {len(data)} bytes"))
             data += chunk.data
+            if len(data) > DIRECTORY_BYTES_MAX:
+                raise DirectoryError(f"got {len(data)} bytes or more, expected at most {DIRECTORY_BYTES_MAX}")
     except (grpc.aio.AioRpcError, MalformedMessageError) as error:
         raise ConnectionLostError(access.loss_of(error)) from error
     finally:

@@ -1,4 +1,4 @@
-"""The directory: whose key is which, and what each may sign.
+"""The directory: whose key is which, and what each may sign. Its owner writes TOML; over the wire go canonical bytes.
 
     [keys.gw-1]
     role = "gateway"
@@ -17,14 +17,15 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Final, Self
 
-from hushsum.canonical import encode, shown
-from hushsum.errors import DirectoryError
+from hushsum.canonical import decode, encode, shown
+from hushsum.errors import CanonicalError, DirectoryError
 from hushsum.labels import DIRECTORY
-from hushsum.signatures import VerifyKey
+from hushsum.signatures import KEY_BYTES, VerifyKey
 from hushsum.toml_text import tables_of
 
 KEYS_MAX: Final = 1 << 14
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_NAME_MAX: Final = 64
+_NAME: Final = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{_NAME_MAX - 1}}}")
 #: What :func:`is_key_id` asks for.
 KEY_ID_FORM: Final = "1 to 64 of A-Z, a-z, 0-9, '.', '_' and '-', the first a letter or a digit"
 
@@ -38,6 +39,12 @@ class Role(enum.StrEnum):
     CLIENT = "client"  # its own part in a secure sum; the key's id is the client's
     SHUFFLER = "shuffler"  # batches of reports that it has shuffled
     PLANNER = "planner"  # plans: devices may ask for its signature
+
+
+#: Of canonical bytes: those of KEYS_MAX keys with the longest ids and roles.
+DIRECTORY_BYTES_MAX: Final = 1 + KEYS_MAX * len(
+    f',"{"a" * _NAME_MAX}":{{"public_key":"{"0" * 2 * KEY_BYTES}","role":"{max(Role, key=len)}"}}'
+)
 
 
 @dataclass(frozen=True)
@@ -95,14 +102,41 @@ class Directory:
             raise DirectoryError(f"keys: got {shown(keys)}, expected tables [keys.NAME]")
         return cls({id: _key(id, table) for id, table in keys.items()})
 
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """The directory of its canonical bytes. Whoever got them from a peer compares :func:`digest_of` them first.
+
+        Raises:
+            DirectoryError: They are not the bytes that :meth:`to_bytes` gives for any directory.
+        """
+        if len(data) > DIRECTORY_BYTES_MAX:
+            raise DirectoryError(f"got {len(data)} bytes, expected at most {DIRECTORY_BYTES_MAX}")
+        try:
+            fields = decode(data)
+        except CanonicalError as error:
+            raise DirectoryError(f"got {shown(data)}, expected the canonical bytes of a directory ({error})") from error
+        if not isinstance(fields, dict):
+            raise DirectoryError(f"got {shown(fields)}, expected keys by their names")
+        directory = cls({id: _key(id, table) for id, table in fields.items()})
+        if directory.to_bytes() != data:
+            raise DirectoryError("a public key in another form, expected 64 lowercase hexadecimal digits")
+        return directory
+
+    def to_bytes(self) -> bytes:
+        """The canonical bytes, with keys in the order of their ids: the same however the file is laid out."""
+        return self._bytes
+
+    @cached_property
+    def _bytes(self) -> bytes:
+        return encode({id: {"public_key": key.public_key.hex, "role": key.role.value} for id, key in self.keys.items()})
+
     def digest(self) -> bytes:
-        """Labelled SHA-256 of the canonical bytes: the same however the file is laid out."""
+        """Labelled SHA-256 of the canonical bytes."""
         return self._digest
 
     @cached_property
     def _digest(self) -> bytes:
-        fields = {id: {"public_key": key.public_key.hex, "role": key.role.value} for id, key in self.keys.items()}
-        return hashlib.sha256(DIRECTORY + encode(fields)).digest()
+        return digest_of(self._bytes)
 
     def find(self, public_key: VerifyKey) -> DirectoryKey | None:
         """The entry of a public key; None where it has none."""
@@ -124,6 +158,11 @@ class Directory:
         if key.role is not role:
             raise DirectoryError(f"keys.{key.id}: is a {key.role} key, and is used here as a {role} key")
         return key
+
+
+def digest_of(data: bytes) -> bytes:
+    """The digest of a directory of these canonical bytes. It reads nothing of them."""
+    return hashlib.sha256(DIRECTORY + data).digest()
 
 
 def is_key_id(text: object) -> bool:

@@ -1,7 +1,6 @@
 """The directory of clients that a secure plan names by its digest: read at the start, and given to every client."""
 
 from pathlib import Path
-from typing import NamedTuple
 
 from aggregator.errors import ConfigError
 from hushsum.directory import Directory, Role
@@ -9,20 +8,8 @@ from hushsum.errors import DirectoryError
 from hushsum.plan import Plan
 
 
-class ClientDirectory(NamedTuple):
-    """A directory of clients.
-
-    Attributes:
-        directory: What it says; None where the plan names none.
-        toml: Its file as it is.
-    """
-
-    directory: Directory | None = None
-    toml: bytes = b""
-
-
-def client_directory_of(path: Path | None, plan: Plan) -> ClientDirectory:
-    """The directory that a plan names.
+def client_directory_of(path: Path | None, plan: Plan) -> Directory | None:
+    """The directory that a plan names; None where it names none.
 
     Args:
         path: The setting ``client_directory``.
@@ -37,12 +24,11 @@ def client_directory_of(path: Path | None, plan: Plan) -> ClientDirectory:
     if path is None:
         if named:
             raise ConfigError(f"client_directory: required: plan {plan.name!r} names the directory {named}")
-        return ClientDirectory()
+        return None
     if not named:
         raise ConfigError(f"client_directory: got {path}, but plan {plan.name!r} names no directory of clients")
     try:
-        toml = path.read_bytes()
-        directory = Directory.from_toml(toml.decode())
+        directory = Directory.from_toml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, DirectoryError) as error:
         raise ConfigError(f"client_directory: {path}: {error}") from error
     for key in directory.keys.values():
@@ -52,4 +38,4 @@ def client_directory_of(path: Path | None, plan: Plan) -> ClientDirectory:
         raise ConfigError(
             f"client_directory: {path} has the digest {digest}, expected {named}, which plan {plan.name!r} names"
         )
-    return ClientDirectory(directory, toml)
+    return directory

@@ -11,6 +11,7 @@ from aggregator.secure.parts import Part
 from aggregator.secure.sums import SecureSums
 from aggregator.secure.uploads import CHUNK_BYTES_MAX
 from aggregator.server.calls import Call, Handler, Malformed, Methods
+from hushsum.directory import Directory
 from hushsum.errors import Reason
 from hushsum_proto import convert_rounds
 from hushsum_proto.answers import Refusal, ServiceReason
@@ -28,7 +29,7 @@ class SecureSumService:
 
     Args:
         sums: Those of the plan; None where its mode is another one: every call is then refused.
-        directory: The TOML of its directory of clients; empty where it names none.
+        directory: Of its clients; None where it names none.
         runtime: Time and tasks.
         streams_max: Clients that may be here at once.
         sends: How fast one client is listened to; None: at any speed.
@@ -37,14 +38,14 @@ class SecureSumService:
     def __init__(
         self,
         sums: SecureSums | None,
-        directory: bytes,
+        directory: Directory | None,
         *,
         runtime: Runtime,
         streams_max: int,
         sends: SendLimits | None = None,
     ) -> None:
         self._sums = sums
-        self._directory = directory
+        self._directory = b"" if directory is None else directory.to_bytes()
         self._runtime = runtime
         self._streams_max = streams_max
         self._streams = 0
@@ -81,7 +82,7 @@ class SecureSumService:
             self._streams -= 1
 
     async def get_directory(self, call: Call, request: pb.GetDirectoryRequest) -> AsyncIterator[pb.DirectoryChunk]:
-        """The plan's directory of clients, in parts; none where the plan names none."""
+        """The canonical bytes of the plan's directory of clients, in parts; none where the plan names none."""
         call.client_id()
         self._secure().check_plan(convert_rounds.directory_request_from_wire(request))
         for offset in range(0, len(self._directory), CHUNK_BYTES_MAX):

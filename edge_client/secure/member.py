@@ -10,7 +10,7 @@ from edge_client.errors import SessionRefusedError, SettingsError, UnreachableEr
 from edge_client.ports import ConnectionLostError, RoundTransport, Runtime
 from edge_client.secure.rounds import Rounds
 from hushsum import labels
-from hushsum.directory import Directory, Role
+from hushsum.directory import Directory, Role, digest_of
 from hushsum.entropy import Entropy, OsEntropy
 from hushsum.errors import DirectoryError
 from hushsum.plan import Plan
@@ -79,13 +79,16 @@ async def member_of(
             "key: got None, expected this client's Ed25519 key (a path of a PEM file, or a SigningKey): the plan names "
             "a directory of clients"
         )
-    text = await blocking(lambda: rounds.directory)
-    if text is None:
-        text = await calls.directory(plan.id, entropy)
-        directory = await blocking(_read, text, digest)
-        await blocking(rounds.keep_directory, text)
-    else:
-        directory = await blocking(_read, text, digest)
+    data = await blocking(lambda: rounds.directory)
+    is_kept = data is not None and digest_of(data).hex() == digest
+    try:
+        if data is None or not is_kept:
+            data = await calls.directory(plan.id, entropy)
+        directory = await blocking(_read, data, digest)
+    except DirectoryError as error:
+        raise SessionRefusedError(f"the service's directory of clients is refused: {error}") from error
+    if not is_kept:
+        await blocking(rounds.keep_directory, data)
     _check_own(directory, client_id, key)
     return Member(client_id, key, directory)
 
@@ -99,11 +102,12 @@ class Fetching:
     config: Config
 
     async def directory(self, plan_id: bytes, entropy: Entropy) -> bytes:
-        """The TOML of the plan's directory, unchecked.
+        """The bytes of the plan's directory, unread.
 
         Raises:
             UnreachableError: Nobody answered in this time.
             SessionRefusedError: The service refuses for good.
+            DirectoryError: They are more than any directory has.
         """
         backoff = BackOff(self.config.backoff_first_s, self.config.backoff_longest_s, entropy)
         deadline = self.runtime.monotonic() + self.config.first_contact_s
@@ -123,15 +127,12 @@ class Fetching:
             await self.runtime.sleep(wait_s)
 
 
-def _read(text: bytes, digest: str) -> Directory:
-    try:
-        directory = Directory.from_toml(text.decode())
-    except (DirectoryError, UnicodeDecodeError) as error:
-        raise SessionRefusedError(f"the service's directory of clients cannot be read: {error}") from error
-    came = directory.digest().hex()
+def _read(data: bytes, digest: str) -> Directory:
+    """The directory of these bytes, of which nothing is read unless they have the digest that the plan names."""
+    came = digest_of(data).hex()
     if came != digest:
-        raise SessionRefusedError(f"the plan names directory {digest[:12]} of clients, the service sent {came[:12]}")
-    return directory
+        raise DirectoryError(f"got the digest {came[:12]}…, expected {digest[:12]}…, which the plan names")
+    return Directory.from_bytes(data)
 
 
 def _check_own(directory: Directory, client_id: str, key: SigningKey) -> None:

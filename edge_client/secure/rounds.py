@@ -34,12 +34,14 @@ class Rounds(Turns):
 
     @property
     def directory(self) -> bytes | None:
-        """The directory of clients in TOML, once it was fetched."""
+        """The bytes of the directory of clients, once they were fetched. Versions before kept TOML."""
         return next((bytes_of(data) for (data,) in self._spool.rows("SELECT bytes FROM directory")), None)
 
     def keep_directory(self, directory: bytes) -> None:
-        """Keeps the directory, once and for ever: the plan names it by its digest."""
-        self._spool.change(lambda database, _: database.execute("INSERT INTO directory VALUES (1, ?)", (directory,)))
+        """Keeps the canonical bytes of the directory, which the plan names by their digest."""
+        self._spool.change(
+            lambda database, _: database.execute("INSERT OR REPLACE INTO directory VALUES (1, ?)", (directory,))
+        )
 
     def count_attempt(self, window: int) -> int:
         """Counts one more round in which this client opens its contribution, durably; returns how many there were.

@@ -91,7 +91,7 @@ class RoundOutcome:
 
 @dataclass(frozen=True)
 class DirectoryChunk:
-    """A part of the TOML of the directory of clients, as :class:`VectorChunk` is one of a vector."""
+    """A part of the canonical bytes of the directory of clients, as :class:`VectorChunk` is one of a vector."""
 
     offset: int
     data: bytes

@@ -334,7 +334,7 @@ async def test_a_directory_is_given_to_clients_and_nobody_else_takes_part(
     config = site_config(tmp_path, plan, client_directory=str(file))
     async with service_of(config) as service, stub_of(service.grpc) as stub:
         call = stub.GetDirectory(pb.GetDirectoryRequest(plan_id=plan.id), metadata=((metadata.CLIENT_ID, "client-0"),))
-        assert b"".join([chunk.data async for chunk in call]) == toml.encode()
+        assert b"".join([chunk.data async for chunk in call]) == directory.to_bytes()
         assert (await _refusal(stub, Enter(plan.id, WINDOW), client_id="stranger"))[0] == "unauthenticated"
         fleet = fleet_of(plan, SIZE, rng)
         for client, key in zip(fleet, keys, strict=True):

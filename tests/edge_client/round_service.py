@@ -154,11 +154,13 @@ class RoundService(stubs.SecureSumServicer, ModelService):
         sums: Of rounds that came to their end.
     """
 
-    def __init__(self, plan: Plan, *, seats: int = 1, directory: tuple[str, Directory] | None = None) -> None:
+    def __init__(self, plan: Plan, *, seats: int = 1, directory: Directory | None = None) -> None:
         ModelService.__init__(self, plan)
         self.seats = seats
-        self.directory_text = directory[0] if directory else ""
-        self.directory = directory[1] if directory else None
+        self.directory = directory
+        self.directory_part = 100  # bytes of the directory in one message
+        self.directory_parts = 0  # that were asked for
+        self.directory_bytes = b"" if directory is None else directory.to_bytes()
         self.companion_keys: Mapping[str, SigningKey] = {}
         self.lie: Callable[[Seat, RoundReply], RoundReply | None] = lambda _, reply: reply
         self.refuses: Callable[[Enter], str | None] = lambda _: None
@@ -180,9 +182,10 @@ class RoundService(stubs.SecureSumServicer, ModelService):
 
     @override
     async def GetDirectory(self, request: pb.GetDirectoryRequest, context: Context) -> AsyncIterator[pb.DirectoryChunk]:
-        text = self.directory_text.encode()
-        for offset in range(0, len(text), 100):
-            yield directory_chunk_to_wire(DirectoryChunk(offset, text[offset : offset + 100]))
+        data = self.directory_bytes
+        for offset in range(0, len(data), self.directory_part):
+            self.directory_parts += 1
+            yield directory_chunk_to_wire(DirectoryChunk(offset, data[offset : offset + self.directory_part]))
 
     @override
     async def TakePart(

@@ -2,11 +2,14 @@
 
 import asyncio
 import shutil
+import sqlite3
 import threading
 import warnings
 from collections.abc import AsyncIterator, Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +31,7 @@ from edge_client.secure.rounds import Rounds
 from edge_client.secure.unread import Unread
 from edge_client.turns.pending import counters_of
 from hushsum import Plan, Sketch, labels
-from hushsum.directory import Directory
+from hushsum.directory import DIRECTORY_BYTES_MAX, Directory, digest_of
 from hushsum.entropy import Entropy, ReplayableEntropy
 from hushsum.errors import ContributionError, KeyFileError, Reason
 from hushsum.noise.polya import PolyaShare
@@ -89,7 +92,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "spool.db"
 
 
-async def started(plan: Plan = PLAN, seats: int = 1, directory: tuple[str, Directory] | None = None) -> RoundService:
+async def started(plan: Plan = PLAN, seats: int = 1, directory: Directory | None = None) -> RoundService:
     service = RoundService(plan, seats=seats, directory=directory)
     service.companion_keys = COMPANIONS
     await service.start()
@@ -162,9 +165,9 @@ async def test_records_of_a_window_come_in_its_sum_once_and_nothing_else_leaves(
 
 async def test_five_devices_make_a_sum_over_their_own_directory(clock: RushingClock, tmp_path: Path) -> None:
     keys = keys_of(NAMES)
-    text, directory = directory_of(keys)
+    _, directory = directory_of(keys)
     plan = secure_plan(cohort={"directory": directory.digest().hex()}, epsilon=1000, total_epsilon=10_000)
-    service = await started(plan, seats=5, directory=(text, directory))
+    service = await started(plan, seats=5, directory=directory)
     service.companion_keys = {}
     clients = [client_of(service, tmp_path / name, clock, name, keys[name]) for name in NAMES]
     for client in clients:
@@ -723,9 +726,9 @@ async def test_a_flush_that_runs_out_of_time_gives_nothing_up(
 # --------------------------------------------------------------------------------------------- keys and directories
 
 
-def directory_plan() -> tuple[Plan, tuple[str, Directory]]:
-    text, directory = directory_of(keys_of(NAMES))
-    return secure_plan(cohort={"directory": directory.digest().hex()}), (text, directory)
+def directory_plan() -> tuple[Plan, Directory]:
+    _, directory = directory_of(keys_of(NAMES))
+    return secure_plan(cohort={"directory": directory.digest().hex()}), directory
 
 
 async def test_a_plan_with_a_directory_wants_a_key_and_the_one_that_it_holds(
@@ -788,21 +791,10 @@ async def test_a_spools_key_is_the_operating_systems_whatever_the_jitter_is_draw
     assert len(keys) == 2
 
 
-async def test_the_directory_is_fetched_once_and_only_the_plans_own_is_taken(
-    path: Path, clock: RushingClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_directory_is_fetched_once(path: Path, clock: RushingClock) -> None:
     plan, directory = directory_plan()
     key = keys_of(NAMES)[NAMES[0]]
     service = await started(plan, directory=directory)
-    service.directory_text = directory_of(keys_of(NAMES[:4]))[0]
-    with pytest.raises(SessionRefusedError, match="the plan names directory"):
-        async with client_of(service, path, clock, key=key):
-            pass
-    service.directory_text = "no TOML ["
-    with pytest.raises(SessionRefusedError, match="cannot be read"):
-        async with client_of(service, path, clock, key=key):
-            pass
-    service.directory_text = directory[0]
     async with client_of(service, path, clock, key=key):
         pass
     await service.stop()
@@ -810,10 +802,82 @@ async def test_the_directory_is_fetched_once_and_only_the_plans_own_is_taken(
         await offline.add([[1.0, 2.0]])
 
 
+async def test_a_directory_in_toml_that_an_older_version_kept_is_fetched_again(path: Path, clock: RushingClock) -> None:
+    plan, directory = directory_plan()
+    key = keys_of(NAMES)[NAMES[0]]
+    service = await started(plan, directory=directory)
+    async with client_of(service, path, clock, key=key):
+        pass
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("UPDATE directory SET bytes = ?", (directory_of(keys_of(NAMES))[0].encode(),))
+    async with client_of(service, path, clock, key=key):
+        pass
+    await service.stop()
+    with closing(sqlite3.connect(path)) as database:
+        assert database.execute("SELECT bytes FROM directory").fetchall() == [(directory.to_bytes(),)]
+
+
+#: tomllib takes memory that grows with the square of this: 24 GB for 240 kB.
+TOML_BOMB: Final = b'"[".' * 2000 + b"a = 1"
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        TOML_BOMB,
+        directory_of(keys_of(NAMES))[0].encode(),
+        directory_of(keys_of([*NAMES[:4], "device-z"]))[1].to_bytes(),
+        b"[" * 100_000,
+        b"\0" * DIRECTORY_BYTES_MAX,
+    ],
+    ids=["TOML that takes memory without end", "TOML", "another directory of this size", "deep", "long"],
+)
+async def test_nothing_is_read_of_a_directory_that_has_not_the_plans_digest(
+    path: Path, clock: RushingClock, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    plan, directory = directory_plan()
+    service = await started(plan, directory=directory)
+    service.directory_bytes, service.directory_part = sent, 1 << 18
+    read: list[object] = []
+    for name in ("tomllib.loads", "hushsum.directory.decode"):
+        monkeypatch.setattr(name, read.append)
+    with pytest.raises(SessionRefusedError, match=r"got the digest [0-9a-f]{12}…, expected [0-9a-f]{12}…, which"):
+        async with client_of(service, path, clock, key=keys_of(NAMES)[NAMES[0]]):
+            pass
+    await service.stop()
+    assert not read
+
+
+async def test_what_comes_after_more_bytes_than_a_directory_has_is_not_waited_for(
+    path: Path, clock: RushingClock
+) -> None:
+    plan, directory = directory_plan()
+    service = await started(plan, directory=directory)
+    service.directory_bytes, service.directory_part = bytes(100 << 20), 1 << 18
+    with pytest.raises(SessionRefusedError, match=rf"bytes or more, expected at most {DIRECTORY_BYTES_MAX}"):
+        async with client_of(service, path, clock, key=keys_of(NAMES)[NAMES[0]]):
+            pass
+    await service.stop()
+    assert service.directory_parts < 100  # of 400
+
+
+@pytest.mark.parametrize("sent", [b"{}", b"[]", b"{", b"\xff"])
+async def test_bytes_that_the_plan_names_and_that_are_no_directory_are_refused(
+    path: Path, clock: RushingClock, sent: bytes
+) -> None:
+    plan = secure_plan(cohort={"directory": digest_of(sent).hex()})
+    service = await started(plan, directory=directory_of(keys_of(NAMES))[1])
+    service.directory_bytes = sent
+    with pytest.raises(SessionRefusedError, match="the service's directory of clients is refused: "):
+        async with client_of(service, path, clock, key=keys_of(NAMES)[NAMES[0]]):
+            pass
+    await service.stop()
+
+
 async def test_a_directory_that_does_not_come_is_told(path: Path, clock: RushingClock) -> None:
     plan, directory = directory_plan()
     service = await started(plan, directory=directory)
-    service.directory_text = ""
+    service.directory_bytes = b""
     key = keys_of(NAMES)[NAMES[0]]
     with pytest.raises((SessionRefusedError, UnreachableError)):
         async with client_of(service, path, clock, key=key):

@@ -16,6 +16,8 @@ NAMES: Final = re.compile(
 )
 #: Those that no stranger's bytes reach, or that are called by others which targets name. A name stands for all below.
 LEFT_OUT: Final[dict[str, str]] = {
+    "hushsum.plan.Plan.from_toml": "the user's own file",
+    "hushsum.directory.Directory.from_toml": "the user's own file",
     "hushsum.signatures.SigningKey.load": "reads a file for from_pem",
     "hushsum.releases.released.load": "reads a file for Release.from_bytes",
     "hushsum.families.fourier": "arrays and counters of this process",

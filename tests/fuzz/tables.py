@@ -1,11 +1,10 @@
-"""Mutations of nested tables, as canonical JSON or as TOML: keys, values and types change, and the text stays good.
+"""Mutations of nested tables, as canonical JSON: keys, values and types change, and the text stays good.
 
 Now and then the text itself is broken: a key twice, deep nesting, numbers that are none, lone surrogates.
 """
 
 import json
 import random
-import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
@@ -29,12 +28,6 @@ _SOUP: Final = (
     '{"a":' * 2000, "[" * 12 + "]" * 12, "[" * 20 + "]" * 20, '"' + "a" * 70_000 + '"', "'", '"', "\\",
     "\ud800", "\u0000",
     ",", ":", "}", "]", "{", "\n", " ", "\t", "\ufeff", "#",
-)  # fmt: skip
-_TOML_SOUP: Final = (
-    "nan", "inf", "-inf", "1e999", "1e-999999999", "0x" + "f" * 5000, "9" * 5000, "1979-05-27T07:32:00Z", "07:32:00",
-    "0000-00-00", "{a={a={a=1}}}", "[" * 3000, "{a=" * 3000, "'''", '"""', '"\\ud800"', '"\\U00110000"', "[[x]]", "[x]",
-    "a.b.c=1\n", "a." * 3000 + "a=1\n", "[" + "a." * 3000 + "a]\n", "\r", "\u0000", "=", "\n", "#", "1_000",
-    "+1", "0o17",
 )  # fmt: skip
 Path = tuple[str | int, ...]
 
@@ -173,52 +166,3 @@ def json_mutator(finish: Callable[[Any], Any] = lambda value: value) -> Inner:
             return octets.mutated(rng, data, donors)
 
     return change_json
-
-
-def _tables_of(data: bytes) -> dict[str, Any]:
-    """The tables of a text; none where it is no TOML, or too deep to be walked."""
-    try:
-        return tomllib.loads(data.decode("utf-8"))
-    except (ValueError, RecursionError):
-        return {}
-
-
-def toml_text(tables: dict[str, Any]) -> str:
-    """Nested tables as TOML: strings, numbers and lists at the top first."""
-    lines = [f"{_key(key)} = {_toml(value)}" for key, value in tables.items() if not isinstance(value, dict)]
-    for key, value in tables.items():
-        if isinstance(value, dict):
-            lines.append(f"[{_key(key)}]")
-            lines += [f"{_key(name)} = {_toml(item)}" for name, item in value.items()]
-    return "\n".join(lines) + "\n"
-
-
-def _key(name: str) -> str:
-    return name if name.isascii() and name.isidentifier() else json.dumps(name)
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{_key(key)} = {_toml(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_toml, value)) + "]"
-    if value is None or isinstance(value, float):
-        return "nan" if value is None else repr(value)
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, str | int) else str(value)
-
-
-def change_toml(rng: random.Random, data: bytes, donors: Sequence[bytes]) -> bytes:
-    """Changes the tables of a TOML text, and writes it anew; now and then breaks it."""
-    value, donor = _tables_of(data), _tables_of(rng.choice(donors))
-    if not value:
-        return broken(rng, data, _TOML_SOUP) if rng.random() < 0.5 else octets.mutated(rng, data, donors)
-    try:
-        for _ in range(rng.choice((0, 1, 1, 1, 2))):
-            value = change(rng, value, donor)
-        text = toml_text(value if isinstance(value, dict) else {"name": value}).encode("utf-8", "surrogatepass")
-    except (RecursionError, ValueError):  # as deep as a decoder may be asked for, or as long
-        return broken(rng, data, _TOML_SOUP)
-    choice = rng.random()
-    if choice < 0.08:
-        return octets.mutated(rng, text, donors)
-    return broken(rng, text, _TOML_SOUP) if choice < 0.2 else text

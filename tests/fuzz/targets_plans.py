@@ -6,7 +6,7 @@ from typing import Any, Final
 import numpy as np
 
 from hushsum import Plan, canonical
-from hushsum.directory import Directory, DirectoryKey, Role, toml_of
+from hushsum.directory import Directory, DirectoryKey, Role
 from hushsum.errors import (
     CanonicalError,
     DirectoryError,
@@ -24,7 +24,7 @@ from hushsum.signatures import SigningKey, VerifyKey
 from hushsum.signed_plan import SignedPlan
 from tests.fuzz import layouts, octets, worlds
 from tests.fuzz.pieces import mutator
-from tests.fuzz.tables import change_toml, json_mutator, toml_text
+from tests.fuzz.tables import json_mutator
 from tests.fuzz.target import MIB, Kit, Target, expect, plainly, same_bytes
 
 _JSON: Final = re.compile(
@@ -45,29 +45,6 @@ def _bundles() -> Kit:
     return Kit(
         worlds.bundles(), plainly(Plan.from_bytes, PlanError, check=_plan_holds), layouts.change_plan, 96 * MIB, _JSON
     )
-
-
-def _toml_of(plan: Plan) -> bytes:
-    fields: dict[str, Any] = {key: value for key, value in plan.to_fields().items() if key != "format"}
-    fields["privacy"] = {key: value for key, value in fields["privacy"].items() if key != "mechanism"}
-    return toml_text(fields).encode()
-
-
-def _plan_texts() -> Kit:
-    plans = [Plan.from_bytes(bundle) for bundle in worlds.bundles()]
-    texts = [_toml_of(plan) for plan in plans if not len(plan.parameters)]
-
-    def read(data: bytes) -> Plan:
-        return Plan.from_toml(data.decode("utf-8", "surrogateescape") + "\n")
-
-    def check(_: bytes, plan: Plan) -> None:
-        again = Plan.from_bytes(plan.bundle)
-        expect(again.bundle == plan.bundle, "a plan that is not read back")
-        _plan_holds(plan.bundle, plan)
-
-    samples = [text for text in texts if plainly(read, PlanError)(text) is None]
-    assert len(samples) > len(texts) // 2, "most of the plans can be written anew"
-    return Kit(samples, plainly(read, PlanError, check=check), change_toml, 96 * MIB, re.compile(r"expected TOML \("))
 
 
 def _canonical() -> Kit:
@@ -118,12 +95,12 @@ def _signed() -> Kit:
     return Kit([each.to_bytes() for each in signed], attempt, json_mutator(), first=re.compile("canonical bytes"))
 
 
-def _directory_texts() -> list[bytes]:
+def _directories() -> Kit:
     names = ("gw-1", "releaser", "a.b", "device", "shuffler", "planner_1")
     keys = [DirectoryKey(name, role, key.verify_key) for name, role, key in zip(names, Role, _KEYS, strict=True)]
-    pem = "\n".join(["[keys.pem]", 'role = "client"', 'public_key = """', _pem(SigningKey(bytes([9]) * 32)), '"""', ""])
-    texts = ["".join(toml_of(key) for key in keys[:count]) for count in (1, 3, 6)]
-    return [text.encode() for text in (*texts, pem, texts[1] + pem)]
+    samples = [Directory({key.id: key for key in keys[:count]}).to_bytes() for count in (1, 3, 6)]
+    attempt = plainly(Directory.from_bytes, DirectoryError, check=same_bytes(lambda value: value.to_bytes()))
+    return Kit(samples, attempt, json_mutator(), first=re.compile("canonical bytes"))
 
 
 def _pem(key: SigningKey) -> str:
@@ -131,18 +108,6 @@ def _pem(key: SigningKey) -> str:
 
     form = serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
     return key._key.public_key().public_bytes(*form).decode().strip()
-
-
-def _directories() -> Kit:
-    def read(data: bytes) -> Directory:
-        return Directory.from_toml(data.decode("utf-8", "surrogateescape"))
-
-    def check(_: bytes, directory: Directory) -> None:
-        again = Directory.from_toml("".join(map(toml_of, directory.keys.values())))
-        expect(again == directory and again.digest() == directory.digest(), "a directory that is not read back")
-
-    attempt = plainly(read, DirectoryError, check=check)
-    return Kit(_directory_texts(), attempt, change_toml, first=re.compile("^no TOML"))
 
 
 def _public_keys() -> Kit:
@@ -203,13 +168,12 @@ def _spendings() -> Kit:
 
 TARGETS: Final = (
     Target("plan", ("hushsum.plan.Plan.from_bytes", "hushsum.plan.Plan.from_fields"), _bundles, 0.6),
-    Target("plan-toml", ("hushsum.plan.Plan.from_toml",), _plan_texts, 0.4),
     Target("canonical", ("hushsum.canonical.decode",), _canonical, 8),
     Target("canonical-real", ("hushsum.canonical.real",), _reals, 6),
     Target("parameters", ("hushsum.parameters.Parameters.from_bytes",), _arrays, 6),
     Target("parameters-array", ("hushsum.parameters.decode",), _array, 2),
     Target("signed-plan", ("hushsum.signed_plan.SignedPlan.from_bytes",), _signed, 3),
-    Target("directory", ("hushsum.directory.Directory.from_toml",), _directories, 2),
+    Target("directory", ("hushsum.directory.Directory.from_bytes",), _directories, 2),
     Target("public-key", ("hushsum.signatures.VerifyKey.from_text",), _public_keys, 1),
     Target("private-key", ("hushsum.signatures.SigningKey.from_pem",), _private_keys, 1),
     Target(

@@ -4,8 +4,11 @@ import hashlib
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from hushsum.directory import KEYS_MAX, Directory, DirectoryKey, Role, toml_of
+from hushsum.canonical import encode
+from hushsum.directory import DIRECTORY_BYTES_MAX, KEYS_MAX, Directory, DirectoryKey, Role, digest_of, toml_of
 from hushsum.errors import DirectoryError
 from hushsum.labels import DIRECTORY
 from hushsum.signatures import SigningKey
@@ -74,11 +77,88 @@ def test_the_digest_is_of_what_is_said_and_not_of_how() -> None:
     digest = Directory.from_toml(GATEWAY + RELEASER).digest()
     fields = {"gw-1": {"public_key": A.hex, "role": "gateway"}, "rel": {"public_key": B.hex, "role": "releaser"}}
     canonical = json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
-    assert digest == hashlib.sha256(DIRECTORY + canonical).digest()
+    assert digest == hashlib.sha256(DIRECTORY + canonical).digest() == digest_of(canonical)
+    assert Directory.from_toml(GATEWAY + RELEASER).to_bytes() == canonical
     assert digest == Directory.from_toml(f"# a note\n{RELEASER}\n\n{GATEWAY.replace(A.hex, A.hex.upper())}").digest()
     assert digest != Directory.from_toml(GATEWAY + RELEASER.replace("releaser", "producer")).digest()
     assert digest != Directory.from_toml(GATEWAY.replace("gw-1", "gw-2") + RELEASER).digest()
     assert digest != Directory.from_toml(GATEWAY + RELEASER.replace(B.hex, C.hex)).digest()
+
+
+def test_no_directory_has_more_bytes_than_the_longest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("hushsum.directory.KEYS_MAX", 3)
+    keys = [DirectoryKey(key.hex, max(Role, key=len), key) for key in (A, B, C)]
+    longest = Directory({key.id: key for key in keys}).to_bytes()
+    assert (len(longest) - 1) * KEYS_MAX == 3 * (DIRECTORY_BYTES_MAX - 1)
+    with pytest.raises(DirectoryError, match=f"got {DIRECTORY_BYTES_MAX + 1} bytes, expected at most"):
+        Directory.from_bytes(b"[" * (DIRECTORY_BYTES_MAX + 1))
+
+
+IDS = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", fullmatch=True)
+#: What may stand in place of a value: JSON of a directory's own parts, and others.
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text()
+    | st.sampled_from([A.hex, B.hex.upper(), "client"]),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(st.sampled_from(["role", "public_key", "x"]) | IDS, inner, max_size=3)
+    ),
+)
+
+
+@given(st.dictionaries(IDS, st.sampled_from(Role), min_size=1, max_size=3))
+def test_canonical_bytes_are_read_as_the_directory_that_they_are_of(roles: dict[str, Role]) -> None:
+    keys = (DirectoryKey(id, role, key) for (id, role), key in zip(roles.items(), (A, B, C), strict=False))
+    directory = Directory({key.id: key for key in keys})
+    assert Directory.from_bytes(directory.to_bytes()) == directory
+
+
+def assert_read_or_refused(data: bytes) -> None:
+    try:
+        directory = Directory.from_bytes(data)
+    except DirectoryError:
+        return
+    assert directory.to_bytes() == data
+
+
+@given(VALUES, st.sampled_from([(",", ":"), (", ", ": ")]))
+def test_json_that_is_not_the_bytes_of_a_directory_is_refused(value: object, separators: tuple[str, str]) -> None:
+    assert_read_or_refused(json.dumps(value, separators=separators).encode())
+    assert_read_or_refused(json.dumps({"gw-1": value}, separators=separators).encode())
+    assert_read_or_refused(
+        json.dumps({"gw-1": {"public_key": value, "role": "gateway"}}, separators=separators).encode()
+    )
+
+
+@given(st.data())
+def test_changed_bytes_of_a_directory_are_another_directory_or_refused(data: st.DataObject) -> None:
+    whole = Directory.from_toml(GATEWAY + RELEASER).to_bytes()
+    at = data.draw(st.integers(0, len(whole)))
+    assert_read_or_refused(whole[:at] + data.draw(st.binary(max_size=3)) + whole[data.draw(st.integers(at, at + 3)) :])
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    (
+        (b"[keys.gw-1]", "expected the canonical bytes of a directory"),
+        (b"[]", r"got \[\], expected keys by their names"),
+        (b"{}", "keys: got 0, expected 1 to 16384"),
+        (b'{"gw 1":{}}', "keys.gw 1: not a name of a key"),
+        (b'{"gw-1":{"note":1}}', "keys.gw-1.note: unknown"),
+        (
+            encode({"gw-1": {"public_key": A.hex.upper(), "role": "gateway"}}),
+            "expected 64 lowercase hexadecimal digits",
+        ),
+        (encode({"gw-1": {"public_key": f"{A.hex} ", "role": "gateway"}}), "expected 64 lowercase hexadecimal digits"),
+    ),
+)
+def test_bytes_that_are_those_of_no_directory_are_refused(data: bytes, message: str) -> None:
+    with pytest.raises(DirectoryError, match=message):
+        Directory.from_bytes(data)
 
 
 def test_a_key_is_expected_in_its_role() -> None:

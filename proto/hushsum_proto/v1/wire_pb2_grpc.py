@@ -330,7 +330,9 @@ class SecureSumServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetDirectory(self, request, context):
-        """The directory of clients that the plan names by its digest, in TOML.
+        """The canonical bytes of the directory of clients that the plan names by their digest, in parts that follow one another:
+        canonical JSON, {"<client id>":{"public_key":"<64 hexadecimal digits>","role":"client"},...}. A device refuses more bytes
+        than a directory can have, and compares the digest before it reads them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

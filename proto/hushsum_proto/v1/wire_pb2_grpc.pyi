@@ -108,7 +108,10 @@ class SecureSumStub:
     the round, and is told what is known.
     """
     GetDirectory: _aio.UnaryStreamMultiCallable[_wire_pb2.GetDirectoryRequest, _wire_pb2.DirectoryChunk]
-    """The directory of clients that the plan names by its digest, in TOML."""
+    """The canonical bytes of the directory of clients that the plan names by their digest, in parts that follow one another:
+    canonical JSON, {"<client id>":{"public_key":"<64 hexadecimal digits>","role":"client"},...}. A device refuses more bytes
+    than a directory can have, and compares the digest before it reads them.
+    """
 
 class SecureSumServicer(metaclass=_abc_1.ABCMeta):
     """---------------------------------------------------------------------------------------------------------------------
@@ -135,7 +138,10 @@ class SecureSumServicer(metaclass=_abc_1.ABCMeta):
         request: _wire_pb2.GetDirectoryRequest,
         context: _aio.ServicerContext[_wire_pb2.GetDirectoryRequest, _abc.AsyncIterator[_wire_pb2.DirectoryChunk]],
     ) -> _abc.AsyncIterator[_wire_pb2.DirectoryChunk]:
-        """The directory of clients that the plan names by its digest, in TOML."""
+        """The canonical bytes of the directory of clients that the plan names by their digest, in parts that follow one another:
+        canonical JSON, {"<client id>":{"public_key":"<64 hexadecimal digits>","role":"client"},...}. A device refuses more bytes
+        than a directory can have, and compares the digest before it reads them.
+        """
 
 def add_SecureSumServicer_to_server(servicer: SecureSumServicer, server: _aio.Server) -> None: ...
 

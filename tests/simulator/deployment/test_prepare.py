@@ -62,7 +62,7 @@ def test_a_service_takes_what_is_made(tmp_path: Path, mode: dict[str, str]) -> N
     assert [share.client_id for share in dealt(settings, plan, source_of(settings)).shares] == names
     assert sorted(access.clients(settings)) == names
     if settings.mode == "secure":
-        held = client_directory_of(settings.config / "clients.toml", plan).directory
+        held = client_directory_of(settings.config / "clients.toml", plan)
         assert held is not None
         keys = [SigningKey.load(settings.fleet / "keys" / f"{name}.pem").verify_key for name in names]
         assert [held.keys[name].public_key for name in names] == keys
@@ -126,7 +126,7 @@ def test_what_was_cut_short_is_made_anew(tmp_path: Path) -> None:
     (settings.config / "prepared.json").unlink()
     prepare(settings, lambda _: None)
     assert isinstance(prepared(settings), Plan)
-    assert client_directory_of(settings.config / "clients.toml", prepared(settings)).directory is not None
+    assert client_directory_of(settings.config / "clients.toml", prepared(settings)) is not None
 
 
 def test_other_settings_are_refused(tmp_path: Path) -> None:
