@@ -6,6 +6,8 @@ ARGS ?=
 N ?= 10000
 ROUNDS ?= 50
 SEED ?= 1
+ENGINE ?= mutation
+SECONDS ?= 600
 MODE ?=
 # Tests of one file stay in one process: they share what is dear to start.
 SIDE_BY_SIDE := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
@@ -48,8 +50,8 @@ test: setup broker ## the whole test suite (ARGS="-k name" runs a part)
 test-long: setup broker ## the tests that make test leaves out: more kills of real processes (ARGS="-k name" runs a part)
 	@HUSHSUM_TEST_LONG=1 $(PY) -m pytest $(SIDE_BY_SIDE) --durations=20 $(ARGS)
 
-fuzz: setup ## a million inputs to every decoder of what others send (N=1000000 SEED=1 ARGS="--target NAME")
-	@$(PY) -m tests.fuzz --inputs $(if $(filter file,$(origin N)),1000000,$(N)) --seed $(SEED) $(ARGS)
+fuzz: setup ## a million inputs to every decoder of what others send (N=1000000 SEED=1 ARGS="--target NAME"; ENGINE=coverage SECONDS=600)
+	@$(PY) -m tests.fuzz --engine $(ENGINE) --seconds $(SECONDS) --inputs $(if $(filter file,$(origin N)),1000000,$(N)) --seed $(SEED) $(ARGS)
 
 check: setup ## ruff, strict mypy, the import contracts, generated stubs up to date
 	@$(PY) -m ruff check --output-format=concise .

@@ -16,7 +16,7 @@ from typing import Any, Final, TextIO
 
 from tests.fuzz import worlds
 from tests.fuzz.course import HANG_S, Tally, accepted_at_first, refused_at_first, run
-from tests.fuzz.target import Kit
+from tests.fuzz.target import Kit, Target
 
 _CURRENT_BYTES: Final = 1 << 24
 _HEAD: Final = 16
@@ -46,34 +46,45 @@ class Current:
         return int.from_bytes(self._map[:8], "big"), self._map[_HEAD : _HEAD + size]
 
 
+class Watch:
+    """Is told each input before it is tried: it keeps the input, and ends a process that hangs with it for good."""
+
+    def __init__(self, current: Path) -> None:
+        self._current, self._last_s = Current(current, write=True), 0.0
+
+    def __call__(self, number: int, data: bytes) -> None:
+        """The input that is next, and its number."""
+        self._current.put(number, data)
+        if (now_s := time.monotonic()) - self._last_s > _LOOK_S:  # each look starts a thread
+            self._last_s = now_s
+            faulthandler.dump_traceback_later(2 * HANG_S + _LOOK_S, exit=True)
+
+
+def sound_kit(target: Target) -> Kit:
+    """What a target works with, once its good samples are accepted and its bad ones refused."""
+    kit = target.kit()
+    refused = refused_at_first(kit)
+    assert not refused, f"{target.name}: good samples are refused: {refused[0]}"
+    accepted = accepted_at_first(kit)
+    assert not accepted, f"{target.name}: bad samples are accepted: {', '.join(accepted)}"
+    return kit
+
+
 def serve(current: Path, asked: TextIO, answers: TextIO) -> None:
     """Answers until nothing more is asked."""
     from tests.fuzz.targets import TARGETS
 
     warnings.simplefilter("error")
-    where, kits = Current(current, write=True), dict[str, Kit]()
-    last_s = 0.0
-
-    def before(number: int, data: bytes) -> None:
-        nonlocal last_s
-        where.put(number, data)
-        if (now_s := time.monotonic()) - last_s > _LOOK_S:  # each look starts a thread
-            last_s = now_s
-            faulthandler.dump_traceback_later(2 * HANG_S + _LOOK_S, exit=True)
-
+    watch, kits = Watch(current), dict[str, Kit]()
     for line in asked:
         task = json.loads(line)
         worlds.thin(task["every"])
         limit_addresses(None)
         faulthandler.cancel_dump_traceback_later()
         if task["target"] not in kits:
-            kit = kits[task["target"]] = TARGETS[task["target"]].kit()
-            refused = refused_at_first(kit)
-            assert not refused, f"{task['target']}: good samples are refused: {refused[0]}"
-            accepted = accepted_at_first(kit)
-            assert not accepted, f"{task['target']}: bad samples are accepted: {', '.join(accepted)}"
+            kits[task["target"]] = sound_kit(TARGETS[task["target"]])
         limit_addresses(ADDRESSES)
-        tally = run(kits[task["target"]], task["seed"], task["count"], before)
+        tally = run(kits[task["target"]], task["seed"], task["count"], watch)
         faulthandler.cancel_dump_traceback_later()
         answers.write(json.dumps(told(tally)) + "\n")
         answers.flush()

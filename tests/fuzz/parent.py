@@ -14,6 +14,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
+from tests.fuzz import child
 from tests.fuzz.child import Current
 from tests.fuzz.course import Finding, Memory, Tally
 from tests.fuzz.target import Target
@@ -37,17 +38,25 @@ class Campaign:
         jobs: Processes at a time.
         every: Of the plans of samples every so-manieth is kept.
         folder: For what is found.
+        module: Of the processes that try the inputs.
     """
 
     def __init__(
-        self, targets: Sequence[Target], work: Sequence[Slice], seed: str, jobs: int, every: int, folder: Path
+        self,
+        targets: Sequence[Target],
+        work: Sequence[Slice],
+        seed: str,
+        jobs: int,
+        every: int,
+        folder: Path,
+        module: str = child.__name__,
     ) -> None:
-        self._seed, self._jobs, self._every, self._folder = seed, jobs, every, folder
+        self._seed, self._jobs, self._every, self._folder, self._module = seed, jobs, every, folder, module
         self._tallies = {target.name: Tally() for target in targets}
         self._deaths: Counter[str] = Counter()
         self._queue: SimpleQueue[Slice] = SimpleQueue()
         self._guard, self._began_s, self._told_s = threading.Lock(), time.monotonic(), 0.0
-        self._asked = sum(count for _, _, count in work)
+        self._of = f" of {sum(count for _, _, count in work):,}" if module == child.__name__ else ""
         for part in work:
             self._queue.put(part)
 
@@ -68,7 +77,7 @@ class Campaign:
 
     def _work(self, job: int) -> None:
         current = self._folder / f".current-{job}"
-        child: subprocess.Popen[str] | None = None
+        process: subprocess.Popen[str] | None = None
         try:
             while True:
                 try:
@@ -77,18 +86,19 @@ class Campaign:
                     break
                 if self._deaths[name] >= _DEATHS_MAX:
                     continue
-                child = child or _started(current)
+                process = process or _started(self._module, current)
                 task = {"target": name, "seed": f"{self._seed}/{name}/{at}", "count": count, "every": self._every}
-                answer = _answer(child, task)
+                answer = _answer(process, task)
                 if answer is None:
-                    self._died(name, child, current)
-                    child = None
+                    self._died(name, process, current)
+                    process = None
                 else:
                     self._take(name, answer)
         finally:
-            if child is not None:
-                _stop(child)
+            if process is not None:
+                _stop(process)
             current.unlink(missing_ok=True)
+            _log_of(current).unlink(missing_ok=True)
 
     def _take(self, name: str, answer: dict[str, Any]) -> None:
         with self._guard:
@@ -103,14 +113,15 @@ class Campaign:
                 self._keep(name, finding)
             self._progress(name)
 
-    def _died(self, name: str, child: "subprocess.Popen[str]", current: Path) -> None:
-        status = _stop(child)
+    def _died(self, name: str, process: "subprocess.Popen[str]", current: Path) -> None:
+        status = _stop(process)
+        last = _log_of(current).read_text(encoding="utf-8", errors="replace")[-3000:]
         number, data = Current(current, write=False).get()
         with self._guard:
             self._deaths[name] += 1
             tally = self._tallies[name]
             tally.inputs, tally.found = tally.inputs + number + 1, tally.found + 1
-            finding = Finding("died", f"status {status}", f"the process ended with status {status}", data)
+            finding = Finding("died", f"status {status}", f"the process ended with status {status}\n{last}", data)
             self._keep(name, finding)
 
     def _keep(self, name: str, finding: Finding) -> None:
@@ -125,7 +136,7 @@ class Campaign:
         if now_s - self._told_s > _PROGRESS_S:
             self._told_s = now_s
             done, found = (sum(getattr(tally, key) for tally in self._tallies.values()) for key in ("inputs", "found"))
-            print(f"{now_s - self._began_s:6.0f} s: {done:,} of {self._asked:,}, {found} found, at {name}", flush=True)  # noqa: T201  a program that people run
+            print(f"{now_s - self._began_s:6.0f} s: {done:,}{self._of} inputs, {found} found, at {name}", flush=True)  # noqa: T201  a program that people run
 
     def _save(self, name: str, finding: Finding) -> None:
         path = self._folder / f"{name}--{finding.kind}-{hashlib.sha256(finding.data).hexdigest()[:8]}.bin"
@@ -151,6 +162,11 @@ def slices(targets: Sequence[Target], inputs: int, least: int = 1) -> list[Slice
     return [(name, at, count) for at, name, count in sorted(found, key=lambda part: part[0])]
 
 
+def shares(targets: Sequence[Target], seconds: float) -> list[Slice]:
+    """The same time for each target, in seconds: one at least."""
+    return [(target.name, 0, max(1, round(seconds / len(targets)))) for target in targets]
+
+
 def table(tallies: dict[str, Tally]) -> str:
     """A row for each target."""
     rows = [("target", "inputs", "accepted", "deep", "slowest", "peak", "refused")]
@@ -172,26 +188,32 @@ def table(tallies: dict[str, Tally]) -> str:
     return "\n".join(lines)
 
 
-def _started(current: Path) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "tests.fuzz.child", str(current)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+def _started(module: str, current: Path) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", module, str(current)]
+    with _log_of(current).open("wb") as log:
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
 
 
-def _answer(child: "subprocess.Popen[str]", task: dict[str, Any]) -> dict[str, Any] | None:
+def _log_of(current: Path) -> Path:
+    """What its process says beside its answers: why it died, if it dies."""
+    return current.with_suffix(".log")
+
+
+def _answer(process: "subprocess.Popen[str]", task: dict[str, Any]) -> dict[str, Any] | None:
     """What the process says; None where it has died of it."""
-    assert child.stdin is not None
-    assert child.stdout is not None
+    assert process.stdin is not None
+    assert process.stdout is not None
     try:
-        child.stdin.write(json.dumps(task) + "\n")
-        child.stdin.flush()
-        line = child.stdout.readline()
+        process.stdin.write(json.dumps(task) + "\n")
+        process.stdin.flush()
+        line = process.stdout.readline()
     except BrokenPipeError:
         return None
     return json.loads(line) if line.endswith("\n") else None
 
 
-def _stop(child: "subprocess.Popen[str]") -> int:
-    for pipe in (child.stdin, child.stdout):
+def _stop(process: "subprocess.Popen[str]") -> int:
+    for pipe in (process.stdin, process.stdout):
         if pipe is not None:
             pipe.close()
-    return child.wait()
+    return process.wait()
