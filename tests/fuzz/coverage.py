@@ -18,6 +18,8 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
 
+from tests.fuzz.found import compiled_modules
+
 if TYPE_CHECKING:
     from tests.fuzz.target import Kit
 
@@ -47,8 +49,9 @@ def serve(current: Path, asked: TextIO, answers: TextIO, module: str = TARGETS) 
     """
     import atheris
 
-    os.environ["HUSHSUM_KERNELS"] = "plain"  # what numba compiles cannot be instrumented
-    with atheris.instrument_imports(include=PACKAGES if module == TARGETS else [module]):
+    os.environ["HUSHSUM_KERNELS"] = "plain"  # what is compiled has no coverage
+    include = PACKAGES if module == TARGETS else [module]
+    with atheris.instrument_imports(include=include, exclude=compiled_modules()):
         targets = importlib.import_module(module).TARGETS
         from tests.fuzz import worlds
         from tests.fuzz.child import sound_kit

@@ -14,6 +14,7 @@ NAMES: Final = re.compile(
     r"(unpack|decode|parse|load|loads)(_\w+)?|read_\w+|count_packed|renumbered|opened|flags_of|round_of|flaw_of|"
     r"id_in|is_seal|(batch|single|delta)_entries"
 )
+_COMPILED: Final = re.compile(r"^from hushsum\.acceleration import .*\b(compiled|inlined)\b", re.MULTILINE)
 #: Those that no stranger's bytes reach, or that are called by others which targets name. A name stands for all below.
 LEFT_OUT: Final[dict[str, str]] = {
     "hushsum.plan.Plan.from_toml": "the user's own file",
@@ -58,15 +59,22 @@ def _named(body: list[ast.stmt], above: str) -> Iterator[str]:
 @cache
 def decoders() -> list[str]:
     """All of the tree's."""
-    found: list[str] = []
+    return [name for module, source in _sources() for name in decoders_in(source, module)]
+
+
+def compiled_modules() -> list[str]:
+    """Those with loops that numba compiles: it reads their bytecode, so that nothing may be added to it."""
+    return [module for module, source in _sources() if _COMPILED.search(source)]
+
+
+def _sources() -> Iterator[tuple[str, str]]:
+    """Each module's name, and its text; but what is generated."""
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
             if path.name.endswith(("_pb2.py", "_pb2_grpc.py")):
                 continue
             parts = path.relative_to(ROOT / "proto" if package.startswith("proto") else ROOT).with_suffix("").parts
-            module = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-            found += decoders_in(path.read_text(encoding="utf-8"), module)
-    return found
+            yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path.read_text(encoding="utf-8")
 
 
 def stands_in(name: str, names: object) -> bool:

@@ -12,6 +12,7 @@ import pytest
 from tests.fuzz import coverage, octets
 from tests.fuzz.__main__ import main
 from tests.fuzz.course import run
+from tests.fuzz.found import compiled_modules
 from tests.fuzz.parent import shares, slices
 from tests.fuzz.target import Kit, Target, plainly
 from tests.fuzz.targets import TARGETS
@@ -107,3 +108,8 @@ def test_each_target_has_the_same_share_of_the_time() -> None:
     assert [name for name, _, _ in work] == list(TARGETS)
     assert {count for _, _, count in work} == {round(600 / len(TARGETS))}
     assert {name for name, _, _ in slices(list(TARGETS.values()), 1)} == set(TARGETS)
+
+
+def test_modules_whose_loops_numba_compiles_are_not_instrumented() -> None:
+    assert {"hushsum.delta_loops", "hushsum_proto.entry_loops", "aggregator.fold.loops"} <= set(compiled_modules())
+    assert "hushsum.delta" not in compiled_modules()
