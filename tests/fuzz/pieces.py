@@ -43,7 +43,7 @@ class Piece:
         size = len(self.data)
         if self.length == VARINT:
             return (varint(size) if rng is None else some_varint(rng, size)) + self.data
-        told = size if rng is None else some_number(rng, size) % (1 << 8 * self.length)
+        told = (size if rng is None else some_number(rng, size)) % (1 << 8 * self.length)  # data may be too long for it
         return told.to_bytes(self.length, "big") + self.data
 
 
