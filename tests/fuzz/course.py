@@ -184,7 +184,9 @@ def shrunk(kit: Kit, finding: Finding) -> Finding:
 
 def _where(error: BaseException) -> str:
     """The innermost place of the tree's own sources that the error came through."""
-    places = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(str(_HERE))]
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if frame.filename.startswith(str(_HERE))]
+    places = [frame for frame in own if "site-packages" not in frame.filename]  # an environment may stand in the tree
     if not places:
         return "?"
     last = places[-1]

@@ -210,6 +210,7 @@ def _certificates() -> Kit:
         "a name that is not printable": _certificate(["a\nb"]),
         "an empty name": _certificate([""]),
         "a long name": _certificate(["a" * 129]),
+        "a name that is a bit string": _certificate(["alice"]).replace(b"\x0c\x05alice", b"\x03\x05alice"),
         "nothing": b"",
     }
 
