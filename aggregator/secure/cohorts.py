@@ -57,7 +57,8 @@ class CohortRules:
     pool: int = 0
 
 
-class Entered(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Entered:
     """A client wants to take part in a window."""
 
     caller: Caller
@@ -65,20 +66,23 @@ class Entered(NamedTuple):
     now_ms: int
 
 
-class Left(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Left:
     """A call has ended."""
 
     caller: Caller
     window: int
 
 
-class Woke(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Woke:
     """Time went on."""
 
     now_ms: int
 
 
-class RoundOver(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class RoundOver:
     """A round has ended.
 
     Attributes:
@@ -98,7 +102,8 @@ class RoundOver(NamedTuple):
     spoilers: frozenset[str] = frozenset()
 
 
-class WindowOver(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class WindowOver:
     """A window takes no sums any more."""
 
     window: int
@@ -107,13 +112,15 @@ class WindowOver(NamedTuple):
 Event = Entered | Left | Woke | RoundOver | WindowOver
 
 
-class Waits(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Waits:
     """It waits; with how many others is not for it to know."""
 
     caller: Caller
 
 
-class Starts(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Starts:
     """A round begins now.
 
     Attributes:
@@ -127,38 +134,44 @@ class Starts(NamedTuple):
     is_drawn: bool
 
 
-class Replaced(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Replaced:
     """A newer call of the same client has taken its place."""
 
     caller: Caller
 
 
-class InRound(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class InRound:
     """Refused: a round of this client is under way."""
 
     caller: Caller
 
 
-class TookPart(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class TookPart:
     """Refused: this client's vector was taken in this window."""
 
     caller: Caller
 
 
-class TooSoon(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class TooSoon:
     """Refused: it has spoilt a round of this window, and has to pause."""
 
     caller: Caller
     wait_ms: int
 
 
-class DrawnTooOften(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class DrawnTooOften:
     """Refused: it was drawn into as many cohorts of this window as it may be."""
 
     caller: Caller
 
 
-class Closed(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Closed:
     """The window closed before a cohort was there."""
 
     caller: Caller

@@ -205,6 +205,15 @@ def test_a_round_of_a_pool_that_cost_nothing_goes_on_without_anybody_in_place_of
     assert effects == [Waits(Caller(name, 0)) for name in left[:2]]  # too few: they wait, with the others, for P
 
 
+ABOUT_ONE_CALL = [Waits, Replaced, InRound, TookPart, DrawnTooOften, Closed]
+
+
+def test_two_effects_about_one_call_are_equal_only_where_they_are_of_one_kind() -> None:
+    effects = [kind(Caller("a", 0)) for kind in ABOUT_ONE_CALL]
+    assert len(set(effects)) == len(ABOUT_ONE_CALL)
+    assert effects == [kind(Caller("a", 0)) for kind in ABOUT_ONE_CALL]
+
+
 def chi_square(counts: Iterable[int], expected: float) -> float:
     return sum((count - expected) ** 2 / expected for count in counts)
 
