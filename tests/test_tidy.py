@@ -117,6 +117,16 @@ PLANTED: list[tuple[Rule, str, str]] = [
     (rules.nobody_imports_the_estimators, "simulator/fleet.py", "from hushsum.estimators import KernelDensity\n"),
     (rules.modules_are_named_after_ideas, "aggregator/utils.py", ""),
     (rules.modules_are_named_after_ideas, "hushsum/common/codes.py", ""),
+    (
+        rules.events_and_effects_are_no_tuples,
+        "aggregator/secure/cohorts.py",
+        "class Waits(NamedTuple):\n    by: int\nclass Closed(NamedTuple):\n    by: int\nEffect = Waits | Closed\n",
+    ),
+    (
+        rules.events_and_effects_are_no_tuples,
+        "edge_client/session_events.py",
+        "import typing\nclass Woke(typing.NamedTuple):\n    now: float\nclass Begun: ...\nEvent = Begun | Woke\n",
+    ),
     (rules.suppressions_name_their_rule_and_their_reason, "tests/a.py", "x = 1  # noqa\n"),
     (rules.suppressions_name_their_rule_and_their_reason, "tests/a.py", "x = 1  # noqa: E501\n"),
     (
@@ -140,6 +150,10 @@ ALLOWED: list[tuple[str, str]] = [
     ("aggregator/gateway_streams.py", "from hushsum_proto.v1 import wire_pb2\n"),
     ("simulator/fleet.py", "import random\nimport time\n"),
     ("tests/hushsum_proto/test_convert.py", "from hushsum_proto.v1 import wire_pb2\n"),
+    (
+        "hushsum/events.py",
+        "class Woke: ...\nclass Caller(NamedTuple):\n    id: int\nclass Left: ...\nEvent = Woke | Left\n",
+    ),
     ("examples/skin.py", "from hushsum.estimators import KernelDensity\n"),
     ("tests/a.py", "x = 1\n" * 1000 + "# noqa: E501  the line is quoted as it came\n"),
     ("hushsum/a.py", "x = f()  # type: ignore[no-any-return]  # numba ships no types\n"),

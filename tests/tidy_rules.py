@@ -207,6 +207,20 @@ def modules_are_named_after_ideas(source: Source) -> Iterator[Finding]:
         yield source.found(1, f"{stray.pop()}: name it after what it is about")
 
 
+def events_and_effects_are_no_tuples(source: Source) -> Iterator[Finding]:
+    """Two kinds of tuples with the same fields are equal, and a test that expects the one passes with the other."""
+    tuples = {
+        node.name: node.lineno
+        for node in source.tree.body
+        if isinstance(node, ast.ClassDef) and any(_dotted(base).endswith("NamedTuple") for base in node.bases)
+    }
+    for node in source.tree.body:
+        if isinstance(node, ast.Assign) and any(_dotted(target) in {"Event", "Effect"} for target in node.targets):
+            kinds = {each.id for each in ast.walk(node.value) if isinstance(each, ast.Name)}
+            for name in sorted(kinds & tuples.keys()):
+                yield source.found(tuples[name], f"{name}: make it a frozen dataclass, which equals its own kind alone")
+
+
 _CODES = r"[A-Z]+[0-9]+(?:,? *[A-Z]+[0-9]+)*"
 _NOQA = re.compile(rf"#\s*(?:ruff:\s*)?noqa(?::\s*(?P<codes>{_CODES}))?(?P<reason>.*)", re.IGNORECASE)
 _TYPE_IGNORE = re.compile(r"#\s*type:\s*ignore(?:\[(?P<codes>[\w, -]+)\])?(?P<reason>.*)")
@@ -237,5 +251,6 @@ RULES: tuple[Rule, ...] = (
     generated_stubs_stay_at_the_edges,
     nobody_imports_the_estimators,
     modules_are_named_after_ideas,
+    events_and_effects_are_no_tuples,
     suppressions_name_their_rule_and_their_reason,
 )
