@@ -226,6 +226,27 @@ async def test_a_round_whose_member_is_in_another_by_now_asks_nobody_for_a_vecto
         assert (vector == total(fleet[1:])).all()
 
 
+async def test_the_store_is_told_which_members_were_drawn_and_which_are_left_of_another_round(
+    tmp_path: Path, rng: np.random.Generator
+) -> None:
+    async with service_of(site_config(tmp_path, PLAN)) as service, stub_of(service.grpc) as stub:
+        claim, claimed = service.store.claim_clients, []
+
+        async def watched(plan_id: bytes, window: int, members: RoundMembers) -> frozenset[str]:
+            claimed.append(members)
+            return await claim(plan_id, window, members)
+
+        service.store.claim_clients = watched  # type: ignore[method-assign]  # it is looked at, and goes on
+        fleet = fleet_of(PLAN, SIZE, rng)
+        fleet[0].vanishes_at = Kind.OPENINGS
+        assert fates(await all_parts(fleet, stub)) == [None] + [Fate.COUNTED] * (SIZE - 1)
+        names = [client.client_id for client in fleet]
+        assert [(sorted(members.clients), members.is_drawn) for members in claimed] == [
+            (names, True),
+            (names[1:], False),
+        ]
+
+
 async def test_a_cohort_waits_for_a_store_that_is_away_and_is_not_drawn_again(
     tmp_path: Path, rng: np.random.Generator
 ) -> None:
