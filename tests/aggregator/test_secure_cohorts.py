@@ -358,8 +358,9 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
-@given(st.lists(STEPS, max_size=60))
+# Most lists of free length are so short that no round ends in them.
+@settings(max_examples=100, deadline=None)
+@given(st.lists(STEPS, min_size=50, max_size=80))
 def test_in_any_order_each_client_is_in_one_cohort_of_a_window_and_nobody_is_lost(
     steps: list[tuple[object, ...]],
 ) -> None:
