@@ -1,9 +1,9 @@
 """Cohorts as they form (pure): events and random bytes in, effects out.
 
 Whoever may be corrupt must not choose who is in a cohort (docs/secure-sum.md, Who is in a cohort). So members are drawn
-uniformly from all who wait, only when at least P different clients do, and nobody is told how many wait. A plan without
-P states no bound on corrupt clients: there a cohort is drawn when N wait, or once the first of them has waited for the
-plan's time and at least S are there.
+uniformly from all who wait, only when at least P different clients do, and no client is told how many wait. A plan
+without P states no bound on corrupt clients: there a cohort is drawn when N wait, or once the first of them has waited
+for the plan's time and at least S are there.
 
 A client has one place in a window:
 
@@ -15,8 +15,8 @@ A client has one place in a window:
   then it waits like all others.
 - A client is drawn into at most 8 cohorts of a window: what a plan promises counts so many draws.
 
-A round that ends before anybody was asked for a vector goes on with those that are left, and nobody is drawn in their
-place. With ``rounds_max`` rounds under way nothing is drawn: what a server holds is bounded by that.
+Where members end a round before anybody was asked for a vector, those that are left go on in another one, and nobody is
+drawn in their place. With ``rounds_max`` rounds under way nothing is drawn: what a server holds is bounded by that.
 """
 
 from collections import Counter
