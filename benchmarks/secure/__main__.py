@@ -6,10 +6,17 @@ left out.
 """
 
 from benchmarks.command import Room
-from benchmarks.secure import cohorts, masking, noise_shares, rounds, sharing
+from benchmarks.secure import cohorts, masking, noise_shares, pools, rounds, sharing
 from build_tools import peers
 
-SUBJECTS = {"cohorts": cohorts, "masking": masking, "sharing": sharing, "noise_shares": noise_shares, "rounds": rounds}
+SUBJECTS = {
+    "cohorts": cohorts,
+    "masking": masking,
+    "sharing": sharing,
+    "noise_shares": noise_shares,
+    "rounds": rounds,
+    "pools": pools,
+}
 
 
 def main() -> None:

@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from hushsum.directory import Directory, DirectoryKey, Role
 from hushsum.privacy.cohort import Cohort
-from hushsum.privacy.degrees import degrees
 from hushsum.privacy.mechanism import DISCRETE_GAUSSIAN, Mechanism
 from hushsum.privacy.words import Words, bits_needed, gaussian_tail
 from hushsum.secure_sum.parameters import RoundParameters
@@ -24,24 +23,26 @@ VARIANCE: Final = Fraction(1000**2)
 
 @dataclass(frozen=True)
 class Setting:
-    """A round of the plan's defaults: 10 % of the clients may be corrupt, 10 % may vanish.
+    """A round against a server that may lie, of whose clients 10 % may vanish.
 
     Args:
         clients: N.
         counters: D.
+        corrupt: k, the most clients of the cohort that may be corrupt.
         vanishing: How many vanish where it costs most: when they should send their vectors.
         round_id: 32 bytes.
     """
 
     clients: int
     counters: int
+    corrupt: int
     vanishing: int
     round_id: bytes
 
     @classmethod
-    def new(cls, clients: int, counters: int) -> "Setting":
+    def new(cls, clients: int, counters: int, corrupt: int) -> "Setting":
         """A round in which as many vanish as may."""
-        return cls(clients, counters, clients // 10, os.urandom(32))
+        return cls(clients, counters, corrupt, clients // 10, os.urandom(32))
 
     @cached_property
     def ids(self) -> tuple[str, ...]:
@@ -58,9 +59,14 @@ class Setting:
         return Directory({name: DirectoryKey(name, Role.CLIENT, self.key(name).verify_key) for name in self.ids})
 
     @cached_property
+    def cohort(self) -> Cohort:
+        """What a plan says of it."""
+        return Cohort(size=self.clients, corrupt=Fraction(self.corrupt, self.clients))
+
+    @cached_property
     def mechanism(self) -> Mechanism:
         """Gaussian noise in shares."""
-        return Mechanism(DISCRETE_GAUSSIAN, VARIANCE, 1, honest_survivors=Cohort(size=self.clients).honest_survivors)
+        return Mechanism(DISCRETE_GAUSSIAN, VARIANCE, 1, honest_survivors=self.cohort.honest_survivors)
 
     @cached_property
     def brought(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -70,8 +76,7 @@ class Setting:
     @cached_property
     def parameters(self) -> RoundParameters:
         """Of the round."""
-        cohort = Cohort(size=self.clients)
-        graph = degrees(self.clients, cohort.survivors_min, cohort.corrupt_clients, malicious=True)
+        cohort = self.cohort
         bits, count_bits = (
             bits_needed(
                 self.clients * RECORDS, gaussian_tail(VARIANCE, self.clients, cohort.honest_survivors, counters)
@@ -86,9 +91,9 @@ class Setting:
             members_min=cohort.survivors_min,
             corrupt=cohort.corrupt_clients,
             honest=cohort.honest_survivors,
-            degree=graph.degree,
-            threshold=graph.threshold,
-            window_survivors=graph.window_survivors,
+            degree=cohort.degree,
+            threshold=cohort.threshold,
+            window_survivors=cohort.window_survivors,
             words=Words(bits, count_bits, self.counters, 1),
             counter_max=RECORDS,
             count_max=RECORDS,

@@ -25,7 +25,8 @@ _PIECE = 1 << 17
 
 def measure(*, quick: bool) -> list[Row]:
     """One row for each number of clients."""
-    return [_measure(Setting.new(clients, counters)) for clients, counters in (QUICK if quick else ROUNDS)]
+    cases = QUICK if quick else ROUNDS
+    return [_measure(Setting.new(clients, counters, corrupt=clients // 10)) for clients, counters in cases]
 
 
 def _measure(setting: Setting) -> Row:
