@@ -1,7 +1,7 @@
 """Places for calls: so many of one kind at once, so that the others always have room."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -13,7 +13,7 @@ class Endable(Protocol):
     """A call that can be ended from elsewhere."""
 
     def end(self, error: AggregatorError) -> bool:
-        """Ends it, with what its caller is told."""
+        """Ends it, with what its caller is told; False: it waits for its reply to be read."""
 
 
 class Places:
@@ -46,39 +46,67 @@ class Places:
 
 
 class SharedPlaces:
-    """A number of places for calls of nobody in particular, of which none is ever full for somebody who comes new.
+    """A number of places for calls of nobody in particular, of which one is found for somebody who comes new.
 
-    Where all are taken, the oldest call of the address that has the most of them is ended.
+    Where all are taken, the oldest call of the caller that has the most of them is ended; a caller is known by its
+    address alone. What has been ended keeps its place until it is over. A call that waits for its reply to be read
+    cannot be ended: then its connection is closed. Where twice as many are taken, who comes new is refused.
 
     Args:
         most: How many there are.
         what: Who takes them, for what an ended call is told.
+        does_not_read: Closes a connection, soon; given its peer.
     """
 
-    def __init__(self, most: int, what: str) -> None:
+    def __init__(self, most: int, what: str, does_not_read: Callable[[str], None]) -> None:
         self._most = most
         self._what = what
-        self._calls: dict[Endable, str] = {}  # with their addresses; the oldest first
-        self._by_address: Counter[str] = Counter()
+        self._does_not_read = does_not_read
+        self._open: dict[Endable, tuple[str, str]] = {}  # with peer and caller; the oldest first, none that was ended
+        self._of_caller: Counter[str] = Counter()
+        self._taken = 0
 
     @contextmanager
-    def taken(self, address: str, call: Endable) -> Iterator[None]:
-        """Holds one place for a call from an address, until the block ends or another call needs the place."""
-        if len(self._calls) >= self._most:
-            most = max(self._by_address.values())
-            oldest = next(each for each, where in self._calls.items() if self._by_address[where] == most)
-            self._give_up(oldest)
-            oldest.end(overloaded(f"at most {self._most} {self._what} at once, and others came"))
-        self._calls[call] = address
-        self._by_address[address] += 1
+    def taken(self, peer: str, caller: str, call: Endable) -> Iterator[None]:
+        """Holds one place for a call, until the block ends.
+
+        Args:
+            peer: gRPC's name of its connection.
+            caller: Whose call it is, as far as its address tells.
+            call: Is ended where another call needs the place.
+
+        Raises:
+            RefusedError: There is none, and none can be had now.
+        """
+        if self._taken >= 2 * self._most:
+            raise overloaded(f"at most {self._most} {self._what} at once")
+        self._of_caller[caller] += 1
+        if len(self._open) >= self._most:
+            self._make_room(caller)
+        self._open[call] = peer, caller
+        self._taken += 1
         try:
             yield
         finally:
-            self._give_up(call)
+            self._taken -= 1
+            self._forget(call)
 
-    def _give_up(self, call: Endable) -> None:
-        address = self._calls.pop(call, None)
-        if address is not None:
-            self._by_address[address] -= 1
-            if not self._by_address[address]:
-                del self._by_address[address]
+    def _make_room(self, newcomer: str) -> None:
+        most = max(self._of_caller.values())
+        is_newcomers = self._of_caller[newcomer] == most > 1  # of several that have as many, the newcomer gives one up
+        oldest = next(
+            call
+            for call, (_, caller) in self._open.items()
+            if (caller == newcomer if is_newcomers else self._of_caller[caller] == most)
+        )
+        peer, _ = self._open[oldest]
+        self._forget(oldest)
+        if not oldest.end(overloaded(f"at most {self._most} {self._what} at once, and others came")):
+            self._does_not_read(peer)
+
+    def _forget(self, call: Endable) -> None:
+        if call in self._open:
+            _, caller = self._open.pop(call)
+            self._of_caller[caller] -= 1
+            if not self._of_caller[caller]:
+                del self._of_caller[caller]

@@ -23,6 +23,8 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 _journal = journal("grpc")
 
 _FAILED_RETRY_AFTER_MS: Final = 1000
+#: What says nothing of who has called.
+_OURS: Final = frozenset({ServiceReason.OVERLOADED, ServiceReason.SHUTTING_DOWN, ServiceReason.UNAVAILABLE})
 _FOLDERS: Final = re.compile(r"(?<![^\s'\"(=:])/(?!/)(?:[^\s/]+/)*")
 
 
@@ -55,9 +57,9 @@ class Endings:
         """The reason's stable name goes with the status."""
         if isinstance(error, grpc.aio.AbortError):
             raise error
-        self._failed(context)
         for kind, code, name in OTHERS:
             if isinstance(error, kind):
+                self._failed(context)
                 await context.abort(code, _without_folders(str(error)), ((metadata.REASON, name),))
         refusal = refusal_of(error)
         if refusal is None and isinstance(error, AggregatorError):
@@ -68,6 +70,8 @@ class Endings:
             _journal.error("call failed", exc_info=error)
             await context.abort(grpc.StatusCode.INTERNAL, FAILED, ((metadata.REASON, "internal"),))
         assert refusal.reason is not None
+        if refusal.reason not in _OURS:
+            self._failed(context)
         if not (isinstance(error, RefusedError) and error.counted):
             self._metrics.refused(refusal.reason)
         trailing = [(metadata.REASON, refusal.reason.value)]

@@ -4,7 +4,7 @@ They have places of their own, which calls of no other kind take; among those wh
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from functools import partial
 from typing import Any, Final
 
@@ -16,7 +16,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2  # type: ignore[i
 from aggregator.callers.places import SharedPlaces
 from aggregator.catalogue import NotFoundError
 from aggregator.refusals import RefusedError
-from aggregator.server.connections import ConnectionGuard
+from aggregator.server.connections import ConnectionGuard, network_of
 from aggregator.server.endings import Context, Endings
 from aggregator.server.incoming import GRACE_S, QUESTION_BYTES_MAX, Malformed, read_one, reader
 from aggregator.server.open_streams import Interruptible, OpenStreams
@@ -44,9 +44,9 @@ class Probes:
     def __init__(self, streams: OpenStreams, metrics: Metrics, guard: ConnectionGuard) -> None:
         self._streams = streams
         self._endings = Endings(metrics, for_operator=False, guard=guard)
-        self._checks = SharedPlaces(HEALTH_CHECKS_MAX, "health checks")
-        self._watchers = SharedPlaces(HEALTH_WATCHERS_MAX, "watchers of health")
-        self._reflections = SharedPlaces(REFLECTIONS_MAX, "reflections")
+        self._checks = SharedPlaces(HEALTH_CHECKS_MAX, "health checks", guard.does_not_read)
+        self._watchers = SharedPlaces(HEALTH_WATCHERS_MAX, "watchers of health", guard.does_not_read)
+        self._reflections = SharedPlaces(REFLECTIONS_MAX, "reflections", guard.does_not_read)
         self._said: dict[str, Any] = {}  # Any, here and below: the messages of packages that ship no types
         self._names: tuple[str, ...] = (health.OVERALL_HEALTH,)
         self._changed = asyncio.Event()  # replaced at each change: who waits holds the old one
@@ -59,15 +59,20 @@ class Probes:
         self.tell(ready=True)
         asked, small = health_pb2.HealthCheckRequest, partial(reader, bytes_max=QUESTION_BYTES_MAX)
         methods = {
-            "Check": grpc.stream_unary_rpc_method_handler(self._answering(self._check), small(asked), _bytes_of),
-            "List": grpc.stream_unary_rpc_method_handler(
-                self._answering(self._list), small(health_pb2.HealthListRequest), _bytes_of
+            # One reply of a stream has the same bytes as the reply of a call that has one.
+            "Check": grpc.stream_stream_rpc_method_handler(
+                self._telling(self._checks, self._answering(self._check)), small(asked), _bytes_of
             ),
-            "Watch": grpc.stream_stream_rpc_method_handler(self._telling(self._watch), small(asked), _bytes_of),
+            "List": grpc.stream_stream_rpc_method_handler(
+                self._telling(self._checks, self._answering(self._list)), small(health_pb2.HealthListRequest), _bytes_of
+            ),
+            "Watch": grpc.stream_stream_rpc_method_handler(
+                self._telling(self._watchers, self._watch), small(asked), _bytes_of
+            ),
         }
         about = reflection.aio.ReflectionServicer([*names, _HEALTH, reflection.SERVICE_NAME])
         reflecting = grpc.stream_stream_rpc_method_handler(
-            self._telling(lambda call, context: self._reflect(about, call, context)),
+            self._telling(self._reflections, lambda call, context: self._reflect(about, call, context)),
             small(reflection_pb2.ServerReflectionRequest),
             _bytes_of,
         )
@@ -100,29 +105,27 @@ class Probes:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def _answering(self, method: Callable[[Any], Any]) -> Callable[[Any, Context], Awaitable[Any]]:
-        async def handle(_: Any, context: Context) -> Any:
-            async with self._endings.of(context):
-                return method(await self._one(Interruptible(), context))
-
-        return handle
-
     def _telling(
-        self, method: Callable[[Interruptible, Context], AsyncIterator[Any]]
+        self, places: SharedPlaces, method: Callable[[Interruptible, Context], AsyncIterator[Any]]
     ) -> Callable[[Any, Context], AsyncIterator[Any]]:
         async def handle(_: Any, context: Context) -> AsyncIterator[Any]:
-            call = Interruptible()
+            call, peer = Interruptible(), context.peer() or ""
             async with self._endings.of(context):
-                with self._streams.held(call):
+                with self._streams.held(call), places.taken(peer, network_of(peer), call):
                     async for reply in call.each(method(call, context)):
-                        yield reply
+                        yield reply  # it returns once that is written: the call has its place until then
 
         return handle
+
+    def _answering(self, method: Callable[[Any], Any]) -> Callable[[Interruptible, Context], AsyncIterator[Any]]:
+        async def replies(call: Interruptible, context: Context) -> AsyncIterator[Any]:
+            yield method(await self._one(call, context))
+
+        return replies
 
     async def _one(self, call: Interruptible, context: Context) -> Any:
         self._streams.within(GRACE_S, call, _silent)
-        with self._checks.taken(_address(context), call), self._streams.held(call), call.working():
-            message = await read_one(call, context)
+        message = await read_one(call, context)
         call.due_s = None
         return _good(message)
 
@@ -138,16 +141,15 @@ class Probes:
     async def _watch(self, call: Interruptible, context: Context) -> AsyncIterator[Any]:
         """Says how a service does now, and again whenever that changes, until this process stops."""
         service = (await self._one(call, context)).service
-        with self._watchers.taken(_address(context), call):
-            told = None
-            while True:
-                changed, status = self._changed, self._said.get(service, _STATUS.SERVICE_UNKNOWN)
-                if status != told:
-                    yield _STATUS(status=status)
-                    told = status
-                if self._ends:
-                    return
-                await changed.wait()
+        told = None
+        while True:
+            changed, status = self._changed, self._said.get(service, _STATUS.SERVICE_UNKNOWN)
+            if status != told:
+                yield _STATUS(status=status)
+                told = status
+            if self._ends:
+                return
+            await changed.wait()
 
     async def _reflect(self, about: Any, call: Interruptible, context: Context) -> AsyncIterator[Any]:
         async def asked() -> AsyncIterator[Any]:
@@ -159,18 +161,12 @@ class Probes:
                     return
                 yield _good(message)
 
-        with self._reflections.taken(_address(context), call):
-            async for reply in about.ServerReflectionInfo(asked(), context):
-                yield reply
+        async for reply in about.ServerReflectionInfo(asked(), context):
+            yield reply
 
 
 def _silent() -> RefusedError:
     return RefusedError(Refusal.of(ServiceReason.UNAVAILABLE, f"nothing was asked in {GRACE_S:g} s"))
-
-
-def _address(context: Context) -> str:
-    """Of who asks, without its port: one place holds many connections."""
-    return (context.peer() or "").rpartition(":")[0]
 
 
 def _good(message: Any) -> Any:

@@ -16,7 +16,7 @@ from aggregator.ports import Authenticator, Runtime
 from aggregator.server.administration import AdministrationService
 from aggregator.server.calls import Handler, Methods
 from aggregator.server.collection import Collection
-from aggregator.server.connections import ConnectionGuard, ConnectionSettings, connection_limits
+from aggregator.server.connections import ConnectionGuard, ConnectionSettings
 from aggregator.server.incoming import Incoming
 from aggregator.server.open_streams import OpenStreams
 from aggregator.server.probes import Probes
@@ -100,8 +100,8 @@ class Server:
         most = calls_max(plan, sessions_max)
         self._incoming = Incoming(UnaryCalls(most, self._message_bytes_max), self._streams, self._message_bytes_max)
         self._connections = ConnectionSettings() if connections is None else connections
-        self._connections_max = most if self._connections.most is None else self._connections.most
-        self._guard = ConnectionGuard(self._connections_max, metrics.registry)
+        connections_max = most if self._connections.most is None else self._connections.most
+        self._guard = ConnectionGuard(connections_max, metrics.registry)
         self._probes = Probes(self._streams, metrics, self._guard)
         self._server: grpc.aio.Server | None = None
 
@@ -115,9 +115,8 @@ class Server:
         Raises:
             ConfigError: The address cannot be used.
         """
-        addresses = await _addresses_of(listen)
         # gRPC's own bound on calls counts those whom nobody has admitted: they would take the places of all others.
-        limits = connection_limits(max(1, self._connections_max // addresses))
+        limits = self._guard.begin(await _addresses_of(listen))
         server = grpc.aio.server(options=[*_options(self._message_bytes_max), *limits, *self._connections.options])
         self._probes.add_to(server, self._add_services(server))
         try:

@@ -181,19 +181,123 @@ async def test_under_pressure_a_name_keeps_its_share_of_connections_and_no_more(
                 guard.admitted(peer_of(each), f"till-{number}")
             await asyncio.sleep(0.2)
             await guard.look(runtime)
-            await until_closed(greedy, 7)
-            assert (closed(greedy), closed(others)) == (7, 0), "a quarter of 16 is 4"
+            await until_closed(greedy, 6)
+            assert (closed(greedy), closed(others)) == (6, 0), "14 are open, and half of 16 stay"
 
 
-async def test_what_is_known_of_a_connection_is_forgotten_with_it() -> None:
+async def test_who_was_admitted_is_forgotten_soon_after_its_connection_and_was_never_kept_in_clear() -> None:
     async with bare_server() as (address, guard, runtime):
-        for _ in range(3):
-            with connected(address, 16) as made:
-                for each in made:
-                    guard.admitted(peer_of(each), "")
-                await guard.look(runtime)
+        with connected(address, 1) as made:
+            guard.admitted(peer_of(made[0]), "till-3")
+            assert b"till-3" not in b"".join(guard._names.values())
+            guard._now_s = connections.FORGET_S
+            await guard.look(runtime)
+            assert len(guard._names) == 1
+        await asyncio.sleep(0.2)  # the server has seen its end
+        guard._now_s = 2 * connections.FORGET_S
         await guard.look(runtime)
-        assert len(guard._names) < 3 * 16
+        assert not guard._names
+
+
+async def test_who_is_admitted_while_connections_are_looked_at_is_not_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = connections._files
+    async with bare_server() as (address, guard, runtime):
+        with ExitStack() as stack:
+            made: list[socket.socket] = []
+
+            def admitted_meanwhile() -> list[int]:
+                files = real()
+                made.extend(stack.enter_context(connected(address, 1)))
+                guard.admitted(peer_of(made[0]), "till-3")
+                return files
+
+            monkeypatch.setattr(connections, "_files", admitted_meanwhile)
+            guard._now_s = connections.FORGET_S
+            await guard.look(runtime)
+            assert len(guard._names) == 1
+
+
+async def test_two_connections_of_one_port_to_two_addresses_are_two() -> None:
+    server, guard = grpc.aio.server(), ConnectionGuard(16, CollectorRegistry())
+    port = server.add_insecure_port("0.0.0.0:0")
+    guard.listens(port)
+    await server.start()
+    with ExitStack() as stack:
+        source = ("127.0.0.1", 0)
+        for target in ("127.0.0.1", "127.0.0.2"):
+            opened = stack.enter_context(socket.socket())
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            opened.bind(source)
+            opened.connect((target, port))
+            source = opened.getsockname()
+        await asyncio.sleep(0.2)
+        found = connections._connections(connections._files(), port)
+    assert len(found) == 2
+    await server.stop(None)
+
+
+async def test_each_address_of_a_server_has_its_own_bound() -> None:
+    guard = ConnectionGuard(32, CollectorRegistry())
+    assert dict(guard.begin(2))["grpc.max_allowed_incoming_connections"] == 16
+    server = grpc.aio.server()
+    port = server.add_insecure_port("0.0.0.0:0")
+    guard.listens(port)
+    await server.start()
+    with connected(f"127.0.0.1:{port}", 15) as full, connected(f"127.0.0.2:{port}", 9) as half:
+        await asyncio.sleep(0.2)
+        await guard.look(SystemRuntime())
+        await until_closed(full, 7)
+        assert (closed(full), closed(half)) == (7, 0)
+    await server.stop(None)
+
+
+async def test_a_connection_whose_reply_is_not_read_is_closed_where_others_need_its_place() -> None:
+    async with bare_server() as (address, guard, runtime):
+        with connected(address, 2) as made:
+            await asyncio.sleep(0.2)
+            guard.does_not_read(peer_of(made[0]))
+            await guard.look(runtime)
+            await until_closed(made, 1)
+            assert [is_closed(each) for each in made] == [True, False]
+
+
+async def test_files_that_cannot_be_listed_are_tried_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "_FILES", Path("/nowhere"))
+    async with bare_server() as (address, _, _):
+        with connected(address, 3):
+            await asyncio.sleep(0.2)
+            assert len(connections._connections(connections._files(), int(address.rpartition(":")[2]))) == 3
+
+
+def test_where_somebody_was_admitted_ten_times_as_many_calls_may_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A proxy has callers whom it does not choose."""
+    monkeypatch.setattr(connections, "FAILURES_BURST", 10)
+    guard = ConnectionGuard(16, CollectorRegistry())
+    guard.admitted("ipv4:127.0.0.1:1", "till-3")
+    for peer in ("ipv4:127.0.0.1:1", "ipv4:127.0.0.1:2"):
+        for _ in range(50):
+            guard.failed(peer)
+    assert guard._failing == {"ipv4:127.0.0.1:2"}
+    for _ in range(100):
+        guard.failed("ipv4:127.0.0.1:1")
+    assert len(guard._failing) == 2
+
+
+@pytest.mark.parametrize(
+    ("peer", "network"),
+    (
+        ("ipv4:203.0.113.9:1", "203.0.113.9"),
+        ("ipv6:%5B2001:db8:1:2:3::4%5D:1", "2001:db8:1:2::/64"),
+        ("ipv6:%5B2001:db8:1:2:ffff::5%5D:2", "2001:db8:1:2::/64"),
+        ("ipv6:%5B::ffff:203.0.113.9%5D:1", "203.0.113.9"),
+        ("", ""),
+        ("unix:", "unix:"),
+    ),
+)
+def test_a_caller_is_its_address_or_its_network(peer: str, network: str) -> None:
+    assert connections.network_of(peer) == network
 
 
 def test_a_full_table_of_failures_closes_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

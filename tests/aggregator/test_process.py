@@ -22,7 +22,7 @@ from aggregator.supervision import Supervision
 from aggregator.watching.metrics import Metrics
 from hushsum.acceleration import VARIABLE
 from tests.plans import small_plan
-from tests.services import config_of
+from tests.services import RawClient, config_of, service_of
 
 MIB = 2**20
 
@@ -111,14 +111,20 @@ async def test_a_task_that_gets_no_file_on_the_event_loop_is_tried_again() -> No
 
 
 async def test_more_memory_than_may_be_used_ends_the_watch_with_both_figures() -> None:
-    used = iter([10 * MIB, 99 * MIB, 101 * MIB])
+    used = iter([10 * MIB, None, 99 * MIB, 101 * MIB])
 
     class Quick(SystemRuntime):
         async def sleep(self, seconds: float) -> None:
             assert seconds == process.MEMORY_CHECK_S
 
+    def held() -> int:
+        size = next(used)
+        if size is None:
+            raise OSError(errno.EMFILE, "too many open files")
+        return size
+
     with pytest.raises(MemoryLimitError, match="101 MiB of memory are in use, at most 100 MiB may be"):
-        await process.watch_memory(100 * MIB, Quick(), lambda: next(used))
+        await process.watch_memory(100 * MIB, Quick(), held)
 
 
 def test_memory_that_is_in_use_is_read_from_the_system() -> None:
@@ -172,3 +178,31 @@ def test_every_module_of_a_role_can_be_loaded_with_and_without_compiled_loops(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_limit_that_leaves_no_memory_to_work_with_is_refused_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_of(tmp_path, small_plan(), memory_max=100 * MIB)
+    monkeypatch.setattr(process, "memory_used", lambda: 120 * MIB)
+    with pytest.raises(ConfigError, match="memory_max: 120 MiB are in use before anybody calls, 100 MiB may be"):
+        process.check_memory(config)
+    monkeypatch.setattr(process, "memory_used", lambda: 90 * MIB)
+    with capture_logs() as logs:
+        process.check_memory(config)
+    assert [line["event"] for line in logs] == ["there is little memory"]
+
+
+async def test_a_service_at_its_limit_of_memory_cannot_go_on_and_drains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "MEMORY_CHECK_S", 0.01)
+    used = [0]
+    monkeypatch.setattr(process, "memory_used", lambda: used[0])
+    async with service_of(config_of(tmp_path, small_plan(), memory_max=100 * MIB)) as service:
+        async with RawClient(service.grpc) as client:
+            assert (await client.hello()).plan_id
+        used[0] = 101 * MIB
+        async with asyncio.timeout(60):
+            with pytest.raises(MemoryLimitError):
+                await service.failed()

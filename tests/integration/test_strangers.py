@@ -105,11 +105,10 @@ def test_an_interpreter_that_leaves_assertions_out_is_refused(tmp_path: Path) ->
     assert len(ended.stderr.splitlines()) == 1
 
 
-async def test_a_process_at_its_limit_of_memory_drains_says_so_and_ends(tmp_path: Path) -> None:
+async def test_a_process_without_memory_to_work_with_says_so_and_ends(tmp_path: Path) -> None:
     service = Aggregator(tmp_path, "service", settings_of(tmp_path, memory_max=64 * 2**20))
     await service.start()
     assert await service.ended() == 1
     text = service.output.read_text()
-    assert "at most 64 MiB may be (memory_max): the service drains and stops" in text.splitlines()[-1]
-    assert "this process releases no more" in text
+    assert "are in use before anybody calls, 64 MiB may be: give this process more memory" in text.splitlines()[-1]
     assert "Traceback" not in text

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, Self
 from aggregator.callers.tokens.file import read_guarded
 from aggregator.callers.tokens.metrics import TokenMetrics
 from aggregator.callers.tokens.table import Table, TokenTableError
-from aggregator.errors import ConfigError
+from aggregator.errors import ConfigError, OpenFilesError
 from aggregator.journal import journal
 from aggregator.ports import Runtime
 
@@ -83,9 +83,9 @@ class TokenFile:
         last = self._last
         try:
             reading = await self._runtime.blocking(_read_if_changed, self._path, last, self._is_settled)
-        except OSError as error:
+        except (OSError, OpenFilesError) as error:
             self._last = None
-            self._failed(error.strerror or type(error).__name__)
+            self._failed(str(error) if isinstance(error, OpenFilesError) else error.strerror or type(error).__name__)
             return
         if reading is None:
             return
