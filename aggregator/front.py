@@ -136,7 +136,7 @@ def front_of(plan: Plan, config: Config, clients: Directory | None, parts: Front
 def _streams_of(config: Config, parts: FrontParts) -> ClientStreams:
     """From what the folds here remember on: a start gives nobody a fresh allowance."""
     streams = ClientStreams(config.client_streams_max)
-    streams.load(parts.folds.stream_uses(), parts.openings.is_over)
+    streams.restore(parts.folds.stream_uses(), parts.openings.is_over)
     return streams
 
 

@@ -112,7 +112,7 @@ def connections_max(wanted: int, config: Config) -> int:
     return most
 
 
-def load_modules(config: Config) -> None:
+def import_modules(config: Config) -> None:
     """Imports whatever a role may need, and compiles its loops."""
     for package in (hushsum, hushsum_proto, aggregator):
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):

@@ -8,7 +8,7 @@ from aggregator.config import Config
 from aggregator.errors import AggregatorError
 from aggregator.journal import journal, told
 from aggregator.ports import SystemRuntime
-from aggregator.process import bound_arenas, check_assertions, check_memory, load_modules, raise_file_limit
+from aggregator.process import bound_arenas, check_assertions, check_memory, import_modules, raise_file_limit
 from aggregator.service import running
 from aggregator.shuffler.service import running as shuffling
 
@@ -24,7 +24,7 @@ async def serve(config: Config) -> None:
     check_assertions()
     bound_arenas()
     raise_file_limit()
-    load_modules(config)
+    import_modules(config)
     check_memory(config)
     asked, loop, starting = asyncio.Event(), asyncio.get_running_loop(), asyncio.current_task()
 

@@ -25,7 +25,7 @@ class ClientStreams:
         # Most clients have one stream, and a number takes less memory than a set of one.
         self._windows: dict[int, dict[str, int | set[int]]] = {}
 
-    def load(self, uses: Iterable[StreamUse], is_over: Callable[[int], bool]) -> None:
+    def restore(self, uses: Iterable[StreamUse], is_over: Callable[[int], bool]) -> None:
         """Counts what was there before this process, beyond the bound too.
 
         Args:

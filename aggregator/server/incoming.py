@@ -96,7 +96,7 @@ class Incoming:
         self.streams.within(self._seconds, call, self._late)
         with self.streams.held(call), call.working():
             async with self.calls.unread(name, call):
-                message = await read_one(call, context)
+                message = await one_message(call, context)
         call.due_s = None
         return message
 
@@ -105,7 +105,7 @@ class Incoming:
         return RefusedError(Refusal.of(ServiceReason.UNAVAILABLE, detail))
 
 
-async def read_one(call: Interruptible, context: Context) -> Any:  # a message, of each method's type
+async def one_message(call: Interruptible, context: Context) -> Any:  # a message, of each method's type
     """The one message of a call, or that it is none.
 
     Raises:

@@ -18,7 +18,7 @@ from aggregator.catalogue import NotFoundError
 from aggregator.refusals import RefusedError
 from aggregator.server.connections import ConnectionGuard, network_of
 from aggregator.server.endings import Context, Endings
-from aggregator.server.incoming import GRACE_S, QUESTION_BYTES_MAX, Malformed, read_one, reader
+from aggregator.server.incoming import GRACE_S, QUESTION_BYTES_MAX, Malformed, one_message, reader
 from aggregator.server.open_streams import Interruptible, OpenStreams
 from aggregator.watching.metrics import Metrics
 from hushsum_proto.answers import Refusal, ServiceReason
@@ -125,7 +125,7 @@ class Probes:
 
     async def _one(self, call: Interruptible, context: Context) -> Any:
         self._streams.within(GRACE_S, call, _silent)
-        message = await read_one(call, context)
+        message = await one_message(call, context)
         call.due_s = None
         return _good(message)
 

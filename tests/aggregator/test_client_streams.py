@@ -334,7 +334,7 @@ def test_the_count_is_by_client_and_window() -> None:
 def test_what_is_loaded_is_counted_beyond_the_bound_and_not_of_windows_that_are_over() -> None:
     streams = ClientStreams(2)
     uses = [StreamUse("a", stream, window) for stream in range(5) for window in (6, 7)]
-    streams.load(uses, lambda window: window == 6)
+    streams.restore(uses, lambda window: window == 6)
     assert (streams.of("a", 6), streams.of("a", 7)) == (0, 5)
     assert not streams.has_room("a", 7)
 

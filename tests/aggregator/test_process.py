@@ -156,7 +156,7 @@ from pathlib import Path
 from aggregator import process
 from tests.plans import small_plan
 from tests.services import config_of
-process.load_modules(config_of(Path({folder!r}), small_plan(), role="all"))
+process.import_modules(config_of(Path({folder!r}), small_plan(), role="all"))
 print(len(sys.modules))
 """
 _WITHOUT_NUMBA = """
