@@ -11,7 +11,7 @@ from benchmarks.workloads import Keys, Workload, hashed, workloads
 from hushsum.families import Hashed, warm_up
 from hushsum.families.fourier import Fourier
 from hushsum.families.hermite import Hermite
-from hushsum.families.lsh.coders import Points
+from hushsum.families.lsh.arrays import Points
 from hushsum.families.partition import Partition
 
 TITLE = (

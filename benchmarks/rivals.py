@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from benchmarks.stopwatch import Case
 from hushsum.families import Hashed
-from hushsum.families.lsh.coders import Points
+from hushsum.families.lsh.arrays import Points
 from hushsum.families.lsh.fast import Engine
 from hushsum.families.lsh.rows import Rows
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from hushsum.acceleration import compiled, inlined
 from hushsum.families.fourier.waves import TURN
-from hushsum.families.lsh.projection import Float64, Int64
+from hushsum.families.lsh.arrays import Float64, Int64
 
 Int32 = npt.NDArray[np.int32]
 Bytes = npt.NDArray[np.uint8]

@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from hushsum.families.fourier.waves import TURN, Waves
-from hushsum.families.lsh.projection import Int64, Projection
+from hushsum.families.lsh.arrays import Int64
+from hushsum.families.lsh.projection import Projection
 
 #: |a·x| stays below this: the sum, its floor and its remainder are then exact integers of float64 and int64.
 REACH_MAX: Final = 2.0**51

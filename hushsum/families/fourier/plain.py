@@ -7,7 +7,7 @@ import numpy as np
 
 from hushsum.families.fourier.phases import Pairs
 from hushsum.families.fourier.waves import TURN
-from hushsum.families.lsh.projection import Float32, Float64, Int64
+from hushsum.families.lsh.arrays import Float32, Float64, Int64
 
 _BLOCK_RECORDS: Final = 4096
 _BLOCK_PHASES: Final = 1 << 17

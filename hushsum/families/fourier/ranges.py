@@ -7,7 +7,7 @@ import numpy as np
 from hushsum.errors import DeltaError, Reason
 from hushsum.families.family import Increments
 from hushsum.families.fourier.waves import Waves
-from hushsum.families.lsh.projection import Int64
+from hushsum.families.lsh.arrays import Int64
 
 #: Of one delta: sums of two counters stay far inside int64.
 RECORDS_MAX: Final = 2**38

@@ -18,7 +18,7 @@ from hushsum.families.fourier.frequencies import Given
 from hushsum.families.fourier.phases import CHORD_ERROR, Pairs
 from hushsum.families.fourier.waves import waves
 from hushsum.families.kernel_names import read_kernel
-from hushsum.families.lsh.projection import Float32, Float64
+from hushsum.families.lsh.arrays import Float32, Float64
 from hushsum.families.medians import checked_groups
 from hushsum.parameters import Parameters
 from hushsum.schema import Table

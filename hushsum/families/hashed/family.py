@@ -29,7 +29,7 @@ from hushsum.families.hashed.products import Product
 from hushsum.families.hashed.reads import RowReads, shared_codes
 from hushsum.families.hashed.row_reports import RowReports
 from hushsum.families.lsh import placement
-from hushsum.families.lsh.coders import Points
+from hushsum.families.lsh.arrays import Points
 from hushsum.families.lsh.hashes import Domain
 from hushsum.families.lsh.jaccard import SetSpace
 from hushsum.families.lsh.rows import Rows

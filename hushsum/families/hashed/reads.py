@@ -14,7 +14,7 @@ from hushsum.families import parallel
 from hushsum.families.estimates import Division
 from hushsum.families.family import Answer
 from hushsum.families.lsh import plain
-from hushsum.families.lsh.coders import Points
+from hushsum.families.lsh.arrays import Points
 from hushsum.families.lsh.placement import Rehash
 from hushsum.families.lsh.rows import Rows
 from hushsum.families.medians import SparseMedianWarning, is_sparse, mean_of_groups, median_of_means

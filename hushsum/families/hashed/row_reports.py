@@ -11,7 +11,7 @@ from hushsum.families.family import Records
 from hushsum.families.hashed.draws import RowDraws
 from hushsum.families.hashed.products import Product
 from hushsum.families.lsh import single_rows
-from hushsum.families.lsh.coders import Points
+from hushsum.families.lsh.arrays import Points
 from hushsum.families.lsh.hashes import Domain
 from hushsum.families.lsh.rows import Rows
 

@@ -7,8 +7,7 @@ import numpy as np
 from hushsum.families import parallel
 from hushsum.families.family import Counters
 from hushsum.families.hashed.reads import engine
-from hushsum.families.lsh.coders import Points
-from hushsum.families.lsh.projection import Int64
+from hushsum.families.lsh.arrays import Int64, Points
 from hushsum.families.lsh.rows import Rows
 
 _ROWS_ABREAST: Final = 4  # the compiled loops take so many rows at once

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from hushsum.families.lsh.projection import CODE_LIMIT, Float32, Float64, Int32, Int64
+from hushsum.families.lsh.arrays import Float32, Float64, Int32, Int64
+from hushsum.families.lsh.projection import CODE_LIMIT
 
 if TYPE_CHECKING:
     from hushsum.families.lsh.coders import FastCoder

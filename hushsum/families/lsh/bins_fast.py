@@ -8,9 +8,9 @@ from typing import Final
 import numpy as np
 
 from hushsum.acceleration import compiled
+from hushsum.families.lsh.arrays import Float32, Float64, Int32, UInt64
 from hushsum.families.lsh.bins import Bins
-from hushsum.families.lsh.placement import Rehash, UInt64
-from hushsum.families.lsh.projection import Float32, Float64, Int32
+from hushsum.families.lsh.placement import Rehash
 
 _BLOCK_NUMBERS: Final = 1 << 16  # coordinates of a block of records
 _BLOCK_CODES: Final = 1 << 17

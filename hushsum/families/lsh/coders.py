@@ -18,11 +18,8 @@ from typing import Any, Protocol
 
 import numpy.typing as npt
 
+from hushsum.families.lsh.arrays import Float32, Int32, Int64, Points
 from hushsum.families.lsh.placement import Rehash
-from hushsum.families.lsh.projection import Float32, Int32, Int64
-
-#: Records, or what a coder made of them: vectors (n, d), or sets.
-Points = Any
 
 
 class PlainCoder(Protocol):

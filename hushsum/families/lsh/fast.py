@@ -12,9 +12,9 @@ from typing import Final
 import numpy as np
 
 from hushsum.families.lsh import placing, tallies
-from hushsum.families.lsh.coders import Points
-from hushsum.families.lsh.placement import Rehash, UInt64
-from hushsum.families.lsh.projection import Float64, Int32, Int64, Projection, Signs
+from hushsum.families.lsh.arrays import Float64, Int32, Int64, Points, UInt64
+from hushsum.families.lsh.placement import Rehash
+from hushsum.families.lsh.projection import Projection, Signs
 from hushsum.families.lsh.projection_fast import FastProjection
 from hushsum.families.lsh.rows import Rows
 

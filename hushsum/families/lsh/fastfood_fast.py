@@ -5,10 +5,10 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from hushsum.families.lsh import fastfood_loops
+from hushsum.families.lsh.arrays import Float32, Int32
 from hushsum.families.lsh.fastfood import Fastfood
 from hushsum.families.lsh.fastfood_loops import TILE
 from hushsum.families.lsh.placement import Rehash
-from hushsum.families.lsh.projection import Float32, Int32
 
 _BLOCK_NUMBERS: Final = 1 << 18  # of u, for a block of records
 _ROWS: Final = 128

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from hushsum.acceleration import compiled, inlined
-from hushsum.families.lsh.projection import Float32, Float64, Int32
+from hushsum.families.lsh.arrays import Float32, Float64, Int32
 
 #: Records of a tile.
 TILE: Final = 128

@@ -4,8 +4,8 @@ from typing import Final
 
 import numpy as np
 
+from hushsum.families.lsh.arrays import Float32, Float64, Int64
 from hushsum.families.lsh.fastfood import Fastfood
-from hushsum.families.lsh.projection import Float32, Float64, Int64
 
 _NUMBERS: Final = 1 << 20
 

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hushsum.errors import PlanError
-from hushsum.families.lsh.projection import CODE_LIMIT, Float32, Projection, Signs
+from hushsum.families.lsh.arrays import Float32
+from hushsum.families.lsh.projection import CODE_LIMIT, Projection, Signs
 from hushsum.families.lsh.sources import Source
 from hushsum.families.vectors import Space
 from hushsum.schema import Table

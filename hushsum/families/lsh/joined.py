@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hushsum.families.lsh.arrays import Float32, Int32, Int64
 from hushsum.families.lsh.coders import Coder, FastCoder, PlainCoder
 from hushsum.families.lsh.placement import Rehash
-from hushsum.families.lsh.projection import Float32, Int32, Int64
 
 _BLOCK_CODES = 1 << 17
 

@@ -11,14 +11,9 @@ inner loops, and a signed index of unknown sign costs a test for wrap-around tha
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from hushsum.acceleration import compiled, inlined
-from hushsum.families.lsh.placement import UInt64
-from hushsum.families.lsh.projection import Float32, Float64
-
-Bytes = npt.NDArray[np.uint8]
-Int32 = npt.NDArray[np.int32]
+from hushsum.families.lsh.arrays import Bytes, Float32, Float64, Int32, UInt64
 
 #: Directions and columns of narrow products are padded with zeroes to a multiple of this.
 GROUP: Final = 4

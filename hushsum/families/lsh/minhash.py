@@ -24,9 +24,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from hushsum.draws import PublicSeed, PublicStream
+from hushsum.families.lsh.arrays import Bools, Int32, Int64, UInt32
 from hushsum.families.sets import Sets
 
 if TYPE_CHECKING:
@@ -37,12 +37,6 @@ BIAS: Final = 5e-4
 
 _BLOCK_IDS: Final = 1 << 17
 _HALF: Final = np.uint32(16)
-
-Bools = npt.NDArray[np.bool_]
-Bytes = npt.NDArray[np.uint8]
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
-UInt32 = npt.NDArray[np.uint32]
 
 
 @dataclass(frozen=True, eq=False)

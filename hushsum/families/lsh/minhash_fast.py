@@ -5,7 +5,8 @@ from typing import Final
 import numpy as np
 
 from hushsum.families.lsh import minhash_loops
-from hushsum.families.lsh.minhash import Int32, Order, UInt32
+from hushsum.families.lsh.arrays import Int32, UInt32
+from hushsum.families.lsh.minhash import Order
 from hushsum.families.lsh.minhash_loops import LANES, TILE
 from hushsum.families.lsh.placement import Rehash
 from hushsum.families.sets import Sets

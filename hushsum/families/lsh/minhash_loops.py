@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from hushsum.acceleration import compiled, inlined
-from hushsum.families.lsh.minhash import Int32, Int64, UInt32
+from hushsum.families.lsh.arrays import Int32, Int64, UInt32
 
 #: Parts that are hashed side by side.
 LANES: Final = 32

@@ -35,7 +35,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hushsum.draws import PublicSeed, PublicStream
-from hushsum.families.lsh.minhash import Bools, Int32, Int64, Order, UInt32, orders
+from hushsum.families.lsh.arrays import Bools, Int32, Int64, UInt32, UInt64
+from hushsum.families.lsh.minhash import Order, orders
 from hushsum.families.sets import Sets
 
 if TYPE_CHECKING:
@@ -45,9 +46,6 @@ if TYPE_CHECKING:
 TRIES: Final = 8
 
 _KEPT_BLOCKS: Final = 2
-
-
-UInt64 = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True, eq=False)

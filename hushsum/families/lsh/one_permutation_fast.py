@@ -5,7 +5,7 @@ from typing import Final
 import numpy as np
 
 from hushsum.families.lsh import one_permutation_loops
-from hushsum.families.lsh.minhash import Int32, UInt32
+from hushsum.families.lsh.arrays import Int32, UInt32
 from hushsum.families.lsh.one_permutation import KeptCodes, OnePermutation
 from hushsum.families.lsh.placement import Rehash
 from hushsum.families.sets import Sets

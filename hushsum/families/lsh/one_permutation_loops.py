@@ -5,8 +5,8 @@ from typing import Final
 import numpy as np
 
 from hushsum.acceleration import compiled, inlined
-from hushsum.families.lsh.minhash import Bytes, Int32, Int64, UInt32
-from hushsum.families.lsh.one_permutation import TRIES, UInt64
+from hushsum.families.lsh.arrays import Bytes, Int32, Int64, UInt32, UInt64
+from hushsum.families.lsh.one_permutation import TRIES
 
 _EMPTY: Final = np.uint8(0)
 _OWN: Final = np.uint8(1)

@@ -7,7 +7,7 @@ Gaussian vectors: each row alone is N(0, I), and no two of a block look the same
 
 import numpy as np
 
-from hushsum.families.lsh.projection import Float64
+from hushsum.families.lsh.arrays import Float64
 
 
 def orthogonal_normals(raw: Float64, lengths: Float64) -> Float64:

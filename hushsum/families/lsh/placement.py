@@ -17,15 +17,12 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from hushsum.draws import PublicSeed, PublicStream
-from hushsum.families.lsh.projection import Int64
+from hushsum.families.lsh.arrays import Int64, UInt64
 
 #: The bucket of a code that no record within the bounds can have; a query there meets an empty bucket.
 OUTSIDE: Final = -1
-
-UInt64 = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,8 +6,8 @@ Nothing here is checked: see :mod:`hushsum.families.lsh.loops`.
 import numpy as np
 
 from hushsum.acceleration import compiled
-from hushsum.families.lsh.placement import OUTSIDE, UInt64
-from hushsum.families.lsh.projection import Int32, Int64
+from hushsum.families.lsh.arrays import Int32, Int64, UInt64
+from hushsum.families.lsh.placement import OUTSIDE
 
 
 @compiled

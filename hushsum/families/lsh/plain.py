@@ -5,9 +5,8 @@ from typing import Final
 
 import numpy as np
 
-from hushsum.families.lsh.coders import Points
+from hushsum.families.lsh.arrays import Float64, Int64, Points
 from hushsum.families.lsh.placement import OUTSIDE
-from hushsum.families.lsh.projection import Float64, Int64
 from hushsum.families.lsh.rows import Rows
 
 _BLOCK_RECORDS: Final = 4096

@@ -36,6 +36,8 @@ from typing import TYPE_CHECKING, ClassVar, Final
 import numpy as np
 import numpy.typing as npt
 
+from hushsum.families.lsh.arrays import Float32, Float64, Int32, Int64
+
 if TYPE_CHECKING:
     from hushsum.families.lsh.coders import FastCoder, PlainCoder
 
@@ -48,11 +50,6 @@ _UNIT: Final = 2.0**-24
 _FLUSHED: Final = 2.0**-43  # d products that a BLAS may flush, of at most 2⁻⁶⁰ each
 _SIGNS_MAX: Final = 2.0**100  # coordinates below this overflow no sum of products in float32
 _FEW: Final = 8  # coordinates, for which column after column is faster
-
-Float32 = npt.NDArray[np.float32]
-Float64 = npt.NDArray[np.float64]
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,8 +9,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from hushsum.families.lsh import loops, sign_loops
-from hushsum.families.lsh.placement import Direct, Rehash, UInt64
-from hushsum.families.lsh.projection import Float32, Int32, Projection
+from hushsum.families.lsh.arrays import Float32, Int32, UInt64
+from hushsum.families.lsh.placement import Direct, Rehash
+from hushsum.families.lsh.projection import Projection
 
 #: The largest d with which the loop of our own beats BLAS.
 NARROW: Final = 8

@@ -5,7 +5,8 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from hushsum.families.lsh.projection import Float32, Int64, Projection
+from hushsum.families.lsh.arrays import Float32, Int64
+from hushsum.families.lsh.projection import Projection
 
 _BLOCK_NUMBERS: Final = 1 << 17
 

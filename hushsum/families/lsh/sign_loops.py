@@ -8,8 +8,8 @@ what leads out of all buckets.
 import numpy as np
 
 from hushsum.acceleration import compiled, inlined
-from hushsum.families.lsh.loops import TILE, Int32
-from hushsum.families.lsh.projection import Float32
+from hushsum.families.lsh.arrays import Float32, Int32
+from hushsum.families.lsh.loops import TILE
 
 
 @inlined

@@ -11,12 +11,13 @@ from typing import Any, Final
 import numpy as np
 
 from hushsum import acceleration
+from hushsum.families.lsh.arrays import Float32, Int64, Points
 from hushsum.families.lsh.bins import Bins
-from hushsum.families.lsh.coders import Coder, Points
+from hushsum.families.lsh.coders import Coder
 from hushsum.families.lsh.joined import Joined
 from hushsum.families.lsh.minhash import MinHash
 from hushsum.families.lsh.one_permutation import OnePermutation
-from hushsum.families.lsh.projection import Float32, Int64, Projection
+from hushsum.families.lsh.projection import Projection
 from hushsum.families.lsh.rows import Rows
 
 _BLOCK: Final = 4096  # records

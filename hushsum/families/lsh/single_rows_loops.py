@@ -3,7 +3,7 @@
 import numpy as np
 
 from hushsum.acceleration import compiled
-from hushsum.families.lsh.projection import Float32, Float64, Int64
+from hushsum.families.lsh.arrays import Float32, Float64, Int64
 
 
 @compiled

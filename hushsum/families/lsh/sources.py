@@ -11,8 +11,8 @@ import numpy as np
 
 from hushsum import distributions
 from hushsum.draws import PublicSeed, PublicStream
+from hushsum.families.lsh.arrays import Float64
 from hushsum.families.lsh.orthogonal import orthogonal_normals
-from hushsum.families.lsh.projection import Float64
 
 
 class Source(Protocol):

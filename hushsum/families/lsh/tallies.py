@@ -6,13 +6,9 @@ Nothing here is checked: indices are trusted.
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from hushsum.acceleration import compiled, inlined
-from hushsum.families.lsh.loops import Int32
-from hushsum.families.lsh.projection import Float64, Int64
-
-UInt32 = npt.NDArray[np.uint32]
+from hushsum.families.lsh.arrays import Float64, Int32, Int64, UInt32
 
 #: Rows whose counters are incremented side by side.
 ABREAST: Final = 4

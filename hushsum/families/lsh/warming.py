@@ -7,12 +7,13 @@ import numpy as np
 
 from hushsum.draws import PublicSeed
 from hushsum.families.lsh import minhash, one_permutation
+from hushsum.families.lsh.arrays import Float32
 from hushsum.families.lsh.bins import Bins
 from hushsum.families.lsh.coders import Coder
 from hushsum.families.lsh.fastfood_draws import Rotated
 from hushsum.families.lsh.minhash_loops import LANES
 from hushsum.families.lsh.placement import Direct, Rehash
-from hushsum.families.lsh.projection import Float32, Projection
+from hushsum.families.lsh.projection import Projection
 from hushsum.families.lsh.projection_fast import NARROW
 from hushsum.families.lsh.rows import Rows
 from hushsum.families.sets import Sets

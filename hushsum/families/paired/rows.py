@@ -21,8 +21,9 @@ from hushsum.draws import PublicSeed, PublicStream
 from hushsum.families import parallel
 from hushsum.families.family import Counters, Float32
 from hushsum.families.lsh import plain
+from hushsum.families.lsh.arrays import Float64, Int64
 from hushsum.families.lsh.placement import Direct
-from hushsum.families.lsh.projection import Float64, Int64, Signs
+from hushsum.families.lsh.projection import Signs
 from hushsum.families.lsh.rows import Rows
 from hushsum.families.paired.lift import Lift
 

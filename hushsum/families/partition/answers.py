@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 
 from hushsum.families.family import Answer
-from hushsum.families.lsh.projection import Float32, Float64, Int64
+from hushsum.families.lsh.arrays import Float32, Float64, Int64
 from hushsum.families.medians import means_of_groups, median_of_means
 from hushsum.families.partition.rows import Rows
 

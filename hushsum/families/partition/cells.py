@@ -21,7 +21,8 @@ import numpy.typing as npt
 
 from hushsum.draws import NORMAL_LIMIT, PublicSeed, PublicStream
 from hushsum.errors import PlanError
-from hushsum.families.lsh.projection import CODE_LIMIT, Float32, Float64, Int64, Projection
+from hushsum.families.lsh.arrays import Float32, Float64, Int64
+from hushsum.families.lsh.projection import CODE_LIMIT, Projection
 
 #: No entry of a direction is larger than this over the bandwidth.
 DIRECTION_LIMIT: Final = NORMAL_LIMIT

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hushsum.draws import PublicSeed, PublicStream
-from hushsum.families.lsh.projection import Int64
+from hushsum.families.lsh.arrays import Int64
 
 _WORD: Final = 64
 UInt64 = npt.NDArray[np.uint64]

@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from hushsum.families.lsh.projection import Float64, Int64
+from hushsum.families.lsh.arrays import Float64, Int64
 from hushsum.families.partition import Partition
 from hushsum.families.partition.cells import Grid
 from hushsum.families.partition.rows import Rows

@@ -12,7 +12,8 @@ import numpy as np
 
 from hushsum import acceleration
 from hushsum.families import parallel
-from hushsum.families.lsh.projection import Float32, Float64, Int64, Projection
+from hushsum.families.lsh.arrays import Float32, Float64, Int64
+from hushsum.families.lsh.projection import Projection
 from hushsum.families.partition.cells import Grid, Words
 from hushsum.families.partition.hashes import SignedHashes
 

@@ -9,7 +9,7 @@ from scipy.stats import binomtest, t
 
 from hushsum.draws import PublicSeed
 from hushsum.families.lsh import minhash, one_permutation
-from hushsum.families.lsh.minhash import UInt32
+from hushsum.families.lsh.arrays import UInt32
 from hushsum.families.lsh.one_permutation import OnePermutation
 from hushsum.families.sets import Sets
 from tests.hushsum.families.minhash_reference import WORD, Coder, Codes, Int64, fast_codes, image, packed, unpacked

@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import binom
 
 from hushsum.families import VectorRecords
-from hushsum.families.lsh.projection import Float64, Int64
+from hushsum.families.lsh.arrays import Float64, Int64
 from hushsum.families.partition import Partition
 from hushsum.families.partition.heavy import HeavyCells, heavy_cells
 from hushsum.families.partition.rows import Rows
