@@ -11,9 +11,8 @@ from hushsum.errors import PlanError
 from hushsum.families.estimates import Division
 from hushsum.families.hashed.products import NORMAL_KERNELS, Group, Product
 from hushsum.families.lsh import fastfood
-from hushsum.families.lsh.bandwidths import Wide, read_power
-from hushsum.families.lsh.given import Given
-from hushsum.families.lsh.hashes import Domain
+from hushsum.families.lsh.given_directions import Given
+from hushsum.families.lsh.hash import Domain, Wide, read_power
 from hushsum.parameters import Parameters
 from hushsum.schema import Table
 

@@ -30,7 +30,7 @@ from hushsum.families.hashed.reads import RowReads, shared_codes
 from hushsum.families.hashed.row_reports import RowReports
 from hushsum.families.lsh import placement
 from hushsum.families.lsh.arrays import Points
-from hushsum.families.lsh.hashes import Domain
+from hushsum.families.lsh.hash import Domain
 from hushsum.families.lsh.jaccard import SetSpace
 from hushsum.families.lsh.rows import Rows
 from hushsum.families.medians import checked_groups

@@ -15,17 +15,15 @@ from hushsum.families.drawn_sizes import NORMAL, ORTHOGONAL, QUANTILE, refuse_dr
 from hushsum.families.family import Float32
 from hushsum.families.kernel_names import read_kernel
 from hushsum.families.lsh.angular import Angular
-from hushsum.families.lsh.bandwidths import Wide
 from hushsum.families.lsh.coders import Coder
-from hushsum.families.lsh.euclidean import Euclidean
 from hushsum.families.lsh.fastfood_draws import Rotated
-from hushsum.families.lsh.hashes import Domain, Hash
+from hushsum.families.lsh.hash import Domain, Hash, Wide
 from hushsum.families.lsh.jaccard import Jaccard
 from hushsum.families.lsh.joined import Joined
-from hushsum.families.lsh.laplacian import Laplacian
-from hushsum.families.lsh.manhattan import Manhattan
+from hushsum.families.lsh.p_stable import Euclidean, Manhattan
 from hushsum.families.lsh.projection import DIM_MAX
-from hushsum.families.lsh.sources import Independent, Orthogonal, Sobol, Source
+from hushsum.families.lsh.random_binning import Laplacian
+from hushsum.families.lsh.row_sources import Independent, Orthogonal, Sobol, Source
 from hushsum.families.transforms import Float64
 from hushsum.families.vectors import Space
 from hushsum.schema import Table

@@ -12,7 +12,7 @@ from hushsum.families.hashed.draws import RowDraws
 from hushsum.families.hashed.products import Product
 from hushsum.families.lsh import single_rows
 from hushsum.families.lsh.arrays import Points
-from hushsum.families.lsh.hashes import Domain
+from hushsum.families.lsh.hash import Domain
 from hushsum.families.lsh.rows import Rows
 
 Int64 = npt.NDArray[np.int64]

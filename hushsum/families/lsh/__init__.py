@@ -1,6 +1,6 @@
 """Locality-sensitive hashes for the hashed family: one file a hash, and what they share.
 
-A hash (:mod:`~hushsum.families.lsh.hashes`: its keys, draws and closed form) draws a coder
+A hash (:mod:`~hushsum.families.lsh.hash`: its keys, draws and closed form) draws a coder
 (:mod:`~hushsum.families.lsh.coders`) that turns a record into one code vector a row: a rounded projection or its sign
 (:mod:`~hushsum.families.lsh.projection`), bins (:mod:`~hushsum.families.lsh.bins`), first ids of sets
 (:mod:`~hushsum.families.lsh.minhash`), or several of them (:mod:`~hushsum.families.lsh.joined`).

@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from hushsum import kernels
-from hushsum.families.lsh.bandwidths import read_power
 from hushsum.families.lsh.coders import Coder
 from hushsum.families.lsh.fastfood_draws import Rotated
+from hushsum.families.lsh.hash import read_power
 from hushsum.families.lsh.projection import Signs
-from hushsum.families.lsh.sources import Source
+from hushsum.families.lsh.row_sources import Source
 from hushsum.families.vectors import Space
 from hushsum.schema import Table
 

@@ -17,7 +17,7 @@ from hushsum.draws import NORMAL_LIMIT, PublicSeed, PublicStream
 from hushsum.elementary import ln
 from hushsum.families.lsh.arrays import Float32, Float64, Int32
 from hushsum.families.lsh.fastfood import Fastfood, block_rows, block_size
-from hushsum.families.lsh.sources import Independent, offsets
+from hushsum.families.lsh.row_sources import Independent, offsets
 
 _WORD: Final = 64
 

@@ -9,9 +9,9 @@ import numpy.typing as npt
 
 from hushsum import kernels
 from hushsum.families.lsh import minhash, one_permutation
-from hushsum.families.lsh.bandwidths import read_power
 from hushsum.families.lsh.coders import Coder
-from hushsum.families.lsh.sources import Independent, Source
+from hushsum.families.lsh.hash import read_power
+from hushsum.families.lsh.row_sources import Independent, Source
 from hushsum.families.sets import Sets, Universe
 from hushsum.schema import Table
 

@@ -19,10 +19,10 @@ from hushsum.draws import PublicSeed
 from hushsum.families import Hashed, VectorRecords
 from hushsum.families.hashed.family import NO_TRANSFORMS
 from hushsum.families.lsh import fast, plain
-from hushsum.families.lsh.euclidean import Euclidean
+from hushsum.families.lsh.p_stable import Euclidean
 from hushsum.families.lsh.projection import Projection
+from hushsum.families.lsh.row_sources import Independent
 from hushsum.families.lsh.rows import Rows
-from hushsum.families.lsh.sources import Independent
 from hushsum.families.vectors import Space
 from hushsum.schema import Table
 from tests.hushsum.families import reference

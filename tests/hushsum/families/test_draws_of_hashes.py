@@ -12,8 +12,8 @@ from hushsum.draws import PublicSeed
 from hushsum.errors import PlanError
 from hushsum.families import Answer, Hashed
 from hushsum.families.lsh.joined import Joined
-from hushsum.families.lsh.orthogonal import orthogonal_normals
 from hushsum.families.lsh.projection import Projection
+from hushsum.families.lsh.row_sources import orthogonal_normals
 from hushsum.families.medians import SparseMedianWarning, median_of_means
 from hushsum.parameters import Parameters, digest
 from tests.hushsum.families import hash_checks, reference

@@ -6,8 +6,8 @@ import pytest
 
 from hushsum.errors import RecordError
 from hushsum.families.lsh.bins import Bins
-from hushsum.families.lsh.laplacian import PITCH_LEAST
 from hushsum.families.lsh.projection import CODE_LIMIT
+from hushsum.families.lsh.random_binning import PITCH_LEAST
 from tests.hushsum.families import hash_checks
 
 KEYS: dict[str, object] = {"kernel": "laplacian", "bandwidth": 4}

@@ -4,7 +4,7 @@ Pitches δ_j are Gamma draws of shape 2 and scale σ, offsets u_j ~ U[0, δ_j): 
 
 **Frozen**: a = float32(1/(σδ)), in the order (row, part, coordinate), δ of scale 1 from two uniforms each, no less than
 :data:`PITCH_LEAST`, product and quotient in float64; b = 1 − u/δ counts as its own draw from [0, 1), see
-:func:`~hushsum.families.lsh.sources.offsets`.
+:func:`~hushsum.families.lsh.row_sources.offsets`.
 """
 
 import math
@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from hushsum import distributions, kernels
-from hushsum.families.lsh.bandwidths import Wide
 from hushsum.families.lsh.bins import Bins
-from hushsum.families.lsh.sources import Source, offsets
+from hushsum.families.lsh.hash import Wide
+from hushsum.families.lsh.row_sources import Source, offsets
 from hushsum.families.vectors import Space
 
 #: The least pitch over σ; a smaller draw, of probability 1 − e^(−t)(1 + t) < t²/2, is put at it.

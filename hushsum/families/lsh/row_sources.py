@@ -12,7 +12,6 @@ import numpy as np
 from hushsum import distributions
 from hushsum.draws import PublicSeed, PublicStream
 from hushsum.families.lsh.arrays import Float64
-from hushsum.families.lsh.orthogonal import orthogonal_normals
 
 
 class Source(Protocol):
@@ -61,7 +60,7 @@ class Orthogonal(Independent):
     """Directions of up to d rows are orthogonal to each other, part by part; each alone is standard normal."""
 
     def normals(self, purpose: str, power: int, dim: int) -> Float64:
-        """(R·p, d): see :func:`~hushsum.families.lsh.orthogonal.orthogonal_normals`."""
+        """(R·p, d): see :func:`orthogonal_normals`."""
         raw, lengths = super().normals(purpose, power, dim), super().normals(f"{purpose}/lengths", power, dim)
         parts = [orthogonal_normals(raw[part::power], lengths[part::power]) for part in range(power)]
         return np.stack(parts, axis=1).reshape(self.rows * power, dim)
@@ -92,6 +91,40 @@ class Sobol:
     def normals(self, purpose: str, power: int, dim: int) -> Float64:
         """(R·p, d): quantiles."""
         return distributions.normal(self.uniforms(purpose, power * dim)).reshape(self.rows * power, dim)
+
+
+def orthogonal_normals(raw: Float64, lengths: Float64) -> Float64:
+    """(n, d): rows are orthogonal within each block of d, the last one of fewer; the same bits on every platform.
+
+    Choromanski, Rowland and Weller, The unreasonable effectiveness of structured random orthogonal embeddings, 2017:
+    rows of a Gaussian matrix are made orthogonal, which leaves each uniform on the sphere, and get the lengths of
+    independent Gaussian vectors: each row alone is N(0, I), and no two of a block look the same way.
+
+    Gram–Schmidt in its modified form: Gaussian matrices are well-conditioned, cosines stay far below 10⁻⁹. Each step
+    is one float64 operation of arrays, and sums are in the order of the coordinates.
+
+    Args:
+        raw: (n, d) standard normals, whose directions are made orthogonal.
+        lengths: (n, d) others, whose norms are taken.
+    """
+    n, d = raw.shape
+    blocks = np.zeros((-(-n // d), d, d))
+    blocks.reshape(-1, d)[:n] = raw
+    blocks.reshape(-1, d)[n:] = np.eye(d)[: len(blocks) * d - n]  # cut off again; rows before never see them
+    for i in range(d):
+        unit = blocks[:, i]
+        unit /= np.sqrt(_dots(unit, unit))[:, None]
+        later = blocks[:, i + 1 :]
+        if later.shape[1]:
+            later -= _dots(later, unit[:, None])[..., None] * unit[:, None]
+    units = blocks.reshape(-1, d)[:n]
+    return units * np.sqrt(_dots(lengths, lengths))[:, None]
+
+
+def _dots(x: Float64, y: Float64) -> Float64:
+    products = x * y
+    np.add.accumulate(products, axis=-1, out=products)  # every partial sum, hence in order
+    return np.asarray(products[..., -1], np.float64)
 
 
 def offsets(source: Source, purpose: str, power: int) -> Float64:
