@@ -7,7 +7,8 @@ from benchmarks.report import Row
 from benchmarks.stopwatch import Case, Rounds
 from benchmarks.workloads import Keys, Workload, hashed, workloads
 from hushsum.families import warm_up
-from hushsum.families.lsh import fast, plain
+from hushsum.families.lsh import numpy_engine
+from hushsum.families.lsh.compiled import engine as compiled_engine
 
 TITLE = (
     "Laplacian, ns an increment on one core, R = 1000, W = 1024 (floor: a bare loop of multiply, floor and mix in the "
@@ -34,8 +35,8 @@ def _measure(workload: Workload, *, quick: bool) -> Row:
     cases: dict[str, Case] = {
         **bare,
         "increments": lambda: rivals.increment(buckets, counters),
-        "fast": lambda: fast.add(rows, counters, records),
-        "plain": lambda: plain.add(rows, counters, records),
+        "fast": lambda: compiled_engine.add(rows, counters, records),
+        "plain": lambda: numpy_engine.add(rows, counters, records),
     }
     rounds = Rounds(cases, repeats=1 if quick else 9)
     best, unit = rounds.best(name for name in bare if name != "32 bits"), 1e9 / (len(records) * family.rows)

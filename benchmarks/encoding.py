@@ -7,9 +7,11 @@ from benchmarks.report import Row
 from benchmarks.stopwatch import Case, Rounds
 from benchmarks.workloads import Keys, Workload, hashed, workloads
 from hushsum.families import warm_up
-from hushsum.families.lsh import fast, plain, tallies
-from hushsum.families.lsh.fast import Engine
-from hushsum.families.lsh.rows import Rows
+from hushsum.families.lsh import numpy_engine
+from hushsum.families.lsh.compiled import buckets as bucket_loops
+from hushsum.families.lsh.compiled import engine as compiled_engine
+from hushsum.families.lsh.compiled.engine import Engine
+from hushsum.families.lsh.placement import Rows
 
 TITLE = "Encoding one delta of n records, µs on one core, R = 1000 (fast sorts below n = W/2, else it counts)"
 SIZES = (1, 10, 100)
@@ -39,8 +41,8 @@ def _measure(workload: Workload, n: int, *, quick: bool) -> Row:
     order = np.random.default_rng(3).permutation(len(workload.values))[:n]
     tables, (records, _) = rivals.rows_of(family), family.accept(workload.values[order])
     cases: dict[str, Case] = {
-        "fast": lambda: fast.encode(tables, records),
-        "plain": lambda: plain.encode(tables, records),
+        "fast": lambda: compiled_engine.encode(tables, records),
+        "plain": lambda: numpy_engine.encode(tables, records),
         "by sorting": lambda: _by_sorting(tables, records),
         "by counters": lambda: _by_counters(tables, records),
     }
@@ -61,7 +63,7 @@ def _by_sorting(rows: Rows, records: rivals.Float32) -> tuple[rivals.Int64, riva
     indices, values, count = np.empty(len(rows) * n + 1, np.int64), np.zeros(len(rows) * n + 1, np.int64), 0
     for chunk, buckets in engine.all_rows(engine.block(records), None, n):
         buckets.sort(axis=1)
-        count += tallies.runs(buckets, chunk.start * rows.buckets, rows.buckets, indices[count:], values[count:])
+        count += bucket_loops.runs(buckets, chunk.start * rows.buckets, rows.buckets, indices[count:], values[count:])
     return indices[:count].copy(), values[:count].copy()
 
 
@@ -73,5 +75,5 @@ def _by_counters(rows: Rows, records: rivals.Float32) -> tuple[rivals.Int64, riv
         chunk = slice(start, min(start + _ROWS, len(rows)))
         counters = dense[: chunk.stop - chunk.start]
         engine.add(chunk, counters, records)
-        count += tallies.compact(counters, chunk.start * rows.buckets, indices[count:], values[count:])
+        count += bucket_loops.compact(counters, chunk.start * rows.buckets, indices[count:], values[count:])
     return indices[:count].copy(), values[:count].copy()

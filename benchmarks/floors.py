@@ -16,8 +16,8 @@ from hushsum.families import Hashed
 from hushsum.families.fourier import Fourier
 from hushsum.families.fourier.phases import STEP
 from hushsum.families.hermite import Hermite
-from hushsum.families.lsh.bins import Bins
-from hushsum.families.lsh.minhash import MinHash
+from hushsum.families.lsh.codes.bins import Bins
+from hushsum.families.lsh.codes.minhash import MinHash
 from hushsum.families.lsh.placement import Rehash
 from hushsum.families.partition import Partition
 from hushsum.families.sets import Sets
@@ -29,11 +29,11 @@ _SHAPES: Final = ((16, 1024), (64, 1024), (250, 1024), (1000, 1024))
 def bins(family: Hashed, records: Float32) -> dict[str, Case]:
     """Random binning: multiply, floor and mix, once a coordinate and row."""
     tables = rivals.rows_of(family)
-    coder, rehash = tables.coder, tables.placement
-    assert isinstance(coder, Bins), "the laplacian kernel"
+    code, rehash = tables.code, tables.placement
+    assert isinstance(code, Bins), "the laplacian kernel"
     assert isinstance(rehash, Rehash), "codes do not fit"
-    exact = (coder.inverses, coder.offsets, rehash.multipliers)
-    halves = (coder.inverses, coder.offsets.astype(np.float32), (rehash.multipliers >> np.uint64(32)).astype(np.uint32))
+    exact = (code.inverses, code.offsets, rehash.multipliers)
+    halves = (code.inverses, code.offsets.astype(np.float32), (rehash.multipliers >> np.uint64(32)).astype(np.uint32))
     size = max(64, min(1024, (1 << 16) // records.shape[1]))
     blocks = [np.ascontiguousarray(records[i : i + size].T) for i in range(0, len(records), size)]
     out, h64, h32 = np.empty(_ROWS * size, np.uint32), np.empty(size, np.uint64), np.empty(size, np.uint32)
@@ -56,9 +56,9 @@ def bins(family: Hashed, records: Float32) -> dict[str, Case]:
 
 def permutations(family: Hashed, sets: Sets, rows: int) -> dict[str, Case]:
     """MinHash of so many rows: multiply and min; and a permutation's whole arithmetic, xor to min."""
-    coder = rivals.rows_of(family).coder
-    assert isinstance(coder, MinHash), "full MinHash"
-    order, out = coder.order, np.empty((len(sets), rivals_loops.LANES), np.uint32)
+    code = rivals.rows_of(family).code
+    assert isinstance(code, MinHash), "full MinHash"
+    order, out = code.order, np.empty((len(sets), rivals_loops.LANES), np.uint32)
 
     def run(loop: Callable[..., None], *parameters: rivals.UInt32) -> None:
         for row in range(0, rows - rows % rivals_loops.LANES, rivals_loops.LANES):

@@ -9,7 +9,7 @@ from benchmarks.rivals_loops import LANES
 from benchmarks.stopwatch import Case, Rounds
 from benchmarks.workloads import Workload, hashed, workloads
 from hushsum.families import warm_up
-from hushsum.families.lsh import fast
+from hushsum.families.lsh.compiled import engine as compiled_engine
 
 TITLE = (
     "Jaccard, seconds for the neighbour sets of slashdot0902 on one core, W = 100,000 (floor: a bare loop of "
@@ -39,7 +39,7 @@ def _measure(workload: Workload, *, quick: bool) -> Row:
     cases: dict[str, Case] = {
         **bare,
         "increments": increments,
-        "fast": lambda: fast.add(rows, counters, sets),
+        "fast": lambda: compiled_engine.add(rows, counters, sets),
     }
     rounds = Rounds(cases, repeats=1 if quick else 5)
     steps = len(sets.ids) * (family.rows - family.rows % LANES)

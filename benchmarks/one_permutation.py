@@ -7,8 +7,8 @@ from benchmarks.report import Row
 from benchmarks.stopwatch import Case, Rounds
 from benchmarks.workloads import ROWS, hashed
 from hushsum.families import Hashed, SetRecords, warm_up
-from hushsum.families.lsh import fast
-from hushsum.families.lsh.rows import Rows
+from hushsum.families.lsh.compiled import engine as compiled_engine
+from hushsum.families.lsh.placement import Rows
 from hushsum.families.sets import Sets
 from hushsum.schema import Table
 
@@ -41,7 +41,7 @@ def measure(*, quick: bool) -> list[Row]:
 
 
 def _case(table: Rows, counters: rivals.Int64, sets: Sets) -> Case:
-    return lambda: fast.add(table, counters, sets)
+    return lambda: compiled_engine.add(table, counters, sets)
 
 
 def _family(way: str) -> Hashed:

@@ -9,8 +9,8 @@ import numpy.typing as npt
 from benchmarks.stopwatch import Case
 from hushsum.families import Hashed
 from hushsum.families.lsh.arrays import Points
-from hushsum.families.lsh.fast import Engine
-from hushsum.families.lsh.rows import Rows
+from hushsum.families.lsh.compiled.engine import Engine
+from hushsum.families.lsh.placement import Rows
 
 #: The largest d with a loop of its own for products.
 NARROW = 8

@@ -1,6 +1,6 @@
 """Directions for large d: dense Gaussian rows, Walsh–Hadamard transforms with exact marginals, or plain rotations.
 
-``fastfood`` is what the plan's ``draws`` offers (:mod:`hushsum.families.lsh.fastfood`): each direction is exactly
+``fastfood`` is what the plan's ``draws`` offers (:mod:`hushsum.families.lsh.codes.fastfood`): each direction is exactly
 Gaussian. A plain rotation is H·D₃·H·D₂·H·D₁, D random signs and H the normalised transform: d rows for 3·log₂d
 additions each, which are not exactly Gaussian; ``worst bias`` is what that does to the euclidean collision probability.
 """
@@ -15,7 +15,7 @@ from benchmarks.stopwatch import Case, Rounds
 from benchmarks.workloads import BUCKETS, ROWS, Workload, hashed
 from hushsum import kernels
 from hushsum.families import warm_up
-from hushsum.families.lsh import fast
+from hushsum.families.lsh.compiled import engine as compiled_engine
 
 TITLE = (
     "Directions of R = 1000 rows on one core, ns a row and record: whole sketches with dense and with fastfood rows; "
@@ -59,7 +59,7 @@ def _measure(d: int, *, quick: bool) -> Row:
 
 def _sketch(workload: Workload, records: rivals.Float32) -> Case:
     rows, counters = rivals.rows_of(workload.hashed), np.zeros((ROWS, BUCKETS), np.int64)
-    return lambda: fast.add(rows, counters, records)
+    return lambda: compiled_engine.add(rows, counters, records)
 
 
 def _rotations(rng: np.random.Generator, records: rivals.Float32) -> Case:

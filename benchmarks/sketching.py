@@ -7,7 +7,8 @@ from benchmarks.report import Row
 from benchmarks.stopwatch import Case, Rounds
 from benchmarks.workloads import Keys, Workload, hashed, workloads
 from hushsum.families import Hashed, warm_up
-from hushsum.families.lsh import fast, plain
+from hushsum.families.lsh import numpy_engine
+from hushsum.families.lsh.compiled import engine as compiled_engine
 
 TITLE = (
     "Sketching, ns an increment on one core, R = 1000, W = 1024 (floor: bare SGEMM + a bare loop over ready buckets; "
@@ -90,8 +91,8 @@ def _engines(family: Hashed, records: rivals.Float32) -> dict[str, Case]:
     return {
         **rivals.products(parameters.directions, records),
         "increments": lambda: rivals.increment(buckets, counters),
-        "fast": lambda: fast.add(rows, counters, records),
-        "plain": lambda: plain.add(rows, counters, records),
+        "fast": lambda: compiled_engine.add(rows, counters, records),
+        "plain": lambda: numpy_engine.add(rows, counters, records),
     }
 
 

@@ -93,7 +93,7 @@ install() {
     "$venv/bin/python" -m pip install --no-deps --no-build-isolation -e . >>"$log" 2>&1 || pip_failed
     "$venv/bin/python" -m pip check >>"$log" 2>&1 || pip_failed
     tell "compiling the fast loops"
-    "$venv/bin/python" -c 'from aggregator.fold import fold; from hushsum.families.lsh import fast; fast.warm_up(); fold.warm_up()' >>"$log" 2>&1 || {
+    "$venv/bin/python" -c 'from aggregator.fold import fold; from hushsum.families.lsh.compiled import engine; engine.warm_up(); fold.warm_up()' >>"$log" 2>&1 || {
         tail -n 15 "$log" >&2
         fail "the fast loops do not compile here (the whole output: $log)"
     }

@@ -45,8 +45,9 @@ def warm_up() -> None:
         from hushsum.families import vector_loops
         from hushsum.families.fourier import fast as fourier_fast
         from hushsum.families.hermite import loops as hermite_loops
-        from hushsum.families.lsh import fast, single_rows_loops
+        from hushsum.families.lsh.compiled import engine as lsh_engine
+        from hushsum.families.lsh.compiled import single_row
         from hushsum.families.partition import fast as partition_fast
 
-        for loops in (vector_loops, fast, single_rows_loops, fourier_fast, hermite_loops, partition_fast):
+        for loops in (vector_loops, lsh_engine, single_row, fourier_fast, hermite_loops, partition_fast):
             loops.warm_up()

@@ -8,8 +8,9 @@ from benchmarks.stopwatch import Rounds
 from benchmarks.workloads import Keys, Workload, hashed
 from hushsum import acceleration
 from hushsum.families.hermite import Hermite
-from hushsum.families.lsh.bins import Bins
-from hushsum.families.lsh.minhash import MinHash
+from hushsum.families.lsh import numpy_engine
+from hushsum.families.lsh.codes.bins import Bins
+from hushsum.families.lsh.codes.minhash import MinHash
 from hushsum.families.lsh.placement import Rehash
 from hushsum.families.partition import Partition
 from hushsum.families.sets import Sets
@@ -32,9 +33,9 @@ def counters_of(given: Workload) -> rivals.Int64:
 def test_the_loops_of_random_binning_give_the_buckets_but_for_rounding(rng: np.random.Generator, dim: int) -> None:
     given = workload(rng, dim, hashed("laplacian", bandwidth=20, rows=16, buckets=32))
     tables, records = rivals.rows_of(given.hashed), given.vectors(RECORDS)
-    assert isinstance(tables.coder, Bins)
+    assert isinstance(tables.code, Bins)
     assert isinstance(tables.placement, Rehash)
-    parameters = (tables.coder.inverses, tables.coder.offsets, tables.placement.multipliers, 64 - tables.placement.bits)
+    parameters = (tables.code.inverses, tables.code.offsets, tables.placement.multipliers, 64 - tables.placement.bits)
     columns, h = np.ascontiguousarray(records.T), np.empty(RECORDS, np.uint64)
     for loop in (rivals_loops.mixed_bins, rivals_loops.mixed_bin_pairs):
         buckets = np.empty((16, RECORDS), np.uint32)
@@ -49,12 +50,12 @@ def test_the_loop_of_minhash_gives_the_codes(rng: np.random.Generator) -> None:
 
     matrix = sparse.csr_matrix((np.ones(len(ids), np.int8), ids, starts), (3, 1000))
     keys = hashed("jaccard", minhash="full", rows=rivals_loops.LANES, buckets=1000)
-    coder = rivals.rows_of(Workload("sets", keys, matrix).hashed).coder
-    assert isinstance(coder, MinHash)
-    order, least = coder.order, np.empty((3, len(coder)), np.uint32)
+    code = rivals.rows_of(Workload("sets", keys, matrix).hashed).code
+    assert isinstance(code, MinHash)
+    order, least = code.order, np.empty((3, len(code)), np.uint32)
     rivals_loops.least_mixed(starts, order.mixed(ids), order.keys, order.first, order.second, least)
-    codes = coder.plain().codes(slice(0, len(coder)), Sets(starts, ids))
-    assert all(np.array_equal(order.ids(row, least[:, row]), codes[row]) for row in range(len(coder)))
+    codes = numpy_engine.coder(code).codes(slice(0, len(code)), Sets(starts, ids))
+    assert all(np.array_equal(order.ids(row, least[:, row]), codes[row]) for row in range(len(code)))
 
 
 def test_the_loops_of_moments_add_and_read_the_same_but_for_rounding(rng: np.random.Generator) -> None:

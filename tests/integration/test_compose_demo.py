@@ -40,7 +40,8 @@ def image() -> Iterator[str]:
 @pytest.mark.timeout(3600)  # the first one builds, which takes a quarter of an hour on a slow machine
 class TestContainers:
     def test_the_image_brings_its_compiled_loops_and_no_other_user(self, image: str) -> None:
-        code = "from aggregator.fold import fold; from hushsum.families.lsh import fast; fast.warm_up(); fold.warm_up()"
+        code = "from aggregator.fold import fold; from hushsum.families.lsh.compiled import engine; "
+        code += "engine.warm_up(); fold.warm_up()"
         listing = "find /tmp/numba -name '*.nb*' | sort | xargs md5sum"
         told = in_the_image(
             image, "sh", "-c", f'id -u; {listing} >/tmp/a; python -c "{code}"; {listing} | cmp /tmp/a; wc -l </tmp/a'

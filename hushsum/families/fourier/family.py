@@ -30,7 +30,7 @@ from hushsum.families.fourier import limits, plain, ranges
 from hushsum.families.fourier.phases import REACH_MAX, Pairs
 from hushsum.families.fourier.spectrum import Spectrum
 from hushsum.families.fourier.waves import TURN, Waves, waves
-from hushsum.families.lsh.single_rows import checked_rows, projected
+from hushsum.families.lsh.single_row import checked_rows, projected
 from hushsum.families.packed import SignedPacked
 from hushsum.families.stored import FieldsAlone, check_counters
 from hushsum.families.transforms import Transforms

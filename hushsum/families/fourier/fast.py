@@ -14,7 +14,7 @@ from hushsum.families.fourier import loops
 from hushsum.families.fourier.phases import Pairs
 from hushsum.families.fourier.waves import waves
 from hushsum.families.lsh.arrays import Float32, Float64, Int64
-from hushsum.families.lsh.projection import Projection
+from hushsum.families.lsh.codes.projection import Projection
 
 _BLOCK_RECORDS: Final = 1024
 _BLOCK_PHASES: Final = 1 << 17

@@ -28,7 +28,7 @@ from hushsum.draws import PublicSeed, PublicStream
 from hushsum.errors import PlanError
 from hushsum.families.fourier.waves import TURN
 from hushsum.families.lsh.arrays import Float32, Float64
-from hushsum.families.lsh.projection import Projection
+from hushsum.families.lsh.codes.projection import Projection
 
 #: Steps of a phase in one radian.
 STEPS: Final = TURN * float.fromhex("0x1.45f306dc9c883p-3")  # T/(2π), correctly rounded

@@ -9,7 +9,7 @@ from hushsum.families.fourier.frequencies import STEPS
 from hushsum.families.fourier.phases import REACH_MAX
 from hushsum.families.fourier.spectrum import Spectrum
 from hushsum.families.lsh.arrays import Float64
-from hushsum.families.lsh.projection import DIM_MAX
+from hushsum.families.lsh.codes.projection import DIM_MAX
 from hushsum.families.vectors import MAGNITUDE_MAX
 from hushsum.sobol import MAX_DIMS, MAX_POINTS
 

@@ -1,9 +1,9 @@
 """Compiled loops from records to phases, counters and answers; :mod:`hushsum.families.fourier.fast` alone calls them.
 
 Nothing here is checked: indices are trusted. See :mod:`hushsum.families.fourier.phases` for the definition of a phase,
-and :mod:`hushsum.families.lsh.projection` for the filter. Indices of records are unsigned where it matters, because a
-signed index of unknown sign costs a test for wrap-around that keeps the compiler from using vectors; arguments are
-flat, because slices and tuples of arrays cost reference counts in the inner loops.
+and :mod:`hushsum.families.lsh.codes.projection` for the filter. Indices of records are unsigned where it matters,
+because a signed index of unknown sign costs a test for wrap-around that keeps the compiler from using vectors;
+arguments are flat, because slices and tuples of arrays cost reference counts in the inner loops.
 """
 
 from typing import Any, Final

@@ -1,8 +1,8 @@
 """Phases of records: their definition, and all that an engine knows of the pairs of a sketch.
 
 **Definition.** A pair has a direction a of float32 (steps of 1/T turn a unit), an offset in [0, 1) on a grid of 2⁻²⁴
-and a whole base from 0 to T − 1. With the code ⌊a·x + offset⌋ as :mod:`hushsum.families.lsh.projection` defines it, in
-float64 and in order::
+and a whole base from 0 to T − 1. With the code ⌊a·x + offset⌋ as
+:mod:`hushsum.families.lsh.codes.projection` defines it, in float64 and in order::
 
     phase = (code + base) mod T
 
@@ -23,7 +23,7 @@ from typing import Final
 
 from hushsum.families.fourier.waves import TURN, Waves
 from hushsum.families.lsh.arrays import Int64
-from hushsum.families.lsh.projection import Projection
+from hushsum.families.lsh.codes.projection import Projection
 
 #: |a·x| stays below this: the sum, its floor and its remainder are then exact integers of float64 and int64.
 REACH_MAX: Final = 2.0**51

@@ -10,7 +10,7 @@ from hushsum import sobol
 from hushsum.errors import PlanError
 from hushsum.families.estimates import Division
 from hushsum.families.hashed.products import NORMAL_KERNELS, Group, Product
-from hushsum.families.lsh import fastfood
+from hushsum.families.lsh.codes import fastfood
 from hushsum.families.lsh.given_directions import Given
 from hushsum.families.lsh.hash import Domain, Wide, read_power
 from hushsum.parameters import Parameters

@@ -6,8 +6,7 @@ is the probability that both share a bucket.
 **What is frozen** (the same record gives the same buckets on every platform and in every version):
 
 1. A record's float32 coordinates: :mod:`hushsum.families.vectors`.
-2. Codes: :mod:`hushsum.families.lsh.projection`, :mod:`~hushsum.families.lsh.bins` and
-   :mod:`~hushsum.families.lsh.minhash` say how, the file of each hash with which parameters.
+2. Codes: the files of :mod:`hushsum.families.lsh.codes` say how, the file of each hash with which parameters.
 3. Buckets: :mod:`hushsum.families.lsh.placement`.
 """
 
@@ -32,7 +31,7 @@ from hushsum.families.lsh import placement
 from hushsum.families.lsh.arrays import Points
 from hushsum.families.lsh.hash import Domain
 from hushsum.families.lsh.jaccard import SetSpace
-from hushsum.families.lsh.rows import Rows
+from hushsum.families.lsh.placement import Rows
 from hushsum.families.medians import checked_groups
 from hushsum.families.packed import RowsPacked
 from hushsum.families.row_counts import refuse_impossible_counts
@@ -241,16 +240,16 @@ class Hashed(RowsPacked, RowReports, FieldsAlone):
 
     @cached_property
     def _tables(self) -> Rows:
-        coder = self.product.draw(
+        code = self.product.draw(
             self.seed, self._space, rows=self.rows, draws=self.draws.kind, sets=self.draws.sobol_sets
         )
         power = self.product.codes(self._space)
-        least, largest = coder.ends(*self._space.ends)
+        least, largest = code.ends(*self._space.ends)
         shape = (self.rows, power)
         chosen = placement.direct(least.reshape(shape), largest.reshape(shape), self.buckets) or placement.rehash(
             self.seed, rows=self.rows, power=power, buckets=self.buckets
         )
-        return Rows(coder, chosen, power, self.buckets)
+        return Rows(code, chosen, power, self.buckets)
 
     @cached_property
     def _space(self) -> Domain:
@@ -261,7 +260,7 @@ class Hashed(RowsPacked, RowReports, FieldsAlone):
 
     def _near(self, queries: Any) -> Points:
         points = self._space.queries(queries)
-        far = self._tables.coder.far(points)
+        far = self._tables.code.far(points)
         if far.any():
             worst = int(np.argmax(far))
             raise RecordError(f"queries: number {worst} is so far from the bounds that its bucket codes leave 32 bits")

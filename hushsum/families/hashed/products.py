@@ -15,13 +15,13 @@ from hushsum.families.drawn_sizes import NORMAL, ORTHOGONAL, QUANTILE, refuse_dr
 from hushsum.families.family import Float32
 from hushsum.families.kernel_names import read_kernel
 from hushsum.families.lsh.angular import Angular
-from hushsum.families.lsh.coders import Coder
-from hushsum.families.lsh.fastfood_draws import Rotated
+from hushsum.families.lsh.codes.code import Code
+from hushsum.families.lsh.codes.fastfood import Rotated
+from hushsum.families.lsh.codes.joined import Joined
+from hushsum.families.lsh.codes.projection import DIM_MAX
 from hushsum.families.lsh.hash import Domain, Hash, Wide
 from hushsum.families.lsh.jaccard import Jaccard
-from hushsum.families.lsh.joined import Joined
 from hushsum.families.lsh.p_stable import Euclidean, Manhattan
-from hushsum.families.lsh.projection import DIM_MAX
 from hushsum.families.lsh.random_binning import Laplacian
 from hushsum.families.lsh.row_sources import Independent, Orthogonal, Sobol, Source
 from hushsum.families.transforms import Float64
@@ -200,18 +200,18 @@ class Product:
             if isinstance(group.hash, Wide):
                 rounding.refuse(group.hash.rounding(group.domain(whole)), group.hash.bandwidth, key)
 
-    def draw(self, seed: PublicSeed, whole: Domain, *, rows: int, draws: str, sets: int) -> Coder:
+    def draw(self, seed: PublicSeed, whole: Domain, *, rows: int, draws: str, sets: int) -> Code:
         """The parameters of every row."""
         points = Sobol(seed, rows=rows, dims=self.uniforms(whole), sets=sets) if draws == "sobol" else None
-        coders, columns = [], []
+        codes, columns = [], []
         for index, group in enumerate(self.groups):
             prefix = f"hashed/{index}" if self.grouped else "hashed"
             source: Source = points or _SOURCES.get(draws, Independent)(seed, prefix, rows)
-            coders.append(group.hash.draw(source, group.domain(whole)))
+            codes.append(group.hash.draw(source, group.domain(whole)))
             columns.append(np.array(group.columns or (), np.int64))
         if not self.grouped:
-            return coders[0]
-        return Joined(tuple(coders), tuple(g.hash.codes(g.domain(whole)) for g in self.groups), tuple(columns))
+            return codes[0]
+        return Joined(tuple(codes), tuple(g.hash.codes(g.domain(whole)) for g in self.groups), tuple(columns))
 
     def block(self, whole: Domain) -> int:
         """Rows of a block of orthogonal directions, of all hashes: blocks are independent of each other."""

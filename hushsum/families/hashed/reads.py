@@ -4,40 +4,29 @@ import math
 import warnings
 from dataclasses import dataclass
 from itertools import pairwise
-from types import ModuleType
 
 import numpy as np
 import numpy.typing as npt
 
-from hushsum import acceleration
 from hushsum.families import parallel
 from hushsum.families.estimates import Division
 from hushsum.families.family import Answer
-from hushsum.families.lsh import plain
+from hushsum.families.lsh import numpy_engine
 from hushsum.families.lsh.arrays import Points
-from hushsum.families.lsh.placement import Rehash
-from hushsum.families.lsh.rows import Rows
+from hushsum.families.lsh.engines import RowEngine, engine
+from hushsum.families.lsh.placement import Rehash, Rows
 from hushsum.families.medians import SparseMedianWarning, is_sparse, mean_of_groups, median_of_means
 
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
 
 
-def engine() -> ModuleType:
-    """The compiled loops where they run, else those of NumPy."""
-    if acceleration.enabled():
-        from hushsum.families.lsh import fast
-
-        return fast
-    return plain
-
-
 def shared_codes(rows: Rows, points: Points, others: Points) -> Float64:
     """(n, m): the share of rows in which n and m accepted points share all their codes."""
-    coder, shared = rows.coder.plain(), np.zeros((len(points), len(others)))
+    coder, shared = numpy_engine.coder(rows.code), np.zeros((len(points), len(others)))
     if not shared.size:
         return shared
-    left, right = coder.prepare(points), rows.coder.plain().prepare(others)
+    left, right = coder.prepare(points), numpy_engine.coder(rows.code).prepare(others)
     for row in range(len(rows)):
         parts = slice(row * rows.power, (row + 1) * rows.power)
         first = coder.codes(parts, left).copy()
@@ -122,11 +111,11 @@ class RowReads:
         variance = np.maximum(squares - total * total / n, 0.0) / max(1, n - 1)
         return value, variance * (self.factor * self.factor)
 
-    def _sums(self, loops: ModuleType, which: slice) -> tuple[Float64, Float64, Float64]:
+    def _sums(self, loops: RowEngine, which: slice) -> tuple[Float64, Float64, Float64]:
         return self._sums_of_sets(loops, [which])[0]
 
-    def _sums_of_sets(self, loops: ModuleType, sets: list[slice]) -> list[tuple[Float64, Float64, Float64]]:
-        """What the rows of each set read, see :func:`hushsum.families.lsh.plain.sums`; queries are prepared once."""
+    def _sums_of_sets(self, loops: RowEngine, sets: list[slice]) -> list[tuple[Float64, Float64, Float64]]:
+        """What the rows of each set read, see :func:`numpy_engine.sums`; queries are prepared once."""
         m = len(self.queries)
 
         def work(some: slice) -> Float64:

@@ -10,10 +10,10 @@ from hushsum.families.estimates import Division
 from hushsum.families.family import Records
 from hushsum.families.hashed.draws import RowDraws
 from hushsum.families.hashed.products import Product
-from hushsum.families.lsh import single_rows
+from hushsum.families.lsh import single_row
 from hushsum.families.lsh.arrays import Points
 from hushsum.families.lsh.hash import Domain
-from hushsum.families.lsh.rows import Rows
+from hushsum.families.lsh.placement import Rows
 
 Int64 = npt.NDArray[np.int64]
 
@@ -53,7 +53,7 @@ class RowReports:
             ValueError: ``rows`` is not (n,) int64, of rows from 0 to R − 1.
         """
         usable = self._space.accepted(records)
-        return single_rows.buckets(self._tables, usable, single_rows.checked_rows(rows, len(usable), self.rows))
+        return single_row.buckets(self._tables, usable, single_row.checked_rows(rows, len(usable), self.rows))
 
     def buckets_at(self: _Hashed, queries: Any) -> Iterator[tuple[slice, Int64]]:
         """(some of m queries, their buckets (R, k) int64 in every row), until all are told.
@@ -63,7 +63,7 @@ class RowReports:
         Raises:
             RecordError: The queries' type or dimension is wrong, or one is not finite, or too far from the bounds.
         """
-        return single_rows.buckets_at(self._tables, self._near(queries))
+        return single_row.buckets_at(self._tables, self._near(queries))
 
     def division(self: _Hashed, groups: int | None = None) -> Division:
         """The parts of the rows that are independent of each other; see :meth:`Hashed.answer`.

@@ -6,9 +6,9 @@ import numpy as np
 
 from hushsum.families import parallel
 from hushsum.families.family import Counters
-from hushsum.families.hashed.reads import engine
 from hushsum.families.lsh.arrays import Int64, Points
-from hushsum.families.lsh.rows import Rows
+from hushsum.families.lsh.engines import engine
+from hushsum.families.lsh.placement import Rows
 
 _ROWS_ABREAST: Final = 4  # the compiled loops take so many rows at once
 _COPIED_MAX: Final = 2**24  # counters

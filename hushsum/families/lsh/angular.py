@@ -3,7 +3,7 @@
 The code is 1 where a·x ≥ 0, else 0: that of the zero vector is 1 in every part.
 
 **Frozen**: directions are float32(a), a from the normals in the order (row, part, coordinate). Records are not centred.
-Walsh–Hadamard directions: :mod:`hushsum.families.lsh.fastfood`.
+Walsh–Hadamard directions: :mod:`hushsum.families.lsh.codes.fastfood`.
 """
 
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from hushsum import kernels
-from hushsum.families.lsh.coders import Coder
-from hushsum.families.lsh.fastfood_draws import Rotated
+from hushsum.families.lsh.codes.code import Code
+from hushsum.families.lsh.codes.fastfood import Rotated
+from hushsum.families.lsh.codes.projection import Signs
 from hushsum.families.lsh.hash import read_power
-from hushsum.families.lsh.projection import Signs
 from hushsum.families.lsh.row_sources import Source
 from hushsum.families.vectors import Space
 from hushsum.schema import Table
@@ -57,7 +57,7 @@ class Angular:
         """Nothing: codes are 0 and 1."""
         del domain, key, draws
 
-    def draw(self, source: Source, domain: Space) -> Coder:
+    def draw(self, source: Source, domain: Space) -> Code:
         """The parameters of every row."""
         if isinstance(source, Rotated):
             return source.signs("angular", self.power, domain.dim)

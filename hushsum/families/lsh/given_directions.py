@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from hushsum.errors import PlanError
 from hushsum.families.lsh.arrays import Float32
-from hushsum.families.lsh.projection import CODE_LIMIT, Projection, Signs
+from hushsum.families.lsh.codes.projection import CODE_LIMIT, Projection, Signs
 from hushsum.families.lsh.row_sources import Source
 from hushsum.families.vectors import Space
 from hushsum.schema import Table

@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from hushsum.canonical import real_text
 from hushsum.errors import PlanError
-from hushsum.families.lsh.coders import Coder
-from hushsum.families.lsh.projection import CODE_LIMIT
+from hushsum.families.lsh.codes.code import Code
+from hushsum.families.lsh.codes.projection import CODE_LIMIT
 from hushsum.families.lsh.row_sources import Source
 from hushsum.families.vectors import MAGNITUDE_MAX, Space
 from hushsum.schema import Table
@@ -72,7 +72,7 @@ class Hash(Protocol):
         """
         ...
 
-    def draw(self, source: Source, domain: Domain) -> Coder:
+    def draw(self, source: Source, domain: Domain) -> Code:
         """The parameters of every row."""
         ...
 

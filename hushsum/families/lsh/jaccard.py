@@ -8,14 +8,14 @@ import numpy as np
 import numpy.typing as npt
 
 from hushsum import kernels
-from hushsum.families.lsh import minhash, one_permutation
-from hushsum.families.lsh.coders import Coder
+from hushsum.families.lsh.codes import minhash, one_permutation
+from hushsum.families.lsh.codes.code import Code
 from hushsum.families.lsh.hash import read_power
 from hushsum.families.lsh.row_sources import Independent, Source
 from hushsum.families.sets import Sets, Universe
 from hushsum.schema import Table
 
-_DRAWS: Final[dict[str, Callable[..., Coder]]] = {"full": minhash.draw, "one-permutation": one_permutation.draw}
+_DRAWS: Final[dict[str, Callable[..., Code]]] = {"full": minhash.draw, "one-permutation": one_permutation.draw}
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Jaccard:
         """Nothing: ids fit into 32 bits."""
         del domain, key, draws
 
-    def draw(self, source: Source, domain: SetSpace) -> Coder:
+    def draw(self, source: Source, domain: SetSpace) -> Code:
         """The permutations of every part."""
         assert isinstance(source, Independent), "sets are hashed by independent rows"
         return _DRAWS[self.minhash](source.seed, rows=source.rows, power=self.power, universe=domain.universe)

@@ -7,7 +7,7 @@ Entries of a are standard normal for the euclidean kernel (2-stable), standard C
 euclidean hash, a is from the normals; of the manhattan hash, from quantiles of uniforms, cut off at
 ± :data:`~hushsum.distributions.CAUCHY_LIMIT`. Offsets are b' = b/w, in the order (row, part): see
 :func:`~hushsum.families.lsh.row_sources.offsets`. For Walsh–Hadamard directions see
-:mod:`hushsum.families.lsh.fastfood`.
+:mod:`hushsum.families.lsh.codes.fastfood`.
 """
 
 import math
@@ -18,10 +18,10 @@ import numpy.typing as npt
 
 from hushsum import distributions, kernels
 from hushsum.draws import NORMAL_LIMIT
-from hushsum.families.lsh.coders import Coder
-from hushsum.families.lsh.fastfood_draws import Rotated
+from hushsum.families.lsh.codes.code import Code
+from hushsum.families.lsh.codes.fastfood import Rotated
+from hushsum.families.lsh.codes.projection import Projection
 from hushsum.families.lsh.hash import Wide
-from hushsum.families.lsh.projection import Projection
 from hushsum.families.lsh.row_sources import Source, offsets
 from hushsum.families.vectors import Space
 
@@ -45,7 +45,7 @@ class Euclidean(Wide):
             reach = math.sqrt(len(sizes) * math.fsum(size * size for size in sizes))
         self._refuse(reach * NORMAL_LIMIT, key)
 
-    def draw(self, source: Source, domain: Space) -> Coder:
+    def draw(self, source: Source, domain: Space) -> Code:
         """The parameters of every row."""
         if isinstance(source, Rotated):
             return source.floors("euclidean", self.power, domain.dim, float(self.bandwidth))

@@ -1,5 +1,7 @@
 """From the code vector of a row to one of W buckets: directly where all codes fit, else by a strongly universal hash.
 
+With the rows of a sketch, which have a code and a placement, and what engines make of a code: coders.
+
 **Direct.** Where in every row the codes of all records within the public bounds fit into W buckets, a bucket is the
 mixed-radix number of (code − least code) over the row's parts. Different codes never collide.
 
@@ -14,12 +16,14 @@ within a relative (W/2³²)² of that. A bare ``code mod W`` would let far point
 """
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 
 from hushsum.draws import PublicSeed, PublicStream
-from hushsum.families.lsh.arrays import Int64, UInt64
+from hushsum.families.lsh.arrays import Int32, Int64, Points, UInt64
+from hushsum.families.lsh.codes.code import Code
+from hushsum.families.lsh.codes.projection import Projection
 
 #: The bucket of a code that no record within the bounds can have; a query there meets an empty bucket.
 OUTSIDE: Final = -1
@@ -114,3 +118,84 @@ def rehash(seed: PublicSeed, *, rows: int, power: int, buckets: int) -> Rehash:
     """The multipliers of every row, from the seed alone, in the order (row, k); fewer rows are a prefix of more."""
     words = PublicStream(seed, "hashed/rehash").words(rows * (power + 1))
     return Rehash(words.reshape(rows, power + 1), buckets)
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """All that an engine knows of the rows of a sketch: R rows of p concatenated codes.
+
+    Attributes:
+        code: R·p codes, part after part of row after row.
+        placement: Code vectors to buckets.
+        power: p, the codes of a row.
+        buckets: W.
+    """
+
+    code: Code
+    placement: Placement
+    power: int
+    buckets: int
+
+    def __len__(self) -> int:
+        """R."""
+        return len(self.code) // self.power
+
+    @property
+    def projection(self) -> Projection:
+        """The code, where it is a projection."""
+        assert isinstance(self.code, Projection), "these rows round no projection"
+        return self.code
+
+
+class NumpyCoder(Protocol):
+    """Codes in NumPy, a chunk of rows and a block of records at a time.
+
+    A block is whatever the code takes: vectors (n, d), or sets. Engines only take its length and slices.
+    """
+
+    def prepare(self, records: Points) -> Points:
+        """What every chunk of rows needs of a block of at least one record."""
+        ...
+
+    def codes(self, parts: slice, prepared: Points) -> Int64:
+        """(k, n): the codes of parts, of whole rows, for the prepared records; the next call may overwrite them."""
+        ...
+
+
+class CompiledCoder(Protocol):
+    """Codes in compiled loops: the same as those of :class:`NumpyCoder`.
+
+    Attributes:
+        block_records: Records of a block, best.
+    """
+
+    block_records: int
+
+    @property
+    def computed(self) -> int:
+        """How many codes were computed so far."""
+        ...
+
+    @property
+    def flagged(self) -> int:
+        """How many of them took the slow way of a filter, where there is one."""
+        ...
+
+    def rows_at_once(self, n: int, power: int) -> int:
+        """How many rows of p codes, for a block of n records, best fit into the caches."""
+        ...
+
+    def prepare(self, records: Points) -> Points:
+        """What every chunk of rows needs of a block of at least one record."""
+        ...
+
+    def codes(self, parts: slice, block: Points) -> Int32:
+        """(k, n) less the least code of each part; the caller may write to it, and the next call overwrites it."""
+        ...
+
+    def buckets(self, rows: slice, block: Points, placement: Placement, width: int) -> Int32 | None:
+        """(rows, n): buckets at once, where that is faster than :meth:`codes` and then to place them; else None.
+
+        ``width`` is W. A bucket outside of all is W or more, as unsigned.
+        """
+        ...

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hushsum import distributions, kernels
-from hushsum.families.lsh.bins import Bins
+from hushsum.families.lsh.codes.bins import Bins
 from hushsum.families.lsh.hash import Wide
 from hushsum.families.lsh.row_sources import Source, offsets
 from hushsum.families.vectors import Space

@@ -11,20 +11,17 @@ bucket of a code c of the regression loss is min(c, 2^p − 1 − c), of the mar
 
 from dataclasses import dataclass
 from itertools import chain
-from types import ModuleType
 from typing import Final
 
 import numpy as np
 
-from hushsum import acceleration
 from hushsum.draws import PublicSeed, PublicStream
 from hushsum.families import parallel
 from hushsum.families.family import Counters, Float32
-from hushsum.families.lsh import plain
 from hushsum.families.lsh.arrays import Float64, Int64
-from hushsum.families.lsh.placement import Direct
-from hushsum.families.lsh.projection import Signs
-from hushsum.families.lsh.rows import Rows
+from hushsum.families.lsh.codes.projection import Signs
+from hushsum.families.lsh.engines import engine
+from hushsum.families.lsh.placement import Direct, Rows
 from hushsum.families.paired.lift import Lift
 
 _BLOCK_RECORDS: Final = 4096
@@ -51,10 +48,10 @@ class PairedRows:
     def draw(cls, lift: Lift, seed: PublicSeed, *, rows: int, power: int, folded: bool) -> "PairedRows":
         """From the seed alone; fewer rows are a prefix of more."""
         directions = PublicStream(seed, _PURPOSE).normal(rows * power * lift.dim).astype(np.float32)
-        coder = Signs.of(directions.reshape(rows * power, lift.dim), np.ones(lift.dim, np.float32))
+        code = Signs.of(directions.reshape(rows * power, lift.dim), np.ones(lift.dim, np.float32))
         zeroes = np.zeros((rows, power), np.int64)
         placement = Direct(zeroes, zeroes + 2, zeroes + (1 << np.arange(power - 1, -1, -1)))
-        return cls(lift, Rows(coder, placement, power, 1 << power), folded)
+        return cls(lift, Rows(code, placement, power, 1 << power), folded)
 
     @property
     def directions(self) -> Float32:
@@ -70,7 +67,7 @@ class PairedRows:
     def _add(self, counters: Counters, records: Float32, which: slice) -> None:
         wide = np.zeros((len(counters), self.rows.buckets), np.int64) if self.folded else counters
         for start in range(0, len(records), _BLOCK_RECORDS):
-            _engine().add(self.rows, wide, self.lift.records(records[start : start + _BLOCK_RECORDS]), which)
+            engine().add(self.rows, wide, self.lift.records(records[start : start + _BLOCK_RECORDS]), which)
         if self.folded:
             half = counters.shape[1]
             counters += wide[:, :half]
@@ -84,7 +81,7 @@ class PairedRows:
             self.add(counters, records)
             indices = np.flatnonzero(counters)
             return indices, counters.reshape(-1)[indices]
-        indices, values = _engine().encode(self.rows, self.lift.records(records))
+        indices, values = engine().encode(self.rows, self.lift.records(records))
         return self._folded(indices, values) if self.folded else (indices, values)
 
     def _folded(self, indices: Int64, values: Int64) -> tuple[Int64, Int64]:
@@ -100,7 +97,7 @@ class PairedRows:
         return places[starts], np.add.reduceat(values[order], starts)
 
     def sums(self, counters: Counters, coefficients: Float32, which: slice) -> tuple[Float64, Float64, Float64]:
-        """What rows read: see :func:`hushsum.families.lsh.plain.sums`."""
+        """What rows read: see :func:`hushsum.families.lsh.numpy_engine.sums`."""
         wide = np.concatenate([counters, counters[:, ::-1]], axis=1) if self.folded else counters
         less, n = np.zeros(len(self.rows)), len(coefficients)
 
@@ -108,7 +105,7 @@ class PairedRows:
             parts = []
             for start in range(piece.start, max(piece.start + 1, piece.stop), _BLOCK_RECORDS):
                 queries = self.lift.queries(coefficients[start : min(start + _BLOCK_RECORDS, piece.stop)])
-                parts.append(_engine().sums(self.rows, wide, less, queries, which))
+                parts.append(engine().sums(self.rows, wide, less, queries, which))
             return parts
 
         done = chain.from_iterable(parallel.spread(work, parallel.shares(n, n), n))
@@ -120,11 +117,3 @@ class PairedRows:
         buckets = self.rows.buckets // 2 if self.folded else self.rows.buckets
         shifts = np.arange(self.rows.power - 1, -1, -1)
         return np.asarray(2 * ((np.arange(buckets)[:, None] >> shifts) & 1) - 1, np.int64)
-
-
-def _engine() -> ModuleType:
-    if acceleration.enabled():
-        from hushsum.families.lsh import fast
-
-        return fast
-    return plain

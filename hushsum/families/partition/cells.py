@@ -9,7 +9,7 @@ so that the last cell is closed and every record within the bounds has one. The 
 are c >> ℓ: they nest. Every row shares them.
 
 **LSH.** Each row cuts space by a p-stable hash of its own (Datar, Immorlica, Indyk and Mirrokni 2004, section 3):
-codes are those of :mod:`hushsum.families.lsh.projection`, always computed by their definition.
+codes are those of :mod:`hushsum.families.lsh.codes.projection`, always computed by their definition.
 """
 
 import math
@@ -22,7 +22,7 @@ import numpy.typing as npt
 from hushsum.draws import NORMAL_LIMIT, PublicSeed, PublicStream
 from hushsum.errors import PlanError
 from hushsum.families.lsh.arrays import Float32, Float64, Int64
-from hushsum.families.lsh.projection import CODE_LIMIT, Projection
+from hushsum.families.lsh.codes.projection import CODE_LIMIT, Projection
 
 #: No entry of a direction is larger than this over the bandwidth.
 DIRECTION_LIMIT: Final = NORMAL_LIMIT

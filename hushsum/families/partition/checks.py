@@ -9,7 +9,7 @@ from hushsum.canonical import real_text
 from hushsum.errors import DeltaError, PlanError, Reason
 from hushsum.families.drawn_sizes import NORMAL, WORD, refuse_draws
 from hushsum.families.family import Increments
-from hushsum.families.lsh.projection import DIM_MAX
+from hushsum.families.lsh.codes.projection import DIM_MAX
 from hushsum.families.partition import cells as partition_cells
 from hushsum.families.partition.cells import Grid
 from hushsum.families.vectors import MAGNITUDE_MAX, Space

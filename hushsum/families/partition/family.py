@@ -29,8 +29,8 @@ from hushsum.draws import PublicSeed
 from hushsum.errors import RecordError
 from hushsum.families import rounding
 from hushsum.families.family import Answer, Counters, Float32, Increments, Queried, Records, RecordSchema, VectorRecords
+from hushsum.families.lsh.codes.projection import CODE_LIMIT, Projection
 from hushsum.families.lsh.p_stable import Euclidean
-from hushsum.families.lsh.projection import CODE_LIMIT, Projection
 from hushsum.families.medians import checked_groups
 from hushsum.families.packed import SignedPacked
 from hushsum.families.partition import answers, checks

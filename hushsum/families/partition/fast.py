@@ -10,7 +10,7 @@ import numpy as np
 
 from hushsum.acceleration import compiled, inlined
 from hushsum.families.lsh.arrays import Float32, Float64, Int64
-from hushsum.families.lsh.projection import Projection
+from hushsum.families.lsh.codes.projection import Projection
 from hushsum.families.partition.cells import Words
 from hushsum.families.partition.hashes import SignedHashes, UInt64, draw
 

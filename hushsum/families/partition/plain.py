@@ -5,7 +5,7 @@ from typing import Final
 import numpy as np
 
 from hushsum.families.lsh.arrays import Float64, Int64
-from hushsum.families.lsh.projection import Projection
+from hushsum.families.lsh.codes.projection import Projection
 from hushsum.families.partition.cells import Words
 from hushsum.families.partition.hashes import SignedHashes
 

@@ -13,7 +13,7 @@ import numpy as np
 from hushsum import acceleration
 from hushsum.families import parallel
 from hushsum.families.lsh.arrays import Float32, Float64, Int64
-from hushsum.families.lsh.projection import Projection
+from hushsum.families.lsh.codes.projection import Projection
 from hushsum.families.partition.cells import Grid, Words
 from hushsum.families.partition.hashes import SignedHashes
 

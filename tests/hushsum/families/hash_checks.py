@@ -9,6 +9,7 @@ from scipy.stats import binomtest
 
 from hushsum.errors import PlanError
 from hushsum.families import Hashed, VectorRecords
+from hushsum.families.lsh import numpy_engine
 from hushsum.parameters import NO_PARAMETERS, Parameters
 from hushsum.schema import Table
 from tests.hushsum.families import reference
@@ -26,8 +27,8 @@ def build(dim: int, low: float, high: float, brought: Parameters = NO_PARAMETERS
 def code_vectors(family: Hashed, points: npt.ArrayLike) -> Int64:
     """(R, p, n): codes in NumPy."""
     tables = family._tables
-    coder = tables.coder.plain()
-    found = coder.codes(slice(0, len(tables.coder)), coder.prepare(family._space.queries(points)))
+    coder = numpy_engine.coder(tables.code)
+    found = coder.codes(slice(0, len(tables.code)), coder.prepare(family._space.queries(points)))
     return found.copy().reshape(family.rows, tables.power, -1)
 
 
@@ -87,7 +88,7 @@ def assert_direct_and_rehash_agree(dim: int, low: float, high: float, rng: np.ra
     vectors = code_vectors(direct, points)
     same_codes = (vectors[:, :, :, None] == vectors[:, :, None, :]).all(axis=1)
     for engine in reference.ENGINES.values():
-        for rows in (tables, reference.rehashed_rows(tables.coder, 2**24, tables.power)):
+        for rows in (tables, reference.rehashed_rows(tables.code, 2**24, tables.power)):
             each = [engine.encode(rows, accepted[i : i + 1])[0] % rows.buckets for i in range(len(points))]
             buckets = np.stack(each, axis=1)
             assert np.array_equal(buckets[:, :, None] == buckets[:, None, :], same_codes)

@@ -12,16 +12,17 @@ import numpy as np
 import numpy.typing as npt
 
 from hushsum.draws import PublicSeed
-from hushsum.families.lsh import fast, placement, plain
-from hushsum.families.lsh.bins import Bins
-from hushsum.families.lsh.coders import Coder
-from hushsum.families.lsh.joined import Joined
-from hushsum.families.lsh.projection import Projection, Signs
-from hushsum.families.lsh.rows import Rows
+from hushsum.families.lsh import numpy_engine, placement
+from hushsum.families.lsh.codes.bins import Bins
+from hushsum.families.lsh.codes.code import Code
+from hushsum.families.lsh.codes.joined import Joined
+from hushsum.families.lsh.codes.projection import Projection, Signs
+from hushsum.families.lsh.compiled import engine as compiled_engine
+from hushsum.families.lsh.placement import Rows
 
 Float32 = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
-ENGINES: dict[str, ModuleType] = {"plain": plain, "fast": fast}
+ENGINES: dict[str, ModuleType] = {"plain": numpy_engine, "fast": compiled_engine}
 
 
 def edge_sum(direction: list[float], offset: float, record: list[float]) -> float:
@@ -32,30 +33,30 @@ def edge_sum(direction: list[float], offset: float, record: list[float]) -> floa
     return s + offset
 
 
-def codes(coder: Coder, records: Float32) -> Int64:
+def codes(code: Code, records: Float32) -> Int64:
     """(k, n): every code by the definition."""
     points = records.tolist()
-    if isinstance(coder, Bins):
-        inverses, offsets = coder.inverses.tolist(), coder.offsets.tolist()
+    if isinstance(code, Bins):
+        inverses, offsets = code.inverses.tolist(), code.offsets.tolist()
         found = [
             [math.floor(a * x[j] + b) for x in points]
             for part, bs in zip(inverses, offsets, strict=True)
             for j, (a, b) in enumerate(zip(part, bs, strict=True))
         ]
-    elif isinstance(coder, Joined):
-        rows = len(coder) // sum(coder.powers)
+    elif isinstance(code, Joined):
+        rows = len(code) // sum(code.powers)
         each = [
             codes(one, records[:, some]).reshape(rows, power, -1)
-            for one, some, power in zip(coder.coders, coder.columns, coder.powers, strict=True)
+            for one, some, power in zip(code.codes, code.columns, code.powers, strict=True)
         ]
         found = np.concatenate(each, axis=1).tolist()
     else:
-        assert isinstance(coder, Projection)
+        assert isinstance(code, Projection)
         found = [
-            [one_code(coder, a, b, x) for x in points]
-            for a, b in zip(coder.directions.tolist(), coder.offsets.tolist(), strict=True)
+            [one_code(code, a, b, x) for x in points]
+            for a, b in zip(code.directions.tolist(), code.offsets.tolist(), strict=True)
         ]
-    return np.array(found, np.int64).reshape(len(coder), len(points))
+    return np.array(found, np.int64).reshape(len(code), len(points))
 
 
 def one_code(projection: Projection, direction: list[float], offset: float, record: list[float]) -> int:
@@ -75,7 +76,7 @@ def rehash(multipliers: list[int], code: list[int], buckets: int) -> int:
 
 def buckets(rows: Rows, records: Float32) -> Int64:
     """(R, n): every bucket by the definition."""
-    vectors = codes(rows.coder, records).reshape(len(rows), rows.power, len(records)).tolist()
+    vectors = codes(rows.code, records).reshape(len(rows), rows.power, len(records)).tolist()
     chosen: list[list[int]] = []
     for row, parts in enumerate(vectors):
         each = list(zip(*parts, strict=True))
@@ -104,7 +105,7 @@ def counters(rows: Rows, records: Float32) -> Int64:
     return result
 
 
-def rehashed_rows(projection: Coder, width: int = 4096, power: int = 1, seed: int = 5) -> Rows:
+def rehashed_rows(projection: Code, width: int = 4096, power: int = 1, seed: int = 5) -> Rows:
     """Rows of any projection, with buckets that tell neighbouring codes apart."""
     count = len(projection) // power
     return Rows(projection, placement.rehash(PublicSeed(seed), rows=count, power=power, buckets=width), power, width)

@@ -10,8 +10,8 @@ from hushsum.families import Hashed, parallel
 from hushsum.families.family import SetRecords, VectorRecords
 from hushsum.families.fourier import Fourier, spectrum
 from hushsum.families.hermite import Hermite
-from hushsum.families.lsh.one_permutation import PlainOnePermutation
-from hushsum.families.lsh.one_permutation_fast import FastOnePermutation
+from hushsum.families.lsh.compiled.one_permutation import CompiledOnePermutation
+from hushsum.families.lsh.numpy_engine import NumpyOnePermutation
 from hushsum.families.paired import Paired
 from hushsum.families.partition import Partition
 from hushsum.families.sets import Sets
@@ -66,7 +66,7 @@ def test_one_permutation_is_cut_by_records_and_computes_each_once(
     monkeypatch.setenv("HUSHSUM_KERNELS", kernels)
     monkeypatch.setattr("hushsum.families.hashed.writes._COPIED_MAX", copied)
     computed: list[int] = []
-    kind: Any = PlainOnePermutation if kernels == "plain" else FastOnePermutation
+    kind: Any = NumpyOnePermutation if kernels == "plain" else CompiledOnePermutation
     whole = kind._all
 
     def counted(self: Any, records: Sets) -> Any:

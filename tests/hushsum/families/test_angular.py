@@ -4,9 +4,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from hushsum.families.lsh import plain
+from hushsum.families.lsh import numpy_engine
+from hushsum.families.lsh.codes.projection import Signs
 from hushsum.families.lsh.placement import Direct
-from hushsum.families.lsh.projection import Signs
 from tests.hushsum.families import hash_checks, reference
 
 KEYS: dict[str, object] = {"kernel": "angular"}
@@ -70,23 +70,23 @@ def test_a_sign_in_float32_alone_is_caught_by_the_edge(d: int, rng: np.random.Ge
 
 @pytest.mark.parametrize("d", (2, 6, 20))
 def test_queries_that_no_record_can_be_like_read_the_same_in_both_engines(d: int, rng: np.random.Generator) -> None:
-    from hushsum.families.lsh import fast
+    from hushsum.families.lsh.compiled import engine as compiled_engine
 
     rows = hash_checks.build(d, 1, 3, **KEYS, power=3, buckets=8)._tables
     assert isinstance(rows.placement, Direct)
     assert set(rows.placement.spans.reshape(-1).tolist()) == {1, 2}, "some signs are those of every record"
     counters, less = rng.integers(1, 9, (len(rows), 8)), rng.normal(size=len(rows))
     for queries in (rng.uniform(-3, 3, (1500, d)).astype(np.float32), np.full((1, d), -2, np.float32)):
-        found, expected = (engine.sums(rows, counters, less, queries) for engine in (fast, plain))
+        found, expected = (engine.sums(rows, counters, less, queries) for engine in (compiled_engine, numpy_engine))
         assert [part.tobytes() for part in found] == [part.tobytes() for part in expected]
 
 
 def test_few_codes_are_computed_again(rng: np.random.Generator) -> None:
-    from hushsum.families.lsh import fast
+    from hushsum.families.lsh.compiled import engine as compiled_engine
 
     for d in (3, 30):
         family = hash_checks.build(d, -1, 1, **KEYS)
-        engine = fast.Engine(family._tables)
+        engine = compiled_engine.Engine(family._tables)
         records = family.accept(rng.uniform(-1, 1, (5000, d)))[0]
         engine.add(slice(0, 40), np.zeros(family.shape, np.int64), records)
         assert engine.flagged < 1e-3 * engine.codes == 1e-3 * 40 * 5000

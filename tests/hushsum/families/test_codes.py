@@ -18,11 +18,12 @@ import pytest
 from hushsum.draws import PublicSeed
 from hushsum.families import Hashed, VectorRecords
 from hushsum.families.hashed.family import NO_TRANSFORMS
-from hushsum.families.lsh import fast, plain
+from hushsum.families.lsh import numpy_engine
+from hushsum.families.lsh.codes.projection import Projection
+from hushsum.families.lsh.compiled import engine as compiled_engine
 from hushsum.families.lsh.p_stable import Euclidean
-from hushsum.families.lsh.projection import Projection
+from hushsum.families.lsh.placement import Rows
 from hushsum.families.lsh.row_sources import Independent
-from hushsum.families.lsh.rows import Rows
 from hushsum.families.vectors import Space
 from hushsum.schema import Table
 from tests.hushsum.families import reference
@@ -202,9 +203,9 @@ def test_the_plain_engine_computes_few_codes_again(
 
     monkeypatch.setattr(Projection, "exact_codes", counting)
     records = rng.uniform(-SIZE, SIZE, (5000, d)).astype(np.float32)
-    counted(plain, rows, records, [])
+    counted(numpy_engine, rows, records, [])
     assert sum(again) < RECOMPUTED_MAX * rows.projection.directions.shape[0] * len(records)
-    counted(plain, rows, edges_of(rows), [])
+    counted(numpy_engine, rows, edges_of(rows), [])
     assert sum(again) > len(rows)
 
 
@@ -213,7 +214,7 @@ def test_the_fast_engine_computes_few_codes_again(d: int, rng: np.random.Generat
     rows = drawn_rows(d, parts=100)
     records = rng.uniform(-SIZE, SIZE, (5000, d)).astype(np.float32)
     for some, low, high in ((records, 0, RECOMPUTED_MAX), (edges_of(rows), 0.005, 1)):
-        engine = fast.Engine(rows)
+        engine = compiled_engine.Engine(rows)
         engine.add(slice(0, len(rows)), np.zeros((len(rows), rows.buckets), np.int64), some)
         assert engine.codes == len(rows) * len(some)
         assert low <= engine.flagged / engine.codes <= high

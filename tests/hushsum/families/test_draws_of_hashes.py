@@ -11,8 +11,8 @@ from scipy.stats import kstest
 from hushsum.draws import PublicSeed
 from hushsum.errors import PlanError
 from hushsum.families import Answer, Hashed
-from hushsum.families.lsh.joined import Joined
-from hushsum.families.lsh.projection import Projection
+from hushsum.families.lsh.codes.joined import Joined
+from hushsum.families.lsh.codes.projection import Projection
 from hushsum.families.lsh.row_sources import orthogonal_normals
 from hushsum.families.medians import SparseMedianWarning, median_of_means
 from hushsum.parameters import Parameters, digest
@@ -102,9 +102,9 @@ def test_sobol_sets_are_a_key_of_sobol_alone_and_always_written() -> None:
 
 def test_groups_take_coordinates_of_one_sobol_point_each_its_own() -> None:
     groups = [{"columns": [j], "kernel": "euclidean", "bandwidth": 1} for j in range(2)]
-    coder = hash_checks.build(2, -3, 3, groups=groups, draws="sobol", rows=512)._tables.coder
-    assert isinstance(coder, Joined)
-    first, second = (part.directions[:, 0] for part in coder.coders if isinstance(part, Projection))
+    code = hash_checks.build(2, -3, 3, groups=groups, draws="sobol", rows=512)._tables.code
+    assert isinstance(code, Joined)
+    first, second = (part.directions[:, 0] for part in code.codes if isinstance(part, Projection))
     assert abs(np.corrcoef(first, second)[0, 1]) < 0.2
     assert len({*first.tolist(), *second.tolist()}) > 1000
 

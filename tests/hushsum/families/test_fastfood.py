@@ -11,8 +11,9 @@ from scipy.stats import kstest
 from hushsum.draws import PublicSeed
 from hushsum.errors import PlanError, RecordError
 from hushsum.families import Hashed
-from hushsum.families.lsh import fastfood, fastfood_draws, fastfood_plain
-from hushsum.families.lsh.fastfood import Fastfood
+from hushsum.families.lsh import numpy_engine
+from hushsum.families.lsh.codes import fastfood
+from hushsum.families.lsh.codes.fastfood import Fastfood
 from hushsum.schema import Table
 from tests.hushsum.families import hash_checks, reference
 
@@ -24,28 +25,28 @@ Float32 = npt.NDArray[np.float32]
 
 
 def coder_of(family: Hashed) -> Fastfood:
-    coder = family._tables.coder
-    assert isinstance(coder, Fastfood)
-    return coder
+    code = family._tables.code
+    assert isinstance(code, Fastfood)
+    return code
 
 
-def planted(coder: Fastfood, mistake: str) -> Fastfood:
+def planted(code: Fastfood, mistake: str) -> Fastfood:
     """The same with a mistake."""
     if mistake == "no signs":
-        return replace(coder, flips=np.ones_like(coder.flips))
+        return replace(code, flips=np.ones_like(code.flips))
     if mistake == "no permutation":
-        same = np.tile(np.arange(coder.size, dtype=np.int32), (len(coder.permutations), 1))
-        return replace(coder, permutations=same)
+        same = np.tile(np.arange(code.size, dtype=np.int32), (len(code.permutations), 1))
+        return replace(code, permutations=same)
     assert mistake == "scales 5 % off"
-    return replace(coder, scales=coder.scales * np.float32(1.05))
+    return replace(code, scales=code.scales * np.float32(1.05))
 
 
-def block_shares(family: Hashed, coder: Fastfood, x: npt.ArrayLike, y: npt.ArrayLike) -> Floats:
+def block_shares(family: Hashed, code: Fastfood, x: npt.ArrayLike, y: npt.ArrayLike) -> Floats:
     """(blocks, n): the share of a block's rows that give x_i and y_i the same codes."""
-    plain, parts = coder.plain(), slice(0, len(coder))
+    plain, parts = numpy_engine.coder(code), slice(0, len(code))
     one, other = (plain.codes(parts, plain.prepare(family._space.queries(points))).copy() for points in (x, y))
-    same = (one == other).reshape(family.rows, coder.power, -1).all(axis=1)
-    return np.asarray(same.reshape(-1, coder.height, same.shape[1]).mean(axis=1), np.float64)
+    same = (one == other).reshape(family.rows, code.power, -1).all(axis=1)
+    return np.asarray(same.reshape(-1, code.height, same.shape[1]).mean(axis=1), np.float64)
 
 
 def assert_rate(shares: Floats, expected: Floats, error: float) -> None:
@@ -85,16 +86,16 @@ def test_scales_5_percent_off_are_caught(seed: int) -> None:
         assert_rate(block_shares(family, planted(coder_of(family), "scales 5 % off"), x, y), expected, 1e-4)
 
 
-def assert_blocks_vary_like_rows(family: Hashed, coder: Fastfood) -> None:
+def assert_blocks_vary_like_rows(family: Hashed, code: Fastfood) -> None:
     """Over 4,096 blocks of 16 rows each, for differences with a pattern; the variance has a relative error of 3 %.
 
     By theory the ratio is below 1.1 with E/D = 1/4, and far above 1.5 for rows that share their projections' size.
     """
     along = np.zeros((3, 64))
     along[0], along[1, :2], along[2, [0, 8]] = 0.125, math.sqrt(0.5), math.sqrt(0.5)  # of length 1 each
-    shares = block_shares(family, coder, np.zeros((3, 64)), along)
+    shares = block_shares(family, code, np.zeros((3, 64)), along)
     mean = shares.mean(axis=0)
-    ratio = shares.var(axis=0, ddof=1) * coder.height / (mean * (1 - mean))
+    ratio = shares.var(axis=0, ddof=1) * code.height / (mean * (1 - mean))
     assert np.all(ratio < 1.3), ratio
 
 
@@ -103,23 +104,23 @@ def assert_blocks_vary_like_rows(family: Hashed, coder: Fastfood) -> None:
 def test_rows_of_a_block_hardly_depend_on_each_other(mistake: str, seed: int) -> None:
     """False alarm below 1e-6: 1.3 is 6 standard errors above 1.1. Either mistake fails."""
     family = hash_checks.build(64, -5, 5, **{**EUCLIDEAN, "bandwidth": "0.25"}, rows=2**16, seed=seed % 2**53)
-    coder = coder_of(family)
-    assert coder.height == 16
+    code = coder_of(family)
+    assert code.height == 16
     if mistake:
         with pytest.raises(AssertionError):
-            assert_blocks_vary_like_rows(family, planted(coder, mistake))
+            assert_blocks_vary_like_rows(family, planted(code, mistake))
     else:
-        assert_blocks_vary_like_rows(family, coder)
+        assert_blocks_vary_like_rows(family, code)
 
 
 @pytest.mark.statistical
 @pytest.mark.parametrize("degrees", (2, 8, 1024))
 def test_lengths_are_those_of_normal_vectors(degrees: int, seed: int) -> None:
     """Kolmogorov–Smirnov at 1e-6, 20,000 draws."""
-    found = fastfood_draws.chi(PublicSeed(seed % 2**53), "lengths", 20_000, degrees)
+    found = fastfood.chi(PublicSeed(seed % 2**53), "lengths", 20_000, degrees)
     assert kstest(found, "chi", args=(degrees,)).pvalue > 1e-6
-    assert found.max() <= fastfood_draws.chi_limit(degrees)
-    assert np.array_equal(fastfood_draws.chi(PublicSeed(seed % 2**53), "lengths", 50, degrees), found[:50])
+    assert found.max() <= fastfood.chi_limit(degrees)
+    assert np.array_equal(fastfood.chi(PublicSeed(seed % 2**53), "lengths", 50, degrees), found[:50])
 
 
 @pytest.mark.statistical
@@ -153,19 +154,19 @@ def transformed(numbers: list[np.float32]) -> list[np.float32]:
     return numbers
 
 
-def defined_codes(coder: Fastfood, record: Float32) -> list[int]:
+def defined_codes(code: Fastfood, record: Float32) -> list[int]:
     """(R·p,): the definition, one number at a time."""
-    padded = [*record, *[np.float32(0)] * (coder.size - coder.dim)]
-    u = transformed([flip * x for flip, x in zip(coder.flips, padded, strict=True)])
+    padded = [*record, *[np.float32(0)] * (code.size - code.dim)]
+    u = transformed([flip * x for flip, x in zip(code.flips, padded, strict=True)])
     blocks = [
         transformed([factor * u[source] for factor, source in zip(theta, order, strict=True)])
-        for theta, order in zip(coder.diagonals, coder.permutations, strict=True)
+        for theta, order in zip(code.diagonals, code.permutations, strict=True)
     ]
     found = []
-    for index, (scale, offset) in enumerate(zip(coder.scales.tolist(), coder.offsets.tolist(), strict=True)):
-        row, part = divmod(index, coder.power)
-        p = blocks[row // coder.height * coder.power + part][row % coder.height]
-        found.append(int(p >= 0) if coder.signs else math.floor(scale * float(p) + offset))
+    for index, (scale, offset) in enumerate(zip(code.scales.tolist(), code.offsets.tolist(), strict=True)):
+        row, part = divmod(index, code.power)
+        p = blocks[row // code.height * code.power + part][row % code.height]
+        found.append(int(p >= 0) if code.signs else math.floor(scale * float(p) + offset))
     return found
 
 
@@ -179,10 +180,10 @@ def test_both_engines_follow_the_definition(
 ) -> None:
     keys = {**KERNELS[kernel], "rows": rows, "power": power, "buckets": buckets}
     family, points = hash_checks.build(dim, -5, 5, **keys), rng.uniform(-5, 5, (300, dim))
-    tables, coder, records = family._tables, coder_of(family), family.accept(points)[0]
-    codes = hash_checks.code_vectors(family, points).reshape(len(coder), -1)
+    tables, code, records = family._tables, coder_of(family), family.accept(points)[0]
+    codes = hash_checks.code_vectors(family, points).reshape(len(code), -1)
     for i in (0, 150, 299):
-        assert codes[:, i].tolist() == defined_codes(coder, records[i])
+        assert codes[:, i].tolist() == defined_codes(code, records[i])
     found = []
     for name, engine in reference.ENGINES.items():
         whole, pieces = np.zeros(family.shape, np.int64), np.zeros(family.shape, np.int64)
@@ -204,21 +205,19 @@ def test_both_engines_follow_the_definition(
 @pytest.mark.parametrize("dim", (1, 3, 20))
 def test_no_code_lies_beyond_the_ends_and_they_are_tight(dim: int, rng: np.random.Generator) -> None:
     family = hash_checks.build(dim, -3, 7, **EUCLIDEAN, rows=64)
-    coder = coder_of(family)
+    code = coder_of(family)
     lower, upper = family._space.ends
-    least, largest = coder.ends(lower, upper)
-    units = fastfood_plain.spread(coder, np.eye(dim, dtype=np.float32))
-    directions = fastfood_plain.rotated(coder, slice(0, len(coder.permutations)), units).reshape(-1, dim)[: len(coder)]
+    least, largest = code.ends(lower, upper)
+    units = fastfood.spread(code, np.eye(dim, dtype=np.float32))
+    directions = fastfood.rotated(code, slice(0, len(code.permutations)), units).reshape(-1, dim)[: len(code)]
     corners = np.where(directions > 0, upper, lower).astype(np.float32)
     points = np.concatenate([corners, rng.uniform(lower, upper, (500, dim)).astype(np.float32)])
-    plain = coder.plain()
-    codes = plain.codes(slice(0, len(coder)), plain.prepare(points))
+    plain = numpy_engine.coder(code)
+    codes = plain.codes(slice(0, len(code)), plain.prepare(points))
     assert np.all(codes >= least[:, None])
     assert np.all(codes <= largest[:, None])
     assert np.mean(codes.max(axis=1) == largest) > 0.95
-    norms = replace(coder, scales=coder.scales).scales * np.sqrt(
-        coder.size * np.square(np.maximum(-lower, upper)).sum()
-    )
+    norms = replace(code, scales=code.scales).scales * np.sqrt(code.size * np.square(np.maximum(-lower, upper)).sum())
     assert np.all(largest <= np.floor(norms * 1.01 + 1))
 
 

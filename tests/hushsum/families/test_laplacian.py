@@ -5,8 +5,8 @@ import numpy.typing as npt
 import pytest
 
 from hushsum.errors import RecordError
-from hushsum.families.lsh.bins import Bins
-from hushsum.families.lsh.projection import CODE_LIMIT
+from hushsum.families.lsh.codes.bins import Bins
+from hushsum.families.lsh.codes.projection import CODE_LIMIT
 from hushsum.families.lsh.random_binning import PITCH_LEAST
 from tests.hushsum.families import hash_checks
 
@@ -46,7 +46,7 @@ def edges(bins: Bins, rng: np.random.Generator, bound: float) -> npt.NDArray[np.
 def test_both_engines_follow_the_definition(dim: int, power: int, buckets: int, rng: np.random.Generator) -> None:
     family = hash_checks.build(dim, -2, 2, **KEYS, power=power, buckets=buckets)
     assert family.rehashed or dim < 4
-    bins = family._tables.coder
+    bins = family._tables.code
     assert isinstance(bins, Bins)
     points = np.concatenate([edges(bins, rng, 2.0), rng.uniform(-2, 2, (1100, dim)).astype(np.float32)[:60]])
     hash_checks.assert_engines_agree_with_the_definition(family, points)

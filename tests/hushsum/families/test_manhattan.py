@@ -5,7 +5,7 @@ import pytest
 
 from hushsum import distributions
 from hushsum.errors import PlanError
-from hushsum.families.lsh.projection import CODE_LIMIT
+from hushsum.families.lsh.codes.projection import CODE_LIMIT
 from tests.hushsum.families import hash_checks, reference
 
 KEYS: dict[str, object] = {"kernel": "manhattan", "bandwidth": 3}

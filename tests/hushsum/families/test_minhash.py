@@ -6,15 +6,16 @@ import numpy as np
 import pytest
 
 from hushsum.draws import PublicSeed
-from hushsum.families.lsh import minhash, one_permutation
-from hushsum.families.lsh.minhash_loops import LANES, TILE
-from hushsum.families.lsh.placement import direct, rehash
-from hushsum.families.lsh.rows import Rows
+from hushsum.families.lsh import numpy_engine
+from hushsum.families.lsh.codes import minhash, one_permutation
+from hushsum.families.lsh.compiled import engine as compiled_engine
+from hushsum.families.lsh.compiled.minhash import LANES, TILE
+from hushsum.families.lsh.placement import Rows, direct, rehash
 from hushsum.families.sets import Sets
 from tests.hushsum.families import reference
-from tests.hushsum.families.minhash_reference import WORD, Coder, defined, fast_codes, packed, plain_codes
+from tests.hushsum.families.minhash_reference import WORD, Definition, defined, fast_codes, packed, plain_codes
 
-DRAWS: dict[str, Callable[..., Coder]] = {"full": minhash.draw, "one-permutation": one_permutation.draw}
+DRAWS: dict[str, Callable[..., Definition]] = {"full": minhash.draw, "one-permutation": one_permutation.draw}
 
 
 def random_sets(rng: np.random.Generator, universe: int, sizes: tuple[int, ...]) -> Sets:
@@ -29,21 +30,21 @@ def random_sets(rng: np.random.Generator, universe: int, sizes: tuple[int, ...])
 def test_codes_are_those_of_the_definition_in_both_engines(
     kind: str, universe: int, rows: int, power: int, rng: np.random.Generator
 ) -> None:
-    coder = DRAWS[kind](PublicSeed(int(rng.integers(2**53))), rows=rows, power=power, universe=universe)
+    code = DRAWS[kind](PublicSeed(int(rng.integers(2**53))), rows=rows, power=power, universe=universe)
     sets = random_sets(rng, universe, (1, 2, 3, 5, 9, 40, 2, 1, 3, 1, 4, 12, 300, 2, 2))
     assert len(sets) > TILE
-    expected = defined(coder, sets)
+    expected = defined(code, sets)
     assert expected.max() >= 2**31 or universe < 2**31
     for codes in (plain_codes, fast_codes):
-        assert np.array_equal(codes(coder, sets), expected), codes.__name__
+        assert np.array_equal(codes(code, sets), expected), codes.__name__
         for parts in (slice(0, power), slice(power * (rows - 1), power * rows)):
-            assert np.array_equal(codes(coder, sets, parts), expected[parts]), codes.__name__
+            assert np.array_equal(codes(code, sets, parts), expected[parts]), codes.__name__
 
 
-def rows_of(coder: Coder, power: int, buckets: int) -> Rows:
-    least, largest = (end.reshape(-1, power) for end in coder.ends())
+def rows_of(code: Definition, power: int, buckets: int) -> Rows:
+    least, largest = (end.reshape(-1, power) for end in code.ends())
     rehashed = rehash(PublicSeed(4), rows=len(least), power=power, buckets=buckets)
-    return Rows(coder, direct(least, largest, buckets) or rehashed, power, buckets)
+    return Rows(code, direct(least, largest, buckets) or rehashed, power, buckets)
 
 
 @pytest.mark.parametrize("kind", DRAWS)
@@ -52,9 +53,9 @@ def test_both_engines_count_the_same_in_every_batch(
     kind: str, power: int, buckets: int, rng: np.random.Generator
 ) -> None:
     """Direct buckets and rehashed ones, few and many records; all of it from the definition."""
-    coder = DRAWS[kind](PublicSeed(8), rows=9, power=power, universe=64 if power == 2 else 150)
-    rows, sets = rows_of(coder, power, buckets), random_sets(rng, coder.universe, (3, 1, 8, 30, 2) * 40)
-    n, codes = len(sets), defined(coder, sets).reshape(9, power, -1)
+    code = DRAWS[kind](PublicSeed(8), rows=9, power=power, universe=64 if power == 2 else 150)
+    rows, sets = rows_of(code, power, buckets), random_sets(rng, code.universe, (3, 1, 8, 30, 2) * 40)
+    n, codes = len(sets), defined(code, sets).reshape(9, power, -1)
     chosen = rows.placement.place(slice(0, 9), codes.copy())
     expected = np.stack([np.bincount(row, minlength=buckets) for row in chosen])
     weights = rng.integers(0, 2**20, expected.shape)
@@ -94,17 +95,17 @@ def test_an_order_has_an_inverse(rng: np.random.Generator) -> None:
 
 
 def test_a_set_of_one_id_lends_it_to_every_bin() -> None:
-    coder = one_permutation.draw(PublicSeed(1), rows=500, power=2, universe=WORD)
+    code = one_permutation.draw(PublicSeed(1), rows=500, power=2, universe=WORD)
     for codes in (plain_codes, fast_codes):
-        assert np.array_equal(codes(coder, packed([7], [WORD - 1])), np.tile([7, WORD - 1], (1000, 1)))
+        assert np.array_equal(codes(code, packed([7], [WORD - 1])), np.tile([7, WORD - 1], (1000, 1)))
 
 
 @pytest.mark.parametrize("engine", ("plain", "fast"))
 def test_all_bins_of_a_block_are_computed_once(engine: str, rng: np.random.Generator) -> None:
-    coder = one_permutation.draw(PublicSeed(1), rows=20, power=1, universe=1000)
+    code = one_permutation.draw(PublicSeed(1), rows=20, power=1, universe=1000)
     sets, each = (
         random_sets(rng, 1000, (5, 9, 30)),
-        coder.plain() if engine == "plain" else coder.fast(np.zeros(20, np.int32)),
+        numpy_engine.coder(code) if engine == "plain" else compiled_engine.coder(code, np.zeros(20, np.int32)),
     )
     kept = each.prepare(sets[1:3])
     assert each.prepare(sets[1:3]) is kept
@@ -112,5 +113,5 @@ def test_all_bins_of_a_block_are_computed_once(engine: str, rng: np.random.Gener
     each.codes(slice(0, 20), kept)[:] = 0  # the caller may write to what it gets
     assert np.array_equal(each.prepare(sets[1:3]), before)
     for other in (sets[0:2], sets[1:2], sets[2:4]):
-        expected = coder.plain().prepare(other)
+        expected = numpy_engine.coder(code).prepare(other)
         assert np.array_equal(each.prepare(other), expected)

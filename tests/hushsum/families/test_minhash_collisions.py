@@ -8,11 +8,11 @@ import pytest
 from scipy.stats import binomtest, t
 
 from hushsum.draws import PublicSeed
-from hushsum.families.lsh import minhash, one_permutation
 from hushsum.families.lsh.arrays import UInt32
-from hushsum.families.lsh.one_permutation import OnePermutation
+from hushsum.families.lsh.codes import minhash, one_permutation
+from hushsum.families.lsh.codes.one_permutation import OnePermutation
 from hushsum.families.sets import Sets
-from tests.hushsum.families.minhash_reference import WORD, Coder, Codes, Int64, fast_codes, image, packed, unpacked
+from tests.hushsum.families.minhash_reference import WORD, Codes, Definition, Int64, fast_codes, image, packed, unpacked
 
 Bools = npt.NDArray[np.bool_]
 Pair = tuple[npt.ArrayLike, npt.ArrayLike]
@@ -49,16 +49,16 @@ def similarity(x: npt.ArrayLike, y: npt.ArrayLike) -> float:
     return len(np.intersect1d(x, y)) / len(np.union1d(x, y))
 
 
-def collisions(coder: Coder, codes: Codes, pairs: tuple[Pair, ...], power: int = 1) -> Bools:
+def collisions(code: Definition, codes: Codes, pairs: tuple[Pair, ...], power: int = 1) -> Bools:
     """(R, pairs): whether the two sets of a pair share all codes of a row."""
-    found = codes(coder, packed(*(each for pair in pairs for each in pair))).reshape(-1, power, 2 * len(pairs))
+    found = codes(code, packed(*(each for pair in pairs for each in pair))).reshape(-1, power, 2 * len(pairs))
     return np.asarray((found[:, :, 0::2] == found[:, :, 1::2]).all(axis=1), np.bool_)
 
 
 def assert_collisions(codes: Codes, seed: int, rows: int = 200_000) -> None:
     """Independent rows: exact binomial against the nearest probability within the stated bias, 1e-6 over all pairs."""
-    coder = minhash.draw(PublicSeed(seed % 2**53), rows=rows, power=1, universe=WORD)
-    for count, pair in zip(collisions(coder, codes, PAIRS).sum(axis=0).tolist(), PAIRS, strict=True):
+    code = minhash.draw(PublicSeed(seed % 2**53), rows=rows, power=1, universe=WORD)
+    for count, pair in zip(collisions(code, codes, PAIRS).sum(axis=0).tolist(), PAIRS, strict=True):
         exact = similarity(*pair)
         near = float(np.clip(count / rows, max(0.0, exact - minhash.BIAS), min(1.0, exact + minhash.BIAS)))
         if exact in {0.0, 1.0}:
@@ -66,17 +66,17 @@ def assert_collisions(codes: Codes, seed: int, rows: int = 200_000) -> None:
         assert binomtest(count, rows, near).pvalue > FALSE_ALARM / len(PAIRS), (pair, count / rows, exact)
 
 
-def linear(coder: Coder, sets: Sets) -> Int64:
+def linear(code: Definition, sets: Sets) -> Int64:
     """The planted mistake of textbooks: id·m + k is pairwise independent, and no random order."""
-    return first_by(lambda ids: ids * coder.order.first[:, None] + coder.order.keys[:, None], sets)
+    return first_by(lambda ids: ids * code.order.first[:, None] + code.order.keys[:, None], sets)
 
 
-def one_fold(coder: Coder, sets: Sets) -> Int64:
+def one_fold(code: Definition, sets: Sets) -> Int64:
     """The planted mistake that looks random: no mixing that all parts share, so ids that differ at the top go wrong."""
 
     def images(ids: UInt32) -> UInt32:
-        words = (ids ^ coder.order.keys[:, None]) * coder.order.first[:, None]
-        return np.asarray((words ^ (words >> np.uint32(16))) * coder.order.second[:, None], np.uint32)
+        words = (ids ^ code.order.keys[:, None]) * code.order.first[:, None]
+        return np.asarray((words ^ (words >> np.uint32(16))) * code.order.second[:, None], np.uint32)
 
     return first_by(images, sets)
 
@@ -86,9 +86,9 @@ def first_by(images: Callable[[UInt32], UInt32], sets: Sets) -> Int64:
     return np.stack([ids[images(ids).argmin(axis=1)] for ids in columns], axis=1).astype(np.int64)
 
 
-def five_percent_off(coder: Coder, sets: Sets) -> Int64:
+def five_percent_off(code: Definition, sets: Sets) -> Int64:
     """Every twentieth row never collides."""
-    codes = fast_codes(coder, sets)
+    codes = fast_codes(code, sets)
     codes[::20] = np.arange(len(sets))
     return codes
 
@@ -125,19 +125,19 @@ def assert_collisions_of_bins(codes: Codes, seed: int, rows: int, power: int, dr
     assert not len(wrong), [(int(i), float(shares.mean(axis=0)[i]), float(exact[i])) for i in wrong]
 
 
-def not_densified(coder: Coder, sets: Sets) -> Int64:
+def not_densified(code: Definition, sets: Sets) -> Int64:
     """The planted mistake: bins without ids share the code of nothing."""
-    assert isinstance(coder, OnePermutation)
-    codes = np.full((len(coder), len(sets)), -1, np.int64)
+    assert isinstance(code, OnePermutation)
+    codes = np.full((len(code), len(sets)), -1, np.int64)
     for number, ids in enumerate(unpacked(sets)):
-        for each in sorted(ids, key=lambda one: -image(coder, 0, one)):
-            codes[image(coder, 0, each) * coder.bins >> 32, number] = each
+        for each in sorted(ids, key=lambda one: -image(code, 0, one)):
+            codes[image(code, 0, each) * code.bins >> 32, number] = each
     return codes
 
 
-def borrowed_from_the_right(coder: Coder, sets: Sets) -> Int64:
+def borrowed_from_the_right(code: Definition, sets: Sets) -> Int64:
     """The planted mistake of a wrong claim: a bin without ids takes the largest code that the set has."""
-    codes = not_densified(coder, sets)
+    codes = not_densified(code, sets)
     return np.where(codes < 0, codes.max(axis=0), codes)
 
 

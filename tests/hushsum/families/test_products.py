@@ -6,8 +6,8 @@ import pytest
 from hushsum import canonical
 from hushsum.errors import PlanError
 from hushsum.families import Hashed
-from hushsum.families.lsh.joined import Joined
-from hushsum.families.lsh.projection import Projection
+from hushsum.families.lsh.codes.joined import Joined
+from hushsum.families.lsh.codes.projection import Projection
 from hushsum.parameters import Parameters, digest
 from hushsum.schema import Table
 from tests.hushsum.families import hash_checks
@@ -53,7 +53,7 @@ def test_both_engines_follow_the_definition(
     groups: list[dict[str, object]], buckets: int, rng: np.random.Generator
 ) -> None:
     family = hash_checks.build(5, -1, 1, groups=groups, rows=20, buckets=buckets)
-    assert isinstance(family._tables.coder, Joined)
+    assert isinstance(family._tables.code, Joined)
     hash_checks.assert_engines_agree_with_the_definition(family, rng.uniform(-1, 1, (100, 5)))
 
 
@@ -71,10 +71,10 @@ def test_groups_that_are_alike_are_drawn_apart() -> None:
         {"columns": [0], "kernel": "euclidean", "bandwidth": 1},
         {"columns": [1], "kernel": "euclidean", "bandwidth": 1},
     ]
-    coder = hash_checks.build(2, -3, 3, groups=twice)._tables.coder
-    assert isinstance(coder, Joined)
-    alone = hash_checks.build(1, -3, 3, kernel="euclidean", bandwidth=1)._tables.coder
-    parts = [part for part in (*coder.coders, alone) if isinstance(part, Projection)]
+    code = hash_checks.build(2, -3, 3, groups=twice)._tables.code
+    assert isinstance(code, Joined)
+    alone = hash_checks.build(1, -3, 3, kernel="euclidean", bandwidth=1)._tables.code
+    parts = [part for part in (*code.codes, alone) if isinstance(part, Projection)]
     assert len(parts) == 3
     assert len({part.directions.tobytes() for part in parts}) == 3
     assert len({part.offsets.tobytes() for part in parts}) == 3

@@ -8,7 +8,8 @@ import pytest
 from scipy.stats import binomtest, chi2
 
 from hushsum.draws import PublicSeed
-from hushsum.families.lsh import placement, placing
+from hushsum.families.lsh import placement
+from hushsum.families.lsh.compiled import buckets
 from tests.hushsum.families import reference
 
 Int64 = npt.NDArray[np.int64]
@@ -102,7 +103,7 @@ def test_buckets_are_those_of_the_formula_in_both_engines(width: int, power: int
     ]
     assert chosen.place(slice(0, rows), codes.copy()).tolist() == expected
     words = codes.reshape(-1, n).astype(np.int32)
-    placing.hash_codes(words, chosen.multipliers, chosen.bits, width, np.empty(n, np.uint64))
+    buckets.hash_codes(words, chosen.multipliers, chosen.bits, width, np.empty(n, np.uint64))
     assert words[:rows].tolist() == expected
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from hushsum.families import Family, Hashed
 from hushsum.families.fourier import Fourier
-from hushsum.families.lsh import single_rows
+from hushsum.families.lsh import single_row
 from hushsum.families.lsh.placement import OUTSIDE
 from tests.checks.examples import EXAMPLES, Example
 from tests.plans import small_plan
@@ -84,8 +84,8 @@ def test_many_records_of_many_blocks_are_as_few(
     kernels: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HUSHSUM_KERNELS", kernels)
-    monkeypatch.setattr(single_rows, "_BLOCK", 7)
-    monkeypatch.setattr(single_rows, "_BLOCK_NUMBERS", 6)
+    monkeypatch.setattr(single_row, "_BLOCK", 7)
+    monkeypatch.setattr(single_row, "_BLOCK_NUMBERS", 6)
     family = small_plan(sketch={"power": 2}).family
     assert isinstance(family, Hashed)
     records, _ = family.accept(rng.uniform(0, 10, (50, 2)))

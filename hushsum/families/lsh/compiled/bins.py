@@ -1,6 +1,7 @@
 """Codes of random binning in compiled loops; buckets of a rehash without writing codes down.
 
-Nothing is checked in the loops, and each runs over contiguous memory: see :mod:`hushsum.families.lsh.loops`.
+Nothing is checked in the loops, and each runs over contiguous memory: see
+:mod:`hushsum.families.lsh.compiled.projection`.
 """
 
 from typing import Final
@@ -9,8 +10,8 @@ import numpy as np
 
 from hushsum.acceleration import compiled
 from hushsum.families.lsh.arrays import Float32, Float64, Int32, UInt64
-from hushsum.families.lsh.bins import Bins
-from hushsum.families.lsh.placement import Rehash
+from hushsum.families.lsh.codes.bins import Bins
+from hushsum.families.lsh.placement import Placement, Rehash
 
 _BLOCK_NUMBERS: Final = 1 << 16  # coordinates of a block of records
 _BLOCK_CODES: Final = 1 << 17
@@ -29,7 +30,7 @@ def bin_codes(columns: Float32, inverses: Float32, offsets: Float64, lowest: Int
 
 
 @compiled
-def bin_buckets(  # noqa: PLR0913, PLR0917 -- flat: see the top of loops.py
+def bin_buckets(  # noqa: PLR0913, PLR0917 -- flat: see compiled/projection.py
     columns: Float32,
     inverses: Float32,
     offsets: Float64,
@@ -71,8 +72,8 @@ def bin_buckets(  # noqa: PLR0913, PLR0917 -- flat: see the top of loops.py
                 row[i] = np.int32(((h[i] >> np.uint64(32)) * w) >> np.uint64(32))
 
 
-class FastBins:
-    """See :class:`~hushsum.families.lsh.coders.FastCoder`."""
+class CompiledBins:
+    """See :class:`~hushsum.families.lsh.placement.CompiledCoder`."""
 
     def __init__(self, bins: Bins, lowest: Int32) -> None:
         self.computed, self.flagged = 0, 0
@@ -100,14 +101,17 @@ class FastBins:
         self.computed += out.size
         return out
 
-    def rehashed(self, rows: slice, block: Float32, rehash: Rehash) -> Int32:
-        """(rows, n): buckets."""
-        power, n = (rehash.multipliers.shape[1] - 1) // self._dim, block.shape[1]
+    def buckets(self, rows: slice, block: Float32, placement: Placement, width: int) -> Int32 | None:
+        """(rows, n): of a rehash."""
+        del width
+        if not isinstance(placement, Rehash):
+            return None
+        power, n = (placement.multipliers.shape[1] - 1) // self._dim, block.shape[1]
         if n > len(self._hashes):
             self._hashes = np.empty(n, np.uint64)
         parts, out = slice(rows.start * power, rows.stop * power), self._memory(rows.stop - rows.start, block)
-        parameters = (self._bins.inverses[parts], self._bins.offsets[parts], rehash.multipliers[rows])
-        bin_buckets(block, *parameters, rehash.bits, rehash.buckets, self._hashes[:n], out)
+        parameters = (self._bins.inverses[parts], self._bins.offsets[parts], placement.multipliers[rows])
+        bin_buckets(block, *parameters, placement.bits, placement.buckets, self._hashes[:n], out)
         self.computed += out.size * power * self._dim
         return out
 

@@ -1,6 +1,6 @@
-"""Compiled loops from buckets to counters and back; :mod:`hushsum.families.lsh.fast` alone calls them.
+"""Compiled loops from codes to buckets, in place, and from buckets to counters and back.
 
-Nothing here is checked: indices are trusted.
+:mod:`hushsum.families.lsh.compiled.engine` alone calls them. Nothing here is checked: indices are trusted.
 """
 
 from typing import Final
@@ -8,12 +8,62 @@ from typing import Final
 import numpy as np
 
 from hushsum.acceleration import compiled, inlined
-from hushsum.families.lsh.arrays import Float64, Int32, Int64, UInt32
+from hushsum.families.lsh.arrays import Float64, Int32, Int64, UInt32, UInt64
+from hushsum.families.lsh.placement import OUTSIDE
 
 #: Rows whose counters are incremented side by side.
 ABREAST: Final = 4
 #: Buckets from which on the counters of four rows leave no room for each other in a core's cache.
 WIDE: Final = 1 << 16
+
+
+@compiled
+def place_codes(codes_: Int32, spans: Int64, strides: Int64) -> None:
+    """Turns codes (k·p, n), each less the least of its part, into buckets, in the first k rows, by (k, p) each.
+
+    A bucket is :data:`OUTSIDE` where one of its codes is out of span.
+    """
+    rows, power = strides.shape
+    for k in range(rows):
+        out = codes_[k]
+        if power > 1:
+            out[:] = codes_[k * power]
+        stride, span = np.int32(strides[k, 0]), np.uint32(spans[k, 0])
+        for i in range(len(out)):
+            out[i] = out[i] * stride if np.uint32(out[i]) < span else OUTSIDE
+        for part in range(1, power):
+            row = codes_[k * power + part]
+            stride, span = np.int32(strides[k, part]), np.uint32(spans[k, part])
+            for i in range(len(out)):
+                inside = (np.uint32(row[i]) < span) & (out[i] != OUTSIDE)
+                out[i] = out[i] + row[i] * stride if inside else OUTSIDE
+
+
+@compiled
+def hash_codes(codes_: Int32, multipliers: UInt64, bits: int, width: int, h: UInt64) -> None:
+    """Turns codes (k·p, n) into buckets by the rehash with multipliers (k, p + 1), in the first k rows.
+
+    ``bits`` is log₂W, or 0 where W is no power of two; ``width`` is W; ``h`` (n,) is scratch.
+    """
+    rows, power = multipliers.shape[0], multipliers.shape[1] - 1
+    shift, w = np.uint64(64 - bits), np.uint64(width)
+    for k in range(rows):
+        m0, m1, out = multipliers[k, 0], multipliers[k, 1], codes_[k]
+        if power == 1 and bits:
+            for i in range(len(out)):
+                out[i] = np.int32((m0 + m1 * np.uint64(np.uint32(out[i]))) >> shift)
+            continue
+        h[:] = m0
+        for part in range(power):
+            m, row = multipliers[k, part + 1], codes_[k * power + part]
+            for i in range(len(h)):
+                h[i] += m * np.uint64(np.uint32(row[i]))
+        if bits:
+            for i in range(len(h)):
+                out[i] = np.int32(h[i] >> shift)
+        else:
+            for i in range(len(h)):
+                out[i] = np.int32(((h[i] >> np.uint64(32)) * w) >> np.uint64(32))
 
 
 @compiled
@@ -79,7 +129,7 @@ def gather(  # noqa: PLR0913, PLR0917 -- flat: tuples of arrays cost reference c
     total: Float64,
     squares: Float64,
 ) -> None:
-    """Adds what rows (k, W) read at buckets (k, n), as :func:`hushsum.families.lsh.plain.sums` says, row after row.
+    """Adds what rows (k, W) read at buckets (k, n), row after row, as the NumPy engine's ``sums`` says.
 
     A bucket that is not below its row's width (k,), both unsigned, reads 0. ``lines`` (2, n) is scratch: reads from
     here and there first, then arithmetic in vectors, of two rows at once: more leave the first level of the cache.

@@ -3,9 +3,9 @@
 Li, Owen and Zhang 2012, One permutation hashing. The 32-bit words are cut into R ranges, the *bins*, one a row: a set's
 code in a bin is its id that comes first in it. So a large set costs one step an id, not R.
 
-**Definition.** With the permutation π of :mod:`hushsum.families.lsh.minhash`, one for each of the p parts of a row, an
-id lies in bin ⌊π(id)·R / 2³²⌋, and the code of a bin is the id in it whose π is least. A bin without ids borrows the
-code of one with ids, in an order that depends on the seed alone:
+**Definition.** With the permutation π of :mod:`hushsum.families.lsh.codes.minhash`, one for each of the p parts of a
+row, an id lies in bin ⌊π(id)·R / 2³²⌋, and the code of a bin is the id in it whose π is least. A bin without ids
+borrows the code of one with ids, in an order that depends on the seed alone:
 
 1. of bins t(1, b), …, t(TRIES, b) the first that has ids (Shrivastava 2017, Optimal densification for fast and
    accurate minwise hashing, section 4);
@@ -26,26 +26,20 @@ together: answers vary up to √2 times as much as the spread of the rows says w
 than it says where they have more. Error bars are that spread times √2: cautious for large sets.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from hushsum.draws import PublicSeed, PublicStream
-from hushsum.families.lsh.arrays import Bools, Int32, Int64, UInt32, UInt64
-from hushsum.families.lsh.minhash import Order, orders
+from hushsum.families.lsh.arrays import Bools, Int64, UInt32, UInt64
+from hushsum.families.lsh.codes.minhash import Order, orders
 from hushsum.families.sets import Sets
-
-if TYPE_CHECKING:
-    from hushsum.families.lsh.coders import FastCoder, PlainCoder
 
 #: Bins that an empty bin tries before it waits for a claim.
 TRIES: Final = 8
-
-_KEPT_BLOCKS: Final = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,17 +70,6 @@ class OnePermutation:
         """(m,): none; codes always fit into 32 bits."""
         return np.zeros(len(queries), np.bool_)
 
-    def plain(self) -> "PlainCoder":
-        """See :class:`~hushsum.families.lsh.coders.Coder`."""
-        return PlainOnePermutation(self)
-
-    def fast(self, lowest: Int32) -> "FastCoder":
-        """See :class:`~hushsum.families.lsh.coders.Coder`."""
-        from hushsum.families.lsh.one_permutation_fast import FastOnePermutation
-
-        assert not lowest.any(), "no code is below 0"
-        return FastOnePermutation(self)
-
     @cached_property
     def tries(self) -> UInt32:
         """(R, TRIES) uint32: t(1, b) … t(TRIES, b) of each bin."""
@@ -103,76 +86,6 @@ class OnePermutation:
         words ^= words >> np.uint64(32)
         words *= self.mixers[3]
         return np.asarray(((words >> np.uint64(32)) * np.uint64(self.bins)) >> np.uint64(32), np.uint32)
-
-
-class KeptCodes:
-    """All codes of the last blocks of sets: engines ask for the same block again with every chunk of rows.
-
-    Args:
-        compute: The codes (R·p, n) of n sets.
-        most: Blocks that are kept.
-    """
-
-    def __init__(self, compute: Callable[[Sets], UInt32], most: int) -> None:
-        self._compute, self._most = compute, most
-        self._kept: dict[tuple[int, int, int], tuple[Sets, UInt32]] = {}
-
-    def __call__(self, sets: Sets) -> UInt32:
-        """(R·p, n) uint32. The sets are kept with their codes, so that no other ones can take their place in memory."""
-        key = (sets.ids.ctypes.data, len(sets.ids), len(sets))
-        if key not in self._kept:
-            if len(self._kept) >= self._most:
-                self._kept.clear()
-            self._kept[key] = (sets, self._compute(sets))
-        return self._kept[key][1]
-
-
-class PlainOnePermutation:
-    """See :class:`~hushsum.families.lsh.coders.PlainCoder`."""
-
-    def __init__(self, bins: OnePermutation) -> None:
-        self._bins, self.prepare = bins, KeptCodes(self._all, _KEPT_BLOCKS)
-
-    def _all(self, records: Sets) -> UInt32:
-        power = len(self._bins.order)
-        codes = np.empty((self._bins.bins, power, len(records)), np.uint32)
-        for number in range(len(records)):
-            ids = records.ids[records.starts[number] : records.starts[number + 1]]
-            for part in range(power):
-                codes[:, part, number] = self._part(part, ids)
-        return codes.reshape(-1, len(records))
-
-    def codes(self, parts: slice, prepared: UInt32) -> Int64:
-        """(k, n) int64."""
-        return prepared[parts].astype(np.int64)
-
-    def _part(self, part: int, ids: UInt32) -> UInt32:
-        bins, order = self._bins.bins, self._bins.order
-        images = np.sort(order.images(part, order.mixed(ids)))
-        places = ((images.astype(np.uint64) * np.uint64(bins)) >> np.uint64(32)).astype(np.int64)
-        first = np.flatnonzero(np.concatenate([[True], places[1:] != places[:-1]]))  # of each bin that has ids
-        found = order.ids(part, images[first])
-        if len(first) == 1:
-            return np.full(bins, found[0], np.uint32)
-        codes, filled = np.zeros(bins, np.uint32), np.zeros(bins, np.bool_)
-        codes[places[first]], filled[places[first]] = found, True
-        self._borrow(codes, filled)
-        return codes
-
-    def _borrow(self, codes: UInt32, filled: Bools) -> None:
-        sources, empty = np.flatnonzero(filled), np.flatnonzero(~filled)
-        tried = self._bins.tries[empty]
-        met = filled[tried]
-        found = met.any(axis=1)
-        codes[empty[found]] = codes[tried[found, met[found].argmax(axis=1)]]
-        waiting, step, count = empty[~found], 1, max(1, 4 * len(codes) // len(sources))
-        while len(waiting):
-            claimed = self._bins.claims(step, count, sources).reshape(-1)[::-1]
-            takers = np.full(len(codes), len(claimed), np.int64)
-            takers[claimed] = np.arange(len(claimed))[::-1]  # of equal ones the last is kept: the first claim
-            served = takers[waiting] < len(claimed)
-            codes[waiting[served]] = codes[sources[takers[waiting[served]] % len(sources)]]
-            waiting, step = waiting[~served], step + count
 
 
 def draw(seed: PublicSeed, *, rows: int, power: int, universe: int) -> OnePermutation:

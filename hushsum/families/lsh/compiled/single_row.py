@@ -1,4 +1,4 @@
-"""The compiled loop of :mod:`hushsum.families.lsh.single_rows`; nothing here is checked."""
+"""The compiled loop of :mod:`hushsum.families.lsh.single_row`; nothing here is checked."""
 
 import numpy as np
 

@@ -31,20 +31,28 @@ errs by at most γ_m of its result in the Euclidean norm (Higham 2002, section 2
 symmetry every direction has the same error in distribution. Over the draws the error of code i's argument has a root
 mean square of at most γ_{2m+4}‖x‖/w: a collision probability is off by at most twice that, and 2⁻²³ for the grid of
 offsets. See :func:`rounding`.
+
+**Frozen.** Blocks are in the order (block of rows, part). From streams of their own, named after the hash:
+
+* ``…/flips``: ⌈D/64⌉ words; B_j is −1 where bit j mod 64 of word ⌊j/64⌋ is set;
+* ``…/permutations``: D words a block; π is their stable order;
+* ``…/diagonals``: D normals a block; θ = float32(g/‖g‖), the norm the root of the squares' sum in order, in float64;
+* ``…/lengths`` and ``…/lengths/accept``: a normal and a uniform a candidate, see :func:`chi`; lengths are in the order
+  (row, part).
 """
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from hushsum.draws import NORMAL_LIMIT, PublicSeed, PublicStream
+from hushsum.elementary import ln
 from hushsum.families.lsh.arrays import Float32, Float64, Int32, Int64
-from hushsum.families.lsh.projection import CODE_LIMIT
-
-if TYPE_CHECKING:
-    from hushsum.families.lsh.coders import FastCoder, PlainCoder
+from hushsum.families.lsh.codes.projection import CODE_LIMIT
+from hushsum.families.lsh.row_sources import Independent, offsets
 
 #: Blocks of rows, at least, unless there are fewer rows: error bars come from their spread.
 BLOCKS_MIN: Final = 8
@@ -54,6 +62,8 @@ _UNIT: Final = 2.0**-24
 _SLACK: Final = 1.001  # above 1 + γ_{2m+4}·√D, which bounds the error of one argument by the largest that it may have
 _EXPLICIT_MAX: Final = 1 << 12  # D up to which directions are written out once, for the tightest ends
 _SIGNS_MAX: Final = 2.0**100
+_NUMBERS: Final = 1 << 20
+_WORD: Final = 64
 
 
 def block_size(dim: int) -> int:
@@ -134,8 +144,6 @@ class Fastfood:
             largest = scales * (math.sqrt(self.size) * norm * _SLACK)
             least = -largest
         else:
-            from hushsum.families.lsh.fastfood_plain import extremes
-
             slack = 2.02 * (2 * self.size.bit_length() + 2) * _UNIT * self.size * norm
             least, largest = extremes(self, lower, upper)
             least, largest = scales * (least - slack), scales * (largest + slack)
@@ -151,14 +159,117 @@ class Fastfood:
             reach *= float(self.scales.max()) * _SLACK
             return np.asarray(~((reach < CODE_LIMIT) & (largest < _SIGNS_MAX)), np.bool_)
 
-    def plain(self) -> "PlainCoder":
-        """See :class:`~hushsum.families.lsh.coders.Coder`."""
-        from hushsum.families.lsh.fastfood_plain import PlainFastfood
 
-        return PlainFastfood(self)
+def spread(fastfood: Fastfood, columns: Float32) -> Float32:
+    """(D, n) float32: u of the definition, for the coordinates (d, n) of records."""
+    padded = np.zeros((fastfood.size, columns.shape[1]), np.float32)
+    np.multiply(columns, fastfood.flips[: fastfood.dim, None], out=padded[: fastfood.dim])
+    _transform(padded[None])
+    return padded
 
-    def fast(self, lowest: Int32) -> "FastCoder":
-        """See :class:`~hushsum.families.lsh.coders.Coder`."""
-        from hushsum.families.lsh.fastfood_fast import FastFastfood
 
-        return FastFastfood(self, lowest)
+def rotated(fastfood: Fastfood, blocks: slice, spread_out: Float32) -> Float32:
+    """(blocks, E, n) float32: p of the definition, for u (D, n)."""
+    values = spread_out[fastfood.permutations[blocks]]
+    values *= fastfood.diagonals[blocks, :, None]
+    while values.shape[1] > fastfood.height:  # of the first stages the half that leads to the first rows
+        half = values.shape[1] // 2
+        values = values[:, :half] + values[:, half:]
+    _transform(values)
+    return values
+
+
+def extremes(fastfood: Fastfood, lower: Float32, upper: Float32) -> tuple[Float64, Float64]:
+    """(R·p,) twice: the least and the largest p of records within the bounds, but for rounding."""
+    blocks, size = len(fastfood.permutations), fastfood.size
+    least, largest = np.zeros((blocks, fastfood.height)), np.zeros((blocks, fastfood.height))
+    wide = max(1, min(fastfood.dim, _NUMBERS // size))
+    some = max(1, _NUMBERS // (size * wide))
+    for start in range(0, fastfood.dim, wide):
+        which = range(start, min(start + wide, fastfood.dim))
+        units = spread(fastfood, np.eye(fastfood.dim, dtype=np.float32)[:, which.start : which.stop])
+        for first in range(0, blocks, some):
+            few = slice(first, first + some)
+            directions = rotated(fastfood, few, units).astype(np.float64)
+            for j in which:
+                low, high = directions[:, :, j - start] * float(lower[j]), directions[:, :, j - start] * float(upper[j])
+                least[few] += np.minimum(low, high)
+                largest[few] += np.maximum(low, high)
+    rows = len(fastfood) // fastfood.power
+    in_order = [
+        ends.reshape(-1, fastfood.power, fastfood.height).transpose(0, 2, 1).reshape(-1, fastfood.power)[:rows]
+        for ends in (least, largest)
+    ]
+    return in_order[0].reshape(-1), in_order[1].reshape(-1)
+
+
+def _transform(numbers: Float32) -> None:
+    """H of (blocks, D, n) along the middle axis, in place."""
+    blocks, size, n = numbers.shape
+    h = size // 2
+    while h:
+        pairs = numbers.reshape(blocks, -1, 2, h, n)
+        differences = pairs[:, :, 0] - pairs[:, :, 1]
+        pairs[:, :, 0] += pairs[:, :, 1]
+        pairs[:, :, 1] = differences
+        h //= 2
+
+
+class Rotated(Independent):
+    """Directions in blocks, made by Walsh–Hadamard transforms; offsets are those of independent rows."""
+
+    def floors(self, name: str, power: int, dim: int, bandwidth: float) -> Fastfood:
+        """The floors of projections over a bandwidth."""
+        size = block_size(dim)
+        lengths = chi(self.seed, f"{self.prefix}/{name}/fastfood/lengths", self.rows * power, size)
+        scales = (lengths / np.sqrt(float(size)) / bandwidth).astype(np.float32)
+        return Fastfood(dim, power, *self._blocks(name, power, dim), scales, offsets(self, f"{name}/offsets", power))
+
+    def signs(self, name: str, power: int, dim: int) -> Fastfood:
+        """The signs of projections."""
+        scales, zeroes = np.ones(self.rows * power, np.float32), np.zeros(self.rows * power)
+        return Fastfood(dim, power, *self._blocks(name, power, dim), scales, zeroes, signs=True)
+
+    def _blocks(self, name: str, power: int, dim: int) -> tuple[int, Float32, Int32, Float32]:
+        size, height = block_size(dim), block_rows(dim, self.rows)
+        purpose, count = f"{self.prefix}/{name}/fastfood", -(-self.rows // height) * power
+        words = PublicStream(self.seed, f"{purpose}/flips").words(-(-size // _WORD))
+        bits = (words[:, None] >> np.arange(_WORD, dtype=np.uint64)) & np.uint64(1)
+        flips = np.where(bits.reshape(-1)[:size], -1, 1).astype(np.float32)
+        keys = PublicStream(self.seed, f"{purpose}/permutations").words(count * size).reshape(count, size)
+        permutations = np.argsort(keys, axis=1, kind="stable").astype(np.int32)
+        normals = PublicStream(self.seed, f"{purpose}/diagonals").normal(count * size).reshape(count, size)
+        squares = np.add.accumulate(normals * normals, axis=1)[:, -1:]  # every partial sum, hence in order
+        return height, flips, permutations, (normals / np.sqrt(squares)).astype(np.float32)
+
+
+def chi(seed: PublicSeed, purpose: str, count: int, degrees: int) -> Float64:
+    """(count,) float64: lengths of normal vectors of at least 2 dimensions, the roots of 2·Gamma(degrees/2).
+
+    Marsaglia and Tsang, A simple method for generating gamma variables, 2000: exact by rejection. Candidates are tried
+    in order, and those that pass are the draws.
+    """
+    normals, uniforms = PublicStream(seed, purpose), PublicStream(seed, f"{purpose}/accept")
+    a, steep = _constants(degrees)
+    parts, wanted = [np.empty(0)], count
+    while wanted:
+        tried = wanted + wanted // 16 + 8  # of the candidates 95 % pass, or more
+        x, u = normals.normal(tried), uniforms.open_uniform(tried)
+        base = 1.0 + steep * x
+        x, u, base = x[base > 0.0], u[base > 0.0], base[base > 0.0]
+        v = base * base * base
+        passed = ln(u) < 0.5 * x * x + a - a * v + a * ln(v)
+        parts.append(np.sqrt(2.0 * a * v[passed][:wanted]))
+        wanted -= len(parts[-1])
+    return np.concatenate(parts)
+
+
+def chi_limit(degrees: int) -> float:
+    """No draw is larger."""
+    a, steep = _constants(degrees)
+    return float(np.sqrt(2.0 * a * (1.0 + steep * NORMAL_LIMIT) ** 3))
+
+
+def _constants(degrees: int) -> tuple[float, float]:
+    a = degrees / 2 - 1 / 3
+    return a, float(1.0 / np.sqrt(9.0 * a))

@@ -1,6 +1,7 @@
-"""The compiled loop of MinHash; :mod:`hushsum.families.lsh.minhash_fast` alone calls it, with arrays that fit.
+"""Codes of MinHash in compiled loops.
 
-Vectors run over parts: all of them take the same id, so that sets of any size are hashed without padding.
+Nothing is checked in the loop: arrays fit. Vectors run over parts: all of them take the same id, so that sets of any
+size are hashed without padding.
 """
 
 from typing import Final
@@ -9,11 +10,19 @@ import numpy as np
 
 from hushsum.acceleration import compiled, inlined
 from hushsum.families.lsh.arrays import Int32, Int64, UInt32
+from hushsum.families.lsh.codes.minhash import MinHash
+from hushsum.families.lsh.placement import Placement
+from hushsum.families.sets import Sets
 
 #: Parts that are hashed side by side.
 LANES: Final = 32
 #: Sets whose codes are written down together, part by part.
 TILE: Final = 16
+
+# Counters of a row are read and written from all over, so a row takes as many records at once as memory is for. No
+# power of two: codes of one record would all fall into the same few lines of the cache.
+_BLOCK_RECORDS: Final = (1 << 17) + 16
+_BLOCK_CODES: Final = 1 << 21
 
 _LAST: Final = np.uint32(2**32 - 1)
 _HALF: Final = np.uint32(16)
@@ -83,3 +92,47 @@ def first_ids(  # noqa: PLR0913, PLR0917 -- flat: see above
         _codes(starts, ids, *order, tile, out, LANES)
     else:
         _codes(starts, ids, *order, tile, out, len(out))
+
+
+class CompiledMinHash:
+    """See :class:`~hushsum.families.lsh.placement.CompiledCoder`."""
+
+    block_records = _BLOCK_RECORDS
+    flagged = 0
+
+    def __init__(self, minhash: MinHash, lowest: Int32) -> None:
+        assert not lowest.any(), "no code is below 0"
+        order = minhash.order
+        undo_shared, undo_first, undo_second = order.undo
+        self.computed = 0
+        self._shared, self._undo_shared = order.shared, undo_shared
+        self._parts = (order.keys, order.first, order.second, undo_first, undo_second)
+        self._tile: UInt32 = np.empty((TILE, LANES), np.uint32)
+        self._codes: Int32 = np.empty(0, np.int32)
+
+    def rows_at_once(self, n: int, power: int) -> int:
+        """How many rows best fit into the caches: whole groups of lanes, if the block's codes allow."""
+        return max(_BLOCK_CODES // n, LANES) // power
+
+    def prepare(self, records: Sets) -> Sets:
+        """The same sets."""
+        return records
+
+    def codes(self, parts: slice, block: Sets) -> Int32:
+        """(k, n): ids as 32-bit words."""
+        k, n = parts.stop - parts.start, len(block)
+        if k * n > len(self._codes):
+            self._codes = np.empty(k * n, np.int32)
+        out = self._codes[: k * n].reshape(k, n)
+        for start in range(0, k, LANES):
+            some = out[start : start + LANES]
+            lanes = slice(parts.start + start, parts.start + start + len(some))
+            keys, first, second, undo_first, undo_second = (one[lanes] for one in self._parts)
+            order = (self._shared, keys, first, second, self._undo_shared, undo_first, undo_second)
+            first_ids(block.starts, block.ids, *order, self._tile, some)
+        self.computed += out.size
+        return out
+
+    def buckets(self, rows: slice, block: Sets, placement: Placement, width: int) -> None:
+        """None: the codes are written down first."""
+        del rows, block, placement, width

@@ -21,21 +21,17 @@ what chance alone does. :data:`BIAS` leaves room.
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from hushsum.draws import PublicSeed, PublicStream
-from hushsum.families.lsh.arrays import Bools, Int32, Int64, UInt32
+from hushsum.families.lsh.arrays import Bools, Int64, UInt32
 from hushsum.families.sets import Sets
-
-if TYPE_CHECKING:
-    from hushsum.families.lsh.coders import FastCoder, PlainCoder
 
 #: What a part's collision probability may differ from the Jaccard similarity by.
 BIAS: Final = 5e-4
 
-_BLOCK_IDS: Final = 1 << 17
 _HALF: Final = np.uint32(16)
 
 
@@ -111,39 +107,6 @@ class MinHash:
     def far(self, queries: Sets) -> Bools:
         """(m,): none; codes always fit into 32 bits."""
         return np.zeros(len(queries), np.bool_)
-
-    def plain(self) -> "PlainCoder":
-        """See :class:`~hushsum.families.lsh.coders.Coder`."""
-        return PlainMinHash(self.order)
-
-    def fast(self, lowest: Int32) -> "FastCoder":
-        """See :class:`~hushsum.families.lsh.coders.Coder`."""
-        from hushsum.families.lsh.minhash_fast import FastMinHash
-
-        assert not lowest.any(), "no code is below 0"
-        return FastMinHash(self.order)
-
-
-class PlainMinHash:
-    """See :class:`~hushsum.families.lsh.coders.PlainCoder`."""
-
-    def __init__(self, order: Order) -> None:
-        self._order = order
-
-    def prepare(self, records: Sets) -> Sets:
-        """The same sets."""
-        return records
-
-    def codes(self, parts: slice, prepared: Sets) -> Int64:
-        """(k, n) int64: a run of sets with so many ids at a time, and one part after the other."""
-        order, codes = self._order, np.empty((parts.stop - parts.start, len(prepared)), np.int64)
-        for some in prepared.runs(_BLOCK_IDS):
-            run = prepared[some]
-            mixed = order.mixed(run.ids)
-            for row, part in enumerate(range(parts.start, parts.stop)):
-                least = np.minimum.reduceat(order.images(part, mixed), run.starts[:-1])
-                codes[row, some] = order.ids(part, least)
-        return codes
 
 
 def draw(seed: PublicSeed, *, rows: int, power: int, universe: int) -> MinHash:

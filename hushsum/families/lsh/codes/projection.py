@@ -31,15 +31,12 @@ of s unless |T| ≤ slope·ξ + 2⁻⁴³, the last for what underflows or is fl
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from hushsum.families.lsh.arrays import Float32, Float64, Int32, Int64
-
-if TYPE_CHECKING:
-    from hushsum.families.lsh.coders import FastCoder, PlainCoder
+from hushsum.families.lsh.arrays import Float32, Float64, Int64
 
 #: d may not be larger: the bound above needs γ_d ≤ 1.004 du.
 DIM_MAX: Final = 2**16
@@ -83,18 +80,6 @@ class Projection:
         with np.errstate(invalid="ignore"):
             reach = np.abs(queries).astype(np.float64) @ self.widest
         return np.asarray(~(reach < CODE_LIMIT), np.bool_)
-
-    def plain(self) -> "PlainCoder":
-        """See :class:`~hushsum.families.lsh.coders.Coder`."""
-        from hushsum.families.lsh.projection_plain import PlainProjection
-
-        return PlainProjection(self)
-
-    def fast(self, lowest: Int32) -> "FastCoder":
-        """See :class:`~hushsum.families.lsh.coders.Coder`."""
-        from hushsum.families.lsh.projection_fast import FastProjection
-
-        return FastProjection(self, lowest)
 
     @cached_property
     def shifts(self) -> Float32:

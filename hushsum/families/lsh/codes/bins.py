@@ -6,16 +6,12 @@ in [0, 1): code = ⌊a·x + b⌋ in float64, where the product is exact. One add
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from hushsum.families.lsh.arrays import Float32, Float64, Int32, Int64
-from hushsum.families.lsh.projection import CODE_LIMIT
-
-if TYPE_CHECKING:
-    from hushsum.families.lsh.coders import FastCoder
+from hushsum.families.lsh.arrays import Float32, Float64, Int64
+from hushsum.families.lsh.codes.projection import CODE_LIMIT
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,39 +40,9 @@ class Bins:
             reach = np.abs(queries).astype(np.float64) * self._steepest
         return np.asarray(~(reach < CODE_LIMIT).all(axis=1), np.bool_)
 
-    def plain(self) -> "PlainBins":
-        """See :class:`~hushsum.families.lsh.coders.Coder`."""
-        return PlainBins(self)
-
-    def fast(self, lowest: Int32) -> "FastCoder":
-        """See :class:`~hushsum.families.lsh.coders.Coder`."""
-        from hushsum.families.lsh.bins_fast import FastBins
-
-        return FastBins(self, lowest)
-
     def _codes(self, record: Float32) -> Int64:
         return np.asarray(np.floor(self.inverses.astype(np.float64) * record + self.offsets), np.int64)
 
     @cached_property
     def _steepest(self) -> Float64:
         return np.asarray(self.inverses.max(axis=0), np.float64)
-
-
-class PlainBins:
-    """See :class:`~hushsum.families.lsh.coders.PlainCoder`."""
-
-    def __init__(self, bins: Bins) -> None:
-        self._bins = bins
-
-    def prepare(self, records: Float32) -> Float64:
-        """(d, n) float64."""
-        return np.ascontiguousarray(records.T, np.float64)
-
-    def codes(self, parts: slice, prepared: Float64) -> Int64:
-        """(k·d, n) int64 of whole parts."""
-        d = len(prepared)
-        some = slice(parts.start // d, parts.stop // d)
-        codes = self._bins.inverses[some, :, None].astype(np.float64) * prepared
-        codes += self._bins.offsets[some, :, None]
-        np.floor(codes, out=codes)
-        return np.asarray(codes.reshape(-1, prepared.shape[1]), np.int64)

@@ -1,19 +1,24 @@
-"""Compiled loops of Walsh–Hadamard directions; :mod:`hushsum.families.lsh.fastfood_fast` alone calls them.
+"""Codes of Walsh–Hadamard directions in compiled loops.
 
 Nothing is checked in the loops. Records go through all stages a tile at a time, which stays in a core's cache; loops
 over a whole tile have a length that the compiler knows. Two or three stages are done at once, in registers, with the
 same sums and differences as one after the other; without fastmath no product is fused with a sum.
 """
 
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from hushsum.acceleration import compiled, inlined
 from hushsum.families.lsh.arrays import Float32, Float64, Int32
+from hushsum.families.lsh.codes.fastfood import Fastfood
+from hushsum.families.lsh.placement import Placement
 
 #: Records of a tile.
 TILE: Final = 128
+_BLOCK_NUMBERS: Final = 1 << 18  # of u, for a block of records
+_ROWS: Final = 128
+_CODES_MAX: Final = 1 << 22
 
 
 @inlined
@@ -52,7 +57,7 @@ def _transform(x: Float32, size: int, n: int) -> None:
 
 
 @compiled
-def spread(columns: Float32, flips: Float32, out: Float32) -> None:
+def spread_out(columns: Float32, flips: Float32, out: Float32) -> None:
     """u of columns (d, n) into (tiles, D, TILE), tile after tile."""
     d, n = columns.shape
     for tile in range(len(out)):
@@ -115,7 +120,7 @@ def _signs(sums: Float32, lowest: int, n: int, out: Int32) -> None:
 
 
 @compiled
-def codes(  # noqa: PLR0913, PLR0917 -- flat: the compiler knows arrays and numbers, no structures
+def rotated_codes(  # noqa: PLR0913, PLR0917 -- flat: the compiler knows arrays and numbers, no structures
     tiles: Float32,
     permutations: Int32,
     diagonals: Float32,
@@ -150,3 +155,50 @@ def codes(  # noqa: PLR0913, PLR0917 -- flat: the compiler knows arrays and numb
                     _signs(two[j], lowest[part], some, row)
                 else:
                     _floors(two[j], np.float64(scales[part]), offsets[part], lowest[part], some, row)
+
+
+class Block(NamedTuple):
+    """u of n records, as (tiles, D, TILE)."""
+
+    tiles: Float32
+    n: int
+
+
+class CompiledFastfood:
+    """See :class:`~hushsum.families.lsh.placement.CompiledCoder`."""
+
+    flagged = 0
+
+    def __init__(self, fastfood: Fastfood, lowest: Int32) -> None:
+        self.computed = 0
+        self.block_records = max(TILE, min(1024, _BLOCK_NUMBERS // fastfood.size))
+        self._fastfood, self._lowest = fastfood, lowest
+        self._out: Int32 = np.empty(0, np.int32)
+        self._scratch: Float32 = np.empty((fastfood.size, TILE), np.float32)
+
+    def rows_at_once(self, n: int, power: int) -> int:
+        """Whole blocks of rows, whose transforms are then not done twice, unless codes or counters took too much."""
+        height = self._fastfood.height
+        return min(max(1, _ROWS // height) * height, _CODES_MAX // (n * power))
+
+    def prepare(self, records: Float32) -> Block:
+        """u of the definition."""
+        tiles = np.empty((-(-len(records) // TILE), self._fastfood.size, TILE), np.float32)
+        spread_out(np.ascontiguousarray(records.T), self._fastfood.flips, tiles)
+        return Block(tiles, len(records))
+
+    def codes(self, parts: slice, block: Block) -> Int32:
+        """(k, n) less the least code of each part."""
+        fastfood, count, n = self._fastfood, parts.stop - parts.start, block.n
+        if count * n > len(self._out):
+            self._out = np.empty(count * n, np.int32)
+        out, first = self._out[: count * n].reshape(count, n), parts.start // fastfood.power
+        tables = (fastfood.permutations, fastfood.diagonals, fastfood.scales, fastfood.offsets, self._lowest)
+        how = (fastfood.signs, fastfood.power, fastfood.height, first)
+        rotated_codes(block.tiles, *tables, *how, self._scratch, out)
+        self.computed += out.size
+        return out
+
+    def buckets(self, rows: slice, block: Block, placement: Placement, width: int) -> None:
+        """None: the codes are written down first."""
+        del rows, block, placement, width

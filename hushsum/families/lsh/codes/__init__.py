@@ -1,0 +1,1 @@
+"""Codes by definition: what was drawn for every row, frozen; the engines that compute them are elsewhere."""

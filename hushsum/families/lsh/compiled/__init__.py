@@ -1,0 +1,1 @@
+"""The engine in compiled loops; importing any of its modules imports numba."""
