@@ -16,7 +16,7 @@ from hushsum.families.lsh.codes.projection import Projection
 from hushsum.families.lsh.row_sources import orthogonal_normals
 from hushsum.families.medians import SparseMedianWarning, median_of_means
 from hushsum.parameters import Parameters, digest
-from tests.hushsum.families import hash_checks, reference
+from tests.hushsum.families.lsh import hash_checks, reference
 
 EUCLIDEAN: dict[str, object] = {"kernel": "euclidean", "bandwidth": 3}
 KERNELS: dict[str, dict[str, object]] = {

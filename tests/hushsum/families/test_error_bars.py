@@ -18,7 +18,7 @@ from hushsum.families.lsh.placement import Rehash
 from hushsum.learned_hashes import given_hash
 from hushsum.parameters import Parameters, digest
 from hushsum.schema import Table
-from tests.hushsum.families import hash_checks
+from tests.hushsum.families.lsh import hash_checks
 
 FALSE_ALARM = 1e-6
 Floats = npt.NDArray[np.float64]

@@ -14,7 +14,7 @@ from hushsum.errors import DeltaError, PlanError, Reason, RecordError
 from hushsum.families import Hashed, Increments, VectorRecords
 from hushsum.families.lsh.placement import Direct
 from hushsum.schema import Table
-from tests.hushsum.families import reference
+from tests.hushsum.families.lsh import reference
 
 KEYS: dict[str, object] = {"kernel": "euclidean", "bandwidth": 2.5, "rows": 20, "buckets": 64, "seed": 3}
 

@@ -10,7 +10,7 @@ from hushsum.families.lsh.codes.joined import Joined
 from hushsum.families.lsh.codes.projection import Projection
 from hushsum.parameters import Parameters, digest
 from hushsum.schema import Table
-from tests.hushsum.families import hash_checks
+from tests.hushsum.families.lsh import hash_checks
 
 GROUPS: list[dict[str, object]] = [
     {"columns": [0, 2], "kernel": "euclidean", "bandwidth": 3, "power": 1},

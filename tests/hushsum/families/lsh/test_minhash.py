@@ -12,8 +12,8 @@ from hushsum.families.lsh.compiled import engine as compiled_engine
 from hushsum.families.lsh.compiled.minhash import LANES, TILE
 from hushsum.families.lsh.placement import Rows, direct, rehash
 from hushsum.families.sets import Sets
-from tests.hushsum.families import reference
-from tests.hushsum.families.minhash_reference import WORD, Definition, defined, fast_codes, packed, plain_codes
+from tests.hushsum.families.lsh import reference
+from tests.hushsum.families.lsh.minhash_reference import WORD, Definition, defined, fast_codes, packed, plain_codes
 
 DRAWS: dict[str, Callable[..., Definition]] = {"full": minhash.draw, "one-permutation": one_permutation.draw}
 

@@ -7,7 +7,7 @@ import pytest
 from hushsum.families.lsh import numpy_engine
 from hushsum.families.lsh.codes.projection import Signs
 from hushsum.families.lsh.placement import Direct
-from tests.hushsum.families import hash_checks, reference
+from tests.hushsum.families.lsh import hash_checks, reference
 
 KEYS: dict[str, object] = {"kernel": "angular"}
 

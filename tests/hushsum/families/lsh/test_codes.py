@@ -1,7 +1,7 @@
 """Codes do not depend on the machine (MATH: codes that do not depend on the machine): always those of the definition.
 
-Everything is compared with the slow definition in tests/hushsum/families/reference.py, on the records that tempt a fast
-implementation most: those on the edges of buckets.
+Everything is compared with the slow definition in tests/hushsum/families/lsh/reference.py, on the records that tempt a
+fast implementation most: those on the edges of buckets.
 """
 
 import os
@@ -26,11 +26,11 @@ from hushsum.families.lsh.placement import Rows
 from hushsum.families.lsh.row_sources import Independent
 from hushsum.families.vectors import Space
 from hushsum.schema import Table
-from tests.hushsum.families import reference
+from tests.hushsum.families.lsh import reference
 
 Float32 = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 DIMENSIONS = (1, 3, 55)
 RECOMPUTED_MAX = 0.003  # share of the codes of ordinary records
 SIZE = 8.0  # records lie within ±SIZE
@@ -240,7 +240,7 @@ def test_a_family_places_its_records_by_the_definition(
 
 PROCESS = """
 import numpy as np
-from tests.hushsum.families import reference, test_codes
+from tests.hushsum.families.lsh import reference, test_codes
 for d in test_codes.DIMENSIONS:
     rows = test_codes.drawn_rows(d)
     edges = test_codes.edges_of(rows)

@@ -8,7 +8,7 @@ from hushsum.errors import RecordError
 from hushsum.families.lsh.codes.bins import Bins
 from hushsum.families.lsh.codes.projection import CODE_LIMIT
 from hushsum.families.lsh.random_binning import PITCH_LEAST
-from tests.hushsum.families import hash_checks
+from tests.hushsum.families.lsh import hash_checks
 
 KEYS: dict[str, object] = {"kernel": "laplacian", "bandwidth": 4}
 
@@ -83,7 +83,7 @@ def test_fewer_rows_are_a_prefix_of_more(rng: np.random.Generator) -> None:
 
 
 def test_many_records_are_added_in_blocks_as_one_by_one(rng: np.random.Generator) -> None:
-    from tests.hushsum.families import reference
+    from tests.hushsum.families.lsh import reference
 
     family = hash_checks.build(5, 0, 10, **KEYS, rows=6)
     records = family.accept(rng.uniform(0, 10, (3000, 5)))[0]

@@ -12,7 +12,7 @@ from hushsum.families import Hashed, VectorRecords
 from hushsum.families.lsh import numpy_engine
 from hushsum.parameters import NO_PARAMETERS, Parameters
 from hushsum.schema import Table
-from tests.hushsum.families import reference
+from tests.hushsum.families.lsh import reference
 
 FALSE_ALARM = 1e-6
 Floats = npt.NDArray[np.float64]

@@ -6,7 +6,7 @@ import pytest
 from hushsum import distributions
 from hushsum.errors import PlanError
 from hushsum.families.lsh.codes.projection import CODE_LIMIT
-from tests.hushsum.families import hash_checks, reference
+from tests.hushsum.families.lsh import hash_checks, reference
 
 KEYS: dict[str, object] = {"kernel": "manhattan", "bandwidth": 3}
 

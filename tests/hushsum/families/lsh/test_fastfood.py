@@ -15,7 +15,7 @@ from hushsum.families.lsh import numpy_engine
 from hushsum.families.lsh.codes import fastfood
 from hushsum.families.lsh.codes.fastfood import Fastfood
 from hushsum.schema import Table
-from tests.hushsum.families import hash_checks, reference
+from tests.hushsum.families.lsh import hash_checks, reference
 
 EUCLIDEAN: dict[str, object] = {"draws": "fastfood", "kernel": "euclidean", "bandwidth": 3}
 ANGULAR: dict[str, object] = {"draws": "fastfood", "kernel": "angular"}

@@ -10,7 +10,7 @@ from scipy.stats import binomtest, chi2
 from hushsum.draws import PublicSeed
 from hushsum.families.lsh import placement
 from hushsum.families.lsh.compiled import buckets
-from tests.hushsum.families import reference
+from tests.hushsum.families.lsh import reference
 
 Int64 = npt.NDArray[np.int64]
 Place = Callable[[placement.Rehash, Int64], Int64]

@@ -12,7 +12,16 @@ from hushsum.families.lsh.arrays import UInt32
 from hushsum.families.lsh.codes import minhash, one_permutation
 from hushsum.families.lsh.codes.one_permutation import OnePermutation
 from hushsum.families.sets import Sets
-from tests.hushsum.families.minhash_reference import WORD, Codes, Definition, Int64, fast_codes, image, packed, unpacked
+from tests.hushsum.families.lsh.minhash_reference import (
+    WORD,
+    Codes,
+    Definition,
+    Int64,
+    fast_codes,
+    image,
+    packed,
+    unpacked,
+)
 
 Bools = npt.NDArray[np.bool_]
 Pair = tuple[npt.ArrayLike, npt.ArrayLike]
