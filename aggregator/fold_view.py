@@ -1,12 +1,14 @@
 """What the gateway and the releaser ask of the folds, wherever those run."""
 
 from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from aggregator.fold.state import StreamUse
 from aggregator.fold.verdicts import Remembered, RememberedKind
 from hushsum.delta import DeltaId
 from hushsum.errors import Reason
+
+SETTLE_S: Final = 20.0  #: how long a sender, or a cohort sum, waits for the fold's word
 
 
 class Glance(NamedTuple):

@@ -30,10 +30,10 @@ from aggregator.openings import Openings
 from aggregator.paying import Paying
 from aggregator.ports import Appended, Runtime
 from aggregator.refusals import FAILED, NOT_YET, RefusedError, overloaded, refused, share_taken, unavailable
-from aggregator.settling import OVER, STATUSES, Settling
+from aggregator.settling import STATUSES, Settling
 from aggregator.submissions import ClientDeltas, Submissions
 from aggregator.watching.metrics import Metrics
-from aggregator.windows import WindowState
+from aggregator.windows import OVER, WindowState
 from hushsum.delta import digest
 from hushsum.errors import DeltaError
 from hushsum.plan import Plan

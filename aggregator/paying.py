@@ -9,7 +9,8 @@ from aggregator.openings import Openings
 from aggregator.ports import Runtime
 from aggregator.refusals import FAILED, NOT_CHARGED, NOT_YET, RefusedError, refused, unavailable
 from aggregator.retries import TRANSIENT
-from aggregator.settling import OVER, Settling
+from aggregator.settling import Settling
+from aggregator.windows import OVER
 from hushsum_proto.answers import Answer
 
 _journal = journal("gateway")

@@ -6,12 +6,11 @@ from aggregator import refusals
 from aggregator.errors import AggregatorError
 from aggregator.flights import Flight
 from aggregator.fold.verdicts import RememberedKind
-from aggregator.fold_view import FoldView
+from aggregator.fold_view import SETTLE_S, FoldView
 from aggregator.journal import Spell, journal
 from aggregator.ports import Runtime
 from aggregator.refusals import FAILED, NOT_YET, refused, unavailable
 from aggregator.retries import TRANSIENT, within
-from aggregator.windows import WindowState
 from hushsum.plan import Plan
 from hushsum_proto.answers import Answer, Status
 
@@ -21,10 +20,6 @@ STATUSES: Final = {
     RememberedKind.OUT_OF_REACH: Status.UNKNOWN,
     RememberedKind.UNKNOWN: Status.UNKNOWN,
 }
-# Every fold has closed such a window: nothing that is appended for it could count any more. (While it is *closing*, a
-# delta is still appended: another copy of it may be on its way, and only what the fold says after both is final.)
-OVER: Final = frozenset({WindowState.SEALED, WindowState.RELEASED, WindowState.WITHHELD})
-SETTLE_S: Final = 20.0  # how long a sender waits for the fold's word
 
 _journal = journal("gateway")
 

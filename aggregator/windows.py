@@ -41,6 +41,9 @@ MOVES: Final[Mapping[WindowState | None, frozenset[WindowState]]] = {
 }
 #: What is appended for such a window may still count.
 UNSEALED: Final = frozenset({WindowState.OPEN, WindowState.CLOSING})
+#: Every fold has closed such a window: nothing that is appended for it could count any more. (While it is *closing*, a
+#: delta is still appended: another copy of it may be on its way, and only what the fold says after both is final.)
+OVER: Final = frozenset({WindowState.SEALED, WindowState.RELEASED, WindowState.WITHHELD})
 #: Without an outcome, in the order of what becomes of them.
 UNFINISHED: Final = (WindowState.OPEN, WindowState.CLOSING, WindowState.SEALED)
 _DECIDED: Final = frozenset({WindowState.RELEASED, WindowState.WITHHELD})

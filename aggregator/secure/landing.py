@@ -13,26 +13,23 @@ from aggregator.commits import Commits, Committed
 from aggregator.errors import AggregatorError
 from aggregator.fold.sums import NOBODY
 from aggregator.fold.verdicts import RememberedKind
-from aggregator.fold_view import FoldView
+from aggregator.fold_view import SETTLE_S, FoldView
 from aggregator.journal import Spell, journal
 from aggregator.openings import Openings
 from aggregator.ports import Appended, Runtime
 from aggregator.retries import TRANSIENT, Backoff, within
-from aggregator.windows import WindowState
+from aggregator.windows import OVER, WindowState
 from hushsum.delta import digest
 from hushsum_proto.answers import Refusal, ServiceReason
 from hushsum_proto.convert import entry_to_bytes
 from hushsum_proto.entries import CohortSumEntry, partition_of_sum
 from hushsum_proto.rounds import Fate
 
-# Every fold has closed such a window: what was not counted in it never will be.
-_OVER: Final = frozenset({WindowState.SEALED, WindowState.RELEASED, WindowState.WITHHELD})
 _FATES: Final = {
     RememberedKind.COUNTED: Fate.COUNTED,
     RememberedKind.LATE: Fate.LATE,
     RememberedKind.REFUSED: Fate.ABORTED,
 }
-SETTLE_S: Final = 20.0  # how long the folds are waited for
 
 _journal = journal("secure sums")
 
@@ -75,7 +72,7 @@ class Landing:
                 return Fate.UNKNOWN
             else:
                 trouble.failed(self.runtime.monotonic(), "a sum is not in the log yet", AggregatorError(became.detail))
-            if self.openings.state(entry.window) in _OVER:
+            if self.openings.state(entry.window) in OVER:
                 return await self._settled(entry, partition, None)
             await self.runtime.sleep(backoff.next_s())
 

@@ -10,10 +10,10 @@ import pytest
 from aggregator.callers.client_streams import ClientStreams
 from aggregator.commits import CommitLimits, Commits
 from aggregator.errors import LogUnavailableError
+from aggregator.fold_view import SETTLE_S
 from aggregator.gateway import Gateway
 from aggregator.journal import write_journal
 from aggregator.openings import Openings
-from aggregator.settling import SETTLE_S
 from aggregator.stored_folds import StoredFolds
 from aggregator.watching.metrics import Metrics
 from hushsum_proto.answers import Answer, ServiceReason, Status
