@@ -11,7 +11,7 @@ from hushsum.errors import BudgetError, HushsumError
 from hushsum.plan import Plan
 from hushsum.privacy.account import Account
 from hushsum.privacy.event import TUMBLING, Spend
-from hushsum.releases import spend_of
+from hushsum.privacy.spending import spend_of
 
 
 class Books:

@@ -16,7 +16,7 @@ from edge_client.turns.turns import Look, Pending, Turns
 from hushsum.entropy import Entropy
 from hushsum.errors import BudgetError
 from hushsum.privacy.event import TUMBLING
-from hushsum.releases import spend_of
+from hushsum.privacy.spending import spend_of
 from hushsum.signatures import KEY_BYTES, SigningKey
 from hushsum_proto.rounds import Fate
 

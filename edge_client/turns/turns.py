@@ -27,7 +27,7 @@ from hushsum.plan import Plan
 from hushsum.privacy.account import Account
 from hushsum.privacy.cohort import ATTEMPTS_MAX
 from hushsum.privacy.event import TUMBLING, Spend
-from hushsum.releases import spend_of
+from hushsum.privacy.spending import spend_of
 
 _LOG: Final = logging.getLogger("edge_client")
 _UNSPENT: Final = (TAKES_PART, UNPAID)
