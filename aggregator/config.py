@@ -89,8 +89,7 @@ class Config(pydantic.BaseModel):
         client_calls_rate: Other calls a second of one client,
         client_calls_burst: and so many it may be ahead of that.
         client_sessions_max: Open sessions of one client.
-        client_streams_max: Streams of one client that may have deltas in one window. A spool has one, or two where its
-            plan's participation is public.
+        client_streams_max: Streams of one client that may have deltas in one window. A spool has one.
         client_rate: Anonymous reports a second that one declared name may send; a batch costs 64 of them at least,
         client_burst: and so many that it may be ahead of that: then it is asked to wait. It holds mistakes, and nobody
             who lies where names are only declared: a liar takes another one.
@@ -168,7 +167,7 @@ class Config(pydantic.BaseModel):
     client_calls_rate: Annotated[float, Field(gt=0, le=1e6)] = 20.0
     client_calls_burst: Annotated[int, Field(ge=1, le=10**9)] = 1000
     client_sessions_max: Annotated[int, Field(ge=1, le=100_000)] = 16
-    client_streams_max: Annotated[int, Field(ge=2, le=1_000_000)] = 1024
+    client_streams_max: Annotated[int, Field(ge=1, le=1_000_000)] = 1024
     client_rate: Annotated[float, Field(gt=0, le=1e9)] = 1000.0
     client_burst: Annotated[int, Field(ge=1, le=10**12)] = 1_000_000
     group_entries_max: Annotated[int, Field(ge=1, le=65_536)] = 4096

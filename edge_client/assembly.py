@@ -6,10 +6,9 @@ from dataclasses import dataclass, field, replace
 from edge_client.books import Books
 from edge_client.config import LARGE_BYTES, Config
 from edge_client.first_contact import Waits, meet
-from edge_client.lanes import BatchIds, presence_stream
+from edge_client.lanes import BatchIds
 from edge_client.policy import Policy
 from edge_client.ports import Runtime
-from edge_client.presence import Presence
 from edge_client.reports import Randomising
 from edge_client.secure.attempt import Parts
 from edge_client.secure.member import Fetching, member_of
@@ -25,7 +24,6 @@ from edge_client.transport_grpc import GrpcTransport, large_s
 from edge_client.turns.taker import Taker
 from edge_client.turns.turns import Turns
 from edge_client.uplink import Uplink, Wiring
-from hushsum.delta import shows_presence
 from hushsum.entropy import Entropy, OsEntropy
 from hushsum.plan import Plan
 from hushsum.privacy.guarantee import CENTRAL, SECURE
@@ -72,7 +70,6 @@ class Assembly:
         plan: That is contributed to.
         writer: Through which deltas come into the spool.
         uplink: What sends them, and owns the client's tasks.
-        presence: Of a plan with public participation.
         books: What this device has spent, with a secure sum and in local mode.
         randomising: Of a plan of reports.
         taker: Of a plan with a secure sum, or of silos: what takes its turns.
@@ -83,7 +80,6 @@ class Assembly:
     plan: Plan
     writer: SpoolWriter
     uplink: Uplink
-    presence: Presence | None
     books: Books | None
     randomising: Randomising | None
     taker: Taker | None
@@ -98,20 +94,17 @@ class Assembly:
         """What was written to connections."""
         return self.uplink.sends if self.submitter is None else self.submitter.sends
 
-    def told(self, answer: Answer, withdrawn: int) -> int:
-        """Hears each definitive answer; how many deltas it is to be told of, if it is a refusal."""
+    def told(self, answer: Answer) -> None:
+        """Hears each definitive answer."""
         if isinstance(self.taker, SiloSubmitter):
             self.taker.told(answer)
-        return withdrawn if self.presence is not None and self.presence.took(answer) else 1
 
     async def begin(self) -> None:
-        """Shows that the client takes part, before any of the records in the spool, and connects.
+        """Takes part in the windows of this moment, where the plan's mode asks for it, and connects.
 
         Raises:
             SpoolError: The spool cannot be written.
         """
-        if self.presence is not None:
-            await self.presence.begin()
         if self.taker is not None:
             await self.taker.begin()
         if self.submitter is None and not self.met:
@@ -119,8 +112,6 @@ class Assembly:
 
     async def caught_up(self) -> None:
         """Returns once a window that has just begun was looked at."""
-        if self.presence is not None:
-            await self.presence.caught_up()
         if self.taker is not None:
             await self.taker.caught_up()
 
@@ -141,13 +132,13 @@ class Assembly:
             await self.taker.finished(timeout_s)
 
 
-async def assemble(spool: Spool, given: Given, note: Callable[[Answer, int], None]) -> Assembly:
+async def assemble(spool: Spool, given: Given, note: Callable[[Answer], None]) -> Assembly:
     """The parts of a client; none of them has begun.
 
     Args:
         spool: Open.
         given: What the client was given.
-        note: Called with each definitive answer, and how many deltas were withdrawn with it.
+        note: Called with each definitive answer.
     """
     runtime, config = given.runtime, given.config
     transport = GrpcTransport(given.target, spool.client_id, config, given.credentials)
@@ -161,23 +152,18 @@ async def assemble(spool: Spool, given: Given, note: Callable[[Answer, int], Non
         lateness_ms=plan.window.lateness_ms,
         unanswered=await runtime.blocking(spool.unanswered),
         entropy=given.entropy,
-        kept=int(shows_presence(plan)),
         ids=kept.ids,
     )
     writer = SpoolWriter(spool, runtime, config.commits_max)
     wiring = Wiring(spool, writer, transport, runtime, plan.id, note, batches=kept.randomising is not None)
     uplink = Uplink(session, wiring)
-    presence: Presence | None = None
     taker: Taker | None = None
-    if shows_presence(plan):
-        await runtime.blocking(spool.keep_presences)
-        presence = Presence(plan, presence_stream(spool.stream), writer, uplink, runtime)
     if isinstance(kept.turns, Rounds):
         taker = await _submitter(spool.client_id, plan, kept.turns, given, transport=transport, uplink=uplink)
     elif isinstance(kept.turns, Submissions):
         waits = Waits(runtime, config, given.entropy)
         taker = await runtime.blocking(SiloSubmitter, plan, kept.turns, writer, uplink, waits)
-    return Assembly(met.first, spool, plan, writer, uplink, presence, kept.books, kept.randomising, taker)
+    return Assembly(met.first, spool, plan, writer, uplink, kept.books, kept.randomising, taker)
 
 
 @dataclass(frozen=True)

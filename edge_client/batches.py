@@ -10,17 +10,16 @@ from typing import Any, Final
 
 import numpy as np
 
-from edge_client.changes import Add, Bound, Unbound
+from edge_client.changes import NO_ID, Add, Bound, Unbound
 from edge_client.errors import AbsentWarning, DroppedRecordsWarning, EdgeWarning, EventTimeError
 from edge_client.reports import Randomising
 from hushsum.collection import label_list
-from hushsum.delta import Delta, DeltaId, encode_all, shows_presence
+from hushsum.delta import Delta, DeltaId, encode_all
 from hushsum.families import SetRecords, vector_rows
 from hushsum.plan import Plan
 from hushsum.privacy.guarantee import CENTRAL
 
 _TIME_MS_MAX: Final = 2**53 - 1
-_NO_ID: Final = DeltaId(0, 0)  # stands in until the spool gives the real one
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ def split(
 def _addition(plan: Plan, records: Any, window: int, labels: object, randomising: Randomising | None) -> Add:
     if randomising is not None:
         return randomising.addition(records, window, labels)
-    deltas, dropped = encode_all(plan, records, window=window, id=_NO_ID, labels=labels)
+    deltas, dropped = encode_all(plan, records, window=window, id=NO_ID, labels=labels)
     unbound = tuple(Unbound(delta.records, partial(_pack, delta, plan)) for delta in deltas)
     given = dropped + sum(delta.records for delta in deltas)
     return Add(
@@ -72,7 +71,6 @@ def _addition(plan: Plan, records: Any, window: int, labels: object, randomising
         unbound,
         dropped,
         plan.privacy.records_per_client,
-        attended=shows_presence(plan),
         pending=plan.privacy.mode != CENTRAL,
         price=plan.delta_sizes.batch_bytes_max(given),
     )

@@ -59,8 +59,6 @@ class Cargo:
         before = self.sends
         self.sends = Sends(before.first + (not again), before.again + again, before.bytes + size)
 
-    def drop(self, sequence: int, withdrawn: Iterable[int] = ()) -> None:
-        """This delta has its answer, and these went with it, unsent."""
+    def drop(self, sequence: int) -> None:
+        """This delta has its answer."""
         self._sent.discard(sequence)
-        for unsent in withdrawn:
-            self._size -= len(self._at_hand.pop(unsent, b""))

@@ -54,9 +54,8 @@ class Add:
         deltas: In the order in which they get their ids.
         dropped: Records that were left out, to be counted.
         records_max: The most records that this client may add to one window; None without such a bound.
-        attended: Only where this client's presence in the window stands; else the records are left out, and counted.
         pending: Of a plan with a secure sum, or of a silo: the deltas get no ids and are never sent. They wait for the
-            window's turn, where this client takes part in the window; else they are left out, as above.
+            window's turn, where this client takes part in the window; else they are left out, and counted.
         charged: Of reports: the window is charged to this device's account, with its first batch. The deltas are
             batches that have ids of their own, of as many reports as their records.
         drawn: Of reports that are memoised, in place of deltas.
@@ -72,7 +71,6 @@ class Add:
     deltas: tuple[Unbound, ...]
     dropped: int
     records_max: int | None
-    attended: bool = False
     pending: bool = False
     charged: bool = False
     drawn: Drawn | None = None
@@ -102,21 +100,10 @@ def packed(addition: Add) -> Add:
 
 
 @dataclass(frozen=True)
-class Attend:
-    """A change: this client takes part in these windows, where its presence in them does not stand already.
-
-    It is bound whatever else the spool holds: its limit on bytes is for records.
-    """
-
-    windows: range
-    pack: Callable[[int, DeltaId], bytes]
-
-
-@dataclass(frozen=True)
 class Submit:
     """A change: what a silo submits for a window: its bytes, its charge and its window's end, together or not at all.
 
-    Like a presence it is bound whatever else the spool holds.
+    It is bound whatever else the spool holds: its limit on bytes is for records.
 
     Attributes:
         window: Its index.
@@ -131,11 +118,7 @@ class Submit:
 
 @dataclass(frozen=True)
 class Remove:
-    """A change: a delta has its definitive answer, counted under this name.
-
-    With a presence that the service has not counted go the deltas of records of its window, unsent: they, too, would
-    show that this client takes part, and whether they do would depend on its records.
-    """
+    """A change: a delta has its definitive answer, counted under this name."""
 
     sequence: int
     answer: str
@@ -150,6 +133,6 @@ class Bound:
     records: int = field(default=0, compare=False)
 
 
-Change = Add | Attend | Submit | Remove
-#: What was bound; for a removal, what was withdrawn with it, without its bytes.
+Change = Add | Submit | Remove
+#: What was bound; nothing for a removal.
 Result = tuple[Bound, ...] | HushsumError

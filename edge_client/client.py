@@ -38,9 +38,6 @@ class EdgeClient:
     offline. Leaving waits up to ``config.close_flush_s`` for answers (not while an error is on its way out); what is
     unsent then stays in the spool for the next start. A client is entered once.
 
-    Under public participation a running client shows that it takes part in each window, records or none
-    (:mod:`edge_client.presence`, which says what remains visible); its records of other windows are left out.
-
     With a secure sum nothing leaves this device but its window's vector, noised and masked, once a window in which it
     runs and soon after that window's end, records or none (:mod:`edge_client.turns.participation`). Until then the
     records wait in the spool. The window is charged to this device's own account before the vector leaves, and a vector
@@ -152,10 +149,9 @@ class EdgeClient:
 
     @property
     def stream(self) -> int:
-        """The stream number of its deltas with records; with the sequence numbers from 0 on, these are their ids.
+        """The stream number of its deltas; with the sequence numbers from 0 on, these are their ids.
 
-        Presences have a stream of their own (``lanes``), and so has each batch of reports: there this number never
-        leaves the device.
+        Each batch of reports has a stream of its own: there this number never leaves the device.
         """
         return self._started().spool.stream
 
@@ -239,8 +235,7 @@ class EdgeClient:
         are any. The same holds of a silo: it submits now for every such window, once and for all.
 
         Raises:
-            RefusedError: Deltas were refused for good since the last flush that said so, or withdrawn unsent because
-                their window's presence was; it has the reasons.
+            RefusedError: Deltas were refused for good since the last flush that said so; it has the reasons.
             NotCountedError: With a secure sum, or of a silo: windows since the last flush that said so are in no sum.
             FlushTimeoutError: Not within the time; nothing is given up.
             SessionRefusedError: The service has ended the session for good.
@@ -280,8 +275,9 @@ class EdgeClient:
         parts.uplink.raise_failure()
         return parts
 
-    def _note(self, answer: Answer, withdrawn: int) -> None:
-        self._untold.note(answer, self._started().told(answer, withdrawn))
+    def _note(self, answer: Answer) -> None:
+        self._started().told(answer)
+        self._untold.note(answer)
 
 
 def _hashed(parts: Assembly, records: Any, window: int, labels: object) -> Batch:

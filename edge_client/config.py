@@ -12,6 +12,9 @@ SEQUENCE_WINDOW: Final = 64
 #: What is longer is sent in chunks of this, each delta in a call of its own.
 LARGE_BYTES: Final = 256 * 1024
 
+#: No service holds a client for longer than an hour at a time.
+ASKED_WAIT_MAX_MS: Final = 3_600_000
+
 
 @dataclass(frozen=True)
 class Config:
@@ -19,8 +22,7 @@ class Config:
 
     Attributes:
         insecure: Speak plaintext to a target that is not on loopback, too; no token ever goes there by this.
-        in_flight_max: Unanswered deltas on a connection, 1 to 64; the service's own limit holds as well. Under public
-            participation one of several is kept for presence; where it is 1, presence waits for the answer to it.
+        in_flight_max: Unanswered deltas on a connection, 1 to 64; the service's own limit holds as well.
         backoff_first_s: The longest first wait after a lost connection; it doubles with each further one.
         backoff_longest_s: No wait is longer.
         first_contact_s: How long a client without a plan tries to get one before it gives up.

@@ -4,13 +4,11 @@ import sqlite3
 from collections import Counter
 from dataclasses import dataclass
 
-from edge_client.attendance import Attendance, Holdings, Rows
 from edge_client.books import Books, Charges
 from edge_client.changes import (
     NO_ID,
     TAKES_PART,
     Add,
-    Attend,
     Bound,
     Change,
     Remove,
@@ -19,24 +17,19 @@ from edge_client.changes import (
     Unbound,
 )
 from edge_client.errors import SpoolFullError
-from edge_client.lanes import id_of, is_presence
 from edge_client.memo import REPORT_BYTES, Memo
-from edge_client.spool_file import ROOM
+from edge_client.spool_file import ROOM, Rows
 from edge_client.submitted import Submitted
 from edge_client.tallies import (
     DELTAS,
-    PRESENCES,
     RECORDS,
     RECORDS_ABSENT,
     RECORDS_DROPPED,
     RECORDS_REFUSED,
     REPORTS,
-    WITHDRAWN,
 )
 from hushsum.delta import DeltaId
 from hushsum.errors import ContributionError, HushsumError
-
-#: Values of changes are found here, too.
 
 
 @dataclass(frozen=True)
@@ -64,20 +57,17 @@ class Draft:
     Args:
         level: Where the spool stands.
         rows: What a query finds in the file.
-        holdings: Where the deltas of records are in it, under public participation; unchanged before :meth:`note_in`.
-        books: What this device has spent, where it keeps books; likewise unchanged.
+        books: What this device has spent, where it keeps books; unchanged before :meth:`note_in`.
     """
 
-    def __init__(self, level: Level, rows: Rows, holdings: Holdings, books: Books | None = None) -> None:
+    def __init__(self, level: Level, rows: Rows, books: Books | None = None) -> None:
         self._level = level
         self._find = rows
-        self._attendance = Attendance(rows, holdings)
         self._charges = Charges(books)
         self._submitted = Submitted(rows, self._charges)
         self._memo = Memo(rows)
         self._memo_bytes = level.memo
         self._spends: list[tuple[int, bytes]] = []
-        self._held: list[tuple[int, range]] = []
         self._rows: list[tuple[int, bytes, int | None]] = []
         self._removed: list[tuple[int]] = []
         self._pending: list[tuple[int, int, bytes, int | None]] = []
@@ -95,37 +85,19 @@ class Draft:
         """Notes a change and says what it bound, or why it is refused; a refused one leaves no trace."""
         if isinstance(change, Remove):
             return self._remove(change)
-        if isinstance(change, Attend):
-            return self._attend(change)
         try:
             return self._submit(change) if isinstance(change, Submit) else self._add(change)
         except HushsumError as error:
             return error
 
     def _remove(self, change: Remove) -> tuple[Bound, ...]:
-        self._take_out(change.sequence)
+        query = f"SELECT {ROOM} FROM deltas WHERE sequence = ?"  # noqa: S608  the constant ROOM alone
+        self._bytes -= self._number(query, change.sequence)
+        self._removed.append((change.sequence,))
         self.counts[change.answer] += 1
-        if not is_presence(change.sequence):
-            if self._charges.submits:
-                self._submitted.answered(change.sequence, change.answer)
-            return ()
-        withdrawn = self._attendance.answered(change.sequence, change.answer)
-        self._removed += [(sequence,) for sequence, _ in withdrawn]
-        self._bytes -= sum(size for _, size in withdrawn)
-        self.counts[WITHDRAWN] += len(withdrawn)
-        return tuple(Bound(sequence, b"") for sequence, _ in withdrawn)
-
-    def _take_out(self, sequence: int) -> None:
-        self._removed.append((sequence,))
-        self._bytes -= self._number(f"SELECT {ROOM} FROM deltas WHERE sequence = ?", sequence)  # noqa: S608  the constant ROOM alone
-
-    def _attend(self, change: Attend) -> tuple[Bound, ...]:
-        stream = self._level.stream
-        taken = self._attendance.take(change.windows)
-        bound = tuple(Bound(number, change.pack(window, id_of(number, stream))) for number, window in taken)
-        self._keep(bound)
-        self.counts.update({PRESENCES: len(bound), DELTAS: len(bound)})
-        return bound
+        if self._charges.submits:
+            self._submitted.answered(change.sequence, change.answer)
+        return ()
 
     def _submit(self, change: Submit) -> tuple[Bound, ...]:
         self._submitted.take(change, self._next)
@@ -148,15 +120,11 @@ class Draft:
     def _add(self, change: Add) -> tuple[Bound, ...]:
         if change.pending:
             return self._pend(change)
-        if change.attended and not self._attendance.stands(change.window):
-            return self._leave_out(change)
         change = self._fitting(change)
         if change.charged:
             return self._report(change)
         bound = self._bound(change.deltas)
         self._require_room(_size(change, bound))
-        if change.attended and bound:
-            self._held.append((change.window, range(self._next, self._next + len(bound))))
         self._take_in(change, bound)
         return bound
 
@@ -262,15 +230,11 @@ class Draft:
         self._memo.write(database)
         self._submitted.write(database, self.counts)
         write_counts(database, self.counts)
-        self._attendance.write(database)
         database.execute("UPDATE next SET sequence = ?", (self._next,))
 
-    def note_in(self, holdings: Holdings) -> None:
+    def note_in(self) -> None:
         """Notes what was written, once it is."""
         self._charges.note_in()
-        for window, numbers in self._held:
-            holdings.note(window, numbers)
-        holdings.forget(self._attendance.left)
 
 
 def _size(change: Add, bound: tuple[Bound, ...]) -> int:

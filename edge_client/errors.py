@@ -121,8 +121,7 @@ class RefusedError(EdgeError):
     """Deltas were refused for good: their records are not counted, and sending them again cannot help.
 
     Args:
-        refused: Number of deltas by the reason's name, at least one; those too that were withdrawn unsent, for their
-            window's presence was refused.
+        refused: Number of deltas by the reason's name, at least one.
         details: One of the service's sentences for each reason.
     """
 
@@ -169,7 +168,7 @@ class DroppedRecordsWarning(EdgeWarning):
 class AbsentWarning(EdgeWarning):
     """Where it shows that a client takes part, records were left out of a window in which this one does not.
 
-    That is under public participation, with a secure sum, and of a silo.
+    That is with a secure sum, and of a silo.
 
     It did not run there; or it has submitted for the window already, or cannot pay for it (secure sum, silo).
 

@@ -43,7 +43,6 @@ class Link:
         self._tasks = tasks
         self._cargo = cargo
         self._tell = tell
-        # Presences have the lowest numbers: they overtake the records that wait for a slow network.
         self._outbox: asyncio.PriorityQueue[int] = asyncio.PriorityQueue()
         self._unary: bool | None = None
         self._task: asyncio.Task[None] | None = None

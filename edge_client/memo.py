@@ -21,10 +21,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from edge_client.attendance import Rows
 from edge_client.changes import Drawn, Unbound
 from edge_client.errors import EventTimeError
 from edge_client.record_bytes import own_bytes, rows_bytes
+from edge_client.spool_file import Rows
 from hushsum.collection import label_list
 from hushsum.labels import MEMO
 from hushsum.plan import Plan

@@ -32,13 +32,11 @@ class Outstanding:
 
     Args:
         sequences: What the spool holds, ascending.
-        newest_first: Pick the highest number first, once it is within reach; until then, as else, the lowest.
     """
 
-    def __init__(self, sequences: Iterable[int] = (), *, newest_first: bool = False) -> None:
-        self._newest_first = newest_first
+    def __init__(self, sequences: Iterable[int] = ()) -> None:
         self._beyond: deque[int] = deque()  # never picked, ascending, all above those in _places
-        self._places: dict[int, _Place] = {}  # picked at least once, or newest first and within reach; ascending
+        self._places: dict[int, _Place] = {}  # picked at least once; ascending
         self._in_flight = 0
         self.end = 0  # one above the highest number ever seen
         self.append(sequences)
@@ -56,6 +54,10 @@ class Outstanding:
         """The lowest unanswered number."""
         return next(iter(self._places), self._beyond[0] if self._beyond else None)
 
+    def is_answered(self, end: int) -> bool:
+        """Whether everything below a number has its durable answer."""
+        return self.lowest is None or self.lowest >= end
+
     def append(self, sequences: Iterable[int]) -> None:
         """New deltas, ascending and above all earlier ones."""
         for sequence in sequences:
@@ -67,7 +69,7 @@ class Outstanding:
         """The numbers to send now, in this order; they are in flight from here on."""
         room = in_flight_max - self._in_flight
         picked: list[int] = []
-        for sequence, place in self._candidates():
+        for sequence, place in self._places.items():
             if len(picked) >= room:
                 break
             if place.stage is Stage.READY or (place.stage is Stage.HELD and place.ready_at <= now):
@@ -81,14 +83,9 @@ class Outstanding:
         self._in_flight += len(picked)
         return tuple(picked)
 
-    def _candidates(self) -> Iterable[tuple[int, _Place]]:
-        """Those that were picked before, lowest first; newest first, all others within reach as well."""
-        if not self._newest_first:
-            return self._places.items()
-        lowest = self.lowest
-        while lowest is not None and self._beyond and self._beyond[0] < lowest + SEQUENCE_WINDOW:
-            self._places[self._beyond.popleft()] = _Place()
-        return self._places.items() if self._beyond else reversed(self._places.items())
+    def has_room(self, in_flight_max: int) -> bool:
+        """Whether one more could be sent now."""
+        return self._in_flight < in_flight_max
 
     def is_in_flight(self, sequence: int) -> bool:
         """Whether an answer to this number is waited for."""
@@ -113,11 +110,6 @@ class Outstanding:
         """The answer of this number is durable: it is outstanding no more."""
         assert self._places[sequence].stage is Stage.SETTLING
         del self._places[sequence]
-
-    def withdraw(self, sequences: Iterable[int]) -> None:
-        """These are gone from the spool: what was never picked never will be; what may have been sent is answered."""
-        gone = frozenset(sequences)
-        self._beyond = deque(sequence for sequence in self._beyond if sequence not in gone)
 
     def lose_connection(self) -> None:
         """Nothing is in flight any more; what was is ready to be sent again."""

@@ -146,7 +146,7 @@ class Policy:
             asked_unit = f"unit {privacy.unit!r}, which protects single records"
             raise PolicyError("unit", asked_unit, "unit 'client', which protects all records of a client")
         if self.participation == PROTECTED != privacy.participation:
-            by = f"participation {privacy.participation!r}" if privacy.mode == CENTRAL else f"mode {privacy.mode!r}"
+            by = f"mode {privacy.mode!r}"
             asked_for = f"{by}, under which it is no secret that a device takes part"
             raise PolicyError("participation", asked_for, "participation 'protected', of which no release tells")
         self._check_mode(plan)

@@ -15,11 +15,11 @@ class Untold:
         self._counts: Counter[str] = Counter()
         self._details: dict[str, str] = {}
 
-    def note(self, answer: Answer, deltas: int = 1) -> None:
-        """Hears the definitive answer of so many deltas."""
-        if deltas and answer.status is Status.REFUSED and answer.refusal is not None:
+    def note(self, answer: Answer) -> None:
+        """Hears a delta's definitive answer."""
+        if answer.status is Status.REFUSED and answer.refusal is not None:
             name = reason_name(answer.refusal.reason)
-            self._counts[name] += deltas
+            self._counts[name] += 1
             self._details.setdefault(name, answer.refusal.detail)
 
     def tell(self) -> None:

@@ -15,10 +15,12 @@ from collections.abc import Iterable
 from typing import Final
 
 from edge_client.backoff import BackOff
-from edge_client.config import Config
+from edge_client.config import ASKED_WAIT_MAX_MS, Config
 from edge_client.errors import PlanChangedError, SessionRefusedError
-from edge_client.lanes import Ids, Lanes, SpoolIds
+from edge_client.lanes import BatchIds, SpoolIds
+from edge_client.outstanding import Outstanding
 from edge_client.session_events import (
+    ENDS_SESSION,
     Answered,
     Begun,
     Close,
@@ -40,15 +42,10 @@ from edge_client.session_events import (
 )
 from hushsum.entropy import Entropy
 from hushsum.errors import Reason
-from hushsum_proto.answers import Refusal, ServiceReason, Status
+from hushsum_proto.answers import Refusal, Status
 from hushsum_proto.messages import PROTOCOL_VERSIONS
 
-# These say that no delta of this client is welcome: none of them is given up for it.
-_ENDS_SESSION: Final = frozenset(
-    {Reason.WRONG_PLAN, ServiceReason.UNAUTHENTICATED, ServiceReason.FORBIDDEN, ServiceReason.PROTOCOL_VERSION}
-)
 _FRUITLESS_MAX: Final = 3  # streams without a single answer, before deltas are sent as calls of their own
-_ASKED_WAIT_MAX_MS: Final = 3_600_000  # no service holds a client for longer than an hour at a time
 _CLOCK_SLACK_MS: Final = 1_000  # what a slow network may add to Hello
 
 
@@ -68,15 +65,14 @@ class Session:
     Args:
         config: Limits and waits.
         plan_id: Of the plan that the spool belongs to.
-        stream: The spool's stream number; of records, and with it that of presence.
+        stream: The spool's stream number.
         lateness_ms: The plan's; clocks further apart than that are told once.
-        unanswered: Numbers of the deltas that the spool holds (``lanes``).
+        unanswered: Numbers of the deltas that the spool holds (``lanes``), ascending.
         entropy: Of the back-off's jitter.
-        kept: Places in flight that records leave to presence.
         ids: Which number an id has; None: by the spool's stream.
     """
 
-    def __init__(  # noqa: PLR0913  two of them have a default
+    def __init__(
         self,
         *,
         config: Config,
@@ -85,11 +81,10 @@ class Session:
         lateness_ms: int,
         unanswered: Iterable[int],
         entropy: Entropy,
-        kept: int = 0,
-        ids: Ids | None = None,
+        ids: SpoolIds | BatchIds | None = None,
     ) -> None:
         self.state = State.IDLE
-        self.outstanding = Lanes(unanswered, kept=kept)
+        self.outstanding = Outstanding(unanswered)
         self.last_loss: Loss | None = None
         self._config = config
         self._plan_id = plan_id
@@ -121,7 +116,7 @@ class Session:
                 for number, stream in event.streams:
                     self._ids.note(number, stream)
             case Settled():
-                self.outstanding.settled(event.sequence, event.withdrawn)
+                self.outstanding.settled(event.sequence)
                 self._ids.forget(event.sequence)
             case Woke():
                 self._wake_at = None
@@ -166,7 +161,7 @@ class Session:
         if sequence is None or not self.outstanding.is_in_flight(sequence):
             return []  # another copy of an answer that was heard already
         refusal = answer.refusal
-        if refusal is not None and refusal.reason in _ENDS_SESSION:
+        if refusal is not None and refusal.reason in ENDS_SESSION:
             return self._stop(_refused(refusal, self._plan_id))
         self._heard = True
         self._progress_at = event.now
@@ -181,7 +176,7 @@ class Session:
 
     def _lost(self, now: float, loss: Loss) -> list[Effect]:
         refusal = loss.refusal
-        if refusal is not None and refusal.reason in _ENDS_SESSION:
+        if refusal is not None and refusal.reason in ENDS_SESSION:
             return self._stop(_refused(refusal, self._plan_id))
         self._judge_stream(loss)
         self.last_loss = loss
@@ -249,7 +244,7 @@ class Session:
 
 def _asked_wait_s(refusal: Refusal) -> float:
     """How long the service asks to wait, within reason."""
-    return min(max(refusal.retry_after_ms, 0), _ASKED_WAIT_MAX_MS) / 1000
+    return min(max(refusal.retry_after_ms, 0), ASKED_WAIT_MAX_MS) / 1000
 
 
 def _refused(refusal: Refusal, plan_id: bytes) -> SessionRefusedError:

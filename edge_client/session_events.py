@@ -1,10 +1,17 @@
 """What the session machine is told (events), and what it asks for in return (effects)."""
 
 from dataclasses import dataclass
+from typing import Final
 
 from edge_client.errors import SessionRefusedError
-from hushsum_proto.answers import Answer, Refusal
+from hushsum.errors import Reason
+from hushsum_proto.answers import Answer, Refusal, ServiceReason
 from hushsum_proto.messages import Welcome
+
+#: These say that no delta of this client is welcome: none of them is given up for it.
+ENDS_SESSION: Final = frozenset(
+    {Reason.WRONG_PLAN, ServiceReason.UNAUTHENTICATED, ServiceReason.FORBIDDEN, ServiceReason.PROTOCOL_VERSION}
+)
 
 
 @dataclass(frozen=True)
@@ -34,7 +41,7 @@ class Begun:
 
 @dataclass(frozen=True)
 class Spooled:
-    """New deltas are durable under these numbers (``lanes``), in each stream above all earlier ones.
+    """New deltas are durable under these numbers (``lanes``), ascending and above all earlier ones.
 
     Attributes:
         sequences: Their numbers.
@@ -80,12 +87,10 @@ class Settled:
 
     Attributes:
         sequence: Its number.
-        withdrawn: Of deltas of records that went with it: their window's presence does not stand.
     """
 
     now: float
     sequence: int
-    withdrawn: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeVar
 
-from edge_client import attendance, memo, spool_file
+from edge_client import memo, spool_file
 from edge_client.books import Books
 from edge_client.changes import Bound, Change, Result
 from edge_client.draft import Draft, Level, write_counts
@@ -26,6 +26,7 @@ from hushsum.entropy import Entropy
 from hushsum.plan import Plan
 
 T = TypeVar("T")
+_HEADER_BYTES: Final = 64  # no delta's header is longer
 _HELD: Final = f"SELECT coalesce(sum({spool_file.ROOM}), 0) FROM {{table}}"  # noqa: S608  the constant ROOM alone
 
 
@@ -51,7 +52,6 @@ class Spool:
     ) -> None:
         self._path = Path(path)
         self._lock = threading.Lock()
-        self._holdings = attendance.Holdings()
         self._books: Books | None = None
         self._database = spool_file.open_locked(self._path)
         try:
@@ -103,16 +103,6 @@ class Spool:
         """Keeps a signature of the plan that the spool is bound to."""
         with self._using(), self._transaction():
             spool_file.keep_signature(self._database, signature)
-
-    def keep_presences(self) -> None:
-        """For a plan with public participation: makes room for presences, and finds which records are of which window.
-
-        To be called once, before the first commit.
-        """
-        with self._using(), self._transaction():
-            self._database.execute(attendance.TABLE)
-            self._database.execute(attendance.INDEX)
-            self._holdings = attendance.Holdings.found(self._database.execute)
 
     def keep_rounds(self) -> None:
         """For a plan whose device keeps books: takes the file to format 3, and counts what waits in it.
@@ -177,9 +167,7 @@ class Spool:
     def streams(self) -> dict[int, int]:
         """The stream of each delta in the spool, by its number: of batches of reports, which have one each."""
         with self._using():
-            rows = self._database.execute(
-                "SELECT sequence, substr(bytes, 1, ?) FROM deltas", (attendance.HEADER_BYTES,)
-            )
+            rows = self._database.execute("SELECT sequence, substr(bytes, 1, ?) FROM deltas", (_HEADER_BYTES,))
             return {int(number): read_header(bytes(head)).id.stream for number, head in rows}
 
     def load(self, first: int, limit: int, bytes_max: int) -> tuple[Bound, ...]:
@@ -198,18 +186,18 @@ class Spool:
         """Makes all changes in one transaction; durable when it returns.
 
         Returns:
-            For each change what was bound (for a removal, what was withdrawn), or the error that refused it alone: it
-            has then changed nothing.
+            For each change what was bound (nothing for a removal), or the error that refused it alone: it has then
+            changed nothing.
 
         Raises:
             SpoolError: The file cannot be written; nothing was changed.
         """
         with self._using():
-            draft = Draft(self._level, self._database.execute, self._holdings, self._books)
+            draft = Draft(self._level, self._database.execute, self._books)
             results = [draft.take(change) for change in changes]
             with self._transaction():
                 draft.write(self._database)
-            draft.note_in(self._holdings)
+            draft.note_in()
             self._level = draft.level
             self._tallies = self._tallies + draft.counts
         return results

@@ -2,12 +2,16 @@
 
 import os
 import sqlite3
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from edge_client.errors import SettingsError, SpoolError, SpoolInUseError
 from hushsum.entropy import Entropy
 from hushsum_proto.client_ids import CLIENT_ID_FORM, flaw_of
+
+#: Rows that a query finds. Any: the values of a row are those of its query.
+Rows = Callable[[str, tuple[object, ...]], Iterable[Any]]
 
 SPOOL_FORMAT: Final = 3  # the newest that this version reads
 _WITHOUT_ROUNDS: Final = 1  # a spool stays at it until it belongs to a plan whose device keeps books
@@ -174,6 +178,11 @@ def _check_format(database: sqlite3.Connection, path: Path) -> None:
     if version > SPOOL_FORMAT:
         known = f"this version knows up to {SPOOL_FORMAT}"
         raise SpoolError(f"spool {path}: it has format {version}, {known}: update this software")
+    if database.execute("SELECT 1 FROM sqlite_master WHERE name = 'presences'").fetchone():
+        raise SpoolError(
+            f"spool {path}: it belongs to a plan with participation 'public', which was removed: its deltas cannot be "
+            "sent any more. Collect under a new plan, and use a new spool for it; nothing in this one was changed"
+        )
     # A lock for good also where nothing is written: EXCLUSIVE keeps whatever lock was taken once.
     database.execute("BEGIN EXCLUSIVE")
     if "room" not in [column[1] for column in database.execute("PRAGMA table_info(deltas)")]:

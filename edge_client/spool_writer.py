@@ -1,7 +1,7 @@
 """Group commit: whatever arrives while one transaction reaches the disk shares the next one.
 
-Only presences, and what a silo submits, go before everything that waits, in a transaction of their own: neither how
-many records wait nor what their bytes do to a disk is theirs to suffer.
+Only what a silo submits goes before everything that waits, in a transaction of its own: neither how many records wait
+nor what their bytes do to a disk is its to suffer.
 
 A disk that is full, or fails for a while, refuses additions to whoever makes them. Answers are never given up: their
 deltas stay in the spool, where a resend is harmless (same id, same bytes), and the removal is tried again and again.
@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final
 
-from edge_client.changes import Attend, Bound, Change, Remove, Result, Submit
+from edge_client.changes import Bound, Change, Remove, Result, Submit
 from edge_client.ports import Runtime
 from edge_client.spool import Spool
 from hushsum.errors import HushsumError
@@ -24,7 +24,6 @@ _RETRY_LONGEST_S: Final = 5.0
 _DOUBLINGS_MAX: Final = 10
 _ERASURES_APART_S: Final = 5.0  # each costs two syncs
 
-_FIRST: Final = (Attend, Submit)
 _Waiting = tuple[Change, "asyncio.Future[tuple[Bound, ...]]"]
 
 
@@ -44,7 +43,7 @@ class SpoolWriter:
         self._spool = spool
         self._runtime = runtime
         self._commits_max = commits_max
-        self._attends: deque[_Waiting] = deque()
+        self._submits: deque[_Waiting] = deque()
         self._adds: deque[_Waiting] = deque()
         self._removes: deque[_Waiting] = deque()
         self._task: asyncio.Task[None] | None = None
@@ -64,7 +63,7 @@ class SpoolWriter:
         future shields it: the change is made even if nobody waits any more.
         """
         future: asyncio.Future[tuple[Bound, ...]] = asyncio.get_running_loop().create_future()
-        queue = {Attend: self._attends, Submit: self._attends, Remove: self._removes}.get(type(change), self._adds)
+        queue = {Submit: self._submits, Remove: self._removes}.get(type(change), self._adds)
         queue.append((change, future))
         self._start()
         return future
@@ -75,7 +74,7 @@ class SpoolWriter:
         if self._timer is not None:
             self._timer.cancel()
             await asyncio.wait([self._timer])
-        if self._attends or self._adds or self._removes:
+        if self._submits or self._adds or self._removes:
             self._start()
         while self._task is not None and not self._task.done():
             await asyncio.wait([self._task])
@@ -96,9 +95,9 @@ class SpoolWriter:
         self._set_timer()
 
     def _pick(self) -> list[_Waiting]:
-        """What the next transaction takes out of the queues: presences alone, or removes first, for they make room."""
-        if self._attends:
-            return [*_taken(self._attends)]
+        """What the next transaction takes from the queues: submissions alone, or removes first, for they make room."""
+        if self._submits:
+            return [*_taken(self._submits)]
         batch: list[_Waiting] = []
         if self._closing or not self._failures or self._runtime.monotonic() >= self._retry_at:
             batch += _taken(self._removes, self._commits_max)
@@ -113,13 +112,13 @@ class SpoolWriter:
             self._failed(batch, error)
             return
         except BaseException:
-            for _, future in (*batch, *_taken(self._attends), *_taken(self._removes), *_taken(self._adds)):
+            for _, future in (*batch, *_taken(self._submits), *_taken(self._removes), *_taken(self._adds)):
                 future.cancel()
             raise
         if any(isinstance(change, Remove) for change, _ in batch):
             self._failures = 0
             self._unerased = True
-        elif not isinstance(batch[0][0], _FIRST):
+        elif not isinstance(batch[0][0], Submit):
             self._apart = self._failures > 0
         for (_, future), result in zip(batch, results, strict=True):
             _resolve(future, result)
@@ -137,7 +136,7 @@ class SpoolWriter:
             if not future.done():
                 future.set_exception(error)
         if adds:
-            if not isinstance(adds[0][0], _FIRST):
+            if not isinstance(adds[0][0], Submit):
                 self._apart = self._failures > 0
             return
         if not self._failures:

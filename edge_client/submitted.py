@@ -4,15 +4,13 @@ import sqlite3
 from collections import Counter
 from typing import Final
 
-from edge_client.attendance import Rows
 from edge_client.books import Charges
 from edge_client.changes import Submit
 from edge_client.errors import AccountError, NoPartError
-from edge_client.tallies import SUBMISSIONS_COUNTED, SUBMISSIONS_LOST
+from edge_client.spool_file import Rows
+from edge_client.tallies import COUNTED, SUBMISSIONS_COUNTED, SUBMISSIONS_LOST
 from edge_client.turn_tables import require_part, write_spend
-from hushsum_proto.answers import Status
 
-_COUNTED: Final = frozenset({Status.ACKNOWLEDGED.value, Status.COUNTED.value})
 _NAME_BYTES: Final = 8
 
 
@@ -70,4 +68,4 @@ class Submitted:
         query = "UPDATE rounds SET fate = ? WHERE round = ? AND fate IS NULL"
         for answer, name in self._answers:
             first = database.execute(query, (answer, name)).rowcount == 1
-            counts[SUBMISSIONS_COUNTED if answer in _COUNTED else SUBMISSIONS_LOST] += first
+            counts[SUBMISSIONS_COUNTED if answer in COUNTED else SUBMISSIONS_LOST] += first

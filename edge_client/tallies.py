@@ -13,13 +13,13 @@ RECORDS_ABSENT: Final = "records_absent"
 RECORDS_REFUSED: Final = "records_refused"
 DELTAS: Final = "deltas"
 REPORTS: Final = "reports"
-PRESENCES: Final = "presences"
-WITHDRAWN: Final = "withdrawn"
 SUBMISSIONS_SPENT: Final = "submissions_spent"
 SUBMISSIONS_COUNTED: Final = "submissions_counted"
 SUBMISSIONS_LOST: Final = "submissions_lost"
 WINDOWS_UNSPENT: Final = "windows_unspent"
 RECORDS_UNSPENT: Final = "records_unspent"
+#: Answers to a delta that counts.
+COUNTED: Final = frozenset({Status.ACKNOWLEDGED, Status.COUNTED})
 _REFUSED: Final = "refused:"
 _OTHER: Final = "other"  # a reason that only a newer service knows
 
@@ -49,17 +49,14 @@ class Tallies:
     Attributes:
         records: Usable records that were added.
         records_dropped: Records that were left out for a NaN or an infinity.
-        records_absent: Usable records that were left out under public participation: in their window this client did
-            not run, or its presence was refused, or the window is more than a thousand windows ago. With a secure sum,
-            or of a silo: in their window this client did not run, or it was spent or over already.
+        records_absent: With a secure sum, or of a silo: usable records that were left out, for in their window this
+            client did not run, or it was spent or over already.
         records_refused: Records that were left out because they were more than the plan allows a client in the window,
             of batches whose first ones were added: usable ones; of reports, unusable ones too.
         records_unspent: With a secure sum, or of a silo: records that had been added and are in nothing that was
             submitted, for their window passed without it, or they came while it was under way.
         reports: Randomised reports that records became, those of dropped ones included, which tell nothing.
-        deltas: Deltas that the records became, and presences.
-        presences: Deltas of 0 records, which show that this client takes part: one a window in which it ran, under
-            public participation.
+        deltas: Deltas that the records became.
         deltas_sent: Deltas that were sent at least once since this client started.
         deltas_resent: Further sends of those.
         bytes_sent: Of packed deltas, resends too; of a plan with a secure sum, of masked vectors.
@@ -69,7 +66,6 @@ class Tallies:
         counted: Deltas of a closed window that the service had counted.
         late: Deltas that came after their window's seal and count nowhere.
         unknown: Deltas whose window is over and forgotten: treated as spent.
-        withdrawn: Deltas that were never sent: the service had not counted their window's presence.
         refused: Deltas that were refused for good, by the reason's name.
         submissions_spent: Windows whose privacy this device has spent, with a secure sum or as a silo: its masked
             vector, or its noised sum, was sent, or was about to be.
@@ -83,7 +79,6 @@ class Tallies:
     records_absent: int = 0
     records_refused: int = 0
     deltas: int = 0
-    presences: int = 0
     deltas_sent: int = 0
     deltas_resent: int = 0
     bytes_sent: int = 0
@@ -91,7 +86,6 @@ class Tallies:
     counted: int = 0
     late: int = 0
     unknown: int = 0
-    withdrawn: int = 0
     records_unspent: int = 0
     submissions_spent: int = 0
     submissions_counted: int = 0
@@ -110,7 +104,6 @@ class Tallies:
             records_absent=kept.get(RECORDS_ABSENT, 0),
             records_refused=kept.get(RECORDS_REFUSED, 0),
             deltas=kept.get(DELTAS, 0),
-            presences=kept.get(PRESENCES, 0),
             deltas_sent=sends.first,
             deltas_resent=sends.again,
             bytes_sent=sends.bytes,
@@ -118,7 +111,6 @@ class Tallies:
             counted=kept.get(Status.COUNTED.value, 0),
             late=kept.get(Status.LATE.value, 0),
             unknown=kept.get(Status.UNKNOWN.value, 0),
-            withdrawn=kept.get(WITHDRAWN, 0),
             records_unspent=kept.get(RECORDS_UNSPENT, 0),
             submissions_spent=kept.get(SUBMISSIONS_SPENT, 0),
             submissions_counted=kept.get(SUBMISSIONS_COUNTED, 0),

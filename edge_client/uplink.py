@@ -49,7 +49,7 @@ class Wiring:
         transport: Where connections come from.
         runtime: Time, tasks and threads.
         plan_id: What Hello names.
-        on_answer: Called with each definitive answer once it is durable, and how many deltas were withdrawn with it.
+        on_answer: Called with each definitive answer once it is durable.
         batches: Whether each delta is a batch of reports, with a stream of its own.
     """
 
@@ -58,7 +58,7 @@ class Wiring:
     transport: Transport
     runtime: Runtime
     plan_id: bytes
-    on_answer: Callable[[Answer, int], None]
+    on_answer: Callable[[Answer], None]
     batches: bool = False
 
 
@@ -78,7 +78,7 @@ class Uplink:
         self._cargo = Cargo(wiring.spool, wiring.runtime)
         self._link: Link | None = None
         self._timer: asyncio.Task[None] | None = None
-        self._waiters: list[tuple[tuple[int, int], asyncio.Future[None]]] = []
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._closed = False
         self._told = False  # somebody got the failure raised
 
@@ -127,19 +127,19 @@ class Uplink:
             FlushTimeoutError: Not within the time; nothing is given up.
             Exception: What has ended the session, where something is unanswered.
         """
-        mark = self._session.outstanding.mark
-        if self._session.outstanding.is_answered(mark):
+        end = self._session.outstanding.end
+        if self._session.outstanding.is_answered(end):
             return
         self.raise_failure()
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.append((mark, waiter))
+        self._waiters.append((end, waiter))
         timer = None if timeout_s is None else self._tasks.spawn(self._expire(waiter, timeout_s), "flush-timer")
         try:
             await waiter
         finally:
             if timer is not None:
                 timer.cancel()
-            self._waiters.remove((mark, waiter))
+            self._waiters.remove((end, waiter))
 
     def raise_failure(self) -> None:
         """Raises what has ended the session, if anything has."""
@@ -210,10 +210,9 @@ class Uplink:
 
     def _settled(self, effect: Settle, done: "asyncio.Future[tuple[Bound, ...]]") -> None:
         if not done.cancelled():  # else it could not be kept before the end: the delta is sent again at the next start
-            withdrawn = tuple(delta.sequence for delta in done.result())
-            self._cargo.drop(effect.sequence, withdrawn)
-            self._wiring.on_answer(effect.answer, len(withdrawn))
-            self._tell(Settled(self._runtime.monotonic(), effect.sequence, withdrawn))
+            self._cargo.drop(effect.sequence)
+            self._wiring.on_answer(effect.answer)
+            self._tell(Settled(self._runtime.monotonic(), effect.sequence))
 
     async def _wake_at(self, at: float) -> None:
         await self._runtime.sleep(max(0.0, at - self._runtime.monotonic()))
@@ -231,8 +230,8 @@ class Uplink:
             waiter.set_exception(FlushTimeoutError(f"{what} and are sent on{last}"))
 
     def _release_waiters(self) -> None:
-        for mark, waiter in self._waiters:
-            if not waiter.done() and self._session.outstanding.is_answered(mark):
+        for end, waiter in self._waiters:
+            if not waiter.done() and self._session.outstanding.is_answered(end):
                 waiter.set_result(None)
 
     def _fail(self, error: Exception) -> None:

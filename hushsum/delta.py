@@ -4,8 +4,7 @@ Packed: format version (1 byte), plan id (32), stream (8, big-endian), sequence 
 number of runs (varint), and for each run, in the order of its class: class, records, rows, buckets (varints), encoding
 (1 byte), length of the packed rows (varint), the packed rows.
 
-A delta of 0 runs says that its client takes part in the window, and nothing else. It is legal under public
-participation alone, where whether a client submits must not depend on its records (PRIVACY: relations).
+A delta has at least one run.
 """
 
 import hashlib
@@ -22,7 +21,6 @@ from hushsum.families import Increments, Records
 from hushsum.labels import DELTA_DIGEST
 from hushsum.plan import Plan
 from hushsum.privacy.guarantee import CENTRAL
-from hushsum.privacy.spec import PUBLIC
 from hushsum.varint import Reader, varint, zigzag
 
 DELTA_FORMAT: Final = 1
@@ -114,7 +112,7 @@ def unpack_at_home(data: bytes, plan: Plan) -> Delta:
         raise DeltaError(Reason.TOO_LARGE, f"{len(data)} bytes, expected at most {plan.delta_bytes_max}")
     reader, header = opened(data, plan)
     runs = reader.varint()
-    if runs == 0 and not shows_presence(plan):
+    if runs == 0:
         raise DeltaError(Reason.EMPTY, "a delta without records")
     if runs > plan.counters_shape[0]:
         raise DeltaError(Reason.MALFORMED, f"{runs} runs for {plan.counters_shape[0]} classes")
@@ -123,33 +121,12 @@ def unpack_at_home(data: bytes, plan: Plan) -> Delta:
     return delta
 
 
-def shows_presence(plan: Plan) -> bool:
-    """Whether the plan's clients show that they take part, by one delta of 0 runs a window, records or none.
-
-    In mode ``secure`` they show it by taking part in a round.
-    """
-    return plan.privacy.mode == CENTRAL and plan.privacy.participation == PUBLIC
-
-
-def presence(plan: Plan, *, window: int, id: DeltaId) -> Delta:
-    """The delta that a running client sends for each window, whatever it has to contribute: 0 runs.
-
-    Its bytes are its window and its id, and tell nothing of any record.
-
-    Raises:
-        DeltaError: ``empty``: under protected participation there is no such delta.
-    """
-    if not shows_presence(plan):
-        raise DeltaError(Reason.EMPTY, "a delta without records, where participation is protected")
-    return Delta(plan.id, window, id, ())
-
-
 def encode(plan: Plan, records: Any, *, window: int, id: DeltaId, labels: object = None) -> tuple[Delta | None, int]:
     """The delta of records (and their labels, where the plan has classes), on the device.
 
     Returns:
-        The delta (None where no usable record is left: a :func:`presence` never comes of records), and the number of
-        records that were dropped, each alone (see :meth:`hushsum.Sketch.add`).
+        The delta (None where no usable record is left), and the number of records that were dropped, each alone (see
+        :meth:`hushsum.Sketch.add`).
 
     Raises:
         RecordError: The array cannot be used at all.

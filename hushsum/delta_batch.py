@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hushsum import acceleration
-from hushsum.delta import Delta, shows_presence
+from hushsum.delta import Delta
 from hushsum.families.packed import RowsPacked
 from hushsum.labels import DELTA_DIGEST
 from hushsum.plan import Plan
@@ -65,7 +65,7 @@ class DeltaReader:
         self._shape = (rows, width, (width - 1).bit_length())
         self._plan_id = np.frombuffer(plan.id, ">u4").astype(np.uint32)
         most = plan.delta_records_max
-        limits = [plan.counters_shape[0], most, shows_presence(plan), *[0] * (most.bit_length() + 1)]
+        limits = [plan.counters_shape[0], most, *[0] * (most.bit_length() + 1)]
         self._limits = np.array([*limits, plan.delta_bytes_max], np.int64)
         self._ready = np.empty(0, np.int32)
         self.lessons = 0
@@ -114,7 +114,7 @@ class DeltaReader:
     def learn(self, delta: Delta) -> None:
         """Takes over what the plan says of the sizes of such runs, which is dear to find out; from a good delta."""
         for run in delta.runs:
-            place = 3 + run.records.bit_length()
+            place = 2 + run.records.bit_length()
             if not self._limits[place]:
                 self._limits[place] = self._plan.delta_sizes.run_bytes_max(run.records)
                 self.lessons += 1

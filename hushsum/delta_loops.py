@@ -198,10 +198,10 @@ def _body(  # noqa: PLR0911 -- whatever is wrong, it ends
 ) -> tuple[Number, Number]:
     """The runs of a delta: (how many numbers were written, records), or (``_BAD`` or ``_FULL``, 0)."""
     buffer, words = packed
-    classes, room, nothing_allowed = limits[0], limits[1], limits[2]
+    classes, room = limits[0], limits[1]
     first, records, last = used, 0, -1
     runs, at = _small(buffer, at, end)
-    if at < 0 or runs > classes or (runs == 0 and not nothing_allowed):
+    if at < 0 or runs > classes or runs == 0:
         return _BAD, 0
     for _ in range(runs):
         number, at = _small(buffer, at, end)
@@ -217,7 +217,7 @@ def _body(  # noqa: PLR0911 -- whatever is wrong, it ends
         length = 0
         while total >> length:
             length += 1
-        if size > limits[3 + length]:
+        if size > limits[2 + length]:
             return _BAD, 0
         if used + RUN_HEAD > len(ready):
             return _FULL, 0
@@ -274,8 +274,8 @@ def decode(  # noqa: PLR0913, PLR0917 -- flat: loops take no objects
 ) -> int:
     """Reads deltas from number ``first`` on, until ``ready`` holds ``enough``; returns the number of the next one.
 
-    ``packed`` ends in ``SLACK`` bytes or more, to a multiple of 4. ``limits``: classes, records of a delta, whether 0
-    runs are legal, by the bit length of a run's records the bytes of its rows (0: not known yet), bytes of a delta.
+    ``packed`` ends in ``SLACK`` bytes or more, to a multiple of 4. ``limits``: classes, records of a delta, by the bit
+    length of a run's records the bytes of its rows (0: not known yet), bytes of a delta.
     """
     used = 0
     for i in range(first, len(states)):

@@ -1,9 +1,9 @@
 """What a sealed window comes to: released or withheld, decided once (PRIVACY: the outcome of a window).
 
 This is the one place that looks at the number of clients, and whether a window is released is the one thing that it
-tells of it. Under protected participation a noised number decides, in every window, the empty ones too: that costs the
-plan's ``min_clients_share`` of ε whatever comes of it. Under public participation, and in mode ``local``, who takes
-part is no secret, and the exact number decides.
+tells of it. In mode ``central`` a noised number decides, in every window, the empty ones too: that costs the plan's
+``min_clients_share`` of ε whatever comes of it. In mode ``local`` it is no secret who takes part, and the exact number
+decides.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,6 @@ from hushsum.entropy import Entropy
 from hushsum.errors import GuaranteeError
 from hushsum.plan import Plan
 from hushsum.privacy.event import TUMBLING
-from hushsum.privacy.spec import PUBLIC
 from hushsum.privacy.spending import refuse_drawn_by_clients
 from hushsum.releases import Release, draw, of_reports, of_silos
 from hushsum.sketch import Sketch
@@ -108,13 +107,11 @@ def decide_local(
 
 
 def _enough(plan: Plan, clients: int, entropy: Entropy) -> bool:
-    """Whether the clients reach the plan's ``min_clients``: by a noised number, but where they are public."""
+    """Whether the clients reach the plan's ``min_clients``: by a noised number."""
     assert clients >= 0
     least = plan.window.min_clients
     if least == 0:
         return True
-    if plan.privacy.participation == PUBLIC:
-        return clients >= least
     noise = plan.privacy.mechanism.clients_noise()
-    assert noise is not None, "a plan with protected clients and min_clients has it"
+    assert noise is not None, "a plan of mode 'central' with min_clients has it"
     return clients + int(noise.sample(1, entropy)[0]) >= least

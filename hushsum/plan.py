@@ -197,7 +197,7 @@ class Plan:
         A total that is not changed itself, and that the new ε or δ alone would pass, is raised to it.
 
         Args:
-            changes: Keys and values; None leaves a key out, such as ``min_clients_share`` for public participation.
+            changes: Keys and values; None leaves a key out, such as ``min_clients_share``.
                 With another ``mode``, those that belong to the old one alone are left out.
 
         Raises:

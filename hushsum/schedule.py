@@ -103,16 +103,17 @@ class Schedule:
             raise PlanError("window.lateness", duration_text(self.lateness_ms), expected)
 
     def check_shown(self) -> None:
-        """Refuses windows in which no device should have to show itself, as public participation has it do.
+        """Refuses windows in which no device should have to submit, with records or without.
 
         Raises:
             PlanError: Windows shorter than a minute, or a lateness of more than 64 of them.
         """
+        where = "where every client submits in every window (mode 'secure', form 'silo')"
         if self.length_ms < _SHOWN_LENGTH_MS:
-            expected = f"at least '{duration_text(_SHOWN_LENGTH_MS)}' where participation is public"
+            expected = f"at least '{duration_text(_SHOWN_LENGTH_MS)}' {where}"
             raise PlanError("window.length", duration_text(self.length_ms), expected)
         if self.lateness_ms > (most := _SHOWN_LATENESS_MAX * self.length_ms):
-            expected = f"at most {_SHOWN_LATENESS_MAX} windows ('{duration_text(most)}') where participation is public"
+            expected = f"at most {_SHOWN_LATENESS_MAX} windows ('{duration_text(most)}') {where}"
             raise PlanError("window.lateness", duration_text(self.lateness_ms), expected)
 
     def check_rounds(self, wait_ms: int) -> None:

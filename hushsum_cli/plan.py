@@ -264,20 +264,16 @@ def _mechanism(made: "Plan") -> str:
 def _clients(made: "Plan") -> Iterator[tuple[str, str]]:
     """What is visible of who takes part, and when a window is withheld."""
     from hushsum.privacy.numerals import numeral
-    from hushsum.privacy.spec import PUBLIC
 
     if made.privacy.local is not None:
         return  # which is told with the rest of its mode
     if made.privacy.cohort is not None:
         yield "public", "that a client takes part, which each does in every window, with records or without"
-    elif made.privacy.participation == PUBLIC:
-        yield "public", "that a client takes part, which each running one does in every window, with records or without"
     least, noise = made.window.min_clients, made.privacy.mechanism.clients_noise()
     if least:
-        by = "its exact number"
-        if noise is not None:
-            epsilon = numeral(made.privacy.claim.clients_epsilon, up=True)
-            by = f"a number with noise of ± {noise.std:,.4g}, which takes ε = {epsilon} of the promise"
+        assert noise is not None, "a plan of mode 'central' with min_clients has it"
+        epsilon = numeral(made.privacy.claim.clients_epsilon, up=True)
+        by = f"a number with noise of ± {noise.std:,.4g}, which takes ε = {epsilon} of the promise"
         yield "withheld", f"a window of fewer than {least:,} clients, by {by}"
 
 

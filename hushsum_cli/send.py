@@ -72,11 +72,11 @@ def send(  # noqa: PLR0913  one argument an option
     Returns when everything is answered. What has no answer in time stays in the spool, and a later run sends it first.
     A second run with the same file contributes its records a second time.
 
-    Under public participation a run shows that this client takes part, also where the file is empty or does not fit the
-    plan. Run it in each window, then, and not only when there are records: that it was run tells that there are some.
-    The same holds for a secure sum, and in local mode for a silo, which noises all its records of a window and sends
-    that. There a run takes part at once, and once in a window: what a later run in the same window adds is left out. In
-    local mode with reports each record is randomised here, and becomes one report; nothing else leaves this machine.
+    With a secure sum, and in local mode for a silo, which noises all its records of a window and sends that, a run
+    shows that this client takes part, also where the file is empty or does not fit the plan. Run it in each window,
+    then, and not only when there are records: that it was run tells that there are some. A run takes part at once, and
+    once in a window: what a later run in the same window adds is left out. In local mode with reports each record is
+    randomised here, and becomes one report; nothing else leaves this machine.
     """
     import asyncio
     import sys
@@ -152,18 +152,15 @@ async def _contribute(
 
 def _takes_part(plan: "Plan") -> bool:
     """Whether it shows that a client takes part in a window, which must not be for its records to decide."""
-    from hushsum.delta import shows_presence
     from hushsum.privacy.guarantee import SECURE
 
-    privacy = plan.privacy
-    silo = privacy.is_silo
-    return shows_presence(plan) or privacy.mode == SECURE or silo
+    return plan.privacy.mode == SECURE or plan.privacy.is_silo
 
 
 async def _add(client: "EdgeClient", load: "Callable[[], Records]", progress: "Progress") -> None:
     import asyncio
 
-    loaded = await asyncio.to_thread(load)  # presence goes out meanwhile
+    loaded = await asyncio.to_thread(load)
     _check(client.plan, loaded)
     added = progress.bar("records hashed", len(loaded.values))
     for start in range(0, len(loaded.values), _BATCH):

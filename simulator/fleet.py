@@ -1,13 +1,12 @@
 """Hundreds of real clients in one event loop, each with a connection and a spool of its own."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
 from edge_client import Config, EdgeClient, Policy, SystemRuntime, Tallies
-from edge_client.lanes import presence_stream
 from hushsum.delta import DeltaId
 from hushsum.plan import Plan
 from simulator.reconciliation import Sent
@@ -32,14 +31,11 @@ class Totals:
 
     @classmethod
     def of(cls, tallies: Tallies) -> Self:
-        """One client's; what was counted was durable, so it is acknowledged too.
-
-        A presence that was refused for good, for a window before the service's first, is no delta here.
-        """
+        """One client's; what was counted was durable, so it is acknowledged too."""
         return cls(
             records=tallies.records,
             records_dropped=tallies.records_dropped,
-            deltas=tallies.deltas - _refused(tallies),
+            deltas=tallies.deltas,
             resent=tallies.deltas_resent,
             bytes_sent=tallies.bytes_sent,
             acknowledged=tallies.acknowledged + tallies.counted,
@@ -167,17 +163,4 @@ class Fleet:
 
     def _answered(self, share: Share, client: EdgeClient) -> None:
         """Notes what is known of a client that has its answers."""
-        self._sent |= {Sent(share.client_id, id) for id in _ids(client.stream, client.tallies)}
-
-
-def _refused(tallies: Tallies) -> int:
-    """Presences alone: a delta with records that is refused ends the run."""
-    return sum(tallies.refused.values())
-
-
-def _ids(stream: int, tallies: Tallies) -> Iterator[DeltaId]:
-    """Of a client that is done: all deltas but refused presences, which are the first ones, of windows long ago."""
-    for sequence in range(tallies.deltas - tallies.presences):
-        yield DeltaId(stream, sequence)
-    for sequence in range(_refused(tallies), tallies.presences):
-        yield DeltaId(presence_stream(stream), sequence)
+        self._sent |= {Sent(share.client_id, DeltaId(client.stream, n)) for n in range(client.tallies.deltas)}

@@ -17,7 +17,6 @@ from aggregator.fold.tally_table import TallyTable
 from aggregator.fold.verdicts import ManyVerdicts, Verdict
 from hushsum.delta_batch import Batch, DeltaReader, digests
 from hushsum.plan import Plan
-from hushsum.privacy.spec import PUBLIC
 from hushsum_proto.entries import DeltaEntry
 
 _ROOM: Final = 1024  # slots, where they run out
@@ -59,7 +58,6 @@ class BatchFold:
         self._loops, self._reader, self._memory = fold_loops, reader, memory
         bound = plan.privacy.records_per_client
         self._bound = -1 if bound is None else bound
-        self._presence = int(plan.privacy.participation == PUBLIC)
         self._count_scale = plan.privacy.mechanism.count_scale
         self._open: int | None = None  # the window of the last delta that was added
 
@@ -121,7 +119,7 @@ class BatchFold:
             (batch.states, batch.headers, batch.spans, batch.ready, signs),
             (rows[0], streams.heads, streams.slots, streams.used),
             (rows[1], records),
-            (closed_through, is_tallied, self._bound, self._presence, self._count_scale),
+            (closed_through, is_tallied, self._bound, self._count_scale),
             window,
             codes,
         )

@@ -30,7 +30,6 @@ from hushsum.errors import DeltaError, Reason
 from hushsum.families import Increments
 from hushsum.local.batches import ReportBatch
 from hushsum.plan import Plan
-from hushsum.privacy.spec import PUBLIC
 from hushsum_proto import many_entries
 from hushsum_proto.client_ids import flaw_of
 from hushsum_proto.entries import (
@@ -90,7 +89,6 @@ class Fold:
         self._bound = plan.privacy.records_per_client
         self._takes_deltas, self._is_anonymous = kind_counted(plan) is DeltaEntry, takes_reports(plan)
         self._tallies = self._bound is not None or plan.window.min_clients > 0
-        self._presence_is_public = plan.privacy.participation == PUBLIC
         self.position = state.position
         self.closed_through = state.closed_through
         self.forgotten_through = state.forgotten_through
@@ -242,17 +240,11 @@ class Fold:
             return (VerdictKind.REFUSED, REFUSALS[found]) if found in REFUSALS else (VerdictKind.DUPLICATE, None)
         if header.window <= self.closed_through:
             return VerdictKind.LATE, None
-        add = self._add if self._silos is None else self._silos.add
-        return add(entry, header, stream or StreamState(), sign)
+        stream = stream or StreamState()
+        return self._add(entry, stream, sign) if self._silos is None else self._silos.add(entry, header, stream, sign)
 
-    def _add(
-        self, entry: DeltaEntry, header: DeltaHeader, stream: StreamState, sign: bytes
-    ) -> tuple[VerdictKind, Reason | None]:
+    def _add(self, entry: DeltaEntry, stream: StreamState, sign: bytes) -> tuple[VerdictKind, Reason | None]:
         """Counts a new delta for an open window, and remembers its id, unless its bytes alone refuse it."""
-        if self._presence_is_public:
-            # That its client takes part is public; what it sent must not decide whether it is one of the clients.
-            # (A gateway lets no bytes come here that no client of this format writes.)
-            self._tally(header.window, entry.client_id, 0)
         try:
             delta = Delta.unpack(entry.delta, self._plan)
         except DeltaError as error:

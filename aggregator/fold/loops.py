@@ -145,12 +145,12 @@ def _add(ready: Int32, at: Number, end: Number, scale: Number, counters: Int64, 
 
 
 @inlined
-def _allows(tally: Int64, row: int, bound: int, presence: int, records: int) -> bool:
+def _allows(tally: Int64, row: int, bound: int, records: int) -> bool:
     """Charges a client's records of a window, where its bound leaves room; see :meth:`Fold._contribute`."""
     before = max(tally[row, 0], 0)
     fits = bound < 0 or before + records <= bound
-    if fits or presence:
-        tally[row, 0], tally[row, 1] = before + (records if fits else 0), 1
+    if fits:
+        tally[row, 0], tally[row, 1] = before + records, 1
     return fits
 
 
@@ -161,7 +161,7 @@ def fold(  # noqa: PLR0913, PLR0917 -- flat: compiled loops take no objects
     read: tuple[Bytes, Int64, Int64, Int32, Int64],
     streams: tuple[Int64, Int64, Int64, Int64],
     tallies: tuple[Int64, Int64],
-    rules: tuple[int, int, int, int, int],
+    rules: tuple[int, int, int, int],
     window: tuple[int, int, Int64, Int64, Bools],
     outcomes: Bytes,
 ) -> tuple[int, int]:
@@ -174,15 +174,15 @@ def fold(  # noqa: PLR0913, PLR0917 -- flat: compiled loops take no objects
         streams: Rows (n,) of the deltas, and heads, slots and used of
             :class:`aggregator.fold.stream_table.StreamTable`.
         tallies: Rows (n,), and (records or −1, whether changed) by row; neither is read where there are no tallies.
-        rules: Windows up to which are closed; whether there are tallies; the bound or −1; whether a tally begins with
-            presence; what a record adds to the count counter.
+        rules: Windows up to which are closed; whether there are tallies; the bound or −1; what a record
+            adds to the count counter.
         window: Whether there is one, which, its counters, flat, its count counters, and the blocks it touched.
         outcomes: (n,) to be written.
     """
     states, headers, spans, ready, digests = read
     rows, heads, slots, used = streams
     tally_rows, tally = tallies
-    closed, tallied, bound, presence, scale = rules
+    closed, tallied, bound, scale = rules
     is_open, current, counters, counts, touched = window
     for i in range(first, last):
         row, sequence, of = rows[i], headers[i, 0], headers[i, 1]
@@ -198,7 +198,7 @@ def fold(  # noqa: PLR0913, PLR0917 -- flat: compiled loops take no objects
             return i, OTHER_WINDOW
         if not _has_room(heads, row, slots, used, sequence):
             return i, NO_ROOM
-        fits = not tallied or _allows(tally, tally_rows[i], bound, presence, spans[i, 2])
+        fits = not tallied or _allows(tally, tally_rows[i], bound, spans[i, 2])
         if fits:
             _add(ready, spans[i, 0], spans[i, 1], scale, counters, counts, touched)
         _record(heads, row, slots, sequence, digests[i], of, 0 if fits else _CODE_REFUSED)

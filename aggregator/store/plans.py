@@ -9,22 +9,30 @@ from aggregator.store.leases import check
 from aggregator.store.sql import Transaction
 from aggregator.store.windows import plan_number
 from hushsum import canonical
+from hushsum.errors import PlanError
 from hushsum.plan import Plan
 from hushsum.privacy.account import Account, Limits
 from hushsum.privacy.event import Spend
 from hushsum.signed_plan import SignedPlan
 
 
+def _plan(bundle: bytes) -> Plan:
+    try:
+        return Plan.from_bytes(bundle)
+    except PlanError as error:
+        raise StoreError(f"the store holds a plan that this version cannot read: {error}") from error
+
+
 async def load_plan(tx: Transaction, plan_id: bytes) -> Plan | None:
     """The plan of an id."""
     row = await tx.fetch_row("SELECT bytes FROM plans WHERE id = $1", plan_id)
-    return None if row is None else Plan.from_bytes(row[0])
+    return None if row is None else _plan(row[0])
 
 
 async def plan_named(tx: Transaction, name: str) -> Plan | None:
     """The plan of a name."""
     row = await tx.fetch_row("SELECT bytes FROM plans WHERE name = $1", name)
-    return None if row is None else Plan.from_bytes(row[0])
+    return None if row is None else _plan(row[0])
 
 
 async def plans(tx: Transaction) -> list[RegisteredPlan]:
@@ -33,7 +41,7 @@ async def plans(tx: Transaction) -> list[RegisteredPlan]:
         "SELECT bytes, partitions, first_window, coalesce(key_id, '') FROM plans "
         "LEFT JOIN plan_signatures ON plan = number ORDER BY number"
     )
-    return [_registered(Plan.from_bytes(bundle), *others) async for bundle, *others in rows]
+    return [_registered(_plan(bundle), *others) async for bundle, *others in rows]
 
 
 async def register(tx: Transaction, plan: Plan, partitions: int, first_window: int) -> None:

@@ -6,14 +6,10 @@ from typing import Final
 
 from edge_client.errors import NoPartError, SessionRefusedError, SpoolError
 from edge_client.ports import ConnectionLostError
-from edge_client.session_events import Loss
+from edge_client.session_events import ENDS_SESSION, Loss
 from hushsum.errors import Reason, SecureSumError
-from hushsum_proto.answers import ServiceReason
 from hushsum_proto.rounds import RoundOutcome
 
-_ENDS_SESSION: Final = frozenset(
-    {Reason.WRONG_PLAN, ServiceReason.UNAUTHENTICATED, ServiceReason.FORBIDDEN, ServiceReason.PROTOCOL_VERSION}
-)
 # The service's clock and this one's differ, or its gateways do: this passes.
 _PASSES: Final = frozenset({Reason.WINDOW_IN_FUTURE, Reason.MALFORMED})
 
@@ -58,6 +54,6 @@ def _of_loss(loss: Loss) -> Ended:
     refusal = loss.refusal
     if refusal is None:
         return Ended(loss.detail)
-    if refusal.reason in _ENDS_SESSION:
+    if refusal.reason in ENDS_SESSION:
         raise SessionRefusedError(f"the service wants no part of this client: {loss.detail}")
     return Ended(loss.detail, None, refusal.retry or refusal.reason in _PASSES, refusal.retry_after_ms)

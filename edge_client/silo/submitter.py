@@ -17,6 +17,7 @@ from edge_client.errors import NoPartError, SpoolError
 from edge_client.first_contact import Waits
 from edge_client.silo.submissions import Submissions, prepared
 from edge_client.spool_writer import SpoolWriter
+from edge_client.tallies import COUNTED
 from edge_client.turns.taker import Taker
 from edge_client.turns.turns import Look
 from edge_client.uplink import Uplink
@@ -27,7 +28,6 @@ from hushsum_proto.answers import Answer, Status
 _LOG: Final = logging.getLogger("edge_client")
 _AHEAD_MS: Final = 2_000  # in which a sum is read and noised
 _AHEAD_PART: Final = 4  # at most one part in so many of the lateness
-_COUNTED: Final = (Status.ACKNOWLEDGED, Status.COUNTED)
 
 
 class SiloSubmitter(Taker):
@@ -82,7 +82,7 @@ class SiloSubmitter(Taker):
     def told(self, answer: Answer) -> None:
         """Hears each definitive answer, once it is durable."""
         window = self._numbers.pop(answer.id.sequence, None) if answer.id is not None else None
-        if window is None or answer.status in _COUNTED or answer.status is Status.REFUSED:
+        if window is None or answer.status in COUNTED or answer.status is Status.REFUSED:
             return  # a refusal is told as that
         self._give_up(window, f"its submission came {answer.status.value}: it counts nowhere, and there is no other")
 

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from edge_client.backoff import BackOff
-from edge_client.config import SEQUENCE_WINDOW, Config
+from edge_client.config import ASKED_WAIT_MAX_MS, SEQUENCE_WINDOW, Config
 from hushsum.entropy import Entropy
 from hushsum.schedule import Schedule
 
 _SPREAD: Final = 4  # the begin is drawn from one part in so many of the time that is left
-_ASKED_WAIT_MAX_MS: Final = 3_600_000  # no service holds a client for longer than an hour at a time
 
 
 def windows_at(schedule: Schedule, now_ms: int) -> range:
@@ -94,7 +93,7 @@ class Participation:
         """An attempt has cost nothing: the window is due again after a while, of at least so long."""
         turn = self._turns.get(window)
         if turn is not None:
-            asked_ms = min(max(least_ms, 0), _ASKED_WAIT_MAX_MS)
+            asked_ms = min(max(least_ms, 0), ASKED_WAIT_MAX_MS)
             turn.due_ms = now_ms + asked_ms + round(1000 * turn.backoff.next_s())
             turn.under_way = False
 

@@ -103,6 +103,8 @@ class Guarantee:
         if mechanism.randomises != (local is not None and local.reports):
             raise PlanError("guarantee.mechanism.name", mechanism.name, "a randomiser with reports, else noise")
         if local is None:
+            if self.mode == CENTRAL and self.relation != ADD_REMOVE:
+                raise PlanError("guarantee.relation", self.relation, "'add/remove' with mode 'central'")
             return
         if self.relation != (relation := REPLACE if local.reports else ZERO_OUT):
             raise PlanError("guarantee.relation", self.relation, f"{relation!r} with form {local.form!r}")
@@ -147,12 +149,7 @@ class Guarantee:
             return REPORTING if self.local.reports else SUBMITTING
         if self.relation != ZERO_OUT:
             return ""
-        if self.mode == SECURE:
-            return TAKING_PART
-        return (
-            "That a client takes part is not hidden: each submits in every window, with records or without, and how "
-            "many did may decide whether a window is released."
-        )
+        return TAKING_PART
 
     def _means(self) -> str:
         mechanism, every = self.mechanism, "on every counter, the number of records included"

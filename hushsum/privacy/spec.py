@@ -53,10 +53,10 @@ class PrivacySpec:
         total_epsilon: The limit of the population's ledger.
         total_delta: Its limit on δ.
         population: Whose data it is; empty for the aggregator's single one.
-        participation: ``protected``, or ``public``: every client submits in every window, and that it does is visible.
-            In modes ``secure`` and ``local`` it is always ``public``, and no key says so.
+        participation: ``protected`` in mode ``central``. In modes ``secure`` and ``local`` it is ``public``: clients
+            submit in every window, and that they do is visible; no key says so.
         min_clients_share: The share of ε for the noised test of the number of clients; None where there is no such
-            test: with public participation, or without ``window.min_clients``.
+            test: in modes ``secure`` and ``local``, and without ``window.min_clients``.
         mechanism: The noise, or the randomiser, with exact parameters.
         mode: ``central``, ``secure`` or ``local``: who draws the noise.
         cohort: Of a secure sum; None in other modes.

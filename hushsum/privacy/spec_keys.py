@@ -24,6 +24,10 @@ PARTICIPATIONS: Final = (PROTECTED, PUBLIC)
 _DELTA: Final = "a number from 0 to below 1"
 _SHARE: Final = "a number above 0 and below 1"
 _SHARE_DEFAULT: Final = "0.05"
+_REMOVED: Final = (
+    "'protected': 'public' was removed. To hold windows of few clients back, set window.min_clients, whose test is "
+    "noised; to protect all records of a client, whether it takes part included, set unit 'client'"
+)
 _VISIBLE: Final = {
     SECURE: "nothing: in mode 'secure' it is always visible who takes part",
     LOCAL: "nothing: in mode 'local' it is always visible that something was sent",
@@ -48,7 +52,9 @@ def delta_of(table: Table, key: str, local: LocalMode | None = None) -> Fraction
 def participation_of(table: Table, mode: str) -> str:
     """Whether it is hidden who takes part; in modes where it never is, no key says so."""
     if mode not in _VISIBLE:
-        return table.choice("participation", built=PARTICIPATIONS, default=PROTECTED)
+        if table.has("participation") and table.value("participation") == PUBLIC:
+            raise PlanError(table.name("participation"), PUBLIC, _REMOVED)
+        return table.choice("participation", built=(PROTECTED,), default=PROTECTED)
     if table.has("participation"):
         raise PlanError(table.name("participation"), table.value("participation"), _VISIBLE[mode])
     return PUBLIC
@@ -120,7 +126,7 @@ def clients_share_of(table: Table, participation: str, min_clients: int) -> Frac
     key = "min_clients_share"
     if participation == PUBLIC or not min_clients:
         if table.has(key):
-            expected = "nothing: it belongs to participation 'protected' with window.min_clients above 0"
+            expected = "nothing: it belongs to mode 'central' with window.min_clients above 0"
             raise PlanError(table.name(key), table.value(key), expected)
         return None
     share = table.real(key, expected=_SHARE, above=0, default=_SHARE_DEFAULT)

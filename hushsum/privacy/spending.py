@@ -65,7 +65,7 @@ def spend_of(plan: Promising, *, kind: str, window: int | None, withheld: bool =
         plan: Its parameters are the spend's; they were fixed before any data was seen.
         kind: ``tumbling`` (the counters, and the plan's test of the number of clients) or ``in-process`` (no test).
         window: Index of the window; None without one.
-        withheld: The test alone, for the counters were never drawn; nothing where participation is public. In mode
+        withheld: The test alone, for the counters were never drawn. In mode
             ``local`` as much as a release: what devices sent is spent, whatever comes of it.
         entered: False: nobody came to this window of a plan of mode ``secure`` or ``local``, so that nothing is spent.
 

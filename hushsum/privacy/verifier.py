@@ -100,7 +100,7 @@ def verify_clients(mechanism: Mechanism, claim: Claim) -> None:
             came = real_text(mechanism.clients_scale)
             raise GuaranteeError(
                 f"clients_scale {came} is noise for a test of the number of clients, which the plan does not have: "
-                "it belongs to participation 'protected' with window.min_clients above 0"
+                "it belongs to mode 'central' with window.min_clients above 0"
             )
         return
     needed = 1 / claim.clients_epsilon  # one unit changes the number of clients by 1 at most

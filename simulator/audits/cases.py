@@ -101,19 +101,16 @@ def others(clients: int) -> DataSet:
 def case(plan: Plan, what: str = "", *, clients: int = 2) -> Case:
     """The neighbours that this plan's noise hides least: one more record, or one more client with all that it may hold.
 
-    Under zero-out both neighbours have the submission, and one of them has nothing in it.
-
     Args:
         plan: What is collected.
         what: In words.
         clients: How many others there are; the target of unit ``record`` is one of them.
     """
     protection = plan.privacy
-    public = plan.guarantee.relation == "zero-out"
     mine, rest = worst_content(plan), others(clients)
     if protection.unit == "client":
         first = (*rest, Submission(TARGET, mine))
-        second = (*rest, Submission(TARGET, mine[:0])) if public else rest
+        second = rest
     else:
         kept = column(5.0)
         first = (*rest, Submission(TARGET, np.concatenate([kept, mine])))
@@ -125,12 +122,6 @@ def lone_record(plan: Plan, what: str, *, clients: int) -> Case:
     """One more record, of a client that has no other: whether it takes part hangs on that record."""
     rest = others(clients)
     return Case(what, plan, (*rest, Submission(TARGET, worst_content(plan))), rest)
-
-
-def excessive(plan: Plan, what: str, *, clients: int) -> Case:
-    """More records than the plan's bound, against none: what is refused must not decide who takes part."""
-    rest, held = others(clients), column(*[5.0] * ((plan.privacy.records_per_client or 0) + 1))
-    return Case(what, plan, (*rest, Submission(TARGET, held)), (*rest, Submission(TARGET, held[:0])))
 
 
 def one_record_less(plan: Plan, what: str) -> Case:

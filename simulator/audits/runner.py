@@ -69,7 +69,6 @@ def plans() -> Iterator[tuple[str, Plan]]:
             keys: dict[str, object] = {**promise, **noise}
             yield "fold", cases.plan_of(**keys)
             yield "outcome", cases.plan_of(min_clients=_CLIENTS, min_clients_share="0.5", **keys)
-            yield "fold", cases.plan_of(participation="public", **keys)
 
 
 def _promise(what: str, plan: Plan, settings: Settings, progress: Progress) -> Iterator[Row]:
@@ -78,7 +77,7 @@ def _promise(what: str, plan: Plan, settings: Settings, progress: Progress) -> I
     found = epsilon(plan, changes(plan, added) | changes(plan, folded), delta)
     case = cases.lone_record(plan, what, clients=_CLIENTS - 1) if tested else cases.case(plan, what)
     yield replace(run(case, decided, settings.runs, progress), exact=found)
-    if not tested and plan.guarantee.relation == "add/remove":
+    if not tested:
         alone = replace(case, what="in process")
         yield replace(run(alone, in_process, settings.runs, progress), exact=found)
 
@@ -131,17 +130,12 @@ def _others(settings: Settings, progress: Progress) -> Iterator[Row]:
     plan, runs = cases.plan_of(), settings.runs
     yield run(cases.case(plan, "answers"), in_process, max(runs // 4, QUICK_RUNS), progress, asks=True)
     yield run(cases.bad_record(plan, "unusable record"), decided, runs, progress)
-    public = cases.plan_of(participation="public", unit="client", records_per_client=2, min_clients=_CLIENTS)
-    by_public = cases.case(public, "outcome", clients=_CLIENTS - 1)
-    yield run(by_public, decided, runs, progress)
-    yield run(cases.excessive(public, "too many records", clients=_CLIENTS - 1), decided, runs, progress)
     if not settings.services:
         return
     tested = cases.plan_of(min_clients=_CLIENTS, min_clients_share="0.5")
     for case in (
         cases.case(plan, "service"),
         cases.lone_record(tested, "service outcome", clients=_CLIENTS - 1),
-        replace(by_public, what="service outcome"),
     ):
         yield run(case, service, runs // _WINDOWS, progress)
 
@@ -210,8 +204,7 @@ def full_clients() -> Iterator[Plan]:
     """
     client: dict[str, object] = {"unit": "client", "records_per_client": 2}
     ends_apart = {"bandwidth": "0.01", "buckets": 1024}
-    for participation in ("protected", "public"):
-        yield cases.plan_of(sketch={**ends_apart, "rows": 1000}, participation=participation, **client)
+    yield cases.plan_of(sketch={**ends_apart, "rows": 1000}, **client)
     yield cases.plan_of(sketch={**ends_apart, "rows": 3}, delta="0.000001", **client)
 
 

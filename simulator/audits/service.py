@@ -156,11 +156,10 @@ def _encoded(plan: Plan, submission: Submission) -> list[Delta]:
 
 
 def _deltas(plan: Plan, batches: Sequence[tuple[str, Sequence[Delta]]], window: int) -> Iterator[tuple[str, bytes]]:
-    """(client, packed delta): for public participation first one without records of every client that takes part."""
+    """(client, packed delta) of each delta in a window."""
     sent: Counter[str] = Counter()
     for client, encoded in batches:
-        shows = plan.privacy.participation == "public" and not sent[client]
-        for delta in [*([Delta(plan.id, window, _ID, ())] if shows else []), *encoded]:
+        for delta in encoded:
             assert sent[client] < _DELTAS_MAX, "the next window's ids begin there"
             id = DeltaId(_STREAM, window * _DELTAS_MAX + sent[client])
             sent[client] += 1

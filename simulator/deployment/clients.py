@@ -36,8 +36,8 @@ class _Listening(EdgeClient):
         super().__init__(target, **options)
         self._answers = answers
 
-    def _note(self, answer: Answer, withdrawn: int) -> None:
-        super()._note(answer, withdrawn)
+    def _note(self, answer: Answer) -> None:
+        super()._note(answer)
         if answer.id is not None:
             self._answers[answer.id] = answer.status.value
 

@@ -192,7 +192,7 @@ def _unanswered(account: Account, *, submits: bool) -> int:
         return sum(not fate for fate in account.fates.values())
     told = account.tallies
     answered = told.acknowledged + told.counted + told.late + told.unknown + sum(told.refused.values())
-    return told.deltas - answered - told.withdrawn
+    return told.deltas - answered
 
 
 def _is_wrong(account: Account) -> bool:

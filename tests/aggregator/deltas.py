@@ -39,11 +39,6 @@ def tally(plan: Plan, number: int, window: int, stream: int, sequence: int, reco
     return Delta(plan.id, window, DeltaId(stream, sequence), (run,)).pack(plan)
 
 
-def empty(plan: Plan, window: int, stream: int, sequence: int) -> bytes:
-    """The packed delta without records, which says that its client takes part."""
-    return Delta(plan.id, window, DeltaId(stream, sequence), ()).pack(plan)
-
-
 def entry(client_id: str, delta: bytes) -> DeltaEntry:
     return DeltaEntry(client_id, delta, 0)
 

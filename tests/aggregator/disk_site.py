@@ -24,7 +24,7 @@ from hushsum.entropy import Entropy, ReplayableEntropy
 from hushsum.plan import Plan
 from hushsum_proto.convert import entry_to_bytes
 from hushsum_proto.entries import partition_of
-from tests.aggregator.deltas import client_of, empty, entry, tally
+from tests.aggregator.deltas import client_of, entry, tally
 from tests.doubles import ManualRuntime, RecordingObserver, Steps
 
 PARTITIONS = 2
@@ -112,14 +112,10 @@ class DiskSite:
         await self.store.close()
 
     async def send(self, number: int, *, window: int | None = None, records: int = 1) -> bytes:
-        """Appends delta ``number``, of a client of its own, as a gateway would; with 0 records, one that holds none."""
+        """Appends delta ``number``, of a client of its own, as a gateway would."""
         at = self.window if window is None else window
         client = client_for(number)
-        delta = (
-            tally(self.plan, number, at, stream=1, sequence=0, records=records)
-            if records
-            else empty(self.plan, at, stream=1, sequence=0)
-        )
+        delta = tally(self.plan, number, at, stream=1, sequence=0, records=records)
         partition = partition_of(client, PARTITIONS)
         await self.log.append([Appended(partition, at, entry_to_bytes(entry(client, delta)))])
         return delta

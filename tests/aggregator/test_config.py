@@ -45,7 +45,7 @@ def test_a_plan_and_a_folder_are_all_that_is_needed() -> None:
         ({"listen": "127.0.0.1:99999"}, "listen: got '127.0.0.1:99999': expected host:port"),
         ({"log_level": "loud"}, "log_level: got 'loud': Input should be"),
         ({"plan": 5}, "plan: got 5:"),
-        ({"client_streams_max": 1}, "client_streams_max: got 1: Input should be greater than or equal to 2"),
+        ({"client_streams_max": 0}, "client_streams_max: got 0: Input should be greater than or equal to 1"),
     ),
 )
 def test_a_setting_that_is_not_understood_is_refused_by_name(settings: dict[str, object], message: str) -> None:

@@ -9,7 +9,7 @@ from hushsum.delta import DeltaId, digest
 from hushsum.errors import Reason
 from hushsum.plan import Plan
 from hushsum_proto.entries import LogEntry, RefusedEntry, SealEntry
-from tests.aggregator.deltas import COUNTERS, client_of, empty, entry, tally, tally_plan
+from tests.aggregator.deltas import COUNTERS, client_of, entry, tally, tally_plan
 from tests.doubles import StoredFold, described
 
 W = 100
@@ -309,52 +309,14 @@ def test_clients_are_tallied_over_their_streams_where_the_plan_asks_for_a_number
     assert clients(bench, W + 1) == {ALICE: 1, BOB: 1}
 
 
-@pytest.mark.parametrize("participation", ["protected", "public"])
-def test_without_a_bound_and_min_clients_nobody_is_tallied(participation: str) -> None:
-    plan = tally_plan(participation=participation)
+def test_without_a_bound_and_min_clients_nobody_is_tallied() -> None:
+    plan = tally_plan()
     bench = Bench(plan)
     bench.apply(entry(ALICE, tally(plan, 0, W, 1, 0)))
     assert clients(bench) == {}
 
 
-@pytest.mark.parametrize("bound", [None, 3])
-def test_a_public_client_without_records_is_one_of_the_clients_and_changes_no_counter(bound: int | None) -> None:
-    plan = tally_plan(min_clients=2, records_per_client=bound, participation="public")
-    bench = Bench(plan)
-    nothing = entry(ALICE, empty(plan, W, 1, 0))
-    assert bench.kinds(nothing, nothing, entry(BOB, tally(plan, 7, W, 1, 0))) == ["counted", "duplicate", "counted"]
-    assert clients(bench) == {ALICE: 0, BOB: 1}
-    assert bench.counts() == {7: 1}
-    bench.crash()
-    assert bench.kinds(nothing, entry(ALICE, tally(plan, 8, W, 1, 1))) == ["duplicate", "counted"]
-    assert clients(bench) == {ALICE: 1, BOB: 1}
-
-
-def test_a_window_of_public_clients_without_records_is_sealed_like_any_other() -> None:
-    plan = tally_plan(min_clients=1, participation="public")
-    bench = Bench(plan)
-    bench.apply(entry(ALICE, empty(plan, W, 1, 0)), seal(plan))
-    assert clients(bench) == {ALICE: 0}
-    assert bench.stored.state.closed_through == W
-
-
-def test_what_a_public_client_sends_does_not_decide_whether_it_is_one_of_the_clients() -> None:
-    plan = tally_plan(min_clients=2, records_per_client=3, participation="public")
-    bench = Bench(plan)
-    beyond = tally(plan, 0, W, 1, 0, records=4)
-    unusable = tally(plan, COUNTERS + 1, W, 1, 0)
-    sent = [entry(ALICE, beyond), entry(BOB, unusable), entry(ALICE, tally(plan, 1, W, 1, 1, records=3))]
-    assert bench.kinds(*sent, entry(ALICE, tally(plan, 2, W, 1, 2))) == [
-        Reason.TOO_MANY_RECORDS,
-        Reason.BUCKET_OUT_OF_RANGE,
-        "counted",
-        Reason.TOO_MANY_RECORDS,
-    ]
-    assert clients(bench) == {ALICE: 3, BOB: 0}
-    assert bench.counts() == {1: 3}
-
-
-def test_a_protected_client_whose_deltas_are_all_refused_is_not_one_of_the_clients() -> None:
+def test_a_client_whose_deltas_are_all_refused_is_not_one_of_the_clients() -> None:
     plan = tally_plan(min_clients=2, records_per_client=3)
     bench = Bench(plan)
     sent = [entry(ALICE, tally(plan, 0, W, 1, 0, records=4)), entry(BOB, tally(plan, COUNTERS + 1, W, 1, 0))]

@@ -10,7 +10,7 @@ import pytest
 from aggregator.fold.fold import Checkpoint, Fold, FoldState, Verdict, VerdictKind, warm_up
 from aggregator.fold.stream_table import StreamTable
 from aggregator.fold.verdicts import OUTCOMES, Verdicts
-from hushsum.delta import Delta, DeltaId, Run, presence
+from hushsum.delta import Delta, DeltaId, Run
 from hushsum.errors import Reason
 from hushsum.families import Increments
 from hushsum.plan import Plan
@@ -23,8 +23,7 @@ W = 100
 PLANS = {
     "record": tally_plan(),
     "client": tally_plan(records_per_client=5),
-    "public": tally_plan(min_clients=2, participation="public"),
-    "public client": tally_plan(records_per_client=4, participation="public"),
+    "clients": tally_plan(min_clients=2),
     "classes": classed_plan("a", "b", sketch={"rows": 9, "buckets": 1000}, window={"min_clients": 1}),
 }
 
@@ -61,8 +60,6 @@ class Story:
         sequence = drawn.choice([len(self.sent) // 8, drawn.randrange(len(self.sent) // 8 + 80)])
         id = DeltaId(drawn.randrange(2), sequence)
         window = self.window + drawn.choice([-1, 0, 0, 0, 0, 0, 1])
-        if self.plan.privacy.participation == "public" and drawn.random() < 0.2:
-            return DeltaEntry(client, presence(self.plan, window=window, id=id).pack(self.plan), 0)
         classes = [index for index in range(self.plan.counters_shape[0]) if index == 0 or drawn.random() < 0.5]
         runs = tuple(self.run(index, drawn.choice([1, 1, 1, 2, 3])) for index in classes)
         return DeltaEntry(client, Delta(self.plan.id, window, id, runs).pack(self.plan), 0)

@@ -25,7 +25,6 @@ from tests.doubles import CrashError, ManualRuntime, Steps
 
 SHARE = Fraction(1, 20)  # of ε = 1, for the test
 PLAN = tally_plan(counters=1000, records_per_client=3, total_epsilon=10, min_clients=12)
-PUBLIC = tally_plan(counters=1000, total_epsilon=10, min_clients=2, participation="public")
 
 
 def key_of(*, released: bool, plan: Plan = PLAN) -> bytes:
@@ -253,27 +252,3 @@ async def test_what_is_kept_of_a_withheld_window_is_the_same_whoever_took_part(t
     assert kept[0] == kept[1]
     _, receipt = kept[0][1].splitlines()
     assert json.loads(receipt)["kind"] == TUMBLING
-
-
-# --------------------------------------------------------------------------------------------------------------- public
-
-
-@pytest.mark.parametrize(("with_records", "without"), [(0, 0), (1, 0), (0, 1), (2, 0), (1, 1), (0, 2)])
-async def test_public_clients_are_those_that_submitted_whatever_they_had(
-    tmp_path: Path, with_records: int, without: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    entropy = CountingEntropy(b"key")
-    monkeypatch.setattr("aggregator.releaser.KeyedEntropy", lambda _: entropy)
-    async with disk_site(tmp_path, PUBLIC) as site:
-        for number in range(with_records):
-            await site.send(number)
-        for number in range(with_records, with_records + without):
-            await site.send(number, records=0)
-        await site.releaser.seal()
-        stored = await site.releaser.release()
-        assert stored.withheld == (with_records + without < 2)
-        # The exact number is public: nothing is drawn for a withheld window, and nothing spent.
-        assert (entropy.reads == 0) == stored.withheld
-        assert (await site.store.account("")).spent.epsilon == (0 if stored.withheld else 1)
-        (spend,) = (await site.store.account("")).spends
-        assert spend.relation == "zero-out"

@@ -10,14 +10,13 @@ import pytest
 from scipy.sparse import csr_matrix
 
 from edge_client.batches import left_out, split
-from edge_client.changes import Attend, Change, Result, packed
+from edge_client.changes import Change, Result, packed
 from edge_client.errors import DroppedRecordsWarning, SpoolFullError
 from edge_client.silo.submissions import Submissions
 from edge_client.spool import Spool
 from edge_client.tallies import Sends, Tallies
 from edge_client.turns.pending import counters_of
 from hushsum import Plan, Sketch
-from hushsum.delta import presence
 from hushsum.errors import ContributionError
 from hushsum.local.batches import unpack
 from tests.edge_client.local_plans import WINDOW, ReportSpool, report_plan
@@ -39,13 +38,6 @@ def central(path: Path, plan: Plan) -> Spool:
     return opened(path)
 
 
-def public(path: Path, plan: Plan) -> Spool:
-    spool = opened(path)
-    spool.keep_presences()
-    spool.commit([Attend(range(6, 9), lambda window, id: presence(plan, window=window, id=id).pack(plan))])
-    return spool
-
-
 def at_home(path: Path, plan: Plan) -> Spool:
     spool = opened(path)
     spool.keep_rounds()
@@ -57,7 +49,6 @@ Opening = Callable[[Path, Plan], Spool]
 LABELS = ("a", "b", "c")
 KINDS: dict[str, tuple[Opening, Plan]] = {
     "central": (central, classed_plan(*LABELS, privacy=UNIT, sketch=SKETCH)),
-    "public": (public, classed_plan(*LABELS, privacy={"participation": "public", **UNIT}, sketch=SKETCH)),
     "secure": (at_home, secure_plan(**UNIT)),
     "silo": (
         at_home,

@@ -96,12 +96,12 @@ def test_an_unknown_unit_is_refused() -> None:
 
 
 def test_an_owner_may_demand_that_nobody_sees_whether_the_device_takes_part() -> None:
-    public = small_plan(privacy={"participation": "public"})
+    public = secure_plan()
     Policy(participation="protected").check(small_plan())
     for rule in (None, "public"):
         Policy(participation=rule).check(small_plan())
         Policy(participation=rule).check(public)
-    with pytest.raises(PolicyError, match="participation 'public', under which it is no secret") as caught:
+    with pytest.raises(PolicyError, match="mode 'secure', under which it is no secret") as caught:
         Policy(participation="protected").check(public)
     assert caught.value.rule == "participation"
 

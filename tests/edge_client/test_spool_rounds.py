@@ -24,7 +24,7 @@ from hushsum.entropy import OsEntropy
 from hushsum.errors import ContributionError
 from hushsum.privacy.cohort import ATTEMPTS_MAX
 from hushsum.privacy.event import Spend
-from hushsum.releases import spend_of
+from hushsum.privacy.spending import spend_of
 from hushsum_proto.rounds import Fate
 from tests.edge_client.secure_plans import secure_plan
 from tests.edge_client.spools import opened
@@ -32,8 +32,10 @@ from tests.plans import small_plan
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'proto'}"}
-#: A public plan's spool with one presence answered, another not, and a delta of each of two windows: of format 1.
-SAMPLE = ROOT / "tests" / "vectors" / "spool" / "format-1.zip"
+#: A spool of format 1 that was written by the software of that time: one delta answered, two not.
+SAMPLE = ROOT / "tests" / "vectors" / "spool" / "format-1-protected.zip"
+#: Likewise, of a plan with the removed participation "public": two presences, and a delta of each of two windows.
+PUBLIC_SAMPLE = ROOT / "tests" / "vectors" / "spool" / "format-1.zip"
 PLAN = secure_plan()
 CLIENT_PLAN = secure_plan(unit="client", records_per_client=3, total_epsilon=2, epsilon=1)
 ROUND = b"r" * 32
@@ -521,20 +523,29 @@ def sample(path: Path) -> Path:
 def test_a_spool_of_format_1_is_read_as_it_is_and_gone_on_with(sample: Path) -> None:
     spool = opened(sample)
     plan = Plan.from_bytes(spool.plan or b"")
-    assert plan == small_plan(privacy={"participation": "public"}, window={"length": "1h", "lateness": "5m"})
-    assert (spool.client_id, spool.stream, spool.unanswered()) == ("device-1", 14657148492838737138, (-2, -1, 1))
-    assert tallies(spool) == Tallies(records=4, deltas=4, presences=2, acknowledged=1)
-    spool.keep_presences()
+    assert plan == small_plan(window={"length": "1h", "lateness": "5m"})
+    assert (spool.client_id, spool.stream, spool.unanswered()) == ("device-1", 11602837897552557615, (1, 2))
+    assert tallies(spool) == Tallies(records=5, deltas=3, acknowledged=1)
     assert isinstance(add(spool, [[1.0, 2.0]], 7, plan), tuple)
-    assert spool.unanswered() == (-2, -1, 1, 2)
+    assert spool.unanswered() == (1, 2, 3)
     spool.close()
     assert format_of(sample) == 1  # the plan has no secure sum: older software reads it on
+
+
+def test_a_spool_of_public_participation_is_refused_and_left_as_it_is(path: Path) -> None:
+    with zipfile.ZipFile(PUBLIC_SAMPLE) as archive:
+        archive.extractall(path.parent)
+    before = dump(path, "")
+    for _ in range(2):
+        with pytest.raises(SpoolError, match=r"participation 'public', which was removed: .* use a new spool for it"):
+            opened(path)
+    assert dump(path, "") == before
 
 
 def test_an_upgrade_keeps_everything_and_happens_at_once_or_not_at_all(
     sample: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tables = ("identity", "next", "plan", "deltas", "contributions", "tallies", "presences")
+    tables = ("identity", "next", "plan", "deltas", "contributions", "tallies")
     before = {table: dump(sample, table) for table in tables}
     assert all(before[table] for table in tables if table != "contributions")
     spool = opened(sample)

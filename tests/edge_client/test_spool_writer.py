@@ -8,13 +8,15 @@ from pathlib import Path
 import pytest
 from typing_extensions import override
 
-from edge_client.changes import Attend, Bound, Change, Remove, Result
+from edge_client.changes import Bound, Change, Remove, Result, Submit
 from edge_client.errors import SpoolError
 from edge_client.ports import SystemRuntime, T
+from edge_client.silo.submissions import Submissions
 from edge_client.spool import Spool
 from edge_client.spool_writer import SpoolWriter
 from hushsum.entropy import OsEntropy
 from hushsum.errors import ContributionError
+from tests.edge_client.local_plans import silo_plan
 from tests.edge_client.spools import addition, bytes_of, opened
 
 
@@ -262,11 +264,11 @@ class Watched(Spool):
 
 
 @pytest.mark.parametrize("full", [False, True])
-async def test_presences_go_before_everything_that_waits_and_share_no_transaction_with_it(
+async def test_submissions_go_before_everything_that_waits_and_share_no_transaction_with_it(
     tmp_path: Path, full: bool
 ) -> None:
     spool, runtime = Watched(tmp_path / "spool.db"), GatedRuntime()
-    spool.keep_presences()
+    Submissions(spool, silo_plan()).look(range(7, 9))
     writer = SpoolWriter(spool, runtime, commits_max=2)
     spool.commit([addition("a", "b", "c")])
     spool.seen.clear()
@@ -275,16 +277,16 @@ async def test_presences_go_before_everything_that_waits_and_share_no_transactio
     await asyncio.wait([under_way], timeout=0)
     waiting = [writer.put(Remove(number, "acknowledged")) for number in (1, 2)]
     adds = [writer.put(addition(str(number))) for number in range(3)]
-    shown = writer.put(Attend(range(7, 9), lambda window, id: bytes_of(id, f"presence {window}")))
+    submitted = [writer.put(Submit(window, bytes_of, 0)) for window in (7, 8)]
     for _ in range(20):
         runtime.gate.release()
-    assert [bound.sequence for bound in await shown] == [-1, -2]
+    assert [bound.sequence for (bound,) in await asyncio.gather(*submitted)] == [3, 4]
     assert not any(future.done() for future in (*waiting, *adds))
     results = await asyncio.gather(*adds, return_exceptions=True)
     assert [isinstance(result, SpoolError) for result in results] == [full] * 3
     await asyncio.wait(waiting)
-    assert spool.seen[:3] == [["Remove"], ["Attend"], ["Remove", "Remove"]]
-    assert "Attend" not in {name for names in spool.seen[2:] for name in names}
+    assert spool.seen[:3] == [["Remove"], ["Submit", "Submit"], ["Remove", "Remove"]]
+    assert "Submit" not in {name for names in spool.seen[2:] for name in names}
     await writer.close()
     spool.close()
     runtime.close()

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from hushsum import Plan
-from hushsum.delta import DeltaId, encode_all, presence, shows_presence
+from hushsum.delta import DeltaId, encode_all
 from hushsum.entropy import ReplayableEntropy
 from hushsum.families import VectorRecords
 from hushsum.local import encoding, silo
@@ -18,8 +18,8 @@ from hushsum.privacy.guarantee import CENTRAL
 from tests.hushsum.local_plans import SHUFFLED, bit_plan, report_plan, silo_plan
 from tests.plans import classed_plan, client_plan, model_plan, secure_plan, set_plan, small_plan
 
+_CLIENT: Final = {"unit": "client", "records_per_client": 3}
 FROZEN: Final = Path(__file__).parents[1] / "vectors" / "v1"
-_PUBLIC: Final = {"unit": "client", "records_per_client": 3, "participation": "public"}
 
 
 _thin = 1
@@ -66,7 +66,7 @@ def fresh_plans() -> dict[str, Plan]:
         "sets": set_plan(),
         "models": model_plan(),
         "client": client_plan(),
-        "public": small_plan(sketch={"rows": 5}, privacy=_PUBLIC, window={"min_clients": 5}),
+        "clients": small_plan(sketch={"rows": 5}, privacy=_CLIENT, window={"min_clients": 5}),
         "gaussian": small_plan(privacy={"delta": "0.000001", "total_delta": "0.0001"}),
         "secure": secure_plan(),
         "secure gaussian": secure_plan(privacy={"delta": "0.000001", "total_delta": "0.0001"}),
@@ -107,8 +107,6 @@ def deltas_of(plan: Plan) -> Iterator[bytes]:
         records = records_of(plan, number, number)
         for delta in encode_all(plan, records, window=window, id=DeltaId(2**63 + 9, 300), labels=labels)[0]:
             yield delta.pack(plan)
-    if shows_presence(plan):
-        yield presence(plan, window=-1, id=DeltaId(1, 2)).pack(plan)
 
 
 @cache

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hushsum import DeltaError, Plan, Reason, Sketch
-from hushsum.delta import Delta, DeltaId, Run, apply, digest, encode, presence, read_header, renumbered
+from hushsum.delta import Delta, DeltaId, Run, apply, digest, encode, read_header, renumbered
 from hushsum.families import Increments
 from hushsum.varint import varint
 from tests.plans import client_plan, small_plan
@@ -133,40 +133,11 @@ def test_bad_bytes_have_their_own_reason(data: Callable[[bytes], bytes], reason:
     assert reason_of(data(delta_of(plan, 1).pack(plan)), plan) is reason
 
 
-def public_plan(**sketch: object) -> Plan:
-    return small_plan(privacy={"participation": "public"}, sketch=sketch)
-
-
-def test_a_delta_of_no_runs_is_legal_where_participation_is_public_and_there_alone() -> None:
-    plan = public_plan()
-    data = presence(plan, window=-7, id=ID).pack(plan)
-    back = Delta.unpack(data, plan)
-    assert (back.plan_id, back.window, back.id, back.runs, back.records) == (plan.id, -7, ID, (), 0)
-    counters, counts = Sketch(plan).counters, Sketch(plan).counts
-    apply(back, counters, counts, plan.privacy.mechanism.count_scale)
-    assert not counters.any()
-    assert not counts.any()
-    with pytest.raises(DeltaError, match="empty: "):
-        presence(small_plan(), window=-7, id=ID)
-    assert reason_of(Delta(small_plan().id, -7, ID, ()).pack(small_plan()), small_plan()) is Reason.EMPTY
-
-
-def test_a_presence_is_its_header_and_one_zero_and_has_no_other_form() -> None:
-    plan = public_plan()
-    data = presence(plan, window=-7, id=ID).pack(plan)
-    assert data == craft(b"", runs=0, plan=plan)
-    assert len(data) <= plan.delta_bytes_max
-    assert reason_of(data[:-1] + b"\x80\x00", plan) is Reason.MALFORMED
-    for more in (b"\0", run_of(), data):
-        assert reason_of(data + more, plan) is Reason.MALFORMED
-    assert reason_of(data[:-1], plan) is Reason.MALFORMED
-
-
-def test_public_participation_relaxes_no_check_of_a_run() -> None:
-    plan = public_plan()
-    assert reason_of(craft(run_of(records=0), plan=plan), plan) is Reason.EMPTY
-    assert reason_of(craft(run_of(records=4097), plan=plan), plan) is Reason.TOO_MANY_RECORDS
-    assert reason_of(craft(run_of(shape=(21, 64)), plan=plan), plan) is Reason.WRONG_SHAPE
+def test_a_delta_of_no_runs_is_refused_as_empty() -> None:
+    plan = small_plan()
+    data = Delta(plan.id, -7, ID, ()).pack(plan)
+    assert data == craft(b"", runs=0)
+    assert reason_of(data, plan) is Reason.EMPTY
     assert encode(plan, [[np.nan, 1.0]], window=0, id=ID) == (None, 1)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import hushsum as hs
 from hushsum import query
-from hushsum.delta import Delta, DeltaId, encode, encode_all, presence, shows_presence, unpack_at_home
+from hushsum.delta import Delta, DeltaId, encode, encode_all, unpack_at_home
 from hushsum.delta_batch import reader_of
 from hushsum.entropy import ReplayableEntropy
 from hushsum.errors import DeltaError, GuaranteeError, MergeError, PlanError, Reason, ReleaseError
@@ -340,9 +340,6 @@ def test_no_service_reads_an_exact_delta_of_a_local_plan(plan: hs.Plan) -> None:
         Delta.unpack(b"", plan)
     assert refusal.value.reason is Reason.WRONG_MODE
     assert reader_of(plan) is None
-    assert not shows_presence(plan)
-    with pytest.raises(DeltaError):
-        presence(plan, window=4, id=ID)
 
 
 def test_a_silo_keeps_exact_deltas_at_home() -> None:

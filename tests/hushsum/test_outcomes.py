@@ -1,4 +1,4 @@
-"""Whether a window is released: by a noised number of clients, by a public one, or always."""
+"""Whether a window is released: by a noised number of clients, or always."""
 
 import json
 
@@ -47,11 +47,8 @@ def noised(plan: Plan, key: bytes) -> int:
     return int(law.sample(1, ReplayableEntropy(key))[0])
 
 
-@pytest.mark.parametrize("participation", ["protected", "public"])
-def test_without_min_clients_every_window_is_released_and_its_first_noise_is_that_of_the_counters(
-    participation: str,
-) -> None:
-    plan = plan_of(0, participation=participation)
+def test_without_min_clients_every_window_is_released_and_its_first_noise_is_that_of_the_counters() -> None:
+    plan = plan_of(0)
     for clients in (0, 1, 5):
         came = outcome(plan, clients, ReplayableEntropy(b"key"))
         whole = draw(Sketch(plan), kind="tumbling", window=7, entropy=ReplayableEntropy(b"key"), accounted=True)
@@ -59,7 +56,7 @@ def test_without_min_clients_every_window_is_released_and_its_first_noise_is_tha
 
 
 @pytest.mark.parametrize("clients", [0, 12, 30])
-def test_protected_clients_are_counted_with_the_noise_that_is_drawn_first(clients: int) -> None:
+def test_clients_are_counted_with_the_noise_that_is_drawn_first(clients: int) -> None:
     plan = plan_of(12)
     came = [is_released(plan, clients, key) for key in KEYS]
     assert came == [clients + noised(plan, key) >= 12 for key in KEYS]
@@ -78,16 +75,6 @@ def test_the_counters_noise_is_drawn_after_the_test_and_only_for_a_release() -> 
     released = outcome(plan, 12 - noised(plan, b"key"), ReplayableEntropy(b"key"))
     rest = draw(Sketch(plan), kind="tumbling", window=7, entropy=test_alone, accounted=True)
     assert released.to_bytes() == rest.to_bytes()
-
-
-def test_public_clients_are_counted_as_they_are_and_nothing_is_drawn_for_them() -> None:
-    plan = plan_of(12, participation="public")
-    withheld = Scripted(b"key")
-    assert isinstance(outcome(plan, 11, withheld), Withheld)
-    assert withheld.bytes_read == 0
-    released = outcome(plan, 12, ReplayableEntropy(b"key"))
-    whole = draw(Sketch(plan), kind="tumbling", window=7, entropy=ReplayableEntropy(b"key"), accounted=True)
-    assert released.to_bytes() == whole.to_bytes()
 
 
 @pytest.mark.parametrize(("epsilon", "share"), [("1", "0.05"), ("0.1", "0.5"), ("4", "0.9")])

@@ -119,7 +119,8 @@ def test_every_key_changes_the_id(table: str, key: str, value: object) -> None:
         ("privacy", "total_epsilon", ..., "is missing"),
         ("privacy", "total_epsilon", 0.5, "expected at least 1, what the ledger charges for the first release"),
         ("privacy", "total_delta", 1, "from 0 to below 1"),
-        ("privacy", "participation", "secret", "one of 'protected', 'public'"),
+        ("privacy", "participation", "secret", "one of 'protected'"),
+        ("privacy", "participation", "public", "'public' was removed"),
         ("privacy", "unit", "device", "one of 'record', 'client'"),
         ("privacy", "records_per_client", 3, "unit 'client' alone"),
         ("privacy", "min_clients_share", 0.05, "with window.min_clients above 0"),
@@ -263,6 +264,9 @@ def test_windows_are_half_open_and_consecutive() -> None:
     assert window.start_ms(1) == window.end_ms(0) == 7_200_000
 
 
+SILO = {"mode": "local", "local": {"form": "silo"}}
+
+
 @pytest.mark.parametrize(
     ("window", "key"),
     [
@@ -272,18 +276,20 @@ def test_windows_are_half_open_and_consecutive() -> None:
         ({"length": "1h", "lateness": "3660d"}, "lateness"),
     ],
 )
-def test_a_public_plan_has_no_device_show_itself_at_every_moment(window: dict[str, object], key: str) -> None:
-    with pytest.raises(PlanError, match="where participation is public") as caught:
-        small_plan(window=window, privacy={"participation": "public"})
+def test_a_plan_whose_clients_submit_in_every_window_has_none_submit_at_every_moment(
+    window: dict[str, object], key: str
+) -> None:
+    with pytest.raises(PlanError, match="where every client submits in every window") as caught:
+        small_plan(window=window, privacy=SILO)
     assert caught.value.key == f"window.{key}"
     made = small_plan(window=window)
     assert Plan.from_bytes(made.to_bytes()) == made
-    with pytest.raises(PlanError, match="where participation is public"):
-        made.replace_privacy(participation="public")
+    with pytest.raises(PlanError, match="where every client submits in every window"):
+        made.replace_privacy(**SILO)
 
 
-def test_a_public_plan_may_have_windows_of_a_minute_and_a_lateness_of_sixty_four() -> None:
-    plan = small_plan(window={"length": "60s", "lateness": "64m"}, privacy={"participation": "public"})
+def test_a_silos_plan_may_have_windows_of_a_minute_and_a_lateness_of_sixty_four() -> None:
+    plan = small_plan(window={"length": "60s", "lateness": "64m"}, privacy=SILO)
     assert Plan.from_bytes(plan.to_bytes()) == plan
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import hushsum as hs
 from hushsum import query
-from hushsum.delta import Delta, DeltaId, encode, presence, shows_presence, unpack_at_home
+from hushsum.delta import Delta, DeltaId, encode, unpack_at_home
 from hushsum.delta_batch import reader_of
 from hushsum.entropy import ReplayableEntropy
 from hushsum.errors import BudgetError, DeltaError, GuaranteeError, MergeError, PlanError, Reason, ReleaseError
@@ -150,12 +150,6 @@ def test_no_service_takes_a_delta_of_a_secure_plan_and_its_own_device_does() -> 
     with pytest.raises(DeltaError) as damaged:
         unpack_at_home(data[:-1], PLAN)
     assert damaged.value.reason is Reason.MALFORMED
-
-
-def test_clients_of_a_secure_plan_show_themselves_in_rounds_and_not_by_deltas() -> None:
-    assert not shows_presence(PLAN)
-    with pytest.raises(DeltaError):
-        presence(PLAN, window=1, id=DeltaId(1, 0))
 
 
 def test_the_ledger_of_a_device_pays_for_windows_of_a_secure_plan() -> None:

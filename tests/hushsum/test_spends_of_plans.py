@@ -73,14 +73,6 @@ def test_one_window_costs_at_most_what_the_plan_claims(privacy: dict[str, Any], 
     assert account.spent.delta <= plan.privacy.delta
 
 
-def test_a_window_that_a_public_number_withholds_spends_nothing() -> None:
-    plan = plan_with({"participation": "public"}, min_clients=10)
-    withheld = spend_of(plan, kind=TUMBLING, window=0, withheld=True)
-    assert withheld.events == ()
-    assert withheld.relation == "zero-out"
-    assert len(spend_of(plan, kind=TUMBLING, window=0).events) == 1
-
-
 def test_an_event_with_less_noise_than_the_plan_claims_is_refused() -> None:
     (event,) = spend_of(small_plan(), kind=TUMBLING, window=0).events
     assert isinstance(event, Event)

@@ -87,12 +87,13 @@ def test_show_tells_an_approximate_promise_its_test_of_the_clients_and_its_budge
     assert float(told["guarantee"]["rho"]) == pytest.approx(0.0221, rel=0.01)
 
 
-def test_show_tells_what_public_participation_makes_visible(hushsum: Hushsum, plan_toml: Path) -> None:
+def test_public_participation_is_refused_in_one_line_that_says_what_to_use(hushsum: Hushsum, plan_toml: Path) -> None:
     plan_toml.write_text(f'{TOML}participation = "public"\n[window]\nmin_clients = 50\n')
-    shown = " ".join(hushsum("plan", "show", str(plan_toml)).out.split())
-    assert "ε = 1 per record and window, zero-out" in shown
-    assert "public that a client takes part" in shown
-    assert "withheld a window of fewer than 50 clients, by its exact number" in shown
+    for command in ("make", "show"):
+        ended = hushsum("plan", command, str(plan_toml))
+        assert (ended.status, ended.err.count("\n")) == (1, 1)
+        assert ended.err.startswith("hushsum: privacy.participation: got 'public', expected 'protected': 'public' was")
+        assert "set window.min_clients" in ended.err
 
 
 def test_an_approximate_plan_without_its_total_is_refused_by_what_is_missing(hushsum: Hushsum, plan_toml: Path) -> None:

@@ -1,4 +1,4 @@
-"""Devices, a real service and an analyst: which windows are released, under both kinds of participation."""
+"""Devices, a real service and an analyst: which windows are released."""
 
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
@@ -17,7 +17,6 @@ from tests.plans import small_plan
 from tests.services import WINDOW, RawClient, config_of, counted, service_of
 
 CONFIG = Config(backoff_first_s=0.02, backoff_longest_s=0.2, close_flush_s=0.0)
-DEVICES = 3
 
 
 @pytest.fixture
@@ -25,13 +24,6 @@ def in_time() -> Iterator[DeviceRuntime]:
     runtime = DeviceRuntime()
     yield runtime
     runtime.close()
-
-
-def plan_of(min_clients: int, participation: str, unit: str = "record") -> Plan:
-    privacy: dict[str, object] = {"participation": participation, "epsilon": 50, "unit": unit}
-    if unit == "client":
-        privacy["records_per_client"] = 4
-    return small_plan(privacy=privacy, window={"min_clients": min_clients})
 
 
 async def collected(
@@ -69,23 +61,8 @@ async def collected(
             return told, await analyst.fetch(info), expected
 
 
-@pytest.mark.parametrize("unit", ["record", "client"])
-@pytest.mark.parametrize("records", [[2, 1, 3], [0, 1, 3], [0, 0, 0]], ids=["all", "some", "none"])
-@pytest.mark.parametrize("min_clients", [DEVICES, DEVICES + 1])
-async def test_public_devices_count_as_clients_whatever_records_they_have(
-    tmp_path: Path, in_time: DeviceRuntime, min_clients: int, records: list[int], unit: str
-) -> None:
-    plan = plan_of(min_clients, "public", unit)
-    told, release, expected = await collected(tmp_path, in_time, plan, records)
-    assert told.withheld == (min_clients > DEVICES), "the number of devices decides, and no record of theirs"
-    if release is not None:
-        # Discrete Laplace of scale 84/50 at most on a count of scale 2: one release in 10^9 is off by as much.
-        assert abs(release.count - expected.records) < 20
-        assert "zero-out" in release.statement()
-
-
 @pytest.mark.parametrize(("min_clients", "withheld"), [(1, False), (10**6, True)])
-async def test_protected_devices_are_counted_with_noise(
+async def test_devices_are_counted_with_noise(
     tmp_path: Path, in_time: DeviceRuntime, min_clients: int, withheld: bool
 ) -> None:
     # The test has an epsilon of 45: once in 10^50 windows three clients are taken for none. The counters have 5.

@@ -132,6 +132,5 @@ class Device:
 
         process.context.copy().run(put)
 
-    def _answered(self, answer: Answer, withdrawn: int) -> None:
-        assert withdrawn == 0
+    def _answered(self, answer: Answer) -> None:
         self._settled(self.client_id, answer)

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from hushsum.delta import DeltaId, presence
+from hushsum.delta import DeltaId, encode
 from hushsum.entropy import OsEntropy, ReplayableEntropy
 from hushsum.errors import DeltaError, GuaranteeError, PlanError, Reason
 from hushsum.local import silo
@@ -252,10 +252,11 @@ def test_other_plans_have_no_noised_sums(privacy: dict[str, object]) -> None:
 
 
 def test_a_central_delta_is_no_submission() -> None:
-    central = plan_of(privacy={"mode": "central", "participation": "public", "local": None})
-    data = presence(central, window=0, id=ID).pack(central)
+    central = plan_of(privacy={"mode": "central", "local": None})
+    delta, _ = encode(central, np.ones((1, 2)), window=0, id=ID, labels="a")
+    assert delta is not None
     with pytest.raises(DeltaError):
-        silo.unpack(data, PLANS["laplace"])
+        silo.unpack(delta.pack(central), PLANS["laplace"])
 
 
 def test_counters_of_another_shape_or_type_are_refused() -> None:

@@ -9,6 +9,7 @@ from hushsum.canonical import decode, encode
 from hushsum.errors import PlanError
 from hushsum.privacy.guarantee import Guarantee
 from hushsum.privacy.mechanism import Mechanism
+from tests.hushsum.local_plans import report_plan, silo_plan
 
 RECORD = Guarantee(
     epsilon=Fraction(1),
@@ -66,10 +67,10 @@ def test_a_power_that_is_no_plain_number_stands_in_brackets() -> None:
     )
 
 
-def test_the_statement_under_public_participation_says_what_is_visible() -> None:
-    said = replace(CLIENT, relation="zero-out").statement(accounted=True)
-    assert "zero-out: emptying all records of one client (at most 5 in a window) changes the probability" in said
-    assert "That a client takes part is not hidden: each submits in every window, with records or without" in said
+@pytest.mark.parametrize("relation", ["zero-out", "replace"])
+def test_a_central_guarantee_is_of_clients_that_come_or_go_and_of_nothing_else(relation: str) -> None:
+    with pytest.raises(PlanError, match=r"guarantee\.relation.*'add/remove' with mode 'central'"):
+        replace(CLIENT, relation=relation)
     assert "not hidden" not in CLIENT.statement(accounted=True)
 
 
@@ -88,8 +89,9 @@ def test_a_release_without_a_ledger_says_that_it_is_unaccounted() -> None:
 
 
 def test_each_relation_is_told_apart() -> None:
-    words = {replace(RECORD, relation=relation)._promise() for relation in ("add/remove", "zero-out", "replace")}
-    assert len(words) == 3
+    told = {"adding or removing": RECORD, "emptying": silo_plan().guarantee, "replacing": report_plan().guarantee}
+    for words, guarantee in told.items():
+        assert f"{guarantee.relation}: {words}" in guarantee.statement(accounted=True)
 
 
 @pytest.mark.parametrize(

@@ -161,9 +161,9 @@ def test_no_key_and_every_default_make_the_same_plan() -> None:
 
 def test_another_mode_leaves_out_the_keys_of_the_old_one() -> None:
     plan = secure_plan(privacy={"delta": "0.000001"})
-    central = plan.replace_privacy(mode="central", participation="public")
+    central = plan.replace_privacy(mode="central")
     assert (central.privacy.mode, central.privacy.cohort) == ("central", None)
-    assert central.privacy.relation == plan.privacy.relation == "zero-out"
+    assert (central.privacy.relation, plan.privacy.relation) == ("add/remove", "zero-out")
     back = central.replace_privacy(mode="secure", secure=plan.privacy.cohort.to_fields())  # type: ignore[union-attr]  # it is secure
     assert back.id == plan.id
 

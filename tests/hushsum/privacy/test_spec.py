@@ -1,4 +1,4 @@
-"""What ``[privacy]`` may hold: approximate guarantees, public participation, and the test of the number of clients."""
+"""What ``[privacy]`` may hold: approximate guarantees, and the test of the number of clients."""
 
 import math
 import sys
@@ -32,8 +32,8 @@ def test_a_made_plan_of_every_kind_is_read_from_its_bytes_without_the_accountant
         small_plan(privacy=APPROXIMATE),
         small_plan(privacy=APPROXIMATE, window=TESTED),
         small_plan(window=TESTED),
-        small_plan(privacy={"participation": "public", **client}, window=TESTED),
-        small_plan(privacy={**APPROXIMATE, **client, "participation": "public"}),
+        small_plan(privacy=client, window=TESTED),
+        small_plan(privacy={**APPROXIMATE, **client}),
     ]
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
     for plan in plans:
@@ -65,16 +65,28 @@ def test_the_share_is_a_twentieth_unless_the_plan_says_otherwise() -> None:
 
 
 def test_nothing_of_it_stands_in_a_plan_without_the_test() -> None:
-    for plan in (small_plan(), small_plan(privacy={"participation": "public"}, window=TESTED)):
-        assert plan.privacy.min_clients_share is None
-        assert "min_clients_share" not in plan.privacy.to_fields()
-        assert plan.privacy.mechanism == small_plan().privacy.mechanism, "all of ε is the counters'"
+    plan = small_plan()
+    assert plan.privacy.min_clients_share is None
+    assert "min_clients_share" not in plan.privacy.to_fields()
+    assert plan.privacy.claim.counters_epsilon == plan.privacy.epsilon, "all of ε is the counters'"
 
 
-def test_public_participation_promises_zero_out_and_hides_nobody_presence() -> None:
-    plan = small_plan(privacy={"participation": "public"})
-    assert plan.guarantee.relation == plan.limits.relation == plan.privacy.relation == "zero-out"
-    assert small_plan().guarantee.relation == small_plan().limits.relation == "add/remove"
+def test_participation_is_protected_whether_the_key_says_so_or_not() -> None:
+    plan = small_plan()
+    assert small_plan(privacy={"participation": "protected"}).bundle == plan.bundle
+    assert b'"participation":"protected"' in plan.bundle
+    assert plan.guarantee.relation == plan.limits.relation == plan.privacy.relation == "add/remove"
+
+
+def test_public_participation_is_refused_and_the_error_says_what_to_use_instead() -> None:
+    with pytest.raises(PlanError, match=r"'public' was removed.*set window\.min_clients.*set unit 'client'") as made:
+        small_plan(privacy={"participation": "public"}, window=TESTED)
+    assert made.value.key == "privacy.participation"
+    stored = small_plan().to_bytes().replace(b'"participation":"protected"', b'"participation":"public"')
+    with pytest.raises(PlanError, match="'public' was removed"):
+        Plan.from_bytes(stored)
+    with pytest.raises(PlanError, match="'public' was removed"):
+        small_plan().replace_privacy(participation="public")
 
 
 @pytest.mark.parametrize(
@@ -84,10 +96,9 @@ def test_public_participation_promises_zero_out_and_hides_nobody_presence() -> N
         ("privacy.total_delta", {"delta": "0.000001"}, {}, "is missing, expected at least delta (0.000001)"),
         ("privacy.total_delta", {"delta": "0.1", "total_delta": "0.01"}, {}, "got '0.01', expected at least delta"),
         ("privacy.min_clients_share", {"min_clients_share": "0.1"}, {}, "with window.min_clients above 0"),
-        ("privacy.min_clients_share", {"min_clients_share": "0.1", "participation": "public"}, TESTED, "'protected'"),
         ("privacy.min_clients_share", {"min_clients_share": 1}, TESTED, "above 0 and below 1"),
         ("privacy.min_clients_share", {"min_clients_share": 0}, TESTED, "above 0 and below 1"),
-        ("privacy.records_per_client", {"records_per_client": 3, "participation": "public"}, {}, "unit 'client'"),
+        ("privacy.records_per_client", {"records_per_client": 3}, {}, "unit 'client'"),
         ("privacy.epsilon", {"epsilon": 1e-30}, {}, "whose noise a counter can hold"),
     ),
 )  # fmt: skip
@@ -110,7 +121,6 @@ GAUSSIAN: dict[str, object] = {"name": "discrete-gaussian", "scale": "1000", "co
         ("clients_scale", LAPLACE, {}, TESTED),
         ("clients_scale", {**LAPLACE, "clients_scale": "19.9"}, {}, TESTED),
         ("clients_scale", {**LAPLACE, "clients_scale": "20"}, {}, {}),
-        ("clients_scale", {**LAPLACE, "clients_scale": "20"}, {"participation": "public"}, TESTED),
         ("scale", GAUSSIAN, {}, {}),
         ("scale", {**GAUSSIAN, "scale": "490"}, APPROXIMATE, {}),
         ("scale", GAUSSIAN, {**APPROXIMATE, "unit": "client", "records_per_client": 2}, {}),
@@ -150,7 +160,6 @@ def test_another_guarantee_for_the_same_plan_and_back() -> None:
     )
     assert approximate.replace_privacy(delta=0, total_delta=0) == pure
     assert pure.replace_privacy(epsilon=200).privacy.total_epsilon == 200
-    assert pure.replace_privacy(participation="public", min_clients_share=None).privacy.relation == "zero-out"
     assert client_plan(3).replace_privacy(unit="record", records_per_client=None).privacy.records_per_client is None
 
 

@@ -48,10 +48,6 @@ def gated(share: str, **keys: object) -> Case:
     return cases.lone_record(cases.plan_of(min_clients=4, min_clients_share=share, **keys), "", clients=3)
 
 
-def by_public(**keys: object) -> Case:
-    return cases.case(cases.plan_of(participation="public", min_clients=4, **CLIENT, **keys), clients=3)
-
-
 @pytest.mark.parametrize(
     ("case", "pipeline", "runs"),
     [
@@ -62,9 +58,6 @@ def by_public(**keys: object) -> Case:
         (gated("0.5"), decided, 1000),
         (gated("0.9", epsilon=2), in_memory, 100),
         (gated("0.9", epsilon=2), on_a_full_disk, 100),
-        (by_public(), decided, 1000),
-        (by_public(), in_memory, 50),
-        (cases.excessive(cases.plan_of(participation="public", min_clients=4, **CLIENT), "", clients=3), decided, 1000),
     ],
 )
 def test_honest_code_shows_no_more_than_it_claims(case: Case, pipeline: Pipeline, runs: int) -> None:
@@ -97,11 +90,6 @@ def test_a_density_over_the_exact_n_is_caught(monkeypatch: pytest.MonkeyPatch) -
 def test_a_gate_on_the_exact_count_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     planted.gate_on_the_exact_count(monkeypatch)
     assert not run(gated("0.5"), decided, 600).holds
-
-
-def test_a_gate_on_the_exact_count_is_right_where_it_is_public(monkeypatch: pytest.MonkeyPatch) -> None:
-    planted.gate_on_the_exact_count(monkeypatch)
-    assert run(by_public(), decided, 600).holds
 
 
 def test_a_redrawn_withheld_outcome_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

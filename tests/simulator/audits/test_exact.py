@@ -39,9 +39,8 @@ def test_it_holds_for_what_the_running_sampler_draws(plan: Plan) -> None:
 
 
 @pytest.mark.parametrize("unit", [{}, {"unit": "client", "records_per_client": 2}])
-@pytest.mark.parametrize("participation", ["protected", "public"])
-def test_deltas_change_the_counters_as_records_do(unit: dict[str, object], participation: str) -> None:
-    plan = cases.plan_of(sketch=SEVERAL_ROWS, participation=participation, **unit)
+def test_deltas_change_the_counters_as_records_do(unit: dict[str, object]) -> None:
+    plan = cases.plan_of(sketch=SEVERAL_ROWS, **unit)
     assert changes(plan, added) == changes(plan, folded)
 
 
