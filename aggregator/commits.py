@@ -1,4 +1,4 @@
-"""Group commit: so many appends at a time, one by default; what comes meanwhile makes up the next group.
+"""Group commit: one append at a time; what comes meanwhile makes up the next group.
 
 After a group's append is durable, one read of the store's window states, begun only then, serves the whole group: a
 delta may be acknowledged only by such a read (WIRE: windows, seals and answers).
@@ -26,7 +26,6 @@ from hushsum.entropy import Entropy
 from hushsum_proto.answers import Refusal, ServiceReason
 
 RETRY_AFTER_MS_MIN: Final = 20
-_BUSY: Final = 3.0  # entries of a group, about, from which on the next one is let grow
 _FAILED_RETRY_AFTER_MS: Final = 1000
 _KEY_BYTES: Final = 16
 _FATE_OPEN: Final = "the log or the store failed: whether it is durable is not known"
@@ -52,17 +51,12 @@ Told = Callable[[Committed | Refusal], None]
 
 @dataclass(frozen=True)
 class CommitLimits:
-    """How much may wait, how much goes into one group, and how many groups may be on their way at once.
-
-    Under load the next group is let grow for ``growth_s``: what a group costs, each of its entries shares.
-    """
+    """How much may wait, and how much goes into one group."""
 
     pending_entries_max: int
     pending_bytes_max: int
     group_entries_max: int
     group_bytes_max: int
-    groups_max: int = 1
-    growth_s: float = 0.0
 
 
 class _Pending(NamedTuple):
@@ -104,10 +98,9 @@ class Commits:
         self._entries = 0  # waiting, or in the group that is under way
         self._bytes = 0
         self._group_s = 0.0  # how long the last group took
-        self._load = 0.0  # entries of a group, the latest ones above all
         self._wake = asyncio.Event()
         self._stopping = False
-        self._tasks: list[asyncio.Task[None]] = []
+        self._task: asyncio.Task[None] | None = None
         self._trouble = Spell(_journal)
 
     @property
@@ -117,14 +110,14 @@ class Commits:
 
     def start(self) -> None:
         """Starts the writer."""
-        self._tasks = [self._runtime.spawn(self._run(), "commits") for _ in range(self._limits.groups_max)]
+        self._task = self._runtime.spawn(self._run(), "commits")
 
     async def stop(self) -> None:
         """Commits what was offered, and ends."""
         self._stopping = True
         self._wake.set()
-        for task in self._tasks:
-            await task
+        if self._task is not None:
+            await self._task
 
     def offer(self, entry: Appended, tell: Told) -> Refusal | None:
         """Takes an entry for the next group, or refuses it at once.
@@ -156,22 +149,13 @@ class Commits:
         while True:
             await self._wake.wait()
             while self._pending:
-                if self._may_grow():
-                    await self._runtime.sleep(self._limits.growth_s)
                 group = self._take()
                 if self._shuffle is not None:
                     group = _shuffled(group, self._shuffle)
-                self._load = (self._load + len(group)) / 2
                 await self._commit(group)
             if self._stopping:
                 return
             self._wake.clear()
-
-    def _may_grow(self) -> bool:
-        """Whether the next group waits a moment for more, as it may under load alone: a lone entry never does."""
-        limits = self._limits
-        is_small = len(self._pending) < limits.group_entries_max and self._bytes < limits.group_bytes_max
-        return limits.growth_s > 0 and self._load >= _BUSY and is_small and not self._stopping
 
     def _take(self) -> Sequence[_Pending]:
         """The oldest entries that make up one group: at least one."""

@@ -242,29 +242,3 @@ async def test_what_came_just_before_the_end_is_still_answered() -> None:
     await world.gateway.finish()
     assert [answer.status for answer in answers] == [Status.ACKNOWLEDGED]
     await world.workers.stop()
-
-
-async def test_groups_grow_for_a_moment_under_load_and_a_lone_delta_never_waits() -> None:
-    world = await World(PowerLossLog(PARTITIONS), growth_s=1).start()
-    contributor = Contributor(PLAN, 1)
-
-    def send(count: int) -> list[asyncio.Future[Answer] | Answer]:
-        return [world.gateway.begin("alice", PLAN.id, contributor.delta()[1]) for _ in range(count)]
-
-    def settled(some: list[asyncio.Future[Answer] | Answer]) -> list[bool]:
-        return [isinstance(each, asyncio.Future) and each.done() for each in some]
-
-    lone = send(1)
-    await world.runtime.settle()
-    assert settled(lone) == [True]
-    send(12)
-    await world.runtime.settle()
-    waits = send(2)
-    await world.runtime.settle()
-    assert settled(waits) == [False, False], "the group before it was large"
-    waits += send(3)
-    syncs = world.log.syncs
-    await world.runtime.advance(1)
-    assert settled(waits) == [True] * 5
-    assert world.log.syncs == syncs + 1
-    await world.stop()

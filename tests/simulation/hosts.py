@@ -36,7 +36,7 @@ LEASE_S: Final = 2.5
 SKEW_S: Final = 0.5
 _STOP_S: Final = 5.0
 _LIMITS: Final = CommitLimits(
-    pending_entries_max=64, pending_bytes_max=1 << 16, group_entries_max=8, group_bytes_max=1 << 12, growth_s=0.004
+    pending_entries_max=64, pending_bytes_max=1 << 16, group_entries_max=8, group_bytes_max=1 << 12
 )
 _WORKING: Final = WorkerSettings(batch=8, turn=3, checkpoint_entries=12, checkpoint_s=1.0, idle_s=5.0, revoke_s=2.0)
 
