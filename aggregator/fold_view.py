@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple, Protocol
 
 from aggregator.fold.state import StreamUse
-from aggregator.fold.verdicts import Remembered, RememberedKind
+from aggregator.fold.verdicts import RememberedKind
 from hushsum.delta import DeltaId
 from hushsum.errors import Reason
 
@@ -56,9 +56,6 @@ class FoldView(Protocol):
 
         One look: asking for the id first and the window's state after it could call a forgotten delta *late*.
         """
-
-    async def remembered(self, partition: int, client_id: str, id: DeltaId) -> Remembered | None:
-        """What the fold remembers of an id; None when nothing."""
 
 
 class Folds(FoldView, Protocol):

@@ -106,9 +106,7 @@ def front_of(plan: Plan, config: Config, clients: Directory | None, parts: Front
     )
     reception = Reception(
         plan,
-        parts.log.partitions,
         openings=parts.openings,
-        folds=parts.folds,
         runtime=parts.runtime,
         in_flight_max=config.in_flight_max,
     )

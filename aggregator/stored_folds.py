@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from aggregator.errors import AggregatorError, FoldsBehindError
-from aggregator.fold.recall import recall, remembered
+from aggregator.fold.recall import recall
 from aggregator.fold.state import StreamUse
 from aggregator.fold.streams import StreamState
-from aggregator.fold.verdicts import Remembered, RememberedKind
+from aggregator.fold.verdicts import RememberedKind
 from aggregator.fold_view import Glance
 from aggregator.milestone import Milestone
 from aggregator.ports import FoldMark, Observer, Runtime, Store
@@ -101,11 +101,6 @@ class StoredFolds:
         """What the latest checkpoint says of a delta, by the law of the fold itself."""
         memory = await self._store.stream_memory(self._plan.id, partition, client_id, id.stream)
         return recall(_stream(memory.data), memory.mark, id.sequence, digest, window)
-
-    async def remembered(self, partition: int, client_id: str, id: DeltaId) -> Remembered | None:
-        """What the latest checkpoint remembers of an id."""
-        memory = await self._store.stream_memory(self._plan.id, partition, client_id, id.stream)
-        return remembered(_stream(memory.data), id.sequence)
 
     def _of(self, partition: int) -> _Marks:
         nothing = -(2**63)

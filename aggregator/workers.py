@@ -12,7 +12,7 @@ from itertools import chain
 from aggregator.errors import LogGapError, PartitionStoppedError, StoreError, StoreUnavailableError
 from aggregator.fold.fold import Fold
 from aggregator.fold.state import StreamUse
-from aggregator.fold.verdicts import Remembered, RememberedKind
+from aggregator.fold.verdicts import RememberedKind
 from aggregator.fold_view import Glance
 from aggregator.held_partition import HeldPartition
 from aggregator.journal import Spell, journal
@@ -253,11 +253,6 @@ class Workers:
         """What to tell the sender of a delta that the fold has passed, and whose window is no longer open."""
         worker = await self._holding(partition).working()  # no pause where it is there
         return worker.fold.recall(client_id, id, digest, window)
-
-    async def remembered(self, partition: int, client_id: str, id: DeltaId) -> Remembered | None:
-        """What the fold remembers of an id."""
-        worker = await self._holding(partition).working()
-        return worker.fold.remembered(client_id, id)
 
     async def forget(self, window: int, *, fence: int) -> None:  # noqa: ARG002  each fold has a fence of its own
         """Makes every fold forget windows up to this one, once it has passed all that stands in the log now."""

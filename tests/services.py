@@ -160,10 +160,6 @@ class RawClient:
         call = self.collection.Submit(requests(), metadata=self.metadata)
         return [convert.answer_from_wire(reply) async for reply in call]
 
-    async def verdicts(self, plan_id: bytes, ids: Sequence[DeltaId]) -> list[Answer]:
-        request = convert.verdicts_request_to_wire(plan_id, ids)
-        return convert.verdicts_from_wire(await self.collection.GetVerdicts(request, metadata=self.metadata))
-
     async def seal(self) -> int:
         return (await self.administration.SealWindow(pb.SealWindowRequest(oldest=True))).window
 

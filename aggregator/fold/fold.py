@@ -23,7 +23,7 @@ from aggregator.fold.stream_table import StreamTable
 from aggregator.fold.streams import Observation, StreamState
 from aggregator.fold.sums import SumFold
 from aggregator.fold.tally_table import TallyTable
-from aggregator.fold.verdicts import ManyVerdicts, Remembered, RememberedKind, Verdict, VerdictKind, Verdicts
+from aggregator.fold.verdicts import ManyVerdicts, RememberedKind, Verdict, VerdictKind, Verdicts
 from hushsum.delta import Delta, DeltaHeader, DeltaId, Run, digest, read_header
 from hushsum.delta_batch import reader_of
 from hushsum.errors import DeltaError, Reason
@@ -46,7 +46,6 @@ __all__ = [
     "Checkpoint",
     "Fold",
     "FoldState",
-    "Remembered",
     "RememberedKind",
     "Verdict",
     "VerdictKind",
@@ -169,10 +168,6 @@ class Fold:
     def must_checkpoint(self) -> bool:
         """Whether a window was closed or forgotten since the last checkpoint: others wait for it to be stored."""
         return self._stored[1:] != (self.closed_through, self.forgotten_through)
-
-    def remembered(self, client_id: str, id: DeltaId) -> Remembered | None:
-        """How an id was used; None where nothing is remembered of it."""
-        return recall.remembered(self._streams.get((client_id, id.stream)), id.sequence)
 
     def recall(self, client_id: str, id: DeltaId, digest: bytes, window: int) -> tuple[RememberedKind, Reason | None]:
         """What to tell the sender of a delta that this fold has passed: see :func:`aggregator.fold.recall.recall`."""

@@ -8,7 +8,7 @@ from typing import Final
 
 from aggregator.fold.state import FoldMark
 from aggregator.fold.streams import Observation, StreamState
-from aggregator.fold.verdicts import Remembered, RememberedKind, VerdictKind
+from aggregator.fold.verdicts import RememberedKind
 from hushsum.errors import Reason
 
 #: What an id that was bound to something else is refused with.
@@ -16,20 +16,6 @@ REFUSALS: Final = {
     Observation.ID_REUSED: Reason.ID_REUSED,
     Observation.ID_OF_ANOTHER_WINDOW: Reason.ID_OF_ANOTHER_WINDOW,
 }
-
-
-def remembered(stream: StreamState | None, sequence: int) -> Remembered | None:
-    """How an id of a stream was used; None where nothing is remembered of it.
-
-    Args:
-        stream: Its state; None where there is none.
-        sequence: The id's number in it.
-    """
-    use = None if stream is None else stream.use_of(sequence)
-    if use is None:
-        return None
-    kind = VerdictKind.COUNTED if use.reason is None else VerdictKind.REFUSED
-    return Remembered(kind, use.digest, use.window, use.reason)
 
 
 def recall(

@@ -146,19 +146,3 @@ class RememberedKind(enum.StrEnum):
     LATE = "late"
     OUT_OF_REACH = "out_of_reach"  # an id so old that it was answered before; whatever its bytes, it never counts again
     UNKNOWN = "unknown"  # that knowledge is forgotten: it may have been counted
-
-
-class Remembered(NamedTuple):
-    """How an id was used.
-
-    Attributes:
-        kind: COUNTED or REFUSED.
-        digest: 8 bytes of the delta that used it.
-        window: That delta's.
-        reason: Why it was refused; None where it was counted.
-    """
-
-    kind: VerdictKind
-    digest: bytes
-    window: int
-    reason: Reason | None

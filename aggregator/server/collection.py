@@ -1,13 +1,12 @@
-"""The service Collection: sessions, deltas, and a client's questions about its own."""
+"""The service Collection: sessions, and deltas."""
 
 from collections.abc import AsyncIterator
 
 from aggregator.callers.client_limits import SendLimits
 from aggregator.ports import Runtime, Scope
-from aggregator.reception import FEATURES_MAX, VERDICTS_MAX, VERSIONS_MAX, check_number
+from aggregator.reception import FEATURES_MAX, VERSIONS_MAX, check_number
 from aggregator.refusals import RefusedError, overloaded
 from aggregator.server.calls import Call, Handler, Methods
-from aggregator.server.incoming import QUESTION_BYTES_MAX
 from aggregator.server.large import Chunks, LargeDeltas
 from aggregator.server.sessions import Requests, Session
 from aggregator.server.uploads import Greeter, Uploads
@@ -15,9 +14,6 @@ from aggregator.watching.metrics import Metrics
 from hushsum_proto import convert
 from hushsum_proto.answers import Answer, ServiceReason, Status
 from hushsum_proto.v1 import wire_pb2 as pb
-
-_ID_BYTES_MAX = 24  # of a DeltaId inside a request: 9 of the stream, up to 11 of the sequence, and their frame
-_VERDICTS_BYTES_MAX = QUESTION_BYTES_MAX + VERDICTS_MAX * _ID_BYTES_MAX
 
 # A refusal that is about the moment, not the delta: a unary call says it with its status.
 _OF_THE_MOMENT = frozenset(
@@ -82,9 +78,6 @@ class Collection:
         methods.takes(
             "SubmitLarge", pb.DeltaChunk, self.submit_large, bytes_max=methods.message_bytes_max, carries=_data_bytes
         )
-        methods.unary(
-            "GetVerdicts", pb.VerdictsRequest, self.get_verdicts, bytes_max=_VERDICTS_BYTES_MAX, scopes=submit
-        )
         return methods.handler(pb.DESCRIPTOR.services_by_name["Collection"].methods_by_name)
 
     def stop_sessions(self) -> None:
@@ -134,13 +127,6 @@ class Collection:
         client_id = call.client_id()
         self._uploads.check_running()
         return _reply_of(await self._large.submit(client_id, chunks))
-
-    async def get_verdicts(self, call: Call, request: pb.VerdictsRequest) -> pb.VerdictsReply:
-        """What became of the caller's own ids; those of others are unknown to it."""
-        client_id = call.client_id()
-        check_number(len(request.ids), VERDICTS_MAX, "ids")
-        ids = [convert.id_from_wire(message) for message in request.ids]
-        return convert.verdicts_to_wire(await self._greeter.verdicts(client_id, request.plan_id, ids))
 
 
 def _free(_: str, __: int) -> None:

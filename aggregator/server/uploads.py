@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Protocol
 
-from hushsum.delta import DeltaId
 from hushsum_proto.answers import Answer
 from hushsum_proto.messages import Authenticity, Hello, Welcome
 
@@ -40,7 +39,7 @@ class Uploads(Protocol):
 
 
 class Greeter(Protocol):
-    """Opens sessions, and answers what clients ask about their own."""
+    """Opens sessions."""
 
     @property
     def in_flight_max(self) -> int:
@@ -51,11 +50,4 @@ class Greeter(Protocol):
 
         Raises:
             RefusedError: No protocol version in common, or another plan.
-        """
-
-    async def verdicts(self, client_id: str, plan_id: bytes, ids: list[DeltaId]) -> list[Answer]:
-        """What is remembered of a client's own ids.
-
-        Raises:
-            RefusedError: Another plan.
         """

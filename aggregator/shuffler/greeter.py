@@ -4,9 +4,7 @@ from aggregator.ports import Runtime
 from aggregator.refusals import check_plan, common_version
 from aggregator.shuffler.reports_file import ReportsFile
 from aggregator.shuffler.windows import taken_windows
-from hushsum.delta import DeltaId
 from hushsum.plan import Plan
-from hushsum_proto.answers import Answer, Status
 from hushsum_proto.messages import Hello, Welcome
 
 
@@ -49,12 +47,3 @@ class Greeter:
             in_flight_max=self.in_flight_max,
             delta_bytes_max=self._plan.upload_bytes_max,
         )
-
-    async def verdicts(self, client_id: str, plan_id: bytes, ids: list[DeltaId]) -> list[Answer]:  # noqa: ARG002  it has the form of a gateway's
-        """Nobody is told of anonymous reports: it would take remembering whose they are.
-
-        Raises:
-            RefusedError: Another plan.
-        """
-        check_plan(plan_id, self._plan)
-        return [Answer(delta_id, Status.UNKNOWN) for delta_id in ids]

@@ -4,7 +4,6 @@
 this version writes. Entries of the log go all the way to bytes and back.
 """
 
-from collections.abc import Iterable
 from typing import Final
 
 from google.protobuf.message import DecodeError
@@ -188,28 +187,6 @@ def answer_from_wire(message: pb.SubmitReply) -> Answer:
             raise MalformedMessageError(f"answer: expected a delta's id with {status.value}, got none")
         return Answer(delta_id, status)
     return Answer(delta_id, status, refusal_from_wire(message.refusal))
-
-
-def verdicts_request_to_wire(plan_id: bytes, ids: Iterable[DeltaId]) -> pb.VerdictsRequest:
-    """The question for what became of ids of the caller's own."""
-    return pb.VerdictsRequest(plan_id=plan_id, ids=[id_to_wire(delta_id) for delta_id in ids])
-
-
-def verdicts_to_wire(answers: Iterable[Answer]) -> pb.VerdictsReply:
-    """One answer for each id that was asked for."""
-    return pb.VerdictsReply(verdicts=[answer_to_wire(answer) for answer in answers])
-
-
-def verdicts_from_wire(message: pb.VerdictsReply) -> list[Answer]:
-    """One answer for each id that was asked for.
-
-    Raises:
-        MalformedMessageError: As :func:`answer_from_wire`.
-    """
-    return [answer_from_wire(verdict) for verdict in message.verdicts]
-
-
-# --------------------------------------------------------------------------------------------------------- sessions
 
 
 def hello_to_wire(hello: Hello) -> pb.HelloRequest:

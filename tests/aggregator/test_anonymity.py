@@ -25,7 +25,6 @@ from aggregator.journal import journal, write_journal
 from aggregator.ports import Peer, Scope
 from aggregator.service import Service
 from aggregator.submissions import AnonymousReports, ClientDeltas
-from hushsum.delta import DeltaId
 from hushsum.varint import varint
 from hushsum_proto import metadata
 from hushsum_proto.answers import Status
@@ -97,7 +96,6 @@ async def send(service: Service, client_id: str, streams: Iterator[int]) -> None
         assert [answer.status for answer in answers].count(Status.ACKNOWLEDGED) == 5
         await client.submit_one(PLAN.id, data[1])
         await client.submit_one(bytes(32), data[1])
-        await client.verdicts(PLAN.id, [DeltaId(1, 0)])
         for reports in (1200, 1200):  # the second is beyond its rate
             try:
                 await client.submit_one(PLAN.id, batch_of(PLAN, next(streams), reports))

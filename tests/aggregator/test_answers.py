@@ -4,17 +4,15 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import grpc.aio
 import pytest
 
 from aggregator.errors import LogError
 from aggregator.ports import Log
 from aggregator.service import Service
 from hushsum import Reason
-from hushsum.delta import DeltaId
 from hushsum_proto.answers import Answer, Fault, ServiceReason, Status
 from hushsum_proto.v1 import wire_pb2 as pb
-from tests.plans import client_plan, small_plan
+from tests.plans import small_plan
 from tests.services import (
     HOUR_MS,
     NOW_MS,
@@ -28,7 +26,6 @@ from tests.services import (
     ends_of,
     folded_all,
     service_of,
-    trailing,
 )
 
 PLAN = small_plan()
@@ -180,7 +177,6 @@ async def test_after_the_release_what_became_of_a_delta_is_unknown(
 
     assert await client.submit_one(PLAN.id, sent) == Answer(sent_id, Status.UNKNOWN)
     assert await client.submit_one(PLAN.id, unsent) == Answer(unsent_id, Status.UNKNOWN)
-    assert await client.verdicts(PLAN.id, [sent_id]) == [Answer(sent_id, Status.UNKNOWN)]
 
 
 async def test_after_the_release_and_a_restart_it_is_still_unknown(tmp_path: Path) -> None:
@@ -243,41 +239,6 @@ async def test_a_delta_whose_append_failed_may_be_sent_again(
     assert refused.refusal.retry_after_ms > 0
     assert counted(service, "hushsum_commit_failures_total") == 1
     assert statuses(await client.submit(PLAN.id, [delta])) == [Status.ACKNOWLEDGED]
-
-
-async def test_a_clients_verdicts_are_for_itself_alone(tmp_path: Path) -> None:
-    plan = client_plan(3)
-    wrap = Held()
-    config = config_of(tmp_path, plan)
-    async with service_of(config, wrap_log=wrap) as service, RawClient(service.grpc, "alice") as alice:
-        contributor = Contributor(plan, 3)
-        (one, first), (two, second) = contributor.delta(3), contributor.delta(1)
-        assert wrap.log is not None
-        wrap.log.hold()  # so that the second is sent before the fold can know of the first
-        call = asyncio.create_task(alice.submit(plan.id, [first, second]))
-        while service.gateway.waiting < 2:
-            await alice.hello()
-        wrap.log.free()
-        assert statuses(await call) == [Status.ACKNOWLEDGED] * 2
-        await folded_all(service)
-
-        mine = await alice.verdicts(plan.id, [one, two, DeltaId(9, 9)])
-        async with RawClient(service.grpc, "bob") as bob:
-            theirs = await bob.verdicts(plan.id, [one, two])
-
-        assert statuses(mine) == [Status.COUNTED, Status.REFUSED, Status.UNKNOWN]
-        assert mine[1].refusal is not None
-        assert mine[1].refusal.reason is Reason.TOO_MANY_RECORDS
-        assert statuses(theirs) == [Status.UNKNOWN] * 2
-
-
-async def test_a_question_for_too_many_verdicts_is_refused(tmp_path: Path) -> None:
-    async with service_of(config_of(tmp_path, PLAN)) as service, RawClient(service.grpc) as client:
-        with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await client.verdicts(PLAN.id, [DeltaId(1, n) for n in range(1025)])
-
-        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
-        assert trailing(caught.value)["hushsum-reason"] == "too_large"
 
 
 async def test_windows_open_by_the_clock_alone(tmp_path: Path) -> None:

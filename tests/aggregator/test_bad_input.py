@@ -215,15 +215,6 @@ async def test_a_hello_with_more_of_anything_than_a_client_needs_is_refused(worl
     assert (await world.client.collection.Hello(most, metadata=world.client.metadata)).plan_id == PLAN.id
 
 
-async def test_ids_are_counted_before_they_are_read(world: World) -> None:
-    question = pb.VerdictsRequest(ids=[pb.DeltaId(sequence=2**63)] * 1025)  # each of them malformed, too
-
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await world.client.collection.GetVerdicts(question, metadata=world.client.metadata)
-
-    assert trailing(caught.value)["hushsum-reason"] == "too_large"
-
-
 async def test_a_client_of_another_protocol_or_plan_is_refused_at_hello(world: World) -> None:
     for call, reason in (
         (world.client.hello(versions=(2, 3)), "protocol_version"),

@@ -271,9 +271,6 @@ def test_a_delta_beyond_the_bound_is_remembered_as_refused(bounded: Plan) -> Non
     bench.save()
     bench.crash()
     assert recalled(bench, beyond, 1) == (RememberedKind.REFUSED, Reason.TOO_MANY_RECORDS)
-    found = bench.fold.remembered(ALICE, DeltaId(1, 1))
-    assert found is not None
-    assert (found.kind, found.reason, found.window) == (VerdictKind.REFUSED, Reason.TOO_MANY_RECORDS, W)
 
 
 def test_the_bound_survives_a_crash(bounded: Plan) -> None:
@@ -322,14 +319,6 @@ def test_a_client_whose_deltas_are_all_refused_is_not_one_of_the_clients() -> No
     sent = [entry(ALICE, tally(plan, 0, W, 1, 0, records=4)), entry(BOB, tally(plan, COUNTERS + 1, W, 1, 0))]
     assert bench.kinds(*sent) == [Reason.TOO_MANY_RECORDS, Reason.BUCKET_OUT_OF_RANGE]
     assert clients(bench) == {}
-
-
-def test_remembered_says_what_an_id_was_used_for(plan: Plan) -> None:
-    bench, delta = Bench(plan), tally(plan, 0, W, 1, 4)
-    assert bench.fold.remembered(ALICE, DeltaId(1, 4)) is None
-    bench.apply(entry(ALICE, delta))
-    assert bench.fold.remembered(ALICE, DeltaId(1, 4)) == (VerdictKind.COUNTED, digest(delta), W, None)
-    assert bench.fold.remembered(BOB, DeltaId(1, 4)) is None
 
 
 def test_a_stream_is_forgotten_with_the_last_window_that_it_touched(plan: Plan) -> None:

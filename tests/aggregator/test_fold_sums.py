@@ -128,8 +128,6 @@ def test_what_stands_before_the_seal_is_in_and_what_stands_after_is_late(plan: P
     assert bench.cohorts() == {contributor_of(before.round): MOST}
     bench.crash()
     assert bench.recalled(before) == (RememberedKind.COUNTED, None)
-    found = bench.fold.remembered("", before.id)
-    assert found == (VerdictKind.COUNTED, digest(before.sum), W, None)
 
 
 def test_what_was_never_seen_of_an_open_window_is_not_called_late(plan: Plan) -> None:

@@ -159,14 +159,11 @@ async def test_a_client_beyond_its_calls_waits_and_others_and_readers_do_not(tmp
         RawClient(service.grpc, "bob") as bob,
         RawClient(service.grpc, None) as nobody,
     ):
-        await alice.hello()
-        await alice.verdicts(PLAN.id, [])
-        await alice.hello()
+        for _ in range(3):
+            await alice.hello()
         hello = pb.HelloRequest(protocol_versions=[1])
-        verdicts = convert.verdicts_request_to_wire(PLAN.id, [])
         for _ in range(2):
             assert await refused_with(alice.collection.Hello(hello, metadata=alice.metadata)) == "rate_limited"
-            assert await refused_with(alice.collection.GetVerdicts(verdicts, metadata=alice.metadata)) == "rate_limited"
         with pytest.raises(grpc.aio.AioRpcError):
             await alice.submit(PLAN.id, [])
         await bob.hello()

@@ -96,7 +96,6 @@ async def misbehave(service: Service, plan: Plan, client_id: str, streams: list[
         await client.submit(plan.id, [data[0], data[0], data[1], data[0][:-1], b"\x01 no delta", b""])
         await client.submit(plan.id, [delta_of(plan, streams[0], WINDOW + each) for each in (-9, 0, 9)])
         await client.submit(bytes(32), [data[2]])
-        await client.verdicts(plan.id, [DeltaId(streams[0], 0)])
         signed = submit_shuffled(client, plan, data[3], Authenticity(key_id=client_id, suite=1, tag=bytes(64)))
         for call in (
             client.submit_one(plan.id, bytes(10**6)),

@@ -110,16 +110,13 @@ async def refusals(service: Service, plan: Plan) -> Told:
             told.append((what, await end_of(call)))
 
         await note("nobody", nobody.hello())
-        for path in ("Hello", "SubmitOne", "GetVerdicts"):
+        for path in ("Hello", "SubmitOne"):
             raw = client.channel.unary_unary(f"/hushsum.v1.Collection/{path}")
             await note(f"malformed {path}", raw(b"\xff", metadata=client.metadata))
             await note(f"nobody's {path}", raw(b"", metadata=(("hushsum-client-id", "%zz"),)))
         await note("wrong plan", client.hello(bytes(32)))
         await note("version", client.hello(b"", (77,)))
         await note("versions", client.hello(b"", tuple(range(1, 99))))
-        await note("wrong plan's verdicts", client.verdicts(bytes(32), []))
-        await note("too many ids", client.verdicts(plan.id, [DeltaId(1, n) for n in range(2000)]))
-        await note("others' ids", client.verdicts(plan.id, [DeltaId(n, 0) for n in range(12)]))
         await note("plan", client.catalogue.GetPlan(pb.GetPlanRequest(plan_id=bytes(32))))
         await note("release", client.catalogue.GetRelease(pb.GetReleaseRequest(kind="tumbling", window=1)).read())
         await note("secure", takes_part(service, plan, "refused", Enter(plan.id, WINDOW)))
@@ -136,7 +133,6 @@ async def refusals(service: Service, plan: Plan) -> Told:
         await note("signed", submit_shuffled(client, plan, form["first"], Authenticity("somebody", bytes(64))))
         for chunk in (DeltaChunk(5, b"x", plan.id, 9), DeltaChunk(0, b"x", plan.id, 10**9)):
             await note("chunks", large_call(client, [chunk]))
-        await note("verdicts", client.verdicts(plan.id, [DeltaId(7, 0), DeltaId(9, 1)]))
         streams = [client.collection.Submit(None, metadata=client.metadata) for _ in range(2)]
         for stream in streams:
             await stream.write(convert.submission_to_wire(plan.id, form["first"]))

@@ -137,24 +137,6 @@ async def test_a_batch_that_breaks_a_rule_is_refused_with_its_reason_and_changes
         assert (await ends_of(service), await charged(service)) == ([0], 0)
 
 
-async def test_nobody_is_told_of_anonymous_reports_and_no_fold_is_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async with service_of(config_of(tmp_path, REPORTS)) as service, RawClient(service.grpc) as client:
-
-        async def remembered(*_: object) -> None:
-            pytest.fail("a fold was asked about a client")
-
-        monkeypatch.setattr(service.workers, "remembered", remembered)
-        await client.submit_one(REPORTS.id, batch_of(REPORTS, 5, 20))
-        await folded_all(service)
-        answers = await client.verdicts(REPORTS.id, [DeltaId(5, 0), DeltaId(6, 0)])
-        assert [(answer.id, answer.status) for answer in answers] == [
-            (DeltaId(5, 0), Status.UNKNOWN),
-            (DeltaId(6, 0), Status.UNKNOWN),
-        ]
-
-
 # ------------------------------------------------------------------------------------------------------ rate limits
 
 

@@ -49,7 +49,6 @@ OPENS: Mapping[str, frozenset[Scope]] = {
     "Collection.Submit": frozenset({SUBMIT}),
     "Collection.SubmitOne": frozenset({SUBMIT}),
     "Collection.SubmitLarge": frozenset({SUBMIT}),
-    "Collection.GetVerdicts": frozenset({SUBMIT}),
     "SecureSum.TakePart": frozenset({SUBMIT}),
     "SecureSum.GetDirectory": frozenset({SUBMIT}),
     "Catalogue.GetPlan": frozenset({SUBMIT, READ, ADMIN}),
@@ -267,13 +266,13 @@ async def test_a_token_is_told_by_its_scheme_in_any_case_and_by_no_other(tmp_pat
 
 async def test_who_declares_another_name_than_its_tokens_is_refused_and_told_its_own(tmp_path: Path) -> None:
     alice, bob = token("alice", SUBMIT), token("bob", SUBMIT)
-    id, delta = Contributor(PLAN, 7).delta()
+    _, delta = Contributor(PLAN, 7).delta()
     async with guarded(tmp_path, alice, bob) as here, here.client(alice) as client, here.client(bob) as other:
         client.metadata = (*client.metadata, (metadata.CLIENT_ID, "alice"))
         assert (await client.submit_one(PLAN.id, delta)).status is Status.ACKNOWLEDGED
         other.metadata = (*other.metadata, (metadata.CLIENT_ID, "alice"))
         with pytest.raises(grpc.aio.AioRpcError, match="is of 'bob'") as caught:
-            await other.verdicts(PLAN.id, [id])
+            await other.submit_one(PLAN.id, delta)
         assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
 
 

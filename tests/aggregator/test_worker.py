@@ -306,8 +306,6 @@ async def test_each_partition_folds_its_own_clients() -> None:
         await site.send(2, client=client)
     await site.seal()
     assert [site.stored(partition) for partition in range(4)] == [[0, 1], [2, 3], [4, 5], [6, 7]]
-    assert await site.workers.remembered(2, clients[2], DeltaId(1, 4)) is not None
-    assert await site.workers.remembered(2, clients[2], DeltaId(1, 0)) is None
     assert {verdict.reason for _, verdict in site.observer.verdicts} == {None}
     await site.die()
 

@@ -145,10 +145,6 @@ class ModelService(stubs.CollectionServicer, stubs.CatalogueServicer):
         return convert.answer_to_wire(answer)
 
     @override
-    async def GetVerdicts(self, request: pb.VerdictsRequest, context: Context) -> pb.VerdictsReply:
-        raise NotImplementedError
-
-    @override
     async def ListReleases(self, request: pb.ListReleasesRequest, context: Context) -> pb.ListReleasesReply:
         raise NotImplementedError
 

@@ -239,9 +239,7 @@ class _Parts:
             pending_entries_max=_LIMITS.pending_entries_max,
         )
         self.supervision.at_the_end("gateway", gateway.finish, self._stop_s)
-        reception = Reception(
-            site.plan, self._log.partitions, openings=openings, folds=folds, runtime=runtime, in_flight_max=16
-        )
+        reception = Reception(site.plan, openings=openings, runtime=runtime, in_flight_max=16)
         site.network.fronts[self._host.name] = SimFront(self.process, gateway, reception)
 
 

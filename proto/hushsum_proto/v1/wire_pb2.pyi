@@ -482,53 +482,6 @@ class SubmitReply(_message.Message):
 Global___SubmitReply: _TypeAlias = SubmitReply  # noqa: Y015
 
 @_typing.final
-class VerdictsRequest(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    PLAN_ID_FIELD_NUMBER: _builtins.int
-    IDS_FIELD_NUMBER: _builtins.int
-    plan_id: _builtins.bytes
-    @_builtins.property
-    def ids(self) -> _containers.RepeatedCompositeFieldContainer[Global___DeltaId]:
-        """at most 1,024"""
-
-    def __init__(
-        self,
-        *,
-        plan_id: _builtins.bytes = ...,
-        ids: _abc.Iterable[Global___DeltaId] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["ids", b"ids", "plan_id", b"plan_id"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___VerdictsRequest: _TypeAlias = VerdictsRequest  # noqa: Y015
-
-@_typing.final
-class VerdictsReply(_message.Message):
-    DESCRIPTOR: _descriptor.Descriptor
-
-    VERDICTS_FIELD_NUMBER: _builtins.int
-    @_builtins.property
-    def verdicts(self) -> _containers.RepeatedCompositeFieldContainer[Global___SubmitReply]:
-        """one for each id: COUNTED, REFUSED, or UNKNOWN where the fold remembers nothing"""
-
-    def __init__(
-        self,
-        *,
-        verdicts: _abc.Iterable[Global___SubmitReply] | None = ...,
-    ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
-    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["verdicts", b"verdicts"]  # noqa: Y015
-    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
-
-Global___VerdictsReply: _TypeAlias = VerdictsReply  # noqa: Y015
-
-@_typing.final
 class RoundRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

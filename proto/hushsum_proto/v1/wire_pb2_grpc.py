@@ -28,6 +28,7 @@ if _version_not_supported:
 class CollectionStub:
     """---------------------------------------------------------------------------------------------------------------------
     Collection: a client opens a session, sends deltas, and gets one answer for each.
+    The names GetVerdicts, VerdictsRequest and VerdictsReply belonged to a method that was removed: they are not used again.
 
     """
 
@@ -57,16 +58,12 @@ class CollectionStub:
                 request_serializer=hushsum__proto_dot_v1_dot_wire__pb2.DeltaChunk.SerializeToString,
                 response_deserializer=hushsum__proto_dot_v1_dot_wire__pb2.SubmitReply.FromString,
                 _registered_method=True)
-        self.GetVerdicts = channel.unary_unary(
-                '/hushsum.v1.Collection/GetVerdicts',
-                request_serializer=hushsum__proto_dot_v1_dot_wire__pb2.VerdictsRequest.SerializeToString,
-                response_deserializer=hushsum__proto_dot_v1_dot_wire__pb2.VerdictsReply.FromString,
-                _registered_method=True)
 
 
 class CollectionServicer:
     """---------------------------------------------------------------------------------------------------------------------
     Collection: a client opens a session, sends deltas, and gets one answer for each.
+    The names GetVerdicts, VerdictsRequest and VerdictsReply belonged to a method that was removed: they are not used again.
 
     """
 
@@ -100,13 +97,6 @@ class CollectionServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def GetVerdicts(self, request, context):
-        """What the fold came to for ids of this client alone. Nobody is told of anonymous reports.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
 
 def add_CollectionServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -130,11 +120,6 @@ def add_CollectionServicer_to_server(servicer, server):
                     request_deserializer=hushsum__proto_dot_v1_dot_wire__pb2.DeltaChunk.FromString,
                     response_serializer=hushsum__proto_dot_v1_dot_wire__pb2.SubmitReply.SerializeToString,
             ),
-            'GetVerdicts': grpc.unary_unary_rpc_method_handler(
-                    servicer.GetVerdicts,
-                    request_deserializer=hushsum__proto_dot_v1_dot_wire__pb2.VerdictsRequest.FromString,
-                    response_serializer=hushsum__proto_dot_v1_dot_wire__pb2.VerdictsReply.SerializeToString,
-            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'hushsum.v1.Collection', rpc_method_handlers)
@@ -146,6 +131,7 @@ def add_CollectionServicer_to_server(servicer, server):
 class Collection:
     """---------------------------------------------------------------------------------------------------------------------
     Collection: a client opens a session, sends deltas, and gets one answer for each.
+    The names GetVerdicts, VerdictsRequest and VerdictsReply belonged to a method that was removed: they are not used again.
 
     """
 
@@ -247,33 +233,6 @@ class Collection:
             '/hushsum.v1.Collection/SubmitLarge',
             hushsum__proto_dot_v1_dot_wire__pb2.DeltaChunk.SerializeToString,
             hushsum__proto_dot_v1_dot_wire__pb2.SubmitReply.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def GetVerdicts(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/hushsum.v1.Collection/GetVerdicts',
-            hushsum__proto_dot_v1_dot_wire__pb2.VerdictsRequest.SerializeToString,
-            hushsum__proto_dot_v1_dot_wire__pb2.VerdictsReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -24,6 +24,7 @@ GRPC_VERSION: str
 class CollectionStub:
     """---------------------------------------------------------------------------------------------------------------------
     Collection: a client opens a session, sends deltas, and gets one answer for each.
+    The names GetVerdicts, VerdictsRequest and VerdictsReply belonged to a method that was removed: they are not used again.
     """
 
     def __init__(self, channel: _aio.Channel) -> None: ...
@@ -39,12 +40,11 @@ class CollectionStub:
     """
     SubmitLarge: _aio.StreamUnaryMultiCallable[_wire_pb2.DeltaChunk, _wire_pb2.SubmitReply]
     """One delta in chunks, for those that are too large for one message: noised whole deltas (mode `local`, form `silo`)."""
-    GetVerdicts: _aio.UnaryUnaryMultiCallable[_wire_pb2.VerdictsRequest, _wire_pb2.VerdictsReply]
-    """What the fold came to for ids of this client alone. Nobody is told of anonymous reports."""
 
 class CollectionServicer(metaclass=_abc_1.ABCMeta):
     """---------------------------------------------------------------------------------------------------------------------
     Collection: a client opens a session, sends deltas, and gets one answer for each.
+    The names GetVerdicts, VerdictsRequest and VerdictsReply belonged to a method that was removed: they are not used again.
     """
 
     @_abc_1.abstractmethod
@@ -82,14 +82,6 @@ class CollectionServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_abc.AsyncIterator[_wire_pb2.DeltaChunk], _abc.Awaitable[_wire_pb2.SubmitReply]],
     ) -> _abc.Awaitable[_wire_pb2.SubmitReply]:
         """One delta in chunks, for those that are too large for one message: noised whole deltas (mode `local`, form `silo`)."""
-
-    @_abc_1.abstractmethod
-    def GetVerdicts(
-        self,
-        request: _wire_pb2.VerdictsRequest,
-        context: _aio.ServicerContext[_wire_pb2.VerdictsRequest, _abc.Awaitable[_wire_pb2.VerdictsReply]],
-    ) -> _abc.Awaitable[_wire_pb2.VerdictsReply]:
-        """What the fold came to for ids of this client alone. Nobody is told of anonymous reports."""
 
 def add_CollectionServicer_to_server(servicer: CollectionServicer, server: _aio.Server) -> None: ...
 
