@@ -1,5 +1,6 @@
 """The signature of a plan: read beside its file, kept beside its bytes, and shown with it."""
 
+import sqlite3
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -109,3 +110,19 @@ async def test_a_signature_that_cannot_be_read_is_named(plan_file: Path) -> None
     signature_file(plan_file).mkdir()
     with pytest.raises(ConfigError, match=r"plan\.json\.sig cannot be read"):
         await plan_of(plan_file, MemoryStore())
+
+
+async def test_a_store_with_a_plan_that_this_version_cannot_read_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    store = await open_sqlite_store(path, ManualRuntime())
+    await store.register(PLAN, 1, 0)
+    await store.close()
+    public = PLAN.bundle.replace(b'"participation":"protected"', b'"participation":"public"')
+    with sqlite3.connect(path) as database:
+        database.execute("UPDATE plans SET bytes = ?", (public,))
+    database.close()
+    store = await open_sqlite_store(path, ManualRuntime())
+    for question in (store.plans(), store.load_plan(PLAN.id), store.plan_named(PLAN.name)):
+        with pytest.raises(StoreError, match=r"a plan that this version cannot read: .*'public' was removed"):
+            await question
+    await store.close()
