@@ -34,7 +34,7 @@ class Debts:
 
     async def forgotten(self) -> None:
         """Returns once nobody is remembered any more, though all had to."""
-        assert len(self.made) == 3, "of bytes, of calls, of reports"
+        assert len(self.made) == 5, "of bytes, of calls, of reports, and of calls that fail: two"
         assert len(self.used) == 3
 
         async def none() -> bool:
