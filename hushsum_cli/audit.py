@@ -28,9 +28,9 @@ def audit(*, runs: int | None, quick: bool, as_json: bool) -> int:
     records too; by runs; and by the fit of what is drawn under plans of real sizes. Whether noise ever repeats is
     looked for in two processes and after a fork. Exits with 1 when anything that is found is above what is claimed.
     """
-    from simulator.audits.report import print_report
-    from simulator.audits.runner import QUICK_RUNS, RUNS, Settings
-    from simulator.audits.runner import audit as run
+    from simulator.audit.report import print_report
+    from simulator.audit.runner import QUICK_RUNS, RUNS, Settings
+    from simulator.audit.runner import audit as run
     from simulator.progress import Bars, Quiet
 
     settings = Settings(runs or (QUICK_RUNS if quick else RUNS), services=not quick)

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from edge_client import EdgeClient, Tallies
     from hushsum.plan import Plan
     from hushsum_proto.credentials import Credentials
+    from simulator.data import Records
     from simulator.progress import Progress
-    from simulator.records import Records
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _BATCH = 1000
@@ -82,11 +82,11 @@ def send(  # noqa: PLR0913  one argument an option
     import sys
 
     from edge_client import Config, EdgeClient, Policy
-    from simulator import records
+    from simulator.data import load as load_records
     from simulator.progress import Bars, Quiet
 
     def load() -> "Records":
-        return records.load(data, tuple(columns.split(",")) if columns else (), label_column)
+        return load_records(data, tuple(columns.split(",")) if columns else (), label_column)
 
     client = EdgeClient(
         target,

@@ -101,8 +101,8 @@ def simulate(*, columns: str | None, as_json: bool, **choices: Any) -> int:
     _refuse_contradictions(choices)
     from simulator import Settings
     from simulator import simulate as run
+    from simulator.demo.tables import print_summary
     from simulator.progress import Bars, Lines, Quiet
-    from simulator.summary_table import print_summary
 
     settings = Settings(columns=tuple(columns.split(",")) if columns else (), **_with_defaults(choices))
     with _terminated_like_interrupted():

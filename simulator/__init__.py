@@ -1,8 +1,8 @@
 """A fleet of clients over real data: the demo and its fault injector. Nothing here is part of the service."""
 
+from simulator.demo.runner import simulate
+from simulator.demo.summary import Summary
 from simulator.errors import SimulatorError
-from simulator.material import Settings
-from simulator.simulation import simulate
-from simulator.summary import Summary
+from simulator.scenario import Settings
 
 __all__ = ["Settings", "SimulatorError", "Summary", "simulate"]

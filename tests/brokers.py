@@ -10,9 +10,8 @@ from typing import NoReturn
 
 import pytest
 
-from simulator.backends.fault_proxy import FaultProxy
-from simulator.backends.kafka import KafkaBroker, missing_java
-from simulator.backends.postgres import (
+from simulator.testbed.kafka import KafkaBroker, missing_java
+from simulator.testbed.postgres import (
     DSN_VARIABLE,
     ExternalPostgres,
     Postgres,
@@ -20,6 +19,7 @@ from simulator.backends.postgres import (
     missing_postgres,
     with_address,
 )
+from simulator.testbed.tcp_proxy import FaultProxy
 
 CACHE = Path(__file__).resolve().parent.parent / ".cache" / "kafka"
 JARS = CACHE / "jars"

@@ -10,9 +10,9 @@ import structlog
 from hypothesis import HealthCheck, settings
 
 from hushsum.entropy import OsEntropy, ReplayableEntropy
-from simulator.backends.fault_proxy import FaultProxy
-from simulator.backends.kafka import KafkaBroker
-from simulator.backends.postgres import Postgres
+from simulator.testbed.kafka import KafkaBroker
+from simulator.testbed.postgres import Postgres
+from simulator.testbed.tcp_proxy import FaultProxy
 from tests.brokers import ProxiedKafka, ProxiedPostgres, running_kafka, some_postgres
 
 # A slow machine is no failure, CI runs the same examples each time, and what fails is printed to be replayed.

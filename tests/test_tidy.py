@@ -114,7 +114,7 @@ PLANTED: list[tuple[Rule, str, str]] = [
     ),
     (rules.generated_stubs_stay_at_the_edges, "proto/hushsum_proto/entries.py", "from .v1 import wire_pb2\n"),
     (rules.nobody_imports_the_estimators, "hushsum/__init__.py", "from . import estimators\n"),
-    (rules.nobody_imports_the_estimators, "simulator/fleet.py", "from hushsum.estimators import KernelDensity\n"),
+    (rules.nobody_imports_the_estimators, "simulator/demo/fleet.py", "from hushsum.estimators import KernelDensity\n"),
     (rules.modules_are_named_after_ideas, "aggregator/utils.py", ""),
     (rules.modules_are_named_after_ideas, "hushsum/common/codes.py", ""),
     (
@@ -148,7 +148,7 @@ ALLOWED: list[tuple[str, str]] = [
     ("aggregator/ports.py", "import asyncio\nimport time\nasyncio.create_task(work(time.time()))\n"),
     ("aggregator/worker.py", "import asyncio\nlock = asyncio.Lock()\nruntime.sleep(1)\nruntime.spawn(work())\n"),
     ("aggregator/gateway_streams.py", "from hushsum_proto.v1 import wire_pb2\n"),
-    ("simulator/fleet.py", "import random\nimport time\n"),
+    ("simulator/demo/fleet.py", "import random\nimport time\n"),
     ("tests/hushsum_proto/test_convert.py", "from hushsum_proto.v1 import wire_pb2\n"),
     (
         "hushsum/events.py",

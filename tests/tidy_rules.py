@@ -119,8 +119,8 @@ STUB_USERS = (
     "aggregator.shuffler.plan_service",
     "aggregator.shuffler.upstream",
     "edge_client.transport_grpc",
-    "simulator.console",
-    "simulator.faults.sender",
+    "simulator.demo.services",
+    "simulator.chaos.senders",
 )
 
 

@@ -6,8 +6,8 @@ library in the same run.
 
 from benchmarks.command import Room
 from benchmarks.service import checkpoints, fold, latency, memory, streaming, topics
-from simulator.backends.kafka import missing_java
-from simulator.backends.postgres import missing_postgres
+from simulator.testbed.kafka import missing_java
+from simulator.testbed.postgres import missing_postgres
 
 SUBJECTS = {
     "streaming": streaming,

@@ -8,9 +8,9 @@ from typing import Final, NamedTuple, Self
 from edge_client import Tallies
 from hushsum.delta import DeltaId
 from hushsum_proto.answers import Status
-from simulator.deployment import files
+from simulator.demo.evaluation import Sent
+from simulator.deployment import settings
 from simulator.errors import JourneyError
-from simulator.reconciliation import Sent
 
 _FORMAT: Final = 2
 _DROPPED: Final = frozenset({Status.LATE.value, Status.REFUSED.value})
@@ -100,7 +100,7 @@ class Journal:
     def save(self, path: Path) -> None:
         """Writes it."""
         accounts = {name: _account_fields(account) for name, account in self.accounts.items()}
-        files.write_json(path, {"format": _FORMAT, **self.__dict__, "accounts": accounts})
+        settings.write_json(path, {"format": _FORMAT, **self.__dict__, "accounts": accounts})
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -109,7 +109,7 @@ class Journal:
         Raises:
             JourneyError: It is not there, or damaged.
         """
-        read = files.read_json(path, _PROGRAM)
+        read = settings.read_json(path, _PROGRAM)
         try:
             if read.pop("format") != _FORMAT:
                 raise JourneyError(f"{path}: another version has written it")

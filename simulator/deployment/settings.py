@@ -1,14 +1,22 @@
-"""What the environment says of a deployment: the same for ``prepare``, ``fleet`` and ``check``."""
+"""What the environment says of a deployment, and the files and credentials that its programs share.
 
+The environment says the same to ``prepare``, ``fleet`` and ``check``. Files are written whole or not at all, and
+secrets for their owner alone. What the programs show to their service, and whom they believe, is what ``prepare`` has
+made.
+"""
+
+import json
 import math
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from hushsum.privacy.guarantee import LOCAL, MODES, SECURE
 from hushsum.privacy.local_mode import FORMS, REPORT, SILO
-from simulator.errors import VariableError
+from hushsum_proto.credentials import Credentials
+from simulator.errors import JourneyError, VariableError
 
 Number = TypeVar("Number", int, float)
 
@@ -231,3 +239,72 @@ _READERS: Final[Mapping[str, tuple[Callable[[str], object], str]]] = {
     "HUSHSUM_SERVER_NAMES": (_names, "names with commas"),
     "HUSHSUM_POSTGRES_DSN": (str, "an address"),
 }
+
+_PUBLIC: Final = 0o644
+_PRIVATE: Final = 0o600
+
+
+def write_public(path: Path, data: bytes) -> None:
+    """Puts a file in its place that everybody may read."""
+    _write(path, data, _PUBLIC)
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Puts a file in its place that its owner alone may read."""
+    _write(path, data, _PRIVATE)
+
+
+def write_json(path: Path, value: object) -> None:
+    """The same of JSON that everybody may read."""
+    write_public(path, json.dumps(value, allow_nan=False).encode() + b"\n")
+
+
+def read_json(path: Path, maker: str) -> Any:  # Any: whatever JSON holds
+    """What such a file holds.
+
+    Args:
+        path: The file.
+        maker: The program that writes it.
+
+    Raises:
+        JourneyError: It is not there, or holds something else.
+    """
+    try:
+        return json.loads(path.read_bytes())
+    except FileNotFoundError as error:
+        raise JourneyError(f"{path} is not there: {maker} writes it, and has to come to its end first") from error
+    except (OSError, ValueError) as error:
+        raise JourneyError(f"{path}: not what {maker} writes: {error}") from error
+
+
+def _write(path: Path, data: bytes, mode: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.new")
+    beside.unlink(missing_ok=True)
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    with open(descriptor, "wb") as file:  # noqa: PTH123  a descriptor is opened, no path
+        os.fchmod(descriptor, mode)  # whatever this process masks
+        file.write(data)
+        file.flush()
+        os.fsync(descriptor)
+    beside.replace(path)
+
+
+def reader_credentials(settings: Settings) -> Credentials:
+    """Of whoever reads releases."""
+    return Credentials(token=settings.operator / "reader.token", ca=settings.config / "ca.pem")
+
+
+def administrator_credentials(settings: Settings) -> Credentials:
+    """Of whoever looks at the ledger."""
+    return Credentials(token=settings.operator / "admin.token", ca=settings.config / "ca.pem")
+
+
+def client_credentials(settings: Settings) -> Mapping[str, Credentials]:
+    """Of each client, by its id.
+
+    Raises:
+        JourneyError: Its tokens are not there.
+    """
+    tokens = read_json(settings.fleet / "tokens.json", "python -m simulator.deployment prepare")
+    return {name: Credentials(token=token, ca=settings.fleet / "ca.pem") for name, token in tokens.items()}

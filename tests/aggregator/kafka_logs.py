@@ -16,7 +16,7 @@ from aggregator.ports import Appended, SystemRuntime
 from aggregator.records import Logged
 from hushsum_proto.convert import entry_to_bytes
 from hushsum_proto.entries import DeltaEntry
-from simulator.backends.kafka import KafkaBroker
+from simulator.testbed.kafka import KafkaBroker
 from tests.doubles import RecordingObserver
 from tests.plans import small_plan
 

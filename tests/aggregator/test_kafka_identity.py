@@ -12,7 +12,7 @@ from aggregator.kafka.log import KafkaLog
 from aggregator.kafka.settings import KafkaSettings
 from aggregator.log_messages import PlainMessages
 from aggregator.ports import SystemRuntime
-from simulator.backends.kafka import KafkaBroker
+from simulator.testbed.kafka import KafkaBroker
 from tests.aggregator.kafka_logs import PLAN, STEP, delta, opened_log, to_zero, until_appended
 from tests.brokers import fresh_prefix
 from tests.doubles import RecordingObserver

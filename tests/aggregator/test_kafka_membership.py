@@ -10,7 +10,7 @@ from aggregator.kafka.membership import KafkaMembership, _Member
 from aggregator.kafka.settings import KafkaSettings
 from aggregator.kafka.topic import entries_topic, prepare_topic
 from aggregator.ports import SystemRuntime
-from simulator.backends.kafka import KafkaBroker
+from simulator.testbed.kafka import KafkaBroker
 from tests.brokers import ProxiedKafka, fresh_prefix
 from tests.doubles import RecordingObserver
 from tests.plans import small_plan

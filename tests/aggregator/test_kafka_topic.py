@@ -17,7 +17,7 @@ from aggregator.ports import SystemRuntime
 from aggregator.records import entry_bytes_max
 from hushsum_proto.convert import entry_to_bytes
 from hushsum_proto.entries import CohortSumEntry
-from simulator.backends.kafka import KafkaBroker
+from simulator.testbed.kafka import KafkaBroker
 from tests.aggregator.sums import secure_plan
 from tests.brokers import fresh_prefix
 from tests.doubles import RecordingObserver

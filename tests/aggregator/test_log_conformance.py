@@ -14,7 +14,7 @@ from aggregator.log_sqlite import SqliteLog
 from aggregator.ports import Appended, Log, SystemRuntime
 from hushsum_proto.convert import entry_to_bytes
 from hushsum_proto.entries import DeltaEntry
-from simulator.backends.kafka import KafkaBroker
+from simulator.testbed.kafka import KafkaBroker
 from tests.brokers import fresh_prefix
 from tests.doubles import RecordingObserver
 from tests.plans import small_plan

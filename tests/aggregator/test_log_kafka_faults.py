@@ -15,7 +15,7 @@ from aggregator.kafka.fetch import PartitionClient
 from aggregator.kafka.log import KafkaLog
 from aggregator.kafka.settings import KafkaSettings, Security
 from aggregator.records import Logged
-from simulator.backends.kafka import KafkaBroker
+from simulator.testbed.kafka import KafkaBroker
 from tests.aggregator.kafka_logs import STEP, delta, everything, opened_log, to_zero, until, until_appended
 from tests.brokers import ProxiedKafka, fresh_prefix
 from tests.doubles import RecordingObserver

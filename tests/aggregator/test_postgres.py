@@ -19,8 +19,8 @@ from aggregator.store.store import SqlStore
 from hushsum.privacy.event import TUMBLING
 from hushsum.signatures import SigningKey
 from hushsum.signed_plan import SignedPlan
-from simulator.backends.fault_proxy import Fault
-from simulator.backends.postgres import Postgres, PostgresServer, missing_postgres
+from simulator.testbed.postgres import Postgres, PostgresServer, missing_postgres
+from simulator.testbed.tcp_proxy import Fault
 from tests.aggregator.stores import (
     FENCE,
     MARK,

@@ -15,7 +15,7 @@ from aggregator.store.postgres_erasing import vacuum
 from aggregator.store.sql import Transaction
 from aggregator.store.store import SqlStore
 from hushsum.privacy.event import TUMBLING
-from simulator.backends.postgres import Postgres, PostgresServer, missing_postgres
+from simulator.testbed.postgres import Postgres, PostgresServer, missing_postgres
 from tests.aggregator.stores import FENCE, MARK, PLAN, W, committed, fresh_schema, prepared, reserved, sealed
 from tests.brokers import left_out
 

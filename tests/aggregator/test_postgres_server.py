@@ -10,7 +10,7 @@ from aggregator.ports import SystemRuntime
 from aggregator.store.postgres import PostgresDatabase, PostgresSettings
 from aggregator.store.postgres_errors import address_error
 from aggregator.store.postgres_server import promises_lost
-from simulator.backends.postgres import Postgres, PostgresServer, missing_postgres
+from simulator.testbed.postgres import Postgres, PostgresServer, missing_postgres
 from tests.aggregator.stores import fresh_schema
 from tests.brokers import left_out
 

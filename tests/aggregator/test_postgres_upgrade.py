@@ -15,7 +15,7 @@ from aggregator.store import postgres_schema
 from aggregator.store.postgres import PostgresDatabase, PostgresSettings
 from aggregator.store.postgres_schema import SCHEMA_FORMAT
 from hushsum.privacy.event import TUMBLING
-from simulator.backends.postgres import Postgres
+from simulator.testbed.postgres import Postgres
 from tests.aggregator.stores import (
     FENCE,
     MARK,

@@ -15,7 +15,7 @@ from aggregator.receipt import Header, Receipt
 from hushsum.entropy import ReplayableEntropy
 from hushsum.privacy.event import TUMBLING, ClaimedEvent, Spend
 from hushsum.releases import spend_of
-from simulator.backends.kafka import KafkaBroker
+from simulator.testbed.kafka import KafkaBroker
 from tests.brokers import ProxiedKafka, fresh_prefix
 from tests.doubles import RecordingObserver
 from tests.plans import small_plan

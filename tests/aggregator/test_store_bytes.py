@@ -9,7 +9,7 @@ from aggregator.fold.fold import Fold
 from aggregator.fold.state import BLOCK
 from aggregator.store.on_sqlite import open_sqlite_store
 from aggregator.store.store import SqlStore
-from simulator.backends.postgres import Postgres
+from simulator.testbed.postgres import Postgres
 from tests.aggregator.deltas import client_of, entry, tally, tally_plan
 from tests.aggregator.stores import W, postgres_store, sqlite_of
 from tests.doubles import ManualRuntime

@@ -16,7 +16,7 @@ from aggregator.store.store import SqlStore
 from hushsum.plan import Plan
 from hushsum.signatures import SigningKey
 from hushsum.signed_plan import SignedPlan
-from simulator.backends.postgres import Postgres
+from simulator.testbed.postgres import Postgres
 from tests.aggregator.stores import FENCE, PARTITIONS, PLAN, W, fresh_schema, postgres_store, prepared
 from tests.doubles import ManualRuntime, MemoryStore
 from tests.plans import tables

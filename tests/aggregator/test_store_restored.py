@@ -14,7 +14,7 @@ from aggregator.ports import SystemRuntime
 from aggregator.store.on_postgres import open_postgres_store
 from aggregator.store.on_sqlite import open_sqlite_store
 from aggregator.store.store import SqlStore
-from simulator.backends.postgres import Postgres
+from simulator.testbed.postgres import Postgres
 from tests.aggregator.stores import PARTITIONS, PLAN, Folding, W
 
 Copies = tuple[SqlStore, Callable[[], Awaitable[SqlStore]]]

@@ -17,7 +17,7 @@ from aggregator.errors import StoreError
 from aggregator.receipt import RECEIPTS_FORMAT
 from aggregator.store.schema import STORE_FILE, STORE_FORMAT
 from hushsum.privacy.claimed_event import ClaimedEvent
-from simulator.console import Console
+from simulator.demo.services import Console
 from tests.processes import Aggregator
 from tests.vectors.generate_files import ARCHIVE, FILES, PLAN
 

@@ -26,9 +26,9 @@ from hushsum.directory import Directory, DirectoryKey, Role
 from hushsum.errors import DeltaError, Reason
 from hushsum.signatures import SigningKey
 from hushsum_proto.batches import topic_of
-from simulator.backends.fault_proxy import Fault
-from simulator.backends.kafka import KafkaBroker
-from simulator.backends.process import free_port
+from simulator.testbed.kafka import KafkaBroker
+from simulator.testbed.process import free_port
+from simulator.testbed.tcp_proxy import Fault
 from tests.aggregator.deltas import tally, tally_plan
 from tests.brokers import ProxiedKafka, fresh_prefix
 from tests.edge_client.secure_plans import secure_plan

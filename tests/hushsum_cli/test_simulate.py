@@ -9,12 +9,10 @@ from aggregator.fold.fold import Verdict, VerdictKind
 from hushsum import Plan
 from hushsum.delta import DeltaId
 from simulator import Settings, Summary
-from simulator.reconciliation import Sent, reconcile
+from simulator.demo.evaluation import Sent, reconcile
 from tests.hushsum_cli.calling import Hushsum
 from tests.plans import model_plan, set_plan, small_plan
-from tests.simulator.local.summaries import GOOD_REPORTS
-from tests.simulator.local.summaries import doctored as doctored_local
-from tests.simulator.summaries import GOOD, GOOD_SECURE, doctored
+from tests.simulator.demo.summaries import GOOD, GOOD_REPORTS, GOOD_SECURE, doctored, doctored_local
 
 
 def planted(monkeypatch: pytest.MonkeyPatch, summary: Summary) -> list[Settings]:
@@ -45,7 +43,7 @@ def test_what_cannot_be_simulated_is_told_before_anything_starts(
     hushsum: Hushsum, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: Plan
 ) -> None:
     started: list[object] = []
-    monkeypatch.setattr("simulator.simulation.travel", lambda *_, **__: started.append(None))
+    monkeypatch.setattr("simulator.demo.runner.travel", lambda *_, **__: started.append(None))
     (tmp_path / "plan.json").write_bytes(plan.bundle)
     (tmp_path / "data.csv").write_text("no records\n")
     data = ("--data", str(tmp_path / "data.csv"), "--out", str(tmp_path / "out"))

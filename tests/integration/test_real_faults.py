@@ -1,7 +1,7 @@
 """The real service, Kafka and PostgreSQL under faults: nothing lost, nothing doubled, no stack trace, retries counted.
 
 The oracle is the release itself: its plan's noise is drawn as ever and rounds away, and every delta is known by its
-cells (simulator.faults.journal, whose own tests plant mistakes).
+cells (simulator.chaos.senders, whose own tests plant mistakes).
 """
 
 import asyncio
@@ -12,12 +12,11 @@ import pytest
 
 from aggregator.ports import SystemRuntime
 from aggregator.service import Service, running
-from simulator.backends.fault_proxy import Fault, FaultProxy
-from simulator.backends.postgres import missing_postgres
-from simulator.faults.journal import Journal
-from simulator.faults.operator import Operator
-from simulator.faults.run import fault_plan, run
-from simulator.faults.sender import Sender
+from simulator.chaos.cluster import Operator
+from simulator.chaos.run import fault_plan, run
+from simulator.chaos.senders import Journal, Sender
+from simulator.testbed.postgres import missing_postgres
+from simulator.testbed.tcp_proxy import Fault, FaultProxy
 from tests.brokers import JARS, ProxiedKafka, ProxiedPostgres, fresh_prefix, left_out, missing_kafka
 from tests.services import config_of
 

@@ -31,10 +31,10 @@ from hushsum.signatures import SigningKey
 from hushsum_proto.convert import entry_to_bytes
 from hushsum_proto.entries import CohortSumEntry, partition_of_sum
 from hushsum_proto.rounds import Enter, Fate, RoundOutcome, entry_parts
-from simulator.backends.kafka import KafkaBroker
-from simulator.backends.postgres import Postgres
-from simulator.console import Console
+from simulator.demo.services import Console
 from simulator.plans import central_twin
+from simulator.testbed.kafka import KafkaBroker
+from simulator.testbed.postgres import Postgres
 from tests.aggregator.secure_clients import Line, stub_of
 from tests.brokers import fresh_prefix
 from tests.doubles import RecordingObserver

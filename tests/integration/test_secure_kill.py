@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from hushsum import Release, Sketch
-from simulator.console import Console
+from simulator.demo.services import Console
 from simulator.plans import central_twin
 from tests.integration.secure_device import SURVIVORS
 from tests.plans import small_plan

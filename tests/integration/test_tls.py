@@ -22,7 +22,7 @@ from hushsum import Sketch
 from hushsum.directory import DirectoryKey, Role, toml_of
 from hushsum.entropy import OsEntropy
 from hushsum_proto.messages import Welcome
-from simulator.console import Console
+from simulator.demo.services import Console
 from simulator.errors import ServiceError
 from tests.aggregator.shuffler.shuffled import KEY, shuffled_plan
 from tests.authorities import Certified, expired, replace

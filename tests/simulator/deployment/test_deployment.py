@@ -13,14 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulator.backends.process import free_port
+from simulator.demo.services import Server
 from simulator.deployment.check import check
 from simulator.deployment.journal import Journal
-from simulator.deployment.judgement import counted_batches
 from simulator.deployment.prepare import prepare, prepared
 from simulator.deployment.settings import Settings
-from simulator.deployment.verdicts import retained
-from simulator.server import Server
+from simulator.deployment.verdicts import counted_batches, retained
+from simulator.testbed.process import free_port
 
 pytestmark = pytest.mark.usefixtures("sources_on_path")
 

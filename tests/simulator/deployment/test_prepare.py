@@ -14,10 +14,8 @@ from aggregator.ports import Scope
 from aggregator.secure.client_directory import client_directory_of
 from hushsum.plan import Plan
 from hushsum.signatures import SigningKey
-from simulator.deployment import access
-from simulator.deployment.material import dealt, source_of
-from simulator.deployment.prepare import prepare, prepared
-from simulator.deployment.settings import Settings
+from simulator.deployment.prepare import dealt, prepare, prepared, source_of
+from simulator.deployment.settings import Settings, client_credentials
 from simulator.errors import JourneyError, SettingsConflictError
 
 SMALL = {"HUSHSUM_CLIENTS": "12", "HUSHSUM_RECORDS": "200", "HUSHSUM_ROWS": "8", "HUSHSUM_BUCKETS": "16"}
@@ -60,7 +58,7 @@ def test_a_service_takes_what_is_made(tmp_path: Path, mode: dict[str, str]) -> N
     )
     assert (plan.window.length_ms, plan.window.lateness_ms) == (1000 * settings.length_s, 1000 * settings.open_s)
     assert [share.client_id for share in dealt(settings, plan, source_of(settings)).shares] == names
-    assert sorted(access.clients(settings)) == names
+    assert sorted(client_credentials(settings)) == names
     if settings.mode == "secure":
         held = client_directory_of(settings.config / "clients.toml", plan)
         assert held is not None

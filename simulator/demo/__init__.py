@@ -1,0 +1,1 @@
+"""The demo of `hushsum simulate`: a fleet of clients over real data, a kill, and a release beside the truth."""
