@@ -1,5 +1,8 @@
 """Who calls, and what every error becomes: the edge between gRPC and the service."""
 
+import asyncio
+from typing import Any
+
 import grpc.aio
 import pytest
 
@@ -10,6 +13,8 @@ from aggregator.errors import ForbiddenError, ReleasingStoppedError, StoreError,
 from aggregator.refusals import RefusedError
 from aggregator.server.administration import AdministrationService
 from aggregator.server.calls import Call, Malformed, Methods, reader
+from aggregator.server.incoming import one_message
+from aggregator.server.open_streams import Interruptible
 from aggregator.watching.metrics import Metrics
 from hushsum.errors import BudgetError, Reason
 from hushsum_proto.answers import Refusal, ServiceReason
@@ -135,3 +140,35 @@ def test_a_service_that_lacks_a_method_of_the_protocol_does_not_start() -> None:
 
     with pytest.raises(AssertionError, match="GetStatus"):
         methods.handler(["GetStatus"])
+
+
+class Unread:
+    """The context of a call whose message has not come."""
+
+    def __init__(self) -> None:
+        self.came, self.begun = asyncio.Event(), asyncio.Event()
+        self.reads: list[str] = []
+
+    async def read(self) -> object:
+        self.begun.set()
+        try:
+            await self.came.wait()
+        except asyncio.CancelledError:
+            self.reads.append("cancelled")
+            raise
+        self.reads.append("ended")
+        return grpc.aio.EOF
+
+
+async def test_a_read_is_never_cancelled_although_its_call_is() -> None:
+    """gRPC frees what it allocated for a read once that has ended, and never if it was cancelled: 20,000 took 10 MB."""
+    context: Any = Unread()
+    call = asyncio.create_task(one_message(Interruptible(), context))
+    await context.begun.wait()
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert context.reads == []
+    context.came.set()  # the connection is gone, and with it the read ends
+    await asyncio.sleep(0)
+    assert context.reads == ["ended"]
