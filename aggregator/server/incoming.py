@@ -109,8 +109,8 @@ class Incoming:
 async def read_whole(context: Context) -> Any:  # a message, of each method's type
     """The next message of a call, or EOF.
 
-    A read that is cancelled, as it is when the connection ends, keeps what gRPC has allocated for it, 0.5 kB a call, for
-    ever (grpcio 1.85). So the read itself is never cancelled; it ends with the call.
+    A read that is cancelled, as it is when the connection ends, keeps what gRPC has allocated for it, 0.5 kB a call,
+    for ever (grpcio 1.85). So the read itself is never cancelled; it ends with the call.
     """
     return await asyncio.shield(context.read())
 
