@@ -49,8 +49,9 @@ class SharedPlaces:
     """A number of places for calls of nobody in particular, of which one is found for somebody who comes new.
 
     Where all are taken, the oldest call of the caller that has the most of them is ended; a caller is known by its
-    address alone. What has been ended keeps its place until it is over. A call that waits for its reply to be read
-    cannot be ended: then its connection is closed. Where twice as many are taken, who comes new is refused.
+    address alone. What has been ended keeps its place until it is over, and a call that waits for its reply to be read
+    is not over before that. So where twice as many places are taken, who comes new is refused, and the connections of
+    those that were ended and are still there are closed.
 
     Args:
         most: How many there are.
@@ -64,7 +65,7 @@ class SharedPlaces:
         self._does_not_read = does_not_read
         self._open: dict[Endable, tuple[str, str]] = {}  # with peer and caller; the oldest first, none that was ended
         self._of_caller: Counter[str] = Counter()
-        self._taken = 0
+        self._ended: dict[Endable, str] = {}  # with peer, until they are over
 
     @contextmanager
     def taken(self, peer: str, caller: str, call: Endable) -> Iterator[None]:
@@ -78,18 +79,19 @@ class SharedPlaces:
         Raises:
             RefusedError: There is none, and none can be had now.
         """
-        if self._taken >= 2 * self._most:
+        if len(self._open) + len(self._ended) >= 2 * self._most:
+            for unread in set(self._ended.values()):
+                self._does_not_read(unread)
             raise overloaded(f"at most {self._most} {self._what} at once")
         self._of_caller[caller] += 1
         if len(self._open) >= self._most:
             self._make_room(caller)
         self._open[call] = peer, caller
-        self._taken += 1
         try:
             yield
         finally:
-            self._taken -= 1
             self._forget(call)
+            self._ended.pop(call, None)
 
     def _make_room(self, newcomer: str) -> None:
         most = max(self._of_caller.values())
@@ -99,10 +101,9 @@ class SharedPlaces:
             for call, (_, caller) in self._open.items()
             if (caller == newcomer if is_newcomers else self._of_caller[caller] == most)
         )
-        peer, _ = self._open[oldest]
+        self._ended[oldest], _ = self._open[oldest]
         self._forget(oldest)
-        if not oldest.end(overloaded(f"at most {self._most} {self._what} at once, and others came")):
-            self._does_not_read(peer)
+        oldest.end(overloaded(f"at most {self._most} {self._what} at once, and others came"))
 
     def _forget(self, call: Endable) -> None:
         if call in self._open:
