@@ -142,7 +142,7 @@ def test_a_watch_shows_it_again_outlives_the_service_and_ends_cleanly(tmp_path: 
     try:
         said(tmp_path, "no service answers here")
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
+        assert process.wait(120) == 0
     finally:
         process.kill()
         process.wait()
