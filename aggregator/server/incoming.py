@@ -106,7 +106,7 @@ class Incoming:
         return RefusedError(Refusal.of(ServiceReason.UNAVAILABLE, detail))
 
 
-async def read_whole(context: Context) -> Any:  # a message, of each method's type
+async def next_message(context: Context) -> Any:  # a message, of each method's type
     """The next message of a call, or EOF.
 
     A read that is cancelled, as it is when the connection ends, keeps what gRPC has allocated for it, 0.5 kB a call,
@@ -121,7 +121,7 @@ async def one_message(call: Interruptible, context: Context) -> Any:  # a messag
     Raises:
         MalformedMessageError: None came, or more than one.
     """
-    message = await read_whole(context)
+    message = await next_message(context)
     if message is grpc.aio.EOF:
         raise MalformedMessageError("no message, expected one")
     call.received_bytes = _size_of(message)

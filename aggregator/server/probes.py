@@ -18,7 +18,7 @@ from aggregator.catalogue import NotFoundError
 from aggregator.refusals import RefusedError
 from aggregator.server.connections import ConnectionGuard, network_of
 from aggregator.server.endings import Context, Endings
-from aggregator.server.incoming import GRACE_S, QUESTION_BYTES_MAX, Malformed, one_message, read_whole, reader
+from aggregator.server.incoming import GRACE_S, QUESTION_BYTES_MAX, Malformed, next_message, one_message, reader
 from aggregator.server.open_streams import Interruptible, OpenStreams
 from aggregator.watching.metrics import Metrics
 from hushsum_proto.answers import Refusal, ServiceReason
@@ -155,7 +155,7 @@ class Probes:
         async def asked() -> AsyncIterator[Any]:
             while True:
                 self._streams.within(GRACE_S, call, _silent)
-                message = await read_whole(context)
+                message = await next_message(context)
                 call.due_s = None
                 if message is grpc.aio.EOF:
                     return
