@@ -125,7 +125,7 @@ async def one_message(call: Interruptible, context: Context) -> Any:  # a messag
     if message is grpc.aio.EOF:
         raise MalformedMessageError("no message, expected one")
     call.received_bytes = _size_of(message)
-    if not isinstance(message, Malformed) and (second := await context.read()) is not grpc.aio.EOF:
+    if not isinstance(message, Malformed) and (second := await next_message(context)) is not grpc.aio.EOF:
         call.received_bytes += _size_of(second)
         raise MalformedMessageError("more than one message, expected one")
     return message

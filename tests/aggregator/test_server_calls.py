@@ -145,11 +145,14 @@ def test_a_service_that_lacks_a_method_of_the_protocol_does_not_start() -> None:
 class Unread:
     """The context of a call whose message has not come."""
 
-    def __init__(self) -> None:
+    def __init__(self, *messages: object) -> None:
         self.came, self.begun = asyncio.Event(), asyncio.Event()
         self.reads: list[str] = []
+        self._messages = [*messages]
 
     async def read(self) -> object:
+        if self._messages:
+            return self._messages.pop(0)
         self.begun.set()
         try:
             await self.came.wait()
@@ -160,9 +163,10 @@ class Unread:
         return grpc.aio.EOF
 
 
-async def test_a_read_is_never_cancelled_although_its_call_is() -> None:
+@pytest.mark.parametrize("messages", ((), (pb.StatusRequest(),)), ids=("no message", "no end after the message"))
+async def test_a_read_is_never_cancelled_although_its_call_is(messages: tuple[object, ...]) -> None:
     """gRPC frees what it allocated for a read once that has ended, and never if it was cancelled: 20,000 took 10 MB."""
-    context: Any = Unread()
+    context: Any = Unread(*messages)
     call = asyncio.create_task(one_message(Interruptible(), context))
     await context.begun.wait()
     call.cancel()
