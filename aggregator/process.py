@@ -180,13 +180,12 @@ def memory_used() -> int:
     return int(_STATM.read_text().split()[1]) * _PAGE_BYTES
 
 
-async def watch_memory(limit: int, runtime: Runtime, used: Callable[[], int] | None = None) -> None:
+async def watch_memory(limit: int, runtime: Runtime) -> None:
     """Returns never.
 
     Args:
         limit: Bytes.
         runtime: Time.
-        used: Bytes that are in use; None: :func:`memory_used`.
 
     Raises:
         MemoryLimitError: More than that is in use.
@@ -195,7 +194,7 @@ async def watch_memory(limit: int, runtime: Runtime, used: Callable[[], int] | N
     while held <= limit:
         await runtime.sleep(MEMORY_CHECK_S)
         with suppress(OSError):  # as many files are open as may be: that passes
-            held = memory_used() if used is None else used()
+            held = memory_used()
     raise MemoryLimitError(
         f"{held / 2**20:.0f} MiB of memory are in use, at most {limit / 2**20:.0f} MiB may be (memory_max): "
         "the service drains and stops; start it again, with more memory or with lower limits of clients"

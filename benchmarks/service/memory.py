@@ -1,9 +1,9 @@
 """What a fold takes of memory over a million deltas."""
 
 import gc
-from pathlib import Path
 
 from aggregator.fold.fold import Fold, FoldState, warm_up
+from aggregator.process import memory_used
 from benchmarks.report import Row
 from benchmarks.service.deltas import Deltas, plan_of
 from hushsum_proto.entries import DeltaEntry
@@ -33,7 +33,7 @@ def measure(*, quick: bool) -> list[Row]:
             fold.checkpoint()
         if done in _MARKS:
             gc.collect()
-            rows.append({"deltas": done, "resident, MB": _resident() / 1e6})
+            rows.append({"deltas": done, "resident, MB": memory_used() / 1e6})
     base = rows[0]["resident, MB"]
     assert isinstance(base, float), "a size"
     for row in rows:
@@ -41,8 +41,3 @@ def measure(*, quick: bool) -> list[Row]:
         assert isinstance(resident, float), "a size"
         row["over the first, MB"] = resident - base
     return rows
-
-
-def _resident() -> int:
-    """Bytes of this process that are in memory; Linux tells."""
-    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * 4096

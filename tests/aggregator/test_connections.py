@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from aggregator.ports import Scope, SystemRuntime
 from aggregator.server import connections
 from aggregator.server.connections import Address, ConnectionGuard, address_of, connection_limits
-from tests.aggregator.test_server_edge import HELLO, PING, RESET, SETTINGS, Attacker, answered, frame, literal
+from tests.aggregator.test_server_edge import HELLO, PING, RESET, SETTINGS, Attacker, answered, frame, headers_of
 from tests.aggregator.test_tokens_served import guarded, token
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0, b"")
@@ -58,9 +58,7 @@ async def until_closed(many: list[socket.socket], number: int) -> None:
 def reset_without_end(address: str, seconds: float = 60.0) -> bool:
     """Opens calls and resets them, on one connection, until it is closed; False: it was not closed in time."""
     host, port = address.rsplit(":", 1)
-    pairs = {":method": "POST", ":scheme": "http", ":path": HELLO, ":authority": "x"}
-    pairs |= {"content-type": "application/grpc", "te": "trailers"}
-    headers = b"".join(literal(*pair) for pair in pairs.items())
+    headers = headers_of(HELLO)
     opened, data, until_s = 0, b"", time.monotonic() + seconds
     with socket.create_connection((host, int(port))) as connection:
         connection.sendall(PREFACE)

