@@ -249,7 +249,8 @@ class Running:
         del self._places[part]
         client_id = part.caller.client_id
         fate = became.fate_of(client_id)
-        again = fate is Fate.ABORTED and client_id not in ongoing.spent and not self._stopping
+        # A client reads its grant before it reads this, and has spent by then, whether or not anything of it came here.
+        again = fate is Fate.ABORTED and client_id not in ongoing.granted and not self._stopping
         part.end(outcome_of(ongoing.id, fate, again=again, retry_after_ms=_AGAIN_MS if again else 0))
 
     def _count(self, ongoing: Round, outcome: str, counted: frozenset[str]) -> None:

@@ -25,9 +25,12 @@ SIZE, LEAST = 8, 6  # of a cohort
 
 @cache
 def plan_of(
-    *, directory: str = "", total_epsilon: str = "100", cohort_wait: str = "100ms", pool: int | None = None
+    *, directory: str = "", total_epsilon: str = "100", cohort_wait: str = "5m", pool: int | None = None
 ) -> Plan:
-    """A plan of cohorts of 6 to 8, of whom 1 may be corrupt; with a pool, 1 of all clients."""
+    """A plan of cohorts of 6 to 8, of whom 1 may be corrupt; with a pool, 1 of all clients.
+
+    Fewer than 8 begin a round only where ``cohort_wait`` is short: else a slow machine would split 8 that come at once.
+    """
     secure: dict[str, object] = {
         "cohort": SIZE,
         **({"corrupt": "0.1"} if pool is None else {"pool": pool, "corrupt_clients": 1}),

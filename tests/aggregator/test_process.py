@@ -23,6 +23,7 @@ from aggregator.supervision import Supervision
 from aggregator.watching.metrics import Metrics
 from hushsum.acceleration import VARIABLE
 from tests.plans import small_plan
+from tests.processes import ROOT
 from tests.services import RawClient, config_of, service_of
 
 MIB = 2**20
@@ -55,10 +56,12 @@ def test_connections_leave_room_for_files(
     assert [line["event"] for line in logs] == ["the limit of open files bounds connections"] * (most < wanted)
 
 
-def test_a_limit_of_open_files_that_is_too_low_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    with_file_limit(monkeypatch, 128)
-    with pytest.raises(ConfigError, match=r"limit of open files: 128, expected 256 at least \(ulimit -n\)"):
-        process.raise_file_limit()
+def test_a_limit_of_open_files_that_is_too_low_is_named() -> None:
+    """In a process of its own: a hard limit that was lowered cannot be raised again."""
+    command = 'ulimit -n 128; exec "$0" -c "from aggregator import process; process.raise_file_limit()"'
+    ended = subprocess.run(["sh", "-c", command, sys.executable], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert ended.returncode == 1
+    assert "limit of open files: 128, expected 256 at least (ulimit -n)" in ended.stderr
 
 
 @pytest.mark.parametrize("code", (errno.EMFILE, errno.ENFILE))
@@ -160,6 +163,7 @@ from pathlib import Path
 {before}
 from aggregator import process
 from tests.plans import small_plan
+from tests.processes import ROOT
 from tests.services import config_of
 process.import_modules(config_of(Path({folder!r}), small_plan(), role="all"))
 print(len(sys.modules))

@@ -176,7 +176,7 @@ async def cohorts_of(folder: Path, heard: Heard, rng: np.random.Generator) -> No
     toml = "\n".join(map(toml_of, entries))
     (folder / "clients.toml").write_text(toml)
     directory = Directory.from_toml(toml)
-    plan = plan_of(directory=directory.digest().hex())
+    plan = plan_of(directory=directory.digest().hex(), cohort_wait="1s")
     heard.more += names
     for number, misdeed in enumerate(MISDEEDS):
         fleet = fleet_of(plan, SIZE, rng)

@@ -55,8 +55,9 @@ async def test_a_whole_round_is_counted_once_and_its_sum_is_exact(tmp_path: Path
 
 
 async def test_fewer_clients_are_a_cohort_once_the_first_has_waited(tmp_path: Path, rng: np.random.Generator) -> None:
-    async with service_of(site_config(tmp_path, PLAN)) as service, stub_of(service.grpc) as stub:
-        fleet = fleet_of(PLAN, LEAST, rng)
+    plan = plan_of(cohort_wait="100ms")
+    async with service_of(site_config(tmp_path, plan)) as service, stub_of(service.grpc) as stub:
+        fleet = fleet_of(plan, LEAST, rng)
         assert fates(await all_parts(fleet, stub)) == [Fate.COUNTED] * LEAST
         assert (await sealed(service))[:2] == (1, LEAST)
 

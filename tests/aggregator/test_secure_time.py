@@ -142,7 +142,7 @@ async def test_a_client_that_goes_in_the_moment_that_its_cohort_is_full_holds_no
         (gone,) = await all_parts(fleet[-1:], stub)
         assert "unread" in str(gone)
         assert fates(await others) == [Fate.COUNTED] * (SIZE - 1)
-        more = [*fleet_of(PLAN, SIZE + LEAST, rng)[SIZE:], fleet[-1]]  # no round keeps it
+        more = [*fleet_of(PLAN, 2 * SIZE - 1, rng)[SIZE:], fleet[-1]]  # no round keeps it
         assert fates(await all_parts(more, stub)) == [Fate.COUNTED] * len(more)
 
 
@@ -168,10 +168,12 @@ async def test_a_round_that_cannot_begin_or_end_for_an_error_of_ours_frees_its_p
 
 
 async def test_one_client_that_spoils_rounds_does_not_use_up_those_of_the_others(
-    tmp_path: Path, rng: np.random.Generator
+    tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with service_of(site_config(tmp_path, PLAN)) as service, stub_of(service.grpc) as stub:
-        fleet = fleet_of(PLAN, LEAST + 1, rng)
+    monkeypatch.setattr("aggregator.secure.cohorts.PAUSE_MS", 300_000)  # not over before the others are done
+    plan = plan_of(cohort_wait="100ms")
+    async with service_of(site_config(tmp_path, plan)) as service, stub_of(service.grpc) as stub:
+        fleet = fleet_of(plan, LEAST + 1, rng)
         spoiler, honest, last = fleet[0], fleet[1:-1], fleet[-1]
         spoiler.vanishes_at = Kind.OPENINGS
         parts = asyncio.ensure_future(all_parts(honest, stub))
