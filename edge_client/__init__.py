@@ -32,8 +32,8 @@ from edge_client.errors import (
     UnreachableError,
 )
 from edge_client.policy import Policy
-from edge_client.ports import Runtime, SystemRuntime
-from edge_client.tallies import Tallies
+from edge_client.runtime import Runtime, SystemRuntime
+from edge_client.stats import Tallies
 from hushsum_proto.credentials import Credentials
 
 __all__ = [

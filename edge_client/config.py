@@ -1,4 +1,4 @@
-"""How a client behaves on its device and on its network. Nothing here changes what is promised to anybody."""
+"""Limits and waits."""
 
 import math
 from dataclasses import dataclass

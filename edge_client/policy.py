@@ -1,4 +1,4 @@
-"""What a device allows: it refuses a plan that promises less than its owner asks for, whatever the service says."""
+"""What this device allows."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 import hushsum as hs
-from edge_client.transport_kafka import DirectProducer
+from edge_client.transport.kafka import DirectProducer
 from hushsum.delta import DeltaId, encode
 from hushsum.signatures import SigningKey
 

@@ -118,7 +118,7 @@ STUB_USERS = (
     "aggregator.server",
     "aggregator.shuffler.plan_service",
     "aggregator.shuffler.upstream",
-    "edge_client.transport_grpc",
+    "edge_client.transport.grpc",
     "simulator.demo.services",
     "simulator.chaos.senders",
 )
@@ -134,15 +134,15 @@ def the_core_reads_no_clock(source: Source) -> Iterator[Finding]:
 
 def the_shell_takes_time_and_tasks_from_its_ports(source: Source) -> Iterator[Finding]:
     """What makes it possible to run the whole service and SDK in virtual time."""
-    if source.package not in SHELLS or source.module == f"{source.package}.ports":
+    if source.package not in SHELLS or source.module in {f"{source.package}.ports", f"{source.package}.runtime"}:
         return
     for use in source.references:
         if use.within(*CLOCKS, "asyncio.sleep", *OS_RANDOMNESS):
-            yield source.found(use.line, f"{use.name}: take it from the Runtime of ports.py")
+            yield source.found(use.line, f"{use.name}: take it from the Runtime of runtime.py")
     for node in ast.walk(source.tree):
         name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
         if name in TASKS:
-            yield source.found(getattr(node, "lineno", 0), f"{name}: take it from the Runtime of ports.py")
+            yield source.found(getattr(node, "lineno", 0), f"{name}: take it from the Runtime of runtime.py")
 
 
 def heavy_packages_are_loaded_by_the_function_that_needs_them(source: Source) -> Iterator[Finding]:

@@ -26,7 +26,7 @@ from aggregator.ports import Scope
 from benchmarks.command import RESULTS
 from benchmarks.report import Row, print_table, write_json
 from edge_client import EdgeClient
-from edge_client.ports import SystemRuntime
+from edge_client.runtime import SystemRuntime
 from hushsum import Plan
 from hushsum.entropy import OsEntropy
 from hushsum_proto.credentials import Credentials

@@ -20,7 +20,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from edge_client.turns.pending import counters_of
+from edge_client.encoding import counters_of
 from hushsum.delta import DeltaId, encode_all
 from hushsum.entropy import OsEntropy
 from hushsum.local import silo

@@ -31,11 +31,9 @@ from aggregator.releaser_ports import ReleaserPorts
 from aggregator.store.on_sqlite import open_sqlite_store
 from aggregator.worker import WorkerSettings
 from aggregator.workers import Workers
-from edge_client.batches import split
-from edge_client.changes import NO_ID
-from edge_client.reports import Randomising, reports_max
-from edge_client.spool import Spool
-from edge_client.turns.pending import counters_of
+from edge_client.encoding import Randomising, counters_of, reports_max, split
+from edge_client.spool.changes import NO_ID
+from edge_client.spool.spool import Spool
 from hushsum import outcomes
 from hushsum.delta import Delta, DeltaId, encode_all
 from hushsum.entropy import Entropy, OsEntropy

@@ -21,7 +21,7 @@ import numpy as np
 
 import hushsum as hs
 from edge_client import EdgeWarning
-from edge_client.turns.participation import windows_at
+from edge_client.participation.scheduler import windows_at
 from hushsum import query
 from hushsum.plan import Plan
 from hushsum.releases import Release

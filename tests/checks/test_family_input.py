@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from edge_client.batches import copied, split
+from edge_client.encoding import copied, split
 from hushsum import Plan, Sketch, canonical
 from hushsum.collection import Collection
 from hushsum.delta import Delta, DeltaId, apply, encode_all

@@ -3,11 +3,10 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from edge_client.batches import split
-from edge_client.books import Books
-from edge_client.changes import Bound, Result
-from edge_client.reports import Randomising
-from edge_client.spool import Spool
+from edge_client.encoding import Randomising, split
+from edge_client.spool.budget import Books
+from edge_client.spool.changes import Bound, Result
+from edge_client.spool.spool import Spool
 from hushsum import Plan
 from hushsum.entropy import OsEntropy
 from tests.edge_client.spools import opened

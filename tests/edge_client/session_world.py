@@ -11,26 +11,27 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from edge_client.config import Config
-from edge_client.session import Session, State
-from edge_client.session_events import (
+from edge_client.session.session import (
     Answered,
     Begun,
     Close,
     Event,
     Greet,
     Greeted,
-    Loss,
     Lost,
     Open,
     Send,
+    Session,
     Settle,
     Settled,
     Spooled,
+    State,
     Stop,
     Wake,
     WarnOfClock,
     Woke,
 )
+from edge_client.transport.interface import Loss
 from hushsum.delta import DeltaId
 from hushsum.entropy import ReplayableEntropy
 from hushsum.errors import Reason

@@ -3,8 +3,8 @@
 from functools import partial
 from pathlib import Path
 
-from edge_client.changes import Add, Unbound
-from edge_client.spool import Spool
+from edge_client.spool.changes import Add, Unbound
+from edge_client.spool.spool import Spool
 from hushsum.delta import DeltaId
 from hushsum.entropy import OsEntropy
 

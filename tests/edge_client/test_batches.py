@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
-from edge_client.batches import copied, split
+from edge_client.encoding import copied, split
 from hushsum import Plan, RecordError, Sketch
 from hushsum.delta import Delta, DeltaId, apply
 from tests.checks.examples import Raising, objects

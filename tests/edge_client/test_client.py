@@ -30,7 +30,7 @@ from edge_client import (
     SystemRuntime,
     UnreachableError,
 )
-from edge_client.losses import pushed_back
+from edge_client.transport.grpc import pushed_back
 from hushsum import Plan, Sketch
 from hushsum.delta import DeltaId
 from hushsum.errors import ContributionError, PlanError, Reason, RecordError

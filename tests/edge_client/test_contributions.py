@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_matrix
 
-from edge_client.batches import left_out, split
-from edge_client.changes import Change, Result, packed
+from edge_client.encoding import counters_of, left_out, split
 from edge_client.errors import DroppedRecordsWarning, SpoolFullError
-from edge_client.silo.submissions import Submissions
-from edge_client.spool import Spool
-from edge_client.tallies import Sends, Tallies
-from edge_client.turns.pending import counters_of
+from edge_client.participation.silo import Submissions
+from edge_client.spool.changes import Change, Result, packed
+from edge_client.spool.spool import Spool
+from edge_client.stats import Sends, Tallies
 from hushsum import Plan, Sketch
 from hushsum.errors import ContributionError
 from hushsum.local.batches import unpack

@@ -5,7 +5,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from edge_client.secure.noise import DrawnShare, DrawnShares
+from edge_client.participation.secure_sum import DrawnShare, DrawnShares
 from hushsum.entropy import ReplayableEntropy
 from hushsum.errors import GuaranteeError
 from hushsum.noise import DiscreteGaussian

@@ -1,10 +1,9 @@
 """Ids are the spool's own by its stream, and what has no place in flight is no reason to wake."""
 
 from edge_client.config import Config
-from edge_client.lanes import SpoolIds
-from edge_client.outstanding import Outstanding
-from edge_client.session import Session
-from edge_client.session_events import Answered, Begun, Effect, Greeted, Send, Settled, Wake, Woke
+from edge_client.session.send_window import Outstanding
+from edge_client.session.session import Answered, Begun, Effect, Greeted, Send, Session, Settled, Wake, Woke
+from edge_client.spool.changes import SpoolIds
 from hushsum.delta import DeltaId
 from hushsum.entropy import ReplayableEntropy
 from hushsum_proto.answers import Refusal, ServiceReason, Status

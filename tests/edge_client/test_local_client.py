@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from edge_client import AbsentWarning, AccountError, DroppedRecordsWarning, EdgeError, NotCountedError
-from edge_client.silo.submissions import prepared
-from edge_client.silo.submitter import SiloSubmitter
+from edge_client.participation.silo import SiloSubmitter, prepared
 from hushsum import Plan
 from hushsum.delta import DeltaId, read_header
 from hushsum.local import silo
@@ -229,7 +228,7 @@ async def test_noise_drawn_anew_for_a_resend_would_be_seen(
     path: Path, clock: RushingClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The test of one submission fails where a second one could be had."""
-    monkeypatch.setattr("edge_client.submitted.require_part", lambda *_: 0)
+    monkeypatch.setattr("edge_client.spool.transaction.require_part", lambda *_: 0)
     kept = Kept()
     service = await started(SILO, clock, kept)
     service.lie = LIES["late"]
@@ -256,7 +255,7 @@ def test_reports_and_headers_name_no_client_and_no_spool(tmp_path: Path) -> None
 
 
 def test_the_randomness_of_reports_is_not_the_jitters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from edge_client.reports import Randomising
+    from edge_client.encoding import Randomising
     from hushsum.entropy import OsEntropy
 
     asked: list[object] = []
@@ -265,6 +264,6 @@ def test_the_randomness_of_reports_is_not_the_jitters(tmp_path: Path, monkeypatc
         asked.append(entropy)
         return np.zeros(1, np.int64), 0
 
-    monkeypatch.setattr("edge_client.reports.encoding.reports", reports)
+    monkeypatch.setattr("edge_client.encoding.encoding.reports", reports)
     Randomising(REPORT).addition([[1.0, 2.0]], 7, None)
     assert [type(each) for each in asked] == [OsEntropy]

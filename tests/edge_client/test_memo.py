@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from edge_client import memo
-from edge_client.batches import split
+from edge_client.encoding import split
 from edge_client.errors import EventTimeError
+from edge_client.spool import memoization
 from hushsum.local.batches import unpack
 from tests.edge_client.local_plans import ReportSpool, report_plan
 
@@ -51,7 +51,7 @@ def test_an_event_time_far_behind_counts_its_comings_as_well(spool: ReportSpool)
 def test_only_the_newest_windows_are_known_and_older_ones_refused(
     spool: ReportSpool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memo, "WINDOWS_KEPT", 3)
+    monkeypatch.setattr(memoization, "WINDOWS_KEPT", 3)
     for window in (1, 5, 3, 9):
         report(spool, window)
     assert rows(spool) == [(3, 1), (5, 1), (9, 1)]
@@ -72,7 +72,7 @@ def test_only_the_newest_windows_are_known_and_older_ones_refused(
 def test_the_adds_of_one_transaction_are_held_to_that_together(
     spool: ReportSpool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(memo, "WINDOWS_KEPT", 2)
+    monkeypatch.setattr(memoization, "WINDOWS_KEPT", 2)
     adds = [split(PLAN, RECORD, window, None, spool.randomising).addition for window in (4, 5, 6, 3, 4)]
     results = spool.spool.commit(adds)
     assert [isinstance(result, tuple) for result in results] == [True, True, True, False, True]

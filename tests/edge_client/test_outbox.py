@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from edge_client.errors import EdgeError, SettingsError, UnreachableError
-from edge_client.outbox import NotStoredError, Outbox, OutboxSettings
+from edge_client.transport.kafka import NotStoredError, Outbox, OutboxSettings
 from hushsum_proto.batches import BATCH_ENTRIES_MAX
 
 T = TypeVar("T")

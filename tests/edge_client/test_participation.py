@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from edge_client.config import Config
-from edge_client.turns.participation import Participation, windows_at
+from edge_client.participation.scheduler import Participation, windows_at
 from hushsum.entropy import OsEntropy, ReplayableEntropy
 from tests.edge_client.clocks import HOUR, MINUTE
 from tests.edge_client.secure_plans import secure_plan

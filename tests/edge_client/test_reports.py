@@ -11,13 +11,11 @@ import numpy as np
 import pytest
 
 from edge_client import AccountError
-from edge_client.batches import split
-from edge_client.changes import Remove
 from edge_client.config import LARGE_BYTES
+from edge_client.encoding import Randomising, reports_max, split
 from edge_client.errors import SpoolError, SpoolFullError
-from edge_client.lanes import BatchIds
-from edge_client.reports import Randomising, reports_max
-from edge_client.tallies import Sends, Tallies
+from edge_client.spool.changes import BatchIds, Remove
+from edge_client.stats import Sends, Tallies
 from hushsum.delta import DeltaId, read_header
 from hushsum.errors import ContributionError
 from hushsum.local.batches import unpack

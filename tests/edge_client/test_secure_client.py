@@ -27,9 +27,9 @@ from edge_client import (
     Tallies,
     UnreachableError,
 )
-from edge_client.secure.rounds import Rounds
-from edge_client.secure.unread import Unread
-from edge_client.turns.pending import counters_of
+from edge_client.encoding import counters_of
+from edge_client.participation.secure_sum import Unread
+from edge_client.spool.window_submissions import Rounds
 from hushsum import Plan, Sketch, labels
 from hushsum.directory import DIRECTORY_BYTES_MAX, Directory, digest_of
 from hushsum.entropy import Entropy, ReplayableEntropy
@@ -188,7 +188,7 @@ async def test_five_devices_make_a_sum_over_their_own_directory(clock: RushingCl
 async def test_a_vector_goes_in_chunks(
     service: RoundService, path: Path, clock: RushingClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edge_client.secure.attempt.CHUNK_BYTES", 50)
+    monkeypatch.setattr("edge_client.participation.secure_sum.CHUNK_BYTES", 50)
     async with client_of(service, path, clock) as client:
         await client.flush(20)
     chunks = [(each.offset, len(each.data)) for each in service.heard if isinstance(each, VectorChunk)]
@@ -484,7 +484,7 @@ async def test_nothing_that_depends_on_records_is_done_while_somebody_waits_for_
         return counters_of(plan, deltas)
 
     service.heard, service.lie = Heard(), lie
-    monkeypatch.setattr("edge_client.secure.attempt.counters_of", added)
+    monkeypatch.setattr("edge_client.participation.secure_sum.counters_of", added)
     async with client_of(service, path, clock) as client:
         await client.add(np.ones((50, 2)))
         await client.add(np.ones((50, 2)))

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from edge_client.backoff import BackOff
 from edge_client.config import Config
 from edge_client.errors import PlanChangedError, SessionRefusedError
-from edge_client.outstanding import Outstanding
-from edge_client.session import State
-from edge_client.session_events import Answered, Loss, Lost
+from edge_client.runtime import BackOff
+from edge_client.session.send_window import Outstanding
+from edge_client.session.session import Answered, Lost, State
+from edge_client.transport.interface import Loss
 from hushsum.delta import DeltaId
 from hushsum.entropy import ReplayableEntropy
 from hushsum.errors import Reason

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_client.batches import split
-from edge_client.changes import Bound, Remove, Submit, packed
+from edge_client.encoding import split
 from edge_client.errors import NoPartError, SpoolError
-from edge_client.silo.submissions import Submissions, prepared
-from edge_client.spool import Spool
-from edge_client.tallies import Sends, Tallies
+from edge_client.participation.silo import Submissions, prepared
+from edge_client.spool.changes import Bound, Remove, Submit, packed
+from edge_client.spool.spool import Spool
+from edge_client.stats import Sends, Tallies
 from hushsum import Plan
 from hushsum.delta import read_header
 from hushsum.entropy import OsEntropy

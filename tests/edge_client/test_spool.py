@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_client import spool_file
-from edge_client.batches import split
-from edge_client.changes import Bound, Remove, packed
+from edge_client.encoding import split
 from edge_client.errors import SettingsError, SpoolError, SpoolFullError, SpoolInUseError
-from edge_client.tallies import Sends, Tallies
+from edge_client.spool import spool as spool_file
+from edge_client.spool.changes import Bound, Remove, packed
+from edge_client.stats import Sends, Tallies
 from hushsum import Plan
 from hushsum.delta import Delta, DeltaId, encode, read_header
 from hushsum.errors import ContributionError

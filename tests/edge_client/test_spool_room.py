@@ -8,13 +8,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from edge_client.batches import split
-from edge_client.changes import Change, Remove, packed
+from edge_client.encoding import Randomising, split
 from edge_client.errors import SpoolFullError
-from edge_client.memo import REPORT_BYTES
-from edge_client.reports import Randomising
-from edge_client.silo.submissions import Submissions
-from edge_client.spool import Spool
+from edge_client.participation.silo import Submissions
+from edge_client.spool.changes import Change, Remove, packed
+from edge_client.spool.memoization import REPORT_BYTES
+from edge_client.spool.spool import Spool
 from hushsum import Plan
 from hushsum.delta import DeltaId, encode_all
 from hushsum.entropy import OsEntropy

@@ -12,13 +12,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from edge_client.batches import split
-from edge_client.changes import NO_ID, packed
+from edge_client.encoding import counters_of, split
 from edge_client.errors import NoPartError, SpoolError, SpoolFullError
-from edge_client.secure.rounds import Rounds
-from edge_client.spool import Spool
-from edge_client.tallies import Sends, Tallies
-from edge_client.turns.pending import counters_of
+from edge_client.spool.changes import NO_ID, packed
+from edge_client.spool.spool import Spool
+from edge_client.spool.window_submissions import Rounds
+from edge_client.stats import Sends, Tallies
 from hushsum import Plan, Sketch
 from hushsum.entropy import OsEntropy
 from hushsum.errors import ContributionError
@@ -392,8 +391,8 @@ def test_what_was_spent_is_erased_from_the_file_and_its_log(path: Path) -> None:
 
 SPENDER = """
 import sys
-from edge_client.secure.rounds import Rounds
-from edge_client.spool import Spool
+from edge_client.spool.window_submissions import Rounds
+from edge_client.spool.spool import Spool
 from hushsum.entropy import OsEntropy
 from tests.edge_client.secure_plans import secure_plan
 spool = Spool(sys.argv[1], client_id=None, entropy=OsEntropy(), bytes_max=2**30)
@@ -550,7 +549,7 @@ def test_an_upgrade_keeps_everything_and_happens_at_once_or_not_at_all(
     assert all(before[table] for table in tables if table != "contributions")
     spool = opened(sample)
     with monkeypatch.context() as broken:
-        broken.setattr("edge_client.spool_file._ROUND_TABLES", ("CREATE TABLE pending (x)", "no SQL"))
+        broken.setattr("edge_client.spool.spool._ROUND_TABLES", ("CREATE TABLE pending (x)", "no SQL"))
         with pytest.raises(SpoolError, match="syntax error"):
             spool.keep_rounds()
     assert spool.rows("SELECT name FROM sqlite_master WHERE name = 'pending'") == []

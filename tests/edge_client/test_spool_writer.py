@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from typing_extensions import override
 
-from edge_client.changes import Bound, Change, Remove, Result, Submit
 from edge_client.errors import SpoolError
-from edge_client.ports import SystemRuntime, T
-from edge_client.silo.submissions import Submissions
-from edge_client.spool import Spool
-from edge_client.spool_writer import SpoolWriter
+from edge_client.participation.silo import Submissions
+from edge_client.runtime import SystemRuntime, T
+from edge_client.spool.changes import Bound, Change, Remove, Result, Submit
+from edge_client.spool.spool import Spool
+from edge_client.spool.writer import SpoolWriter
 from hushsum.entropy import OsEntropy
 from hushsum.errors import ContributionError
 from tests.edge_client.local_plans import silo_plan

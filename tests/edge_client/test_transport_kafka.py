@@ -18,9 +18,8 @@ from aggregator.fold.fold import Fold
 from aggregator.log_messages import SignedMessages
 from aggregator.records import Logged
 from edge_client.errors import ClientStateError, SettingsError, UnreachableError
-from edge_client.outbox import OutboxSettings
-from edge_client.ports import SystemRuntime
-from edge_client.transport_kafka import DirectProducer, KafkaSecurity, ProducerConfig
+from edge_client.runtime import SystemRuntime
+from edge_client.transport.kafka import DirectProducer, KafkaSecurity, OutboxSettings, ProducerConfig
 from hushsum import Plan
 from hushsum.directory import Directory, DirectoryKey, Role
 from hushsum.errors import DeltaError, Reason

@@ -36,8 +36,8 @@ LEFT_OUT: Final[dict[str, str]] = {
     "aggregator.callers.tokens.file": "reads a file for Table.from_bytes",
     "aggregator.config": "the operator's own settings",
     "aggregator.shuffler.pool": "this process's own file",
-    "edge_client.spool": "this device's own file",
-    "edge_client.first_contact.read_plan": "calls Plan.from_bytes, and nothing else",
+    "edge_client.spool.spool.spool": "this device's own file",
+    "edge_client.plan_fetch.read_plan": "calls Plan.from_bytes, and nothing else",
 }
 
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
-from edge_client.changes import Add, Bound, Change, Remove, Result, Unbound
 from edge_client.config import Config
-from edge_client.session import Session
-from edge_client.spool_writer import SpoolWriter
-from edge_client.uplink import Uplink, Wiring
+from edge_client.session.driver import Uplink, Wiring
+from edge_client.session.session import Session
+from edge_client.spool.changes import Add, Bound, Change, Remove, Result, Unbound
+from edge_client.spool.writer import SpoolWriter
 from hushsum.delta import DeltaId
 from hushsum.entropy import ReplayableEntropy
 from hushsum.plan import Plan
@@ -19,7 +19,7 @@ from tests.simulation.network import Network, SimTransport
 from tests.simulation.runtime import SimRuntime
 
 if TYPE_CHECKING:
-    from edge_client.spool import Spool
+    from edge_client.spool.spool import Spool
 
 _CONFIG: Final = Config(backoff_first_s=0.1, backoff_longest_s=1.0, answer_wait_s=4.0, in_flight_max=16)
 _UNARY: Final = Config(backoff_first_s=0.1, backoff_longest_s=1.0, answer_wait_s=4.0, in_flight_max=16, unary=True)
@@ -27,7 +27,7 @@ _UNARY: Final = Config(backoff_first_s=0.1, backoff_longest_s=1.0, answer_wait_s
 
 @dataclass
 class SimSpool:
-    """What :class:`edge_client.spool.Spool` keeps, in memory that outlives a process; a commit is one step."""
+    """What :class:`edge_client.spool.spool.Spool` keeps, in memory that outlives a process; a commit is one step."""
 
     stream: int
     deltas: dict[int, bytes] = field(default_factory=dict)

@@ -7,8 +7,7 @@ from random import Random
 from typing import Final, Protocol
 
 from aggregator.refusals import RefusedError
-from edge_client.ports import ConnectionLostError, PlanReply
-from edge_client.session_events import Loss
+from edge_client.transport.interface import ConnectionLostError, Loss, PlanReply
 from hushsum_proto.answers import Answer
 from hushsum_proto.messages import PROTOCOL_VERSIONS, Hello, Welcome
 from tests.simulation.loop import Process, VirtualLoop
@@ -105,7 +104,7 @@ class Network:
 
 
 class SimTransport:
-    """See :class:`edge_client.ports.Transport`.
+    """See :class:`edge_client.transport.interface.Transport`.
 
     Args:
         network: The one that all share.
@@ -121,7 +120,7 @@ class SimTransport:
 
 
 class SimConnection:
-    """See :class:`edge_client.ports.Connection`."""
+    """See :class:`edge_client.transport.interface.Connection`."""
 
     def __init__(self, network: Network, process: Process, client_id: str) -> None:
         self._network, self._device, self._client_id = network, process.name, client_id

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from aggregator.store.inspect_sqlite import read_sealed
-from edge_client.spool import Spool
+from edge_client.spool.spool import Spool
 from hushsum import Release, Sketch
 from hushsum.delta import Delta, DeltaId
 from hushsum.entropy import OsEntropy

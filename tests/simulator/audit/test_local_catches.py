@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-import edge_client.reports as device_reports
-from edge_client.changes import Add
-from edge_client.reports import Randomising
+from edge_client import encoding as device_reports
+from edge_client.encoding import Randomising
+from edge_client.spool.changes import Add
 from hushsum.entropy import Entropy
 from hushsum.families.hashed.family import Hashed
 from hushsum.local import encoding

@@ -1,0 +1,176 @@
+"""Runtime and SystemRuntime, task group, back-off."""
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, Protocol, TypeVar
+
+from hushsum.entropy import Entropy
+
+_DOUBLINGS_MAX: Final = 62
+
+
+class BackOff:
+    """Waits drawn uniformly from 0 to a limit that doubles with each failure.
+
+    Args:
+        first_s: The first limit, in seconds.
+        longest_s: No limit is above it.
+        entropy: Where the jitter comes from.
+    """
+
+    def __init__(self, first_s: float, longest_s: float, entropy: Entropy) -> None:
+        self._first_s = first_s
+        self._longest_s = longest_s
+        self._entropy = entropy
+        self._failures = 0
+
+    def next_s(self) -> float:
+        """The wait after one more failure, in seconds."""
+        wait_s = self.jitter_s(self._failures)
+        self._failures += 1
+        return wait_s
+
+    def jitter_s(self, failures: int) -> float:
+        """A wait after this many earlier failures, in seconds; nothing is remembered of it."""
+        limit = min(self._longest_s, self._first_s * 2.0 ** min(failures, _DOUBLINGS_MAX))
+        return limit * int.from_bytes(self._entropy.read(4), "big") / 2**32
+
+    def reset(self) -> None:
+        """Something succeeded: the next wait is a first one again."""
+        self._failures = 0
+
+
+T = TypeVar("T")
+
+
+class Runtime(Protocol):
+    """Time, tasks and threads. Many clients of one process share one."""
+
+    def now_ms(self) -> int:
+        """The wall clock, ms since 1970-01-01T00:00:00Z."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds of a clock that never goes back."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Returns after so many seconds."""
+        ...
+
+    def spawn(self, work: Coroutine[object, object, None], name: str) -> "asyncio.Task[None]":
+        """Starts a task; its owner awaits or cancels it."""
+        ...
+
+    async def blocking(self, function: Callable[..., T], *arguments: object) -> T:
+        """Runs what waits for the spool (a commit, a read) off the event loop."""
+        ...
+
+    async def computing(self, function: Callable[..., T], *arguments: object) -> T:
+        """Hashes records off the event loop, in other threads: however many there are, no :meth:`blocking` waits."""
+        ...
+
+
+class SystemRuntime:
+    """The real clock, event loop and threads.
+
+    Args:
+        threads: That hash, and as many for spools; they start when they are needed.
+    """
+
+    def __init__(self, threads: int = 2) -> None:
+        self._hashing = ThreadPoolExecutor(threads, thread_name_prefix="hushsum-edge-hash")
+        self._spools = ThreadPoolExecutor(threads, thread_name_prefix="hushsum-edge-spool")
+
+    def now_ms(self) -> int:
+        """The wall clock, ms since 1970-01-01T00:00:00Z."""
+        return time.time_ns() // 1_000_000
+
+    def monotonic(self) -> float:
+        """Seconds of a clock that never goes back."""
+        return time.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        """Returns after so many seconds."""
+        await asyncio.sleep(seconds)
+
+    def spawn(self, work: Coroutine[object, object, None], name: str) -> "asyncio.Task[None]":
+        """Starts a task; its owner awaits or cancels it."""
+        return asyncio.create_task(work, name=name)
+
+    async def blocking(self, function: Callable[..., T], *arguments: object) -> T:
+        """Runs a call in one of the threads for spools."""
+        return await asyncio.get_running_loop().run_in_executor(self._spools, lambda: function(*arguments))
+
+    async def computing(self, function: Callable[..., T], *arguments: object) -> T:
+        """Runs a call in one of the threads that hash."""
+        return await asyncio.get_running_loop().run_in_executor(self._hashing, lambda: function(*arguments))
+
+    def close(self) -> None:
+        """Lets the threads end once they are idle; nothing can be run any more."""
+        for threads in (self._hashing, self._spools):
+            threads.shutdown(wait=False)
+
+
+async def to_the_end(runtime: Runtime, work: Coroutine[object, object, None]) -> None:
+    """Runs work that must not be left half done: a cancellation is kept until it is over."""
+    task = runtime.spawn(work, "hushsum-edge-whole")
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    await task
+
+
+class Tasks:
+    """A group of tasks.
+
+    Args:
+        runtime: Where they run.
+        failed: Called with the exception that a task has ended with.
+    """
+
+    def __init__(self, runtime: Runtime, failed: Callable[[Exception], None]) -> None:
+        self._runtime = runtime
+        self._failed = failed
+        self._open: set[asyncio.Task[None]] = set()
+        self._whole: set[asyncio.Task[None]] = set()
+
+    def spawn(self, work: Coroutine[object, object, None], name: str) -> "asyncio.Task[None]":
+        """Starts work that may be cancelled at any time."""
+        return self._keep(work, name, self._open)
+
+    def spawn_whole(self, work: Coroutine[object, object, None], name: str) -> "asyncio.Task[None]":
+        """Starts work that is short, and must not be left half done."""
+        return self._keep(work, name, self._whole)
+
+    def cancel(self) -> None:
+        """Cancels everything that may be cancelled."""
+        for task in self._open:
+            task.cancel()
+
+    async def close(self) -> None:
+        """Cancels, and returns once everything has ended."""
+        self.cancel()
+        while self._open or self._whole:
+            await asyncio.wait(self._open | self._whole)
+
+    def _keep(
+        self, work: Coroutine[object, object, None], name: str, tasks: "set[asyncio.Task[None]]"
+    ) -> "asyncio.Task[None]":
+        task = self._runtime.spawn(work, f"hushsum-edge-{name}")
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception):
+            self._failed(error)

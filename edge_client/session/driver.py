@@ -1,0 +1,399 @@
+"""Runs the session on connections and the spool."""
+
+import asyncio
+import logging
+import warnings
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Final
+
+from edge_client.config import SEQUENCE_WINDOW
+from edge_client.errors import ClockWarning, FlushTimeoutError, SpoolError
+from edge_client.runtime import Runtime, Tasks
+from edge_client.session.session import (
+    Answered,
+    Begun,
+    Close,
+    Effect,
+    Event,
+    Greet,
+    Greeted,
+    Lost,
+    Open,
+    Send,
+    Session,
+    Settle,
+    Settled,
+    Spooled,
+    Stop,
+    Wake,
+    WarnOfClock,
+    Woke,
+)
+from edge_client.spool.changes import Bound, Remove
+from edge_client.spool.spool import Spool
+from edge_client.spool.writer import SpoolWriter
+from edge_client.stats import Sends, answer_name
+from edge_client.transport.interface import Connection, ConnectionLostError, Loss, Transport
+from hushsum.delta import read_header
+from hushsum_proto.answers import Answer
+
+# Little, for there may be hundreds of clients in a process, and the spool gives the rest quickly.
+_KEPT_BYTES: Final = 2**18
+
+
+class Cargo:
+    """Gives a delta's bytes, from memory where they are at hand and else from the spool.
+
+    Args:
+        spool: Where all of them are.
+        runtime: Of the thread that reads it.
+    """
+
+    def __init__(self, spool: Spool, runtime: Runtime) -> None:
+        self._spool = spool
+        self._runtime = runtime
+        self._at_hand: dict[int, bytes] = {}  # not sent yet
+        self._size = 0
+        self._sent: set[int] = set()  # unanswered ones that were sent at least once
+        self.sends = Sends()
+
+    def keep(self, bound: Iterable[Bound]) -> None:
+        """New deltas, so that they need not be read from the disk; as many as there is room for."""
+        for delta in bound:
+            if self._size < _KEPT_BYTES:
+                self._at_hand[delta.sequence] = delta.data
+                self._size += len(delta.data)
+
+    async def data(self, sequence: int) -> bytes:
+        """A delta's bytes; some of those after it are read from the disk with it.
+
+        Raises:
+            SpoolError: The spool does not hold it.
+        """
+        if sequence not in self._at_hand:
+            near = await self._runtime.blocking(self._spool.load, sequence, SEQUENCE_WINDOW, _KEPT_BYTES)
+            self._at_hand = {delta.sequence: delta.data for delta in near}
+            self._size = sum(map(len, self._at_hand.values()))
+        if sequence not in self._at_hand:
+            raise SpoolError(f"spool: delta {sequence} has no answer, and is gone: somebody has changed the file")
+        return self._at_hand[sequence]
+
+    def sent(self, sequence: int, size: int) -> None:
+        """This delta was written to a connection."""
+        self._size -= len(self._at_hand.pop(sequence, b""))
+        again = sequence in self._sent
+        self._sent.add(sequence)
+        before = self.sends
+        self.sends = Sends(before.first + (not again), before.again + again, before.bytes + size)
+
+    def drop(self, sequence: int) -> None:
+        """This delta has its answer."""
+        self._sent.discard(sequence)
+
+
+_LOG: Final = logging.getLogger("edge_client")
+_ENDED: Final = Loss("the service ended the stream")
+
+
+class Link:
+    """One connection of a session, from its first byte on.
+
+    Args:
+        number: The session's number for it.
+        plan_id: What Hello names.
+        runtime: Its clock.
+        tasks: Where it runs.
+        cargo: The bytes to send.
+        tell: The session.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        *,
+        plan_id: bytes,
+        runtime: Runtime,
+        tasks: Tasks,
+        cargo: Cargo,
+        tell: Callable[[Event], None],
+    ) -> None:
+        self._number = number
+        self._plan_id = plan_id
+        self._runtime = runtime
+        self._tasks = tasks
+        self._cargo = cargo
+        self._tell = tell
+        self._outbox: asyncio.PriorityQueue[int] = asyncio.PriorityQueue()
+        self._unary: bool | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def begin(self, transport: Transport) -> None:
+        """Connects, and tells the session whatever comes of it."""
+        self._task = self._tasks.spawn(self._run(transport.connect()), "connection")
+
+    def open(self, *, unary: bool) -> None:
+        """The session wants to send on it."""
+        self._unary = unary
+
+    def send(self, sequences: tuple[int, ...]) -> None:
+        """Sends these deltas, those with lower numbers first."""
+        for sequence in sequences:
+            self._outbox.put_nowait(sequence)
+
+    def close(self) -> None:
+        """Ends it at once; the session hears no more of it."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self, connection: Connection) -> None:
+        loss = _ENDED
+        try:
+            welcome = await connection.greet(self._plan_id)
+            self._tell(Greeted(self._runtime.monotonic(), self._number, welcome, self._runtime.now_ms()))
+            if self._unary is not None:  # else the session does not want it any more
+                connection.open(unary=self._unary)
+                await self._converse(connection)
+        except ConnectionLostError as error:
+            loss = error.loss
+        finally:
+            # A task of its own: this one may be cancelled already, and the connection must be closed all the same.
+            self._tasks.spawn_whole(connection.close(), "close")
+        _LOG.info("connection lost: %s", loss.detail)
+        self._tell(Lost(self._runtime.monotonic(), self._number, loss))
+
+    async def _converse(self, connection: Connection) -> None:
+        sender = self._tasks.spawn(self._write(connection), "sender")
+        try:
+            async with aclosing(connection.answers()) as answers:
+                async for answer in answers:
+                    self._tell(Answered(self._runtime.monotonic(), self._number, answer))
+        finally:
+            sender.cancel()
+
+    async def _write(self, connection: Connection) -> None:
+        while True:
+            sequence = await self._outbox.get()
+            data = await self._cargo.data(sequence)
+            try:
+                await connection.send(data)
+            except ConnectionLostError:
+                return  # whoever reads its answers tells the session
+            self._cargo.sent(sequence, len(data))
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """What an uplink works with.
+
+    Attributes:
+        spool: Where deltas wait.
+        writer: Through which alone the spool is changed.
+        transport: Where connections come from.
+        runtime: Time, tasks and threads.
+        plan_id: What Hello names.
+        on_answer: Called with each definitive answer once it is durable.
+        batches: Whether each delta is a batch of reports, with a stream of its own.
+    """
+
+    spool: Spool
+    writer: SpoolWriter
+    transport: Transport
+    runtime: Runtime
+    plan_id: bytes
+    on_answer: Callable[[Answer], None]
+    batches: bool = False
+
+
+class Uplink:
+    """Runs a session on real connections.
+
+    Attributes:
+        failure: What has ended the session for good; None while it runs.
+    """
+
+    def __init__(self, session: Session, wiring: Wiring) -> None:
+        self.failure: Exception | None = None
+        self._session = session
+        self._wiring = wiring
+        self._runtime = wiring.runtime
+        self._tasks = Tasks(wiring.runtime, self._fail)
+        self._cargo = Cargo(wiring.spool, wiring.runtime)
+        self._link: Link | None = None
+        self._timer: asyncio.Task[None] | None = None
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._closed = False
+        self._told = False  # somebody got the failure raised
+
+    @property
+    def sends(self) -> Sends:
+        """What was written to connections so far."""
+        return self._cargo.sends
+
+    @property
+    def unanswered(self) -> int:
+        """Deltas without a durable definitive answer."""
+        return len(self._session.outstanding)
+
+    def begin(self) -> None:
+        """Connects at once, if only to hear early that another plan is collected there."""
+        self._tell(Begun(self._runtime.monotonic()))
+
+    def spawn(self, work: Coroutine[object, object, None], name: str) -> "asyncio.Task[None]":
+        """Starts work of the same client, which ends when the session does; what fails in it ends the session."""
+        return self._tasks.spawn(work, name)
+
+    def spawn_whole(self, work: Coroutine[object, object, None], name: str) -> "asyncio.Task[None]":
+        """Starts work of the same client that is short, and must not be left half done."""
+        return self._tasks.spawn_whole(work, name)
+
+    def expect(self, bound: "asyncio.Future[tuple[Bound, ...]]") -> None:
+        """Takes what a change binds once it is durable, whether or not anybody else still waits for it."""
+        bound.add_done_callback(self._hand_over)
+
+    def _hand_over(self, bound: "asyncio.Future[tuple[Bound, ...]]") -> None:
+        if not bound.cancelled() and bound.exception() is None:
+            self.spooled(bound.result())
+
+    def spooled(self, bound: tuple[Bound, ...]) -> None:
+        """Takes new deltas that are durable."""
+        if bound and not self._closed:
+            self._cargo.keep(bound)
+            streams = ((each.sequence, read_header(each.data).id.stream) for each in bound if self._wiring.batches)
+            numbers = tuple(delta.sequence for delta in bound)
+            self._tell(Spooled(self._runtime.monotonic(), numbers, tuple(streams)))
+
+    async def answered(self, timeout_s: float | None) -> None:
+        """Returns once everything that is spooled now has a durable definitive answer.
+
+        Raises:
+            FlushTimeoutError: Not within the time; nothing is given up.
+            Exception: What has ended the session, where something is unanswered.
+        """
+        end = self._session.outstanding.end
+        if self._session.outstanding.is_answered(end):
+            return
+        self.raise_failure()
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.append((end, waiter))
+        timer = None if timeout_s is None else self._tasks.spawn(self._expire(waiter, timeout_s), "flush-timer")
+        try:
+            await waiter
+        finally:
+            if timer is not None:
+                timer.cancel()
+            self._waiters.remove((end, waiter))
+
+    def raise_failure(self) -> None:
+        """Raises what has ended the session, if anything has."""
+        if self.failure is not None:
+            self._told = True
+            raise self.failure
+
+    def raise_untold(self) -> None:
+        """Raises what has ended the session, if nobody was told yet."""
+        if not self._told:
+            self.raise_failure()
+
+    async def close(self) -> None:
+        """Ends the connection and every task; what is unanswered stays in the spool."""
+        self._closed = True
+        await self._tasks.close()
+
+    # ------------------------------------------------------------------------------------------- events and effects
+
+    def _tell(self, event: Event) -> None:
+        if self._closed or self.failure is not None:
+            return
+        for effect in self._session.handle(event):
+            self._carry_out(effect)
+        if isinstance(event, Settled):
+            self._release_waiters()
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Greet() | Open() | Send() | Close():
+                self._carry_out_on_link(effect)
+            case Settle():
+                self._settle(effect)
+            case Wake():
+                if self._timer is not None:
+                    self._timer.cancel()
+                self._timer = self._tasks.spawn(self._wake_at(effect.at), "timer")
+            case WarnOfClock():
+                _warn_of_clock(effect.ahead_ms)
+            case Stop():
+                self._fail(effect.error)
+
+    def _carry_out_on_link(self, effect: Greet | Open | Send | Close) -> None:
+        if isinstance(effect, Greet):
+            self._link = Link(
+                effect.connection,
+                plan_id=self._wiring.plan_id,
+                runtime=self._runtime,
+                tasks=self._tasks,
+                cargo=self._cargo,
+                tell=self._tell,
+            )
+            self._link.begin(self._wiring.transport)
+            return
+        assert self._link is not None
+        if isinstance(effect, Open):
+            self._link.open(unary=effect.unary)
+        elif isinstance(effect, Send):
+            self._link.send(effect.sequences)
+        else:
+            self._link.close()
+
+    def _settle(self, effect: Settle) -> None:
+        answer = effect.answer
+        reason = None if answer.refusal is None else answer.refusal.reason
+        removed = self._wiring.writer.put(Remove(effect.sequence, answer_name(answer.status, reason)))
+        removed.add_done_callback(lambda done: self._settled(effect, done))
+
+    def _settled(self, effect: Settle, done: "asyncio.Future[tuple[Bound, ...]]") -> None:
+        if not done.cancelled():  # else it could not be kept before the end: the delta is sent again at the next start
+            self._cargo.drop(effect.sequence)
+            self._wiring.on_answer(effect.answer)
+            self._tell(Settled(self._runtime.monotonic(), effect.sequence))
+
+    async def _wake_at(self, at: float) -> None:
+        await self._runtime.sleep(max(0.0, at - self._runtime.monotonic()))
+        self._timer = None
+        self._tell(Woke(self._runtime.monotonic()))
+
+    # ------------------------------------------------------------------------------------------- whoever waits
+
+    async def _expire(self, waiter: "asyncio.Future[None]", timeout_s: float) -> None:
+        await self._runtime.sleep(timeout_s)
+        if not waiter.done():
+            loss = self._session.last_loss
+            last = "" if loss is None else f"; the last connection ended with: {loss.detail}"
+            what = f"{self.unanswered} deltas have no answer after {timeout_s:g} s; they stay in the spool"
+            waiter.set_exception(FlushTimeoutError(f"{what} and are sent on{last}"))
+
+    def _release_waiters(self) -> None:
+        for end, waiter in self._waiters:
+            if not waiter.done() and self._session.outstanding.is_answered(end):
+                waiter.set_result(None)
+
+    def _fail(self, error: Exception) -> None:
+        """The session is over; whoever waits, adds or flushes from now on is told why."""
+        if self.failure is None:
+            self.failure = error
+            _LOG.error("the client has stopped: %s", error)
+        for _, waiter in self._waiters:
+            if not waiter.done():
+                self._told = True
+                waiter.set_exception(self.failure)
+        self._tasks.cancel()
+
+
+def _warn_of_clock(ahead_ms: int) -> None:
+    way = "ahead of" if ahead_ms > 0 else "behind"
+    message = (
+        f"this device's clock is {abs(ahead_ms) / 1000:.0f} s {way} the service's, more than the plan's lateness: "
+        "records that are dated by it may fall into a window that is closed, or not open yet"
+    )
+    warnings.warn(message, ClockWarning, stacklevel=2)

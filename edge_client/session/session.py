@@ -1,0 +1,376 @@
+"""Sans-I/O session: state machine, events, effects."""
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from edge_client.config import ASKED_WAIT_MAX_MS, Config
+from edge_client.errors import PlanChangedError, SessionRefusedError
+from edge_client.runtime import BackOff
+from edge_client.session.send_window import Outstanding
+from edge_client.spool.changes import BatchIds, SpoolIds
+from edge_client.transport.interface import Loss
+from hushsum.entropy import Entropy
+from hushsum.errors import Reason
+from hushsum_proto.answers import Answer, Refusal, ServiceReason, Status
+from hushsum_proto.messages import PROTOCOL_VERSIONS, Welcome
+
+#: These say that no delta of this client is welcome: none of them is given up for it.
+ENDS_SESSION: Final = frozenset(
+    {Reason.WRONG_PLAN, ServiceReason.UNAUTHENTICATED, ServiceReason.FORBIDDEN, ServiceReason.PROTOCOL_VERSION}
+)
+
+
+# ------------------------------------------------------------------------------- events; ``now`` in monotonic seconds
+
+
+@dataclass(frozen=True)
+class Begun:
+    """The client is running."""
+
+    now: float
+
+
+@dataclass(frozen=True)
+class Spooled:
+    """New deltas are durable under these numbers (``lanes``), ascending and above all earlier ones.
+
+    Attributes:
+        sequences: Their numbers.
+        streams: (number, stream) of those that have a stream of their own.
+    """
+
+    now: float
+    sequences: tuple[int, ...]
+    streams: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class Greeted:
+    """The service replied to Hello on this connection, when this device's clock said ``device_ms``."""
+
+    now: float
+    connection: int
+    welcome: Welcome
+    device_ms: int
+
+
+@dataclass(frozen=True)
+class Answered:
+    """An answer came on this connection."""
+
+    now: float
+    connection: int
+    answer: Answer
+
+
+@dataclass(frozen=True)
+class Lost:
+    """This connection is over, or never came about."""
+
+    now: float
+    connection: int
+    loss: Loss
+
+
+@dataclass(frozen=True)
+class Settled:
+    """That this delta has its answer is durable in the spool, and the delta is gone from it.
+
+    Attributes:
+        sequence: Its number.
+    """
+
+    now: float
+    sequence: int
+
+
+@dataclass(frozen=True)
+class Woke:
+    """The time of a Wake has come."""
+
+    now: float
+
+
+Event = Begun | Spooled | Greeted | Answered | Lost | Settled | Woke
+
+
+# ----------------------------------------------------------------------------------------------------------- effects
+
+
+@dataclass(frozen=True)
+class Greet:
+    """Make the connection of this number and say Hello on it; then tell Greeted or Lost."""
+
+    connection: int
+
+
+@dataclass(frozen=True)
+class Open:
+    """Make the connection ready to send, as one stream or as a call for each delta; tell Answered and at last Lost."""
+
+    connection: int
+    unary: bool
+
+
+@dataclass(frozen=True)
+class Send:
+    """Write these deltas to the connection, in this order."""
+
+    connection: int
+    sequences: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Settle:
+    """Make a definitive answer durable and remove its delta from the spool; then tell Settled."""
+
+    answer: Answer
+    sequence: int
+
+
+@dataclass(frozen=True)
+class Close:
+    """End this connection; a Lost for it is not needed any more."""
+
+    connection: int
+
+
+@dataclass(frozen=True)
+class Wake:
+    """Tell Woke at this time; an earlier Wake is void."""
+
+    at: float
+
+
+@dataclass(frozen=True)
+class WarnOfClock:
+    """Tell the application that the clocks are this many milliseconds apart (the device's less the service's)."""
+
+    ahead_ms: int
+
+
+@dataclass(frozen=True)
+class Stop:
+    """The session is over for good; what is unanswered stays in the spool."""
+
+    error: SessionRefusedError
+
+
+Effect = Greet | Open | Send | Settle | Close | Wake | WarnOfClock | Stop
+
+_FRUITLESS_MAX: Final = 3  # streams without a single answer, before deltas are sent as calls of their own
+_CLOCK_SLACK_MS: Final = 1_000  # what a slow network may add to Hello
+
+
+class State(enum.Enum):
+    """Where a session stands."""
+
+    IDLE = enum.auto()
+    GREETING = enum.auto()
+    OPEN = enum.auto()
+    WAITING = enum.auto()
+    STOPPED = enum.auto()
+
+
+class Session:
+    """One client's conversation with its service, over as many connections as it takes.
+
+    Args:
+        config: Limits and waits.
+        plan_id: Of the plan that the spool belongs to.
+        stream: The spool's stream number.
+        lateness_ms: The plan's; clocks further apart than that are told once.
+        unanswered: Numbers of the deltas that the spool holds (``lanes``), ascending.
+        entropy: Of the back-off's jitter.
+        ids: Which number an id has; None: by the spool's stream.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: Config,
+        plan_id: bytes,
+        stream: int,
+        lateness_ms: int,
+        unanswered: Iterable[int],
+        entropy: Entropy,
+        ids: SpoolIds | BatchIds | None = None,
+    ) -> None:
+        self.state = State.IDLE
+        self.outstanding = Outstanding(unanswered)
+        self.last_loss: Loss | None = None
+        self._config = config
+        self._plan_id = plan_id
+        self._ids = SpoolIds(stream) if ids is None else ids
+        self._clock_limit_ms: int | None = max(lateness_ms, _CLOCK_SLACK_MS)  # None once it was told
+        self._backoff = BackOff(config.backoff_first_s, config.backoff_longest_s, entropy)
+        self._connection = 0
+        self._unmet = True  # never connected yet: a wrong plan is better told early
+        self._in_flight_max = config.in_flight_max
+        self._unary = config.unary
+        self._fruitless = 0
+        self._heard = False  # an answer came on this connection
+        self._progress_at = 0.0
+        self._resume_at = 0.0
+        self._wake_at: float | None = None
+
+    def handle(self, event: Event) -> list[Effect]:
+        """What to do about an event, in this order."""
+        effects = self._react(event)
+        if self.state is not State.STOPPED:
+            effects += self._pursue(event.now)
+            effects += self._wake()
+        return effects
+
+    def _react(self, event: Event) -> list[Effect]:
+        match event:
+            case Spooled():
+                self.outstanding.append(event.sequences)
+                for number, stream in event.streams:
+                    self._ids.note(number, stream)
+            case Settled():
+                self.outstanding.settled(event.sequence)
+                self._ids.forget(event.sequence)
+            case Woke():
+                self._wake_at = None
+            case Greeted() if self._is_current(event.connection, State.GREETING):
+                return self._greeted(event)
+            case Answered() if self._is_current(event.connection, State.OPEN):
+                return self._answered(event)
+            case Lost() if self._is_current(event.connection, State.GREETING, State.OPEN):
+                return self._lost(event.now, event.loss)
+            case Begun() | Greeted() | Answered() | Lost():
+                pass  # the start needs nothing more, and what an old connection says late is void
+        return []
+
+    def _is_current(self, connection: int, *states: State) -> bool:
+        return connection == self._connection and self.state in states
+
+    def _greeted(self, event: Greeted) -> list[Effect]:
+        welcome = event.welcome
+        if welcome.plan_id != self._plan_id:
+            return self._stop(_plan_changed(f"plan {welcome.plan_id.hex()[:12]}", self._plan_id))
+        if welcome.protocol_version not in PROTOCOL_VERSIONS:
+            spoken = ", ".join(map(str, PROTOCOL_VERSIONS))
+            came = f"version {welcome.protocol_version} of the protocol, this client speaks {spoken}"
+            return self._stop(SessionRefusedError(f"the service speaks {came}; update this software"))
+        self.state = State.OPEN
+        self._unmet = False
+        self._heard = False
+        self._in_flight_max = max(1, min(self._config.in_flight_max, welcome.in_flight_max))
+        effects: list[Effect] = [Open(self._connection, self._unary)]
+        ahead_ms = event.device_ms - welcome.now_ms
+        if self._clock_limit_ms is not None and abs(ahead_ms) > self._clock_limit_ms:
+            self._clock_limit_ms = None
+            effects.append(WarnOfClock(ahead_ms))
+        return effects
+
+    def _answered(self, event: Answered) -> list[Effect]:
+        answer = event.answer
+        if answer.id is None:
+            detail = answer.refusal.detail if answer.refusal else "no reason given"
+            return self._break(event.now, Loss(f"the service could read no id in a delta: {detail}"))
+        sequence = self._ids.number_of(answer.id)
+        if sequence is None or not self.outstanding.is_in_flight(sequence):
+            return []  # another copy of an answer that was heard already
+        refusal = answer.refusal
+        if refusal is not None and refusal.reason in ENDS_SESSION:
+            return self._stop(_refused(refusal, self._plan_id))
+        self._heard = True
+        self._progress_at = event.now
+        if answer.status is Status.REFUSED and refusal is not None and refusal.retry:
+            jitter_s = self._backoff.jitter_s(self.outstanding.refusals(sequence))
+            self.outstanding.hold(sequence, event.now + _asked_wait_s(refusal) + jitter_s)
+            return []
+        self._fruitless = 0
+        self._backoff.reset()
+        self.outstanding.settle(sequence)
+        return [Settle(answer, sequence)]
+
+    def _lost(self, now: float, loss: Loss) -> list[Effect]:
+        refusal = loss.refusal
+        if refusal is not None and refusal.reason in ENDS_SESSION:
+            return self._stop(_refused(refusal, self._plan_id))
+        self._judge_stream(loss)
+        self.last_loss = loss
+        self.outstanding.lose_connection()
+        self.state = State.WAITING
+        self._unmet = False
+        least_s = _asked_wait_s(refusal) if refusal else 0.0
+        self._resume_at = now + least_s + self._backoff.next_s()
+        return []
+
+    def _judge_stream(self, loss: Loss) -> None:
+        """Streams that break again and again without an answer: a network on the way may let none through."""
+        if self.state is State.OPEN and not self._heard and self.outstanding.in_flight:
+            self._fruitless = 0 if self._unary else self._fruitless + 1
+        self._unary = self._config.unary or loss.no_stream or self._fruitless >= _FRUITLESS_MAX
+
+    def _break(self, now: float, loss: Loss) -> list[Effect]:
+        """Gives a connection up from this side."""
+        return [Close(self._connection), *self._lost(now, loss)]
+
+    def _stop(self, error: SessionRefusedError) -> list[Effect]:
+        self.state = State.STOPPED
+        return [Close(self._connection), Stop(error)]
+
+    def _pursue(self, now: float) -> list[Effect]:
+        """What there is to do whatever has happened."""
+        effects: list[Effect] = []
+        if self.state is State.OPEN and self.outstanding.in_flight:
+            quiet_s = now - self._progress_at
+            if quiet_s >= self._config.answer_wait_s:
+                effects += self._break(now, Loss(f"no answer came for {quiet_s:.0f} s"))
+        if self.state is State.WAITING and now >= self._resume_at:
+            self.state = State.IDLE
+        if self.state is State.IDLE and (len(self.outstanding) or self._unmet):
+            self.state = State.GREETING
+            self._connection += 1
+            effects.append(Greet(self._connection))
+        if self.state is State.OPEN:
+            effects += self._send(now)
+        return effects
+
+    def _send(self, now: float) -> list[Effect]:
+        if not self.outstanding.in_flight:
+            self._progress_at = now
+        picked = self.outstanding.pick(now, self._in_flight_max)
+        return [Send(self._connection, picked)] if picked else []
+
+    def _wake(self) -> list[Effect]:
+        """The next time at which something is due by itself."""
+        times: list[float] = []
+        if self.state is State.WAITING and len(self.outstanding):
+            times.append(self._resume_at)
+        if self.state is State.OPEN:
+            held = self.outstanding.next_ready_at
+            if held is not None and self.outstanding.has_room(self._in_flight_max):
+                times.append(held)
+            if self.outstanding.in_flight:
+                times.append(self._progress_at + self._config.answer_wait_s)
+        # A wake that comes too early finds nothing to do and asks again: no need to void it for each answer.
+        if not times or (self._wake_at is not None and self._wake_at <= min(times)):
+            return []
+        self._wake_at = min(times)
+        return [Wake(self._wake_at)]
+
+
+def _asked_wait_s(refusal: Refusal) -> float:
+    """How long the service asks to wait, within reason."""
+    return min(max(refusal.retry_after_ms, 0), ASKED_WAIT_MAX_MS) / 1000
+
+
+def _refused(refusal: Refusal, plan_id: bytes) -> SessionRefusedError:
+    if refusal.reason is Reason.WRONG_PLAN:
+        return _plan_changed(f"another plan ({refusal.detail})", plan_id)
+    name = "unknown" if refusal.reason is None else refusal.reason.value
+    return SessionRefusedError(f"the service wants no session with this client: {name}: {refusal.detail}")
+
+
+def _plan_changed(came: str, plan_id: bytes) -> PlanChangedError:
+    return PlanChangedError(
+        f"the service collects {came}, this spool belongs to plan {plan_id.hex()[:12]}: use another spool for it; what "
+        "is unsent stays in this one"
+    )

@@ -1,0 +1,1 @@
+"""The spool: one SQLite file that outlives the process, and everything that is kept in it."""

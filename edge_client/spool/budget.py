@@ -1,0 +1,88 @@
+"""The device's own privacy budget."""
+
+from collections.abc import Iterable
+
+from edge_client.errors import AccountError, SpoolError
+from hushsum.errors import BudgetError, HushsumError
+from hushsum.plan import Plan
+from hushsum.privacy.account import Account
+from hushsum.privacy.event import TUMBLING, Spend
+from hushsum.privacy.spending import spend_of
+
+
+class Books:
+    """What is spent, as the spool holds it.
+
+    Args:
+        plan: Under which it is spent.
+        spends: (window, spend) in the order in which they were written.
+
+    Attributes:
+        plan: Likewise.
+        account: What was spent, and may still be.
+        submits: Whether what the device sends are the submissions of a silo.
+
+    Raises:
+        SpoolError: A spend cannot be read.
+    """
+
+    def __init__(self, plan: Plan, spends: Iterable[tuple[int, bytes]]) -> None:
+        kept = tuple(spends)
+        try:
+            read = [Spend.from_bytes(data) for _, data in kept]
+        except HushsumError as error:
+            raise SpoolError(f"spool: a spend in it cannot be read: {error}") from error
+        self.plan = plan
+        # What was spent is counted, whatever the limits say now: the account refuses what is new alone.
+        self.account = Account(plan.limits).recorded(*read)
+        self.submits = plan.privacy.is_silo
+        self._windows = {window for window, _ in kept}
+
+    def holds(self, window: int) -> bool:
+        """Whether this window is charged."""
+        return window in self._windows
+
+    def note(self, account: Account, windows: Iterable[int]) -> None:
+        """These windows are charged, durably: the account is this one."""
+        self.account = account
+        self._windows.update(windows)
+
+
+class Charges:
+    """Further spends of one transaction; the books change once it is durable (:meth:`note_in`)."""
+
+    def __init__(self, books: Books | None) -> None:
+        self._books = books
+        self._account = None if books is None else books.account
+        self._spends: dict[int, Spend] = {}
+
+    @property
+    def submits(self) -> bool:
+        """Whether what the device sends are the submissions of a silo."""
+        return self._books is not None and self._books.submits
+
+    def holds(self, window: int) -> bool:
+        """Whether this window is charged already, or by this transaction."""
+        assert self._books is not None, "of a plan whose device keeps books"
+        return window in self._spends or self._books.holds(window)
+
+    def charge(self, window: int) -> Spend:
+        """Charges a window.
+
+        Raises:
+            AccountError: The account does not pay for it; nothing was charged.
+        """
+        assert self._books is not None, "of a plan whose device keeps books"
+        assert self._account is not None
+        spend = spend_of(self._books.plan, kind=TUMBLING, window=window)
+        try:
+            self._account = self._account.charge(spend)
+        except BudgetError as error:
+            raise AccountError(window, self._account.left, str(error)) from error
+        self._spends[window] = spend
+        return spend
+
+    def note_in(self) -> None:
+        """Notes what was written, once it is."""
+        if self._books is not None and self._account is not None and self._spends:
+            self._books.note(self._account, self._spends)

@@ -1,0 +1,214 @@
+"""Permanent reports of repeated records."""
+
+import hmac
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from edge_client.errors import EventTimeError
+from edge_client.spool.changes import Drawn, Rows, Unbound
+from hushsum.collection import label_list
+from hushsum.families import Records, vector_rows
+from hushsum.families.sets import Sets
+from hushsum.labels import MEMO
+from hushsum.plan import Plan
+
+
+def rows_bytes(accepted: Records) -> Iterator[bytes]:
+    """Of each accepted record, as it is hashed."""
+    if isinstance(accepted, Sets):
+        for start, stop in zip(accepted.starts[:-1], accepted.starts[1:], strict=True):
+            yield accepted.ids[start:stop].tobytes()
+        return
+    rows = accepted + np.float32(0)  # -0 is hashed as 0 is
+    for row in rows:
+        yield row.tobytes()
+
+
+def own_bytes(records: Any, n: int) -> Callable[[int], bytes]:
+    """What tells the bytes of a record as it came, by its number below ``n``; of anything, for it may be unusable."""
+    starts = getattr(records, "indptr", None)
+    if starts is not None:
+        return lambda number: _bytes(records.indices[starts[number] : starts[number + 1]])
+    typed = vector_rows.typed(records)
+    rows = vector_rows.rows_of(typed)
+    items = typed if rows is None else rows
+    try:
+        several = len(items) == n
+    except TypeError:
+        several = False
+    return lambda number: _bytes(items[number] if several else records)
+
+
+def _bytes(item: Any) -> bytes:
+    """Of whatever it is. What cannot be read as numbers is told apart by its type alone."""
+    try:
+        array = np.asarray(item)
+    except Exception:  # noqa: BLE001 -- an unusable record may raise anything when it is looked at
+        return type(item).__name__.encode()
+    if array.dtype == np.object_:
+        return type(item).__name__.encode()
+    return array.dtype.str.encode() + repr(array.shape).encode() + array.tobytes()
+
+
+KEY_BYTES: Final = 32
+#: Made at the first start under a plan that memoises; other spools never have them.
+TABLES: Final = (
+    (
+        "CREATE TABLE IF NOT EXISTS memo (record BLOB NOT NULL, coming INTEGER NOT NULL, report INTEGER NOT NULL,"
+        " PRIMARY KEY (record, coming)) WITHOUT ROWID"
+    ),
+    (
+        "CREATE TABLE IF NOT EXISTS memo_windows (window INTEGER NOT NULL, record BLOB NOT NULL,"
+        " comings INTEGER NOT NULL, PRIMARY KEY (window, record)) WITHOUT ROWID"
+    ),
+    # The windows of that table, which has too many rows to be asked for them.
+    "CREATE TABLE IF NOT EXISTS memo_kept (window INTEGER PRIMARY KEY)",
+    "CREATE TABLE IF NOT EXISTS memo_key (only INTEGER PRIMARY KEY CHECK (only = 1), secret BLOB NOT NULL)",
+)
+#: What one memoised report counts for in a spool's limit on bytes.
+REPORT_BYTES: Final = 128
+#: Windows in which it is known how often a record came: the newest of those that were added to.
+WINDOWS_KEPT: Final = 1024
+
+
+def keys_of(plan: Plan, records: Any, labels: object, secret: bytes) -> tuple[bytes, ...]:
+    """32 bytes for each of n records, in their order: equal for records that are hashed alike and have equal labels.
+
+    An unusable record has a key of its own bytes, so that it comes back as others do.
+
+    Args:
+        plan: With reports.
+        records: As :meth:`hushsum.families.Family.accept` takes them.
+        labels: As :func:`hushsum.delta.encode` takes them.
+        secret: The spool's.
+
+    Raises:
+        RecordError: The array cannot be used at all.
+    """
+    accepted, kept = plan.family.accept(records)
+    named = None if labels is None else [each if isinstance(each, str) else None for each in label_list(labels)]
+    classes = plan.collection.class_indices(named, len(kept))
+    hashed = iter(rows_bytes(accepted))
+    raw = own_bytes(records, len(kept))
+    keys = []
+    for number, usable in enumerate(kept):
+        content = next(hashed) if usable else b""
+        if usable and classes[number] >= 0:
+            content = b"\1" + int(classes[number]).to_bytes(8, "big") + content
+        else:
+            content = b"\0" + _text(None if named is None else named[number]) + b"\0" + (content or raw(number))
+        keys.append(hmac.digest(secret, MEMO + content, "sha256"))
+    return tuple(keys)
+
+
+def _text(label: str | None) -> bytes:
+    return b"" if label is None else label.encode(errors="surrogatepass")
+
+
+@dataclass(frozen=True)
+class Recalled:
+    """The reports of one add, some of them known.
+
+    Attributes:
+        deltas: Batches of them.
+        fresh: (record, coming, report) of those that are to be kept.
+        comings: How often each record has now come in the window.
+    """
+
+    deltas: tuple[Unbound, ...]
+    fresh: tuple[tuple[bytes, int, int], ...]
+    comings: dict[bytes, int]
+
+
+class Memo:
+    """The memo of a spool while one transaction is put together.
+
+    Args:
+        rows: What a query finds in the file as it was before.
+    """
+
+    def __init__(self, rows: Rows) -> None:
+        self._find = rows
+        self._reports: dict[tuple[bytes, int], int] = {}
+        self._comings: dict[tuple[int, bytes], int] = {}
+        self._windows: set[int] | None = None  # that are kept; read once they are asked for
+
+    def recall(self, window: int, drawn: Drawn) -> Recalled:
+        """The reports that count: those that are kept, and where there is none the one that was drawn.
+
+        Raises:
+            EventTimeError: What had come in this window before is forgotten, or would be.
+        """
+        self._check(window)
+        comings: Counter[bytes] = Counter()
+        fresh = []
+        reports = np.array(drawn.reports, dtype=np.int64)
+        for place, record in enumerate(drawn.keys):
+            if record not in comings:
+                comings[record] = self._come(window, record)
+            coming = comings[record]
+            comings[record] += 1
+            known = self._known(record, coming)
+            if known is None:
+                fresh.append((record, coming, int(reports[place])))
+            else:
+                reports[place] = known
+        return Recalled(drawn.split(reports), tuple(fresh), dict(comings))
+
+    def keep(self, window: int, recalled: Recalled) -> None:
+        """Notes what an add has brought, once it is sure that it is taken."""
+        self._reports.update({(record, coming): report for record, coming, report in recalled.fresh})
+        self._comings.update({(window, record): comings for record, comings in recalled.comings.items()})
+        self._kept().add(window)
+
+    def write(self, database: sqlite3.Connection) -> None:
+        """Writes what was noted; the caller holds a transaction."""
+        if not self._comings:
+            return
+        # No OR IGNORE: a report that was there would have been recalled.
+        rows = [(record, coming, report) for (record, coming), report in self._reports.items()]
+        database.executemany("INSERT INTO memo (record, coming, report) VALUES (?, ?, ?)", rows)
+        database.executemany(
+            "INSERT INTO memo_windows (window, record, comings) VALUES (?, ?, ?)"
+            " ON CONFLICT (window, record) DO UPDATE SET comings = excluded.comings",
+            [(window, record, comings) for (window, record), comings in self._comings.items()],
+        )
+        kept = sorted(self._kept())[-WINDOWS_KEPT:]
+        database.executemany("INSERT OR IGNORE INTO memo_kept (window) VALUES (?)", [(window,) for window in kept])
+        database.execute("DELETE FROM memo_kept WHERE window < ?", kept[:1])
+        database.execute("DELETE FROM memo_windows WHERE window < ?", kept[:1])
+
+    def _kept(self) -> set[int]:
+        if self._windows is None:
+            self._windows = {int(window) for (window,) in self._find("SELECT window FROM memo_kept", ())}
+        return self._windows
+
+    def _check(self, window: int) -> None:
+        kept = self._kept()
+        if window in kept or len(kept) < WINDOWS_KEPT:
+            return
+        oldest = sorted(kept)[-WINDOWS_KEPT]
+        if window < oldest:
+            raise EventTimeError(
+                f"window {window}: got records of it, expected of {oldest} or later: {WINDOWS_KEPT:,} later ones were "
+                "added to, and which reports it has sent is not known any more; nothing of this batch was taken"
+            )
+
+    def _come(self, window: int, record: bytes) -> int:
+        noted = self._comings.get((window, record))
+        if noted is not None:
+            return noted
+        query = "SELECT comings FROM memo_windows WHERE window = ? AND record = ?"
+        return next((int(comings) for (comings,) in self._find(query, (window, record))), 0)
+
+    def _known(self, record: bytes, coming: int) -> int | None:
+        noted = self._reports.get((record, coming))
+        if noted is not None:
+            return noted
+        query = "SELECT report FROM memo WHERE record = ? AND coming = ?"
+        return next((int(report) for (report,) in self._find(query, (record, coming))), None)

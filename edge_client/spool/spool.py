@@ -1,0 +1,428 @@
+"""The SQLite file: schema, lock, durability, queries."""
+
+import os
+import sqlite3
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, TypeVar
+
+from edge_client.errors import SettingsError, SpoolError, SpoolInUseError
+from edge_client.spool import memoization
+from edge_client.spool.budget import Books
+from edge_client.spool.changes import ROOM, Bound, Change, Result
+from edge_client.spool.transaction import Draft, Level, write_counts
+from edge_client.stats import REPORTS
+from hushsum.delta import read_header
+from hushsum.entropy import Entropy
+from hushsum.plan import Plan
+from hushsum_proto.client_ids import CLIENT_ID_FORM, flaw_of
+
+SPOOL_FORMAT: Final = 3  # the newest that this version reads
+_WITHOUT_ROUNDS: Final = 1  # a spool stays at it until it belongs to a plan whose device keeps books
+_APPLICATION_ID: Final = 0x48555348  # "HUSH"
+_FULL: Final = 2  # SQLite's number for synchronous=FULL
+_LOCKED: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+# EXCLUSIVE before the first access: the lock is then kept until the file is closed or the process is gone.
+_PRAGMAS: Final = (
+    "locking_mode = EXCLUSIVE",
+    "journal_mode = WAL",
+    "synchronous = FULL",
+    "fullfsync = ON",  # macOS: fsync alone does not reach the disk there
+    "checkpoint_fullfsync = ON",
+    "secure_delete = ON",
+    "cache_size = -256",  # KiB: a fleet in one process has hundreds of these, and each delta is read once at most
+)
+_TABLES: Final = (
+    "CREATE TABLE identity (only INTEGER PRIMARY KEY CHECK (only = 1), stream BLOB NOT NULL, client_id TEXT NOT NULL)",
+    "CREATE TABLE next (only INTEGER PRIMARY KEY CHECK (only = 1), sequence INTEGER NOT NULL)",
+    "CREATE TABLE plan (only INTEGER PRIMARY KEY CHECK (only = 1), bytes BLOB NOT NULL)",
+    "CREATE TABLE deltas (sequence INTEGER PRIMARY KEY, bytes BLOB NOT NULL, room INTEGER)",
+    "CREATE TABLE contributions (window INTEGER PRIMARY KEY, records INTEGER NOT NULL)",
+    "CREATE TABLE tallies (name TEXT PRIMARY KEY, count INTEGER NOT NULL)",
+)
+
+_ROOM_COLUMN: Final = "ALTER TABLE {table} ADD COLUMN room INTEGER"
+# What format 2 adds: it is for plans whose device keeps books, secure and local ones, which no software of format 1
+# can read. A silo's submissions stand among the rounds, under the number of their delta; so do the windows of reports,
+# under no name.
+_ROUND_TABLES: Final = (
+    # AUTOINCREMENT: no number is given twice, so that what came after a round's vector was summed is told apart.
+    (
+        "CREATE TABLE pending (number INTEGER PRIMARY KEY AUTOINCREMENT, window INTEGER NOT NULL,"
+        " records INTEGER NOT NULL, bytes BLOB NOT NULL, room INTEGER)"
+    ),
+    "CREATE INDEX pending_by_window ON pending (window)",
+    (
+        "CREATE TABLE rounds (window INTEGER PRIMARY KEY, round BLOB NOT NULL, fate TEXT, spend BLOB NOT NULL,"
+        " upto INTEGER NOT NULL)"
+    ),
+    "CREATE TABLE attempts (window INTEGER PRIMARY KEY, count INTEGER NOT NULL, state INTEGER NOT NULL)",
+    "CREATE TABLE identity_key (only INTEGER PRIMARY KEY CHECK (only = 1), seed BLOB NOT NULL)",
+    "CREATE TABLE directory (only INTEGER PRIMARY KEY CHECK (only = 1), bytes BLOB NOT NULL)",
+)
+# Made when a plan comes with a signature.
+_SIGNATURE_TABLE: Final = (
+    "CREATE TABLE IF NOT EXISTS plan_signature (only INTEGER PRIMARY KEY CHECK (only = 1), bytes BLOB NOT NULL)"
+)
+
+
+def open_locked(path: Path) -> sqlite3.Connection:
+    """A connection that holds the file alone and whose commits are durable.
+
+    Raises:
+        SpoolInUseError: Somebody else has it open.
+        SpoolError: It cannot be opened, is no spool, or is newer than this version.
+    """
+    try:
+        # Readable by its owner alone: until they are added up, deltas tell what is in the records.
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        database = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+    except (OSError, sqlite3.Error) as error:
+        raise SpoolError(f"spool {path}: cannot be opened: {error}") from error
+    try:
+        for pragma in _PRAGMAS:
+            database.execute(f"PRAGMA {pragma}")
+        require_durable(database, path)
+        _check_format(database, path)
+        return database
+    except sqlite3.Error as error:
+        database.close()
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF in _LOCKED:  # the primary code of an extended one
+            raise SpoolInUseError(f"spool {path}: another process or client has it open; each needs its own") from error
+        raise SpoolError(f"spool {path}: {error}") from error
+    except BaseException:
+        database.close()
+        raise
+
+
+def require_durable(database: sqlite3.Connection, path: Path) -> None:
+    """Reads back what a commit's durability, and the erasure of what is deleted, rest on.
+
+    Raises:
+        SpoolError: A setting is not what it must be.
+    """
+    expected = {
+        "journal_mode": "wal",
+        "synchronous": _FULL,
+        "secure_delete": 1,
+        "fullfsync": 1,
+        "checkpoint_fullfsync": 1,
+    }
+    for name, value in expected.items():
+        came = database.execute(f"PRAGMA {name}").fetchone()[0]
+        if came != value:
+            raise SpoolError(f"spool {path}: {name} is {came!r}, expected {value!r}; nothing is written like this")
+
+
+def identify(database: sqlite3.Connection, client_id: str | None, entropy: Entropy) -> tuple[int, str, int]:
+    """(stream, client id, next sequence number) of the file, drawn at its first use; the caller holds a transaction.
+
+    Raises:
+        SettingsError: A client id that no service accepts.
+        SpoolError: The file belongs to another client.
+    """
+    if client_id is not None:
+        _check_client_id(client_id)
+    row = database.execute("SELECT stream, client_id, sequence FROM identity JOIN next USING (only)").fetchone()
+    if row is None:
+        row = (entropy.read(8), client_id or f"device-{entropy.read(16).hex()}", 0)
+        database.execute("INSERT INTO identity (only, stream, client_id) VALUES (1, ?, ?)", row[:2])
+        database.execute("INSERT INTO next (only, sequence) VALUES (1, ?)", row[2:])
+    stream, owner, next_sequence = row
+    if client_id not in (None, owner):
+        # A delta that was sent under one id and is sent again under another would count twice.
+        raise SpoolError(f"spool: it belongs to client {owner!r}, got client_id={client_id!r}; each needs its own")
+    return int.from_bytes(stream, "big"), str(owner), int(next_sequence)
+
+
+def make_room_for_rounds(database: sqlite3.Connection) -> None:
+    """Takes a spool to the newest format, where it is not there yet; the caller holds a transaction.
+
+    Format 3 may hold rows of ``pending`` without records, for unusable ones, whose bytes older software would read.
+    """
+    version = database.execute("PRAGMA user_version").fetchone()[0]
+    if version >= SPOOL_FORMAT:
+        return
+    for statement in _ROUND_TABLES if version == _WITHOUT_ROUNDS else (_ROOM_COLUMN.format(table="pending"),):
+        database.execute(statement)
+    database.execute(f"PRAGMA user_version = {SPOOL_FORMAT}")
+
+
+def keep_signature(database: sqlite3.Connection, signature: bytes) -> None:
+    """Keeps the plan's signature, in place of an older one; the caller holds a transaction."""
+    database.execute(_SIGNATURE_TABLE)
+    database.execute("INSERT OR REPLACE INTO plan_signature (only, bytes) VALUES (1, ?)", (signature,))
+
+
+def signature_in(database: sqlite3.Connection) -> bytes | None:
+    """The plan's signature; None where there is none."""
+    if not database.execute("SELECT 1 FROM sqlite_master WHERE name = 'plan_signature'").fetchone():
+        return None
+    row = database.execute("SELECT bytes FROM plan_signature").fetchone()
+    return None if row is None else bytes(row[0])
+
+
+def _check_format(database: sqlite3.Connection, path: Path) -> None:
+    version = database.execute("PRAGMA user_version").fetchone()[0]
+    application = database.execute("PRAGMA application_id").fetchone()[0]
+    tables = database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if not (version or application or tables):
+        database.execute("BEGIN EXCLUSIVE")
+        for table in _TABLES:
+            database.execute(table)
+        database.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+        database.execute(f"PRAGMA user_version = {_WITHOUT_ROUNDS}")
+        database.execute("COMMIT")
+        return
+    if application != _APPLICATION_ID:
+        raise SpoolError(f"spool {path}: this is another program's database")
+    if version > SPOOL_FORMAT:
+        known = f"this version knows up to {SPOOL_FORMAT}"
+        raise SpoolError(f"spool {path}: it has format {version}, {known}: update this software")
+    if database.execute("SELECT 1 FROM sqlite_master WHERE name = 'presences'").fetchone():
+        raise SpoolError(
+            f"spool {path}: it belongs to a plan with participation 'public', which was removed: its deltas cannot be "
+            "sent any more. Collect under a new plan, and use a new spool for it; nothing in this one was changed"
+        )
+    # A lock for good also where nothing is written: EXCLUSIVE keeps whatever lock was taken once.
+    database.execute("BEGIN EXCLUSIVE")
+    if "room" not in [column[1] for column in database.execute("PRAGMA table_info(deltas)")]:
+        database.execute(_ROOM_COLUMN.format(table="deltas"))  # which older software leaves alone
+    database.execute("COMMIT")
+
+
+def _check_client_id(client_id: str) -> None:
+    if flaw := flaw_of(client_id):
+        raise SettingsError(f"client_id: got {client_id!r:.60}: {flaw}; expected {CLIENT_ID_FORM}")
+
+
+T = TypeVar("T")
+_HEADER_BYTES: Final = 64  # no delta's header is longer
+_HELD: Final = f"SELECT coalesce(sum({ROOM}), 0) FROM {{table}}"  # noqa: S608  the constant ROOM alone
+
+
+class Spool:
+    """An open spool. Its methods block; they may be called from any thread.
+
+    Args:
+        path: The file; it is made at its first use.
+        client_id: Whose deltas these are. None: the one that the file names; at its first use, a random one.
+        entropy: Of the stream number and of a random client id.
+        bytes_max: Bytes that may be set aside for what is unanswered (:class:`edge_client.spool.changes.Add`).
+
+    Attributes:
+        client_id: Whose deltas these are.
+
+    Raises:
+        SpoolInUseError: Somebody else has it open.
+        SpoolError: It is damaged, newer, or belongs to another client.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, client_id: str | None, entropy: Entropy, bytes_max: int
+    ) -> None:
+        self._path = Path(path)
+        self._lock = threading.Lock()
+        self._books: Books | None = None
+        self._database = open_locked(self._path)
+        try:
+            with self._using(), self._transaction():
+                stream, self.client_id, next_sequence = identify(self._database, client_id, entropy)
+                held = self._number(_HELD.format(table="deltas"))
+                self._tallies = Counter(dict(self._database.execute("SELECT name, count FROM tallies")))
+        except BaseException:
+            self._database.close()
+            raise
+        self._level = Level(stream, next_sequence, held, bytes_max)
+
+    @property
+    def stream(self) -> int:
+        """The stream number of all its deltas, 0 to 2⁶⁴ − 1, drawn once."""
+        return self._level.stream
+
+    @property
+    def tallies(self) -> Mapping[str, int]:
+        """Counts by name over the spool's whole life; a new mapping after each change."""
+        return self._tallies
+
+    @property
+    def plan(self) -> bytes | None:
+        """The canonical bytes of the plan that the spool belongs to."""
+        with self._using():
+            row = self._database.execute("SELECT bytes FROM plan").fetchone()
+        return None if row is None else bytes(row[0])
+
+    @property
+    def signature(self) -> bytes | None:
+        """The signature that the plan came with; None where it had none."""
+        with self._using():
+            return signature_in(self._database)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether every delta has its answer."""
+        return self._level.bytes == 0
+
+    def keep_plan(self, plan: bytes, signature: bytes | None = None) -> None:
+        """Binds the spool to a plan, once and for ever, and to the signature that it came with."""
+        with self._using(), self._transaction():
+            self._database.execute("INSERT INTO plan (only, bytes) VALUES (1, ?)", (plan,))
+            if signature is not None:
+                keep_signature(self._database, signature)
+
+    def keep_signature(self, signature: bytes) -> None:
+        """Keeps a signature of the plan that the spool is bound to."""
+        with self._using(), self._transaction():
+            keep_signature(self._database, signature)
+
+    def keep_rounds(self) -> None:
+        """For a plan whose device keeps books: takes the file to format 3, and counts what waits in it.
+
+        To be called once, before the first commit.
+        """
+        self.change(lambda database, _: make_room_for_rounds(database))
+
+    def keep_books(self, plan: Plan) -> Books:
+        """What this device has spent under its plan; after :meth:`keep_rounds`, and as that.
+
+        Raises:
+            SpoolError: A spend cannot be read.
+        """
+        with self._using():
+            self._books = Books(plan, self._database.execute("SELECT window, spend FROM rounds ORDER BY window"))
+        return self._books
+
+    def keep_memo(self, entropy: Entropy) -> bytes:
+        """For a plan that memoises: makes room for reports; the secret that their keys are made with. As above."""
+        drawn = entropy.read(memoization.KEY_BYTES)
+        with self._using(), self._transaction():
+            for table in memoization.TABLES:
+                self._database.execute(table)
+            self._database.execute("INSERT OR IGNORE INTO memo_key (only, secret) VALUES (1, ?)", (drawn,))
+            (secret,) = self._database.execute("SELECT secret FROM memo_key").fetchone()
+        # Each report as if its record had been a new one: how many were is the records' to say.
+        self._level = replace(self._level, memo=memoization.REPORT_BYTES * self._tallies[REPORTS])
+        return bytes(secret)
+
+    def change(self, work: Callable[[sqlite3.Connection, Counter[str]], T], *, weigh: bool = True) -> T:
+        """Makes one change to :mod:`edge_client.spool.window_submissions`; durable when it returns.
+
+        Args:
+            work: Gets the database inside a transaction, and the counts to which it adds what it has changed.
+            weigh: Whether it may change how many bytes wait; to look takes a time that depends on what waits.
+
+        Raises:
+            SpoolError: The file cannot be written; nothing was changed.
+        """
+        counts: Counter[str] = Counter()
+        with self._using():
+            with self._transaction():
+                result = work(self._database, counts)
+                write_counts(self._database, counts)
+                held = self._weight() if weigh else self._level.bytes
+            self._level = replace(self._level, bytes=held)
+            self._tallies = self._tallies + counts
+        return result
+
+    def rows(self, query: str, *values: object) -> list[tuple[object, ...]]:
+        """What a query finds in the tables of rounds."""
+        with self._using():
+            return self._database.execute(query, values).fetchall()
+
+    def unanswered(self) -> tuple[int, ...]:
+        """The numbers of all deltas in the spool (``lanes``), ascending."""
+        with self._using():
+            rows = self._database.execute("SELECT sequence FROM deltas ORDER BY sequence").fetchall()
+        return tuple(int(sequence) for (sequence,) in rows)
+
+    def streams(self) -> dict[int, int]:
+        """The stream of each delta in the spool, by its number: of batches of reports, which have one each."""
+        with self._using():
+            rows = self._database.execute("SELECT sequence, substr(bytes, 1, ?) FROM deltas", (_HEADER_BYTES,))
+            return {int(number): read_header(bytes(head)).id.stream for number, head in rows}
+
+    def load(self, first: int, limit: int, bytes_max: int) -> tuple[Bound, ...]:
+        """At most so many deltas from a number on, ascending; no more once they have so many bytes."""
+        query = "SELECT sequence, bytes FROM deltas WHERE sequence >= ? ORDER BY sequence LIMIT ?"
+        loaded: list[Bound] = []
+        with self._using():
+            for sequence, data in self._database.execute(query, (first, limit)):
+                loaded.append(Bound(sequence, bytes(data)))
+                bytes_max -= len(data)
+                if bytes_max <= 0:
+                    break
+        return tuple(loaded)
+
+    def commit(self, changes: Sequence[Change]) -> list[Result]:
+        """Makes all changes in one transaction; durable when it returns.
+
+        Returns:
+            For each change what was bound (nothing for a removal), or the error that refused it alone: it has then
+            changed nothing.
+
+        Raises:
+            SpoolError: The file cannot be written; nothing was changed.
+        """
+        with self._using():
+            draft = Draft(self._level, self._database.execute, self._books)
+            results = [draft.take(change) for change in changes]
+            with self._transaction():
+                draft.write(self._database)
+            draft.note_in()
+            self._level = draft.level
+            self._tallies = self._tallies + draft.counts
+        return results
+
+    def erase_answered(self) -> bool:
+        """Folds the write-ahead log, where answered deltas still are, into the file, and empties it.
+
+        Returns:
+            Whether that was done; it fails on a full disk, and may be tried again.
+        """
+        with self._lock:
+            return self._fold_log()
+
+    def close(self) -> None:
+        """Folds the write-ahead log into the file, erases it, and gives the file back."""
+        with self._lock:
+            self._fold_log()  # a full disk: the log then stays beside the file, and the next opening reads it
+            self._database.close()
+
+    def _fold_log(self) -> bool:
+        with suppress(sqlite3.Error):
+            busy, _, _ = self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            return not busy
+        return False
+
+    def _weight(self) -> int:
+        return self._number(_HELD.format(table="deltas")) + self._number(_HELD.format(table="pending"))
+
+    def _number(self, query: str, *values: object) -> int:
+        row = self._database.execute(query, values).fetchone()
+        return 0 if row is None else int(row[0])
+
+    @contextmanager
+    def _using(self) -> Iterator[None]:
+        """One caller at a time; SQLite's errors are told as the spool's."""
+        with self._lock:
+            try:
+                yield
+            except sqlite3.Error as error:
+                raise SpoolError(f"spool {self._path}: {error}") from error
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        require_durable(self._database, self._path)
+        self._database.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._database.execute("COMMIT")
+        except BaseException:
+            if self._database.in_transaction:
+                self._database.execute("ROLLBACK")
+            raise

@@ -1,0 +1,181 @@
+"""Group commit."""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Iterator
+from typing import Final
+
+from edge_client.runtime import Runtime
+from edge_client.spool.changes import Bound, Change, Remove, Result, Submit
+from edge_client.spool.spool import Spool
+from hushsum.errors import HushsumError
+
+_LOG: Final = logging.getLogger("edge_client")
+_RETRY_FIRST_S: Final = 0.1
+_RETRY_LONGEST_S: Final = 5.0
+_DOUBLINGS_MAX: Final = 10
+_ERASURES_APART_S: Final = 5.0  # each costs two syncs
+
+_Waiting = tuple[Change, "asyncio.Future[tuple[Bound, ...]]"]
+
+
+class SpoolWriter:
+    """Puts changes into a spool, many to a transaction; no task runs while there is nothing to write.
+
+    It also has what was answered erased from the log beside the file once the spool is empty, at most every five
+    seconds.
+
+    Args:
+        spool: Where they go.
+        runtime: Of its tasks, its threads and its clock.
+        commits_max: Changes in one transaction.
+    """
+
+    def __init__(self, spool: Spool, runtime: Runtime, commits_max: int) -> None:
+        self._spool = spool
+        self._runtime = runtime
+        self._commits_max = commits_max
+        self._submits: deque[_Waiting] = deque()
+        self._adds: deque[_Waiting] = deque()
+        self._removes: deque[_Waiting] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.Task[None] | None = None
+        self._wake_at = 0.0  # when the timer ends
+        self._failures = 0  # of removes, in a row
+        self._apart = False  # removes and adds share no transaction: neither meets the errors of the others
+        self._retry_at = 0.0
+        self._unerased = False  # the log may hold what was answered
+        self._erase_at = runtime.monotonic()
+        self._closing = False
+
+    def put(self, change: Change) -> "asyncio.Future[tuple[Bound, ...]]":
+        """Takes a change; the future has what it bound once that is durable, or the error that refused it.
+
+        A removal is never refused: its future is cancelled if it could not be made before the end. Whoever waits for a
+        future shields it: the change is made even if nobody waits any more.
+        """
+        future: asyncio.Future[tuple[Bound, ...]] = asyncio.get_running_loop().create_future()
+        queue = {Submit: self._submits, Remove: self._removes}.get(type(change), self._adds)
+        queue.append((change, future))
+        self._start()
+        return future
+
+    async def close(self) -> None:
+        """Returns once everything that was put is written; removals that still fail are left to the next start."""
+        self._closing = True
+        if self._timer is not None:
+            self._timer.cancel()
+            await asyncio.wait([self._timer])
+        if self._submits or self._adds or self._removes:
+            self._start()
+        while self._task is not None and not self._task.done():
+            await asyncio.wait([self._task])
+
+    def _start(self) -> None:
+        if self._task is None or self._task.done():
+            self._task = self._runtime.spawn(self._write(), "hushsum-edge-spool")
+
+    async def _write(self) -> None:
+        while True:
+            if batch := self._pick():
+                await self._commit(batch)
+            elif self._wants_erasure() and self._runtime.monotonic() >= self._erase_at:
+                self._unerased = not await self._runtime.blocking(self._spool.erase_answered)
+                self._erase_at = self._runtime.monotonic() + _ERASURES_APART_S
+            else:
+                break
+        self._set_timer()
+
+    def _pick(self) -> list[_Waiting]:
+        """What the next transaction takes from the queues: submissions alone, or removes first, for they make room."""
+        if self._submits:
+            return [*_taken(self._submits)]
+        batch: list[_Waiting] = []
+        if self._closing or not self._failures or self._runtime.monotonic() >= self._retry_at:
+            batch += _taken(self._removes, self._commits_max)
+        if not (batch and self._apart):
+            batch += _taken(self._adds, self._commits_max - len(batch))
+        return batch
+
+    async def _commit(self, batch: list[_Waiting]) -> None:
+        try:
+            results = await self._runtime.blocking(self._spool.commit, [change for change, _ in batch])
+        except Exception as error:  # noqa: BLE001  whatever it is, it is told to those whose additions it refused
+            self._failed(batch, error)
+            return
+        except BaseException:
+            for _, future in (*batch, *_taken(self._submits), *_taken(self._removes), *_taken(self._adds)):
+                future.cancel()
+            raise
+        if any(isinstance(change, Remove) for change, _ in batch):
+            self._failures = 0
+            self._unerased = True
+        elif not isinstance(batch[0][0], Submit):
+            self._apart = self._failures > 0
+        for (_, future), result in zip(batch, results, strict=True):
+            _resolve(future, result)
+
+    def _failed(self, batch: list[_Waiting], error: Exception) -> None:
+        """A transaction that fails changes nothing: adds are told, removes wait, both together are tried apart."""
+        removes = [waiting for waiting in batch if isinstance(waiting[0], Remove)]
+        adds = batch[len(removes) :]
+        self._removes.extendleft(reversed(removes))
+        if removes and adds:
+            self._adds.extendleft(reversed(adds))
+            self._apart = True
+            return
+        for _, future in adds:
+            if not future.done():
+                future.set_exception(error)
+        if adds:
+            if not isinstance(adds[0][0], Submit):
+                self._apart = self._failures > 0
+            return
+        if not self._failures:
+            _LOG.warning("answers cannot be kept, they are tried again: %s", error)
+        wait_s = min(_RETRY_LONGEST_S, _RETRY_FIRST_S * 2.0 ** min(self._failures, _DOUBLINGS_MAX))
+        self._failures += 1
+        self._apart = True
+        self._retry_at = self._runtime.monotonic() + wait_s
+        if self._closing:
+            for _, future in _taken(self._removes):
+                future.cancel()
+
+    def _wants_erasure(self) -> bool:
+        return self._unerased and not self._closing and self._spool.is_empty
+
+    def _set_timer(self) -> None:
+        """Has the writer started again when something is due by itself."""
+        times = [self._retry_at] if self._removes else []
+        if self._wants_erasure():
+            times.append(self._erase_at)
+        if not times or self._closing:
+            return
+        # A wake that comes too early finds nothing to do and sets the next one.
+        if self._timer is not None and not self._timer.done():
+            if self._wake_at <= min(times):
+                return
+            self._timer.cancel()
+        self._wake_at = min(times)
+        self._timer = self._runtime.spawn(self._wake(self._wake_at), "hushsum-edge-spool-timer")
+
+    async def _wake(self, at: float) -> None:
+        await self._runtime.sleep(max(0.0, at - self._runtime.monotonic()))
+        self._timer = None
+        self._start()
+
+
+def _taken(queue: deque[_Waiting], limit: int | None = None) -> Iterator[_Waiting]:
+    """Takes at most so many out of a queue; all of it without a limit."""
+    for _ in range(len(queue) if limit is None else min(limit, len(queue))):
+        yield queue.popleft()
+
+
+def _resolve(future: "asyncio.Future[tuple[Bound, ...]]", result: Result) -> None:
+    if future.done():
+        return
+    if isinstance(result, HushsumError):
+        future.set_exception(result)
+    else:
+        future.set_result(result)

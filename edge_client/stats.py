@@ -1,0 +1,165 @@
+"""Stats: data sent, accepted and rejected; rejections not yet raised."""
+
+import warnings
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final, Self
+
+from edge_client.errors import RefusalWarning, RefusedError
+from hushsum_proto.answers import Answer, AnyReason, Status
+
+
+class Untold:
+    """Refusals by reason that no flush has raised yet."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._details: dict[str, str] = {}
+
+    def note(self, answer: Answer) -> None:
+        """Hears a delta's definitive answer."""
+        if answer.status is Status.REFUSED and answer.refusal is not None:
+            name = reason_name(answer.refusal.reason)
+            self._counts[name] += 1
+            self._details.setdefault(name, answer.refusal.detail)
+
+    def tell(self) -> None:
+        """Raises what there is, once.
+
+        Raises:
+            RefusedError: Deltas were refused for good since the last time that this was raised.
+        """
+        if self._counts:
+            refused, self._counts = self._counts, Counter()
+            raise RefusedError(refused, self._details)
+
+    def warn(self, stacklevel: int) -> None:
+        """Warns of what there is."""
+        if self._counts:
+            warnings.warn(str(RefusedError(self._counts, self._details)), RefusalWarning, stacklevel=stacklevel + 1)
+
+
+RECORDS: Final = "records"
+RECORDS_DROPPED: Final = "records_dropped"
+RECORDS_ABSENT: Final = "records_absent"
+RECORDS_REFUSED: Final = "records_refused"
+DELTAS: Final = "deltas"
+REPORTS: Final = "reports"
+SUBMISSIONS_SPENT: Final = "submissions_spent"
+SUBMISSIONS_COUNTED: Final = "submissions_counted"
+SUBMISSIONS_LOST: Final = "submissions_lost"
+WINDOWS_UNSPENT: Final = "windows_unspent"
+RECORDS_UNSPENT: Final = "records_unspent"
+#: Answers to a delta that counts.
+COUNTED: Final = frozenset({Status.ACKNOWLEDGED, Status.COUNTED})
+_REFUSED: Final = "refused:"
+_OTHER: Final = "other"  # a reason that only a newer service knows
+
+
+@dataclass(frozen=True)
+class Sends:
+    """What a client has written to its connections since it started.
+
+    Attributes:
+        first: Deltas that were sent at least once.
+        again: Sends of a delta that had been sent before.
+        bytes: Of packed deltas, resends too; of a plan with a secure sum, of masked vectors.
+    """
+
+    first: int = 0
+    again: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Tallies:
+    """Everything that was given, and what became of it.
+
+    What was added and answered is kept in the spool and counts its whole life; what was sent counts since this client
+    started.
+
+    Attributes:
+        records: Usable records that were added.
+        records_dropped: Records that were left out for a NaN or an infinity.
+        records_absent: With a secure sum, or of a silo: usable records that were left out, for in their window this
+            client did not run, or it was spent or over already.
+        records_refused: Records that were left out because they were more than the plan allows a client in the window,
+            of batches whose first ones were added: usable ones; of reports, unusable ones too.
+        records_unspent: With a secure sum, or of a silo: records that had been added and are in nothing that was
+            submitted, for their window passed without it, or they came while it was under way.
+        reports: Randomised reports that records became, those of dropped ones included, which tell nothing.
+        deltas: Deltas that the records became.
+        deltas_sent: Deltas that were sent at least once since this client started.
+        deltas_resent: Further sends of those.
+        bytes_sent: Of packed deltas, resends too; of a plan with a secure sum, of masked vectors.
+        acknowledged: Deltas that were durable at the service before their window's seal. Each is counted exactly once,
+            unless the fold's verdict tells otherwise: this client's other spools had used up the window's bound of
+            records, or the id had come before with other bytes.
+        counted: Deltas of a closed window that the service had counted.
+        late: Deltas that came after their window's seal and count nowhere.
+        unknown: Deltas whose window is over and forgotten: treated as spent.
+        refused: Deltas that were refused for good, by the reason's name.
+        submissions_spent: Windows whose privacy this device has spent, with a secure sum or as a silo: its masked
+            vector, or its noised sum, was sent, or was about to be.
+        submissions_counted: Of those, the ones whose sum is durable at the service.
+        submissions_lost: Of those, the ones that count nowhere, or of which nobody has told.
+        windows_unspent: Windows in which this client ran, and for which it never submitted.
+    """
+
+    records: int = 0
+    records_dropped: int = 0
+    records_absent: int = 0
+    records_refused: int = 0
+    deltas: int = 0
+    deltas_sent: int = 0
+    deltas_resent: int = 0
+    bytes_sent: int = 0
+    acknowledged: int = 0
+    counted: int = 0
+    late: int = 0
+    unknown: int = 0
+    records_unspent: int = 0
+    submissions_spent: int = 0
+    submissions_counted: int = 0
+    submissions_lost: int = 0
+    windows_unspent: int = 0
+    reports: int = 0
+    refused: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+
+    @classmethod
+    def of(cls, kept: Mapping[str, int], sends: Sends) -> Self:
+        """From what the spool keeps, and what was sent since the start."""
+        refused = {name.removeprefix(_REFUSED): count for name, count in kept.items() if name.startswith(_REFUSED)}
+        return cls(
+            records=kept.get(RECORDS, 0),
+            records_dropped=kept.get(RECORDS_DROPPED, 0),
+            records_absent=kept.get(RECORDS_ABSENT, 0),
+            records_refused=kept.get(RECORDS_REFUSED, 0),
+            deltas=kept.get(DELTAS, 0),
+            deltas_sent=sends.first,
+            deltas_resent=sends.again,
+            bytes_sent=sends.bytes,
+            acknowledged=kept.get(Status.ACKNOWLEDGED.value, 0),
+            counted=kept.get(Status.COUNTED.value, 0),
+            late=kept.get(Status.LATE.value, 0),
+            unknown=kept.get(Status.UNKNOWN.value, 0),
+            records_unspent=kept.get(RECORDS_UNSPENT, 0),
+            submissions_spent=kept.get(SUBMISSIONS_SPENT, 0),
+            submissions_counted=kept.get(SUBMISSIONS_COUNTED, 0),
+            submissions_lost=kept.get(SUBMISSIONS_LOST, 0),
+            windows_unspent=kept.get(WINDOWS_UNSPENT, 0),
+            reports=kept.get(REPORTS, 0),
+            refused=MappingProxyType(refused),
+        )
+
+
+def reason_name(reason: AnyReason | None) -> str:
+    """The name under which refusals for a reason are counted."""
+    return _OTHER if reason is None else reason.value
+
+
+def answer_name(status: Status, reason: AnyReason | None) -> str:
+    """The name under which the spool counts an answer."""
+    return _REFUSED + reason_name(reason) if status is Status.REFUSED else status.value

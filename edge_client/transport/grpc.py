@@ -1,0 +1,352 @@
+"""Channels, streams, round calls, errors."""
+
+import asyncio
+import logging
+import re
+from collections.abc import AsyncGenerator, Awaitable, Iterable
+from dataclasses import replace
+from typing import Final
+
+import grpc
+
+from edge_client.config import LARGE_BYTES, Config
+from edge_client.transport.interface import ConnectionLostError, Loss, PlanReply
+from hushsum.directory import DIRECTORY_BYTES_MAX
+from hushsum.errors import DirectoryError, Reason
+from hushsum.plan import BUNDLE_BYTES_MAX
+from hushsum_proto import convert_outcomes
+from hushsum_proto.answers import Answer, AnyReason, Refusal, ServiceReason
+from hushsum_proto.convert import answer_from_wire, hello_to_wire, submission_to_wire, welcome_from_wire
+from hushsum_proto.convert_chunks import delta_chunk_to_wire
+from hushsum_proto.convert_rounds import (
+    directory_chunk_from_wire,
+    directory_request_to_wire,
+    reply_from_wire,
+    request_to_wire,
+)
+from hushsum_proto.credentials import Credentials
+from hushsum_proto.errors import CredentialsError, MalformedMessageError
+from hushsum_proto.messages import PROTOCOL_VERSIONS, Hello, Welcome, chunks_of
+from hushsum_proto.metadata import CLIENT_ID, REASON, RETRY_AFTER_MS, client_id_to_metadata
+from hushsum_proto.rounds import RoundReply, RoundRequest
+from hushsum_proto.v1 import wire_pb2 as pb
+from hushsum_proto.v1 import wire_pb2_grpc as stubs
+
+_MILLISECONDS: Final = re.compile(r"[0-9]{1,10}")  # what is longer is no wait in uint32
+_REASONS: Final[dict[str, AnyReason]] = {
+    **{reason.value: reason for reason in Reason},
+    **{reason.value: reason for reason in ServiceReason},
+}
+# What says no reason: something on the way, perhaps.
+_BY_CODE: Final[dict[grpc.StatusCode, AnyReason]] = {
+    grpc.StatusCode.UNAUTHENTICATED: ServiceReason.UNAUTHENTICATED,
+    grpc.StatusCode.PERMISSION_DENIED: ServiceReason.FORBIDDEN,
+}
+
+
+def loss_of(error: Exception, *, stream: bool = False) -> Loss:
+    """What is known of an error that a call ended with."""
+    if not isinstance(error, grpc.aio.AioRpcError):
+        return Loss(f"{type(error).__name__}: {error}")
+    code = error.code()
+    detail = f"{code.name}: {error.details()}"
+    reason, retry_after_ms = pushed_back(error.trailing_metadata() or ())
+    if reason is None:
+        reason = _BY_CODE.get(code)
+    refusal = None if reason is None else Refusal.of(reason, error.details() or "", retry_after_ms)
+    return Loss(detail, refusal, no_stream=stream and code is grpc.StatusCode.UNIMPLEMENTED)
+
+
+def pushed_back(metadata: Iterable[tuple[str, str | bytes]]) -> tuple[AnyReason | None, int]:
+    """The reason that a service gives with a status, and how long to wait."""
+    values = {key: value for key, value in metadata if isinstance(value, str)}
+    after = values.get(RETRY_AFTER_MS, "")
+    return _REASONS.get(values.get(REASON, "")), int(after) if _MILLISECONDS.fullmatch(after) else 0
+
+
+Metadata = tuple[tuple[str, str], ...]
+
+_LOG: Final = logging.getLogger("edge_client")
+_UNWELCOME: Final = frozenset({ServiceReason.UNAUTHENTICATED, ServiceReason.FORBIDDEN})
+
+
+class Access:
+    """One client's way to one service.
+
+    That the service does not let a client in, or not do this, is for good where what it shows is fixed. What lies in
+    files may be renewed at any moment: then it is a loss like any other, after which they are read again.
+
+    Args:
+        target: ``host:port``, or another name that gRPC resolves.
+        client_id: Declared with each call.
+        config: ``own_connection``, ``insecure`` and keepalive.
+        credentials: What is shown, and who is believed.
+
+    Raises:
+        CredentialsError: ``insecure`` would send a token in plaintext to another machine.
+    """
+
+    def __init__(self, target: str, client_id: str, config: Config, credentials: Credentials) -> None:
+        self._target = target
+        self._declared: Metadata = ((CLIENT_ID, client_id_to_metadata(client_id)),)
+        self._credentials = credentials.in_plaintext(target) if config.insecure else credentials
+        keepalive_ms = int(config.keepalive_s * 1000)
+        self._options = (
+            ("grpc.use_local_subchannel_pool", int(config.own_connection)),
+            ("grpc.keepalive_time_ms", keepalive_ms),
+            ("grpc.keepalive_timeout_ms", min(keepalive_ms, 20_000)),
+            ("grpc.http2.max_pings_without_data", 0),  # the stream may be silent for long
+            ("grpc.enable_retries", 0),  # the session decides what is sent again, and when
+            # A channel that is shared must not wait longer than the session does before it connects anew.
+            ("grpc.initial_reconnect_backoff_ms", 100),
+            ("grpc.max_reconnect_backoff_ms", 1_000),
+        )
+
+    def open(self, receive_max: int) -> tuple[grpc.aio.Channel, Metadata]:
+        """A new channel, which connects at its first call, and what goes with each call.
+
+        Raises:
+            ConnectionLostError: A file of the credentials cannot be used now.
+        """
+        options = (*self._options, ("grpc.max_receive_message_length", receive_max))
+        try:
+            shown = (*self._declared, *self._credentials.metadata())
+            return self._credentials.channel(self._target, options), shown
+        except CredentialsError as error:
+            _LOG.warning("no connection to %s can be made: %s", self._target, error)
+            raise ConnectionLostError(Loss(str(error))) from error
+
+    def loss_of(self, error: Exception, *, stream: bool = False) -> Loss:
+        """What is known of an error that a call ended with."""
+        loss = loss_of(error, stream=stream)
+        if isinstance(error, grpc.aio.AioRpcError) and error.code() is grpc.StatusCode.UNAVAILABLE:
+            said = error.details() or ""
+            explained = self._credentials.explained(self._target, said)
+            return loss if explained == said else replace(loss, detail=explained)
+        if loss.refusal is not None and loss.refusal.reason in _UNWELCOME and self._credentials.renewable:
+            return self._unwelcome(loss.detail)
+        return loss
+
+    def heard(self, answer: Answer) -> Answer:
+        """An answer as it came.
+
+        Raises:
+            ConnectionLostError: It says that this client is not let in, which its files may change.
+        """
+        refusal = answer.refusal
+        if refusal is not None and refusal.reason in _UNWELCOME and self._credentials.renewable:
+            raise ConnectionLostError(self._unwelcome(refusal.detail))
+        return answer
+
+    def _unwelcome(self, detail: str) -> Loss:
+        _LOG.warning("%s does not accept what this client shows, which is read again: %s", self._target, detail)
+        return Loss(f"the service does not accept what this client shows: {detail}")
+
+
+_ENDED: Final = Loss("the service ended the call without an outcome")
+
+
+class GrpcRoundCall:
+    """One stream of a round, on a channel of its own, which is made by the first request.
+
+    Args:
+        access: What it is made by.
+        receive_max: No reply is longer, in bytes.
+    """
+
+    _channel: grpc.aio.Channel | None = None
+
+    def __init__(self, access: Access, receive_max: int) -> None:
+        self._access = access
+        self._receive_max = receive_max
+        self._stream: grpc.aio.StreamStreamCall[pb.RoundRequest, pb.RoundReply] | None = None
+
+    async def send(self, request: RoundRequest) -> None:
+        """Writes one request; returns when there is room for the next."""
+        if self._stream is None:
+            self._channel, metadata = self._access.open(self._receive_max)
+            self._stream = stubs.SecureSumStub(self._channel).TakePart(metadata=metadata)
+        try:
+            await self._stream.write(request_to_wire(request))
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
+            raise ConnectionLostError(self._access.loss_of(error)) from error
+
+    async def receive(self) -> RoundReply:
+        """The next reply; that the service ended the call without an outcome is a loss."""
+        assert self._stream is not None, "whoever takes part enters first"
+        try:
+            reply = await self._stream.read()
+            if isinstance(reply, pb.RoundReply):
+                return reply_from_wire(reply)
+        except (grpc.aio.AioRpcError, MalformedMessageError) as error:
+            raise ConnectionLostError(self._access.loss_of(error)) from error
+        raise ConnectionLostError(_ENDED)
+
+    async def close(self) -> None:
+        """Ends everything at once; never raises."""
+        if self._stream is not None:
+            self._stream.cancel()
+        if self._channel is not None:
+            await self._channel.close()
+
+
+async def directory_of(access: Access, receive_max: int, plan_id: bytes, timeout_s: float) -> bytes:
+    """The canonical bytes of the directory of clients, unread, over a channel that is closed then.
+
+    Raises:
+        ConnectionLostError: They did not come whole.
+        DirectoryError: They are more than any directory has; what comes after those is not waited for.
+    """
+    data = bytearray()
+    channel, metadata = access.open(receive_max)
+    try:
+        request = directory_request_to_wire(plan_id)
+        async for message in stubs.SecureSumStub(channel).GetDirectory(request, metadata=metadata, timeout=timeout_s):
+            chunk = directory_chunk_from_wire(message)
+            if chunk.offset != len(data):
+                raise ConnectionLostError(Loss(f"a directory with a part at {chunk.offset}, after {len(data)} bytes"))
+            data += chunk.data
+            if len(data) > DIRECTORY_BYTES_MAX:
+                raise DirectoryError(f"got {len(data)} bytes or more, expected at most {DIRECTORY_BYTES_MAX}")
+    except (grpc.aio.AioRpcError, MalformedMessageError) as error:
+        raise ConnectionLostError(access.loss_of(error)) from error
+    finally:
+        await channel.close()
+    return bytes(data)
+
+
+SOFTWARE: Final = "hushsum-python"
+_PLAN_BYTES_MAX: Final = BUNDLE_BYTES_MAX + 2**10  # the largest plan, and its envelope; all other replies are small
+_ENVELOPE_BYTES: Final = 2**12  # around a message of a round, or the sentence of its outcome
+_LARGE_BYTES_S: Final = 64 * 1024
+_Stream = grpc.aio.StreamStreamCall[pb.SubmitRequest, pb.SubmitReply]
+
+
+class GrpcTransport:
+    """Connections to one service.
+
+    Args:
+        target: ``host:port``, or another name that gRPC resolves.
+        client_id: Declared with each call.
+        config: ``own_connection``, ``insecure``, keepalive and time-outs.
+        credentials: What is shown, and who is believed.
+    """
+
+    def __init__(self, target: str, client_id: str, config: Config, credentials: Credentials | None = None) -> None:
+        self._access = Access(target, client_id, config, credentials or Credentials())
+        self._timeout_s = config.call_timeout_s
+
+    def connect(self) -> "GrpcConnection":
+        """A new connection, which is made by its greeting."""
+        return GrpcConnection(self._access, self._timeout_s)
+
+    def take_part(self, message_bytes_max: int) -> GrpcRoundCall:
+        """A new connection, and one call of a round on it, which replies with a longer message break."""
+        return GrpcRoundCall(self._access, message_bytes_max + _ENVELOPE_BYTES)
+
+    async def fetch_directory(self, plan_id: bytes) -> bytes:
+        """The canonical bytes of the directory of clients; whoever asks checks their digest."""
+        return await directory_of(self._access, _PLAN_BYTES_MAX, plan_id, self._timeout_s)
+
+
+class GrpcConnection:
+    """One channel to a service.
+
+    Args:
+        access: What it is made by.
+        timeout_s: Of each call but the stream.
+    """
+
+    _channel: grpc.aio.Channel | None = None
+    _collection: stubs.CollectionStub
+    _metadata: Metadata
+
+    def __init__(self, access: Access, timeout_s: float) -> None:
+        self._access = access
+        self._plan_id = b""
+        self._timeout_s = timeout_s
+        self._stream: _Stream | None = None
+        self._replies: asyncio.Queue[Answer | Loss] = asyncio.Queue()  # of calls for each delta
+
+    async def greet(self, plan_id: bytes) -> Welcome:
+        """Says hello, first of all; the plan id is empty where none is known yet."""
+        self._channel, self._metadata = self._access.open(_PLAN_BYTES_MAX)
+        self._collection = stubs.CollectionStub(self._channel)
+        self._plan_id = plan_id
+        request = hello_to_wire(Hello(PROTOCOL_VERSIONS, plan_id, SOFTWARE))
+        try:
+            reply = await self._collection.Hello(request, metadata=self._metadata, timeout=self._timeout_s)
+            return welcome_from_wire(reply)
+        except (grpc.aio.AioRpcError, MalformedMessageError) as error:
+            raise ConnectionLostError(self._access.loss_of(error)) from error
+
+    async def fetch_plan(self, plan_id: bytes) -> PlanReply:
+        """A plan as the service has it; whoever asks checks that it hashes to its id."""
+        assert self._channel is not None, "greeted first"
+        request = pb.GetPlanRequest(plan_id=plan_id)
+        try:
+            catalogue = stubs.CatalogueStub(self._channel)
+            reply = await catalogue.GetPlan(request, metadata=self._metadata, timeout=self._timeout_s)
+        except grpc.aio.AioRpcError as error:
+            raise ConnectionLostError(self._access.loss_of(error)) from error
+        return PlanReply(*convert_outcomes.plan_from_wire(reply))
+
+    def open(self, *, unary: bool) -> None:
+        """Makes ready to send: one stream, or a call for each delta."""
+        if not unary:
+            self._stream = self._collection.Submit(metadata=self._metadata)
+
+    async def send(self, delta: bytes) -> None:
+        """Writes a packed delta; its answer comes in :meth:`answers`. What is too large for a stream goes in chunks."""
+        if self._stream is None:
+            await self._send_alone(delta)
+            return
+        try:
+            await self._stream.write(submission_to_wire(self._plan_id, delta))
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
+            raise ConnectionLostError(self._access.loss_of(error)) from error
+
+    async def _send_alone(self, delta: bytes) -> None:
+        try:
+            answer = answer_from_wire(await self._answer_to(delta))
+            self._replies.put_nowait(self._access.heard(answer))
+        except ConnectionLostError as error:
+            self._replies.put_nowait(error.loss)
+            raise
+        except (grpc.aio.AioRpcError, MalformedMessageError) as error:
+            loss = self._access.loss_of(error)
+            self._replies.put_nowait(loss)
+            raise ConnectionLostError(loss) from error
+
+    def _answer_to(self, delta: bytes) -> Awaitable[pb.SubmitReply]:
+        timeout_s = self._timeout_s
+        if len(delta) <= LARGE_BYTES:
+            request = submission_to_wire(self._plan_id, delta)
+            return self._collection.SubmitOne(request, metadata=self._metadata, timeout=timeout_s)
+        timeout_s += large_s(len(delta))
+        chunks = map(delta_chunk_to_wire, chunks_of(self._plan_id, delta))
+        return self._collection.SubmitLarge(chunks, metadata=self._metadata, timeout=timeout_s)
+
+    async def answers(self) -> AsyncGenerator[Answer, None]:
+        """Answers as they come, in any order; ends when the service ends the stream."""
+        if self._stream is None:
+            while isinstance(reply := await self._replies.get(), Answer):
+                yield reply
+            raise ConnectionLostError(reply)
+        try:
+            while isinstance(message := await self._stream.read(), pb.SubmitReply):
+                yield self._access.heard(answer_from_wire(message))
+        except (grpc.aio.AioRpcError, MalformedMessageError) as error:
+            raise ConnectionLostError(self._access.loss_of(error, stream=True)) from error
+
+    async def close(self) -> None:
+        """Ends everything at once; never raises."""
+        if self._stream is not None:
+            self._stream.cancel()
+        if self._channel is not None:
+            await self._channel.close()
+
+
+def large_s(size: int) -> float:
+    """How long so many bytes may take at the least rate that a service accepts, in seconds."""
+    return size / _LARGE_BYTES_S

@@ -1,0 +1,118 @@
+"""Transport, Connection, RoundCall, Loss."""
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from hushsum.signed_plan import SignedPlan
+from hushsum_proto.answers import Answer, Refusal
+from hushsum_proto.messages import Welcome
+from hushsum_proto.rounds import RoundReply, RoundRequest
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Why a connection ended.
+
+    Attributes:
+        detail: One sentence for people.
+        refusal: What the service said, where it was the service that ended it.
+        no_stream: The service, or something on the way, does not offer the stream at all.
+    """
+
+    detail: str
+    refusal: Refusal | None = None
+    no_stream: bool = False
+
+
+class ConnectionLostError(Exception):
+    """A call or a stream ended without what it was made for.
+
+    Args:
+        loss: What is known about it.
+    """
+
+    def __init__(self, loss: Loss) -> None:
+        super().__init__(loss.detail)
+        self.loss = loss
+
+
+class PlanReply(NamedTuple):
+    """A plan as a service sent it, unchecked.
+
+    Attributes:
+        bundle: Canonical bytes.
+        signed: With the signature that came with it; None where there is none that this version reads.
+    """
+
+    bundle: bytes
+    signed: SignedPlan | None
+
+
+class Connection(Protocol):
+    """One connection to a service; every method raises :class:`ConnectionLostError` when it breaks."""
+
+    async def greet(self, plan_id: bytes) -> Welcome:
+        """Says hello; the plan id is empty where none is known yet."""
+        ...
+
+    async def fetch_plan(self, plan_id: bytes) -> PlanReply:
+        """A plan as the service has it; whoever asks checks that it hashes to its id."""
+        ...
+
+    def open(self, *, unary: bool) -> None:
+        """Makes ready to send: one stream, or a call for each delta."""
+        ...
+
+    async def send(self, delta: bytes) -> None:
+        """Writes a packed delta; its answer comes in :meth:`answers`."""
+        ...
+
+    def answers(self) -> AsyncGenerator[Answer, None]:
+        """Answers as they come, in any order; ends when the service ends the stream."""
+        ...
+
+    async def close(self) -> None:
+        """Ends everything at once; never raises."""
+        ...
+
+
+class Transport(Protocol):
+    """How to get connections."""
+
+    def connect(self) -> Connection:
+        """A new connection; nothing is sent before it is used."""
+        ...
+
+
+class RoundCall(Protocol):
+    """One client's part in a window, on a connection of its own; raises :class:`ConnectionLostError` when it breaks."""
+
+    async def send(self, request: RoundRequest) -> None:
+        """Writes one request; returns when there is room for the next."""
+        ...
+
+    async def receive(self) -> RoundReply:
+        """The next reply; that the service ended the call without an outcome is a loss."""
+        ...
+
+    async def close(self) -> None:
+        """Ends everything at once; never raises."""
+        ...
+
+
+class RoundTransport(Protocol):
+    """How to take part in secure sums."""
+
+    def take_part(self, message_bytes_max: int) -> RoundCall:
+        """A new call; nothing is sent before it is used. A reply with a longer message breaks it."""
+        ...
+
+    async def fetch_directory(self, plan_id: bytes) -> bytes:
+        """The canonical bytes of the directory of clients; whoever asks checks their digest.
+
+        Raises:
+            ConnectionLostError: They did not come whole.
+            DirectoryError: They are more than any directory has.
+        """
+        ...
