@@ -1,4 +1,4 @@
-"""EdgeClient and the wiring of a started client."""
+"""The client: three lines to contribute a record; and the wiring of one that was started."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Limits and waits."""
+"""Limits and waits of a client. Nothing here changes what is promised to anybody."""
 
 import math
 from dataclasses import dataclass

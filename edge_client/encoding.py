@@ -1,4 +1,8 @@
-"""Records to packed deltas, to report batches, to one vector."""
+"""From records to packed deltas, to batches of reports and to one vector: what ``add`` computes, and when it does.
+
+Under a plan of reports nothing of a record is kept but its report, or leaves here in another form. A batch has a stream
+of its own, drawn at random: neither the spool's stream nor any other batch's is in it.
+"""
 
 import operator
 from array import array

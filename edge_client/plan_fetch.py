@@ -1,4 +1,4 @@
-"""Fetch, verify and pin the plan."""
+"""How a client gets its plan: from its spool, or at the first connection from the service; verified and pinned."""
 
 from dataclasses import dataclass
 from functools import lru_cache

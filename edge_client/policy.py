@@ -1,4 +1,4 @@
-"""What this device allows."""
+"""What this device allows: it refuses a plan that promises less than its owner asks for, whatever the service says."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

@@ -1,4 +1,8 @@
-"""Runtime and SystemRuntime, task group, back-off."""
+"""Time, tasks and threads of a client; and how long it waits before it tries again.
+
+:class:`SystemRuntime` is the one place of this package that reads a clock, sleeps, or starts a task. A wait grows
+exponentially, with full jitter, so that a fleet comes back spread out.
+"""
 
 import asyncio
 import time

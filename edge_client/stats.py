@@ -1,4 +1,4 @@
-"""Stats: data sent, accepted and rejected; rejections not yet raised."""
+"""What became of everything that a client was given: no record and no delta leaves it without a number here."""
 
 import warnings
 from collections import Counter

@@ -1,4 +1,4 @@
-"""The client's key and the directory."""
+"""Who takes part in secure sums: a client with its key, and the directory that says whose key is which."""
 
 import os
 from dataclasses import dataclass, replace

@@ -1,4 +1,11 @@
-"""Once a window: when, retries, flush."""
+"""When a client submits for its windows, in secure sums and as a silo.
+
+A running client takes part once in every window in which it runs, with records or without: what is looked at is the
+plan's schedule, a clock, and what became of earlier attempts; never a record (PRIVACY: relations, zero-out). It begins
+after the window's end, at a moment drawn from the first quarter of the time that is left beside the longest wait for a
+cohort, so that a fleet does not come all at once; what fails before anything is spent is tried again, with back-off,
+until the window is over. The schedule is pure; its clock and its tasks are those of the class that runs it.
+"""
 
 import asyncio
 import logging

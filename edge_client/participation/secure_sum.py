@@ -1,4 +1,15 @@
-"""One round: call, protocol machine, spend, outcome."""
+"""A client's part in secure sums: one call, the protocol's machine on it, the spend, and what became of it.
+
+The service may begin several rounds on a call, one after the other, while nothing is spent: each has a machine of its
+own, and counts as an attempt once this client opens its contribution. Effects are durable before they leave.
+
+A vector leaves once for a window, if at all: the spool alone says whether it may
+(:mod:`edge_client.spool.window_submissions`). What the service says afterwards is kept as news, and changes nothing of
+that.
+
+To draw a share of the noise takes a time that depends on what is drawn. So it is drawn before a call begins, not
+between a grant and a vector, which are the service's to time; and it is kept while rounds of its window end unspent.
+"""
 
 import asyncio
 import logging

@@ -1,4 +1,12 @@
-"""One noised sum a window."""
+"""A silo's submissions: one noised sum for every window in which its client runs, after the window's end.
+
+Whether that happens, and when, is for a clock to say, not for records. The sum is read, noised and packed in a time
+that does depend on them; so all of it is done ahead, and the submission is bound, charged and handed to the session at
+a moment that was fixed before. Where it takes longer than the time ahead, it is late by the rest.
+
+There is one submission for a window, ever: the transaction that binds its bytes spends the window. What the session
+does with them is what it does with any delta: it sends the same bytes until they have an answer.
+"""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Runs the session on connections and the spool."""
+"""Runs the session on connections and the spool: sends, timers and durable answers, all of it on one loop."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""The window of deltas that are sent and unanswered."""
+"""Every delta of the spool that has no definitive answer yet, and which of them may be sent now (WIRE: ids)."""
 
 import enum
 from collections import deque

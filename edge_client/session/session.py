@@ -1,4 +1,14 @@
-"""Sans-I/O session: state machine, events, effects."""
+"""The session: a state machine without sockets, clocks or tasks. Events in, effects out.
+
+::
+
+    IDLE ──something to send──▶ GREETING ──welcome──▶ OPEN
+     ▲                             │                   │
+     └──────── WAITING ◀── lost ──┴─────── lost ──────┘         any ── another plan, no common version … ──▶ STOPPED
+
+It resends what a lost connection left unanswered, waits longer after each failure, keeps within the window of sequence
+numbers and the service's limit, and lets go of a delta at a definitive answer alone.
+"""
 
 import enum
 from collections.abc import Iterable

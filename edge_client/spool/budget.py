@@ -1,4 +1,8 @@
-"""The device's own privacy budget."""
+"""The device's own privacy budget: what it has spent under its plan, window by window, and what it may still spend.
+
+It is authoritative for the device (PRIVACY: the ledger): whatever a service says, what it does not pay for leaves
+nothing of the device. It is read from the spool, and changes with it: in one transaction with what is spent.
+"""
 
 from collections.abc import Iterable
 

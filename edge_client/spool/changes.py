@@ -1,4 +1,9 @@
-"""Spool operations as values; delta numbers."""
+"""Changes to a spool as values: what they add, what they bind; and the numbers of deltas in it.
+
+A delta's *number* in the spool names it there. Where a spool has one stream, the number is the sequence number of the
+id. Batches of reports have streams of their own: there the number is the spool's alone, and a table of what is
+unanswered says which id it has.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace

@@ -1,4 +1,17 @@
-"""Permanent reports of repeated records."""
+"""Memoised reports: the same record sends the same report in every window, for as long as the plan lives.
+
+A report is kept whole (its row and its output) under a keyed digest of its record; the key is the spool's own. Where
+one record comes several times in a window, its first, second and each further coming there has a report of its own:
+else two equal reports of a window would tell that their records are equal, which no ratio of likelihoods bounds.
+
+What that promises beyond one window: whoever sees many windows learns no more of a record that stays than from one
+report. That it stays, or goes, is visible; and what comes back is known again.
+
+How often each record came is kept for the 1,024 newest windows that were added to. What comes for an older one is
+refused: its numbers of comings would start again, and its reports be sent a second time in one window.
+
+Whoever has the spool's file has the keyed digests of its records and their key, and can try records until one fits.
+"""
 
 import hmac
 import sqlite3

@@ -1,4 +1,9 @@
-"""The SQLite file: schema, lock, durability, queries."""
+"""The spool: an SQLite file in which every delta is bound to its id before it is sent, and kept until it is answered.
+
+What a commit returned survives power loss (WAL with ``synchronous=FULL``, read back before each transaction). One
+client at a time has the file, under a lock that the operating system takes back when the process ends, however it ends.
+A copy of the file must never be used beside it, or after it: it would give the same ids to other bytes.
+"""
 
 import os
 import sqlite3

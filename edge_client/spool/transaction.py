@@ -1,4 +1,4 @@
-"""Applies the changes of one transaction."""
+"""How the changes of one transaction of a spool are put together before it begins."""
 
 import sqlite3
 from collections import Counter

@@ -1,4 +1,13 @@
-"""Per-window submission state of silo and secure."""
+"""What a spool knows of a window's submission: whether this client takes part, what waits for it, and what is spent.
+
+A window is *spent* from the transaction on that charges it to this device's own budget, before a silo's sum or a masked
+vector leaves. No later word of anybody makes it unspent; what waited for it is never given out again, and a second
+vector for it cannot be had from here (PRIVACY: secure sum; stability).
+
+Whoever hears of a submission can measure how long a client takes for it. So what is done here between
+:meth:`Turns.enter` and :meth:`Turns.leave` takes a time that no record changes: what waits is read before, and erased
+after.
+"""
 
 import logging
 import sqlite3

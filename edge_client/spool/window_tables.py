@@ -1,4 +1,4 @@
-"""SQL of the per-window tables."""
+"""What is read and written in a spool's tables of windows, each inside a transaction of its caller's."""
 
 import sqlite3
 from collections import Counter

@@ -1,4 +1,11 @@
-"""Group commit."""
+"""Group commit: whatever arrives while one transaction reaches the disk shares the next one.
+
+Only what a silo submits goes before everything that waits, in a transaction of its own: neither how many records wait
+nor what their bytes do to a disk is its to suffer.
+
+A disk that is full, or fails for a while, refuses additions to whoever makes them. Answers are never given up: their
+deltas stay in the spool, where a resend is harmless (same id, same bytes), and the removal is tried again and again.
+"""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""Channels, streams, round calls, errors."""
+"""Connections over gRPC: channels and what is shown on them, streams of deltas and of rounds, and why a call ended."""
 
 import asyncio
 import logging

@@ -1,4 +1,7 @@
-"""Transport, Connection, RoundCall, Loss."""
+"""Every way to a service: what a connection and the call of a round can do, and how they are lost.
+
+Structural protocols, so that the real thing and a double are exchanged freely.
+"""
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass

@@ -1,4 +1,11 @@
-"""DirectProducer: straight into the log."""
+"""Straight into the log: for a trusted service whose key the operator's directory names as a producer.
+
+It hashes the records of clients that it vouches for, and nobody answers: what a gateway would say at once, the fold
+decides later, and counts in its metrics. A device uses :class:`edge_client.EdgeClient` instead.
+
+What waits for a partition is batched and bounded, with one message of a partition under way at a time. Its order
+matters: a fold takes an id that comes 64 or more behind its stream's highest for one that it has seen before.
+"""
 
 import asyncio
 import math
