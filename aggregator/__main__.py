@@ -6,9 +6,9 @@ import sys
 import typing
 from pathlib import Path
 
+from aggregator.app import serve
 from aggregator.config import Config
-from aggregator.journal import write_journal
-from aggregator.serving import serve
+from aggregator.logs import write_journal
 from hushsum.errors import HushsumError
 
 

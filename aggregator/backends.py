@@ -1,4 +1,4 @@
-"""Log, store, receipts and membership, as settings ask for them; what needs more packages is loaded here alone."""
+"""Opens log, store, receipts, membership as configured."""
 
 import importlib
 import os
@@ -9,20 +9,21 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, TypeVar
 
+from aggregator.auth.authenticators import Certificates, DeclaredName, Tokens
+from aggregator.auth.tokens import TokenFile, TokenMetrics
 from aggregator.config import Config
-from aggregator.data_folder import DataFolder, held
+from aggregator.data_dir import DataFolder, held
 from aggregator.errors import ConfigError, ReceiptsError
-from aggregator.journal import journal
-from aggregator.kafka.settings import KafkaSettings
-from aggregator.log_messages import LogMessages, PlainMessages, SignedMessages
-from aggregator.log_sqlite import SqliteLog
-from aggregator.ports import Log, Membership, Receipts, Runtime, Store
-from aggregator.receipts_file import NoReceipts, open_receipts
-from aggregator.retries import until_it_works, within
-from aggregator.store.on_sqlite import open_sqlite_store
-from aggregator.store.store import SqlStore
-from aggregator.watching.metrics import Metrics
-from aggregator.watching.observers import Observers
+from aggregator.interfaces import Authenticator, Log, Membership, Receipts, Store
+from aggregator.log.entries import LogMessages, PlainMessages, SignedMessages
+from aggregator.log.kafka.client import KafkaSettings
+from aggregator.log.sqlite import SqliteLog
+from aggregator.logs import journal
+from aggregator.observability.metrics import Metrics
+from aggregator.observability.observer import Observers
+from aggregator.release.receipts import NoReceipts, open_receipts
+from aggregator.runtime import Runtime, Supervision, until_it_works, within
+from aggregator.store.store import SqlStore, open_sqlite_store
 from hushsum.directory import Directory
 from hushsum.entropy import OsEntropy
 from hushsum.errors import HushsumError
@@ -99,7 +100,7 @@ class Backends:
         partitions = self._config.partitions
         if self._config.log == "sqlite":
             return await SqliteLog.open(self._files.log, plan.id, partitions, self._runtime)
-        kafka, messages = _cluster("aggregator.kafka.log"), self._messages(plan)
+        kafka, messages = _cluster("aggregator.log.kafka.log"), self._messages(plan)
 
         async def open_log(waiting: Observers) -> Log:
             marks = {} if self._store is None else await self._store.fold_marks(plan.id)
@@ -121,7 +122,7 @@ class Backends:
         """
         if self._config.log == "sqlite":
             return await self._receipts_file()
-        kafka = _cluster("aggregator.kafka.receipts")
+        kafka = _cluster("aggregator.log.kafka.receipts")
         assert self._store is not None, "the store says whether there were receipts"
         store = self._store
 
@@ -154,7 +155,7 @@ class Backends:
         """How this process comes to its partitions; None: all of them are its own."""
         if self._config.store == "sqlite":
             return None
-        kafka = _cluster("aggregator.kafka.membership")
+        kafka = _cluster("aggregator.log.kafka.membership")
         joined: Membership = kafka.KafkaMembership(self._kafka, plan, self._config.partitions, self._runtime, observer)
         return joined
 
@@ -280,3 +281,21 @@ def _key_of(key: str, path: Path | None) -> SigningKey | None:
         return SigningKey.load(path)
     except HushsumError as error:
         raise ConfigError(f"{key}: {error}") from error
+
+
+async def authenticator_of(
+    config: Config, runtime: Runtime, metrics: Metrics, supervision: Supervision
+) -> Authenticator:
+    """What a service is set to believe; a file of tokens is watched from now on.
+
+    Raises:
+        ConfigError: The file of tokens cannot be read.
+    """
+    if config.authentication == "certificate":
+        return Certificates(runtime)
+    if config.authentication == "declared":
+        return DeclaredName()
+    assert config.tokens is not None, "required with tokens"
+    file = await TokenFile.open(config.tokens, runtime, TokenMetrics(metrics.registry))
+    supervision.forever("tokens", file.run)
+    return Tokens(file, runtime)

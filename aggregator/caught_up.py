@@ -9,7 +9,7 @@ from when a mark is seen to go back until the marks have passed the end that the
 from collections.abc import Mapping
 from typing import Final
 
-from aggregator.refusals import RefusedError
+from aggregator.errors import RefusedError
 from hushsum_proto.answers import Refusal, ServiceReason
 
 RETRY_AFTER_MS: Final = 1000

@@ -1,32 +1,13 @@
-"""Every error of the service.
+"""Error tree, and Rejected: one exception with reason and retry hint."""
 
-HushsumError
-└── AggregatorError
-    ├── the operator's
-    │   ├── ConfigError               a setting: its key, what came, what was expected
-    │   ├── MemoryLimitError          more memory is in use than may be: the service stops
-    │   └── ReleasingStoppedError     no outcome is taken until an operator has put something right
-    ├── the caller's
-    │   ├── UnauthenticatedError      nobody that this service accepts
-    │   ├── ForbiddenError            somebody that it knows, who may not do this
-    │   └── WindowOrderError          a window that cannot be sealed or released now
-    └── nobody's, or ours
-        ├── LogError                  the log: its file, its version, its entries
-        │   ├── LogUnavailableError   it cannot be reached now; trying again helps
-        │   └── LogGapError           positions that are gone, although a fold still needs them
-        ├── StoreError                the store: its file, its version, what does not belong together in it
-        │   ├── StoreUnavailableError it cannot be reached now; trying again helps
-        │   │   └── OpenFilesError    no more files can be opened now
-        │   ├── FencedError           a write by who has lost its partition or its lease
-        │   ├── StaleCheckpointError  a checkpoint from before the one that is stored
-        │   └── OutcomeExistsError    the window has its outcome
-        ├── ReceiptsError             receipts that are damaged, or of a newer format, or not what the store knows
-        │   └── ForeignReceiptsError  they are missing, or another store's: what they say counts for nothing here
-        ├── FoldsBehindError          a fold of another process has not come so far yet
-        └── PartitionStoppedError     a partition's fold has stopped and passes nothing more
-"""
+from collections.abc import Iterable
+from typing import Final
 
-from hushsum.errors import HushsumError
+from hushsum.delta import DeltaId
+from hushsum.errors import HushsumError, Reason
+from hushsum.plan import Plan
+from hushsum_proto.answers import Answer, Refusal, ServiceReason, Status
+from hushsum_proto.messages import PROTOCOL_VERSIONS
 
 
 class AggregatorError(HushsumError):
@@ -148,3 +129,135 @@ class FoldsBehindError(AggregatorError):
 
 class PartitionStoppedError(AggregatorError):
     """A partition's fold has stopped; the error that stopped it is its cause."""
+
+
+RETRY_AFTER_MS: Final = 200
+NOT_BEGUN_MS_MAX: Final = 5000  # a clock may be set
+FAILED: Final = "the service failed; its journal says why"
+NOT_YET: Final = "what became of it is not known yet"
+NO_BUDGET: Final = "the ledger cannot pay for this window"  # how much is left tells of what others have sent
+NOT_CHARGED: Final = "the ledger cannot be asked now, and pays for a window before anything of it is taken"
+
+
+class RefusedError(AggregatorError):
+    """A delta, or a whole call, is refused.
+
+    Args:
+        refusal: Why.
+        counted: Whether the metrics hold it already.
+    """
+
+    def __init__(self, refusal: Refusal, *, counted: bool = False) -> None:
+        super().__init__(refusal.detail)
+        self.refusal = refusal
+        self.counted = counted
+
+
+def refused(delta_id: DeltaId | None, refusal: Refusal) -> Answer:
+    """The answer that refuses a delta."""
+    return Answer(delta_id, Status.REFUSED, refusal)
+
+
+def unavailable(delta_id: DeltaId | None, detail: str) -> Answer:
+    """What became of a delta is not known, and it may be sent again."""
+    return refused(delta_id, Refusal.of(ServiceReason.UNAVAILABLE, detail, RETRY_AFTER_MS))
+
+
+def wrong_plan(came: bytes, plan: Plan) -> Refusal:
+    """Another plan than the one that is collected here."""
+    named = came.hex()[:12] if came else "none"
+    return Refusal.of(Reason.WRONG_PLAN, f"plan {named}, expected {plan.hex_id[:12]}")
+
+
+def check_plan(plan_id: bytes, plan: Plan) -> None:
+    """Refuses a question about another plan; an empty id means the one that is collected here.
+
+    Raises:
+        RefusedError: Another plan.
+    """
+    if plan_id and plan_id != plan.id:
+        raise RefusedError(wrong_plan(plan_id, plan))
+
+
+def common_version(spoken: Iterable[int]) -> int:
+    """The protocol version to speak: the highest that both know.
+
+    Raises:
+        RefusedError: There is none.
+    """
+    offered = list(spoken)
+    common = set(offered) & set(PROTOCOL_VERSIONS)
+    if not common:
+        detail = f"protocol versions {offered[:8]}, expected one of {list(PROTOCOL_VERSIONS)}"
+        raise RefusedError(Refusal.of(ServiceReason.PROTOCOL_VERSION, detail))
+    return max(common)
+
+
+def overloaded(detail: str) -> RefusedError:
+    """A limit of all together is reached; the detail names the limit, and nothing of who has how much there."""
+    return RefusedError(Refusal.of(ServiceReason.OVERLOADED, detail, RETRY_AFTER_MS))
+
+
+def rate_limited(wait_ms: int | None, what: str = "reports") -> Refusal:
+    """A client that has sent more than it may, or one that comes new where so many have that it is not remembered.
+
+    Args:
+        wait_ms: As :meth:`aggregator.rate_limits.RateLimits.wait_ms` says it, and not 0. None is overload: it
+            depends on what others send, as all overload does, and says how much that is to nobody.
+        what: Of which it has sent too much.
+    """
+    if wait_ms is None:
+        detail = "so many clients are ahead of their rates that no more are remembered"
+        return Refusal.of(ServiceReason.OVERLOADED, detail, RETRY_AFTER_MS)
+    detail = f"more {what} of this client than its rate and burst allow, expected the next in {wait_ms} ms"
+    return Refusal.of(ServiceReason.RATE_LIMITED, detail, wait_ms)
+
+
+def share_taken(what: str) -> Refusal:
+    """A client that holds as much as one may of what all share, whatever others hold; the text names the limit."""
+    return Refusal.of(ServiceReason.RATE_LIMITED, f"at most {what}", RETRY_AFTER_MS)
+
+
+def too_many_streams(most: int) -> Refusal:
+    """A client that has used as many streams in a window as one may; the text is also its device's to its user."""
+    detail = (
+        f"this client has used {most} streams in this window, which is the most that one may: keep one spool for each "
+        "process, in place of a new one at each start"
+    )
+    return Refusal.of(ServiceReason.TOO_MANY_STREAMS, detail)
+
+
+def not_begun(wait_ms: int) -> Refusal:
+    """A window that begins later: nothing is charged for it, and nothing of it taken, before."""
+    detail = "the window has not begun by the service's clock, expected nothing of it before"
+    return Refusal.of(ServiceReason.UNAVAILABLE, detail, min(max(wait_ms, RETRY_AFTER_MS), NOT_BEGUN_MS_MAX))
+
+
+def never_open() -> Refusal:
+    """A window that was skipped, or that the clock has not opened."""
+    return Refusal.of(ServiceReason.WINDOW_NOT_OPEN, "no gateway had the window open in its time", 1000)
+
+
+def shutting_down() -> Refusal:
+    """This process is stopping."""
+    return Refusal.of(ServiceReason.SHUTTING_DOWN, "this process is stopping; nothing was done", RETRY_AFTER_MS)
+
+
+def used_before(reason: Reason, delta_id: DeltaId) -> Refusal:
+    """An id that is bound to other bytes, or to another window."""
+    how = "in another window" if reason is Reason.ID_OF_ANOTHER_WINDOW else "with other bytes"
+    return Refusal.of(
+        reason, f"id {delta_id.stream:016x}/{delta_id.sequence} was used before {how}, expected a new one"
+    )
+
+
+def of_fold(reason: Reason, delta_id: DeltaId, plan: Plan) -> Refusal:
+    """What only the fold can see: an id's history, and a client's contribution to a window."""
+    if reason in {Reason.ID_REUSED, Reason.ID_OF_ANOTHER_WINDOW}:
+        return used_before(reason, delta_id)
+    if reason is Reason.TOO_MANY_RECORDS:
+        bound = plan.privacy.records_per_client
+        return Refusal.of(reason, f"more records of this client in this window than the plan's bound of {bound}")
+    if reason is Reason.SECOND_DELTA:
+        return Refusal.of(reason, "another delta of this client is counted in this window, expected one a window")
+    return Refusal.of(reason, "refused when it was folded")

@@ -18,8 +18,8 @@ import hushsum
 import hushsum_proto
 from aggregator.config import Config
 from aggregator.errors import ConfigError, MemoryLimitError
-from aggregator.journal import journal
-from aggregator.ports import Runtime
+from aggregator.logs import journal
+from aggregator.runtime import Runtime
 from hushsum import releases
 
 MEMORY_CHECK_S: Final = 1.0
@@ -40,8 +40,8 @@ _OURS: Final = ("hushsum", "hushsum_proto", "aggregator")
 
 #: Modules that are loaded only where a setting asks for them; their packages may not be installed.
 _OPTIONAL: Final[Mapping[str, Callable[[Config], bool]]] = {
-    "aggregator.kafka": lambda config: config.log == "kafka",
-    "aggregator.store.on_postgres": lambda config: config.store == "postgresql",
+    "aggregator.log.kafka": lambda config: config.log == "kafka",
+    "aggregator.store.store": lambda config: config.store == "postgresql",
     "aggregator.store.postgres": lambda config: config.store == "postgresql",
     "aggregator.shuffler": lambda config: config.role == "shuffler",
 }

@@ -1,8 +1,4 @@
-"""Opens SQLite files so that what is committed survives power loss and what is deleted is gone.
-
-Write-ahead log, ``synchronous=FULL`` (every commit waits for fsync), ``secure_delete=ON`` (freed bytes are wiped).
-SQLite ignores a setting that it cannot keep, so every writing connection reads them back before it is used.
-"""
+"""SQLite connections in their own threads, durable settings."""
 
 import sqlite3
 import threading
@@ -11,9 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, TypeVar
 
+from aggregator.data_dir import make_private_file
 from aggregator.errors import AggregatorError
-from aggregator.ports import Runtime
-from aggregator.private_files import make_private_file
+from aggregator.runtime import Runtime
 from hushsum.durable import sync_folder
 
 T = TypeVar("T")

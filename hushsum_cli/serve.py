@@ -124,9 +124,9 @@ def serve(*, config_file: Path | None, log_kind: str | None, **settings: object)
     """
     import asyncio
 
+    from aggregator.app import serve as run
     from aggregator.config import Config
-    from aggregator.journal import write_journal
-    from aggregator.serving import serve as run
+    from aggregator.logs import write_journal
 
     config = Config.load(config_file, {**settings, "log": log_kind})
     write_journal(config.log_level, config.log_format)

@@ -12,10 +12,9 @@ from hushsum_cli.output import examples, print_json, print_table
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from aggregator.callers.tokens.issuing import Issued
-    from aggregator.callers.tokens.table import Entry, Table
+    from aggregator.auth.tokens import Entry, Issued, Table
 
-#: Checked against aggregator.ports.Scope by the tests.
+#: Checked against aggregator.model.Scope by the tests.
 _SCOPES: Final = ("submit", "read", "admin")
 _UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _LONGEST_S: Final = 36_500 * 86_400
@@ -89,8 +88,8 @@ def add(  # noqa: PLR0913  one argument an option
     as_json: bool,
 ) -> None:
     """Make a token, or one for each client of a fleet, and show it this once."""
-    from aggregator.callers.tokens.issuing import issue
-    from aggregator.ports import Scope
+    from aggregator.auth.tokens import issue
+    from aggregator.model import Scope
     from hushsum.entropy import OsEntropy
 
     now_ms, entropy = _now_ms(), OsEntropy()
@@ -118,7 +117,7 @@ def add(  # noqa: PLR0913  one argument an option
 @as_json_option
 def list_(*, file: Path, as_json: bool) -> None:
     """List names, scopes and times; what proves a token is nowhere."""
-    from aggregator.callers.tokens.file import read_table
+    from aggregator.auth.tokens import read_table
 
     now_ms = _now_ms()
     if not file.exists():
@@ -165,8 +164,7 @@ def rotate(*, id: str, file: Path, grace: int, expires: int | None, out: Path | 
     """
     from dataclasses import replace
 
-    from aggregator.callers.tokens.file import read_table
-    from aggregator.callers.tokens.issuing import issue
+    from aggregator.auth.tokens import issue, read_table
     from hushsum.entropy import OsEntropy
 
     now_ms = _now_ms()
@@ -197,7 +195,7 @@ def rotate(*, id: str, file: Path, grace: int, expires: int | None, out: Path | 
 @as_json_option
 def revoke(*, ids: tuple[str, ...], file: Path, name: str | None, expired: bool, as_json: bool) -> None:
     """Take tokens out of the file: they are good for nothing within seconds, and their open streams end."""
-    from aggregator.callers.tokens.file import change_table
+    from aggregator.auth.tokens import change_table
 
     if not (ids or name is not None or expired):
         raise click.UsageError("expected an id, --name or --expired")
@@ -256,7 +254,7 @@ def _change_and_show(
     """Changes the table and shows the new tokens; those in a file of their own are there before the table has them."""
     import json
 
-    from aggregator.callers.tokens.file import change_table, lacks, write_private
+    from aggregator.auth.tokens import change_table, lacks, write_private
 
     texts = {each.entry.name: each.text for each in issued}
     if out is not None:
@@ -284,7 +282,7 @@ def _shown_scopes(entry: "Entry") -> list[str]:
 
 
 def _shown(entry: "Entry") -> dict[str, object]:
-    from aggregator.callers.tokens.table import utc_text
+    from aggregator.auth.tokens import utc_text
 
     return {
         "id": entry.id,

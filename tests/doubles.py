@@ -19,23 +19,23 @@ from aggregator.errors import (
     WindowOrderError,
 )
 from aggregator.fold.fold import Checkpoint, FoldState, Verdict
-from aggregator.fold.state import BLOCK, Contribution, Counters, StreamKey, WindowSum
-from aggregator.milestone import Milestone
-from aggregator.ports import (
+from aggregator.fold.state import BLOCK, Contribution, Counters, FoldMark, StreamKey, WindowSum
+from aggregator.model import (
     Appended,
     ClaimedFold,
-    FoldMark,
     Lease,
+    Logged,
     Outcome,
     ReceiptsMark,
-    Runtime,
+    RegisteredPlan,
+    RoundMembers,
     SealedWindow,
     StoredOutcome,
     StreamMemory,
     Stretch,
 )
-from aggregator.receipt import Header, Receipt, ReceiptLines
-from aggregator.records import Logged, RegisteredPlan, RoundMembers
+from aggregator.release.receipts import Header, Receipt, ReceiptLines
+from aggregator.runtime import Milestone, Runtime
 from aggregator.windows import WindowState
 from hushsum.entropy import KEY_BYTES, Entropy
 from hushsum.plan import Plan

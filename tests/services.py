@@ -12,9 +12,11 @@ import grpc.aio
 import numpy as np
 import numpy.typing as npt
 
+from aggregator.app import Service, running
 from aggregator.config import Config
-from aggregator.ports import Appended, Log, Stretch, SystemRuntime
-from aggregator.service import Service, running
+from aggregator.interfaces import Log
+from aggregator.model import Appended, Stretch
+from aggregator.runtime import SystemRuntime
 from hushsum.delta import DeltaId, encode
 from hushsum.plan import Plan
 from hushsum_proto import convert, metadata

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aggregator.ports import SystemRuntime
-from aggregator.service import running
+from aggregator.app import running
+from aggregator.runtime import SystemRuntime
 from edge_client import EdgeClient
 from hushsum import Plan
 from hushsum_cli.advise import advise

@@ -9,11 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.callers.tokens.metrics import TokenMetrics
-from aggregator.secure.metrics import SumMetrics
-from aggregator.watching.ledger_figures import LedgerFigures
-from aggregator.watching.metrics import Metrics
-from aggregator.watching.store_metrics import StoreMetrics
+from aggregator.auth.tokens import TokenMetrics
+from aggregator.observability.metrics import LedgerFigures, Metrics, StoreMetrics
+from aggregator.secure.coordinator import SumMetrics
 
 COMPOSE = Path(__file__).resolve().parent.parent / "compose"
 ALERTS = COMPOSE / "prometheus" / "alerts.yml"

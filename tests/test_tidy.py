@@ -61,18 +61,30 @@ PLANTED: list[tuple[Rule, str, str]] = [
     (rules.the_core_reads_no_clock, "hushsum/plan.py", "import datetime as dt\nx = dt.datetime.now()\n"),
     (rules.the_core_reads_no_clock, "hushsum/plan.py", "from datetime import datetime\ndefault = datetime.utcnow\n"),
     (rules.the_core_reads_no_clock, "hushsum/plan.py", "from datetime import date\nx = date.today()\n"),
-    (rules.the_shell_takes_time_and_tasks_from_its_ports, "aggregator/worker.py", "import time\n"),
+    (rules.the_shell_takes_time_and_tasks_from_its_ports, "aggregator/workers/worker.py", "import time\n"),
     (
         rules.the_shell_takes_time_and_tasks_from_its_ports,
         "edge_client/spool/spool.py",
         "from asyncio import sleep as nap\n",
     ),
-    (rules.the_shell_takes_time_and_tasks_from_its_ports, "aggregator/worker.py", "import asyncio\nasyncio.sleep(1)\n"),
-    (rules.the_shell_takes_time_and_tasks_from_its_ports, "aggregator/worker.py", "group.create_task(work())\n"),
-    (rules.the_shell_takes_time_and_tasks_from_its_ports, "aggregator/worker.py", "loop.run_in_executor(None, work)\n"),
     (
         rules.the_shell_takes_time_and_tasks_from_its_ports,
-        "aggregator/worker.py",
+        "aggregator/workers/worker.py",
+        "import asyncio\nasyncio.sleep(1)\n",
+    ),
+    (
+        rules.the_shell_takes_time_and_tasks_from_its_ports,
+        "aggregator/workers/worker.py",
+        "group.create_task(work())\n",
+    ),
+    (
+        rules.the_shell_takes_time_and_tasks_from_its_ports,
+        "aggregator/workers/worker.py",
+        "loop.run_in_executor(None, work)\n",
+    ),
+    (
+        rules.the_shell_takes_time_and_tasks_from_its_ports,
+        "aggregator/workers/worker.py",
         "from asyncio import to_thread\nto_thread(f)\n",
     ),
     (
@@ -99,12 +111,12 @@ PLANTED: list[tuple[Rule, str, str]] = [
     ),
     (
         rules.private_randomness_is_the_operating_systems,
-        "aggregator/releaser.py",
+        "aggregator/release/releaser.py",
         "from hushsum.entropy import ReplayableEntropy\n",
     ),
     (
         rules.private_randomness_is_the_operating_systems,
-        "aggregator/releaser.py",
+        "aggregator/release/releaser.py",
         "from hushsum import entropy\nentropy.ReplayableEntropy(b'')\n",
     ),
     (
@@ -152,10 +164,13 @@ ALLOWED: list[tuple[str, str]] = [
     ("hushsum/kernels.py", "def f() -> None:\n    import numba\n"),
     ("hushsum/plots.py", "import matplotlib\n"),
     ("hushsum/entropy.py", "import os\nos.urandom(8)\nclass ReplayableEntropy: ...\n"),
-    ("aggregator/releaser.py", "from hushsum.entropy import KeyedEntropy\n"),
-    ("aggregator/ports.py", "import asyncio\nimport time\nasyncio.create_task(work(time.time()))\n"),
-    ("aggregator/worker.py", "import asyncio\nlock = asyncio.Lock()\nruntime.sleep(1)\nruntime.spawn(work())\n"),
-    ("aggregator/gateway_streams.py", "from hushsum_proto.v1 import wire_pb2\n"),
+    ("aggregator/release/releaser.py", "from hushsum.entropy import KeyedEntropy\n"),
+    ("aggregator/runtime.py", "import asyncio\nimport time\nasyncio.create_task(work(time.time()))\n"),
+    (
+        "aggregator/workers/worker.py",
+        "import asyncio\nlock = asyncio.Lock()\nruntime.sleep(1)\nruntime.spawn(work())\n",
+    ),
+    ("aggregator/ingest/gateway_streams.py", "from hushsum_proto.v1 import wire_pb2\n"),
     ("simulator/demo/fleet.py", "import random\nimport time\n"),
     ("tests/hushsum_proto/test_convert.py", "from hushsum_proto.v1 import wire_pb2\n"),
     (

@@ -114,10 +114,10 @@ PRODUCT = {"hushsum", "hushsum_proto", "hushsum_cli", "edge_client", "aggregator
 # The translator, and the edges that speak gRPC: a module of that name, with a suffix, or in a room of that name.
 STUB_USERS = (
     "hushsum_proto.convert",
-    "aggregator.gateway",
-    "aggregator.server",
-    "aggregator.shuffler.plan_service",
-    "aggregator.shuffler.upstream",
+    "aggregator.ingest.gateway",
+    "aggregator.api",
+    "aggregator.shuffler.intake",
+    "aggregator.shuffler.forwarder",
     "edge_client.transport.grpc",
     "simulator.demo.services",
     "simulator.chaos.senders",
@@ -134,7 +134,7 @@ def the_core_reads_no_clock(source: Source) -> Iterator[Finding]:
 
 def the_shell_takes_time_and_tasks_from_its_ports(source: Source) -> Iterator[Finding]:
     """What makes it possible to run the whole service and SDK in virtual time."""
-    if source.package not in SHELLS or source.module in {f"{source.package}.ports", f"{source.package}.runtime"}:
+    if source.package not in SHELLS or source.module == f"{source.package}.runtime":
         return
     for use in source.references:
         if use.within(*CLOCKS, "asyncio.sleep", *OS_RANDOMNESS):
@@ -176,7 +176,10 @@ def private_randomness_is_the_operating_systems(source: Source) -> Iterator[Find
     for use in source.references:
         if use.within(*OPEN_RANDOMNESS) or use.name.endswith(".ReplayableEntropy"):
             yield source.found(use.line, f"{use.name}: what is private is drawn from OsEntropy")
-        if use.name.endswith(".KeyedEntropy") and source.module not in {"aggregator.releaser", "hushsum.entropy"}:
+        if use.name.endswith(".KeyedEntropy") and source.module not in {
+            "aggregator.release.releaser",
+            "hushsum.entropy",
+        }:
             yield source.found(use.line, f"{use.name}: only the releaser stores a key with its charge, and erases it")
         if source.package == "hushsum" and source.module != "hushsum.entropy" and use.within(*OS_RANDOMNESS):
             yield source.found(use.line, f"{use.name}: only hushsum.entropy asks the operating system")

@@ -10,11 +10,8 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from aggregator.fold.open_window import OpenWindow
-from aggregator.fold.row_numbers import Int64
-from aggregator.fold.stream_table import StreamTable
-from aggregator.fold.tally_table import TallyTable
-from aggregator.fold.verdicts import ManyVerdicts, Verdict
+from aggregator.fold.state import ManyVerdicts, OpenWindow, Verdict
+from aggregator.fold.streams import Int64, StreamTable, TallyTable
 from hushsum.delta_batch import Batch, DeltaReader, digests
 from hushsum.plan import Plan
 from hushsum_proto.entries import DeltaEntry

@@ -1,35 +1,36 @@
-"""The fold of one partition: a pure, deterministic state machine from log entries to counters (DESIGN: the one flow).
+"""The pure state machine: one admission routine, one handler a kind of entry."""
 
-From its state and the entries alone; a batch equals its entries one by one, and two runs over the same entries agree
-whatever was checkpointed in between. It knows no clock: a window closes by a seal among the entries, and the first seal
-of a window, or of a later one, closes it. What stands before is in, what stands after is late.
-"""
-
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import lt
+from typing import Final
 
 import numpy as np
 
-from aggregator.fold import recall
 from aggregator.fold.batch import BatchFold, Memory
-from aggregator.fold.kinds import is_silo, kind_counted, takes_reports
-from aggregator.fold.open_window import OpenWindows
-from aggregator.fold.recall import REFUSALS
-from aggregator.fold.reports import ReportFold
-from aggregator.fold.silos import SiloFold
-from aggregator.fold.state import Checkpoint, FoldMark, FoldState, StreamUse
-from aggregator.fold.stream_table import StreamTable
-from aggregator.fold.streams import Observation, StreamState
-from aggregator.fold.sums import SumFold
-from aggregator.fold.tally_table import TallyTable
-from aggregator.fold.verdicts import ManyVerdicts, RememberedKind, Verdict, VerdictKind, Verdicts
+from aggregator.fold.state import (
+    Checkpoint,
+    FoldMark,
+    FoldState,
+    ManyVerdicts,
+    OpenWindow,
+    OpenWindows,
+    RememberedKind,
+    StreamUse,
+    Verdict,
+    VerdictKind,
+    Verdicts,
+)
+from aggregator.fold.streams import Observation, StreamState, StreamTable, TallyTable
 from hushsum.delta import Delta, DeltaHeader, DeltaId, Run, digest, read_header
 from hushsum.delta_batch import reader_of
-from hushsum.errors import DeltaError, Reason
+from hushsum.errors import DeltaError, HushsumError, Reason
 from hushsum.families import Increments
 from hushsum.local.batches import ReportBatch
+from hushsum.local.batches import unpack as unpack_reports
+from hushsum.local.silo import unpack as unpack_vector
 from hushsum.plan import Plan
+from hushsum.privacy.guarantee import SECURE
 from hushsum_proto import many_entries
 from hushsum_proto.client_ids import flaw_of
 from hushsum_proto.entries import (
@@ -40,18 +41,278 @@ from hushsum_proto.entries import (
     ReportsEntry,
     SealEntry,
     partition_of,
+    partition_of_sum,
 )
 
-__all__ = [
-    "Checkpoint",
-    "Fold",
-    "FoldState",
-    "RememberedKind",
-    "Verdict",
-    "VerdictKind",
-    "Verdicts",
-    "warm_up",
-]
+__all__ = ["Checkpoint", "Fold", "FoldState", "RememberedKind", "Verdict", "VerdictKind", "Verdicts", "warm_up"]
+
+
+def kind_counted(plan: Plan) -> type[DeltaEntry | CohortSumEntry | ReportsEntry]:
+    """The kind that counts; in form ``silo`` a delta's bytes are those of a noised whole one."""
+    if plan.privacy.mode == SECURE:
+        return CohortSumEntry
+    return ReportsEntry if takes_reports(plan) else DeltaEntry
+
+
+def takes_reports(plan: Plan) -> bool:
+    """Whether its clients send randomised reports, which are nobody's."""
+    return plan.privacy.reports is not None
+
+
+def is_silo(plan: Plan) -> bool:
+    """Whether each client sends one noised whole delta a window."""
+    return plan.privacy.is_silo
+
+
+#: What an id that was bound to something else is refused with.
+REFUSALS: Final = {
+    Observation.ID_REUSED: Reason.ID_REUSED,
+    Observation.ID_OF_ANOTHER_WINDOW: Reason.ID_OF_ANOTHER_WINDOW,
+}
+
+
+def recall(
+    stream: StreamState | None, mark: FoldMark, sequence: int, digest: bytes, window: int
+) -> tuple[RememberedKind, Reason | None]:
+    """What to tell the sender of a delta that the fold has passed, and whose window is no longer open.
+
+    *late* is said only while an id that had been counted would still be known: it promises that the records were not
+    counted and never will be. Where the fold cannot know, it says *unknown*.
+
+    Args:
+        stream: The state of the delta's stream; None where there is none.
+        mark: How far the fold had come at that very moment.
+        sequence: The delta's number in its stream.
+        digest: 8 bytes of it.
+        window: Its window.
+    """
+    if stream is not None:
+        found = stream.observe(sequence, digest, window)
+        if found in REFUSALS:
+            return RememberedKind.REFUSED, REFUSALS[found]
+        use = stream.use_of(sequence)
+        if use is not None:
+            return (RememberedKind.REFUSED, use.reason) if use.reason else (RememberedKind.COUNTED, None)
+        if found is Observation.DUPLICATE:
+            return RememberedKind.OUT_OF_REACH, None
+    late = mark.forgotten_through < window <= mark.closed_through
+    return (RememberedKind.LATE if late else RememberedKind.UNKNOWN), None
+
+
+_Verdict = tuple[VerdictKind, Reason | None]
+
+
+class ReportFold:
+    """Folds the batches of reports of one partition.
+
+    Args:
+        plan: Of the fold.
+        partition: Of the fold, of
+        partitions: P.
+        streams: Of the fold.
+        window: The sum of an open window.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        partition: int,
+        partitions: int,
+        streams: StreamTable,
+        window: Callable[[int], OpenWindow],
+    ) -> None:
+        self._plan, self._partition, self._partitions = plan, partition, partitions
+        self._streams, self._window = streams, window
+        self._shuffle_min = plan.privacy.shuffle_min
+
+    def verdict(self, entry: ReportsEntry, position: int, closed_through: int) -> Verdict:
+        """Counts one, or says why not.
+
+        Args:
+            entry: The batch.
+            position: Where it stands.
+            closed_through: Every window up to this one is closed.
+        """
+        try:
+            header = read_header(entry.batch)
+        except DeltaError as error:
+            return Verdict(VerdictKind.REFUSED, error.reason, None, None, None, position)
+        kind, reason = self._fold(entry, header, closed_through)
+        return Verdict(kind, reason, header.id, None, header.window, position)
+
+    def _fold(self, entry: ReportsEntry, header: DeltaHeader, closed_through: int) -> _Verdict:
+        if (foreign := self._foreign(header)) is not None:
+            return VerdictKind.REFUSED, foreign
+        key, sign = (NOBODY, header.id.stream), digest(entry.batch)
+        stream = self._streams.get(key) or StreamState()
+        found = stream.observe(header.id.sequence, sign, header.window)
+        if found is not Observation.NEW:
+            return (VerdictKind.REFUSED, REFUSALS[found]) if found in REFUSALS else (VerdictKind.DUPLICATE, None)
+        if header.window <= closed_through:
+            return VerdictKind.LATE, None
+        try:
+            batch = self._allowed(entry)
+        except DeltaError as error:
+            return VerdictKind.REFUSED, error.reason  # of this copy alone: found again in any other like it
+        self._window(header.window).add_reports(batch)
+        stream.record(header.id.sequence, sign, header.window)
+        self._streams.put(key, stream)
+        return VerdictKind.COUNTED, None
+
+    def _foreign(self, header: DeltaHeader) -> Reason | None:
+        """Why it does not belong here, whatever it holds."""
+        if partition_of_sum(header.id, self._partitions) != self._partition:
+            return Reason.WRONG_PARTITION
+        if header.plan_id != self._plan.id:
+            return Reason.WRONG_PLAN
+        if not takes_reports(self._plan):
+            return Reason.WRONG_MODE
+        return Reason.MALFORMED if header.id.sequence else None  # a stream is drawn for one batch
+
+    def _allowed(self, entry: ReportsEntry) -> ReportBatch:
+        """The batch, once nothing speaks against it.
+
+        What the plan says of its amplified guarantee holds for shuffled batches of so many reports alone.
+
+        Raises:
+            DeltaError: Why it may not count.
+        """
+        if self._shuffle_min and not entry.shuffled:
+            raise DeltaError(Reason.UNSHUFFLED, "reports that did not come through the plan's shuffler")
+        batch = unpack_reports(entry.batch, self._plan)
+        if len(batch.reports) < self._shuffle_min:
+            came = f"{len(batch.reports)} shuffled reports"
+            raise DeltaError(Reason.TOO_FEW_REPORTS, f"{came}, expected {self._shuffle_min} or more")
+        return batch
+
+
+class SiloFold:
+    """Counts the noised whole deltas of one partition.
+
+    Args:
+        plan: Of the fold.
+        streams: Of the fold.
+        contributions: Of the fold.
+        window: The sum of an open window.
+    """
+
+    def __init__(
+        self, plan: Plan, streams: StreamTable, contributions: TallyTable, window: Callable[[int], OpenWindow]
+    ) -> None:
+        self._plan, self._streams, self._contributions, self._window = plan, streams, contributions, window
+
+    def add(
+        self, entry: DeltaEntry, header: DeltaHeader, stream: StreamState, sign: bytes
+    ) -> tuple[VerdictKind, Reason | None]:
+        """Counts what has a new id and an open window, if it is its client's first; remembers the id in either case.
+
+        Args:
+            entry: What stands in the log.
+            header: Of its delta.
+            stream: The state of its stream.
+            sign: The digest of its delta.
+        """
+        reason = None
+        if self._contributions.get(header.window, entry.client_id):
+            reason = Reason.SECOND_DELTA
+        else:
+            try:
+                delta = unpack_vector(entry.delta, self._plan)
+            except DeltaError as error:
+                return VerdictKind.REFUSED, error.reason  # of its bytes alone: found again in any other copy
+            self._contributions.add(header.window, entry.client_id, 1)
+            self._window(header.window).add_all(delta.counters, delta.counts)
+        stream.record(header.id.sequence, sign, header.window, reason)
+        self._streams.put((entry.client_id, header.id.stream), stream)
+        return (VerdictKind.COUNTED, None) if reason is None else (VerdictKind.REFUSED, reason)
+
+
+#: Whose the streams are that belong to no client: those of cohort sums, and of batches of reports.
+NOBODY: Final = ""
+_COHORT: Final = "cohort:"
+
+
+def contributor_of(round: bytes) -> str:  # noqa: A002  the word for it
+    """The name under which a cohort's submissions are kept."""
+    return _COHORT + round.hex()
+
+
+class SumFold:
+    """Folds the cohort sums of one partition.
+
+    Args:
+        plan: Of the fold.
+        partition: Of the fold, of
+        partitions: P.
+        streams: Of the fold.
+        contributions: Of the fold.
+        window: The sum of an open window.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        partition: int,
+        partitions: int,
+        streams: StreamTable,
+        contributions: TallyTable,
+        window: Callable[[int], OpenWindow],
+    ) -> None:
+        self._plan, self._partition, self._partitions = plan, partition, partitions
+        self._streams, self._contributions, self._window = streams, contributions, window
+
+    def verdict(self, entry: CohortSumEntry, position: int, closed_through: int) -> Verdict:
+        """Counts one, or says why not.
+
+        Args:
+            entry: The sum.
+            position: Where it stands.
+            closed_through: Every window up to this one is closed.
+        """
+        id = entry.id
+        kind, reason = self._fold(entry, id, closed_through)
+        return Verdict(kind, reason, id, None, entry.window, position)
+
+    def _fold(self, entry: CohortSumEntry, id: DeltaId, closed_through: int) -> tuple[VerdictKind, Reason | None]:
+        if (foreign := self._foreign(entry, id)) is not None:
+            return VerdictKind.REFUSED, foreign
+        key, sign = (NOBODY, id.stream), digest(entry.sum)
+        stream = self._streams.get(key) or StreamState()
+        found = stream.observe(id.sequence, sign, entry.window)
+        if found is not Observation.NEW:
+            return (VerdictKind.REFUSED, REFUSALS[found]) if found in REFUSALS else (VerdictKind.DUPLICATE, None)
+        if entry.window <= closed_through:
+            return VerdictKind.LATE, None
+        reason = self._add(entry)
+        if reason is not None:
+            return VerdictKind.REFUSED, reason  # of its bytes alone: found again in any other copy
+        stream.record(id.sequence, sign, entry.window)
+        self._streams.put(key, stream)
+        return VerdictKind.COUNTED, None
+
+    def _foreign(self, entry: CohortSumEntry, id: DeltaId) -> Reason | None:
+        """Why it does not belong here, whatever it holds."""
+        if partition_of_sum(id, self._partitions) != self._partition:
+            return Reason.WRONG_PARTITION
+        if entry.plan_id != self._plan.id:
+            return Reason.WRONG_PLAN
+        return None if kind_counted(self._plan) is CohortSumEntry else Reason.WRONG_MODE
+
+    def _add(self, entry: CohortSumEntry) -> Reason | None:
+        """Adds what the plan allows."""
+        words, cohort = self._plan.words, self._plan.privacy.cohort
+        assert cohort is not None, "a secure plan has cohorts"
+        if len(entry.sum) != words.bytes:
+            return Reason.WRONG_SHAPE
+        if not cohort.survivors_min <= entry.submissions <= cohort.size:
+            return Reason.IMPOSSIBLE_COUNTS
+        try:
+            counters, counts = words.centred(words.unpack(entry.sum))
+        except HushsumError:
+            return Reason.MALFORMED
+        self._window(entry.window).add_all(counters, counts)
+        self._contributions.add(entry.window, contributor_of(entry.round), entry.submissions)
+        return None
 
 
 class Fold:
@@ -170,9 +431,9 @@ class Fold:
         return self._stored[1:] != (self.closed_through, self.forgotten_through)
 
     def recall(self, client_id: str, id: DeltaId, digest: bytes, window: int) -> tuple[RememberedKind, Reason | None]:
-        """What to tell the sender of a delta that this fold has passed: see :func:`aggregator.fold.recall.recall`."""
+        """What to tell the sender of a delta that this fold has passed: see :func:`aggregator.fold.fold.recall`."""
         mark = FoldMark(self.position, self.closed_through, self.forgotten_through)
-        return recall.recall(self._streams.get((client_id, id.stream)), mark, id.sequence, digest, window)
+        return recall(self._streams.get((client_id, id.stream)), mark, id.sequence, digest, window)
 
     def stream_uses(self) -> Iterator[StreamUse]:
         """Each stream that is remembered, with the latest window that it touched."""

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aggregator.fold.state import BLOCK
-from aggregator.fold.stream_table import (
+from aggregator.fold.streams import (
     CHANGED,
     CODE,
     COUNT,
@@ -20,11 +20,11 @@ from aggregator.fold.stream_table import (
     HIGHEST,
     LAST_WINDOW,
     MASK,
+    REACH,
     ROOM,
     START,
     WINDOW,
 )
-from aggregator.fold.streams import REACH
 from hushsum.acceleration import compiled, inlined
 
 Bytes = npt.NDArray[np.uint8]
@@ -172,7 +172,7 @@ def fold(  # noqa: PLR0913, PLR0917 -- flat: compiled loops take no objects
         last: One.
         read: Of all: states, headers, spans, ready (see :class:`hushsum.delta_batch.Batch`), digests.
         streams: Rows (n,) of the deltas, and heads, slots and used of
-            :class:`aggregator.fold.stream_table.StreamTable`.
+            :class:`aggregator.fold.streams.StreamTable`.
         tallies: Rows (n,), and (records or −1, whether changed) by row; neither is read where there are no tallies.
         rules: Windows up to which are closed; whether there are tallies; the bound or −1; what a record
             adds to the count counter.

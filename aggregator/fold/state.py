@@ -1,13 +1,154 @@
-"""What a fold is, and what changed in it: the values that go into the store and come out of it."""
+"""Checkpoint values, verdicts, open-window sums."""
 
-from collections.abc import Mapping
+import enum
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from itertools import chain
+from typing import Final, NamedTuple, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from aggregator.fold.verdicts import Verdict
+from hushsum.delta import Delta, DeltaId, apply
+from hushsum.errors import Reason
+from hushsum.local.batches import ReportBatch
+
+
+class VerdictKind(enum.StrEnum):
+    """What became of an entry; stored and counted under these names."""
+
+    COUNTED = "counted"
+    DUPLICATE = "duplicate"
+    LATE = "late"
+    REFUSED = "refused"
+
+
+class Verdict(NamedTuple):
+    """What the fold says of one delta, cohort sum or batch of reports, or of bytes in the log that are none.
+
+    Attributes:
+        kind: What became of it.
+        reason: Why, for REFUSED alone.
+        id: The delta's, the sum's or the batch's; None where it could not be read.
+        client_id: Whose; None where the entry could not be read, and of a cohort sum or reports, which are nobody's.
+        window: Its own; None where it could not be read.
+        position: Of the entry, in its partition.
+    """
+
+    kind: VerdictKind
+    reason: Reason | None
+    id: DeltaId | None
+    client_id: str | None
+    window: int | None
+    position: int
+
+
+#: What a code of a :class:`ManyVerdicts` says.
+Outcome = tuple[VerdictKind, Reason | None]
+OUTCOMES: Final[tuple[Outcome, ...]] = (
+    (VerdictKind.COUNTED, None),
+    (VerdictKind.DUPLICATE, None),
+    (VerdictKind.LATE, None),
+    (VerdictKind.REFUSED, Reason.ID_REUSED),
+    (VerdictKind.REFUSED, Reason.ID_OF_ANOTHER_WINDOW),
+    (VerdictKind.REFUSED, Reason.TOO_MANY_RECORDS),
+)
+
+
+class ManyVerdicts(NamedTuple):
+    """Verdicts of deltas that were folded together, in columns; they become values where somebody looks.
+
+    Attributes:
+        codes: Indices into :data:`OUTCOMES`, a byte each.
+        positions: Of the entries.
+        clients: Whose.
+        streams: Of the ids,
+        headers: and their sequence numbers and windows.
+        others: By place, those that were folded one by one.
+    """
+
+    codes: bytes
+    positions: Sequence[int]
+    clients: Sequence[str]
+    streams: npt.NDArray[np.uint64]
+    headers: npt.NDArray[np.int64]
+    others: Mapping[int, Verdict]
+
+    def values(self) -> Iterator[Verdict]:
+        """One by one."""
+        ids, headers = self.streams.tolist(), self.headers.tolist()
+        columns = zip(self.codes, self.positions, self.clients, ids, headers, strict=True)
+        for place, (code, position, client_id, stream, (sequence, window)) in enumerate(columns):
+            other = self.others.get(place)
+            if other is None:
+                kind, reason = OUTCOMES[code]
+                other = Verdict(kind, reason, DeltaId(stream, sequence), client_id, window, position)
+            yield other
+
+
+class Verdicts(Sequence[Verdict]):
+    """What a fold says of some entries, in their order: counting them is cheap, and looking at one is not.
+
+    Args:
+        parts: One after another.
+    """
+
+    def __init__(self, parts: Sequence[ManyVerdicts | Verdict]) -> None:
+        self._parts = parts
+        self._values: list[Verdict] | None = None
+
+    def kinds(self) -> Counter[VerdictKind]:
+        """How many of each kind."""
+        found: Counter[VerdictKind] = Counter()
+        for part in self._parts:
+            if isinstance(part, Verdict):
+                found[part.kind] += 1
+                continue
+            for code, (kind, _) in enumerate(OUTCOMES):
+                found[kind] += part.codes.count(code)
+            for other, code in ((other, part.codes[place]) for place, other in part.others.items()):
+                found[OUTCOMES[code][0]] -= 1
+                found[other.kind] += 1
+        return +found
+
+    def __len__(self) -> int:
+        return sum(1 if isinstance(part, Verdict) else len(part.codes) for part in self._parts)
+
+    def __iter__(self) -> Iterator[Verdict]:
+        return iter(self._all())
+
+    @overload
+    def __getitem__(self, index: int) -> Verdict: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Verdict]: ...
+    def __getitem__(self, index: int | slice) -> Verdict | Sequence[Verdict]:
+        return self._all()[index]
+
+    def __eq__(self, other: object) -> bool:
+        return self._all() == list(other) if isinstance(other, Sequence) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]  # as of a list
+
+    def __repr__(self) -> str:
+        return f"Verdicts({self._all()!r})"
+
+    def _all(self) -> list[Verdict]:
+        if self._values is None:
+            parts = ((part,) if isinstance(part, Verdict) else part.values() for part in self._parts)
+            self._values = list(chain.from_iterable(parts))
+        return self._values
+
+
+class RememberedKind(enum.StrEnum):
+    """What the fold can still say of a delta whose window it has closed."""
+
+    COUNTED = "counted"
+    REFUSED = "refused"
+    LATE = "late"
+    OUT_OF_REACH = "out_of_reach"  # an id so old that it was answered before; whatever its bytes, it never counts again
+    UNKNOWN = "unknown"  # that knowledge is forgotten: it may have been counted
+
 
 Counters = npt.NDArray[np.int64]
 BLOCK: Final = 4096  # counters in a block: what a checkpoint writes or leaves alone as one
@@ -109,3 +250,93 @@ class Checkpoint:
     contributions: Mapping[Contribution, int]
     verdicts: tuple[Verdict, ...]
     seals: tuple[int, ...] = ()
+
+
+class OpenWindow:
+    """A window's sum, and which of its blocks the next checkpoint must write.
+
+    Attributes:
+        counters: (classes, ...) int64.
+        counts: (classes,) int64.
+        touched: (classes, blocks).
+    """
+
+    def __init__(self, sums: WindowSum) -> None:
+        self.counters, self.counts = sums.counters, sums.counts
+        assert self.counters.flags.c_contiguous, "a copy would be counted instead"
+        classes, blocks = len(self.counts), -(-self.counters[0].size // BLOCK)
+        self.touched: npt.NDArray[np.bool_] = np.zeros((classes, blocks), np.bool_)
+        self._edges = np.arange(blocks + 1) * BLOCK
+
+    def add(self, delta: Delta, count_scale: int) -> None:
+        """Counts a delta."""
+        apply(delta, self.counters, self.counts, count_scale)
+        for run in delta.runs:
+            # Indices increase, so that a block's are those between its two edges.
+            places = np.searchsorted(run.increments.indices, self._edges)
+            self.touched[run.class_index] |= places[1:] > places[:-1]
+
+    def add_all(self, counters: Counters, counts: Counters) -> None:
+        """Adds to every counter: those of all classes one after another, and (classes,) count counters; signed."""
+        self.counters += counters.reshape(self.counters.shape)
+        self.counts += counts
+        self.touched[:] = True
+
+    def add_reports(self, batch: ReportBatch) -> None:
+        """Counts reports: each is the index of a counter, and they ascend."""
+        batch.count_into(self.counters, self.counts)
+        if len(batch.reports) < len(self._edges):
+            self.touched[0, batch.reports // BLOCK] = True
+            return
+        places = np.searchsorted(batch.reports, self._edges)
+        self.touched[0] |= places[1:] > places[:-1]
+
+    def close(self) -> None:
+        """It changes no more."""
+        self.counters.setflags(write=False)
+        self.counts.setflags(write=False)
+
+    def take_blocks(self, window: int) -> list[Block]:
+        """Copies of the blocks that were touched since the last call."""
+        flat = self.counters.reshape(len(self.counters), -1)
+        blocks = [
+            Block(window, int(row), int(number), flat[row, number * BLOCK : (number + 1) * BLOCK].copy())
+            for row, number in np.argwhere(self.touched)
+        ]
+        self.touched[:] = False
+        return blocks
+
+
+class OpenWindows:
+    """The sums of a partition's open windows, and of those that were closed since they were last taken.
+
+    Args:
+        shape: Of a window's counters, (classes, ...).
+        sums: Of windows that are open.
+    """
+
+    def __init__(self, shape: tuple[int, ...], sums: Mapping[int, WindowSum]) -> None:
+        self._shape = shape
+        self._open = {window: OpenWindow(of) for window, of in sums.items()}
+        self._closed: dict[int, OpenWindow] = {}
+
+    def of(self, window: int) -> OpenWindow:
+        """The sum of an open window: zeroes where nothing has come to it."""
+        if window not in self._open:
+            sums = WindowSum(np.zeros(self._shape, np.int64), np.zeros(self._shape[:1], np.int64))
+            self._open[window] = OpenWindow(sums)
+        return self._open[window]
+
+    def close(self, through: int) -> None:
+        """Every window up to this one changes no more."""
+        for window in sorted(window for window in self._open if window <= through):
+            self._closed[window] = self._open.pop(window)
+            self._closed[window].close()
+
+    def take_touched(self) -> tuple[dict[int, Counters], tuple[Block, ...]]:
+        """Copies of the count counters of windows, and of the blocks, that were touched since the last call."""
+        touched = {window: of for window, of in (*self._closed.items(), *self._open.items()) if of.touched.any()}
+        counts = {window: of.counts.copy() for window, of in touched.items()}
+        blocks = tuple(block for window, of in touched.items() for block in of.take_blocks(window))
+        self._closed.clear()
+        return counts, blocks

@@ -1,14 +1,15 @@
-"""The state of one stream: which of its ids were used, for which bytes and which window (WIRE: ids and duplicates).
-
-A client never sends a sequence number 64 or more above its lowest unanswered one. So an id 64 or more below the highest
-was answered before, and only the last 64 need remembering: one bit, 8 bytes of digest, the window and the verdict each.
-"""
+"""Per-stream de-duplication state, in arrays."""
 
 import enum
 import struct
-from typing import Final, NamedTuple, Self
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from typing import Final, NamedTuple, Self, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from aggregator.errors import StoreError
+from aggregator.fold.state import Contribution, StreamKey, StreamUse
 from hushsum.errors import Reason
 
 REACH: Final = 64
@@ -145,3 +146,282 @@ class StreamState:
                 if at < len(self._slots):
                     self._slots[at : at + SLOT_BYTES] = _EMPTY_SLOT
         self.highest = max(self.highest, sequence)
+
+
+Int64 = npt.NDArray[np.int64]
+Key = TypeVar("Key", bound=Hashable)
+
+
+class RowNumbers(dict[Key, int]):
+    """Asked for a key that has no row, it gives it one, and lists it in :attr:`fresh`.
+
+    Attributes:
+        keys_of: The key of each row; None of a row that is free.
+        fresh: Keys that got their row since :meth:`settle`.
+    """
+
+    def __init__(self, keys: Iterable[Key] = ()) -> None:
+        self.keys_of: list[Key | None] = list(keys)
+        super().__init__((key, row) for row, key in enumerate(self.keys_of) if key is not None)
+        self.fresh: list[Key] = []
+        self._free: list[int] = []
+
+    def __missing__(self, key: Key) -> int:
+        if self._free:
+            row = self._free.pop()
+            self.keys_of[row] = key
+        else:
+            row = len(self.keys_of)
+            self.keys_of.append(key)
+        self[key] = row
+        self.fresh.append(key)
+        return row
+
+    def settle(self, is_used: Callable[[int], bool]) -> None:
+        """Takes the rows of fresh keys back that nothing came to use."""
+        for key in self.fresh:
+            row = self[key]
+            if not is_used(row):
+                del self[key]
+                self.keys_of[row] = None
+                self._free.append(row)
+        self.fresh.clear()
+
+
+def grown(array: Int64, rows: int, empty: Int64) -> Int64:
+    """The array (n, k) itself, or one with room for at least ``rows`` rows, the new ones ``empty`` (k,)."""
+    if rows <= len(array):
+        return array
+    larger = np.empty((max(rows, 2 * len(array), 16), len(empty)), np.int64)
+    larger[: len(array)] = array
+    larger[len(array) :] = empty
+    return larger
+
+
+# Columns of a row of heads.
+HIGHEST: Final = 0  # or one of the next two
+MASK: Final = 1
+LAST_WINDOW: Final = 2
+COUNT: Final = 3  # slots, up to the last one that was ever used
+ROOM: Final = 4  # slots that there is room for
+START: Final = 5  # of them
+CHANGED: Final = 6
+
+UNUSED: Final = -1  # nothing is remembered
+FOREIGN: Final = -2  # and the client belongs to another partition
+_NO_STREAM: Final = np.array([UNUSED, 0, -(2**63), 0, 0, 0, 0], np.int64)
+_64_BITS: Final = 2**64 - 1
+
+# Columns of a slot: the digest as a big-endian number, the window, the code of the verdict.
+DIGEST: Final = 0
+WINDOW: Final = 1
+CODE: Final = 2
+_STORED: Final = np.dtype([("digest", ">i8"), ("window", ">i8"), ("code", "u1")])  # as aggregator.fold.streams packs it
+assert _STORED.itemsize == SLOT_BYTES
+
+
+class StreamTable:
+    """Stream states by (client id, stream).
+
+    Args:
+        packed: Their bytes.
+
+    Attributes:
+        heads: (at least as many as rows, 7).
+        slots: (room, 3).
+        used: (1,) slots that are given out, from the first on.
+
+    Raises:
+        StoreError: Bytes that are no stream state.
+    """
+
+    def __init__(self, packed: Mapping[StreamKey, bytes]) -> None:
+        self._rows: RowNumbers[tuple[str, int]] = RowNumbers((key.client_id, key.stream) for key in packed)
+        self.heads: Int64 = grown(np.empty((0, len(_NO_STREAM)), np.int64), len(packed), _NO_STREAM)
+        for row, data in enumerate(packed.values()):
+            highest, mask, last_window, count = StreamState.head_of(data)
+            self.heads[row, :5] = highest, _signed(mask), last_window, count, count
+        counts = self.heads[: len(packed), COUNT]
+        self.heads[: len(packed), START] = np.cumsum(counts) - counts
+        slots = b"".join([data[HEAD.size :] for data in packed.values()])
+        self.slots: Int64 = _loaded(slots)
+        self.used: Int64 = np.array([len(self.slots)], np.int64)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def get(self, key: tuple[str, int]) -> StreamState | None:
+        """The state of a stream: a copy."""
+        row = self._rows.get(key)
+        return None if row is None or self.heads[row, HIGHEST] < 0 else StreamState.from_bytes(self._packed(row))
+
+    def uses(self) -> Iterator[StreamUse]:
+        """Each, with the latest window that it touched."""
+        lasts = self.heads[: len(self._rows.keys_of), LAST_WINDOW].tolist()
+        for key, last_window in zip(self._rows.keys_of, lasts, strict=True):
+            if key is not None:
+                yield StreamUse(*key, last_window)
+
+    def put(self, key: tuple[str, int], state: StreamState) -> None:
+        """Replaces the state of a stream."""
+        row = self._rows[key]
+        self._make_rows()
+        data = state.to_bytes()
+        highest, mask, last_window, count = StreamState.head_of(data)
+        if self.heads[row, ROOM] < count:
+            self.make_room(count)
+            self._wipe(row)
+            self.heads[row, ROOM], self.heads[row, START] = count, self.used[0]
+            self.used[0] += count
+        start = int(self.heads[row, START])
+        self.slots[start : start + count] = _loaded(data[HEAD.size :])
+        self.slots[start + count : start + int(self.heads[row, COUNT])] = 0
+        self.heads[row, :4] = highest, _signed(mask), last_window, count
+        self.heads[row, CHANGED] = 1
+
+    def rows_of(self, keys: Iterable[tuple[str, int]], count: int, is_foreign: Callable[[str], bool]) -> Int64:
+        """The row of each of ``count`` keys; a stream that is new gets one, until :meth:`settle` at least."""
+        before = len(self._rows.fresh)
+        rows = np.fromiter(map(self._rows.__getitem__, keys), np.int64, count)
+        self._make_rows()
+        for key in self._rows.fresh[before:]:
+            if is_foreign(key[0]):
+                self.heads[self._rows[key], HIGHEST] = FOREIGN
+        return rows
+
+    def settle(self) -> None:
+        """Forgets rows that nothing was remembered in."""
+        if self._rows.fresh:
+            fresh = [self._rows[key] for key in self._rows.fresh]
+            is_used = dict(zip(fresh, (self.heads[fresh, HIGHEST] >= 0).tolist(), strict=True))
+            self.heads[[row for row, used in is_used.items() if not used], HIGHEST] = UNUSED
+            self._rows.settle(is_used.__getitem__)
+
+    def make_room(self, slots: int) -> None:
+        """Room for so many more slots; what was given up is used again."""
+        if self.used[0] + slots <= len(self.slots):
+            return
+        rooms = self.heads[: len(self._rows.keys_of), ROOM]
+        starts = self.heads[: len(rooms), START]
+        live = int(rooms.sum())
+        places = np.cumsum(rooms) - rooms
+        larger = np.zeros((max(2 * (live + slots), 64), 3), np.int64)
+        larger[:live] = self.slots[np.repeat(starts - places, rooms) + np.arange(live)]
+        starts[:] = places
+        self.slots, self.used[0] = larger, live
+
+    def take_changed(self) -> dict[StreamKey, tuple[int, bytes]]:
+        """Last window and bytes of each stream that changed since the last call."""
+        changed = np.flatnonzero(self.heads[: len(self._rows.keys_of), CHANGED])
+        heads = self.heads[changed]
+        self.heads[changed, CHANGED] = 0
+        ends = np.cumsum(heads[:, COUNT])
+        begins = ends - heads[:, COUNT]
+        slots = _stored(self.slots[np.repeat(heads[:, START] - begins, heads[:, COUNT]) + np.arange(ends[-1:].sum())])
+        found = {}
+        cuts = zip(changed.tolist(), heads.tolist(), (begins * SLOT_BYTES).tolist(), strict=True)
+        for row, (highest, mask, last_window, count, *_), begin in cuts:
+            key = self._rows.keys_of[row]
+            assert key is not None, "a stream that is forgotten has not changed"
+            head = HEAD.pack(STREAM_FORMAT, highest, mask & _64_BITS, last_window, count)
+            found[StreamKey(*key)] = last_window, head + slots[begin : begin + count * SLOT_BYTES]
+        return found
+
+    def forget(self, window: int) -> None:
+        """Forgets every stream whose last window is not above this one."""
+        kept = [
+            row
+            for row, goes in enumerate((self.heads[: len(self._rows.keys_of), LAST_WINDOW] <= window).tolist())
+            if not goes and self._rows.keys_of[row] is not None
+        ]
+        self._rows = RowNumbers(key for row in kept if (key := self._rows.keys_of[row]) is not None)
+        self.heads = grown(self.heads[kept], len(kept), _NO_STREAM)
+        self.used[0] = len(self.slots)
+        self.make_room(1)
+
+    def _make_rows(self) -> None:
+        self.heads = grown(self.heads, len(self._rows.keys_of), _NO_STREAM)
+
+    def _wipe(self, row: int) -> None:
+        start = int(self.heads[row, START])
+        self.slots[start : start + int(self.heads[row, ROOM])] = 0
+
+    def _packed(self, row: int) -> bytes:
+        highest, mask, last_window, count, _, start, _ = self.heads[row].tolist()
+        head = HEAD.pack(STREAM_FORMAT, highest, mask & _64_BITS, last_window, count)
+        return head + _stored(self.slots[start : start + count])
+
+
+def _loaded(stored: bytes) -> Int64:
+    """Slots (n, 3) of their stored bytes."""
+    slots = np.frombuffer(stored, _STORED)
+    loaded = np.empty((len(slots), 3), np.int64)
+    loaded[:, DIGEST], loaded[:, WINDOW], loaded[:, CODE] = slots["digest"], slots["window"], slots["code"]
+    return loaded
+
+
+def _stored(slots: Int64) -> bytes:
+    found = np.empty(len(slots), _STORED)
+    found["digest"], found["window"], found["code"] = slots.T
+    return found.tobytes()
+
+
+def _signed(mask: int) -> int:
+    return mask - 2**64 if mask >> 63 else mask
+
+
+_NO_TALLY: Final = np.array([-1, 0], np.int64)
+
+
+class TallyTable:
+    """What each client has contributed to each window, where a plan asks for it.
+
+    Args:
+        tallies: What there is.
+
+    Attributes:
+        records: (at least as many as rows, 2): how many, or −1 where the client is not in the window; whether that
+            changed.
+    """
+
+    def __init__(self, tallies: Mapping[Contribution, int]) -> None:
+        self._rows: RowNumbers[tuple[int, str]] = RowNumbers((key.window, key.client_id) for key in tallies)
+        self.records: Int64 = grown(np.empty((0, 2), np.int64), len(tallies), _NO_TALLY)
+        self.records[: len(tallies), 0] = list(tallies.values())
+
+    def get(self, window: int, client_id: str) -> int:
+        """Records of a client in a window; 0 where it is not in it."""
+        row = self._rows.get((window, client_id))
+        return 0 if row is None else max(int(self.records[row, 0]), 0)
+
+    def add(self, window: int, client_id: str, records: int) -> None:
+        """Counts a client in a window, with so many records more."""
+        row = self.rows_of([(window, client_id)], 1)[0]
+        self.records[row] = max(int(self.records[row, 0]), 0) + records, 1
+
+    def rows_of(self, keys: Iterable[tuple[int, str]], count: int) -> Int64:
+        """The row of each of ``count`` keys; one that is new gets one, until :meth:`settle` at least."""
+        rows = np.fromiter(map(self._rows.__getitem__, keys), np.int64, count)
+        self.records = grown(self.records, len(self._rows.keys_of), _NO_TALLY)
+        return rows
+
+    def settle(self) -> None:
+        """Forgets rows that nothing was counted in."""
+        self._rows.settle(lambda row: bool(self.records[row, 0] >= 0))
+
+    def take_changed(self) -> dict[Contribution, int]:
+        """What changed since the last call."""
+        changed = np.flatnonzero(self.records[: len(self._rows.keys_of), 1])
+        self.records[changed, 1] = 0
+        found = {}
+        for row, records in zip(changed.tolist(), self.records[changed, 0].tolist(), strict=True):
+            key = self._rows.keys_of[row]
+            assert key is not None, "a tally that is forgotten has not changed"
+            found[Contribution(*key)] = records
+        return found
+
+    def forget(self, window: int) -> None:
+        """Forgets windows up to this one."""
+        kept = [row for row, key in enumerate(self._rows.keys_of) if key is not None and key[0] > window]
+        self._rows = RowNumbers(key for row in kept if (key := self._rows.keys_of[row]) is not None)
+        self.records = grown(self.records[kept], len(kept), _NO_TALLY)

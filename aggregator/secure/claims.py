@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 
-from aggregator.charges import ASK_S, asked
-from aggregator.journal import Spell, journal
-from aggregator.ports import Runtime, Store
-from aggregator.records import RoundMembers
-from aggregator.retries import TRANSIENT, Backoff, within
+from aggregator.ingest.budget import ASK_S, asked
+from aggregator.interfaces import Store
+from aggregator.logs import Spell, journal
+from aggregator.model import RoundMembers
+from aggregator.runtime import TRANSIENT, Backoff, Runtime, within
 from hushsum.plan import Plan
 
 _journal = journal("secure sums")

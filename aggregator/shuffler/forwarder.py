@@ -1,31 +1,156 @@
-"""Cuts windows when their time has come, fixes what leaves of them, and sends it until the aggregator has answered.
-
-Each step is durable before the next begins, so that a crash between any two repeats the second: the same bytes are sent
-again, and the aggregator counts them once. What was never fixed and may have left is never sent
-(:mod:`aggregator.shuffler.departures`).
-"""
+"""Cuts windows and forwards signed batches."""
 
 import asyncio
 from collections.abc import Iterator
 from typing import Final, Protocol
 
-from aggregator.errors import AggregatorError
-from aggregator.journal import Spell, journal
-from aggregator.ports import Runtime
-from aggregator.retries import Backoff
-from aggregator.shuffler.metrics import ShufflerMetrics
-from aggregator.shuffler.pool import Pool, sizes_of, split
-from aggregator.shuffler.reports_file import ReportsFile
-from aggregator.shuffler.upstream import UpstreamError
-from aggregator.shuffler.values import Outgoing
-from aggregator.shuffler.windows import Fate, WindowState, check_plan, cut_ms, fate_of, is_over, newest_cut
+import grpc
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from aggregator.errors import AggregatorError, ConfigError
+from aggregator.logs import Spell, journal
+from aggregator.runtime import Backoff, Runtime
+from aggregator.shuffler.pool import (
+    Fate,
+    KeptPlan,
+    Outgoing,
+    Pool,
+    ReportsFile,
+    WindowState,
+    check_plan,
+    cut_ms,
+    fate_of,
+    is_over,
+    newest_cut,
+    sizes_of,
+    split,
+)
 from hushsum.delta import DeltaId
 from hushsum.entropy import Entropy
 from hushsum.labels import SHUFFLED
 from hushsum.local.batches import ReportBatch
-from hushsum.plan import Plan
+from hushsum.plan import BUNDLE_BYTES_MAX, Plan
 from hushsum.signatures import SigningKey
 from hushsum_proto.answers import Answer
+from hushsum_proto.convert import answer_from_wire, submission_to_wire
+from hushsum_proto.credentials import Credentials
+from hushsum_proto.errors import CredentialsError, MalformedMessageError
+from hushsum_proto.messages import Authenticity
+from hushsum_proto.metadata import CLIENT_ID, client_id_to_metadata
+from hushsum_proto.v1 import wire_pb2 as pb
+from hushsum_proto.v1 import wire_pb2_grpc as stubs
+
+_CALL_S: Final = 60.0  # above what a gateway waits for a fold's word
+_KEEPALIVE_MS: Final = 30_000
+_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", BUNDLE_BYTES_MAX + 2**10),  # the largest plan, and its envelope
+    ("grpc.max_send_message_length", -1),
+    ("grpc.enable_retries", 0),  # the forwarder decides what is sent again, and when
+    ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 5_000),
+)
+
+
+class UpstreamError(AggregatorError):
+    """The aggregator has given no answer: what became of a batch is not known, and it is sent again."""
+
+
+class Upstream:
+    """The aggregator. It connects at the first call.
+
+    Args:
+        target: ``host:port`` of a gateway.
+        key_id: The shuffler's name in the directory, under which it signs and calls; its token is of that name, too.
+        credentials: Who is believed, and what proves who this is. A token's file is read for each call, those of
+            certificates once a start.
+
+    Raises:
+        ConfigError: A file of the credentials cannot be used.
+    """
+
+    def __init__(self, target: str, key_id: str, credentials: Credentials | None = None) -> None:
+        self._target = target
+        self._key_id = key_id
+        self._credentials = credentials or Credentials()
+        try:
+            self._credentials.metadata()
+            self._channel = self._credentials.channel(target, _OPTIONS)
+        except CredentialsError as error:
+            raise ConfigError(f"upstream_{error}") from error
+
+    async def fetch_plan(self) -> KeptPlan:
+        """The plan that is collected there, with its signature.
+
+        Raises:
+            UpstreamError: No answer.
+        """
+        try:
+            found = await stubs.CatalogueStub(self._channel).GetPlan(
+                pb.GetPlanRequest(), metadata=self._metadata(), timeout=_CALL_S
+            )
+        except grpc.aio.AioRpcError as error:
+            raise self._lost(error) from error
+        return KeptPlan(found.plan, found.key_id, found.suite, found.signature)
+
+    async def submit(self, plan_id: bytes, outgoing: Outgoing) -> Answer:
+        """What the aggregator says of a batch.
+
+        Raises:
+            UpstreamError: No answer.
+        """
+        request = submission_to_wire(plan_id, outgoing.batch, Authenticity(self._key_id, outgoing.tag))
+        try:
+            reply = await stubs.CollectionStub(self._channel).SubmitOne(
+                request, metadata=self._metadata(), timeout=_CALL_S
+            )
+            return answer_from_wire(reply)
+        except grpc.aio.AioRpcError as error:
+            raise self._lost(error) from error
+        except MalformedMessageError as error:
+            raise UpstreamError(f"upstream {self._target}: {error}") from error
+
+    async def close(self) -> None:
+        """Ends the connection."""
+        await self._channel.close()
+
+    def _metadata(self) -> tuple[tuple[str, str], ...]:
+        try:
+            return ((CLIENT_ID, client_id_to_metadata(self._key_id)), *self._credentials.metadata())
+        except CredentialsError as error:
+            raise UpstreamError(f"upstream_{error}") from error
+
+    def _lost(self, error: grpc.aio.AioRpcError) -> UpstreamError:
+        said = self._credentials.explained(self._target, error.details() or "")
+        return UpstreamError(f"upstream {self._target}: {error.code().name}: {said}")
+
+
+class ShufflerMetrics:
+    """Counters of one shuffler.
+
+    Args:
+        registry: Where they stand.
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._windows = Counter(
+            "hushsum_shuffler_windows", "Windows that were cut, by what became of them", ["outcome"], registry=registry
+        )
+        self._waiting = Gauge(
+            "hushsum_shuffler_batches_waiting", "Batches that the aggregator has not answered yet", registry=registry
+        )
+        # Each outcome is there from the start: an alert needs the 0 before the first one.
+        for outcome in (WindowState.FORWARDED, WindowState.DROPPED, WindowState.LOST):
+            self._windows.labels(outcome.value)
+
+    def came_to(self, outcome: WindowState) -> None:
+        """A window was forwarded, dropped or lost."""
+        self._windows.labels(outcome.value).inc()
+
+    def waiting(self, batches: int) -> None:
+        """So many batches wait for an answer."""
+        self._waiting.set(batches)
+
 
 _LOOK_S_MAX: Final = 1.0  # a wall clock may be set; this is how late a cut may be by that
 _STREAM_BYTES: Final = 8

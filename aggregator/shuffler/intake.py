@@ -1,22 +1,15 @@
-"""Takes batches of reports from devices, and answers once they are durable: one group at a time, no name beyond here.
-
-Who sends is asked for one thing, how much it may send (:mod:`aggregator.callers.rate_limits`). Until the answer, memory
-alone knows to whom that is given back where the refusal is the shuffler's own.
-"""
+"""Accepts report batches; hello and plan service."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
-from aggregator.callers.client_limits import SendLimits
-from aggregator.callers.rate_limits import BATCH_COST_MIN, RateLimits
-from aggregator.callers.senders import Sender, anonymous
-from aggregator.inspection import id_in
-from aggregator.journal import Spell, journal
-from aggregator.ports import Runtime
-from aggregator.refusals import (
+from aggregator.api.calls import Call, Handler, Methods
+from aggregator.errors import (
     RefusedError,
+    check_plan,
+    common_version,
     overloaded,
     refused,
     shutting_down,
@@ -24,17 +17,21 @@ from aggregator.refusals import (
     used_before,
     wrong_plan,
 )
-from aggregator.retries import TRANSIENT
-from aggregator.shuffler.reports_file import ReportsFile
-from aggregator.shuffler.values import Cut, Taken
-from aggregator.shuffler.windows import is_over, taken_windows, word
-from aggregator.watching.metrics import Metrics
+from aggregator.ingest.validation import id_in
+from aggregator.logs import Spell, journal
+from aggregator.model import Scope
+from aggregator.observability.metrics import Metrics
+from aggregator.rate_limits import BATCH_COST_MIN, RateLimits, Sender, SendLimits, anonymous
+from aggregator.release.catalog import NotFoundError
+from aggregator.runtime import TRANSIENT, Runtime
+from aggregator.shuffler.pool import Cut, KeptPlan, ReportsFile, Taken, is_over, taken_windows, word
 from hushsum.delta import DeltaId, read_header
 from hushsum.errors import DeltaError, Reason
 from hushsum.local.batches import unpack
 from hushsum.plan import Plan
 from hushsum_proto.answers import Answer, Refusal, Status
-from hushsum_proto.messages import Authenticity
+from hushsum_proto.messages import Authenticity, Hello, Welcome
+from hushsum_proto.v1 import wire_pb2 as pb
 
 _FATE_OPEN: Final = "the file of reports failed: whether it is durable is not known"
 _STREAM_BYTES: Final = 8
@@ -275,3 +272,93 @@ class Intake:
 
 def _id_of(taken: Taken) -> DeltaId:
     return DeltaId(int.from_bytes(taken.stream, "big"), 0)
+
+
+class Greeter:
+    """Opens sessions of one plan.
+
+    Args:
+        plan: What is collected.
+        file: Knows which windows were cut.
+        runtime: The clock.
+        skew_ms: How far ahead of it a device's may be.
+        in_flight_max: Unanswered batches that a session may have.
+    """
+
+    def __init__(self, plan: Plan, file: ReportsFile, *, runtime: Runtime, skew_ms: int, in_flight_max: int) -> None:
+        self.in_flight_max = in_flight_max
+        self._plan = plan
+        self._file = file
+        self._runtime = runtime
+        self._skew_ms = skew_ms
+
+    async def welcome(self, hello: Hello) -> Welcome:
+        """Opens a session; the oldest window is the oldest that is not cut.
+
+        Raises:
+            RefusedError: No protocol version in common, or another plan.
+        """
+        version = common_version(hello.protocol_versions)
+        check_plan(hello.plan_id, self._plan)
+        now_ms, schedule = self._runtime.now_ms(), self._plan.window
+        closed = await self._file.closed_through()
+        windows = taken_windows(schedule, now_ms, skew_ms=self._skew_ms, closed_through=closed)
+        return Welcome(
+            protocol_version=version,
+            plan_id=self._plan.id,
+            window=schedule.index_at(now_ms),
+            now_ms=now_ms,
+            oldest_window=windows.start,
+            newest_window=max(windows.start, windows.stop - 1),
+            in_flight_max=self.in_flight_max,
+            delta_bytes_max=self._plan.upload_bytes_max,
+        )
+
+
+T = TypeVar("T")
+
+_ELSEWHERE: Final = "this is a shuffler, which holds no release: ask the aggregator that publishes them"
+
+
+class PlanService:
+    """The service Catalogue, of which a shuffler has the plan alone."""
+
+    def __init__(self, plan: Plan, kept: KeptPlan) -> None:
+        self._plan = plan
+        self._kept = kept
+
+    def add_to(self, methods: Methods) -> Handler:
+        """The handlers of every method."""
+        methods.unary("GetPlan", pb.GetPlanRequest, self.get_plan)
+        methods.unary("ListReleases", pb.ListReleasesRequest, self.list_releases)
+        methods.replies("GetRelease", pb.GetReleaseRequest, self.get_release)
+        methods.replies("WatchReleases", pb.ListReleasesRequest, self.watch_releases)
+        return methods.handler(pb.DESCRIPTOR.services_by_name["Catalogue"].methods_by_name)
+
+    async def get_plan(self, call: Call, request: pb.GetPlanRequest) -> pb.SignedPlan:
+        """The plan, with the signature that it came with; for whoever may do anything here."""
+        call.admit(*Scope)
+        check_plan(request.plan_id, self._plan)
+        kept = self._kept
+        return pb.SignedPlan(plan=kept.bundle, key_id=kept.key_id, suite=kept.suite, signature=kept.signature)
+
+    async def list_releases(self, call: Call, _request: pb.ListReleasesRequest) -> pb.ListReleasesReply:
+        """Refused."""
+        call.admit(Scope.READ)
+        raise NotFoundError(_ELSEWHERE)
+
+    async def get_release(self, call: Call, _request: pb.GetReleaseRequest) -> AsyncIterator[pb.ReleaseChunk]:
+        """Refused."""
+        call.admit(Scope.READ)
+        for chunk in _refused(pb.ReleaseChunk):
+            yield chunk
+
+    async def watch_releases(self, call: Call, _request: pb.ListReleasesRequest) -> AsyncIterator[pb.ReleaseInfo]:
+        """Refused."""
+        call.admit(Scope.READ)
+        for info in _refused(pb.ReleaseInfo):
+            yield info
+
+
+def _refused(_: type[T]) -> tuple[T, ...]:
+    raise NotFoundError(_ELSEWHERE)

@@ -4,9 +4,9 @@ Functions on a transaction.
 """
 
 from aggregator.errors import ClaimLostError, StoreError, WindowNotBegunError, WindowOrderError
-from aggregator.records import RoundMembers
+from aggregator.model import RoundMembers
 from aggregator.store.plans import account, forget_unspent, insert_spend, is_spent
-from aggregator.store.sql import Transaction
+from aggregator.store.transaction import Transaction
 from aggregator.store.windows import plan_number, states
 from aggregator.windows import WindowState
 from hushsum.plan import Plan

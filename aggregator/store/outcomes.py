@@ -1,15 +1,14 @@
-"""The releaser's part of the store: charges, keys, outcomes. Functions on a transaction."""
+"""Reservations, outcomes, publication."""
 
 import hashlib
 
 from aggregator.errors import OutcomeExistsError, StoreError
-from aggregator.records import Outcome, ReceiptsMark, StoredOutcome
+from aggregator.model import Outcome, ReceiptsMark, StoredOutcome
 from aggregator.store import receipts as store_receipts
-from aggregator.store.leases import check
 from aggregator.store.plans import account, forget_unspent, insert_spend, is_spent, spend_fields
 from aggregator.store.schema import unpack
-from aggregator.store.sql import Transaction
-from aggregator.store.windows import check_next_outcome, move, plan_number
+from aggregator.store.transaction import Transaction
+from aggregator.store.windows import check, check_next_outcome, move, plan_number
 from aggregator.store.windows import mark_closing as _mark_closing
 from aggregator.windows import WindowState
 from hushsum.entropy import KEY_BYTES, Entropy

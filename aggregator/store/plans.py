@@ -1,13 +1,12 @@
-"""The plans' part of the store: plans, populations, and the ledger of what they spent. Functions on a transaction."""
+"""Plans, populations, ledger."""
 
 from fractions import Fraction
 
 from aggregator.errors import StoreError
 from aggregator.fold.state import NOTHING_CLOSED
-from aggregator.records import RegisteredPlan
-from aggregator.store.leases import check
-from aggregator.store.sql import Transaction
-from aggregator.store.windows import plan_number
+from aggregator.model import RegisteredPlan
+from aggregator.store.transaction import Transaction
+from aggregator.store.windows import check, plan_number
 from hushsum import canonical
 from hushsum.errors import PlanError
 from hushsum.plan import Plan

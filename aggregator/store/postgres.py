@@ -1,35 +1,23 @@
-"""The store's SQL on PostgreSQL, through a pool of connections (asyncpg).
-
-READ COMMITTED for what writes, with the rows locked that :mod:`aggregator.store.sql` names; one moment (REPEATABLE
-READ) for what reads. Every wait is bounded here and in the server, so that neither a connection that is silently cut
-nor a process that was stopped inside a transaction holds anybody up for longer than :attr:`PostgresSettings.timeout_s`.
-
-What is deleted is vacuumed, once no session reads an older moment: its rows leave tables and indexes. PostgreSQL does
-not wipe what it frees: bytes of it stay in free space of its files until that is used again, in its write-ahead log
-until that is recycled, and in every replica and backup. Who must not keep them encrypts the disk, and ends backups in
-time.
-
-Of the pool's connections one is left to queries that answer somebody, and one to erasing: work waits for the others.
-"""
+"""PostgreSQL: pool, errors, server checks, erasing."""
 
 import asyncio
 import contextlib
+import os
+import socket
+import ssl
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final, ParamSpec, Self, TypeVar
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import asyncpg
 
-from aggregator.errors import StoreUnavailableError
-from aggregator.ports import Runtime
-from aggregator.retries import Backoff
-from aggregator.store.postgres_erasing import moment, older_reader, vacuum
-from aggregator.store.postgres_errors import DATABASE_ERRORS, address_error, translated
-from aggregator.store.postgres_schema import migrate, quoted
-from aggregator.store.postgres_server import check_files, check_server, keep_alive, promises_lost
-from aggregator.store.sql import Row, Work
+from aggregator.errors import StoreError, StoreUnavailableError
+from aggregator.runtime import Backoff, Runtime
+from aggregator.store.schema import migrate, quoted
+from aggregator.store.transaction import Row, Transaction, Work
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -65,7 +53,7 @@ class PostgresSettings:
 
 
 class PostgresTransaction:
-    """A :class:`aggregator.store.sql.Transaction` on a connection; outside a transaction each query is its own."""
+    """A :class:`aggregator.store.transaction.Transaction` on a connection; outside one each query is its own."""
 
     def __init__(self, connection: Any) -> None:  # asyncpg ships no types
         self._connection = connection
@@ -103,7 +91,7 @@ class PostgresTransaction:
 
 
 class PostgresDatabase:
-    """A :class:`aggregator.store.sql.Database` in PostgreSQL. Made by :meth:`open`.
+    """A :class:`aggregator.store.transaction.Database` in PostgreSQL. Made by :meth:`open`.
 
     Attributes:
         warnings: The promises that the server cannot keep, for the operator; a sentence each.
@@ -292,3 +280,226 @@ def _is_lost(error: BaseException) -> bool:
     if isinstance(error, asyncpg.PostgresError):
         return False
     return isinstance(error, DATABASE_ERRORS) or not isinstance(error, Exception)
+
+
+#: Classes of SQLSTATE, and single ones, after which the same may be tried again.
+_PASSING: Final = (
+    "08",  # the connection
+    "40",  # a deadlock, or a transaction that others overtook
+    "53",  # no room: of disk, memory or connections
+    "57P01",  # it is shut down
+    "57P02",  # it has crashed
+    "57P03",  # it is starting
+    "57P05",  # it was idle for too long
+    "57014",  # a statement took too long
+    "55P03",  # a lock did
+    "25P03",  # a transaction did
+    "25006",  # this server only reads: another one has become the primary
+)
+_REFUSED: Final = ("28", "3D000", "42501")  # who we are, the database, what we may do
+_VALUE: Final = "22"  # its text shows the value
+
+
+def translated(error: Exception) -> StoreError:
+    """An error of asyncpg, or of the network below it, as the store's own.
+
+    Its text never shows the address, for that may hold the password, nor values of rows.
+    """
+    if isinstance(error, asyncpg.PostgresError):
+        return _of_the_server(error)
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return StoreError(f"store: PostgreSQL's certificate is refused: {error}; see sslrootcert")
+    if isinstance(error, TimeoutError):
+        return StoreUnavailableError("store: PostgreSQL has not answered in time")
+    assert isinstance(error, DATABASE_ERRORS), "an error of something else"
+    why = f" ({error.reason})" if isinstance(error, ssl.SSLError) and error.reason else ""
+    return StoreUnavailableError(f"store: PostgreSQL cannot be reached: {type(error).__name__}{why}")
+
+
+def address_error(error: Exception, dsn: str) -> StoreError | None:
+    """What asyncpg has against the address, without anything of it that may be secret; None for any other error."""
+    if isinstance(error, OSError) or not isinstance(error, ValueError):
+        return None
+    # What is no error of its own may be about any piece of the address.
+    known = isinstance(error, asyncpg.exceptions.ClientConfigurationError)
+    said = str(error).partition("\n")[0] if known else "a port, or an option after the ?, cannot be read"
+    if any(secret in said for secret in _secrets(dsn)):
+        said = "it is not the address of a PostgreSQL database"
+    return StoreError(f"store: postgres_dsn: {said}")
+
+
+def _secrets(dsn: str) -> set[str]:
+    """Whatever could be a password, or a piece of one that has signs in it which end it."""
+    try:
+        parts = urlsplit(dsn)
+        options = parse_qs(parts.query)
+    except ValueError:
+        return {""}  # which is in every text
+    found = {dsn, parts.netloc, *(parts.netloc.rpartition("@")[0] or parts.netloc).split(":")[1:]}
+    found.update(value for key in ("password", "sslpassword") for value in options.get(key, []))
+    return {each for secret in found for each in (secret, unquote(secret)) if each}
+
+
+def _of_the_server(error: asyncpg.PostgresError) -> StoreError:
+    said, state = str(error.args[0]), error.sqlstate or ""
+    if state.startswith(_PASSING):
+        return StoreUnavailableError(f"store: PostgreSQL: {said}")
+    if state.startswith(_REFUSED):
+        return StoreError(f"store: PostgreSQL refuses: {said}; see user, password, database and rights")
+    if state.startswith(_VALUE):
+        return StoreError("store: a value that PostgreSQL cannot hold")
+    return StoreError(f"store: PostgreSQL: {said}")
+
+
+#: What :func:`translated` takes.
+DATABASE_ERRORS: Final = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,
+    TimeoutError,
+    asyncio.IncompleteReadError,
+)
+
+_KEEPALIVE: Final = (("TCP_KEEPIDLE", 3), ("TCP_KEEPINTVL", 2), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 9_000))
+_LOST: Final = "what is released, charged or folded may not survive the loss of the database's machine or its disk"
+
+
+async def check_server(connection: Any, *, known: bool) -> None:  # asyncpg ships no types
+    """Refuses a server that would lose what it has committed, whenever a connection is made.
+
+    Args:
+        connection: To the server.
+        known: Whether this process has used the database before.
+
+    Raises:
+        StoreUnavailableError: It only reads, and it may be that another server has just become the primary.
+        StoreError: It only reads, or does not wait for its disk.
+    """
+    fsync, commit, replica = await connection.fetchrow(
+        "SELECT current_setting('fsync'), current_setting('synchronous_commit'), pg_is_in_recovery()"
+    )
+    if replica:
+        kind = StoreUnavailableError if known else StoreError
+        raise kind("store: this PostgreSQL is a replica, which only reads; name the primary")
+    for name, value in (("fsync", fsync), ("synchronous_commit", commit)):
+        if value == "off":
+            raise StoreError(
+                f"store: {name} is off in PostgreSQL: outcomes, charges and checkpoints would not survive power "
+                "loss; turn it on"
+            )
+
+
+async def promises_lost(connection: Any) -> tuple[str, ...]:  # asyncpg ships no types
+    """Which promises the server cannot keep, a sentence each.
+
+    ``remote_write`` keeps this one: what one machine loses, the other one holds, as do the brokers of a log.
+    """
+    standbys, commit = await connection.fetchrow(
+        "SELECT current_setting('synchronous_standby_names'), current_setting('synchronous_commit')"
+    )
+    if not standbys.strip():
+        return (f"PostgreSQL waits for no standby (synchronous_standby_names is empty): {_LOST}",)
+    if commit == "local":
+        return (f"PostgreSQL waits for no standby (synchronous_commit is local; set it on): {_LOST}",)
+    return ()
+
+
+def check_files(dsn: str) -> None:
+    """Reads the certificates and keys that an address names: later on they would look like a server that is not there.
+
+    Raises:
+        StoreError: One of them cannot be used.
+    """
+    try:
+        options = parse_qs(urlsplit(dsn).query)
+    except ValueError:
+        return  # asyncpg refuses it
+
+    def named(key: str) -> str:
+        return options.get(key, [os.environ.get(f"PG{key.upper()}", "")])[-1]
+
+    key, context = "", ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        for key in ("sslrootcert", "sslcrl"):
+            if named(key):
+                context.load_verify_locations(cafile=named(key))
+        key = "sslcert"
+        if named(key):
+            context.load_cert_chain(named(key), named("sslkey") or None, lambda: options.get("sslpassword", [""])[-1])
+    except OSError as error:
+        why = error.reason if isinstance(error, ssl.SSLError) else error.strerror
+        raise StoreError(f"store: postgres_dsn: {key}: {named(key)} cannot be used: {why}") from None
+
+
+def keep_alive(connection: Any) -> None:  # asyncpg ships no types
+    """Ends a connection in seconds whose other end is gone without a word."""
+    found = connection._transport.get_extra_info("socket")  # noqa: SLF001  asyncpg has no setting for it
+    if found is None or found.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    found.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE:
+        if hasattr(socket, name):  # macOS has not all of them
+            found.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+_VACUUM_S: Final = 600.0
+
+# A transaction that still writes, in whatever database, holds back the moment that even later readers read; a moment
+# that is read in another database, or by another VACUUM, does not matter. A slot's catalog_xmin keeps no row of ours.
+_OLDER: Final = """
+WITH deleted AS (SELECT age($1::text::xid8::xid) AS age)
+SELECT concat('session ', pid, ' ', application_name) FROM pg_stat_activity, deleted
+WHERE pid <> pg_backend_pid() AND (
+    age(backend_xid) > deleted.age OR age(backend_xmin) > deleted.age
+    AND (datid IS NULL OR datid IN (0, (SELECT oid FROM pg_database WHERE datname = current_database())))
+    AND pid NOT IN (SELECT pid FROM pg_stat_progress_vacuum))
+UNION ALL
+SELECT concat('prepared transaction ', gid) FROM pg_prepared_xacts, deleted WHERE age(transaction) > deleted.age
+UNION ALL
+SELECT concat('replication slot ', slot_name) FROM pg_replication_slots, deleted
+WHERE age(xmin) > deleted.age AND wal_status IS DISTINCT FROM 'lost'
+LIMIT 1
+"""
+
+
+async def moment(tx: Transaction) -> str:
+    """A moment after everything that is committed by now."""
+    row = await tx.fetch_row("SELECT pg_current_xact_id()::text")
+    assert row is not None
+    return str(row[0])
+
+
+async def older_reader(tx: Transaction, since: str) -> str | None:
+    """Who may still read what was deleted before a moment, in words; None where nobody may, now or later."""
+    row = await tx.fetch_row(_OLDER, since)
+    return None if row is None else str(row[0]).strip()
+
+
+async def vacuum(connection: Any, tables: tuple[str, ...], *, certain: bool) -> None:  # asyncpg ships no types
+    """Vacuums tables and their indexes.
+
+    Args:
+        connection: With a limit on the time of a statement, which is lifted meanwhile.
+        tables: Which.
+        certain: Whether also pages that somebody is just reading, which VACUUM passes over unless it has to freeze.
+
+    Raises:
+        StoreError: Another role owns a table, of which VACUUM makes a warning alone; with ``certain``.
+    """
+    warned: list[str] = []
+
+    def note(_: object, message: Any) -> None:  # asyncpg ships no types
+        warned.extend([str(message)] if message.severity_en == "WARNING" else [])
+
+    options = "FREEZE, INDEX_CLEANUP ON" if certain else "INDEX_CLEANUP ON"
+    await connection.execute(f"SET statement_timeout = {round(_VACUUM_S * 1000)}")
+    connection.add_log_listener(note)
+    try:
+        for table in tables:
+            await connection.execute(f"VACUUM ({options}) {table}", timeout=_VACUUM_S)
+    finally:
+        connection.remove_log_listener(note)
+        await connection.execute("RESET statement_timeout")
+    if warned and certain:
+        raise StoreError(f"store: what was deleted is still there: PostgreSQL: {warned[0]}")

@@ -1,14 +1,13 @@
 """The receipts' part of the store: which receipts it is bound to, and how far it knows them. On a transaction."""
 
 from aggregator.errors import StoreError
-from aggregator.records import ReceiptsMark
-from aggregator.store.leases import check
-from aggregator.store.sql import Transaction
-from aggregator.store.windows import plan_number
+from aggregator.model import ReceiptsMark
+from aggregator.store.transaction import Transaction
+from aggregator.store.windows import check, plan_number
 
 
 async def mark(tx: Transaction) -> ReceiptsMark | None:
-    """The receipts that the store is bound to, and how far it knows them; see :class:`aggregator.store_port.Store`."""
+    """The receipts that the store is bound to, and how far it knows them; see :class:`aggregator.interfaces.Store`."""
     row = await tx.fetch_row("SELECT id, lines, digest FROM receipts")
     return None if row is None else ReceiptsMark(bytes(row[0]), int(row[1]), bytes(row[2]))
 

@@ -1,7 +1,9 @@
-"""The store on SQL, durable when it returns (see :class:`aggregator.ports.Store`), whichever database it stands on."""
+"""Store: one concrete class, documented once."""
+
+from pathlib import Path
 
 from aggregator.fold.state import Checkpoint, FoldMark
-from aggregator.records import (
+from aggregator.model import (
     ClaimedFold,
     Lease,
     Outcome,
@@ -12,14 +14,18 @@ from aggregator.records import (
     StoredOutcome,
     StreamMemory,
 )
+from aggregator.runtime import Runtime
+from aggregator.sqlite import Database as DatabaseFile
+from aggregator.store import checkpoints as store_folds
 from aggregator.store import collection as store_collection
-from aggregator.store import folds as store_folds
-from aggregator.store import leases as store_leases
 from aggregator.store import outcomes as store_outcomes
 from aggregator.store import plans as store_plans
 from aggregator.store import receipts as store_receipts
+from aggregator.store import windows as store_leases
 from aggregator.store import windows as store_windows
-from aggregator.store.sql import Database
+from aggregator.store.postgres import PostgresDatabase, PostgresSettings
+from aggregator.store.schema import STORE_FILE
+from aggregator.store.transaction import Database, SqliteDatabase
 from hushsum.entropy import Entropy
 from hushsum.plan import Plan
 from hushsum.privacy.account import Account, Limits
@@ -230,3 +236,46 @@ class SqlStore:
     async def unpublished(self, plan_id: bytes) -> list[StoredOutcome]:
         """Outcomes that nobody may see yet."""
         return await self._database.read(store_outcomes.unpublished, plan_id)
+
+
+async def open_sqlite_store(path: Path, runtime: Runtime) -> SqlStore:
+    """Opens the file, and makes it where it is not there. Whoever has its folder has every lease that is asked for.
+
+    Raises:
+        StoreError: Not a store, a newer format, or no durability here.
+    """
+    writer = DatabaseFile(STORE_FILE, await runtime.blocking(STORE_FILE.open_writing, path), runtime)
+    try:
+        reader = DatabaseFile(STORE_FILE, await runtime.blocking(STORE_FILE.open_reading, path), runtime)
+    except BaseException:
+        await writer.close()
+        raise
+    return SqlStore(SqliteDatabase(writer, reader, runtime), exclusive=True)
+
+
+def memory_store(runtime: Runtime, *, exclusive: bool = False) -> SqlStore:
+    """A store that is gone with its process, for tests and simulations: the same SQL, of which nothing is durable.
+
+    Args:
+        runtime: Its clock, by which leases run out.
+        exclusive: Whether a lease is given to whoever asks, as by a file, or held for its time, as by PostgreSQL.
+    """
+    database = DatabaseFile(STORE_FILE, STORE_FILE.open_in_memory(), runtime)
+    return SqlStore(SqliteDatabase(database, database, runtime), exclusive=exclusive)
+
+
+async def open_postgres_store(dsn: str, runtime: Runtime, *, pool: int = 10, schema: str = "hushsum") -> SqlStore:
+    """Connects; makes or upgrades the tables where that is needed.
+
+    Args:
+        dsn: ``postgresql://user:password@host:port/database?sslmode=verify-full``; a secret.
+        runtime: Time, to wait for a server that is starting.
+        pool: The most connections.
+        schema: Of the tables; made where it is not there.
+
+    Raises:
+        StoreUnavailableError: It cannot be reached.
+        StoreError: It refuses, does not keep what it commits, only reads, or has tables of a newer version.
+    """
+    settings = PostgresSettings(dsn, schema=schema, pool=pool)
+    return SqlStore(await PostgresDatabase.open(settings, runtime))

@@ -8,10 +8,8 @@ from pathlib import Path
 
 from aggregator.fold.fold import Fold, warm_up
 from aggregator.fold.state import BLOCK, Checkpoint
-from aggregator.ports import SystemRuntime
-from aggregator.store.on_postgres import open_postgres_store
-from aggregator.store.on_sqlite import open_sqlite_store
-from aggregator.store.store import SqlStore
+from aggregator.runtime import SystemRuntime
+from aggregator.store.store import SqlStore, open_postgres_store, open_sqlite_store
 from benchmarks.report import Row
 from benchmarks.service.deltas import Deltas, plan_of
 from hushsum.plan import Plan

@@ -10,16 +10,16 @@ from pathlib import Path
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
-from aggregator.catalogue import Catalogue
 from aggregator.fold.fold import Fold, warm_up
-from aggregator.kafka.log import KafkaLog
-from aggregator.kafka.settings import KafkaSettings
-from aggregator.log_messages import PlainMessages
-from aggregator.ports import SystemRuntime
-from aggregator.store.on_sqlite import memory_store
-from aggregator.watching.metrics import Metrics
-from aggregator.watching.observers import Observers
-from aggregator.worker import Worker, WorkerPorts, WorkerSettings
+from aggregator.log.entries import PlainMessages
+from aggregator.log.kafka.client import KafkaSettings
+from aggregator.log.kafka.log import KafkaLog
+from aggregator.observability.metrics import Metrics
+from aggregator.observability.observer import Observers
+from aggregator.release.catalog import Catalogue
+from aggregator.runtime import SystemRuntime
+from aggregator.store.store import memory_store
+from aggregator.workers.worker import Worker, WorkerPorts, WorkerSettings
 from benchmarks.report import Row
 from benchmarks.service.deltas import Deltas, plan_of
 from hushsum_proto.convert import entry_to_bytes

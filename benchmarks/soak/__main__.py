@@ -20,9 +20,8 @@ from typing import Final
 
 import numpy as np
 
-from aggregator.callers.tokens.file import change_table
-from aggregator.callers.tokens.issuing import issue
-from aggregator.ports import Scope
+from aggregator.auth.tokens import change_table, issue
+from aggregator.model import Scope
 from benchmarks.command import RESULTS
 from benchmarks.report import Row, print_table, write_json
 from edge_client import EdgeClient

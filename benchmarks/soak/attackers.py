@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
-from aggregator.addresses import host_and_port, is_loopback
+from aggregator.config import host_and_port, is_loopback
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _HEADERS, _RESET, _SETTINGS, _PING, _ACK, _END_HEADERS = 1, 3, 4, 6, 1, 4

@@ -22,15 +22,16 @@ import numpy as np
 
 import hushsum as hs
 from aggregator.errors import StoreError
-from aggregator.fold.verdicts import Verdict
-from aggregator.log_sqlite import SqliteLog
-from aggregator.ports import Appended, Log, Receipts, Runtime, SealedWindow, Store, StoredOutcome, SystemRuntime
-from aggregator.receipts_file import ReceiptsFile
-from aggregator.releaser import Releaser
-from aggregator.releaser_ports import ReleaserPorts
-from aggregator.store.on_sqlite import open_sqlite_store
-from aggregator.worker import WorkerSettings
-from aggregator.workers import Workers
+from aggregator.fold.state import Verdict
+from aggregator.interfaces import Log, Receipts, Store
+from aggregator.log.sqlite import SqliteLog
+from aggregator.model import Appended, SealedWindow, StoredOutcome
+from aggregator.release.receipts import ReceiptsFile
+from aggregator.release.releaser import Releaser, ReleaserPorts
+from aggregator.runtime import Runtime, SystemRuntime
+from aggregator.store.store import open_sqlite_store
+from aggregator.workers.pool import Workers
+from aggregator.workers.worker import WorkerSettings
 from edge_client.encoding import Randomising, counters_of, reports_max, split
 from edge_client.spool.changes import NO_ID
 from edge_client.spool.spool import Spool

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from aggregator.store import inspect_sqlite
+from aggregator import offline
 from hushsum.plan import Plan
 from hushsum.releases import Release
 from hushsum.sketch import Sketch
@@ -65,7 +65,7 @@ async def travel(plan: Plan, shares: Sequence[Share], *, folder: Path, partition
         window = await _open_window(server)
         fleet = _fleet(plan, shares, relay, folder, window)
         progress.step(f"{len(shares)} clients with {fleet.batches:,} deltas to send; window {window} is open")
-        logged = partial(inspect_sqlite.log_size, server.data / "log.db")
+        logged = partial(offline.log_size, server.data / "log.db")
         async with streaming(fleet, server, logged, progress) as stream:
             await stream.half()
             untold = await kill_untold(stream, fleet, relay, server)
@@ -109,10 +109,10 @@ async def _close(
         sealing = progress.bar("fold: waiting for the seal", None)
         await operator.seal_through(window)
         sealing(1)
-        folded = await asyncio.to_thread(inspect_sqlite.read_sealed, store, plan, window)
+        folded = await asyncio.to_thread(offline.read_sealed, store, plan, window)
         if folded is None:
             raise JourneyError(f"window {window} is sealed, and the store holds no sum of it")
-        verdicts = await asyncio.to_thread(inspect_sqlite.read_verdicts, store, plan)
+        verdicts = await asyncio.to_thread(offline.read_verdicts, store, plan)
         reconciliation = reconcile(fleet.sent, (verdict for _, verdict in verdicts))
         released = await operator.release_through(window)
         progress.step(f"sealed and released window {window}: ε = {released.epsilon_spent} is spent")

@@ -24,11 +24,10 @@ from typing import Any, Final
 import numpy as np
 
 import hushsum as hs
+from aggregator import offline
 from aggregator.errors import AggregatorError
 from aggregator.fold.fold import VerdictKind
-from aggregator.shuffler.reports_file import KIND
-from aggregator.shuffler.windows import cut_ms
-from aggregator.store import inspect_sqlite
+from aggregator.shuffler.pool import KIND, cut_ms
 from edge_client import EdgeWarning
 from hushsum import query
 from hushsum.directory import DirectoryKey, Role, toml_of
@@ -259,7 +258,7 @@ async def travel_local(
         names = [share.client_id for share in shares]
         searched = await asyncio.to_thread(_searched, site, names, plan)
         released, release = await _close(window, site.server, progress)
-        verdicts = await asyncio.to_thread(inspect_sqlite.read_verdicts, site.server.data / "store.db", plan)
+        verdicts = await asyncio.to_thread(offline.read_verdicts, site.server.data / "store.db", plan)
         searched |= await asyncio.to_thread(_searched, site, names, plan)
         for each in site.services:
             await each.stop()
@@ -315,7 +314,7 @@ class _Site:
         """What is durable where the fleet sends it."""
         if self.shuffler is not None:
             return self.shuffler.taken()
-        return inspect_sqlite.log_size(self.server.data / "log.db")
+        return offline.log_size(self.server.data / "log.db")
 
 
 async def _started(plan: Plan, stack: AsyncExitStack, folder: Path, partitions: int) -> _Site:
@@ -379,11 +378,11 @@ async def _forward(site: _Site, size: int, progress: Progress) -> int:
         await asyncio.sleep(_LOOK_S)
     waiting(1)
     batches, deadline = shuffler.waiting(), time.monotonic() + _FORWARD_S
-    while not inspect_sqlite.log_size(log):
+    while not offline.log_size(log):
         if time.monotonic() > deadline:
             break  # its connection was not open: it needs a reply first
         await asyncio.sleep(_LOOK_S)
-    if inspect_sqlite.log_size(log):
+    if offline.log_size(log):
         await site.server.kill()
         site.behind.aim(None)
         site.behind.cut()

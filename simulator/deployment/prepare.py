@@ -14,10 +14,8 @@ from typing import Final
 
 import numpy as np
 
-from aggregator.callers.tokens.file import change_table
-from aggregator.callers.tokens.issuing import issue
-from aggregator.callers.tokens.table import Table
-from aggregator.ports import Scope
+from aggregator.auth.tokens import Table, change_table, issue
+from aggregator.model import Scope
 from hushsum.delta_sizes import RECORDS_MAX
 from hushsum.directory import Directory, DirectoryKey, Role, toml_of
 from hushsum.entropy import OsEntropy

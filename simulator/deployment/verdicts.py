@@ -9,9 +9,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from aggregator.fold.verdicts import Verdict, VerdictKind
-from aggregator.ports import SystemRuntime
-from aggregator.store import folds, inspect_sqlite
+from aggregator import offline
+from aggregator.fold.state import Verdict, VerdictKind
+from aggregator.runtime import SystemRuntime
+from aggregator.store import checkpoints
 from aggregator.store.postgres import PostgresDatabase, PostgresSettings
 from hushsum.plan import Plan
 from hushsum_proto.answers import Status
@@ -193,7 +194,7 @@ async def retained(settings: Settings, plan: Plan) -> list[Verdict]:
         StoreError: It cannot be read.
     """
     if settings.store is not None:
-        found = await asyncio.to_thread(inspect_sqlite.read_verdicts, settings.store, plan)
+        found = await asyncio.to_thread(offline.read_verdicts, settings.store, plan)
     elif settings.postgres_dsn:
         found = await _from_postgres(settings.postgres_dsn, plan)
     else:
@@ -206,6 +207,6 @@ async def retained(settings: Settings, plan: Plan) -> list[Verdict]:
 async def _from_postgres(dsn: str, plan: Plan) -> list[tuple[int, Verdict]]:
     database = await PostgresDatabase.open(PostgresSettings(dsn, pool=_POOL), SystemRuntime())
     try:
-        return await database.read(folds.verdicts, plan.id)
+        return await database.read(checkpoints.verdicts, plan.id)
     finally:
         await database.close()

@@ -6,10 +6,11 @@ from collections.abc import Collection
 
 import numpy as np
 
-from aggregator.ports import Appended, PartitionOwner
-from aggregator.store.on_sqlite import memory_store
-from aggregator.worker import WorkerSettings
-from aggregator.workers import Workers
+from aggregator.interfaces import PartitionOwner
+from aggregator.model import Appended
+from aggregator.store.store import memory_store
+from aggregator.workers.pool import Workers
+from aggregator.workers.worker import WorkerSettings
 from hushsum.entropy import ReplayableEntropy
 from hushsum.plan import Plan
 from hushsum.privacy.event import TUMBLING

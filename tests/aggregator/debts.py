@@ -2,7 +2,7 @@
 
 import pytest
 
-from aggregator.callers.rate_limits import RateLimits
+from aggregator.rate_limits import RateLimits
 from tests.pages import until
 
 

@@ -8,18 +8,17 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Self
 
-from aggregator.fold.verdicts import VerdictKind
-from aggregator.log_sqlite import SqliteLog
-from aggregator.ports import Appended, Runtime
-from aggregator.receipts_file import ReceiptsFile
-from aggregator.releaser import Releaser
-from aggregator.releaser_ports import ReleaserPorts
-from aggregator.store.inspect_sqlite import read_verdicts
-from aggregator.store.on_sqlite import open_sqlite_store
-from aggregator.store.sql_sqlite import SqliteDatabase
-from aggregator.store.store import SqlStore
-from aggregator.worker import WorkerSettings
-from aggregator.workers import Workers
+from aggregator.fold.state import VerdictKind
+from aggregator.log.sqlite import SqliteLog
+from aggregator.model import Appended
+from aggregator.offline import read_verdicts
+from aggregator.release.receipts import ReceiptsFile
+from aggregator.release.releaser import Releaser, ReleaserPorts
+from aggregator.runtime import Runtime
+from aggregator.store.store import SqlStore, open_sqlite_store
+from aggregator.store.transaction import SqliteDatabase
+from aggregator.workers.pool import Workers
+from aggregator.workers.worker import WorkerSettings
 from hushsum.entropy import Entropy, ReplayableEntropy
 from hushsum.plan import Plan
 from hushsum_proto.convert import entry_to_bytes

@@ -9,11 +9,11 @@ import numpy as np
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 
 from aggregator.errors import LogUnavailableError
-from aggregator.kafka.log import KafkaLog
-from aggregator.kafka.settings import KafkaSettings
-from aggregator.log_messages import PlainMessages
-from aggregator.ports import Appended, SystemRuntime
-from aggregator.records import Logged
+from aggregator.log.entries import PlainMessages
+from aggregator.log.kafka.client import KafkaSettings
+from aggregator.log.kafka.log import KafkaLog
+from aggregator.model import Appended, Logged
+from aggregator.runtime import SystemRuntime
 from hushsum_proto.convert import entry_to_bytes
 from hushsum_proto.entries import DeltaEntry
 from simulator.testbed.kafka import KafkaBroker

@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from aggregator.app import Service
 from aggregator.config import Config
 from aggregator.errors import LogUnavailableError
-from aggregator.ports import Appended, Log, Stretch
-from aggregator.service import Service
+from aggregator.interfaces import Log
+from aggregator.model import Appended, Stretch
 from hushsum import Plan
 from hushsum_proto import convert
 from hushsum_proto.entries import CohortSumEntry

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from aggregator.ports import Appended
+from aggregator.model import Appended
 from tests.aggregator.secure_clients import fleet_of, stub_of
 from tests.aggregator.secure_site import SIZE, SumLog, plan_of, site_config
 from tests.services import WINDOW, service_of

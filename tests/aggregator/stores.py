@@ -4,11 +4,11 @@ import uuid
 from collections.abc import Sequence
 
 from aggregator.fold.fold import Checkpoint, Fold
-from aggregator.ports import ReceiptsMark, Store, SystemRuntime
-from aggregator.store.on_postgres import open_postgres_store
-from aggregator.store.sql import Transaction
-from aggregator.store.sql_sqlite import SqliteDatabase
-from aggregator.store.store import SqlStore
+from aggregator.interfaces import Store
+from aggregator.model import ReceiptsMark
+from aggregator.runtime import SystemRuntime
+from aggregator.store.store import SqlStore, open_postgres_store
+from aggregator.store.transaction import SqliteDatabase, Transaction
 from hushsum.plan import Plan
 from hushsum.privacy.event import TUMBLING, Spend
 from hushsum.releases import spend_of

@@ -9,8 +9,8 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
+from aggregator.api.admin import AdministrationService
 from aggregator.errors import UnauthenticatedError
-from aggregator.server.administration import AdministrationService
 from hushsum.privacy.account import Account
 from hushsum.privacy.event import TUMBLING
 from hushsum.privacy.plain_words import account_told

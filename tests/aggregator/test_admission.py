@@ -8,14 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aggregator.admission import admit
-from aggregator.callers.auth import DeclaredName
+from aggregator.auth.authenticators import DeclaredName
 from aggregator.errors import LogError, UnauthenticatedError
 from aggregator.fold.fold import Fold
-from aggregator.fold.verdicts import Verdict, VerdictKind
-from aggregator.log_messages import LogMessages, PlainMessages, SignedMessages
-from aggregator.ports import Peer, Scope
-from aggregator.records import Logged
+from aggregator.fold.state import Verdict, VerdictKind
+from aggregator.log.entries import LogMessages, PlainMessages, SignedMessages, admit
+from aggregator.model import Logged, Peer, Scope
 from hushsum.directory import Directory, DirectoryKey, Role
 from hushsum.errors import Reason
 from hushsum.signatures import SigningKey

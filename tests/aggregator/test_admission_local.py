@@ -4,12 +4,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from aggregator.admission import admit, admit_all
 from aggregator.errors import LogError
-from aggregator.kafka.settings import KafkaSettings
-from aggregator.kafka.topic import entries_topic
-from aggregator.log_messages import LogMessages, PlainMessages, SignedMessages
-from aggregator.records import Logged, entry_bytes_max
+from aggregator.log.entries import LogMessages, PlainMessages, SignedMessages, admit, admit_all
+from aggregator.log.kafka.client import KafkaSettings
+from aggregator.log.kafka.topic import entries_topic
+from aggregator.model import Logged, entry_bytes_max
 from hushsum.directory import Directory, DirectoryKey, Role
 from hushsum.errors import Reason
 from hushsum.plan import Plan

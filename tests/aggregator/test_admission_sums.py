@@ -4,10 +4,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from aggregator.admission import admit_all
 from aggregator.errors import LogError
-from aggregator.log_messages import PlainMessages, SignedMessages
-from aggregator.records import Logged
+from aggregator.log.entries import PlainMessages, SignedMessages, admit_all
+from aggregator.model import Logged
 from hushsum.directory import Directory, DirectoryKey, Role
 from hushsum.errors import Reason
 from hushsum.signatures import SigningKey

@@ -5,12 +5,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from aggregator.admission import admit, admit_all
 from aggregator.errors import LogError
 from aggregator.fold.fold import Fold
-from aggregator.log_messages import PlainMessages, SignedMessages
-from aggregator.records import Logged
-from aggregator.watching.metrics import Metrics
+from aggregator.log.entries import PlainMessages, SignedMessages, admit, admit_all
+from aggregator.model import Logged
+from aggregator.observability.metrics import Metrics
 from hushsum.directory import Directory, DirectoryKey, Role
 from hushsum.errors import Reason
 from hushsum.signatures import SigningKey

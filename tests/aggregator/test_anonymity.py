@@ -17,14 +17,14 @@ from typing import NamedTuple
 import grpc.aio
 import pytest
 
-from aggregator import gateway
-from aggregator.callers.auth import DeclaredName
-from aggregator.callers.senders import Sender
-from aggregator.flights import Sent
-from aggregator.journal import journal, write_journal
-from aggregator.ports import Peer, Scope
-from aggregator.service import Service
-from aggregator.submissions import AnonymousReports, ClientDeltas
+from aggregator.app import Service
+from aggregator.auth.authenticators import DeclaredName
+from aggregator.ingest import gateway
+from aggregator.ingest.inflight import Sent
+from aggregator.ingest.validation import AnonymousReports, ClientDeltas
+from aggregator.logs import journal, write_journal
+from aggregator.model import Peer, Scope
+from aggregator.rate_limits import Sender
 from hushsum.varint import varint
 from hushsum_proto import metadata
 from hushsum_proto.answers import Status

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from aggregator.app import Service
 from aggregator.errors import LogError
-from aggregator.ports import Log
-from aggregator.service import Service
+from aggregator.interfaces import Log
 from hushsum import Reason
 from hushsum_proto.answers import Answer, Fault, ServiceReason, Status
 from hushsum_proto.v1 import wire_pb2 as pb

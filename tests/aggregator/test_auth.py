@@ -8,9 +8,9 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.x509.oid import NameOID
 
-from aggregator.callers.auth import NO_HOLDER, Certificates, DeclaredName, is_loopback_peer
+from aggregator.auth.authenticators import NO_HOLDER, Certificates, DeclaredName, is_loopback_peer
 from aggregator.errors import ForbiddenError, UnauthenticatedError
-from aggregator.ports import Peer, Scope
+from aggregator.model import Peer, Scope
 from hushsum_proto.metadata import CLIENT_ID, client_id_to_metadata
 from tests.doubles import ManualRuntime
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from aggregator.service import Service
-from aggregator.store.inspect_sqlite import read_sealed
+from aggregator.app import Service
+from aggregator.offline import read_sealed
 from hushsum import Reason, Sketch
 from hushsum.delta import DeltaId
 from hushsum.varint import varint

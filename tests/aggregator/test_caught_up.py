@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from aggregator.caught_up import CaughtUp
-from aggregator.openings import Openings
-from aggregator.refusals import RefusedError
-from aggregator.watching.metrics import Metrics
-from aggregator.watching.soundings import LOOK_S, SIGHT_S, SOON_S, Soundings
-from aggregator.worker import WorkerSettings
-from aggregator.workers import Workers
+from aggregator.errors import RefusedError
+from aggregator.ingest.window_tracker import Openings
+from aggregator.observability.health import LOOK_S, SIGHT_S, SOON_S, Soundings
+from aggregator.observability.metrics import Metrics
+from aggregator.workers.pool import Workers
+from aggregator.workers.worker import WorkerSettings
 from hushsum_proto.answers import Answer, ServiceReason, Status
 from tests.aggregator.cluster import FIRST, Cluster
 from tests.aggregator.deltas import client_of, tally

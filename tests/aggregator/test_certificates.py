@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from aggregator.certificates import holder_of_der, holder_of_pem
+from aggregator.auth.authenticators import holder_of_der, holder_of_pem
 
 BOOLEAN, INTEGER, BIT_STRING, OCTET_STRING, NULL, UTF8, IA5_STRING, SEQUENCE = 1, 2, 3, 4, 5, 12, 22, 48
 

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from aggregator.app import Service
 from aggregator.caught_up import CaughtUp
-from aggregator.charges import BELIEVED_S, Charges
-from aggregator.errors import StoreUnavailableError
-from aggregator.openings import Openings
-from aggregator.refusals import RefusedError
-from aggregator.service import Service
+from aggregator.errors import RefusedError, StoreUnavailableError
+from aggregator.ingest.budget import BELIEVED_S, Charges
+from aggregator.ingest.window_tracker import Openings
 from hushsum_proto.answers import Status
 from tests.aggregator.local_clients import batch_of, report_plan
 from tests.doubles import ManualRuntime, MemoryStore

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.callers.client_streams import ClientStreams
-from aggregator.errors import LogUnavailableError, StoreUnavailableError
+from aggregator.app import Service
+from aggregator.errors import LogUnavailableError, StoreUnavailableError, too_many_streams
 from aggregator.fold.state import StreamUse
-from aggregator.openings import Openings
-from aggregator.ports import Log
-from aggregator.refusals import too_many_streams
-from aggregator.service import Service
+from aggregator.ingest.window_tracker import Openings
+from aggregator.interfaces import Log
+from aggregator.rate_limits import ClientStreams
 from aggregator.windows import WindowState
 from edge_client import EdgeClient, RefusedError, SystemRuntime
 from hushsum.delta import DeltaId, renumbered

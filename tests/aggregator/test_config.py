@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from aggregator.addresses import Database, host_and_port, is_loopback
-from aggregator.config import DSN_VARIABLE, Config
+from aggregator.app import Duties
+from aggregator.config import DSN_VARIABLE, Config, Database, host_and_port, is_loopback
 from aggregator.errors import ConfigError
-from aggregator.roles import Duties
 
 NEEDED = {"plan": "plan.toml", "data": "data"}
 PASSWORD = "correct-horse"

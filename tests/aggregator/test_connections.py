@@ -13,9 +13,10 @@ import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from aggregator.ports import Scope, SystemRuntime
-from aggregator.server import connections
-from aggregator.server.connections import Address, ConnectionGuard, address_of, connection_limits
+from aggregator.api import connections
+from aggregator.api.connections import Address, ConnectionGuard, address_of, connection_limits
+from aggregator.model import Scope
+from aggregator.runtime import SystemRuntime
 from tests.aggregator.test_server_edge import HELLO, PING, RESET, SETTINGS, Attacker, answered, frame, headers_of
 from tests.aggregator.test_tokens_served import guarded, token
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import grpc
 import pytest
 
-from aggregator.data_folder import DataFolder
+from aggregator.data_dir import DataFolder
 from aggregator.errors import ConfigError
-from aggregator.journal import write_journal
+from aggregator.logs import write_journal
 from tests.plans import small_plan
 from tests.services import HOUR_MS, NOW_MS, Contributor, RawClient, SetRuntime, config_of, service_of
 

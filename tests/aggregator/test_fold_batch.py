@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from aggregator.fold.fold import Checkpoint, Fold, FoldState, Verdict, VerdictKind, warm_up
-from aggregator.fold.stream_table import StreamTable
-from aggregator.fold.verdicts import OUTCOMES, Verdicts
+from aggregator.fold.state import OUTCOMES, Verdicts
+from aggregator.fold.streams import StreamTable
 from hushsum.delta import Delta, DeltaId, Run
 from hushsum.errors import Reason
 from hushsum.families import Increments

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from aggregator.commits import CommitLimits, Commits
-from aggregator.gateway import Gateway
-from aggregator.openings import Openings
-from aggregator.ports import Appended
-from aggregator.watching.metrics import Metrics
-from aggregator.worker import WorkerSettings
-from aggregator.workers import Workers
+from aggregator.ingest.gateway import Gateway
+from aggregator.ingest.group_commit import CommitLimits, Commits
+from aggregator.ingest.window_tracker import Openings
+from aggregator.model import Appended
+from aggregator.observability.metrics import Metrics
+from aggregator.workers.pool import Workers
+from aggregator.workers.worker import WorkerSettings
 from hushsum.delta import DeltaId, read_header
 from hushsum.errors import Reason
 from hushsum_proto.answers import Answer, ServiceReason, Status

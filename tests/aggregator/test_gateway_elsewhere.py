@@ -7,15 +7,15 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from aggregator.callers.client_streams import ClientStreams
-from aggregator.commits import CommitLimits, Commits
 from aggregator.errors import LogUnavailableError
-from aggregator.fold_view import SETTLE_S
-from aggregator.gateway import Gateway
-from aggregator.journal import write_journal
-from aggregator.openings import Openings
-from aggregator.stored_folds import StoredFolds
-from aggregator.watching.metrics import Metrics
+from aggregator.ingest.gateway import Gateway
+from aggregator.ingest.group_commit import CommitLimits, Commits
+from aggregator.ingest.window_tracker import Openings
+from aggregator.interfaces import SETTLE_S
+from aggregator.logs import write_journal
+from aggregator.observability.metrics import Metrics
+from aggregator.rate_limits import ClientStreams
+from aggregator.workers.remote import StoredFolds
 from hushsum_proto.answers import Answer, ServiceReason, Status
 from tests.aggregator.cluster import FIRST, Cluster
 from tests.aggregator.deltas import tally, tally_plan

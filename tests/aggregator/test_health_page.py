@@ -10,16 +10,16 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # it ships no types
 from prometheus_client import CollectorRegistry
 
+from aggregator.api import server as probes_module
+from aggregator.api.admission_control import OpenStreams
+from aggregator.api.connections import ConnectionGuard
+from aggregator.api.server import LIVENESS, Probes
+from aggregator.app import Service
 from aggregator.config import Config
 from aggregator.errors import AggregatorError
-from aggregator.ports import Appended
-from aggregator.server import probes as probes_module
-from aggregator.server.connections import ConnectionGuard
-from aggregator.server.open_streams import OpenStreams
-from aggregator.server.probes import LIVENESS, Probes
-from aggregator.service import Service
-from aggregator.watching.health_page import STALLED_S, Health
-from aggregator.watching.metrics import Metrics
+from aggregator.model import Appended
+from aggregator.observability.health import STALLED_S, Health
+from aggregator.observability.metrics import Metrics
 from hushsum_proto.v1 import wire_pb2 as pb
 from tests.doubles import ManualRuntime
 from tests.pages import QuickRuntime, asked, until

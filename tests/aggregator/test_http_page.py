@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from aggregator.errors import ConfigError
-from aggregator.watching.http_page import CONNECTION_S_MAX, CONNECTIONS_MAX, HttpPage, Reply
-from aggregator.watching.metrics_page import MutualTls
+from aggregator.observability.http import CONNECTION_S_MAX, CONNECTIONS_MAX, HttpPage, MutualTls, Reply
 from tests.authorities import Certified
 from tests.pages import asked
 

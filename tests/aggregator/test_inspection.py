@@ -2,8 +2,8 @@ import random
 
 import pytest
 
-from aggregator.inspection import Inspection, id_in
-from aggregator.refusals import RefusedError
+from aggregator.errors import RefusedError
+from aggregator.ingest.validation import Inspection, id_in
 from hushsum.delta import Delta, DeltaId, read_header
 from hushsum.errors import DeltaError, Reason
 from tests.plans import small_plan

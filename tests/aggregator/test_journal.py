@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.journal import CALM_S, Spell, journal, write_journal
+from aggregator.logs import CALM_S, Spell, journal, write_journal
 from tests.plans import small_plan
 from tests.services import Contributor, RawClient, config_of, service_of
 

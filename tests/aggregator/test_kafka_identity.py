@@ -8,10 +8,10 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 
 from aggregator.errors import LogError, LogGapError, LogUnavailableError
-from aggregator.kafka.log import KafkaLog
-from aggregator.kafka.settings import KafkaSettings
-from aggregator.log_messages import PlainMessages
-from aggregator.ports import SystemRuntime
+from aggregator.log.entries import PlainMessages
+from aggregator.log.kafka.client import KafkaSettings
+from aggregator.log.kafka.log import KafkaLog
+from aggregator.runtime import SystemRuntime
 from simulator.testbed.kafka import KafkaBroker
 from tests.aggregator.kafka_logs import PLAN, STEP, delta, opened_log, to_zero, until_appended
 from tests.brokers import fresh_prefix
@@ -106,7 +106,7 @@ async def test_an_append_that_stands_lower_than_an_earlier_one_is_not_acknowledg
 async def test_a_topic_made_anew_under_a_running_process_is_known_by_its_id_however_far_it_has_come(
     log: KafkaLog, settings: KafkaSettings, asked: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aggregator.kafka.identity._CONFIRM_S", 0.0)
+    monkeypatch.setattr("aggregator.log.kafka.topic._CONFIRM_S", 0.0)
     assert len((await log.read(0, 0, 3, 5.0)).entries) == 3
     await make_anew(log, settings, 5)
     work: dict[str, Callable[[], Awaitable[object]]] = {
@@ -120,7 +120,7 @@ async def test_a_topic_made_anew_under_a_running_process_is_known_by_its_id_howe
 async def test_an_end_that_is_lower_than_it_was_is_doubted_for_a_moment_and_refused_then(
     log: KafkaLog, settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aggregator.kafka.identity._SUSPECT_S", 0.2)
+    monkeypatch.setattr("aggregator.log.kafka.topic._SUSPECT_S", 0.2)
     log._identity._id = None
     assert await log.end(0) == 3 * STEP
     log._identity.ended(0, 3)

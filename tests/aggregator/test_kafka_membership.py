@@ -6,10 +6,10 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 from aiokafka.protocol.group import LeaveGroupRequest
 
-from aggregator.kafka.membership import KafkaMembership, _Member
-from aggregator.kafka.settings import KafkaSettings
-from aggregator.kafka.topic import entries_topic, prepare_topic
-from aggregator.ports import SystemRuntime
+from aggregator.log.kafka.client import KafkaSettings
+from aggregator.log.kafka.membership import KafkaMembership, _Member
+from aggregator.log.kafka.topic import entries_topic, prepare_topic
+from aggregator.runtime import SystemRuntime
 from simulator.testbed.kafka import KafkaBroker
 from tests.brokers import ProxiedKafka, fresh_prefix
 from tests.doubles import RecordingObserver

@@ -11,11 +11,10 @@ from aiokafka.errors import NotLeaderForPartitionError, OffsetOutOfRangeError
 from aiokafka.protocol.offset import OffsetRequest
 
 from aggregator.errors import LogGapError, LogUnavailableError
-from aggregator.kafka.fetch import EARLIEST, PartitionClient
-from aggregator.kafka.reader import PartitionReader
-from aggregator.log_messages import PlainMessages
-from aggregator.ports import SystemRuntime
-from aggregator.records import Logged
+from aggregator.log.entries import PlainMessages
+from aggregator.log.kafka.reader import EARLIEST, PartitionClient, PartitionReader
+from aggregator.model import Logged
+from aggregator.runtime import SystemRuntime
 from hushsum.errors import Reason
 from tests.aggregator.test_kafka_fetch import batch
 

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from aggregator.errors import ConfigError
-from aggregator.kafka.settings import KafkaSettings, Security
+from aggregator.log.kafka.client import KafkaSettings, Security
 
 
 def with_password(path: Path, security: Security = "SASL_PLAINTEXT", mechanism: str = "SCRAM-SHA-512") -> KafkaSettings:

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from aggregator.errors import ConfigError, LogError, LogGapError
-from aggregator.kafka import log as kafka_log
-from aggregator.kafka.log import KafkaLog
-from aggregator.kafka.settings import KafkaSettings
-from aggregator.kafka.topic import Needed, TopicNeeds, entries_topic
-from aggregator.log_messages import PlainMessages
-from aggregator.ports import Appended, SystemRuntime
+from aggregator.log.entries import PlainMessages
+from aggregator.log.kafka import log as kafka_log
+from aggregator.log.kafka.client import KafkaSettings
+from aggregator.log.kafka.log import KafkaLog
+from aggregator.log.kafka.topic import Needed, TopicNeeds, entries_topic
+from aggregator.model import Appended
+from aggregator.runtime import SystemRuntime
 from hushsum.plan import Plan
 from hushsum_proto.convert import entry_from_bytes, entry_to_bytes
 from hushsum_proto.entries import ReportsEntry, SealEntry

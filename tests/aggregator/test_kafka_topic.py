@@ -4,8 +4,8 @@ from collections.abc import Mapping
 import pytest
 
 from aggregator.errors import ConfigError
-from aggregator.kafka.settings import KafkaSettings
-from aggregator.kafka.topic import (
+from aggregator.log.kafka.client import KafkaSettings
+from aggregator.log.kafka.topic import (
     TopicNeeds,
     entries_topic,
     mismatches,
@@ -13,8 +13,8 @@ from aggregator.kafka.topic import (
     promises_lost,
     receipts_topic,
 )
-from aggregator.ports import SystemRuntime
-from aggregator.records import entry_bytes_max
+from aggregator.model import entry_bytes_max
+from aggregator.runtime import SystemRuntime
 from hushsum_proto.convert import entry_to_bytes
 from hushsum_proto.entries import CohortSumEntry
 from simulator.testbed.kafka import KafkaBroker

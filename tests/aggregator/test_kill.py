@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from aggregator.ports import SystemRuntime
+from aggregator.runtime import SystemRuntime
 from hushsum.entropy import OsEntropy
 from tests.aggregator.disk_site import DiskSite, client_for, disk_site
 from tests.aggregator.victim import PLAN

@@ -9,12 +9,12 @@ from typing import NamedTuple
 import grpc.aio
 import pytest
 
-from aggregator.callers.client_limits import SendLimits
-from aggregator.refusals import RefusedError
-from aggregator.server import large
-from aggregator.server.calls import Malformed
-from aggregator.server.large import BYTES_S_MIN, GRACE_S, LargeDeltas
-from aggregator.watching.metrics import Metrics
+from aggregator.api import collection
+from aggregator.api.admission_control import Malformed
+from aggregator.api.collection import BYTES_S_MIN, GRACE_S, LargeDeltas
+from aggregator.errors import RefusedError
+from aggregator.observability.metrics import Metrics
+from aggregator.rate_limits import SendLimits
 from hushsum.delta import DeltaId
 from hushsum.errors import Reason
 from hushsum_proto import convert
@@ -347,7 +347,7 @@ async def test_no_noised_whole_delta_comes_round_the_bound_as_one_message(tmp_pa
 async def test_what_is_about_the_moment_ends_the_call_with_a_status(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(large, "GRACE_S", 0.05)
+    monkeypatch.setattr(collection, "GRACE_S", 0.05)
     async with service_of(config_of(tmp_path, SILO)) as service, RawClient(service.grpc) as client:
 
         async def silent() -> AsyncIterator[pb.DeltaChunk]:

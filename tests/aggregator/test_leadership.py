@@ -6,16 +6,14 @@ from typing import Any
 
 import pytest
 
-from aggregator.administration import Administration
-from aggregator.catalogue import Catalogue
-from aggregator.errors import PartitionStoppedError, ReceiptsError
-from aggregator.leadership import Leadership, LeaseSettings
-from aggregator.refusals import RefusedError
-from aggregator.releaser_ports import ReleaserPorts
-from aggregator.stored_folds import StoredFolds
-from aggregator.watching.metrics import Metrics
-from aggregator.watching.observers import Observers
-from aggregator.watching.standing import Standing
+from aggregator.api.admin import Administration, Standing
+from aggregator.errors import PartitionStoppedError, ReceiptsError, RefusedError
+from aggregator.observability.metrics import Metrics
+from aggregator.observability.observer import Observers
+from aggregator.release.catalog import Catalogue
+from aggregator.release.leader import Leadership, LeaseSettings
+from aggregator.release.releaser import ReleaserPorts
+from aggregator.workers.remote import StoredFolds
 from hushsum.entropy import ReplayableEntropy
 from hushsum.privacy.event import TUMBLING
 from hushsum_proto.answers import ServiceReason

@@ -8,12 +8,11 @@ import grpc.aio
 import numpy as np
 import pytest
 
-from aggregator.callers.client_limits import DELTA_COST_MIN, CallLimits, SendLimits, Taken, share_of
+from aggregator.app import Service
 from aggregator.config import Config
-from aggregator.errors import LogUnavailableError
-from aggregator.ports import Log
-from aggregator.refusals import RefusedError
-from aggregator.service import Service
+from aggregator.errors import LogUnavailableError, RefusedError
+from aggregator.interfaces import Log
+from aggregator.rate_limits import DELTA_COST_MIN, CallLimits, SendLimits, Taken, share_of
 from edge_client import Config as DeviceConfig
 from edge_client import EdgeClient, SystemRuntime
 from hushsum.plan import Plan

@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from aggregator.errors import ConfigError, LogError, LogGapError
-from aggregator.kafka.log import KafkaLog
-from aggregator.kafka.settings import KafkaSettings
-from aggregator.log_messages import PlainMessages
-from aggregator.log_sqlite import SqliteLog
-from aggregator.ports import Appended, Log, SystemRuntime
+from aggregator.interfaces import Log
+from aggregator.log.entries import PlainMessages
+from aggregator.log.kafka.client import KafkaSettings
+from aggregator.log.kafka.log import KafkaLog
+from aggregator.log.sqlite import SqliteLog
+from aggregator.model import Appended
+from aggregator.runtime import SystemRuntime
 from hushsum_proto.convert import entry_to_bytes
 from hushsum_proto.entries import DeltaEntry
 from simulator.testbed.kafka import KafkaBroker

@@ -10,11 +10,11 @@ from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.record.util import calc_crc32c
 
 from aggregator.errors import ConfigError, LogError
-from aggregator.kafka.log import KafkaLog
-from aggregator.kafka.settings import KafkaSettings
-from aggregator.log_messages import PlainMessages, SignedMessages
-from aggregator.ports import Appended, SystemRuntime
-from aggregator.records import Logged
+from aggregator.log.entries import PlainMessages, SignedMessages
+from aggregator.log.kafka.client import KafkaSettings
+from aggregator.log.kafka.log import KafkaLog
+from aggregator.model import Appended, Logged
+from aggregator.runtime import SystemRuntime
 from hushsum.directory import Directory, DirectoryKey, Role
 from hushsum.errors import Reason
 from hushsum.signatures import SigningKey
@@ -113,7 +113,7 @@ async def test_an_append_is_split_where_a_message_would_grow_too_large(log: Kafk
 async def test_a_message_holds_no_more_entries_than_a_position_can_name(
     log: KafkaLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aggregator.kafka.log.BATCH_ENTRIES_MAX", 3)
+    monkeypatch.setattr("aggregator.log.kafka.log.BATCH_ENTRIES_MAX", 3)
     assert await log.append(to_zero(*map(delta, "abcdefg"))) == [0, 1, 2, STEP, STEP + 1, STEP + 2, 2 * STEP]
 
 

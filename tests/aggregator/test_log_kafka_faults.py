@@ -10,11 +10,10 @@ import pytest
 from aiokafka import TopicPartition
 
 from aggregator.errors import LogUnavailableError
-from aggregator.kafka.client import administration
-from aggregator.kafka.fetch import PartitionClient
-from aggregator.kafka.log import KafkaLog
-from aggregator.kafka.settings import KafkaSettings, Security
-from aggregator.records import Logged
+from aggregator.log.kafka.client import KafkaSettings, Security, administration
+from aggregator.log.kafka.log import KafkaLog
+from aggregator.log.kafka.reader import PartitionClient
+from aggregator.model import Logged
 from simulator.testbed.kafka import KafkaBroker
 from tests.aggregator.kafka_logs import STEP, delta, everything, opened_log, to_zero, until, until_appended
 from tests.brokers import ProxiedKafka, fresh_prefix
@@ -74,7 +73,7 @@ async def test_whoever_sends_while_brokers_are_away_leaves_no_error_that_nobody_
 async def test_a_broker_that_is_silent_is_passed_over_for_one_that_answers(
     settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aggregator.kafka.client.CONNECT_S", 0.2)
+    monkeypatch.setattr("aggregator.log.kafka.client.CONNECT_S", 0.2)
     async with AsyncExitStack() as stack:
         hole = await stack.enter_async_context(await asyncio.start_server(_say_nothing, "127.0.0.1", 0))
         port = hole.sockets[0].getsockname()[1]

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aggregator.errors import LogError
-from aggregator.log_messages import LogMessages, Opened, PlainMessages, SignedMessages
+from aggregator.log.entries import LogMessages, Opened, PlainMessages, SignedMessages
 from hushsum.directory import Directory, DirectoryKey, Role
 from hushsum.errors import DirectoryError, Reason
 from hushsum.labels import LOG_MESSAGE

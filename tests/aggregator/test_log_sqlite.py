@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from aggregator import log_sqlite
 from aggregator.errors import LogError, LogGapError
-from aggregator.log_sqlite import SqliteLog
-from aggregator.ports import Appended, Stretch, SystemRuntime
-from aggregator.records import Logged
-from aggregator.store.inspect_sqlite import log_size
+from aggregator.log import sqlite
+from aggregator.log.sqlite import SqliteLog
+from aggregator.model import Appended, Logged, Stretch
+from aggregator.offline import log_size
+from aggregator.runtime import SystemRuntime
 from tests.doubles import ManualRuntime
 
 PLAN_ID = bytes(range(32))
@@ -141,7 +141,7 @@ async def test_a_position_is_never_given_twice(path: Path, log: SqliteLog, runti
 
 
 async def test_many_entries_are_forgotten_in_steps(log: SqliteLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aggregator.log_sqlite._FORGET_STEP", 7)
+    monkeypatch.setattr("aggregator.log.sqlite._FORGET_STEP", 7)
     await log.append([Appended(0, 5 + number % 2, b"%d" % number) for number in range(50)])
     await log.forget(5, {0: 41})
     kept = [position for position in range(50) if position % 2 == 1 or position >= 41]
@@ -218,8 +218,8 @@ async def test_the_newest_entries_are_read_without_the_file_and_others_from_it(
         asked.append(position)
         return file_read(db, plan, partition, position, limit)
 
-    file_read = log_sqlite._read
-    monkeypatch.setattr(log_sqlite, "_read", counted)
+    file_read = sqlite._read
+    monkeypatch.setattr(sqlite, "_read", counted)
     await log.append(items(0, 5, *"abcd"))
     assert await everything(log, 0) == [(0, b"a"), (1, b"b"), (2, b"c"), (3, b"d")]
     assert await everything(log, 0, 2) == [(2, b"c"), (3, b"d")]
@@ -231,8 +231,8 @@ async def test_the_newest_entries_are_read_without_the_file_and_others_from_it(
 async def test_what_nobody_reads_is_not_kept_in_memory_beyond_its_bound(
     path: Path, runtime: ManualRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_sqlite, "_TAIL_BYTES", 100)
-    monkeypatch.setattr(log_sqlite, "_TAIL_BYTES_MIN", 1)
+    monkeypatch.setattr(sqlite, "_TAIL_BYTES", 100)
+    monkeypatch.setattr(sqlite, "_TAIL_BYTES_MIN", 1)
     log = await SqliteLog.open(path, PLAN_ID, 1, runtime)
     for n in range(20):
         await log.append([Appended(0, 5, bytes([n]) * 30)])
@@ -253,7 +253,7 @@ async def test_nothing_of_a_forgotten_entry_is_left_in_memory(log: SqliteLog) ->
 
 
 def test_a_tail_never_puts_an_entry_where_another_belongs() -> None:
-    tail = log_sqlite._Tail(1000)
+    tail = sqlite._Tail(1000)
     for position in (3, 4, 7, 5, 8):  # the task of 5 and 6 went on after that of 7
         tail.add(Logged(position, b"%d" % position))
     assert tail.read(3, 10) == ()

@@ -11,8 +11,8 @@ from google.protobuf.descriptor import MethodDescriptor
 from grpc_health.v1 import health_pb2  # type: ignore[import-untyped]  # it ships no types
 from grpc_reflection.v1alpha import reflection_pb2  # type: ignore[import-untyped]  # it ships no types
 
-from aggregator.server.incoming import QUESTION_BYTES_MAX, Malformed
-from aggregator.server.server import _received_bytes_max
+from aggregator.api.admission_control import QUESTION_BYTES_MAX, Malformed
+from aggregator.api.server import _received_bytes_max
 from hushsum_proto.v1 import wire_pb2 as pb
 from tests.plans import small_plan
 from tests.services import RawClient, config_of, service_of, trailing

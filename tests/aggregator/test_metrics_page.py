@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from aggregator.errors import ConfigError
-from aggregator.watching.metrics_page import MutualTls
+from aggregator.observability.http import MutualTls
 from hushsum.delta import DeltaId
 from hushsum_proto.credentials import Credentials
 from tests.aggregator.local_clients import batch_of, noised, report_plan, silo_plan

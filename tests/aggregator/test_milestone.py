@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from aggregator.milestone import Milestone
+from aggregator.runtime import Milestone
 from tests.doubles import ManualRuntime
 
 

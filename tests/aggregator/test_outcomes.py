@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from aggregator.errors import PartitionStoppedError, ReceiptsError, ReleasingStoppedError
-from aggregator.releaser import Releaser
+from aggregator.release.releaser import Releaser
 from hushsum.entropy import KEY_BYTES, KeyedEntropy, ReplayableEntropy
 from hushsum.outcomes import Withheld
 from hushsum.plan import Plan

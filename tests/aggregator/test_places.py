@@ -4,9 +4,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from aggregator.callers.places import Places, SharedPlaces
-from aggregator.errors import AggregatorError
-from aggregator.refusals import RefusedError
+from aggregator.errors import AggregatorError, RefusedError
+from aggregator.rate_limits import Places, SharedPlaces
 
 
 class Call:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.catalogue import Catalogue
 from aggregator.errors import ConfigError, StoreError
-from aggregator.plan_source import plan_of, signature_of
-from aggregator.ports import Store
-from aggregator.store.on_sqlite import memory_store, open_sqlite_store
+from aggregator.interfaces import Store
+from aggregator.plan_loading import plan_of, signature_of
+from aggregator.release.catalog import Catalogue
+from aggregator.store.store import memory_store, open_sqlite_store
 from hushsum.errors import PlanError
 from hushsum.signatures import SigningKey
 from hushsum.signed_plan import SignedPlan, signature_file

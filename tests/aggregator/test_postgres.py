@@ -9,13 +9,12 @@ import asyncpg
 import pytest
 
 from aggregator.errors import StoreError, StoreUnavailableError
-from aggregator.ports import SystemRuntime
-from aggregator.store import leases as store_leases
-from aggregator.store.postgres import PostgresDatabase, PostgresSettings
-from aggregator.store.postgres_errors import translated
-from aggregator.store.postgres_schema import SCHEMA_FORMAT
-from aggregator.store.sql import Transaction
+from aggregator.runtime import SystemRuntime
+from aggregator.store import windows as store_leases
+from aggregator.store.postgres import PostgresDatabase, PostgresSettings, translated
+from aggregator.store.schema import POSTGRES_SCHEMA_FORMAT
 from aggregator.store.store import SqlStore
+from aggregator.store.transaction import Transaction
 from hushsum.privacy.event import TUMBLING
 from hushsum.signatures import SigningKey
 from hushsum.signed_plan import SignedPlan
@@ -66,7 +65,7 @@ async def test_processes_that_start_at_once_make_the_tables_once(postgres_dsn: s
     schema = fresh_schema()
     stores = await asyncio.gather(*(postgres_store(postgres_dsn, schema=schema, pool=1) for _ in range(4)))
     versions = await admin.fetch(f"SELECT version FROM {schema}.hushsum_schema ORDER BY version")
-    assert [row["version"] for row in versions] == [*range(1, SCHEMA_FORMAT + 1)]
+    assert [row["version"] for row in versions] == [*range(1, POSTGRES_SCHEMA_FORMAT + 1)]
     for store in stores:
         await store.close()
 
@@ -93,10 +92,12 @@ async def test_a_schema_without_signatures_of_plans_gets_them_and_keeps_what_it_
 async def test_a_newer_schema_is_refused_and_left_alone(postgres_dsn: str, admin: asyncpg.Connection) -> None:
     schema = fresh_schema()
     await (await postgres_store(postgres_dsn, schema=schema)).close()
-    await admin.execute(f"INSERT INTO {schema}.hushsum_schema VALUES ({SCHEMA_FORMAT + 1})")
-    with pytest.raises(StoreError, match=f"format {SCHEMA_FORMAT + 1}; this version reads up to {SCHEMA_FORMAT}"):
+    await admin.execute(f"INSERT INTO {schema}.hushsum_schema VALUES ({POSTGRES_SCHEMA_FORMAT + 1})")
+    with pytest.raises(
+        StoreError, match=f"format {POSTGRES_SCHEMA_FORMAT + 1}; this version reads up to {POSTGRES_SCHEMA_FORMAT}"
+    ):
         await postgres_store(postgres_dsn, schema=schema)
-    assert await admin.fetchval(f"SELECT max(version) FROM {schema}.hushsum_schema") == SCHEMA_FORMAT + 1
+    assert await admin.fetchval(f"SELECT max(version) FROM {schema}.hushsum_schema") == POSTGRES_SCHEMA_FORMAT + 1
 
 
 async def test_everything_is_there_after_opening_it_again(postgres_dsn: str) -> None:

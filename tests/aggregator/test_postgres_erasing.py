@@ -9,11 +9,10 @@ import asyncpg
 import pytest
 
 from aggregator.errors import StoreError, StoreUnavailableError
-from aggregator.ports import SystemRuntime
-from aggregator.store.postgres import PostgresDatabase, PostgresSettings
-from aggregator.store.postgres_erasing import vacuum
-from aggregator.store.sql import Transaction
+from aggregator.runtime import SystemRuntime
+from aggregator.store.postgres import PostgresDatabase, PostgresSettings, vacuum
 from aggregator.store.store import SqlStore
+from aggregator.store.transaction import Transaction
 from hushsum.privacy.event import TUMBLING
 from simulator.testbed.postgres import Postgres, PostgresServer, missing_postgres
 from tests.aggregator.stores import FENCE, MARK, PLAN, W, committed, fresh_schema, prepared, reserved, sealed

@@ -11,13 +11,13 @@ import pytest
 
 from aggregator.errors import FencedError, StoreUnavailableError, WindowOrderError
 from aggregator.fold.fold import Fold
-from aggregator.store import folds as store_folds
-from aggregator.store import leases as store_leases
+from aggregator.store import checkpoints as store_folds
 from aggregator.store import outcomes as store_outcomes
 from aggregator.store import receipts as store_receipts
+from aggregator.store import windows as store_leases
 from aggregator.store import windows as store_windows
-from aggregator.store.sql import Transaction
 from aggregator.store.store import SqlStore
+from aggregator.store.transaction import Transaction
 from hushsum.errors import BudgetError
 from hushsum.plan import Plan
 from hushsum.privacy.event import TUMBLING

@@ -6,10 +6,8 @@ import asyncpg
 import pytest
 
 from aggregator.errors import StoreError, StoreUnavailableError
-from aggregator.ports import SystemRuntime
-from aggregator.store.postgres import PostgresDatabase, PostgresSettings
-from aggregator.store.postgres_errors import address_error
-from aggregator.store.postgres_server import promises_lost
+from aggregator.runtime import SystemRuntime
+from aggregator.store.postgres import PostgresDatabase, PostgresSettings, address_error, promises_lost
 from simulator.testbed.postgres import Postgres, PostgresServer, missing_postgres
 from tests.aggregator.stores import fresh_schema
 from tests.brokers import left_out

@@ -10,10 +10,11 @@ import asyncpg
 import pytest
 
 from aggregator.errors import StoreError, StoreUnavailableError
-from aggregator.ports import ReceiptsMark, SystemRuntime
-from aggregator.store import postgres_schema
+from aggregator.model import ReceiptsMark
+from aggregator.runtime import SystemRuntime
+from aggregator.store import schema as postgres_schema
 from aggregator.store.postgres import PostgresDatabase, PostgresSettings
-from aggregator.store.postgres_schema import SCHEMA_FORMAT
+from aggregator.store.schema import POSTGRES_SCHEMA_FORMAT
 from hushsum.privacy.event import TUMBLING
 from simulator.testbed.postgres import Postgres
 from tests.aggregator.stores import (
@@ -109,16 +110,16 @@ async def waiting(sample: Sample, number: int) -> None:
 
 def test_every_version_has_a_sample() -> None:
     assert sorted(path.name for path in FOLDER.glob("postgres-*.sql")) == [
-        f"postgres-{version}.sql" for version in range(1, SCHEMA_FORMAT + 1)
+        f"postgres-{version}.sql" for version in range(1, POSTGRES_SCHEMA_FORMAT + 1)
     ]
-    assert max(OLDER) == SCHEMA_FORMAT - 1
+    assert max(OLDER) == POSTGRES_SCHEMA_FORMAT - 1
 
 
 @pytest.mark.parametrize("version", OLDER)
 async def test_processes_that_start_at_once_upgrade_it_once_and_lose_nothing(sample: Sample, version: int) -> None:
     await (await postgres_store(sample.dsn, schema=sample.schema)).close()
     fresh = await sample.columns()
-    await sample.load(SCHEMA_FORMAT)
+    await sample.load(POSTGRES_SCHEMA_FORMAT)
     assert await sample.columns() == fresh, "the sample of this version is what it makes"
     await sample.load(version)
     before = await sample.rows(version)
@@ -130,7 +131,7 @@ async def test_processes_that_start_at_once_upgrade_it_once_and_lose_nothing(sam
     assert await sample.versions() == [*range(1, version + 1)]
     await sample.admin.execute("SELECT pg_advisory_unlock($1)", postgres_schema._LOCK)
     assert [await asyncio.wait_for(process.wait(), 60) for process in processes] == [0, 0]
-    assert await sample.versions() == [*range(1, SCHEMA_FORMAT + 1)]
+    assert await sample.versions() == [*range(1, POSTGRES_SCHEMA_FORMAT + 1)]
     assert await sample.columns() == fresh
     assert await sample.rows(version) == before
 
@@ -167,9 +168,9 @@ async def test_an_upgrade_that_is_cut_off_leaves_the_older_tables(
 ) -> None:
     await sample.load(1)
     before = (await sample.columns(), await sample.rows(1))
-    slow = (*postgres_schema.MIGRATIONS[1], "SELECT pg_sleep(60)")
+    slow = (*postgres_schema.POSTGRES_MIGRATIONS[1], "SELECT pg_sleep(60)")
     with monkeypatch.context() as patched:
-        patched.setattr(postgres_schema, "MIGRATIONS", (postgres_schema.MIGRATIONS[0], slow))
+        patched.setattr(postgres_schema, "POSTGRES_MIGRATIONS", (postgres_schema.POSTGRES_MIGRATIONS[0], slow))
         settings = PostgresSettings(sample.dsn, schema=sample.schema, patience_s=0)
         cut = asyncio.create_task(PostgresDatabase.open(settings, SystemRuntime()))
         asleep = "FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()"
@@ -181,13 +182,14 @@ async def test_an_upgrade_that_is_cut_off_leaves_the_older_tables(
     assert (await sample.columns(), await sample.rows(1)) == before
     assert await sample.versions() == [1]
     await (await postgres_store(sample.dsn, schema=sample.schema)).close()
-    assert await sample.versions() == [*range(1, SCHEMA_FORMAT + 1)]
+    assert await sample.versions() == [*range(1, POSTGRES_SCHEMA_FORMAT + 1)]
 
 
 async def test_tables_of_a_newer_version_are_refused_with_what_to_do(sample: Sample) -> None:
-    await sample.load(SCHEMA_FORMAT)
-    await sample.admin.execute("INSERT INTO hushsum_schema VALUES ($1)", SCHEMA_FORMAT + 1)
-    told = f"has format {SCHEMA_FORMAT + 1}; this version reads up to {SCHEMA_FORMAT}: update the service"
+    await sample.load(POSTGRES_SCHEMA_FORMAT)
+    await sample.admin.execute("INSERT INTO hushsum_schema VALUES ($1)", POSTGRES_SCHEMA_FORMAT + 1)
+    newest = POSTGRES_SCHEMA_FORMAT
+    told = f"has format {newest + 1}; this version reads up to {newest}: update the service"
     with pytest.raises(StoreError, match=told):
         await postgres_store(sample.dsn, schema=sample.schema)
-    assert (await sample.versions())[-1] == SCHEMA_FORMAT + 1
+    assert (await sample.versions())[-1] == POSTGRES_SCHEMA_FORMAT + 1

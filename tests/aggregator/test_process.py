@@ -16,11 +16,10 @@ from structlog.testing import capture_logs
 from aggregator import process
 from aggregator.config import Config
 from aggregator.errors import ConfigError, LogUnavailableError, MemoryLimitError, OpenFilesError, StoreUnavailableError
-from aggregator.log_sqlite import LOG_FILE
-from aggregator.ports import SystemRuntime
+from aggregator.log.sqlite import LOG_FILE
+from aggregator.observability.metrics import Metrics
+from aggregator.runtime import Supervision, SystemRuntime
 from aggregator.store.schema import STORE_FILE
-from aggregator.supervision import Supervision
-from aggregator.watching.metrics import Metrics
 from hushsum.acceleration import VARIABLE
 from tests.plans import small_plan
 from tests.processes import ROOT

@@ -19,16 +19,16 @@ import numpy as np
 import pytest
 import structlog
 
-from aggregator import journal as journals
-from aggregator.callers.auth import DeclaredName
-from aggregator.first_looks import FirstLooks
-from aggregator.gateway import Gateway
-from aggregator.journal import journal, write_journal
-from aggregator.ports import Log, Peer, Scope
-from aggregator.secure import running
-from aggregator.secure.round_end import RoundEnd
-from aggregator.secure.rounds import Round
-from aggregator.service import Service
+from aggregator import logs as journals
+from aggregator.app import Service
+from aggregator.auth.authenticators import DeclaredName
+from aggregator.ingest.gateway import Gateway
+from aggregator.ingest.validation import FirstLooks
+from aggregator.interfaces import Log
+from aggregator.logs import journal, write_journal
+from aggregator.model import Peer, Scope
+from aggregator.secure import coordinator
+from aggregator.secure.round import Round, RoundEnd
 from hushsum.delta import DeltaId
 from hushsum.directory import Directory, DirectoryKey, Role, toml_of
 from hushsum.entropy import OsEntropy
@@ -339,7 +339,7 @@ def suspects_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     def named(ongoing: Round, end: RoundEnd) -> None:
         journal("secure sums").warning("suspects", window=ongoing.window, clients=end.suspects)
 
-    monkeypatch.setattr(running, "_warn", named)
+    monkeypatch.setattr(coordinator, "_warn", named)
     monkeypatch.setattr(sys.modules[__name__], "MISDEEDS", (_voids,))
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.callers.rate_limits import FORGET_S, RateLimits, forget_paid
+from aggregator.rate_limits import FORGET_S, RateLimits, forget_paid
 from tests.aggregator.debts import Debts
 from tests.aggregator.local_clients import batch_of, report_plan
 from tests.doubles import ManualRuntime

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from aggregator.errors import ReceiptsError
-from aggregator.journal import write_journal
-from aggregator.ports import StoredOutcome
-from aggregator.receipt import Receipt, read_line
-from aggregator.receipts_file import ReceiptsFile
+from aggregator.logs import write_journal
+from aggregator.model import StoredOutcome
+from aggregator.release.receipts import Receipt, ReceiptsFile, read_line
 from hushsum.entropy import OsEntropy, ReplayableEntropy
 from hushsum.privacy.event import TUMBLING, ClaimedEvent, Spend
 from hushsum.releases import spend_of
@@ -207,7 +206,7 @@ async def test_a_receipt_that_an_older_version_wrote_in_its_words_stands_for_the
 async def test_a_newer_format_is_refused_and_not_taken_for_a_torn_line(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aggregator.receipt.RECEIPTS_FORMAT", 4)
+    monkeypatch.setattr("aggregator.release.receipts.RECEIPTS_FORMAT", 4)
     await written(path, 1)
     before = content(path)
     monkeypatch.undo()

@@ -8,10 +8,11 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 
 from aggregator.errors import ConfigError, ForeignReceiptsError, LogUnavailableError, ReceiptsError
-from aggregator.kafka.receipts import ReceiptsTopic
-from aggregator.kafka.settings import KafkaSettings
-from aggregator.ports import ReceiptsMark, StoredOutcome, SystemRuntime
-from aggregator.receipt import Header, Receipt
+from aggregator.log.kafka.client import KafkaSettings
+from aggregator.log.kafka.receipts import ReceiptsTopic
+from aggregator.model import ReceiptsMark, StoredOutcome
+from aggregator.release.receipts import Header, Receipt
+from aggregator.runtime import SystemRuntime
 from hushsum.entropy import ReplayableEntropy
 from hushsum.privacy.event import TUMBLING, ClaimedEvent, Spend
 from hushsum.releases import spend_of
@@ -135,7 +136,7 @@ async def test_a_damaged_receipt_is_refused_by_its_place(
 async def test_a_newer_format_is_refused(
     receipts: ReceiptsTopic, settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aggregator.receipt.RECEIPTS_FORMAT", 4)
+    monkeypatch.setattr("aggregator.release.receipts.RECEIPTS_FORMAT", 4)
     line, _ = receipt(1).to_line()
     monkeypatch.undo()
     await plant(settings, line)

@@ -16,13 +16,11 @@ import grpc.aio
 import numpy as np
 import pytest
 
-from aggregator.callers.client_limits import CallLimits
-from aggregator.callers.client_streams import ClientStreams
-from aggregator.callers.senders import Sender
-from aggregator.gateway import Gateway
-from aggregator.secure.sums import SecureSums
-from aggregator.service import Service
-from aggregator.submissions import ClientDeltas
+from aggregator.app import Service
+from aggregator.ingest.gateway import Gateway
+from aggregator.ingest.validation import ClientDeltas
+from aggregator.rate_limits import CallLimits, ClientStreams, Sender
+from aggregator.secure.coordinator import SecureSums
 from hushsum.delta import DeltaId
 from hushsum.directory import Directory, DirectoryKey, Role, toml_of
 from hushsum.plan import Plan

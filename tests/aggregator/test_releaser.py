@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from aggregator.errors import PartitionStoppedError, ReleasingStoppedError, WindowOrderError
-from aggregator.ports import StoredOutcome
-from aggregator.releaser import Releaser
+from aggregator.model import StoredOutcome
+from aggregator.release.releaser import Releaser
 from hushsum.entropy import KEY_BYTES, KeyedEntropy, ReplayableEntropy
 from hushsum.plan import Plan
 from hushsum.privacy.event import TUMBLING

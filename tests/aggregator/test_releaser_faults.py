@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from aggregator.errors import ReceiptsError, WindowOrderError
-from aggregator.log_sqlite import LOG_FILE
+from aggregator.log.sqlite import LOG_FILE
 from hushsum.privacy.event import TUMBLING
 from tests.aggregator.disk_site import DiskSite, disk_site
 from tests.aggregator.test_releaser import HOUR_S, PLAN, CountingEntropy

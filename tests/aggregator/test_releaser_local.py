@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aggregator.catalogue import Catalogue, NotFoundError
-from aggregator.decision import decided
 from aggregator.errors import PartitionStoppedError
-from aggregator.ports import Appended, SealedWindow, StoredOutcome
-from aggregator.store.inspect_sqlite import read_verdicts
+from aggregator.model import Appended, SealedWindow, StoredOutcome
+from aggregator.offline import read_verdicts
+from aggregator.release.catalog import Catalogue, NotFoundError
+from aggregator.release.releaser import decided
 from hushsum.delta import read_header
 from hushsum.errors import BudgetError
 from hushsum.local.batches import unpack

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aggregator.decision import decided
 from aggregator.errors import PartitionStoppedError
-from aggregator.ports import Appended, SealedWindow, StoredOutcome
+from aggregator.model import Appended, SealedWindow, StoredOutcome
+from aggregator.release.releaser import decided
 from hushsum.delta import digest
 from hushsum.errors import BudgetError
 from hushsum.privacy.event import TUMBLING

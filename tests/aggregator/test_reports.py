@@ -7,16 +7,16 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
-from aggregator.callers.rate_limits import BATCH_COST_MIN, RateLimits
-from aggregator.commits import CommitLimits, Commits
-from aggregator.errors import ConfigError, StoreUnavailableError
-from aggregator.fold.sums import NOBODY
-from aggregator.openings import Openings
-from aggregator.ports import Appended, Log
-from aggregator.refusals import RefusedError
-from aggregator.service import Service
-from aggregator.submissions import submissions_of
-from aggregator.watching.metrics import Metrics
+from aggregator.app import Service
+from aggregator.errors import ConfigError, RefusedError, StoreUnavailableError
+from aggregator.fold.fold import NOBODY
+from aggregator.ingest.group_commit import CommitLimits, Commits
+from aggregator.ingest.validation import submissions_of
+from aggregator.ingest.window_tracker import Openings
+from aggregator.interfaces import Log
+from aggregator.model import Appended
+from aggregator.observability.metrics import Metrics
+from aggregator.rate_limits import BATCH_COST_MIN, RateLimits
 from hushsum.delta import DeltaId
 from hushsum.directory import DirectoryKey, Role, toml_of
 from hushsum.entropy import Entropy, OsEntropy, ReplayableEntropy

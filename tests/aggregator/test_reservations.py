@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from aggregator.errors import AggregatorError, PartitionStoppedError, StoreError
-from aggregator.ports import SealedWindow, StoredOutcome
+from aggregator.model import SealedWindow, StoredOutcome
 from hushsum import outcomes
 from hushsum.entropy import KEY_BYTES, ReplayableEntropy
 from hushsum.outcomes import Withheld
@@ -55,7 +55,7 @@ class Draws:
             then(len(self.all))
             return drawn
 
-        patch.setattr("aggregator.decision.decide", noted)
+        patch.setattr("aggregator.release.releaser.decide", noted)
 
 
 @pytest.fixture(params=[True, False], ids=["released", "withheld"])

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.ports import SystemRuntime
-from aggregator.receipts_file import ReceiptsFile
+from aggregator.release.receipts import ReceiptsFile
+from aggregator.runtime import SystemRuntime
 from hushsum.delta import DeltaId
 from hushsum.entropy import OsEntropy
 from hushsum.plan import Plan

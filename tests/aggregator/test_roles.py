@@ -11,8 +11,8 @@ from structlog.testing import capture_logs
 
 from aggregator.config import Config
 from aggregator.errors import ConfigError, StoreError
-from aggregator.ports import SystemRuntime
-from aggregator.watching import soundings
+from aggregator.observability import health
+from aggregator.runtime import SystemRuntime
 from hushsum.directory import DirectoryKey, Role, toml_of
 from hushsum.entropy import OsEntropy
 from hushsum.errors import HushsumError
@@ -221,8 +221,8 @@ async def test_a_plan_keeps_its_number_of_partitions(tmp_path: Path, kafka: Kafk
 async def test_health_says_so_while_the_database_cannot_be_reached_for_long_and_no_longer(
     tmp_path: Path, kafka: KafkaBroker, postgres_behind_proxy: ProxiedPostgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(soundings, "LOOK_S", 0.05)
-    monkeypatch.setattr(soundings, "PATIENCE_S", 2.0)
+    monkeypatch.setattr(health, "LOOK_S", 0.05)
+    monkeypatch.setattr(health, "PATIENCE_S", 2.0)
     dsn, _ = postgres_behind_proxy.fresh_database()
     config = cluster_config(tmp_path, kafka, dsn, role="gateway")
     async with (

@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from aggregator.errors import ForeignReceiptsError, ReceiptsError, ReleasingStoppedError
-from aggregator.ports import ReceiptsMark, StoredOutcome
-from aggregator.receipts_file import ReceiptsFile
-from aggregator.reconciliation import reconciled
-from aggregator.store.on_sqlite import memory_store
+from aggregator.model import ReceiptsMark, StoredOutcome
+from aggregator.release.receipts import ReceiptsFile, reconciled
 from aggregator.store.receipts import advance
+from aggregator.store.store import memory_store
 from hushsum.entropy import ReplayableEntropy
 from hushsum.plan import Plan
 from hushsum.privacy.event import TUMBLING

@@ -7,9 +7,9 @@ import grpc.aio
 import numpy as np
 import pytest
 
+from aggregator.app import Service
 from aggregator.errors import StoreUnavailableError
-from aggregator.records import RoundMembers
-from aggregator.service import Service
+from aggregator.model import RoundMembers
 from hushsum import Plan
 from hushsum.errors import BudgetError
 from hushsum.secure_sum.messages import Kind

@@ -8,16 +8,12 @@ from contextlib import asynccontextmanager
 import numpy as np
 import pytest
 
-from aggregator.ports import SystemRuntime
-from aggregator.records import RoundMembers
-from aggregator.refusals import RefusedError
+from aggregator.errors import RefusedError
+from aggregator.model import RoundMembers
+from aggregator.runtime import SystemRuntime
 from aggregator.secure.cohorts import Caller
-from aggregator.secure.limits import RoundSettings, limits_of
-from aggregator.secure.memory import outcome_of
-from aggregator.secure.parts import UNREAD_MAX, Part
-from aggregator.secure.round_end import RoundEnd
-from aggregator.secure.rounds import Round
-from aggregator.secure.uploads import Uploads
+from aggregator.secure.coordinator import outcome_of
+from aggregator.secure.round import UNREAD_MAX, Part, Round, RoundEnd, RoundSettings, Uploads, limits_of
 from hushsum import Plan
 from hushsum.secure_sum.messages import Kind
 from hushsum.secure_sum.parameters import round_parameters

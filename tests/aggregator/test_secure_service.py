@@ -310,7 +310,7 @@ async def test_a_central_plan_takes_no_part_and_a_secure_plan_no_delta(tmp_path:
 async def test_a_stream_that_says_nothing_holds_no_place_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aggregator.server.secure_sum.ENTER_S", 0.1)
+    monkeypatch.setattr("aggregator.api.secure_sum.ENTER_S", 0.1)
     async with service_of(site_config(tmp_path, PLAN)) as service, stub_of(service.grpc) as stub:
         assert (await _refusal(stub))[0] == "unavailable"
 

@@ -6,11 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aggregator.errors import ConfigError
-from aggregator.refusals import RefusedError, overloaded
-from aggregator.secure.limits import RoundSettings, limits_of
-from aggregator.secure.parts import Part
-from aggregator.secure.running import Running
+from aggregator.errors import ConfigError, RefusedError, overloaded
+from aggregator.secure.coordinator import Running
+from aggregator.secure.round import Part, RoundSettings, limits_of
 from aggregator.windows import due_ms
 from hushsum.secure_sum.messages import ID_BYTES_MAX, Advertisement, Keys, Kind, pack_advertisement
 from hushsum.secure_sum.parameters import round_parameters
@@ -149,7 +147,7 @@ async def test_a_client_that_goes_in_the_moment_that_its_cohort_is_full_holds_no
 async def test_a_round_that_cannot_begin_or_end_for_an_error_of_ours_frees_its_place(
     tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aggregator.secure.sums.ROUNDS_MAX", 1)
+    monkeypatch.setattr("aggregator.secure.coordinator.ROUNDS_MAX", 1)
 
     def broken(*_: object) -> list[Part]:
         raise RuntimeError("ours")
@@ -157,7 +155,7 @@ async def test_a_round_that_cannot_begin_or_end_for_an_error_of_ours_frees_its_p
     async with service_of(site_config(tmp_path, PLAN)) as service, stub_of(service.grpc) as stub:
         fleet = fleet_of(PLAN, 2 * SIZE, rng)
         with monkeypatch.context() as patched:
-            patched.setattr("aggregator.secure.running.round_parameters", broken)
+            patched.setattr("aggregator.secure.coordinator.round_parameters", broken)
             for _ in range(2):
                 assert fates(await all_parts(fleet[:SIZE], stub)) == [Fate.ABORTED] * SIZE
         with monkeypatch.context() as patched:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from aggregator.secure.memory import Memory, Remembered
-from aggregator.secure.uploads import CHUNK_BYTES_MAX, Uploads
+from aggregator.secure.coordinator import Memory, Remembered
+from aggregator.secure.round import CHUNK_BYTES_MAX, Uploads
 from hushsum.errors import SecureSumError
 from hushsum_proto.rounds import Fate
 

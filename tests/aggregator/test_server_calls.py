@@ -6,16 +6,21 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from aggregator.callers.auth import DeclaredName
-from aggregator.callers.client_limits import Turn
-from aggregator.catalogue import NotFoundError
-from aggregator.errors import ForbiddenError, ReleasingStoppedError, StoreError, UnauthenticatedError, WindowOrderError
-from aggregator.refusals import RefusedError
-from aggregator.server.administration import AdministrationService
-from aggregator.server.calls import Call, Malformed, Methods, reader
-from aggregator.server.incoming import one_message
-from aggregator.server.open_streams import Interruptible
-from aggregator.watching.metrics import Metrics
+from aggregator.api.admin import AdministrationService
+from aggregator.api.admission_control import Interruptible, Malformed, one_message, reader
+from aggregator.api.calls import Call, Methods
+from aggregator.auth.authenticators import DeclaredName
+from aggregator.errors import (
+    ForbiddenError,
+    RefusedError,
+    ReleasingStoppedError,
+    StoreError,
+    UnauthenticatedError,
+    WindowOrderError,
+)
+from aggregator.observability.metrics import Metrics
+from aggregator.rate_limits import Turn
+from aggregator.release.catalog import NotFoundError
 from hushsum.errors import BudgetError, Reason
 from hushsum_proto.answers import Refusal, ServiceReason
 from hushsum_proto.errors import MalformedMessageError

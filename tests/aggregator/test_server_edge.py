@@ -15,15 +15,14 @@ import grpc
 import grpc.aio
 import pytest
 
-from aggregator.errors import UnauthenticatedError
-from aggregator.ports import Peer, Scope, SystemRuntime
-from aggregator.refusals import RefusedError
-from aggregator.server import incoming, open_streams, probes, unread
-from aggregator.server.calls import Call, Methods
-from aggregator.server.incoming import Incoming
-from aggregator.server.open_streams import Interruptible, OpenStreams
-from aggregator.server.unread import UnaryCalls
-from aggregator.watching.metrics import Metrics
+from aggregator.api import admission_control
+from aggregator.api.admission_control import Incoming, Interruptible, OpenStreams, UnaryCalls
+from aggregator.api.calls import Call, Methods
+from aggregator.api.server import HEALTH_CHECKS_MAX
+from aggregator.errors import RefusedError, UnauthenticatedError
+from aggregator.model import Peer, Scope
+from aggregator.observability.metrics import Metrics
+from aggregator.runtime import SystemRuntime
 from hushsum_proto.v1 import wire_pb2 as pb
 from tests.aggregator.test_tokens_served import guarded, token
 from tests.plans import small_plan
@@ -137,7 +136,7 @@ async def test_health_goes_on_being_answered_while_hundreds_ask_and_do_not_say_w
     async with guarded(tmp_path, alice) as here, here.client(alice) as client:
         calls = 100
         async with attacked(here.service.grpc, CHECK, 8, calls) as attackers:
-            most = probes.HEALTH_CHECKS_MAX
+            most = HEALTH_CHECKS_MAX
             await until(lambda: sum(calls if each.cut else len(each.ended) for each in attackers) >= 8 * calls - most)
             await answered(client)
 
@@ -159,9 +158,9 @@ async def ended(call: Any) -> tuple[grpc.StatusCode, str]:
 async def test_a_call_without_its_one_message_is_told_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    monkeypatch.setattr(incoming, "GRACE_S", 0.05)
-    monkeypatch.setattr(incoming, "BYTES_S_MIN", 10**9)
-    monkeypatch.setattr(open_streams, "RECHECK_S", 0.02)
+    monkeypatch.setattr(admission_control, "GRACE_S", 0.05)
+    monkeypatch.setattr(admission_control, "BYTES_S_MIN", 10**9)
+    monkeypatch.setattr(admission_control, "RECHECK_S", 0.02)
 
     async def says(*messages: bytes, ends: bool = True) -> AsyncIterator[bytes]:
         for message in messages:
@@ -181,7 +180,7 @@ async def test_a_call_without_its_one_message_is_told_so(
 
 
 async def test_one_name_has_its_share_of_calls_and_reads_few_messages_at_once() -> None:
-    calls = UnaryCalls(16, unread.UNREAD_BYTES_MAX)
+    calls = UnaryCalls(16, admission_control.UNREAD_BYTES_MAX)
     events: list[str] = []
 
     async def reading(name: str, until: asyncio.Event) -> None:
@@ -208,7 +207,7 @@ async def test_one_name_has_its_share_of_calls_and_reads_few_messages_at_once() 
 async def test_where_messages_are_awaited_the_oldest_call_of_whoever_awaits_most_makes_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(unread, "UNREAD_MAX", 4)
+    monkeypatch.setattr(admission_control, "UNREAD_MAX", 4)
     calls, made = UnaryCalls(64, 1), [Interruptible() for _ in range(5)]
 
     async def reading(name: str, call: Interruptible) -> None:
@@ -242,7 +241,7 @@ class Revocable:
 @asynccontextmanager
 async def serving(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Revocable, OpenStreams, str, list[str]]]:
     """A stream that echoes, and one of large replies; what has let go of what it held is listed."""
-    monkeypatch.setattr(open_streams, "RECHECK_S", 0.02)
+    monkeypatch.setattr(admission_control, "RECHECK_S", 0.02)
     names, streams, closed = Revocable(), OpenStreams(), list[str]()
     methods = Methods("test.Service", names, Metrics(), incoming=Incoming(UnaryCalls(8, 4096), streams, 4096))
 

@@ -10,11 +10,10 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # it ships no types
 from grpc_reflection.v1alpha import reflection_pb2_grpc  # type: ignore[import-untyped]  # it ships no types
 
-from aggregator.callers.places import Places
-from aggregator.errors import ConfigError
-from aggregator.refusals import RefusedError
-from aggregator.server import catalogue as server_catalogue
-from aggregator.server.probes import HEALTH_WATCHERS_MAX, REFLECTIONS_MAX
+from aggregator.api import catalog as server_catalogue
+from aggregator.api.server import HEALTH_WATCHERS_MAX, REFLECTIONS_MAX
+from aggregator.errors import ConfigError, RefusedError
+from aggregator.rate_limits import Places
 from hushsum_proto.answers import Status
 from hushsum_proto.v1 import wire_pb2 as pb
 from tests.plans import small_plan

@@ -16,11 +16,12 @@ from grpc_reflection.v1alpha import (  # type: ignore[import-untyped]  # it ship
     reflection_pb2_grpc,
 )
 
+from aggregator.app import Service
 from aggregator.config import Config
 from aggregator.errors import AggregatorError, ConfigError, PartitionStoppedError
-from aggregator.ports import Appended, Log
-from aggregator.service import Service
-from aggregator.store.on_sqlite import open_sqlite_store
+from aggregator.interfaces import Log
+from aggregator.model import Appended
+from aggregator.store.store import open_sqlite_store
 from hushsum import Plan
 from hushsum.entropy import OsEntropy
 from hushsum.releases import Release, draw
@@ -474,7 +475,7 @@ async def test_a_full_disk_at_the_start_stops_releasing_until_there_is_room(
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("aggregator.receipts_file._append", full)
+    monkeypatch.setattr("aggregator.release.receipts._append", full)
     async with service_of(config) as service, RawClient(service.grpc) as client:
         stopped = (await status_of(client)).releasing_stopped
         assert f"window {WINDOW} is drawn and charged, and not published yet" in stopped

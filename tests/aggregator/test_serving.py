@@ -5,9 +5,9 @@ import io
 
 import pytest
 
+from aggregator.app import _told_by_nobody
 from aggregator.errors import LogUnavailableError
-from aggregator.journal import write_journal
-from aggregator.serving import _told_by_nobody
+from aggregator.logs import write_journal
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import cast
 
-from aggregator.catalogue import Catalogue
 from aggregator.errors import StoreUnavailableError
-from aggregator.ports import Appended, Outcome, Store
-from aggregator.watching.metrics import Metrics
-from aggregator.watching.soundings import LOOK_S, PATIENCE_S, Soundings
+from aggregator.interfaces import Store
+from aggregator.model import Appended, Outcome
+from aggregator.observability.health import LOOK_S, PATIENCE_S, Soundings
+from aggregator.observability.metrics import Metrics
+from aggregator.release.catalog import Catalogue
 from tests.doubles import ManualRuntime, MemoryStore, PowerLossLog
 from tests.hooks import Hooks
 from tests.plans import small_plan

@@ -6,13 +6,12 @@ import pytest
 
 from aggregator import sqlite
 from aggregator.errors import LogError, StoreError, StoreUnavailableError
-from aggregator.log_sqlite import LOG_FILE, SqliteLog
-from aggregator.ports import SystemRuntime
+from aggregator.log.sqlite import LOG_FILE, SqliteLog
+from aggregator.runtime import SystemRuntime
 from aggregator.sqlite import Database, DatabaseKind
-from aggregator.store.on_sqlite import open_sqlite_store
 from aggregator.store.schema import STORE_FILE
-from aggregator.store.sql import Transaction
-from aggregator.store.sql_sqlite import run_to_end
+from aggregator.store.store import open_sqlite_store
+from aggregator.store.transaction import Transaction, run_to_end
 from tests.aggregator.deltas import tally_plan
 from tests.aggregator.stores import sqlite_of
 from tests.doubles import ManualRuntime

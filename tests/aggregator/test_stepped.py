@@ -6,10 +6,9 @@ from pathlib import Path
 
 from prometheus_client import generate_latest
 
-from aggregator.fold.verdicts import Verdict, VerdictKind
-from aggregator.watching.metrics import Metrics
-from aggregator.watching.stepped import until_step_s
-from aggregator.watching.vitals import Vitals
+from aggregator.fold.state import Verdict, VerdictKind
+from aggregator.observability.health import Vitals
+from aggregator.observability.metrics import Metrics, until_step_s
 from hushsum.plan import Plan
 from hushsum_proto.answers import Answer, Status
 from tests.aggregator.local_clients import report_plan

@@ -9,11 +9,10 @@ import pytest
 
 from aggregator.errors import FencedError, OutcomeExistsError, StaleCheckpointError, StoreError, WindowOrderError
 from aggregator.fold.fold import Checkpoint, Fold, FoldState
-from aggregator.ports import Store
-from aggregator.store.inspect_sqlite import read_sealed, read_verdicts
-from aggregator.store.on_sqlite import memory_store, open_sqlite_store
-from aggregator.store.store import SqlStore
-from aggregator.watching.ledger_figures import LedgerFigures
+from aggregator.interfaces import Store
+from aggregator.observability.metrics import LedgerFigures
+from aggregator.offline import read_sealed, read_verdicts
+from aggregator.store.store import SqlStore, memory_store, open_sqlite_store
 from hushsum.errors import BudgetError
 from hushsum.plan import Plan
 from hushsum.privacy.event import IN_PROCESS, TUMBLING, Spend

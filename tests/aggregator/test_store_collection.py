@@ -11,12 +11,11 @@ import pytest
 
 from aggregator.errors import ClaimLostError, StoreError, WindowNotBegunError, WindowOrderError
 from aggregator.fold.fold import Fold
-from aggregator.ports import SealedWindow, Store
-from aggregator.records import RoundMembers
+from aggregator.interfaces import Store
+from aggregator.model import RoundMembers, SealedWindow
 from aggregator.store import collection as store_collection
-from aggregator.store.on_sqlite import memory_store, open_sqlite_store
-from aggregator.store.sql import Transaction
-from aggregator.store.store import SqlStore
+from aggregator.store.store import SqlStore, memory_store, open_sqlite_store
+from aggregator.store.transaction import Transaction
 from hushsum.delta import read_header
 from hushsum.errors import BudgetError
 from hushsum.local.silo import unpack

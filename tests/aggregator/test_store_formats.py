@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.records import ReceiptsMark
-from aggregator.store.inspect_sqlite import read_sealed, read_verdicts
-from aggregator.store.on_sqlite import open_sqlite_store
+from aggregator.model import ReceiptsMark
+from aggregator.offline import read_sealed, read_verdicts
 from aggregator.store.schema import STORE_FILE, STORE_FORMAT
+from aggregator.store.store import open_sqlite_store
 from hushsum.privacy.event import TUMBLING
 from tests.aggregator.stores import FENCE, MARK, PARTITIONS, PLAN, Folding, W, lower_fence, reserved, seal, spend
 from tests.doubles import ManualRuntime

@@ -6,13 +6,12 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from aggregator.ports import Store
-from aggregator.records import RegisteredPlan
+from aggregator.interfaces import Store
+from aggregator.model import RegisteredPlan
 from aggregator.store import windows as store_windows
-from aggregator.store.on_sqlite import open_sqlite_store
 from aggregator.store.schema import STORE_FILE
-from aggregator.store.sql import Row
-from aggregator.store.store import SqlStore
+from aggregator.store.store import SqlStore, open_sqlite_store
+from aggregator.store.transaction import Row
 from hushsum.plan import Plan
 from hushsum.signatures import SigningKey
 from hushsum.signed_plan import SignedPlan

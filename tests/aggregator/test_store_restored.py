@@ -10,10 +10,8 @@ import pytest
 
 from aggregator.errors import FencedError
 from aggregator.fold.fold import Fold
-from aggregator.ports import SystemRuntime
-from aggregator.store.on_postgres import open_postgres_store
-from aggregator.store.on_sqlite import open_sqlite_store
-from aggregator.store.store import SqlStore
+from aggregator.runtime import SystemRuntime
+from aggregator.store.store import SqlStore, open_postgres_store, open_sqlite_store
 from simulator.testbed.postgres import Postgres
 from tests.aggregator.stores import PARTITIONS, PLAN, Folding, W
 

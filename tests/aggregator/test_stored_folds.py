@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from aggregator.errors import FencedError, FoldsBehindError, StoreError
-from aggregator.fold.verdicts import RememberedKind
-from aggregator.records import StreamMemory
-from aggregator.stored_folds import StoredFolds
+from aggregator.fold.state import RememberedKind
+from aggregator.model import StreamMemory
+from aggregator.workers.remote import StoredFolds
 from hushsum.delta import DeltaId, digest
 from tests.aggregator.cluster import FIRST, Cluster, Process
 from tests.aggregator.deltas import client_of, tally, tally_plan

@@ -12,9 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from aggregator.watching.ledger_figures import LedgerFigures
-from aggregator.watching.store_metrics import StoreMetrics
-from aggregator.watching.survey import ANSWER_S_MAX, LEDGER_S, WINDOWS_S, Survey
+from aggregator.observability.metrics import ANSWER_S_MAX, LEDGER_S, WINDOWS_S, LedgerFigures, StoreMetrics, Survey
 from hushsum.plan import Plan
 from hushsum.privacy.account import Account, Limits
 from tests.doubles import ManualRuntime, MemoryStore

@@ -8,8 +8,8 @@ import grpc
 import pytest
 from structlog.testing import capture_logs
 
-from aggregator.callers import tls
-from aggregator.callers.tls import Renewing, TlsFiles, connection_options, server_credentials
+from aggregator.auth import tls
+from aggregator.auth.tls import Renewing, TlsFiles, connection_options, server_credentials
 from aggregator.config import Config
 from aggregator.errors import ConfigError
 from hushsum_proto.v1 import wire_pb2 as pb

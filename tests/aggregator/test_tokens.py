@@ -11,14 +11,21 @@ import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from aggregator.callers.tokens import watcher
-from aggregator.callers.tokens.file import change_table, read_guarded, read_table, write_private
-from aggregator.callers.tokens.issuing import Issued, issue
-from aggregator.callers.tokens.metrics import TokenMetrics
-from aggregator.callers.tokens.table import Table, TokenTableError
-from aggregator.callers.tokens.watcher import TokenFile
+from aggregator.auth import tokens
+from aggregator.auth.tokens import (
+    Issued,
+    Table,
+    TokenFile,
+    TokenMetrics,
+    TokenTableError,
+    change_table,
+    issue,
+    read_guarded,
+    read_table,
+    write_private,
+)
 from aggregator.errors import ConfigError
-from aggregator.ports import Scope
+from aggregator.model import Scope
 from hushsum.entropy import OsEntropy
 from tests.doubles import ManualRuntime
 
@@ -97,7 +104,7 @@ def test_one_hash_and_one_comparison_in_constant_time_whatever_is_wrong(
         compared.append((len(left), len(right)))
         return honest(left, right)
 
-    monkeypatch.setattr("aggregator.callers.tokens.table.hmac.compare_digest", counted)
+    monkeypatch.setattr("aggregator.auth.tokens.hmac.compare_digest", counted)
     table_of(issued).find(issued.text, NOW_MS)
     table_of(issued).find(wrong_tokens(issued, token())[what], NOW_MS)
     assert compared == [(32, 32), (32, 32)]
@@ -186,7 +193,7 @@ def test_bytes_that_are_no_table_are_refused_and_not_shown(data: bytes) -> None:
 
 
 def test_a_table_has_a_size_that_it_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aggregator.callers.tokens.table.TABLE_BYTES_MAX", 100)
+    monkeypatch.setattr("aggregator.auth.tokens.TABLE_BYTES_MAX", 100)
     with pytest.raises(TokenTableError, match="101 bytes, expected at most 100"):
         Table.from_bytes(bytes(101))
 
@@ -313,8 +320,8 @@ async def test_the_file_is_read_again_within_two_seconds_of_a_change(watched: Wa
 async def test_a_change_within_a_tick_of_the_files_clock_is_found(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mark = watcher._Mark.of(watched.path)
-    monkeypatch.setattr(watcher._Mark, "of", lambda _: mark)  # as if nothing had changed
+    mark = tokens._Mark.of(watched.path)
+    monkeypatch.setattr(tokens._Mark, "of", lambda _: mark)  # as if nothing had changed
     await watched.file.look()
     carol = token("carol")
     change_table(watched.path, lambda _: table_of(carol))
@@ -332,7 +339,7 @@ async def test_a_file_that_does_not_change_is_read_twice_and_then_no_more(
         readings.append(path)
         return honest(path)
 
-    monkeypatch.setattr(watcher, "read_guarded", counted)
+    monkeypatch.setattr(tokens, "read_guarded", counted)
     for _ in range(10):
         await watched.file.look()
     assert len(readings) == 2

@@ -11,10 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.callers.tokens.file import change_table, read_table
-from aggregator.callers.tokens.issuing import issue
-from aggregator.callers.tokens.table import Table, TokenTableError
-from aggregator.ports import Scope
+from aggregator.auth.tokens import Table, TokenTableError, change_table, issue, read_table
+from aggregator.model import Scope
 from hushsum.entropy import OsEntropy
 
 TOKEN = issue(OsEntropy(), "till-1", [Scope.SUBMIT], now_ms=1000)

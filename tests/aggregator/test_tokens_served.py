@@ -11,19 +11,17 @@ import grpc.aio
 import pytest
 from structlog.testing import capture_logs
 
-from aggregator.callers.auth import NO_BEARER, DeclaredName, Tokens
-from aggregator.callers.client_limits import Turn
-from aggregator.callers.tokens import watcher
-from aggregator.callers.tokens.file import change_table
-from aggregator.callers.tokens.issuing import Issued, issue
-from aggregator.callers.tokens.table import Table
+from aggregator.api import admission_control
+from aggregator.api.calls import Call
+from aggregator.app import Service
+from aggregator.auth import tokens
+from aggregator.auth.authenticators import NO_BEARER, DeclaredName, Tokens
+from aggregator.auth.tokens import Issued, Table, change_table, issue
 from aggregator.config import Config
 from aggregator.errors import UnauthenticatedError
-from aggregator.ports import Peer, Scope
-from aggregator.server import open_streams
-from aggregator.server.calls import Call
-from aggregator.service import Service
-from aggregator.shuffler.service import running as running_shuffler
+from aggregator.model import Peer, Scope
+from aggregator.rate_limits import Turn
+from aggregator.shuffler.app import running as running_shuffler
 from hushsum.directory import DirectoryKey, Role, toml_of
 from hushsum.entropy import OsEntropy
 from hushsum.plan import Plan
@@ -107,8 +105,8 @@ async def guarded(folder: Path, *issued: Issued, plan: Plan = PLAN) -> AsyncIter
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """What happens within seconds happens within hundredths."""
-    monkeypatch.setattr(watcher, "LOOK_S", 0.02)
-    monkeypatch.setattr(open_streams, "RECHECK_S", 0.02)
+    monkeypatch.setattr(tokens, "LOOK_S", 0.02)
+    monkeypatch.setattr(admission_control, "RECHECK_S", 0.02)
 
 
 async def called(client: RawClient, name: str, request: bytes = b"") -> grpc.aio.AioRpcError | None:
@@ -320,14 +318,14 @@ class Streams:
     """The open streams of a service, as it counts them itself."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.made: list[open_streams.OpenStreams] = []
-        honest = open_streams.OpenStreams.__init__
+        self.made: list[admission_control.OpenStreams] = []
+        honest = admission_control.OpenStreams.__init__
 
-        def noted(streams: open_streams.OpenStreams) -> None:
+        def noted(streams: admission_control.OpenStreams) -> None:
             honest(streams)
             self.made.append(streams)
 
-        monkeypatch.setattr(open_streams.OpenStreams, "__init__", noted)
+        monkeypatch.setattr(admission_control.OpenStreams, "__init__", noted)
 
     def __len__(self) -> int:
         return sum(len(each) for each in self.made)

@@ -14,11 +14,11 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from aggregator.app import Service, running
 from aggregator.errors import ConfigError, StoreUnavailableError
-from aggregator.log_sqlite import SqliteLog
-from aggregator.ports import Tracer
-from aggregator.service import Service, running
-from aggregator.watching.tracing import OtelTracer
+from aggregator.interfaces import Tracer
+from aggregator.log.sqlite import SqliteLog
+from aggregator.observability.tracing import OtelTracer
 from hushsum.plan import Plan
 from tests.aggregator.local_clients import batch_of, report_plan
 from tests.aggregator.secure_clients import fleet_of, stub_of
@@ -118,7 +118,7 @@ def untold(tracer: Tracer, _: Plan) -> Tracer:
     return tracer
 
 
-@pytest.mark.parametrize("where", ["aggregator.front.of_commits", "aggregator.workers.of_checkpoints"])
+@pytest.mark.parametrize("where", ["aggregator.app.of_commits", "aggregator.workers.pool.of_checkpoints"])
 async def test_a_planted_mistake_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     monkeypatch.setattr(where, untold)
     _, before = await lived(tmp_path, REPORTS, batches())

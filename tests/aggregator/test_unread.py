@@ -5,9 +5,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from aggregator.refusals import RefusedError
-from aggregator.server.open_streams import Interruptible
-from aggregator.server.unread import NAMELESS_CALLS_MAX, UNREAD_BYTES_MAX, UNREAD_MAX, UnaryCalls
+from aggregator.api.admission_control import NAMELESS_CALLS_MAX, UNREAD_BYTES_MAX, UNREAD_MAX, Interruptible, UnaryCalls
+from aggregator.errors import RefusedError
 from hushsum_proto.answers import ServiceReason
 
 MESSAGE = UNREAD_BYTES_MAX // 7

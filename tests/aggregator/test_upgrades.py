@@ -14,7 +14,7 @@ import pytest
 
 from aggregator import sqlite
 from aggregator.errors import StoreError
-from aggregator.receipt import RECEIPTS_FORMAT
+from aggregator.release.receipts import RECEIPTS_FORMAT
 from aggregator.store.schema import STORE_FILE, STORE_FORMAT
 from hushsum.privacy.claimed_event import ClaimedEvent
 from simulator.demo.services import Console

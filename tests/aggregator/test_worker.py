@@ -7,9 +7,9 @@ import pytest
 
 from aggregator.errors import LogError, LogGapError, PartitionStoppedError, StoreError
 from aggregator.fold.fold import Fold, RememberedKind, VerdictKind
-from aggregator.ports import Appended
-from aggregator.worker import WorkerSettings
-from aggregator.workers import Workers
+from aggregator.model import Appended
+from aggregator.workers.pool import Workers
+from aggregator.workers.worker import WorkerSettings
 from hushsum.delta import DeltaId, digest
 from hushsum.errors import Reason
 from hushsum_proto.convert import entry_to_bytes

@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from aggregator.fold.verdicts import Verdict
-from aggregator.ports import Appended, Stretch
-from aggregator.worker import WorkerSettings
-from aggregator.workers import Workers
+from aggregator.fold.state import Verdict
+from aggregator.model import Appended, Stretch
+from aggregator.workers.pool import Workers
+from aggregator.workers.worker import WorkerSettings
 from hushsum_proto.convert import entry_to_bytes
 from tests.aggregator.deltas import client_of, entry, tally, tally_plan
 from tests.doubles import ManualRuntime, MemoryStore, PowerLossLog, RecordingObserver

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from aggregator.errors import LogUnavailableError, PartitionStoppedError, StoreError, StoreUnavailableError
-from aggregator.fold.verdicts import RememberedKind
-from aggregator.journal import write_journal
-from aggregator.ports import Appended
+from aggregator.fold.state import RememberedKind
+from aggregator.logs import write_journal
+from aggregator.model import Appended
 from hushsum.delta import DeltaId, digest
 from tests.aggregator.cluster import FIRST, Cluster
 from tests.aggregator.deltas import client_of, tally, tally_plan

@@ -71,8 +71,8 @@ def hold(path: Path) -> None:
 
 
 async def open_postgres(dsn: str, schema: str) -> None:
-    from aggregator.ports import SystemRuntime
-    from aggregator.store.on_postgres import open_postgres_store
+    from aggregator.runtime import SystemRuntime
+    from aggregator.store.store import open_postgres_store
 
     store = await open_postgres_store(dsn, SystemRuntime(), schema=schema, pool=3)
     await store.close()

@@ -10,7 +10,7 @@ import sys
 from itertools import count
 from pathlib import Path
 
-from aggregator.ports import SystemRuntime
+from aggregator.runtime import SystemRuntime
 from hushsum.entropy import OsEntropy
 from hushsum.plan import Plan
 from tests.aggregator.deltas import tally_plan

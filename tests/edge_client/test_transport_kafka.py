@@ -13,10 +13,9 @@ import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from aggregator.admission import admit
 from aggregator.fold.fold import Fold
-from aggregator.log_messages import SignedMessages
-from aggregator.records import Logged
+from aggregator.log.entries import SignedMessages, admit
+from aggregator.model import Logged
 from edge_client.errors import ClientStateError, SettingsError, UnreachableError
 from edge_client.runtime import SystemRuntime
 from edge_client.transport.kafka import DirectProducer, KafkaSecurity, OutboxSettings, ProducerConfig

@@ -17,10 +17,9 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.x509.oid import NameOID
 
-from aggregator.callers.auth import _bearer, is_loopback_peer
-from aggregator.callers.tokens.table import Table, TokenTableError, digest_of
-from aggregator.certificates import holder_of_der, holder_of_pem
-from aggregator.ports import Scope
+from aggregator.auth.authenticators import _bearer, holder_of_der, holder_of_pem, is_loopback_peer
+from aggregator.auth.tokens import Table, TokenTableError, digest_of
+from aggregator.model import Scope
 from hushsum_proto.certificates import certificates_in
 from hushsum_proto.client_ids import flaw_of
 from hushsum_proto.credentials import Credentials
@@ -262,10 +261,15 @@ TARGETS: Final = (
         _client_ids,
         2,
     ),
-    Target("peer", ("aggregator.callers.auth.is_loopback_peer",), _peers, 1),
-    Target("token-table", ("aggregator.callers.tokens.table.Table.from_bytes",), _tokens, 2),
-    Target("token", ("aggregator.callers.tokens.table.Table.find",), _tokens_found, 1),
-    Target("bearer", ("aggregator.callers.auth._bearer",), _bearers, 1),
-    Target("certificate", ("aggregator.certificates", "hushsum_proto.certificates.certificates_in"), _certificates, 2),
+    Target("peer", ("aggregator.auth.authenticators.is_loopback_peer",), _peers, 1),
+    Target("token-table", ("aggregator.auth.tokens.Table.from_bytes",), _tokens, 2),
+    Target("token", ("aggregator.auth.tokens.Table.find",), _tokens_found, 1),
+    Target("bearer", ("aggregator.auth.authenticators._bearer",), _bearers, 1),
+    Target(
+        "certificate",
+        ("aggregator.auth.authenticators", "hushsum_proto.certificates.certificates_in"),
+        _certificates,
+        2,
+    ),
     Target("token-file", ("hushsum_proto.credentials.Credentials.metadata",), _token_files, 0.5),
 )

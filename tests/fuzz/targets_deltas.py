@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aggregator.inspection import id_in
+from aggregator.ingest.validation import id_in
 from hushsum import Plan
 from hushsum.acceleration import VARIABLE
 from hushsum.delta import Delta, DeltaId, Run, apply, opened, pack_header, read_header, renumbered, unpack_at_home
@@ -387,7 +387,7 @@ _MADE: Final[tuple[tuple[str, tuple[str, ...], Callable[[], Kit], float], ...]] 
             "hushsum.delta.read_header",
             "hushsum.delta.opened",
             "hushsum.delta.renumbered",
-            "aggregator.inspection.id_in",
+            "aggregator.ingest.validation.id_in",
         ),
         _headers,
         6,

@@ -15,12 +15,11 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError, Message
 
 import hushsum_proto
-from aggregator.errors import LogError, ReceiptsError, StoreError
+from aggregator.api.collection import LargeDeltas
+from aggregator.errors import LogError, ReceiptsError, RefusedError, StoreError
 from aggregator.fold.streams import HEAD, REACH, SLOT_BYTES, StreamState
-from aggregator.log_messages import PlainMessages, SignedMessages
-from aggregator.receipt import Header, Receipt, read_line
-from aggregator.refusals import RefusedError
-from aggregator.server.large import LargeDeltas
+from aggregator.log.entries import PlainMessages, SignedMessages
+from aggregator.release.receipts import Header, Receipt, read_line
 from aggregator.store.schema import pack, unpack
 from hushsum.directory import Directory, DirectoryKey, Role
 from hushsum.errors import Reason
@@ -344,13 +343,13 @@ TARGETS: Final = (
             "hushsum_proto.convert_batches.batch_from_bytes",
             "hushsum_proto.many_entries.batch_entries",
             "hushsum_proto.many_entries.single_entries",
-            "aggregator.log_messages",
+            "aggregator.log.entries",
         ),
         _messages,
         5,
     ),
-    Target("delta-chunks", ("aggregator.server.large.LargeDeltas",), _chunks, 2),
-    Target("receipt", ("aggregator.receipt.read_line",), _receipts, 2),
+    Target("delta-chunks", ("aggregator.api.collection.LargeDeltas",), _chunks, 2),
+    Target("receipt", ("aggregator.release.receipts.read_line",), _receipts, 2),
     Target(
         "stream-state",
         ("aggregator.fold.streams.StreamState.from_bytes", "aggregator.fold.streams.StreamState.head_of"),

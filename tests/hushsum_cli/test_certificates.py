@@ -6,7 +6,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from aggregator.watching.metrics_page import MutualTls
+from aggregator.observability.http import MutualTls
 from hushsum_proto.certificates import certificates_in, check_pair
 from tests.hushsum_cli.calling import Hushsum
 

@@ -6,12 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.callers.tokens import file as table_file
-from aggregator.callers.tokens import watcher
-from aggregator.callers.tokens.file import read_table
-from aggregator.callers.tokens.table import Table, TokenTableError
-from aggregator.ports import Scope
-from aggregator.server import open_streams
+from aggregator.api import admission_control
+from aggregator.auth import tokens as table_file
+from aggregator.auth.tokens import LOOK_S, Table, TokenTableError, read_table
+from aggregator.model import Scope
 from hushsum_cli import tokens as command
 from tests.hushsum_cli.calling import Ended, Hushsum
 
@@ -57,8 +55,8 @@ def test_who_revokes_is_told_when_that_is_known(tokens: Tokens) -> None:
     assert tokens("revoke", "--expired").err == ""
     ended = tokens("revoke", made["id"])
     assert "services know it within 2 s of a change of their file" in ended.err
-    assert watcher.LOOK_S <= 1
-    assert open_streams.RECHECK_S <= 1
+    assert LOOK_S <= 1
+    assert admission_control.RECHECK_S <= 1
 
 
 @pytest.mark.parametrize("what", ("the disk", "Ctrl-C"))

@@ -7,8 +7,8 @@ from pathlib import Path
 import grpc.aio
 import numpy as np
 
-from aggregator.ports import SystemRuntime
-from aggregator.store.on_postgres import open_postgres_store
+from aggregator.runtime import SystemRuntime
+from aggregator.store.store import open_postgres_store
 from hushsum import Sketch
 from hushsum.releases import Release
 from hushsum_proto import convert_admin

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from aggregator.fold.fold import VerdictKind
-from aggregator.ports import SystemRuntime
-from aggregator.store.inspect_sqlite import read_sealed, read_verdicts
+from aggregator.offline import read_sealed, read_verdicts
+from aggregator.runtime import SystemRuntime
 from hushsum import Plan, Sketch
 from hushsum.delta import DeltaId
 from hushsum_proto import convert

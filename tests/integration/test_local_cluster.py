@@ -10,8 +10,8 @@ import asyncpg
 import numpy as np
 import pytest
 
-from aggregator.kafka.settings import KafkaSettings
-from aggregator.ports import SystemRuntime
+from aggregator.log.kafka.client import KafkaSettings
+from aggregator.runtime import SystemRuntime
 from hushsum import Plan
 from hushsum.delta import DeltaId
 from hushsum.directory import Role

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.ports import SystemRuntime
-from aggregator.service import Service, running
+from aggregator.app import Service, running
+from aggregator.runtime import SystemRuntime
 from simulator.chaos.cluster import Operator
 from simulator.chaos.run import fault_plan, run
 from simulator.chaos.senders import Journal, Sender

@@ -11,14 +11,15 @@ from typing import Self
 
 import numpy as np
 
-from aggregator.fold.sums import NOBODY
-from aggregator.fold.verdicts import RememberedKind
-from aggregator.kafka.log import KafkaLog
-from aggregator.kafka.settings import KafkaSettings
-from aggregator.log_messages import SignedMessages
-from aggregator.ports import Appended, SystemRuntime
-from aggregator.store.on_postgres import open_postgres_store
-from aggregator.stored_folds import StoredFolds
+from aggregator.fold.fold import NOBODY
+from aggregator.fold.state import RememberedKind
+from aggregator.log.entries import SignedMessages
+from aggregator.log.kafka.client import KafkaSettings
+from aggregator.log.kafka.log import KafkaLog
+from aggregator.model import Appended
+from aggregator.runtime import SystemRuntime
+from aggregator.store.store import open_postgres_store
+from aggregator.workers.remote import StoredFolds
 from edge_client import Config, EdgeClient
 from edge_client import SystemRuntime as DeviceRuntime
 from hushsum import Plan, Sketch

@@ -7,16 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aggregator.callers.tokens.issuing import issue
-from aggregator.callers.tokens.table import Table
+from aggregator.app import Service
+from aggregator.auth.tokens import Table, issue
 from aggregator.config import Config as ServiceConfig
 from aggregator.errors import ConfigError
-from aggregator.ports import Scope
-from aggregator.service import Service
-from aggregator.shuffler.service import credentials_of
-from aggregator.shuffler.service import running as shuffling
-from aggregator.shuffler.upstream import Upstream, UpstreamError
-from aggregator.store.inspect_sqlite import read_sealed
+from aggregator.model import Scope
+from aggregator.offline import read_sealed
+from aggregator.shuffler.app import credentials_of
+from aggregator.shuffler.app import running as shuffling
+from aggregator.shuffler.forwarder import Upstream, UpstreamError
 from edge_client import Config, Credentials, EdgeClient, FlushTimeoutError, SystemRuntime, UnreachableError
 from hushsum import Sketch
 from hushsum.directory import DirectoryKey, Role, toml_of

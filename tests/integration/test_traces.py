@@ -9,7 +9,7 @@ import pytest
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2, trace_service_pb2_grpc
 from opentelemetry.proto.trace.v1 import trace_pb2
 
-from aggregator.ports import SystemRuntime
+from aggregator.runtime import SystemRuntime
 from tests.pages import until
 from tests.plans import small_plan
 from tests.processes import Aggregator

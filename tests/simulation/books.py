@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from aggregator.records import SealedWindow, StoredOutcome
+from aggregator.model import SealedWindow, StoredOutcome
 from hushsum.delta import Delta, DeltaId, Run
 from hushsum.errors import Reason
 from hushsum.families import Increments

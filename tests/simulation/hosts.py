@@ -6,21 +6,19 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from typing import Final, cast
 
-from aggregator.commits import CommitLimits, Commits
 from aggregator.errors import AggregatorError
-from aggregator.fold_view import Folds
-from aggregator.gateway import Gateway
-from aggregator.leadership import Leadership, LeaseSettings
-from aggregator.openings import Openings
-from aggregator.ports import Log, Observer, Receipts, Store
-from aggregator.reception import Reception
-from aggregator.releaser import Releaser
-from aggregator.releaser_ports import ReleaserPorts
-from aggregator.stored_folds import StoredFolds
-from aggregator.supervision import Supervision
-from aggregator.watching.metrics import Metrics
-from aggregator.worker import WorkerSettings
-from aggregator.workers import Workers
+from aggregator.ingest.gateway import Gateway
+from aggregator.ingest.group_commit import CommitLimits, Commits
+from aggregator.ingest.handshake import Reception
+from aggregator.ingest.window_tracker import Openings
+from aggregator.interfaces import Folds, Log, Observer, Receipts, Store
+from aggregator.observability.metrics import Metrics
+from aggregator.release.leader import Leadership, LeaseSettings
+from aggregator.release.releaser import Releaser, ReleaserPorts
+from aggregator.runtime import Supervision
+from aggregator.workers.pool import Workers
+from aggregator.workers.remote import StoredFolds
+from aggregator.workers.worker import WorkerSettings
 from hushsum.entropy import ReplayableEntropy
 from hushsum.plan import Plan
 from hushsum_proto.answers import Answer

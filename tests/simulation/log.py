@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from aggregator.errors import LogGapError
-from aggregator.records import Appended, Logged, Stretch
+from aggregator.model import Appended, Logged, Stretch
 from tests.simulation.loop import Process, VirtualLoop, current_process
 from tests.simulation.weather import TIMEOUT_S, Line
 
@@ -35,7 +35,7 @@ class _Partition:
 
 
 class SimLog:
-    """See :class:`aggregator.ports.Log`; one for all processes.
+    """See :class:`aggregator.interfaces.Log`; one for all processes.
 
     Args:
         loop: Time.

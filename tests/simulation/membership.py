@@ -5,7 +5,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final
 
-from aggregator.ports import PartitionOwner
+from aggregator.interfaces import PartitionOwner
 from tests.simulation.loop import Process, VirtualLoop, current_process
 
 _HEARTBEAT_S: Final = 0.25
@@ -122,7 +122,7 @@ class Coordinator:
 
 
 class SimMembership:
-    """See :class:`aggregator.ports.Membership`."""
+    """See :class:`aggregator.interfaces.Membership`."""
 
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final, Protocol
 
-from aggregator.refusals import RefusedError
+from aggregator.errors import RefusedError
 from edge_client.transport.interface import ConnectionLostError, Loss, PlanReply
 from hushsum_proto.answers import Answer
 from hushsum_proto.messages import PROTOCOL_VERSIONS, Hello, Welcome

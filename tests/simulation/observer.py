@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Sequence
 
-from aggregator.fold.verdicts import Verdict
-from aggregator.ports import StoredOutcome
+from aggregator.fold.state import Verdict
+from aggregator.model import StoredOutcome
 from tests.simulation.books import Books
 
 

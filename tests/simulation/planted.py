@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any, Final, cast
 
 from aggregator.fold.state import Checkpoint
-from aggregator.ports import Log, Store
-from aggregator.records import Appended, ClaimedFold, Stretch
+from aggregator.interfaces import Log, Store
+from aggregator.model import Appended, ClaimedFold, Stretch
 from hushsum.plan import Plan
 from hushsum_proto.convert import entry_from_bytes
 from hushsum_proto.entries import SealEntry

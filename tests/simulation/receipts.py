@@ -1,6 +1,6 @@
 """Receipts that outlive every process: a line counts once it is durable, and none is half there."""
 
-from aggregator.records import ReceiptsMark, StoredOutcome
+from aggregator.model import ReceiptsMark, StoredOutcome
 from hushsum.privacy.event import Spend
 from tests.doubles import MemoryReceipts
 from tests.simulation.books import Books
@@ -9,7 +9,7 @@ from tests.simulation.weather import Line
 
 
 class SimReceipts:
-    """See :class:`aggregator.ports.Receipts`; one for all processes.
+    """See :class:`aggregator.interfaces.Receipts`; one for all processes.
 
     Args:
         line: The way to them.

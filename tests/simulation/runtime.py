@@ -15,7 +15,7 @@ _WORK_S: Final = 0.001  # what a blocking call takes, on average
 
 
 class SimRuntime:
-    """The runtime of a process (see :class:`aggregator.ports.Runtime` and :class:`edge_client.runtime.Runtime`).
+    """The runtime of a process (see :class:`aggregator.runtime.Runtime` and :class:`edge_client.runtime.Runtime`).
 
     Args:
         loop: Time.

@@ -8,9 +8,9 @@ from random import Random
 from typing import Any, Final
 
 from aggregator.errors import LogError, LogUnavailableError, ReceiptsError, StoreError, StoreUnavailableError
-from aggregator.ports import Log, Store
-from aggregator.store.on_sqlite import memory_store
-from aggregator.store.sql_sqlite import run_to_end
+from aggregator.interfaces import Log, Store
+from aggregator.store.store import memory_store
+from aggregator.store.transaction import run_to_end
 from hushsum.plan import Plan
 from tests.plans import small_plan
 from tests.simulation.books import Books

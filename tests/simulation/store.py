@@ -4,9 +4,9 @@ import hashlib
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, cast
 
-from aggregator.ports import Store
-from aggregator.records import ClaimedFold, StoredOutcome
-from aggregator.store.sql_sqlite import run_to_end
+from aggregator.interfaces import Store
+from aggregator.model import ClaimedFold, StoredOutcome
+from aggregator.store.transaction import run_to_end
 from tests.simulation.books import Books
 from tests.simulation.loop import Process
 from tests.simulation.weather import Line
@@ -41,7 +41,7 @@ _RELEASERS: Final = frozenset(
 
 
 class SimStore:
-    """Every method of :class:`aggregator.ports.Store`, over a line.
+    """Every method of :class:`aggregator.interfaces.Store`, over a line.
 
     Args:
         line: The way to the store.

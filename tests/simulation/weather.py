@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Final, TypeVar
 
-from aggregator.store.sql_sqlite import run_to_end
+from aggregator.store.transaction import run_to_end
 from tests.simulation.loop import Process, VirtualLoop, current_process
 
 T = TypeVar("T")

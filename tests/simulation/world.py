@@ -6,7 +6,7 @@ from typing import Final
 
 import structlog
 
-from aggregator.store.sql_sqlite import run_to_end
+from aggregator.store.transaction import run_to_end
 from aggregator.windows import WindowState
 from hushsum.privacy.event import TUMBLING
 from tests.simulation.hosts import by_hand

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 
-from aggregator.receipt import RECEIPTS_FORMAT
+from aggregator.release.receipts import RECEIPTS_FORMAT
 from edge_client import EdgeClient, Policy
 from tests.plans import small_plan
 from tests.services import HOUR_MS, NOW_MS, WINDOW, Contributor, RawClient, SetRuntime, config_of, service_of

@@ -14,11 +14,10 @@ from typing import Any, Final
 
 import asyncpg
 
-from aggregator.ports import Store
-from aggregator.records import RoundMembers
-from aggregator.store.on_sqlite import open_sqlite_store
-from aggregator.store.postgres_schema import MIGRATIONS
-from aggregator.store.schema import STORE_FORMAT
+from aggregator.interfaces import Store
+from aggregator.model import RoundMembers
+from aggregator.store.schema import POSTGRES_MIGRATIONS, STORE_FORMAT
+from aggregator.store.store import open_sqlite_store
 from hushsum.privacy.event import TUMBLING
 from hushsum.signatures import SigningKey
 from hushsum.signed_plan import SignedPlan
@@ -75,13 +74,13 @@ async def write_sqlite(format_: int = STORE_FORMAT) -> None:
         archive.writestr("plan", PLAN.to_bytes())
 
 
-async def write_postgres(dsn: str, schema: int = len(MIGRATIONS)) -> None:
+async def write_postgres(dsn: str, schema: int = len(POSTGRES_MIGRATIONS)) -> None:
     """Writes this version's tables as SQL, or those of an older schema."""
     store = await postgres_store(dsn, schema="sample")
     await fill(store, signed=schema > 1)
     await store.close()
     connection = await asyncpg.connect(dsn, server_settings={"search_path": "sample"})
-    lines = [f"{' '.join(statement.split())};" for step in MIGRATIONS[:schema] for statement in step]
+    lines = [f"{' '.join(statement.split())};" for step in POSTGRES_MIGRATIONS[:schema] for statement in step]
     lines.append("CREATE TABLE hushsum_schema (version BIGINT PRIMARY KEY);")
     lines += [f"INSERT INTO hushsum_schema VALUES ({number});" for number in range(1, schema + 1)]
     for table in [table for step in TABLES[:schema] for table in step]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from aggregator.log_messages import Opened, PlainMessages, SignedMessages
+from aggregator.log.entries import Opened, PlainMessages, SignedMessages
 from hushsum.directory import Directory, DirectoryKey, Role
 from hushsum.errors import Reason
 from hushsum.signatures import SigningKey, VerifyKey

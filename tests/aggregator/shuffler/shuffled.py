@@ -7,14 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from aggregator.callers.rate_limits import RateLimits
-from aggregator.shuffler.forwarder import Forwarder
+from aggregator.observability.metrics import Metrics
+from aggregator.rate_limits import RateLimits
+from aggregator.shuffler.forwarder import Forwarder, ShufflerMetrics, UpstreamError
 from aggregator.shuffler.intake import Intake, IntakeLimits
-from aggregator.shuffler.metrics import ShufflerMetrics
-from aggregator.shuffler.reports_file import ReportsFile
-from aggregator.shuffler.upstream import UpstreamError
-from aggregator.shuffler.values import Outgoing, Taken
-from aggregator.watching.metrics import Metrics
+from aggregator.shuffler.pool import Outgoing, ReportsFile, Taken
 from hushsum.delta import DeltaId
 from hushsum.entropy import Entropy, OsEntropy
 from hushsum.errors import Reason

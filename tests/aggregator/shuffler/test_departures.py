@@ -8,8 +8,7 @@ import pytest
 from typing_extensions import override
 
 from aggregator.errors import StoreError, StoreUnavailableError
-from aggregator.shuffler.departures import Departures
-from aggregator.shuffler.values import Cut, Outgoing
+from aggregator.shuffler.pool import Cut, Departures, Outgoing
 from hushsum_proto.answers import Answer, Status
 from tests.aggregator.shuffler.shuffled import FILE, LEAST, PLAN, Counting, Site, bytes_in, copied, opened, taken
 from tests.aggregator.shuffler.test_forwarder import CUT_S, FIRST_STREAM, OVER_S, collect, site_on
@@ -123,7 +122,7 @@ async def test_nothing_leaves_while_that_cannot_be_noted(tmp_path: Path, monkeyp
         await site.runtime.advance(CUT_S)
         await site.forwarder.cut()
         with monkeypatch.context() as patch:
-            patch.setattr("aggregator.shuffler.departures.os.fsync", _full)
+            patch.setattr("aggregator.shuffler.pool.os.fsync", _full)
             with pytest.raises(StoreUnavailableError):
                 await site.forwarder.send()
         assert site.receiver.sent == {}

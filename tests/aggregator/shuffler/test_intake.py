@@ -8,13 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aggregator.callers.rate_limits import BATCH_COST_MIN, RateLimits
-from aggregator.errors import StoreError
-from aggregator.refusals import RefusedError
+from aggregator.errors import RefusedError, StoreError
+from aggregator.observability.metrics import Metrics
+from aggregator.rate_limits import BATCH_COST_MIN, RateLimits
 from aggregator.shuffler.intake import Intake, IntakeLimits
-from aggregator.shuffler.reports_file import ReportsFile
-from aggregator.shuffler.values import Cut, Taken
-from aggregator.watching.metrics import Metrics
+from aggregator.shuffler.pool import Cut, ReportsFile, Taken
 from hushsum.errors import Reason
 from hushsum_proto.answers import Answer, ServiceReason, Status
 from tests.aggregator.shuffler.shuffled import PLAN, bytes_in, opened, packed, shuffled_plan

@@ -6,8 +6,8 @@ from pathlib import Path
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-untyped]  # it ships no types
 
-from aggregator.server.probes import LIVENESS
-from aggregator.shuffler.service import Shuffler, running
+from aggregator.api.server import LIVENESS
+from aggregator.shuffler.app import Shuffler, running
 from tests.aggregator.shuffler.test_service import PLAN, shuffler_config
 from tests.pages import QuickRuntime, asked, until
 from tests.services import config_of, service_of

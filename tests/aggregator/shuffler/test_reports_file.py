@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from aggregator.errors import StoreError
-from aggregator.shuffler.values import Cut, KeptPlan, Outgoing, Taken
-from aggregator.shuffler.windows import WindowState
+from aggregator.shuffler.pool import Cut, KeptPlan, Outgoing, Taken, WindowState
 from hushsum.delta import digest
 from hushsum.entropy import ReplayableEntropy
 from hushsum.errors import Reason

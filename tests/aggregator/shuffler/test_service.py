@@ -10,10 +10,10 @@ import grpc.aio
 import numpy as np
 import pytest
 
+from aggregator.app import Service
 from aggregator.config import Config
 from aggregator.errors import ConfigError
-from aggregator.service import Service
-from aggregator.shuffler.service import Shuffler, running
+from aggregator.shuffler.app import Shuffler, running
 from hushsum import Release
 from hushsum.directory import DirectoryKey, Role, toml_of
 from hushsum.entropy import OsEntropy

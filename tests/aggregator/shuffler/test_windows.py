@@ -2,7 +2,7 @@
 
 import pytest
 
-from aggregator.shuffler.windows import (
+from aggregator.shuffler.pool import (
     Fate,
     WindowState,
     check_plan,

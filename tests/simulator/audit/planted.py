@@ -11,10 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from aggregator import decision, releaser
 from aggregator.errors import StoreError
-from aggregator.ports import Runtime, StoredOutcome
-from aggregator.releaser import Releaser
+from aggregator.model import StoredOutcome
+from aggregator.release import releaser
+from aggregator.release.releaser import Releaser
+from aggregator.runtime import Runtime
 from hushsum import outcomes, releases
 from hushsum.entropy import Entropy, OsEntropy, ReplayableEntropy
 from hushsum.families.hashed.family import Hashed
@@ -152,7 +153,7 @@ def redraw_a_withheld_outcome(patch: pytest.MonkeyPatch) -> None:
                 digest = hashlib.sha256(data).digest()
                 return StoredOutcome(self._plan.id, TUMBLING, window, data, digest, withheld=True)
             self.tries = 0
-            patch.setattr(decision, "decide", lambda *_, **__: drawn)  # what was drawn is what is stored
+            patch.setattr(releaser, "decide", lambda *_, **__: drawn)  # what was drawn is what is stored
             return await super()._outcome(window)
 
     patch.setattr(pipelines, "Releaser", Redraws)

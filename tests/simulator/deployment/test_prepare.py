@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aggregator.callers.tokens.file import read_table
-from aggregator.certificates import holder_of_pem
+from aggregator.auth.authenticators import holder_of_pem
+from aggregator.auth.tokens import read_table
 from aggregator.config import Config
-from aggregator.ports import Scope
-from aggregator.secure.client_directory import client_directory_of
+from aggregator.model import Scope
+from aggregator.plan_loading import client_directory_of
 from hushsum.plan import Plan
 from hushsum.signatures import SigningKey
 from simulator.deployment.prepare import dealt, prepare, prepared, source_of

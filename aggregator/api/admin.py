@@ -1,0 +1,243 @@
+"""Service Administration and what it does."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from aggregator.api.calls import Call, Handler, Methods
+from aggregator.ingest.window_tracker import Openings
+from aggregator.interfaces import Log, Store
+from aggregator.model import Lease, Scope
+from aggregator.observability.metrics import Metrics
+from aggregator.observability.observer import Observers
+from aggregator.release.catalog import info_of
+from aggregator.release.leader import Leadership
+from aggregator.windows import WindowState
+from hushsum.plan import Plan
+from hushsum.privacy.account import Account
+from hushsum.privacy.event import TUMBLING
+from hushsum.privacy.numerals import numeral
+from hushsum.privacy.plain_words import account_told
+from hushsum.releases import spend_of
+from hushsum_proto import convert_admin
+from hushsum_proto.messages import FoldStatus, LedgerPage, PlanInfo, Released, ServiceStatus, WindowsPage
+from hushsum_proto.v1 import wire_pb2 as pb
+
+LAGS_SHOWN: Final = 64  # each is a question to the log
+
+
+class Standing:
+    """Where a service stands, as seen from one process.
+
+    Args:
+        role: Of this process.
+        plan_id: Of what.
+        log: Where partitions end.
+        store: How far folds have come; who releases.
+        observers: Know which partitions cannot go on here, and why.
+        metrics: Know what lies between two positions.
+    """
+
+    def __init__(
+        self, role: str, plan_id: bytes, log: Log, store: Store, observers: Observers, metrics: Metrics
+    ) -> None:
+        self.role = role
+        self._plan_id, self._log, self._store = plan_id, log, store
+        self._observers, self._metrics = observers, metrics
+
+    async def lease(self) -> Lease | None:
+        """Who releases; None where nobody does now."""
+        lease = await self._store.lease(self._plan_id)
+        return None if lease is None or lease.left_s < 0 else lease
+
+    async def folds(self) -> tuple[FoldStatus, ...]:
+        """Where each partition's fold stands."""
+        told = []
+        for partition, mark in sorted((await self._store.fold_marks(self._plan_id)).items()):
+            lag = None
+            if partition < LAGS_SHOWN:
+                lag = self._metrics.between(mark.position, await self._log.end(partition))
+            told.append(FoldStatus(partition, mark.position, lag, self._observers.stopped.get(partition, "")))
+        return tuple(told)
+
+
+WINDOWS_SHOWN: Final = 100
+
+
+class Administration:
+    """The operator's view of one plan.
+
+    Args:
+        plan: Which.
+        partitions: P of its log.
+        store: Where everything stands.
+        leadership: Which process releases: seals and releases are done where that is this one, and refused elsewhere.
+        openings: The windows that this process's gateway knows; None where it has none.
+        standing: What this process can say of itself and of the folds.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        partitions: int,
+        *,
+        store: Store,
+        leadership: Leadership,
+        openings: Openings | None,
+        standing: Standing,
+    ) -> None:
+        self._plan = plan
+        self._partitions = partitions
+        self._store = store
+        self._leadership = leadership
+        self._openings = openings
+        self._standing = standing
+
+    async def status(self) -> ServiceStatus:
+        """Everything at a glance."""
+        newest = await self._store.newest_windows(self._plan.id, None, WINDOWS_SHOWN)
+        unfinished = await self._store.unfinished(self._plan.id)
+        account = await self._store.account(self._plan.privacy.population)
+        limits, spent, left = account.limits, account.spent, account.left
+        lease = await self._standing.lease()
+        return ServiceStatus(
+            plan_id=self._plan.id,
+            plan_name=self._plan.name,
+            partitions=self._partitions,
+            windows=tuple(reversed(newest)),
+            epsilon_total=numeral(limits.epsilon, up=False),
+            epsilon_spent=numeral(spent.epsilon, up=True),
+            epsilon_left=numeral(left.epsilon, up=False),
+            releasing_stopped=_stopped_text(
+                await self._leadership.stopped(), sealed=[*unfinished.values()].count(WindowState.SEALED)
+            ),
+            delta_total=numeral(limits.delta, up=False),
+            delta_spent=numeral(spent.delta, up=True),
+            delta_left=numeral(left.delta, up=False),
+            statement=self._told(account, newest),
+            role=self._standing.role,
+            releaser="" if lease is None else lease.owner,
+            releaser_address="" if lease is None else lease.address,
+            folds=await self._standing.folds(),
+        )
+
+    async def plans(self) -> list[PlanInfo]:
+        """Every plan of the store, in the order in which they were registered."""
+        return [
+            PlanInfo(*registered, collected_here=registered.plan_id == self._plan.id)
+            for registered in await self._store.plans()
+        ]
+
+    async def windows(self, before: int | None, limit: int) -> WindowsPage:
+        """The newest windows of this plan, at most ``limit``: all, or those before one."""
+        found = await self._store.newest_windows(self._plan.id, before, limit + 1)
+        return WindowsPage(tuple(found[:limit]), more=len(found) > limit)
+
+    async def ledger(self, skip: int, limit: int) -> LedgerPage:
+        """The ledger of this plan's population, with at most ``limit`` spends after the ``skip`` newest."""
+        newest = await self._store.newest_windows(self._plan.id, None, 1)
+        account = await self._store.account(self._plan.privacy.population)
+        limits, spent, left, spends = account.limits, account.spent, account.left, account.spends
+        return LedgerPage(
+            population=limits.population,
+            unit=limits.unit,
+            relation=limits.relation,
+            epsilon_total=numeral(limits.epsilon, up=False),
+            epsilon_spent=numeral(spent.epsilon, up=True),
+            epsilon_left=numeral(left.epsilon, up=False),
+            delta_total=numeral(limits.delta, up=False),
+            delta_spent=numeral(spent.delta, up=True),
+            delta_left=numeral(left.delta, up=False),
+            statement=self._told(account, newest),
+            spends=spends[::-1][skip : skip + limit],
+            spends_total=len(spends),
+        )
+
+    async def seal(self, window: int | None) -> int:
+        """Closes a window (None: the oldest that is open) and returns it, once no counter of it can change.
+
+        Raises:
+            WindowOrderError: It was not open, or an older one comes first.
+            RefusedError: Another process releases, or none does now.
+        """
+        sealed = await self._leadership.do(lambda releaser: releaser.seal(window))
+        if self._openings is not None:
+            await self._openings.refresh()
+        return sealed
+
+    async def release(self, window: int | None) -> Released:
+        """Draws the outcome of a sealed window (None: the oldest), or gives back the one that is stored.
+
+        Raises:
+            WindowOrderError: It is not sealed, or an older one comes first.
+            ReleasingStoppedError: The budget is spent, or the receipts do not belong to the store.
+            RefusedError: Another process releases, or none does now.
+        """
+        stored = await self._leadership.do(lambda releaser: releaser.release(window))
+        account = await self._store.account(self._plan.privacy.population)
+        spent, left = account.spent.epsilon, account.left.epsilon
+        return Released(info_of(stored), numeral(spent, up=True), numeral(left, up=False))
+
+    def _told(self, account: Account, newest: Sequence[tuple[int, str]]) -> str:
+        """The ledger in plain words, and how many more windows of this plan it pays for."""
+        window = newest[0][0] + 1 if newest else 1
+        return account_told(account, next_spend=spend_of(self._plan, kind=TUMBLING, window=window))
+
+
+def _stopped_text(why: str, sealed: int) -> str:
+    """Why no outcome is taken, and what that leaves lying: sealed windows are kept, not dropped."""
+    if not why or not sealed:
+        return why
+    waiting = "1 sealed window waits" if sealed == 1 else f"{sealed} sealed windows wait"
+    return f"{why} ({waiting} for the outcome; what was sent is kept until it is taken)"
+
+
+class AdministrationService:
+    """Serves the operator."""
+
+    def __init__(self, administration: Administration) -> None:
+        self._administration = administration
+
+    def add_to(self, methods: Methods) -> Handler:
+        """The handlers of every method."""
+        admin = (Scope.ADMIN,)
+        methods.unary("GetStatus", pb.StatusRequest, self.get_status, scopes=admin)
+        methods.unary("ListPlans", pb.ListPlansRequest, self.list_plans, scopes=admin)
+        methods.unary("ListWindows", pb.ListWindowsRequest, self.list_windows, scopes=admin)
+        methods.unary("GetLedger", pb.GetLedgerRequest, self.get_ledger, scopes=admin)
+        methods.unary("SealWindow", pb.SealWindowRequest, self.seal_window, scopes=admin)
+        methods.unary("ReleaseWindow", pb.ReleaseWindowRequest, self.release_window, scopes=admin)
+        return methods.handler(pb.DESCRIPTOR.services_by_name["Administration"].methods_by_name)
+
+    async def get_status(self, call: Call, _: pb.StatusRequest) -> pb.StatusReply:
+        """Windows, ledger, and what stops releasing."""
+        call.admit(Scope.ADMIN)
+        return convert_admin.status_to_wire(await self._administration.status())
+
+    async def list_plans(self, call: Call, _: pb.ListPlansRequest) -> pb.ListPlansReply:
+        """Every plan of the store."""
+        call.admit(Scope.ADMIN)
+        return convert_admin.plans_to_wire(await self._administration.plans())
+
+    async def list_windows(self, call: Call, request: pb.ListWindowsRequest) -> pb.ListWindowsReply:
+        """Windows of this plan, newest first."""
+        call.admit(Scope.ADMIN)
+        asked = convert_admin.windows_request_from_wire(request)
+        return convert_admin.windows_to_wire(await self._administration.windows(*asked))
+
+    async def get_ledger(self, call: Call, request: pb.GetLedgerRequest) -> pb.GetLedgerReply:
+        """The ledger of this plan's population, its spends newest first."""
+        call.admit(Scope.ADMIN)
+        asked = convert_admin.ledger_request_from_wire(request)
+        return convert_admin.ledger_to_wire(await self._administration.ledger(*asked))
+
+    async def seal_window(self, call: Call, request: pb.SealWindowRequest) -> pb.SealWindowReply:
+        """Closes a window."""
+        call.admit(Scope.ADMIN)
+        window = await self._administration.seal(None if request.oldest else request.window)
+        return pb.SealWindowReply(window=window)
+
+    async def release_window(self, call: Call, request: pb.ReleaseWindowRequest) -> pb.ReleaseWindowReply:
+        """Draws an outcome."""
+        call.admit(Scope.ADMIN)
+        released = await self._administration.release(None if request.oldest else request.window)
+        return convert_admin.released_to_wire(released)

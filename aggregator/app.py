@@ -1,0 +1,600 @@
+"""Composition root: builds one role's parts, runs them, signals, shutdown."""
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from aggregator.api.admin import Administration, AdministrationService, Standing
+from aggregator.api.catalog import CatalogueService
+from aggregator.api.collection import Collection, LargeDeltas
+from aggregator.api.connections import ConnectionSettings
+from aggregator.api.secure_sum import SecureSumService
+from aggregator.api.server import Server, Services, calls_max, streams_of
+from aggregator.auth.tls import connection_options, server_credentials
+from aggregator.backends import KAFKA_STEP, Backends, authenticator_of
+from aggregator.caught_up import CaughtUp
+from aggregator.config import Config
+from aggregator.data_dir import DataFolder, SameFiles
+from aggregator.errors import AggregatorError
+from aggregator.fold.fold import warm_up
+from aggregator.ingest.budget import Charges
+from aggregator.ingest.gateway import Gateway
+from aggregator.ingest.group_commit import CommitLimits, Commits
+from aggregator.ingest.handshake import Reception
+from aggregator.ingest.validation import submissions_of
+from aggregator.ingest.window_tracker import Openings
+from aggregator.interfaces import NO_TRACES, Authenticator, Folds, Log, Store, Tracer
+from aggregator.logs import journal, told
+from aggregator.observability.health import Soundings, Vitals
+from aggregator.observability.metrics import Metrics, StoreMetrics, Survey
+from aggregator.observability.observer import Observers
+from aggregator.observability.tracing import of_commits
+from aggregator.plan_loading import check_size, client_directory_of, plan_of, shufflers_of, signature_of
+from aggregator.process import (
+    bound_arenas,
+    check_assertions,
+    check_memory,
+    connections_max,
+    import_modules,
+    memory_limit,
+    raise_file_limit,
+    watch_memory,
+)
+from aggregator.rate_limits import (
+    ClientStreams,
+    Forgetting,
+    RateLimits,
+    SendLimits,
+    call_limits_of,
+    forget_paid,
+    send_limits_of,
+)
+from aggregator.release.catalog import Catalogue
+from aggregator.release.leader import Leadership, LeaseSettings
+from aggregator.release.receipts import NoReceipts
+from aggregator.release.releaser import ReleaserPorts
+from aggregator.runtime import Runtime, Supervision, SystemRuntime
+from aggregator.secure.claims import RoundClaims
+from aggregator.secure.coordinator import Running, SecureSums, SumMetrics, SumsPorts
+from aggregator.secure.round import RoundSettings
+from aggregator.secure.sum_submission import Landing
+from aggregator.shuffler.app import running as shuffling
+from aggregator.workers.pool import Workers
+from aggregator.workers.remote import StoredFolds
+from aggregator.workers.worker import WorkerSettings
+from hushsum.directory import Directory
+from hushsum.entropy import OsEntropy
+from hushsum.plan import Plan
+from hushsum.privacy.guarantee import CENTRAL
+
+
+@dataclass(frozen=True)
+class Duties:
+    """What one process does.
+
+    Attributes:
+        collects: Takes deltas.
+        folds: Owns partitions, and adds up what was taken.
+        releases: May become the plan's releaser.
+        opens: Opens windows by its clock.
+        alone: No other process shares any of it: every fold is here.
+    """
+
+    collects: bool
+    folds: bool
+    releases: bool
+    opens: bool
+    alone: bool
+
+    @classmethod
+    def of(cls, config: Config) -> Self:
+        """The duties of the configured role."""
+        collects = config.role in {"all", "gateway"}
+        folds = config.role in {"all", "worker"}
+        return cls(
+            collects=collects,
+            folds=folds,
+            releases=config.role in {"all", "releaser"},
+            # With direct producers there may be no gateway, and what nobody has opened counts for nothing.
+            opens=collects or (folds and config.direct_producers),
+            alone=config.store == "sqlite",
+        )
+
+    @property
+    def shows(self) -> bool:
+        """Whether analysts may ask here."""
+        return self.collects or self.releases
+
+
+def soundings_of(
+    plan: Plan,
+    log: Log,
+    store: Store,
+    runtime: Runtime,
+    vitals: Vitals,
+    *,
+    folder: DataFolder | None,
+    caught_up: CaughtUp | None,
+) -> Soundings:
+    """Looks at log and store, and at files where log and store are such.
+
+    Args:
+        plan: What is collected.
+        log: Its log.
+        store: Its store.
+        runtime: Time.
+        vitals: Are told.
+        folder: Of the files, where there is one.
+        caught_up: What the gateway here waits for; None where nothing here does.
+    """
+    looks: list[Callable[[], Awaitable[None]]] = []
+    if folder is not None:
+        files = SameFiles((folder.log, folder.store), runtime)
+        looks.append(files.look)
+    soundings = Soundings(plan.id, log, store, runtime, vitals.metrics, vitals.tell, caught_up)
+    soundings.looks, soundings.tracer = looks, vitals.tracer
+    return soundings
+
+
+def survey_of(plan: Plan, store: Store, runtime: Runtime, vitals: Vitals) -> Survey:
+    """Looks at windows and ledger, for the metrics alone."""
+    return Survey(plan, store, runtime, StoreMetrics(vitals.metrics.registry), vitals.metrics.retried)
+
+
+_ENVELOPE_BYTES: Final = 4096
+
+
+@dataclass(frozen=True)
+class FrontParts:
+    """What it stands on."""
+
+    log: Log
+    store: Store
+    openings: Openings
+    folds: Folds
+    runtime: Runtime
+    metrics: Metrics
+    tracer: Tracer = NO_TRACES
+
+
+@dataclass(frozen=True)
+class Front:
+    """What takes what clients send.
+
+    Attributes:
+        gateway: Takes deltas.
+        reception: Opens sessions.
+        collection: Serves both.
+        sends: How much one client may send.
+        limits: All that remembers who has sent how much.
+        sums: Takes parts in secure sums; None where the plan is of another mode.
+    """
+
+    gateway: Gateway
+    reception: Reception
+    collection: Collection
+    sends: SendLimits
+    limits: tuple[Forgetting, ...]
+    sums: SecureSums | None
+
+
+def front_of(plan: Plan, config: Config, clients: Directory | None, parts: FrontParts) -> Front:
+    """A gateway, whose writer has been started, and what stands before and beside it.
+
+    Args:
+        plan: What is collected.
+        config: Limits.
+        clients: The directory of clients that the plan names, if it names one.
+        parts: The rest of the process.
+    """
+    sends = send_limits_of(config, plan, parts.runtime)
+    reports = RateLimits(config.client_rate, config.client_burst)
+    commits = _commits_of(plan, config, parts)
+    store, is_local = parts.store, plan.privacy.local is not None
+    # A secure window is charged by its first round; until then its clients are told whether it could be.
+    charges = Charges(
+        lambda window: store.charge_collection(plan, window) if is_local else store.check_collection(plan, window),
+        parts.runtime,
+    )
+    gateway = Gateway(
+        plan,
+        openings=parts.openings,
+        commits=commits,
+        folds=parts.folds,
+        runtime=parts.runtime,
+        metrics=parts.metrics,
+        pending_entries_max=config.pending_entries_max,
+        submissions=submissions_of(
+            plan,
+            limits=reports,
+            shufflers=shufflers_of(config.shufflers, plan),
+            runtime=parts.runtime,
+            sends=sends,
+        ),
+        streams=_streams_of(config, parts),
+        charges=charges if is_local else None,
+    )
+    reception = Reception(
+        plan,
+        openings=parts.openings,
+        runtime=parts.runtime,
+        in_flight_max=config.in_flight_max,
+    )
+    large = LargeDeltas(
+        gateway,
+        runtime=parts.runtime,
+        delta_bytes_max=plan.upload_bytes_max,
+        held_bytes_max=config.pending_bytes_max,
+        metrics=parts.metrics,
+        sends=sends,
+    )
+    collection = Collection(
+        gateway,
+        reception,
+        large=large,
+        runtime=parts.runtime,
+        metrics=parts.metrics,
+        sessions_max=config.sessions_max,
+        sends=sends,
+    )
+    sums = None if plan.privacy.cohort is None else _sums_of(plan, config, clients, commits, charges, parts)
+    return Front(gateway, reception, collection, sends, (sends, reports), sums)
+
+
+def _streams_of(config: Config, parts: FrontParts) -> ClientStreams:
+    """From what the folds here remember on: a start gives nobody a fresh allowance."""
+    streams = ClientStreams(config.client_streams_max)
+    streams.restore(parts.folds.stream_uses(), parts.openings.is_over)
+    return streams
+
+
+def _commits_of(plan: Plan, config: Config, parts: FrontParts) -> Commits:
+    shuffle = None if plan.privacy.reports is None else OsEntropy()
+    limits, tracer = _commit_limits(plan, config), of_commits(parts.tracer, plan)
+    commits = Commits(parts.log, parts.openings, parts.runtime, limits, parts.metrics, shuffle=shuffle, tracer=tracer)
+    commits.start()
+    return commits
+
+
+def _sums_of(
+    plan: Plan, config: Config, clients: Directory | None, commits: Commits, charges: Charges, parts: FrontParts
+) -> SecureSums:
+    settings = RoundSettings(config.secure_step_s, config.secure_upload_s, config.manual)
+    settings.check(plan)
+    running = Running(
+        plan,
+        Landing(parts.openings, commits, parts.folds, parts.runtime),
+        RoundClaims(plan, parts.store, parts.runtime),
+        runtime=parts.runtime,
+        entropy=OsEntropy(),
+        metrics=SumMetrics(parts.metrics.registry),
+        settings=settings,
+        directory=clients,
+    )
+    running.tracer = parts.tracer
+    return SecureSums(plan, SumsPorts(parts.openings, charges, parts.runtime, OsEntropy()), running, clients)
+
+
+def _commit_limits(plan: Plan, config: Config) -> CommitLimits:
+    # Were one entry larger than all that may wait, it would never get into the log.
+    largest = plan.upload_bytes_max if plan.privacy.cohort is None else plan.words.bytes
+    least = 0 if plan.privacy.mode == CENTRAL else 2 * largest + _ENVELOPE_BYTES
+    return CommitLimits(
+        pending_entries_max=config.pending_entries_max,
+        pending_bytes_max=max(config.pending_bytes_max, least),
+        group_entries_max=config.group_entries_max,
+        group_bytes_max=config.group_bytes_max,
+    )
+
+
+_FORGET_ASKED_S: Final = 1.0
+_Front = tuple[Collection, SecureSumService]  # what clients call
+
+_journal = journal("service")
+
+
+class Service:
+    """A running service. Made by :func:`running`.
+
+    Attributes:
+        plan: What it collects.
+        duties: What this process does of it.
+        grpc: Where it listens, ``host:port``.
+        vitals: What it tells the outside of itself.
+        metrics_page: Where ``/metrics`` answers, ``host:port``; empty where it is off.
+        metrics: Its counters.
+        log: Its log.
+        store: Its store.
+        workers: Its folds, in a role that folds.
+        gateway: Its gateway, in a role that collects.
+        sums: Its secure sums, in such a role, where the plan has them.
+    """
+
+    workers: Workers
+    gateway: Gateway
+    sums: SecureSums | None = None
+
+    def __init__(self, config: Config, plan: Plan, log: Log, store: Store, runtime: Runtime, vitals: Vitals) -> None:
+        self.config = config
+        self.plan = plan
+        self.duties = Duties.of(config)
+        self.log = log
+        self.store = store
+        self.runtime = runtime
+        self.vitals, self.metrics, self.metrics_page = vitals, vitals.metrics, vitals.metrics_page
+        # Where the folds are here, the start itself waits for them.
+        waits = self.duties.collects and not self.duties.alone
+        self._caught_up = CaughtUp(log.partitions) if waits else None
+        self.catalogue = Catalogue(plan, store)
+        self.observers = Observers(self.metrics, self.catalogue)
+        self.grpc = ""
+
+    async def failed(self) -> None:
+        """Returns never; raises what the service cannot go on after.
+
+        Raises:
+            AggregatorError: A fold has stopped.
+        """
+        await self._supervision.failed()
+
+    async def run(self, stack: AsyncExitStack, backends: Backends, folder: DataFolder | None) -> None:
+        """Starts every part of the role; the stack takes them apart again, the last one first."""
+        self._supervision = Supervision(stack, self.runtime, self.observers)
+        await self.runtime.blocking(warm_up)
+        folds = await self._start_folds(backends)
+        openings = await self._start_openings()
+        front = self._start_front(openings, folds) if self.duties.collects else None
+        leadership = await self._leadership(backends, folds)
+        authenticator = await authenticator_of(self.config, self.runtime, self.metrics, self._supervision)
+        server = self._server(front, leadership, openings, authenticator)
+        self._supervision.forever("admissions", lambda: server.recheck(self.runtime))
+        self._supervision.forever("connections", lambda: server.guard(self.runtime))
+        if (limit := memory_limit(self.config)) is not None:
+            self._supervision.watch("memory", lambda: watch_memory(limit, self.runtime))
+        self.grpc = leadership.address = await server.bind(self.config.listen, server_credentials(self.config))
+        if self.duties.releases:
+            await self._start_leadership(leadership)
+        self.vitals.attend(server, self._supervision.failed, stack)
+        await self._start_looking(folder)
+        await server.start()
+        self.vitals.serves()
+        self._supervision.at_the_end("serving", lambda: self._stop_serving(server), None)
+        if folder is not None:
+            folder.announce(grpc=self.grpc, metrics=self.metrics_page, health=self.vitals.health_page)
+            stack.callback(folder.forget_listening)
+
+    async def _start_folds(self, backends: Backends) -> Folds:
+        """Begins to fold, and gives the view of the folds that gateway and releaser have."""
+        if self.duties.folds:
+            await self._start_workers(backends)
+        if self.duties.alone:
+            return self.workers
+        stored = StoredFolds(self.plan, self.store, self.runtime, self.observers)
+        self._supervision.at_the_end("fold marks", stored.stop, self._stop_s)
+        return stored
+
+    async def _start_workers(self, backends: Backends) -> None:
+        config = self.config
+        settings = WorkerSettings(
+            checkpoint_entries=config.checkpoint_entries,
+            checkpoint_s=config.checkpoint_s,
+            retain_verdicts=config.retain_verdicts,
+            asks_s=None if self.duties.alone else _FORGET_ASKED_S,
+            owner=backends.owner,
+        )
+        membership = backends.membership(self.plan, self.observers)
+        ports = self.log, self.store, self.runtime, self.observers
+        self.workers = Workers(self.plan, *ports, settings, membership=membership)
+        self.workers.trace(self.vitals.tracer)
+        await self.workers.start()
+        self._supervision.at_the_end("folds", self.workers.stop, self._stop_s)
+        self._supervision.watch("workers", self.workers.ended)
+        if membership is not None:
+            self._supervision.watch("membership", membership.ended)
+        if self.duties.alone:
+            await self.workers.caught_up()  # what stood in the log is known before anybody is answered
+
+    async def _start_openings(self) -> Openings:
+        first_window = await self.store.first_window(self.plan.id)
+        skew_ms = round(1000 * self.config.skew_s)
+        openings = Openings(
+            self.plan, self.store, self.runtime, skew_ms=skew_ms, first_window=first_window, caught_up=self._caught_up
+        )
+        if self.duties.opens:
+            await openings.load()
+            await openings.open_accepted()
+            self._supervision.forever("openings", openings.run)
+        return openings
+
+    def _start_front(self, openings: Openings, folds: Folds) -> _Front:
+        clients = client_directory_of(self.config.client_directory, self.plan)
+        parts = FrontParts(self.log, self.store, openings, folds, self.runtime, self.metrics, self.vitals.tracer)
+        front = front_of(self.plan, self.config, clients, parts)
+        self.gateway, self.sums = front.gateway, front.sums
+        self._supervision.forever("debts of senders", lambda: forget_paid(front.limits, self.runtime))
+        self._supervision.at_the_end("gateway", self.gateway.finish, self._stop_s)
+        if self.sums is not None:
+            self._supervision.forever("secure sums", self.sums.run)
+            self._supervision.at_the_end("secure sums", self.sums.finish, self.config.stop_s)
+        most = streams_of(self.plan, self.config.sessions_max)
+        sums = SecureSumService(self.sums, clients, runtime=self.runtime, streams_max=most, sends=front.sends)
+        return front.collection, sums
+
+    async def _leadership(self, backends: Backends, folds: Folds) -> Leadership:
+        """In a role that releases nothing it is never started: it then says which process releases."""
+        ports = ReleaserPorts(
+            log=self.log,
+            store=self.store,
+            receipts=await backends.receipts() if self.duties.releases else NoReceipts("this process releases nothing"),
+            folds=folds,
+            entropy=OsEntropy(),
+            runtime=self.runtime,
+            observer=self.observers,
+            tracer=self.vitals.tracer,
+        )
+        settings = LeaseSettings(backends.owner, self.config.lease_s, automatic=not self.config.manual)
+        return Leadership(self.plan, ports, settings)
+
+    async def _start_leadership(self, leadership: Leadership) -> None:
+        await leadership.start()
+        self._supervision.at_the_end("releaser", leadership.stop, self._stop_s)
+        self._supervision.watch("releaser", leadership.ended)
+        if self.duties.alone:
+            await leadership.led()  # what a crash left half done is finished before anybody asks
+
+    def _server(
+        self, front: _Front | None, leadership: Leadership, openings: Openings, authenticator: Authenticator
+    ) -> Server:
+        administration = Administration(
+            self.plan,
+            self.log.partitions,
+            store=self.store,
+            leadership=leadership,
+            openings=openings if self.duties.collects else None,
+            standing=Standing(self.config.role, self.plan.id, self.log, self.store, self.observers, self.metrics),
+        )
+        collection, secure_sum = front or (None, None)
+        catalogue = CatalogueService(self.catalogue) if self.duties.shows else None
+        services = Services(collection, catalogue, AdministrationService(administration), secure_sum)
+        most = calls_max(self.plan, self.config.sessions_max)
+        limits = call_limits_of(self.config, self.runtime)
+        self._supervision.forever("debts of callers", lambda: forget_paid([limits], self.runtime))
+        return Server(
+            self.plan,
+            services,
+            authenticator=authenticator,
+            metrics=self.metrics,
+            sessions_max=self.config.sessions_max,
+            limits=limits,
+            connections=ConnectionSettings(connections_max(most, self.config), connection_options(self.config)),
+        )
+
+    async def _start_looking(self, folder: DataFolder | None) -> None:
+        """Looks at what other processes do, and at whether log and store answer; once before anybody is served."""
+        soundings = soundings_of(
+            self.plan, self.log, self.store, self.runtime, self.vitals, folder=folder, caught_up=self._caught_up
+        )
+        await soundings.look()
+        self._supervision.forever("soundings", soundings.run)
+        if self.config.metrics_listen:
+            self._supervision.forever("survey", survey_of(self.plan, self.store, self.runtime, self.vitals).run)
+        if self.duties.shows and not self.duties.alone:
+            self._supervision.forever("watchers", lambda: self.catalogue.look_out(self.runtime))
+
+    async def _stop_serving(self, server: Server) -> None:
+        """Accepts nothing more, and gives what was accepted the time to be answered."""
+        self.vitals.drains()
+        if self.duties.collects:
+            self.gateway.stop_accepting()
+        if self.sums is not None:
+            self.sums.stop_accepting()
+        self.catalogue.close()
+        await server.drain()
+        await server.stop(self.config.stop_s)
+
+    @property
+    def _stop_s(self) -> float | None:
+        """What lies in files takes no longer than the disk does; brokers and a database may not answer at all."""
+        return None if not self.config.needs_network else self.config.stop_s
+
+
+@asynccontextmanager
+async def running(
+    config: Config, runtime: Runtime, wrap_log: Callable[[Log], Log] = lambda log: log, tracer: Tracer = NO_TRACES
+) -> AsyncIterator[Service]:
+    """A service that runs as long as the block does, and has answered and stored what it accepted when that ends.
+
+    Args:
+        config: Its settings.
+        runtime: Time and tasks.
+        wrap_log: What every part gets in place of the log: for simulations that come between.
+        tracer: Where spans go, in place of what ``config`` says.
+
+    Raises:
+        ConfigError: The data folder, the plan's file or an address cannot be used, brokers or database do not answer
+            in time, or the plan has more counters than ``counters_max``.
+        PlanError: The plan's file holds none.
+        AggregatorError: Log or store cannot be used. (Receipts that cannot be used stop releasing alone.)
+        BudgetError: The plan does not fit its population's ledger.
+    """
+    async with AsyncExitStack() as stack:
+        folder = None
+        if config.data is not None:
+            folder = DataFolder.open(config.data)
+            stack.callback(folder.close)
+        metrics = Metrics(step=KAFKA_STEP if config.log == "kafka" else 1)
+        vitals = Vitals(config, runtime, metrics, tracer=tracer)
+        await vitals.open(stack)
+        backends = Backends(config, folder, runtime, metrics, stack)
+        store = await backends.store()
+        assert config.plan is not None, "required in every role but the shuffler's"
+        plan = await plan_of(config.plan, store)
+        check_size(plan, config.counters_max)
+        await store.register(plan, config.partitions, plan.window.index_at(runtime.now_ms()))
+        if (signed := signature_of(config.plan, plan)) is not None:
+            await store.keep_plan_signature(signed)
+        log = await backends.log(plan)
+        vitals.collect(plan, stack)
+        service = Service(config, plan, wrap_log(log), store, runtime, vitals)
+        await service.run(stack, backends, folder)
+        pages = {"metrics": vitals.metrics_page, "health": vitals.health_page}
+        _journal.info("listening", grpc=service.grpc, **pages, plan=plan.hex_id[:12], role=config.role)
+        yield service
+        _journal.info("stopping")
+    _journal.info("stopped")
+
+
+async def serve(config: Config) -> None:
+    """Serves until SIGTERM or SIGINT, and stops gracefully; a second signal ends the process at once.
+
+    Raises:
+        HushsumError: It cannot start, or cannot go on.
+    """
+    check_assertions()
+    bound_arenas()
+    raise_file_limit()
+    import_modules(config)
+    check_memory(config)
+    asked, loop, starting = asyncio.Event(), asyncio.get_running_loop(), asyncio.current_task()
+
+    def ask() -> None:
+        asked.set()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+        if starting is not None:
+            starting.cancel()  # it may wait for brokers for a long time
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ask)
+    loop.set_exception_handler(_told_by_nobody)
+    runtime = SystemRuntime()
+    try:
+        begin = shuffling if config.role == "shuffler" else running
+        async with begin(config, runtime) as service:
+            starting = None
+            stop = runtime.spawn(_wait(asked), "signals")
+            failure = runtime.spawn(service.failed(), "failure")
+            await asyncio.wait([stop, failure], return_when=asyncio.FIRST_COMPLETED)
+            stop.cancel()
+            if failure.done():
+                failure.result()
+            failure.cancel()
+    except asyncio.CancelledError:
+        if not asked.is_set():
+            raise
+
+
+async def _wait(event: asyncio.Event) -> None:
+    await event.wait()
+
+
+def _told_by_nobody(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:  # Any: asyncio's own form
+    """What failed where nobody waits for it any more: of a connection that was given up it is no news to anybody."""
+    error = context.get("exception")
+    if isinstance(error, OSError | EOFError | AggregatorError):
+        _journal.debug("failed after it was given up", kind=type(error).__name__, error=told(error))
+    else:
+        _journal.error(context.get("message", "failed"), exc_info=error)

@@ -1,0 +1,197 @@
+"""Declared name, token, certificate."""
+
+import ipaddress
+import urllib.parse
+from collections.abc import Collection, Mapping
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from cryptography import x509
+from cryptography.x509.oid import NameOID
+
+from aggregator.auth.tokens import TokenFile
+from aggregator.errors import ForbiddenError, UnauthenticatedError
+from aggregator.model import Peer, Scope
+from aggregator.runtime import Runtime
+from hushsum_proto.client_ids import CLIENT_ID_FORM, flaw_of
+from hushsum_proto.errors import MalformedMessageError
+from hushsum_proto.metadata import AUTHORIZATION, BEARER, CLIENT_ID, client_id_from_metadata
+
+_SCOPE_PREFIX: Final = "hushsum:"
+#: What cryptography raises of a certificate that OpenSSL has verified and that it does not read: TypeError comes of a
+#: subject with a value of an odd ASN.1 type.
+_NO_HOLDER: Final = (ValueError, TypeError, x509.InvalidVersion)
+
+
+class Holder(NamedTuple):
+    """Who holds a certificate.
+
+    Attributes:
+        name: Its common name, a client id.
+        scopes: What it is good for.
+        expires_ms: From when on it is good for nothing, ms since 1970.
+    """
+
+    name: str
+    scopes: frozenset[Scope]
+    expires_ms: int
+
+
+def holder_of_pem(data: bytes) -> Holder | None:
+    """Whose a certificate is that somebody has verified; None where it names no client, or is none."""
+    try:
+        return _holder_of(x509.load_pem_x509_certificate(data))
+    except _NO_HOLDER:
+        return None
+
+
+def holder_of_der(data: bytes) -> Holder | None:
+    """The same of its bytes as they are in TLS."""
+    try:
+        return _holder_of(x509.load_der_x509_certificate(data))
+    except _NO_HOLDER:
+        return None
+
+
+def _holder_of(certificate: x509.Certificate) -> Holder | None:
+    names = [each.value for each in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+    marks = [each.value for each in certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)]
+    if len(names) != 1 or not isinstance(names[0], str) or flaw_of(names[0]):
+        return None
+    # A scope that is written wrong must not become the one that is given to those who name none.
+    wanted = {str(mark) for mark in marks if str(mark).startswith(_SCOPE_PREFIX)}
+    scopes = {scope for scope in Scope if _SCOPE_PREFIX + scope in wanted} if wanted else {Scope.SUBMIT}
+    return Holder(names[0], frozenset(scopes), round(certificate.not_valid_after_utc.timestamp() * 1000))
+
+
+NO_BEARER: Final = "a token of this service is expected with every call, and none that is good came"
+NO_HOLDER: Final = "a client certificate of this service is expected, and none that is good came"
+
+_cached_holder_of: Final = lru_cache(4096)(holder_of_pem)  # read once, and not at each call
+
+
+def is_loopback_peer(peer: str) -> bool:
+    """Whether gRPC's name of a peer says that it is on this machine: ``ipv4:127.…``, ``ipv6:[::1]:…``, ``unix:``."""
+    kind, _, rest = urllib.parse.unquote(peer).partition(":")
+    if kind == "unix":
+        return True
+    host = rest.rpartition(":")[0]
+    if kind == "ipv6":
+        host = host.removeprefix("[").removesuffix("]")
+    elif kind != "ipv4":
+        return False
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class DeclaredName:
+    """Believes the name that a caller declares, if it calls from this machine; whoever does may submit and administer.
+
+    Published releases are for whoever reaches the port: nothing in them needs to be kept from anybody.
+    """
+
+    def admit(self, peer: Peer, *scopes: Scope) -> str:
+        """The declared name, 1 to 128 printable characters in NFC; empty for who only reads, or administers.
+
+        Raises:
+            UnauthenticatedError: A peer that is not on this machine, or no such name.
+        """
+        if Scope.READ in scopes:
+            return ""
+        if not is_loopback_peer(peer.address):
+            raise UnauthenticatedError("a caller is believed from this machine alone: no tokens are set up here")
+        return "" if Scope.ADMIN in scopes else _declared(peer.metadata)
+
+
+def _declared(metadata: Mapping[str, str]) -> str:
+    value = metadata.get(CLIENT_ID)
+    if value is None:
+        raise UnauthenticatedError(f"expected a client id in the metadata {CLIENT_ID}, got none")
+    client_id = _decoded(value)
+    if flaw := flaw_of(client_id):
+        raise UnauthenticatedError(f"expected {CLIENT_ID_FORM}, got {flaw}")
+    return client_id
+
+
+class Tokens:
+    """Knows callers by their bearer tokens, on this machine, too; who declares another name than that is refused.
+
+    Args:
+        file: The table that counts now.
+        runtime: Time.
+    """
+
+    def __init__(self, file: TokenFile, runtime: Runtime) -> None:
+        self._file = file
+        self._runtime = runtime
+
+    def admit(self, peer: Peer, *scopes: Scope) -> str:
+        """The token's name.
+
+        Raises:
+            UnauthenticatedError: No token that is good.
+            ForbiddenError: One that is good for something else, or for somebody else.
+        """
+        entry = self._file.table.find(_bearer(peer.metadata), self._runtime.now_ms())
+        if entry is None:
+            raise UnauthenticatedError(NO_BEARER)
+        _check_scopes(entry.scopes, scopes)
+        _check_name(entry.name, "token", peer.metadata)
+        return entry.name
+
+
+class Certificates:
+    """Knows callers by the client certificates that the transport has verified.
+
+    The common name is the client id. Each organisation ``hushsum:submit``, ``hushsum:read`` or ``hushsum:admin`` is a
+    scope; a certificate with no organisation of that kind may submit, and nothing else.
+
+    Args:
+        runtime: Time: a connection may outlive its certificate.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    def admit(self, peer: Peer, *scopes: Scope) -> str:
+        """The certificate's common name.
+
+        Raises:
+            UnauthenticatedError: None that is good.
+            ForbiddenError: One that is good for something else, or for somebody else.
+        """
+        holder = _cached_holder_of(peer.certificate)
+        if holder is None or self._runtime.now_ms() >= holder.expires_ms:
+            raise UnauthenticatedError(NO_HOLDER)
+        _check_scopes(holder.scopes, scopes)
+        _check_name(holder.name, "certificate", peer.metadata)
+        return holder.name
+
+
+def _check_scopes(held: Collection[Scope], wanted: Collection[Scope]) -> None:
+    if not any(scope in held for scope in wanted):
+        raise ForbiddenError(f"this needs the scope {' or '.join(wanted)}, which this caller does not have")
+
+
+def _decoded(value: str) -> str:
+    try:
+        return client_id_from_metadata(value)
+    except MalformedMessageError as error:
+        raise UnauthenticatedError(str(error)) from error
+
+
+def _check_name(name: str, proof: str, metadata: Mapping[str, str]) -> None:
+    """Refuses who declares another name beside its own: it would be counted as somebody that it does not mean."""
+    if CLIENT_ID in metadata and _decoded(metadata[CLIENT_ID]) != name:
+        raise ForbiddenError(
+            f"this {proof} is of {name!r}, and the caller declares another name: take that as client id"
+        )
+
+
+def _bearer(metadata: Mapping[str, str]) -> str:
+    """What stands behind the scheme, whose letters may be of any case; empty for another scheme."""
+    value = metadata.get(AUTHORIZATION, "")
+    scheme, token = value[: len(BEARER)], value[len(BEARER) :]
+    return token.strip(" ") if scheme.lower() == BEARER.lower() else ""

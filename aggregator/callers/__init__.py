@@ -1,1 +1,0 @@
-"""Who calls, what proves it, and how much one of them may send."""

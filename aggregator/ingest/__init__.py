@@ -1,0 +1,1 @@
+"""From a submission to its answer: validation, the in-flight table, budget, group commit."""

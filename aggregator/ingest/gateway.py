@@ -1,0 +1,322 @@
+"""Gateway: validate, de-duplicate in flight, append, answer."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import Final, NamedTuple
+
+from aggregator import errors
+from aggregator.errors import FAILED, NOT_YET, RefusedError, overloaded, refused, share_taken, unavailable
+from aggregator.fold.state import RememberedKind
+from aggregator.ingest.budget import Charges, Paying
+from aggregator.ingest.group_commit import Commits, Committed
+from aggregator.ingest.inflight import STATUSES, Flight, Flights, Key, Sent, Settling
+from aggregator.ingest.validation import ClientDeltas, FirstLooks, Inspection, Seen, Submissions, id_in
+from aggregator.ingest.window_tracker import Openings
+from aggregator.interfaces import FoldView
+from aggregator.logs import journal
+from aggregator.model import Appended
+from aggregator.observability.metrics import Metrics
+from aggregator.rate_limits import ClientStreams, Sender, share_of
+from aggregator.runtime import Runtime
+from aggregator.windows import OVER, WindowState
+from hushsum.delta import digest
+from hushsum.errors import DeltaError
+from hushsum.plan import Plan
+from hushsum_proto.answers import Answer, Refusal, Status
+from hushsum_proto.messages import Authenticity
+
+# What is not known to a fold that is here, or to none: the fold would remember its stream. Of what it knows, it does.
+_NEW: Final = frozenset({None, RememberedKind.UNKNOWN})
+
+_journal = journal("gateway")
+
+
+class _Arrived(NamedTuple):
+    client_id: str
+    plan_id: bytes
+    data: bytes
+    tell: Callable[[Answer], None]
+    shuffled: Authenticity | None
+
+
+class Gateway:
+    """One process's gateway of one plan.
+
+    Args:
+        plan: What is collected.
+        openings: Which windows take deltas.
+        commits: The way into the log; the gateway stops it, and does not start it.
+        folds: What is known of ids, and what is said of windows that are not open, here or elsewhere.
+        runtime: Tasks and the clock.
+        metrics: Counts every answer.
+        pending_entries_max: Deltas that may be unanswered, or not passed by a fold here; of one client a quarter.
+        submissions: What the plan's mode makes of what is sent; by default each is its client's.
+        streams: How many streams each client may use in a window, and has; by default any number.
+        charges: Lets the ledger pay for a window before anything of it is appended; None where an outcome is charged.
+
+    Attributes:
+        streams: As they came, and what was used since.
+    """
+
+    def __init__(  # noqa: PLR0913  by name, and each is of another kind
+        self,
+        plan: Plan,
+        *,
+        openings: Openings,
+        commits: Commits,
+        folds: FoldView,
+        runtime: Runtime,
+        metrics: Metrics,
+        pending_entries_max: int,
+        submissions: Submissions | None = None,
+        streams: ClientStreams | None = None,
+        charges: Charges | None = None,
+    ) -> None:
+        self._inspection = Inspection(plan)
+        self._submissions = ClientDeltas(plan) if submissions is None else submissions
+        self.streams = ClientStreams() if streams is None else streams
+        self._looks = FirstLooks(plan, self._inspection, openings, folds, self._submissions)
+        self._arrived: list[_Arrived] = []
+        self._openings = openings
+        self._commits = commits
+        self._runtime = runtime
+        self._metrics = metrics
+        self._pending_entries_max = pending_entries_max
+        self._share_max = share_of(pending_entries_max)
+        self._flights = Flights(folds, commits.partitions)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopping = False
+        self._settling = Settling(plan, folds, runtime)
+        self._forget_charges: Callable[[], None] = (lambda: None) if charges is None else charges.forget
+        self._paying = None if charges is None else Paying(charges, openings, self._settling, runtime)
+
+    @property
+    def waiting(self) -> int:
+        """Deltas that are unanswered, or that a fold of this process has not passed yet."""
+        return len(self._flights)
+
+    async def submit(self, client_id: str, plan_id: bytes, data: bytes, shuffled: Authenticity | None = None) -> Answer:
+        """The answer to one delta."""
+        answer = self.begin(client_id, plan_id, data, shuffled)
+        # A caller that goes away takes nothing back: the delta is under way, and a resend may wait for the same answer.
+        return answer if isinstance(answer, Answer) else await asyncio.shield(answer)
+
+    def begin(
+        self, client_id: str, plan_id: bytes, data: bytes, shuffled: Authenticity | None = None
+    ) -> Answer | asyncio.Future[Answer]:
+        """Looks at one delta and sends it on its way.
+
+        Args:
+            client_id: As the authenticator has it.
+            plan_id: As the envelope names it.
+            data: The packed delta.
+            shuffled: Who says to have shuffled it.
+
+        Returns:
+            The answer, where it is known at once; else a future of it, which never ends with an exception. It may be
+            shared: await it under a shield.
+        """
+        arrived = _Arrived(client_id, plan_id, data, self._metrics.answered, shuffled)
+        sender = self._sender(arrived)
+        found = self._begin(arrived, sender, self._inspection.see([data])[0]) if isinstance(sender, Sender) else sender
+        answer = found if isinstance(found, Answer) else found.answer
+        if answer is not None:
+            self._metrics.answered(answer)
+            return answer
+        assert isinstance(found, Flight)
+        found.tell(self._metrics.answered)
+        return found.future()
+
+    def send(
+        self,
+        client_id: str,
+        plan_id: bytes,
+        data: bytes,
+        tell: Callable[[Answer], None],
+        shuffled: Authenticity | None = None,
+    ) -> None:
+        """The same for one of many, looked at with what else came in this turn of the event loop.
+
+        Args:
+            client_id: From the authenticator.
+            plan_id: As the envelope names it.
+            data: The packed delta.
+            tell: Called once, later, with the answer; it must not raise.
+            shuffled: Who says to have shuffled it.
+        """
+        if not self._arrived:
+            asyncio.get_running_loop().call_soon(self._look)
+        self._arrived.append(_Arrived(client_id, plan_id, data, tell, shuffled))
+
+    def stop_accepting(self) -> None:
+        """From here on every new delta is refused; what was accepted goes on."""
+        self._stopping = True
+
+    async def finish(self) -> None:
+        """Commits and answers what was accepted. The folds must still run."""
+        self._look()
+        await self._commits.stop()
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def check_running(self) -> None:
+        """Refuses new work once the service is stopping, and while its store may be older than its log.
+
+        Raises:
+            RefusedError: It is.
+        """
+        if self._stopping:
+            raise RefusedError(errors.shutting_down())
+        try:
+            self._openings.check_store()
+        except RefusedError:
+            self._forget_charges()
+            raise
+
+    def _look(self) -> None:
+        """Begins with all that came.
+
+        A resend is not to be paid for while the same is under way: what came twice is looked at after its first copy.
+        """
+        arrived, self._arrived = self._arrived, []
+        firsts = {each.data: each for each in reversed(arrived)}
+        self._look_at([each for each in arrived if firsts[each.data] is each])
+        for each in arrived:
+            if firsts[each.data] is not each:
+                self._look_at([each])
+
+    def _look_at(self, arrived: list[_Arrived]) -> None:
+        senders = [self._sender(each) for each in arrived]
+        let_in = [each.data for each, sender in zip(arrived, senders, strict=True) if isinstance(sender, Sender)]
+        seen = iter(self._inspection.see(let_in))
+        for each, sender in zip(arrived, senders, strict=True):
+            found = self._begin(each, sender, next(seen)) if isinstance(sender, Sender) else sender
+            tell = partial(self._tell, each.tell)
+            tell(found) if isinstance(found, Answer) else found.tell(tell)
+
+    def _tell(self, tell: Callable[[Answer], None], answer: Answer) -> None:
+        self._metrics.answered(answer)
+        tell(answer)
+
+    def _sender(self, arrived: _Arrived) -> Sender | Answer:
+        """Who sent it, before its bytes are looked at; or why nobody may now."""
+        try:
+            self.check_running()
+            # From here on nobody knows who sent it, where the plan's reports are anonymous.
+            return self._submissions.sender(arrived.client_id, arrived.plan_id, arrived.data, arrived.shuffled)
+        except RefusedError as error:
+            return refused(id_in(arrived.data), error.refusal)
+        except Exception as error:  # noqa: BLE001  the others that came with it still get their answers
+            return self._failed(arrived, error)
+
+    def _begin(self, arrived: _Arrived, sender: Sender, seen: Seen | None) -> Answer | Flight:
+        try:
+            found = self._found(arrived, sender, seen)
+        except DeltaError as error:
+            found = refused(id_in(arrived.data), Refusal.of(error.reason, error.detail))
+        except RefusedError as error:
+            found = refused(id_in(arrived.data), error.refusal)
+        except Exception as error:  # noqa: BLE001  the others that came with it still get their answers
+            found = self._failed(arrived, error)
+        sender.answered(found) if isinstance(found, Answer) else found.tell(sender.answered)
+        return found
+
+    def _failed(self, arrived: _Arrived, error: Exception) -> Answer:
+        _journal.error("a delta could not be looked at", exc_info=error)
+        return unavailable(id_in(arrived.data), FAILED)
+
+    def _found(self, arrived: _Arrived, sender: Sender, seen: Seen | None) -> Answer | Flight:
+        """The answer, or the delta on its way.
+
+        Raises:
+            DeltaError: What is wrong with its bytes.
+            RefusedError: What else refuses it.
+        """
+        data = arrived.data
+        seen = self._looks.checked(arrived.plan_id, data, seen)
+        partition = self._submissions.partition(sender.name, seen.id, self._commits.partitions)
+        sent = Sent(Key(sender.name, seen.id), partition, seen.window, digest(data), data)
+        flight = self._flights.find(sent)
+        if flight is not None:
+            sender.costs_nothing()
+            return flight
+        return self._taken(sent, self._looks.glance(sent, seen))
+
+    def _taken(self, sent: Sent, glance: RememberedKind | None) -> Answer | Flight:
+        if glance is RememberedKind.OUT_OF_REACH:
+            # The fold would drop it, whatever it holds: an acknowledgement would promise what never comes.
+            return Answer(sent.key.id, Status.UNKNOWN)
+        is_over = self._openings.state(sent.window) in OVER
+        if is_over and glance is not None:
+            return Answer(sent.key.id, STATUSES[glance])
+        if self.waiting >= self._pending_entries_max:
+            detail = f"at most {self._pending_entries_max} deltas may wait for the log or the fold"
+            return refused(sent.key.id, overloaded(detail).refusal)
+        if self._flights.of(sent.key.client_id) >= self._share_max:
+            return refused(sent.key.id, share_taken(f"{self._share_max} deltas of one client may wait"))
+        flight = Flight(sent, here=glance is not None)
+        return self._ask(flight) if is_over else self._send(sent, flight, is_new=glance in _NEW)
+
+    def _send(self, sent: Sent, flight: Flight, *, is_new: bool) -> Answer | Flight:
+        entry = self._submissions.entry(sent, self._runtime.now_ms())
+        appended = Appended(sent.partition, sent.window, entry)
+        if self._paying is not None and not self._paying.has_paid(sent.window):
+            self._spawn(self._pay(self._paying, flight, appended, is_new=is_new), "charge")
+        elif (refusal := self._offer(flight, appended, is_new=is_new)) is not None:
+            return refused(sent.key.id, refusal)
+        self._flights.take_off(flight)
+        return flight
+
+    def _offer(self, flight: Flight, appended: Appended, *, is_new: bool) -> Refusal | None:
+        """Hands it to the log's writer, if its client may use its stream; that is used up once it is handed over."""
+        streams, window = self.streams, flight.window
+        client_id, stream = flight.key.client_id, flight.key.id.stream
+        takes_one = is_new and not streams.is_known(client_id, stream, window)
+        if takes_one:
+            streams.forget(self._openings.is_over)
+            if not streams.has_room(client_id, window):
+                assert streams.most is not None, "else there is room"
+                return errors.too_many_streams(streams.most)
+        refusal = self._commits.offer(appended, partial(self._committed, flight))
+        if takes_one and refusal is None:
+            streams.add(client_id, stream, window)
+        return refusal
+
+    async def _pay(self, paying: Paying, flight: Flight, appended: Appended, *, is_new: bool) -> None:
+        answer = await paying.answer(flight)
+        if answer is None:
+            refusal = self._offer(flight, appended, is_new=is_new)
+            if refusal is None:
+                return
+            answer = refused(flight.key.id, refusal)
+        self._flights.answered(flight, answer, appended=False)
+
+    def _ask(self, flight: Flight) -> Flight:
+        """The answer for a window that every fold has closed, from a fold that is not here: nothing is appended."""
+        self._flights.take_off(flight)
+        self._spawn(self._settle(flight, None), "settle")
+        return flight
+
+    def _committed(self, flight: Flight, committed: Committed | Refusal) -> None:
+        if isinstance(committed, Refusal):
+            self._flights.answered(flight, refused(flight.key.id, committed), appended=False)
+            return
+        if self._flights.appended(flight, committed.position):
+            self._spawn(self._flights.sweep(flight.partition), "sweep")
+        if committed.state is WindowState.OPEN:
+            self._flights.answered(flight, Answer(flight.key.id, Status.ACKNOWLEDGED))
+        elif committed.state is None:  # the store went back to an older moment
+            self._forget_charges()
+            self._flights.answered(flight, unavailable(flight.key.id, NOT_YET))
+        else:
+            self._spawn(self._settle(flight, committed.position), "settle")
+
+    async def _settle(self, flight: Flight, position: int | None) -> None:
+        """The answer for a window that is no longer open: the fold's, once it has passed the entry."""
+        self._flights.answered(flight, await self._settling.answer(flight, position))
+
+    def _spawn(self, work: Coroutine[object, object, None], name: str) -> None:
+        task = self._runtime.spawn(work, name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

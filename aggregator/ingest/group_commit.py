@@ -1,0 +1,224 @@
+"""Group commit to the log and the window read after it."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Final, NamedTuple
+
+from aggregator.errors import never_open
+from aggregator.ingest.window_tracker import Openings
+from aggregator.interfaces import NO_TRACES, Log, Tracer
+from aggregator.logs import Spell, journal
+from aggregator.model import Appended
+from aggregator.observability.metrics import Metrics
+from aggregator.runtime import TRANSIENT, Runtime
+from aggregator.windows import WindowState
+from hushsum.entropy import Entropy
+from hushsum_proto.answers import Refusal, ServiceReason
+
+RETRY_AFTER_MS_MIN: Final = 20
+_FAILED_RETRY_AFTER_MS: Final = 1000
+_KEY_BYTES: Final = 16
+_FATE_OPEN: Final = "the log or the store failed: whether it is durable is not known"
+NEVER_OPEN: Final = frozenset({None, WindowState.SKIPPED})
+
+_journal = journal("commits")
+
+
+class Committed(NamedTuple):
+    """What is known of an entry that is durable.
+
+    Attributes:
+        position: In its partition.
+        state: Of its window, by a read begun after the entry was durable; None where that read promises nothing.
+    """
+
+    position: int
+    state: WindowState | None
+
+
+Told = Callable[[Committed | Refusal], None]
+
+
+@dataclass(frozen=True)
+class CommitLimits:
+    """How much may wait, and how much goes into one group."""
+
+    pending_entries_max: int
+    pending_bytes_max: int
+    group_entries_max: int
+    group_bytes_max: int
+
+
+class _Pending(NamedTuple):
+    entry: Appended
+    tell: Told
+
+
+class Commits:
+    """The one writer of a gateway.
+
+    Args:
+        log: Where entries go.
+        openings: Which windows are open: read after each append.
+        runtime: Tasks and a clock.
+        limits: Beyond them, what is offered is refused as overload.
+        metrics: Counts groups, their sizes and their failures.
+        shuffle: Draws the order of each group's entries; None: they stand as they came.
+        tracer: Is told of each group.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        openings: Openings,
+        runtime: Runtime,
+        limits: CommitLimits,
+        metrics: Metrics,
+        *,
+        shuffle: Entropy | None = None,
+        tracer: Tracer = NO_TRACES,
+    ) -> None:
+        self._log = log
+        self._shuffle, self._tracer = shuffle, tracer
+        self._openings = openings
+        self._runtime = runtime
+        self._limits = limits
+        self._metrics = metrics
+        self._pending: list[_Pending] = []
+        self._entries = 0  # waiting, or in the group that is under way
+        self._bytes = 0
+        self._group_s = 0.0  # how long the last group took
+        self._wake = asyncio.Event()
+        self._stopping = False
+        self._task: asyncio.Task[None] | None = None
+        self._trouble = Spell(_journal)
+
+    @property
+    def partitions(self) -> int:
+        """P of the log."""
+        return self._log.partitions
+
+    def start(self) -> None:
+        """Starts the writer."""
+        self._task = self._runtime.spawn(self._run(), "commits")
+
+    async def stop(self) -> None:
+        """Commits what was offered, and ends."""
+        self._stopping = True
+        self._wake.set()
+        if self._task is not None:
+            await self._task
+
+    def offer(self, entry: Appended, tell: Told) -> Refusal | None:
+        """Takes an entry for the next group, or refuses it at once.
+
+        Args:
+            entry: What is to be appended.
+            tell: Called once, later, with what became of it; it must not raise.
+        """
+        limits = self._limits
+        if self._stopping:
+            return Refusal.of(ServiceReason.SHUTTING_DOWN, "the service is stopping", RETRY_AFTER_MS_MIN)
+        if self._entries >= limits.pending_entries_max or self._bytes + len(entry.data) > limits.pending_bytes_max:
+            detail = (
+                f"at most {limits.pending_entries_max} deltas or {limits.pending_bytes_max} bytes may wait for the log"
+            )
+            return Refusal.of(ServiceReason.OVERLOADED, detail, self._retry_after_ms())
+        self._pending.append(_Pending(entry, tell))
+        self._entries += 1
+        self._bytes += len(entry.data)
+        self._wake.set()
+        return None
+
+    def _retry_after_ms(self) -> int:
+        """About the time in which what waits now will be written."""
+        groups = 1 + self._entries // self._limits.group_entries_max
+        return max(RETRY_AFTER_MS_MIN, round(1000 * groups * self._group_s))
+
+    async def _run(self) -> None:
+        while True:
+            await self._wake.wait()
+            while self._pending:
+                group = self._take()
+                if self._shuffle is not None:
+                    group = _shuffled(group, self._shuffle)
+                await self._commit(group)
+            if self._stopping:
+                return
+            self._wake.clear()
+
+    def _take(self) -> Sequence[_Pending]:
+        """The oldest entries that make up one group: at least one."""
+        size = count = 0
+        for pending in self._pending[: self._limits.group_entries_max]:
+            size += len(pending.entry.data)
+            if count and size > self._limits.group_bytes_max:
+                break
+            count += 1
+        group, self._pending = self._pending[:count], self._pending[count:]
+        return group
+
+    async def _commit(self, group: Sequence[_Pending]) -> None:
+        try:
+            with self._tracer.span("commit", entries=len(group)):
+                told = await self._outcomes([pending.entry for pending in group])
+        finally:
+            self._entries -= len(group)
+            self._bytes -= sum(len(pending.entry.data) for pending in group)
+        for pending, outcome in zip(group, told, strict=True):
+            pending.tell(outcome)
+
+    async def _outcomes(self, entries: Sequence[Appended]) -> list[Committed | Refusal]:
+        """What became of each; never an exception."""
+        never: frozenset[int] = frozenset()
+        committed: Iterator[Committed | Refusal]
+        try:
+            never = await self._never_open(entries)
+            taken = [entry for entry in entries if entry.window not in never] if never else entries
+            committed = iter(await self._append(taken) if taken else ())
+        except Exception as error:  # noqa: BLE001  whatever the disk says, every sender gets its answer
+            self._failed(error)
+            committed = repeat(_failure(ServiceReason.UNAVAILABLE, _FATE_OPEN))
+        refusal = never_open()
+        return [refusal if entry.window in never else next(committed) for entry in entries]
+
+    async def _never_open(self, entries: Sequence[Appended]) -> frozenset[int]:
+        """Windows of which nothing may be appended: one that was skipped, or that the clock has not opened."""
+        windows = {entry.window for entry in entries}
+        await self._openings.ensure(windows)
+        return frozenset(window for window in windows if self._openings.state(window) in NEVER_OPEN)
+
+    async def _append(self, entries: Sequence[Appended]) -> list[Committed]:
+        began = self._runtime.monotonic()
+        positions = await self._log.append(entries)
+        self._group_s = self._runtime.monotonic() - began
+        windows = {entry.window for entry in entries}
+        await self._openings.refresh(windows)
+        self._trouble.worked(self._runtime.monotonic(), "appends work again")
+        self._observe(entries, positions)
+        states = {window: self._openings.promised(window) for window in windows}
+        return [Committed(position, states[entry.window]) for entry, position in zip(entries, positions, strict=True)]
+
+    def _observe(self, entries: Sequence[Appended], positions: Sequence[int]) -> None:
+        self._metrics.committed(len(entries), sum(len(entry.data) for entry in entries), self._group_s)
+        ends = {entry.partition: position + 1 for entry, position in zip(entries, positions, strict=True)}
+        for partition, end in ends.items():
+            self._metrics.appended(partition, end)
+
+    def _failed(self, error: Exception) -> None:
+        self._metrics.commit_failed()
+        passes = isinstance(error, TRANSIENT)
+        self._trouble.failed(self._runtime.monotonic(), "appends fail", error, passes=passes)
+
+
+def _shuffled(group: Sequence[_Pending], entropy: Entropy) -> list[_Pending]:
+    """The same in a uniformly random order: sorted by keys that are all different but with chance n²/2^129."""
+    keys = entropy.read(_KEY_BYTES * len(group))
+    order = sorted(range(len(group)), key=lambda at: keys[_KEY_BYTES * at : _KEY_BYTES * (at + 1)])
+    return [group[at] for at in order]
+
+
+def _failure(reason: ServiceReason, detail: str) -> Refusal:
+    return Refusal.of(reason, detail, _FAILED_RETRY_AFTER_MS)

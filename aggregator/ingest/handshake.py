@@ -1,0 +1,62 @@
+"""Hello: version, plan, window span."""
+
+from typing import Final
+
+from aggregator.errors import RefusedError, check_plan, common_version
+from aggregator.ingest.window_tracker import Openings
+from aggregator.runtime import Runtime
+from hushsum.errors import Reason
+from hushsum.plan import Plan
+from hushsum_proto.answers import Refusal
+from hushsum_proto.messages import Hello, Welcome
+
+VERSIONS_MAX: Final = 64
+FEATURES_MAX: Final = 64
+
+
+def check_number(count: int, most: int, what: str) -> None:
+    """Allows so many of something in one message: to be asked before they are converted.
+
+    Raises:
+        RefusedError: There are more.
+    """
+    if count > most:
+        raise RefusedError(Refusal.of(Reason.TOO_LARGE, f"{count} {what} in one message, expected at most {most}"))
+
+
+class Reception:
+    """Greets clients of one plan.
+
+    Args:
+        plan: What is collected.
+        openings: Which windows take deltas.
+        runtime: The clock.
+        in_flight_max: Unanswered deltas that a session may have.
+    """
+
+    def __init__(self, plan: Plan, *, openings: Openings, runtime: Runtime, in_flight_max: int) -> None:
+        self.plan = plan
+        self.in_flight_max = in_flight_max
+        self._openings = openings
+        self._runtime = runtime
+
+    async def welcome(self, hello: Hello) -> Welcome:
+        """Opens a session.
+
+        Raises:
+            RefusedError: No protocol version in common, or another plan.
+        """
+        version = common_version(hello.protocol_versions)
+        check_plan(hello.plan_id, self.plan)
+        oldest, newest = await self._openings.span()
+        now_ms = self._runtime.now_ms()
+        return Welcome(
+            protocol_version=version,
+            plan_id=self.plan.id,
+            window=self.plan.window.index_at(now_ms),
+            now_ms=now_ms,
+            oldest_window=oldest,
+            newest_window=newest,
+            in_flight_max=self.in_flight_max,
+            delta_bytes_max=self.plan.upload_bytes_max,
+        )

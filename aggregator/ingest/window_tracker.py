@@ -1,0 +1,159 @@
+"""Which windows accept data here; staleness guard after a restore."""
+
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from aggregator.caught_up import CaughtUp
+from aggregator.errors import RefusedError
+from aggregator.interfaces import Store
+from aggregator.runtime import Runtime
+from aggregator.windows import UNSEALED, WindowState, accepted_windows
+from hushsum.errors import Reason
+from hushsum.plan import Plan
+from hushsum_proto.answers import Refusal, ServiceReason
+
+_ORDER: Final = tuple(WindowState)
+_SLEEP_S_MAX: Final = 5.0  # a wall clock may be set; this is how late a gateway may notice
+
+
+class Openings:
+    """The windows of one plan as one gateway knows them.
+
+    What is known is the answer of the latest read of the store. States only move on, so a window that is known not to
+    be open stays so; one that is known as open may no longer be. It starts with :meth:`load`.
+
+    Args:
+        plan: What is collected.
+        store: Where every gateway records which windows it had open.
+        runtime: The clock.
+        skew_ms: How far ahead of this clock a device's may be.
+        first_window: The plan's first window in this store.
+        caught_up: Whether the store knows what the log says; None where the folds are here, and it does.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        store: Store,
+        runtime: Runtime,
+        *,
+        skew_ms: int,
+        first_window: int,
+        caught_up: CaughtUp | None = None,
+    ) -> None:
+        self._plan = plan
+        self._store = store
+        self._runtime = runtime
+        self._skew_ms = skew_ms
+        self.first_window = first_window
+        self._caught_up = caught_up
+        self._known: dict[int, WindowState] = {}
+
+    def state(self, window: int) -> WindowState | None:
+        """The window's state as of the latest read of the store; None where no gateway had opened it."""
+        return self._known.get(window)
+
+    def promised(self, window: int) -> WindowState | None:
+        """The same for an answer: None, too, where the store may call a window open whose seal stands in the log."""
+        state = self.state(window)
+        is_doubtful = state is WindowState.OPEN and self._caught_up is not None and bool(self._caught_up.why)
+        return None if is_doubtful else state
+
+    def is_over(self, window: int) -> bool:
+        """Whether nothing that is appended for it from now on can count: every fold has closed it, or it was skipped.
+
+        It is one that has never been open here and that the clock no longer allows, too.
+        """
+        state = self.state(window)
+        return window < self.accepted().start if state is None else state not in UNSEALED
+
+    def check_store(self) -> None:
+        """Allows the store's word to be taken.
+
+        Raises:
+            RefusedError: It may be older than the log; it is being looked at.
+        """
+        if self._caught_up is not None:
+            self._caught_up.check()
+
+    def accepted(self) -> range:
+        """The windows that the clock and the stated skew allow now."""
+        return accepted_windows(
+            self._plan.window, self._runtime.now_ms(), skew_ms=self._skew_ms, first_window=self.first_window
+        )
+
+    async def span(self) -> tuple[int, int]:
+        """The oldest and the newest window that take deltas now, by a fresh read of the store."""
+        await self.open_accepted()  # the clock may have been set since the task below looked
+        await self.refresh()
+        accepted = self.accepted()
+        return min([*self._open(), accepted.start]), max(accepted.stop - 1, self.first_window)
+
+    def check(self, window: int) -> None:
+        """Allows a delta for a window that takes deltas, or did.
+
+        Raises:
+            RefusedError: The window is before the plan's first, beyond the clock and the skew, or was never open.
+        """
+        if window < self.first_window:
+            detail = f"window {window}, expected {self.first_window} or later: the plan's first here"
+            raise RefusedError(Refusal.of(Reason.WINDOW_IN_PAST, detail))
+        state = self.state(window)
+        if state is WindowState.OPEN:
+            return
+        accepted = self.accepted()
+        if state is None and window >= accepted.stop:
+            detail = f"window {window}, expected at most {accepted.stop - 1} by this clock and its stated skew"
+            raise RefusedError(Refusal.of(Reason.WINDOW_IN_FUTURE, detail))
+        if state is WindowState.SKIPPED or (state is None and window < accepted.start):
+            detail = f"window {window}, which no gateway of this service had open"
+            raise RefusedError(Refusal.of(ServiceReason.WINDOW_NOT_OPEN, detail))
+
+    async def load(self) -> None:
+        """Reads every state there ever was, once."""
+        self._learn(await self._store.windows(self._plan.id))
+
+    async def refresh(self, windows: Collection[int] = ()) -> None:
+        """Reads again the states of these windows, and of all that are known as open or as closing."""
+        was_open = self._open()
+        wanted = [*windows, *(window for window, state in self._known.items() if state in UNSEALED)]
+        if wanted:
+            states = await self._store.states(self._plan.id, min(wanted), max(wanted))
+            self._learn(states)
+            # A store that went back to an older moment may have lost a window: nothing is acknowledged for it any more.
+            for window in was_open:
+                if window not in states and self._known.get(window) is WindowState.OPEN:
+                    del self._known[window]
+
+    async def open_accepted(self) -> None:
+        """Records that the windows that the clock allows are open here, where nothing is known of them yet."""
+        missing = [window for window in self.accepted() if window not in self._known]
+        if missing:
+            await self._store.open_windows(self._plan.id, min(missing), max(missing))
+            await self.refresh(missing)
+
+    async def ensure(self, windows: Collection[int]) -> None:
+        """Makes sure that these windows are known, as far as the clock opens them: data opens none.
+
+        A window that is still not known afterwards was never open: its time went by, or the clock was set back.
+        """
+        if any(window not in self._known for window in windows):
+            await self.open_accepted()
+
+    async def run(self) -> None:
+        """Opens each window when the clock reaches it, until cancelled."""
+        while True:
+            await self.open_accepted()
+            opens_next_ms = self._plan.window.start_ms(self.accepted().stop) - self._skew_ms
+            wait_s = (opens_next_ms - self._runtime.now_ms()) / 1000
+            await self._runtime.sleep(min(max(wait_s, 0.001), _SLEEP_S_MAX))
+
+    def _learn(self, states: Mapping[int, str]) -> None:
+        for window, name in states.items():
+            state, known = WindowState(name), self._known.get(window)
+            # Two reads may end in another order than they began in; a state never goes back.
+            if known is None or _ORDER.index(state) > _ORDER.index(known):
+                self._known[window] = state
+
+    def _open(self) -> list[int]:
+        return [window for window, state in self._known.items() if state is WindowState.OPEN]

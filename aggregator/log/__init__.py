@@ -1,0 +1,1 @@
+"""The log: an SQLite file, or a topic of Kafka."""

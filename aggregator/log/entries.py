@@ -1,0 +1,279 @@
+"""Message signing and admission of log entries."""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple, Protocol
+
+from aggregator.errors import LogError
+from aggregator.model import Logged
+from hushsum.delta import read_header
+from hushsum.directory import Directory, Role
+from hushsum.errors import DeltaError, Reason
+from hushsum.plan import Plan
+from hushsum.privacy.guarantee import LOCAL
+from hushsum.signatures import SigningKey
+from hushsum_proto.batches import BATCH_ENTRIES_MAX, PRODUCER_SKEW_MS, UNSIGNED, Batch, is_signed, signed_batch
+from hushsum_proto.client_ids import CLIENT_ID_FORM, flaw_of
+from hushsum_proto.convert import entry_from_bytes
+from hushsum_proto.convert_batches import batch_from_bytes, batch_to_bytes
+from hushsum_proto.entries import (
+    ENTRY_FORMAT,
+    CohortSumEntry,
+    DeltaEntry,
+    LogEntry,
+    RefusedEntry,
+    ReportsEntry,
+    SealEntry,
+)
+from hushsum_proto.errors import MalformedEntryError, NewerEntryError
+from hushsum_proto.many_entries import batch_entries, delta_entries, single_entries
+
+
+class Opened(NamedTuple):
+    """What a message holds.
+
+    Attributes:
+        entries: The bytes of each; none where there is a ``problem``.
+        signer: The role of the key that signed it; None where nothing is signed.
+        problem: Why it is refused whole.
+    """
+
+    entries: tuple[bytes, ...]
+    signer: Role | None = None
+    problem: Reason | None = None
+
+
+_MALFORMED: Final = Opened((), None, Reason.MALFORMED)
+_UNSIGNED: Final = Opened((), None, Reason.UNSIGNED)
+
+
+class LogMessages(Protocol):
+    """How messages are written and read."""
+
+    def write(self, partition: int, entries: Sequence[bytes], *, seals: bool) -> bytes:
+        """The bytes of one message.
+
+        Args:
+            partition: The one that all of them belong to.
+            entries: 1 to 65,536; deltas, cohort sums and batches of reports, or seals, never both.
+            seals: Which.
+        """
+
+    def read(self, partition: int, value: bytes) -> Opened:
+        """What a message holds.
+
+        Raises:
+            NewerEntryError: A newer format, of somebody whom this log believes: nothing may be passed over.
+            LogError: It cannot be told whether it is to be believed.
+        """
+
+    def single(self, values: Sequence[bytes]) -> Sequence[bytes] | None:
+        """The one entry of each of many messages, where :meth:`read` finds one in each, signed by nobody; or None.
+
+        Speed alone: None says nothing of them.
+        """
+
+
+class PlainMessages:
+    """Messages of a log that nobody else can write to."""
+
+    def write(self, partition: int, entries: Sequence[bytes], *, seals: bool) -> bytes:
+        """The bytes of one message."""
+        del partition, seals
+        return batch_to_bytes(Batch(tuple(entries)))
+
+    def read(self, partition: int, value: bytes) -> Opened:
+        """What a message holds.
+
+        Raises:
+            NewerEntryError: A newer format.
+            LogError: It is signed: somebody has meant this log to be checked.
+        """
+        if (entries := batch_entries(value)) is not None:
+            return Opened(entries)
+        try:
+            batch = batch_from_bytes(value)
+        except MalformedEntryError:
+            return _MALFORMED
+        if batch.suite != UNSIGNED:
+            raise LogError(f"partition {partition}: a signed message, and no directory to check it: set `directory`")
+        return _opened(batch, None)
+
+    def single(self, values: Sequence[bytes]) -> Sequence[bytes] | None:
+        """The one entry of each of many messages, or None."""
+        return single_entries(values)
+
+
+class SignedMessages:
+    """Messages of a log that others can write to: each signed by a key of the directory.
+
+    Args:
+        plan_id: Whose log it is: a message of another plan's is refused.
+        directory: Which keys are believed, and for what.
+        gateway: This process's key for all but seals; None where it writes none.
+        releaser: Its key for seals; None where it writes none.
+        producers: Whether the directory's producers may write here; what they sign is unsigned where they may not.
+
+    Raises:
+        DirectoryError: A key is not in the directory, or not for this.
+    """
+
+    def __init__(
+        self,
+        plan_id: bytes,
+        directory: Directory,
+        gateway: SigningKey | None = None,
+        releaser: SigningKey | None = None,
+        *,
+        producers: bool = False,
+    ) -> None:
+        self._plan_id = plan_id
+        self._keys = {id: key for id, key in directory.keys.items() if producers or key.role is not Role.PRODUCER}
+        self._signers = {
+            seals: (directory.expect(key.verify_key, role).id, key)
+            for seals, role, key in ((False, Role.GATEWAY, gateway), (True, Role.RELEASER, releaser))
+            if key is not None
+        }
+
+    def write(self, partition: int, entries: Sequence[bytes], *, seals: bool) -> bytes:
+        """The bytes of one message, signed with the key for what it holds.
+
+        Raises:
+            LogError: This process has no such key.
+        """
+        signer = self._signers.get(seals)
+        if signer is None:
+            raise LogError(f"this process has no {'releaser' if seals else 'gateway'} key to sign with")
+        key_id, key = signer
+        batch = signed_batch(entries, plan_id=self._plan_id, partition=partition, key_id=key_id, key=key)
+        return batch_to_bytes(batch)
+
+    def read(self, partition: int, value: bytes) -> Opened:
+        """What a message holds.
+
+        Raises:
+            NewerEntryError: A newer format, signed by a key of the directory.
+        """
+        try:
+            batch = batch_from_bytes(value)
+        except MalformedEntryError:
+            return _MALFORMED
+        key = self._keys.get(batch.key_id)
+        if key is None or not is_signed(batch, key.public_key, plan_id=self._plan_id, partition=partition):
+            return _UNSIGNED
+        return _opened(batch, key.role)
+
+    def single(self, values: Sequence[bytes]) -> Sequence[bytes] | None:  # noqa: ARG002  the form of LogMessages
+        """None: each has a tag of its own."""
+        return None
+
+
+def _opened(batch: Batch, signer: Role | None) -> Opened:
+    if batch.format_version > ENTRY_FORMAT:
+        raise NewerEntryError(batch.format_version, ENTRY_FORMAT)
+    if batch.format_version < ENTRY_FORMAT or not 1 <= len(batch.entries) <= BATCH_ENTRIES_MAX:
+        return _MALFORMED
+    return Opened(batch.entries, signer)
+
+
+_PROBLEMS: Final = {
+    Reason.UNSIGNED: "no key of the directory signed it for this partition",
+    Reason.MALFORMED: "a message of the log that holds no entries",
+}
+
+
+def admit_all(plan: Plan, partition: int, stretch: Sequence[Logged]) -> list[tuple[int, LogEntry | RefusedEntry]]:
+    """The position of each entry and what :func:`admit` says of it: the same, sooner.
+
+    Raises:
+        LogError: As there.
+    """
+    if not stretch:
+        return []
+    positions, entries, signers, _, problems = zip(*stretch, strict=True)
+    if not _AS_THEY_ARE.issuperset(signers) or set(problems) != {None}:
+        return [(logged.position, admit(plan, partition, logged)) for logged in stretch]
+    ready = delta_entries(entries)
+    return [
+        (position, admit(plan, partition, stretch[place]) if delta is None else delta)
+        for place, (position, delta) in enumerate(zip(positions, ready, strict=True))
+    ]
+
+
+def admit(plan: Plan, partition: int, logged: Logged) -> LogEntry | RefusedEntry:
+    """The entry to fold, or why it is refused.
+
+    Args:
+        plan: What is collected.
+        partition: The one that the entry stands in.
+        logged: As it was read.
+
+    Raises:
+        LogError: An entry of a newer format: nothing may be passed over.
+    """
+    if logged.problem is not None:
+        return RefusedEntry(logged.problem, _PROBLEMS.get(logged.problem, logged.problem.value))
+    try:
+        entry = entry_from_bytes(logged.data)
+    except MalformedEntryError as error:
+        return RefusedEntry(Reason.MALFORMED, str(error))
+    except NewerEntryError as error:
+        raise LogError(f"partition {partition}, entry {logged.position}: {error}") from error
+    if logged.signer is None or logged.signer is _SIGNERS[type(entry)]:
+        return entry
+    if logged.signer is Role.PRODUCER and isinstance(entry, DeltaEntry | ReportsEntry):
+        if plan.privacy.mode == LOCAL or isinstance(entry, ReportsEntry):
+            return RefusedEntry(Reason.UNSIGNED, f"a producer's {_NAMES[type(entry)][2:]}: {_CHARGED_AT_GATEWAYS}")
+        return _vouched(plan, entry, logged.appended_ms)
+    detail = f"{_NAMES[type(entry)]}, signed by a {logged.signer} key, expected another role's"
+    return RefusedEntry(Reason.UNSIGNED, detail)
+
+
+# Whose deltas need no other look than that they are some.
+_AS_THEY_ARE: Final = frozenset({None, Role.GATEWAY})
+_CHARGED_AT_GATEWAYS: Final = (
+    "what local plans collect is taken by gateways alone, which charge the ledger before a window's first submission"
+)
+# Whose entries are taken as they are. Nobody but the gateway that a cohort's clients sent their vectors to has its sum.
+_SIGNERS: Final[dict[type[LogEntry], Role]] = {
+    DeltaEntry: Role.GATEWAY,
+    CohortSumEntry: Role.GATEWAY,
+    ReportsEntry: Role.GATEWAY,
+    SealEntry: Role.RELEASER,
+}
+_NAMES: Final[dict[type[LogEntry], str]] = {
+    DeltaEntry: "a delta",
+    CohortSumEntry: "a cohort sum",
+    ReportsEntry: "a batch of reports",
+    SealEntry: "a seal",
+}
+
+
+def _vouched(plan: Plan, entry: DeltaEntry, appended_ms: int | None) -> DeltaEntry | RefusedEntry:
+    """A producer's delta, with the checks that a gateway does by its clock and its authenticator: here the log's."""
+    if appended_ms is None:
+        return RefusedEntry(Reason.UNSIGNED, "a producer's delta, in a log that has no clock of its own")
+    if flaw := flaw_of(entry.client_id):
+        return RefusedEntry(Reason.MALFORMED, f"expected {CLIENT_ID_FORM}, got {flaw}")
+    if len(entry.delta) > plan.delta_bytes_max:
+        detail = f"{len(entry.delta)} bytes, expected at most {plan.delta_bytes_max}"
+        return RefusedEntry(Reason.TOO_LARGE, detail)
+    try:
+        window = read_header(entry.delta).window
+    except DeltaError:
+        pass  # the fold says why, and whose it is
+    else:
+        refused = _untimely(plan, window, appended_ms)
+        if refused is not None:
+            return refused
+    return DeltaEntry(entry.client_id, entry.delta, appended_ms)
+
+
+def _untimely(plan: Plan, window: int, appended_ms: int) -> RefusedEntry | None:
+    newest = plan.window.index_at(appended_ms + PRODUCER_SKEW_MS)
+    if window > newest:
+        return RefusedEntry(Reason.WINDOW_IN_FUTURE, f"window {window}, expected at most {newest} by the log's clock")
+    # Whatever a producer's records say of their time, it cannot make a fold open one old window after another.
+    oldest = plan.window.index_at(appended_ms - plan.window.lateness_ms - PRODUCER_SKEW_MS)
+    if window < oldest:
+        return RefusedEntry(Reason.WINDOW_IN_PAST, f"window {window}, expected {oldest} or later by the log's clock")
+    return None

@@ -1,0 +1,445 @@
+"""The log on a topic: append, read, truncate."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple, Self
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import RecordsToDelete
+from aiokafka.errors import KafkaConnectionError
+
+from aggregator.errors import LogError, LogGapError, LogUnavailableError
+from aggregator.interfaces import Observer
+from aggregator.log.entries import LogMessages
+from aggregator.log.kafka.client import (
+    KafkaSettings,
+    administration,
+    answering,
+    end_client,
+    our_error,
+    quieten,
+    told_as_ours,
+)
+from aggregator.log.kafka.reader import INDEX_BITS, PartitionReader
+from aggregator.log.kafka.topic import SPARE_BYTES, TopicIdentity, TopicNeeds, entries_topic, prepare_topic, topic_id
+from aggregator.model import Appended, Stretch
+from aggregator.runtime import Backoff, Runtime, until_it_works
+from hushsum.plan import Plan
+from hushsum_proto.batches import BATCH_ENTRIES_MAX
+from hushsum_proto.convert_batches import is_seal
+
+_UNKNOWN_OFFSET: Final = -1
+
+
+class Outgoing(NamedTuple):
+    """A message on its way: no key, no headers.
+
+    Attributes:
+        partition: Where to.
+        value: What it holds.
+        stamp_ms: The time that it says it is of, where the topic's brokers keep that one; None: now.
+    """
+
+    partition: int
+    value: bytes
+    stamp_ms: int | None = None
+
+
+class TopicWriter:
+    """An idempotent producer that is replaced after any failure: its sequence of messages is broken then.
+
+    Args:
+        settings: How Kafka is reached.
+        topic: Where to.
+        message_bytes: The largest message, and the largest batch of them.
+        runtime: Tasks.
+        identity: Tells whether the topic is still the same; None: as if it were new.
+    """
+
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        topic: str,
+        message_bytes: int,
+        runtime: Runtime,
+        identity: TopicIdentity | None = None,
+    ) -> None:
+        self._arguments: dict[str, Any] = settings.client("writer")
+        self._patience_s = settings.request_s
+        self._topic, self._message_bytes, self._runtime = topic, message_bytes, runtime
+        self._identity = identity or TopicIdentity(topic, None, {}, runtime)
+        self._producer: AIOKafkaProducer | None = None
+        self._starting = asyncio.Lock()
+        self._retiring: set[asyncio.Task[None]] = set()
+
+    async def write(self, messages: Sequence[Outgoing]) -> list[int]:
+        """Appends messages in their order within each partition.
+
+        Args:
+            messages: At least one.
+
+        Returns:
+            The offset of each.
+
+        Raises:
+            LogUnavailableError: Which of them are durable is not known.
+            LogError: Kafka refuses them, and will; or the topic is not the one that it was.
+        """
+        self._identity.check()
+        producer = await self._ready()
+        floors = self._identity.floors(message.partition for message in messages)
+        try:
+            offsets = await self._deliver(producer, messages)
+            for message, offset, floor in zip(messages, offsets, floors, strict=True):
+                self._identity.appended(message.partition, offset, floor)
+            await self._confirm(producer, messages[0].partition)
+            return offsets
+        except BaseException:
+            self._retire(producer)
+            raise
+
+    async def close(self) -> None:
+        """Ends the connection; what was not answered stays unknown."""
+        if self._producer is not None:
+            self._retire(self._producer)
+        if self._retiring:
+            await asyncio.wait(self._retiring)
+
+    async def _ready(self) -> AIOKafkaProducer:
+        async with self._starting:
+            if self._producer is None:
+                self._producer = await self._start()
+            return self._producer
+
+    async def _start(self) -> AIOKafkaProducer:
+        quieten()
+        producer = AIOKafkaProducer(
+            **await answering(self._arguments),
+            acks="all",
+            enable_idempotence=True,
+            max_request_size=self._message_bytes,
+            max_batch_size=self._message_bytes,
+        )
+        # Without transactions, the library's own trips over what it lacks; who sends is told by other means.
+        producer._txn_manager.fatal_error = _told_already  # noqa: SLF001  nothing public does
+        try:
+            with told_as_ours("appending"):
+                async with asyncio.timeout(self._patience_s):  # a new cluster refuses producers for a while
+                    await producer.start()
+        except BaseException:
+            self._end(producer)
+            raise
+        return producer
+
+    async def _deliver(self, producer: AIOKafkaProducer, messages: Sequence[Outgoing]) -> list[int]:
+        deliveries: list[asyncio.Future[Any]] = []
+        try:
+            with told_as_ours("appending"):
+                async with asyncio.timeout(self._patience_s):
+                    for partition, value, stamp_ms in messages:
+                        sending = producer.send(self._topic, value, partition=partition, timestamp_ms=stamp_ms)
+                        deliveries.append(await sending)
+                    await asyncio.wait(deliveries)
+        finally:
+            for delivery in deliveries:
+                if not delivery.done():
+                    delivery.add_done_callback(_let_go)
+        failed = [error for error in (delivery.exception() for delivery in deliveries) if error is not None]
+        if failed:
+            raise our_error("appending", failed[0]) from failed[0]
+        offsets = [delivery.result().offset for delivery in deliveries]
+        if min(offsets) <= _UNKNOWN_OFFSET:  # the broker has them, and has forgotten where
+            raise LogUnavailableError("kafka, appending: where the messages stand is not known")
+        return offsets
+
+    async def _confirm(self, producer: AIOKafkaProducer, partition: int) -> None:
+        async def ask() -> bytes | None:
+            with told_as_ours("appending"):
+                leader = producer.client.cluster.leader_for_partition(TopicPartition(self._topic, partition))
+                async with asyncio.timeout(self._patience_s):
+                    return await topic_id(producer.client, leader, self._topic)
+
+        await self._identity.confirm(ask)
+
+    def _retire(self, producer: AIOKafkaProducer) -> None:
+        """Lets a producer end in the background, and the next append begin with a new one."""
+        if self._producer is producer:
+            self._producer = None
+            self._end(producer)
+
+    def _end(self, producer: AIOKafkaProducer) -> None:
+        ending = self._runtime.spawn(self._give_up(producer), "kafka-retire")
+        self._retiring.add(ending)
+        ending.add_done_callback(self._retiring.discard)
+
+    async def _give_up(self, producer: AIOKafkaProducer) -> None:
+        # An idempotent producer repeats for ever what no broker takes: it is told that nobody waits for it any longer.
+        producer._message_accumulator.fail_all(KafkaConnectionError("given up"))  # noqa: SLF001  nothing public does
+        await end_client(producer, self._runtime)
+
+
+def _told_already(error: BaseException) -> None:
+    """All that was to be sent has failed with it."""
+
+
+def _let_go(delivery: "asyncio.Future[Any]") -> None:
+    """Nobody waits for it any longer; its error is no news."""
+    if not delivery.cancelled():
+        delivery.exception()
+
+
+_FRAME_BYTES: Final = 6  # around an entry in its message
+_SEAL_BYTES_MAX: Final = 64  # no seal is longer; what is short enough is looked at
+
+
+@dataclass
+class _Message:
+    """Entries that travel together, by their numbers in the append.
+
+    Attributes:
+        window: Of all of them; None where it does not matter.
+    """
+
+    partition: int
+    window: int | None
+    seals: bool
+    numbers: list[int] = field(default_factory=list)
+    size: int = 0
+
+
+class KafkaLog:
+    """See :class:`aggregator.interfaces.Log`. Made by :meth:`open`.
+
+    Attributes:
+        topic: Its name.
+        warnings: The promises that the topic cannot keep, for the operator; a sentence each.
+    """
+
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        topic: TopicNeeds,
+        messages: LogMessages,
+        runtime: Runtime,
+        observer: Observer,
+        warnings: Sequence[str],
+        identity: TopicIdentity,
+    ) -> None:
+        self.topic, self.warnings = topic.name, tuple(warnings)
+        self._settings, self._partitions, self._stamps = settings, topic.partitions, topic.stamps
+        self._messages, self._runtime, self._observer = messages, runtime, observer
+        self._entries_bytes = topic.message_bytes - SPARE_BYTES
+        self._writer = TopicWriter(settings, topic.name, topic.message_bytes, runtime, identity)
+        self._identity = identity
+        self._readers: dict[int, PartitionReader] = {}
+        self._askers: dict[int, PartitionReader] = {}  # of other connections: a fetch may keep its own busy
+        # A broker that is silent holds up those who need it, and nobody else.
+        self._connecting: defaultdict[tuple[int, bool], asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    @classmethod
+    async def open(
+        cls,
+        settings: KafkaSettings,
+        plan: Plan,
+        partitions: int,
+        messages: LogMessages,
+        runtime: Runtime,
+        observer: Observer,
+        marks: Mapping[int, int] | None = None,
+    ) -> Self:
+        """Makes or checks the plan's topic; waits for brokers that are not there yet.
+
+        Args:
+            settings: How Kafka is reached.
+            plan: Whose log.
+            partitions: P.
+            messages: How they are written and read.
+            runtime: Time and tasks.
+            observer: Is told of what is tried again.
+            marks: By partition, the position up to which its fold has passed the log, as stored: it has to reach there.
+
+        Raises:
+            ConfigError: The topic is not as it has to be, or a setting is not.
+            LogGapError: It ends before a mark.
+            LogError: It is gone, although entries of it were folded; or Kafka refuses us.
+        """
+        topic, marks = entries_topic(settings, plan, partitions), marks or {}
+        passed = {partition: -(-mark >> INDEX_BITS) for partition, mark in marks.items()}
+        folded = sum(passed.values())
+        gone = f"the topic {topic.name} is gone, although {folded} of its messages were folded: restore it"
+        prepared = await prepare_topic(settings, topic, runtime, observer, gone=LogError(gone) if folded else None)
+
+        async def ask() -> dict[int, int]:
+            return await _ends(settings, topic, runtime)
+
+        ends = await until_it_works("kafka", ask, runtime=runtime, observer=observer)
+        for partition, mark in sorted(marks.items()):
+            if ends.get(partition, 0) << INDEX_BITS < mark:
+                raise LogGapError(partition, mark, ends.get(partition, 0) << INDEX_BITS)
+        identity = TopicIdentity(topic.name, prepared.topic_id, ends, runtime)
+        return cls(settings, topic, messages, runtime, observer, prepared.warnings, identity)
+
+    @property
+    def partitions(self) -> int:
+        """P."""
+        return self._partitions
+
+    async def append(self, entries: Sequence[Appended]) -> list[int]:
+        """Appends in as few messages as their limits allow; durable on all replicas in sync when it returns.
+
+        Raises:
+            LogUnavailableError: Which of them are durable is not known.
+            LogError: Kafka refuses them, this process may not sign them, or the topic is not the one that was opened.
+        """
+        if not entries:
+            return []
+        parts = self._divide(entries)
+        offsets = await self._writer.write([self._outgoing(part, entries) for part in parts])
+        positions = [0] * len(entries)
+        for part, offset in zip(parts, offsets, strict=True):
+            for index, number in enumerate(part.numbers):
+                positions[number] = offset << INDEX_BITS | index
+        return positions
+
+    def _outgoing(self, part: _Message, entries: Sequence[Appended]) -> Outgoing:
+        value = self._messages.write(part.partition, [entries[n].data for n in part.numbers], seals=part.seals)
+        if self._stamps is None or part.window is None:
+            return Outgoing(part.partition, value)
+        return Outgoing(part.partition, value, self._stamps.start_ms(part.window))
+
+    def _divide(self, entries: Sequence[Appended]) -> list[_Message]:
+        """Messages in the order in which they are sent, each of one partition, and of seals or of none.
+
+        Where their stamp tells the window, each is of one window, too, and entries keep their order within it alone:
+        else two windows whose entries come by turns would have a message for each.
+        """
+        parts: list[_Message] = []
+        filling: dict[tuple[int, int | None], _Message] = {}
+        for number, entry in enumerate(entries):
+            size = len(entry.data) + _FRAME_BYTES
+            seals = _is_seal(entry.data)
+            where = (entry.partition, None if self._stamps is None else entry.window)
+            part = filling.get(where)
+            if (
+                part is None
+                or part.seals != seals
+                or part.size + size > self._entries_bytes
+                or len(part.numbers) == BATCH_ENTRIES_MAX
+            ):
+                part = filling[where] = _Message(*where, seals)
+                parts.append(part)
+            part.numbers.append(number)
+            part.size += size
+        return parts
+
+    async def read(self, partition: int, position: int, limit: int, wait_s: float) -> Stretch:
+        """See :meth:`aggregator.interfaces.Log.read`. A broker that is away looks like one that has nothing to tell.
+
+        Each failure is told to the observer; the connection is made anew, with a growing pause, while there is time.
+
+        Raises:
+            LogGapError: The topic does not hold the position.
+            LogError: What stands there cannot be read, or the topic is not the one that was opened.
+        """
+        self._identity.check()
+        backoff, began_s = Backoff(), self._runtime.monotonic()
+        while True:
+            left_s = wait_s - (self._runtime.monotonic() - began_s)
+            try:
+                reader = await self._reader(partition, self._readers)
+                stretch = await reader.read(position, limit, max(left_s, 0.0))
+                await self._identity.confirm(reader.topic_id)
+                return stretch
+            except LogUnavailableError as error:
+                self._observer.retried("kafka-read", str(error))
+                await self._drop(partition, self._readers)
+                pause_s = backoff.next_s()
+                if left_s <= pause_s:
+                    return Stretch((), position)
+                await self._runtime.sleep(pause_s)
+
+    async def end(self, partition: int) -> int:
+        """The high watermark: nothing that was acknowledged stands at or above it.
+
+        Raises:
+            LogUnavailableError: No broker has answered in ``request_s``.
+            LogError: It is lower than it was, or the topic is not the one that was opened.
+        """
+        self._identity.check()
+
+        async def ask() -> int:
+            try:
+                reader = await self._reader(partition, self._askers)
+                end = await reader.end()
+                self._identity.ended(partition, end >> INDEX_BITS)
+                await self._identity.confirm(reader.topic_id)
+                return end
+            except LogUnavailableError:
+                await self._drop(partition, self._askers)
+                raise
+
+        patience_s = self._settings.request_s
+        return await until_it_works(
+            "kafka-end", ask, runtime=self._runtime, observer=self._observer, patience_s=patience_s
+        )
+
+    async def forget(self, window: int, below: Mapping[int, int]) -> None:
+        """Deletes what stands below each partition's position, whatever its window: the folds have it stored.
+
+        Raises:
+            LogUnavailableError: Not all of it is deleted; asked again, it does the rest.
+        """
+        del window
+        records = {
+            TopicPartition(self.topic, partition): RecordsToDelete(position >> INDEX_BITS)
+            for partition, position in below.items()
+            if position >> INDEX_BITS > 0
+        }
+        if records:
+            async with administration(self._settings) as admin:
+                await admin.delete_records(records)
+
+    async def close(self) -> None:
+        """Ends all connections."""
+        for readers in (self._readers, self._askers):
+            for partition in list(readers):
+                await self._drop(partition, readers)
+        await self._writer.close()
+
+    async def _reader(self, partition: int, readers: dict[int, PartitionReader]) -> PartitionReader:
+        async with self._connecting[partition, readers is self._askers]:
+            reader = readers.get(partition)
+            if reader is None:
+                quieten()
+                where, arguments = TopicPartition(self.topic, partition), self._settings.client(f"reader-{partition}")
+                reader = readers[partition] = await PartitionReader.open(
+                    arguments, where, self._messages, self._runtime
+                )
+            return reader
+
+    async def _drop(self, partition: int, readers: dict[int, PartitionReader]) -> None:
+        reader = readers.pop(partition, None)
+        if reader is not None:
+            await reader.close()
+
+
+async def _ends(settings: KafkaSettings, topic: TopicNeeds, runtime: Runtime) -> dict[int, int]:
+    """By partition, the offset that follows its last message."""
+    consumer = AIOKafkaConsumer(
+        **await answering(settings.client("ends")), group_id=None, enable_auto_commit=False, auto_offset_reset="none"
+    )
+    try:
+        with told_as_ours("ends"):
+            await consumer.start()
+            found = await consumer.end_offsets(
+                [TopicPartition(topic.name, number) for number in range(topic.partitions)]
+            )
+            return {where.partition: end for where, end in found.items()}
+    finally:
+        await end_client(consumer, runtime)
+
+
+def _is_seal(data: bytes) -> bool:
+    return len(data) <= _SEAL_BYTES_MAX and is_seal(data)

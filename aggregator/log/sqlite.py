@@ -1,0 +1,265 @@
+"""The log in an SQLite file."""
+
+import sqlite3
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from functools import lru_cache, partial
+from itertools import islice
+from pathlib import Path
+from typing import Final, Self
+
+from aggregator.errors import LogError, LogGapError, LogUnavailableError
+from aggregator.model import Appended, Logged, Stretch
+from aggregator.runtime import Milestone, Runtime
+from aggregator.sqlite import Database, DatabaseKind
+
+LOG_FORMAT: Final = 1
+_FORGET_STEP: Final = 250  # positions a transaction: appends wait behind it
+_TAIL_BYTES: Final = 16 << 20  # of all partitions' newest entries, in memory until they are read
+_TAIL_BYTES_MIN: Final = 64 << 10  # of each partition's
+_ROWS_MAX: Final = 256  # of one statement
+_COLUMNS: Final = 5  # of an entry
+
+LOG_FILE: Final = DatabaseKind(
+    what="log",
+    application_id=0x48754C6F,  # "HuLo"
+    version=LOG_FORMAT,
+    schema=(
+        """CREATE TABLE plans (
+            number INTEGER PRIMARY KEY, id BLOB NOT NULL UNIQUE, partitions INTEGER NOT NULL)""",
+        # Apart from the entries, so that a position is never given twice when all entries are forgotten.
+        """CREATE TABLE ends (
+            plan INTEGER NOT NULL, partition INTEGER NOT NULL, position INTEGER NOT NULL,
+            PRIMARY KEY (plan, partition)) WITHOUT ROWID""",
+        """CREATE TABLE entries (
+            plan INTEGER NOT NULL, partition INTEGER NOT NULL, position INTEGER NOT NULL,
+            window INTEGER NOT NULL, data BLOB NOT NULL,
+            PRIMARY KEY (plan, partition, position))""",
+    ),
+    error=LogError,
+    unavailable=LogUnavailableError,
+)
+
+
+class _Tail:
+    """The newest entries of a partition, all durable, until somebody reads on from behind them.
+
+    A fold that keeps up reads them here, and neither waits for a thread nor takes the interpreter from others, entry by
+    entry, as reading rows does.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self._entries: deque[Logged] = deque()
+        self._bytes, self._bytes_max = 0, bytes_max
+
+    def add(self, entry: Logged) -> None:
+        """Takes the entry that follows; one further on begins anew, one before is left to the file."""
+        if self._entries:
+            last = self._entries[-1].position
+            if entry.position <= last:
+                return
+            if entry.position > last + 1:
+                self.clear()
+        self._entries.append(entry)
+        self._bytes += len(entry.data)
+        while self._bytes > self._bytes_max:
+            self._drop()
+
+    def read(self, position: int, limit: int) -> tuple[Logged, ...]:
+        """At most ``limit`` from ``position`` on; nothing where the file is to be asked."""
+        while self._entries and self._entries[0].position < position:
+            self._drop()
+        if not self._entries or self._entries[0].position != position:
+            return ()
+        return tuple(islice(self._entries, limit))
+
+    def clear(self) -> None:
+        """Lets go of all."""
+        self._entries.clear()
+        self._bytes = 0
+
+    def _drop(self) -> None:
+        self._bytes -= len(self._entries.popleft().data)
+
+
+class SqliteLog:
+    """The log of one plan (see :class:`aggregator.interfaces.Log`). Made by :meth:`open`."""
+
+    def __init__(self, plan: int, ends: list[int], writer: Database, reader: Database, runtime: Runtime) -> None:
+        self._plan, self._runtime = plan, runtime
+        self._writer, self._reader = writer, reader
+        self._ends = [Milestone(end) for end in ends]
+        bytes_max = max(_TAIL_BYTES // len(ends), _TAIL_BYTES_MIN)
+        self._tails = [_Tail(bytes_max) for _ in ends]
+        self._deleted: tuple[int, dict[int, int]] | None = None  # by the last :meth:`forget`
+
+    @classmethod
+    async def open(cls, path: Path, plan_id: bytes, partitions: int, runtime: Runtime) -> Self:
+        """Opens the file, and makes it where it is not there.
+
+        Raises:
+            LogError: Not a log, a newer format, another number of partitions, or no durability here.
+        """
+        writer = Database(LOG_FILE, await runtime.blocking(LOG_FILE.open_writing, path), runtime)
+        try:
+            plan, ends = await writer.write(lambda db: _register(db, plan_id, partitions))
+            reader = Database(LOG_FILE, await runtime.blocking(LOG_FILE.open_reading, path), runtime)
+        except BaseException:
+            await writer.close()
+            raise
+        return cls(plan, ends, writer, reader, runtime)
+
+    @property
+    def partitions(self) -> int:
+        """P."""
+        return len(self._ends)
+
+    async def append(self, entries: Sequence[Appended]) -> list[int]:
+        """Appends all entries or none, in one transaction; durable when it returns."""
+        if not entries:
+            return []
+        positions = await self._writer.write(lambda db: _append(db, self._plan, entries))
+        ends: dict[int, int] = {}
+        for entry, position in zip(entries, positions, strict=True):
+            self._tails[entry.partition].add(Logged(position, entry.data))
+            ends[entry.partition] = position + 1
+        for partition, end in ends.items():
+            self._ends[partition].reach(end)
+        return positions
+
+    async def read(self, partition: int, position: int, limit: int, wait_s: float) -> Stretch:
+        """At most ``limit`` entries from ``position`` on; waits for the first. Its end follows its last."""
+        end = self._ends[partition]
+        if position > end.value:
+            raise LogGapError(partition, position, end.value)
+        if not await end.reached_within(position + 1, self._runtime, wait_s):
+            return Stretch((), position)
+        # The file may be ahead of the end that is known here: an append is committed before its task goes on.
+        known = min(limit, end.value - position)
+        entries = self._tails[partition].read(position, known)
+        if entries:
+            return Stretch(entries, position + len(entries))
+        entries = await self._reader.read(lambda db: _read(db, self._plan, partition, position, known))
+        return Stretch(entries, position + len(entries))
+
+    async def end(self, partition: int) -> int:
+        """The position that the next entry will get."""
+        return self._ends[partition].value
+
+    async def forget(self, window: int, below: Mapping[int, int]) -> None:
+        """Erases entries of windows up to ``window`` that stand below each partition's position.
+
+        Raises:
+            LogError: A reader keeps erased bytes in the write-ahead log. Asked for the same again, it does no more than
+                what is left to do.
+        """
+        scope = (window, dict(below))
+        for tail in self._tails:
+            tail.clear()
+        if self._deleted != scope:
+            await self._delete(window, below)
+            self._deleted = scope
+        await self._writer.truncate()
+
+    async def _delete(self, window: int, below: Mapping[int, int]) -> None:
+        for partition, stop in below.items():
+            start = await self._reader.read(partial(_first, plan=self._plan, partition=partition))
+            for step in range(start, stop, _FORGET_STEP):
+                scope = (self._plan, partition, step, min(step + _FORGET_STEP, stop), window)
+                await self._writer.write(partial(_forget, scope=scope))
+
+    async def close(self) -> None:
+        """Closes the file, after what is under way."""
+        await self._reader.close()
+        await self._writer.close()
+
+
+def _register(db: sqlite3.Connection, plan_id: bytes, partitions: int) -> tuple[int, list[int]]:
+    row = db.execute("SELECT number, partitions FROM plans WHERE id = ?", (plan_id,)).fetchone()
+    if row is None:
+        plan = db.execute("INSERT INTO plans (id, partitions) VALUES (?, ?)", (plan_id, partitions)).lastrowid
+        assert plan is not None  # an INSERT has one
+        db.executemany("INSERT INTO ends VALUES (?, ?, 0)", [(plan, partition) for partition in range(partitions)])
+        return plan, [0] * partitions
+    plan, stored = row
+    if stored != partitions:
+        raise LogError(f"log: this plan's entries are in {stored} partitions, not {partitions}; it stays as it began")
+    rows = db.execute("SELECT position FROM ends WHERE plan = ? ORDER BY partition", (plan,)).fetchall()
+    return plan, [end for (end,) in rows]
+
+
+def _append(db: sqlite3.Connection, plan: int, entries: Sequence[Appended]) -> list[int]:
+    """Few statements for however many entries: at the end of each step this thread must win the interpreter back."""
+    added = Counter(entry.partition for entry in entries)
+    values = [number for pair in added.items() for number in pair]
+    db.execute(_advance(len(added)), (*values, plan))
+    marks = ", ".join("?" * len(added))
+    ends = db.execute(
+        f"SELECT group_concat(partition || ' ' || position) FROM ends WHERE plan = ? AND partition IN ({marks})",  # noqa: S608  nothing but placeholders is put in
+        (plan, *added),
+    ).fetchone()[0]
+    following = {}
+    for pair in ends.split(","):
+        partition, end = map(int, pair.split())
+        following[partition] = end - added[partition]
+    assert len(following) == len(added), f"one of the partitions {sorted(added)} does not exist"
+    positions: list[int] = []
+    rows: list[object] = []
+    for entry in entries:
+        position = following[entry.partition]
+        following[entry.partition] += 1
+        positions.append(position)
+        rows += (plan, entry.partition, position, entry.window, entry.data)
+    _insert(db, rows, len(entries))
+    return positions
+
+
+def _insert(db: sqlite3.Connection, values: Sequence[object], rows: int) -> None:
+    """Statements of a power of two rows each, so that few are ever compiled."""
+    start, size = 0, _ROWS_MAX
+    while start < rows:
+        if start + size <= rows:
+            db.execute(_insertion(size), values[_COLUMNS * start : _COLUMNS * (start + size)])
+            start += size
+        else:
+            size //= 2
+
+
+@lru_cache
+def _insertion(rows: int) -> str:
+    return f"INSERT INTO entries VALUES {', '.join(['(?, ?, ?, ?, ?)'] * rows)}"  # noqa: S608  nothing but placeholders is put in
+
+
+@lru_cache
+def _advance(partitions: int) -> str:
+    """Moves so many partitions' ends on, each by a number of its own."""
+    pairs = ", ".join(["(?, ?)"] * partitions)
+    return (
+        f"WITH added(partition, entries) AS (VALUES {pairs}) "  # noqa: S608  nothing but placeholders is put in
+        "UPDATE ends SET position = position + (SELECT entries FROM added WHERE added.partition = ends.partition) "
+        "WHERE plan = ? AND partition IN (SELECT partition FROM added)"
+    )
+
+
+def _read(db: sqlite3.Connection, plan: int, partition: int, position: int, limit: int) -> tuple[Logged, ...]:
+    """Entries up to the first gap; a gap at the start is an error."""
+    rows: list[tuple[int, bytes]] = db.execute(
+        "SELECT position, data FROM entries WHERE plan = ? AND partition = ? AND position >= ? "
+        "ORDER BY position LIMIT ?",
+        (plan, partition, position, limit),
+    ).fetchall()
+    if not rows or rows[0][0] != position:
+        end = db.execute("SELECT position FROM ends WHERE plan = ? AND partition = ?", (plan, partition)).fetchone()[0]
+        raise LogGapError(partition, position, rows[0][0] if rows else end)
+    return tuple(Logged(*row) for count, row in enumerate(rows) if row[0] == position + count)
+
+
+def _first(db: sqlite3.Connection, plan: int, partition: int) -> int:
+    row = db.execute("SELECT min(position) FROM entries WHERE plan = ? AND partition = ?", (plan, partition)).fetchone()
+    return 0 if row[0] is None else int(row[0])
+
+
+def _forget(db: sqlite3.Connection, scope: tuple[int, int, int, int, int]) -> None:
+    db.execute(
+        "DELETE FROM entries WHERE plan = ? AND partition = ? AND position >= ? AND position < ? AND window <= ?", scope
+    )

@@ -1,0 +1,1 @@
+"""How a service is watched: metrics, health, traces."""

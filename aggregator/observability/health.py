@@ -1,0 +1,334 @@
+"""Liveness, readiness, and the probes of log and store."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from email.message import Message
+from http import HTTPStatus
+from itertools import cycle, islice
+from typing import Final, Protocol
+
+from aggregator.caught_up import CaughtUp
+from aggregator.config import Config
+from aggregator.errors import AggregatorError
+from aggregator.fold.state import FoldMark
+from aggregator.interfaces import NO_TRACES, Log, Store, Tracer
+from aggregator.logs import journal
+from aggregator.observability.http import HttpPage, Reply, metrics_page
+from aggregator.observability.metrics import Metrics, until_step_s
+from aggregator.observability.tracing import otlp_tracer
+from aggregator.runtime import Runtime, within
+from hushsum.plan import Plan
+
+
+class Probed(Protocol):
+    """A gRPC server, with its health service."""
+
+    async def tell(self, *, ready: bool) -> None:
+        """Whether what it serves works."""
+
+    async def fail(self) -> None:
+        """This process cannot go on."""
+
+
+class Vitals:
+    """Of one process. Its pages answer before anything else of it is there, and are closed after all else.
+
+    Args:
+        config: Where the pages are, and whether there are traces.
+        runtime: Time, tasks and threads.
+        metrics: What is counted.
+        tracer: Where spans go, in place of what ``config`` says.
+
+    Attributes:
+        metrics: As above.
+        tracer: Where spans go; nowhere until :meth:`trace`.
+        metrics_page: Where ``/metrics`` answers, ``host:port``; empty where it is off.
+        health_page: Where ``/livez`` and ``/readyz`` answer; the same.
+    """
+
+    def __init__(self, config: Config, runtime: Runtime, metrics: Metrics, *, tracer: Tracer = NO_TRACES) -> None:
+        self.metrics, self.tracer = metrics, tracer
+        self.metrics_page = self.health_page = ""
+        self._config, self._runtime = config, runtime
+        self._health = Health(runtime)
+        self._server: Probed | None = None
+
+    async def open(self, stack: AsyncExitStack) -> None:
+        """Opens the pages; the stack closes them.
+
+        Raises:
+            ConfigError: An address or a certificate cannot be used.
+        """
+        config, clock = self._config, self._runtime.monotonic
+        if config.health_listen:
+            page = health_page(self._health, config.health_listen, clock)
+            stack.push_async_callback(self._runtime.blocking, page.close)
+            self.health_page = page.address
+        if config.metrics_listen:
+            page = metrics_page(self.metrics, config, clock)
+            stack.push_async_callback(self._runtime.blocking, page.close)
+            self.metrics_page = page.address
+        self._keep(stack, "heartbeat", self._health.beat)
+
+    def collect(self, plan: Plan, stack: AsyncExitStack) -> None:
+        """What is collected here is known: shows it, and begins to trace where that is wished.
+
+        Of a plan of reports, of which is forgotten when a batch came, metrics are shown as of whole minutes.
+
+        Raises:
+            ConfigError: OpenTelemetry is not installed, or its environment cannot be used.
+        """
+        self.metrics.plan(plan, self._config.role)
+        if plan.privacy.reports is not None:
+            self.metrics.registry.hold()  # nothing has come yet
+            self._keep(stack, "metrics", self._step)
+        if self._config.traces and self.tracer is NO_TRACES:
+            tracer = otlp_tracer(plan, self._config.role)
+            stack.push_async_callback(self._runtime.blocking, tracer.close, self._config.stop_s)
+            self.tracer = tracer
+
+    def attend(self, server: Probed, failed: Callable[[], Awaitable[None]], stack: AsyncExitStack) -> None:
+        """There is a server, which answers nobody yet.
+
+        Args:
+            server: Its health service is told what the pages say.
+            failed: Returns never; raises what this process cannot go on after.
+            stack: Ends what this begins.
+        """
+        self._server = server
+
+        async def heed() -> None:
+            try:
+                await failed()
+            except Exception:  # noqa: BLE001  whatever it is, whoever runs the process hears of it elsewhere
+                self._health.failed = True
+                await server.fail()
+
+        self._keep(stack, "health", heed)
+
+    def serves(self) -> None:
+        """Callers are answered from now on."""
+        self._health.serves = True
+
+    async def tell(self, is_ready: bool) -> None:  # noqa: FBT001  a fact that is told, not a switch
+        """Whether what this process stands on can be reached."""
+        self._health.answers = is_ready
+        if self._server is not None:
+            await self._server.tell(ready=is_ready)
+
+    def drains(self) -> None:
+        """Callers are answered no more."""
+        self._health.serves = False
+
+    async def _step(self) -> None:
+        """Shows the metrics as of each whole minute, and of no other time, for ever."""
+        while True:
+            await self._runtime.sleep(until_step_s(self._runtime.now_ms()))
+            self.metrics.registry.hold()
+
+    def _keep(self, stack: AsyncExitStack, name: str, work: Callable[[], Awaitable[None]]) -> None:
+        async def run() -> None:
+            await work()
+
+        task = self._runtime.spawn(run(), name)
+
+        async def end() -> None:
+            task.cancel()
+            await asyncio.wait([task])
+
+        stack.push_async_callback(end)
+
+
+BEAT_S: Final = 1.0
+STALLED_S: Final = 30.0
+
+_OK: Final = Reply(HTTPStatus.OK, b"ok\n")
+_NOT_ALIVE: Final = Reply(HTTPStatus.SERVICE_UNAVAILABLE, b"stalled\n")
+_NOT_READY: Final = Reply(HTTPStatus.SERVICE_UNAVAILABLE, b"unready\n")
+
+
+class Health:
+    """How a process does, as far as others need to know. Written on the event loop, read from any thread.
+
+    Args:
+        runtime: Time.
+
+    Attributes:
+        serves: Whether callers are answered: it has started, and does not stop yet.
+        answers: Whether what it stands on can be reached.
+        failed: Whether it cannot go on.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.serves, self.answers, self.failed = False, True, False
+        self._runtime = runtime
+        self._beat_s = runtime.monotonic()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the event loop runs, and nothing has failed for good."""
+        return not self.failed and self._runtime.monotonic() - self._beat_s < STALLED_S
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it can be used now."""
+        return self.is_alive and self.serves and self.answers
+
+    async def beat(self) -> None:
+        """The event loop's heartbeat, for ever."""
+        while True:
+            self._beat_s = self._runtime.monotonic()
+            await self._runtime.sleep(BEAT_S)
+
+
+def health_page(health: Health, listen: str, clock: Callable[[], float]) -> HttpPage:
+    """``/livez`` and ``/readyz``.
+
+    Raises:
+        ConfigError: The address cannot be used.
+    """
+
+    def answer(path: str, _: "Message[str, str]") -> Reply | None:
+        if path == "/livez":
+            return _OK if health.is_alive else _NOT_ALIVE
+        if path == "/readyz":
+            return _OK if health.is_ready else _NOT_READY
+        return None
+
+    return HttpPage("health_listen", listen, answer, clock)
+
+
+LOOK_S: Final = 2.0
+SOON_S: Final = 0.5  # while a gateway waits for what it sees
+#: A gateway that has not seen for so long how far the folds are takes nothing until it has.
+SIGHT_S: Final = 5.0
+#: What fails for less than that is retried where it fails, and nobody needs to be sent elsewhere.
+PATIENCE_S: Final = 15.0
+PARTITIONS_A_LOOK: Final = 32
+_ANSWER_S_MAX: Final = 10.0  # whatever the log and the store themselves allow
+
+_journal = journal("service")
+
+
+class Soundings:
+    """One look every two seconds, for as long as the service runs.
+
+    Args:
+        plan_id: Of what.
+        log: Is asked for the ends of some partitions, in turn.
+        store: Is asked how far folds have come.
+        runtime: Time.
+        metrics: Are told.
+        tell: Is told, once each time it changes, whether both have answered within the last 15 seconds, and the gateway
+            here, where there is one, takes deltas.
+        caught_up: What the gateway here waits for; None where there is no gateway, or where the folds are here.
+
+    Attributes:
+        looks: What else is looked at each time; what raises has not answered.
+        tracer: Is told of looks that fail.
+    """
+
+    def __init__(
+        self,
+        plan_id: bytes,
+        log: Log,
+        store: Store,
+        runtime: Runtime,
+        metrics: Metrics,
+        tell: Callable[[bool], Awaitable[None]],
+        caught_up: CaughtUp | None = None,
+    ) -> None:
+        self._plan_id, self._log, self._store = plan_id, log, store
+        self._runtime, self._metrics, self._tell = runtime, metrics, tell
+        self._caught_up, self._waits = caught_up, False
+        self.looks: Sequence[Callable[[], Awaitable[None]]] = ()
+        self.tracer: Tracer = NO_TRACES
+        self._next = cycle(range(log.partitions))
+        self._answered_s = runtime.monotonic()
+        self._answers = self._is_ready = True
+
+    async def run(self) -> None:
+        """Looks for ever; what cannot be reached is told, not raised."""
+        while True:
+            await self.look()
+            await self._runtime.sleep(min(LOOK_S, SOON_S) if self._is_shut else LOOK_S)
+
+    async def look(self) -> None:
+        """Looks once; a gateway takes nothing before the first look has allowed it."""
+        why = await self._look_once()
+        now_s = self._runtime.monotonic()
+        if not why:
+            self._answered_s = now_s
+        self._say_whether_answered(now_s - self._answered_s < PATIENCE_S, why)
+        self._say_whether_waiting()
+        is_ready = self._answers and not self._waits
+        self._metrics.ready(is_ready)
+        if is_ready != self._is_ready:
+            self._is_ready = is_ready
+            await self._tell(is_ready)
+
+    @property
+    def _is_shut(self) -> bool:
+        return self._caught_up is not None and bool(self._caught_up.why)
+
+    async def _look_once(self) -> str:
+        """Why it did not succeed; empty where it did."""
+        began_s = self._runtime.monotonic()
+        try:
+            await within(_ANSWER_S_MAX, self._sound(), runtime=self._runtime)
+        except (AggregatorError, TimeoutError) as error:
+            # Only now, for of those that succeed nothing is told.
+            with self.tracer.span("sounding failed", kind=type(error).__name__) as span:
+                span.note(seconds=self._runtime.monotonic() - began_s)
+            return str(error) or type(error).__name__
+        return ""
+
+    async def _sound(self) -> None:
+        marks = await self._marks()
+        partitions = islice(self._next, min(PARTITIONS_A_LOOK, self._log.partitions))
+        ends = {partition: await self._log.end(partition) for partition in partitions}
+        self._metrics.sounded(ends, marks)
+        for look in self.looks:
+            await look()
+
+    async def _marks(self) -> dict[int, int]:
+        """How far each partition's fold has come; the gateway here hears of it."""
+        if self._caught_up is None:
+            return _positions(await self._store.fold_marks(self._plan_id))
+        try:
+            asking = self._store.fold_marks(self._plan_id)
+            marks = _positions(await within(SIGHT_S, asking, runtime=self._runtime))
+        except (AggregatorError, TimeoutError):
+            self._caught_up.lose_sight()
+            raise
+        self._caught_up.learn(marks)
+        if self._caught_up.needs_ends:
+            ends = {partition: await self._log.end(partition) for partition in range(self._log.partitions)}
+            self._caught_up.expect(ends)
+        return marks
+
+    def _say_whether_answered(self, answers: bool, why: str) -> None:  # noqa: FBT001  a fact, not a switch
+        if answers == self._answers:
+            return
+        self._answers = answers
+        if answers:
+            _journal.info("log and store answer again")
+        else:
+            _journal.warning("log or store has not answered for long; health checks say so", why=why)
+
+    def _say_whether_waiting(self) -> None:
+        """One line when the gateway begins to wait for the folds, and one when it goes on."""
+        waits = self._caught_up is not None and bool(self._caught_up.behind)
+        if waits == self._waits:
+            return
+        self._waits = waits
+        if waits:
+            assert self._caught_up is not None
+            _journal.warning("no delta is taken: the store may be older than the log", why=self._caught_up.why)
+        else:
+            _journal.info("the folds have stored all that stood in the log: deltas are taken")
+
+
+def _positions(marks: Mapping[int, FoldMark]) -> dict[int, int]:
+    return {partition: mark.position for partition, mark in marks.items()}

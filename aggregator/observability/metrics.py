@@ -1,0 +1,411 @@
+"""Prometheus metrics of service, store and ledger; minute snapshots for report plans."""
+
+import copy
+import math
+from collections import Counter as CollectionsCounter
+from collections import Counter as Counts
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import chain, repeat
+from typing import Any, Final, NoReturn
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, PlatformCollector, ProcessCollector
+
+from aggregator.errors import AggregatorError
+from aggregator.fold.state import Verdict, Verdicts
+from aggregator.interfaces import Store
+from aggregator.model import StoredOutcome
+from aggregator.runtime import Runtime, within
+from aggregator.windows import UNFINISHED
+from hushsum import __version__
+from hushsum.errors import HushsumError, Reason
+from hushsum.plan import Plan
+from hushsum.privacy.account import Account, Limits
+from hushsum.privacy.event import Spend
+from hushsum_proto.answers import Answer, AnyReason, ServiceReason, Status
+
+_GROUP_SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+_PLAN_LABELS: Final = ("plan", "name", "mode", "role")
+_SECONDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+
+
+class Metrics:
+    """The counters of one service; also the Observer of its workers.
+
+    Args:
+        step: By how much a position grows from one thing that is read to the next, for lags: an entry of a file has
+            the next number, a message of Kafka has 65,536 for all that it holds.
+
+    Attributes:
+        registry: Of this service alone, so that two in one process do not meet. Of a plan of reports it shows whole
+            minutes alone: see :class:`aggregator.observability.metrics.SteppedRegistry`.
+    """
+
+    def __init__(self, *, step: int = 1) -> None:
+        self.registry = SteppedRegistry()
+        self._step = step
+        make: Any = {"registry": self.registry}  # Any: the three constructors have one keyword in common, no type
+        self._deltas = Counter("hushsum_deltas", "Deltas by answer", ["status"], **make)
+        self._refusals = Counter("hushsum_refusals", "Refused deltas and calls, by reason", ["reason"], **make)
+        self._sessions = Gauge("hushsum_sessions", "Open submission streams", **make)
+        self._appended_bytes = Counter("hushsum_appended_bytes", "Bytes of entries made durable", **make)
+        self._group_entries = Histogram(
+            "hushsum_group_entries", "Entries of a group commit", buckets=_GROUP_SIZES, **make
+        )
+        self._commit_seconds = Histogram(
+            "hushsum_commit_seconds", "Until a group was durable", buckets=_SECONDS, **make
+        )
+        self._commit_failures = Counter("hushsum_commit_failures", "Appends, or reads after them, that failed", **make)
+        self._folded = Counter("hushsum_folded", "Entries folded, by verdict", ["partition", "verdict"], **make)
+        self._fold_position = Gauge("hushsum_fold_position", "The next position to fold", ["partition"], **make)
+        self._log_end = Gauge("hushsum_log_end", "The next position to append, as last seen", ["partition"], **make)
+        self._fold_lag = Gauge(
+            "hushsum_fold_lag", "Entries (Kafka: messages) that are appended and not folded yet", ["partition"], **make
+        )
+        stored = "Those that no checkpoint has passed yet, wherever it is folded"
+        self._stored_lag = Gauge("hushsum_stored_fold_lag", stored, ["partition"], **make)
+        self._partitions_held = Gauge("hushsum_partitions_held", "Partitions that are folded here", **make)
+        self._partition_stopped = Gauge(
+            "hushsum_partition_stopped", "1 where a fold has stopped and an operator must act", ["partition"], **make
+        )
+        self._leading = Gauge("hushsum_leading", "1 where this process is the plan's releaser", **make)
+        self._ready = Gauge("hushsum_ready", "0 while log or store is away for long, or folds are waited for", **make)
+        self._retries = Counter("hushsum_retries", "What failed for a moment and was tried again", ["what"], **make)
+        self._checkpoint_seconds = Histogram("hushsum_checkpoint_seconds", "Of a checkpoint", buckets=_SECONDS, **make)
+        self._outcomes = Counter("hushsum_outcomes", "Published outcomes", ["kind"], **make)
+        self._withheld = Counter("hushsum_outcomes_withheld", "Those of them that were withheld", ["kind"], **make)
+        self._releasing_stopped = Gauge("hushsum_releasing_stopped", "1 where an operator must act", **make)
+        self._forgetting_pending = Gauge(
+            "hushsum_forgetting_pending", "1 while something of a released window is not erased yet", **make
+        )
+        self._plan_info = Gauge("hushsum_plan_info", "1; the plan, and this process's role", _PLAN_LABELS, **make)
+        _show_process(self.registry)
+        # Every reason is there from the start: an alert needs the 0 before the first one.
+        reasons = (*Reason, *ServiceReason)
+        self._by_reason: dict[AnyReason | None, Counter] = {each: self._refusals.labels(each.value) for each in reasons}
+        self._by_status = {status: self._deltas.labels(status.value) for status in Status}
+        self._ends: dict[int, int] = {}
+        self._positions: dict[int, int] = {}
+        self._stopped: set[int] = set()
+
+    # --------------------------------------------------------------------------------------------------- gateway
+
+    def answered(self, answer: Answer) -> None:
+        """A delta got its answer."""
+        self._by_status[answer.status].inc()
+        if answer.refusal is not None:
+            self.refused(answer.refusal.reason)
+
+    def refused(self, reason: AnyReason | None) -> None:
+        """A delta or a call was refused."""
+        counter = self._by_reason.get(reason)
+        if counter is not None:
+            counter.inc()
+
+    def session_opened(self) -> None:
+        """A submission stream began."""
+        self._sessions.inc()
+
+    def session_closed(self) -> None:
+        """A submission stream ended."""
+        self._sessions.dec()
+
+    def committed(self, entries: int, size_bytes: int, seconds: float) -> None:
+        """A group is durable."""
+        self._group_entries.observe(entries)
+        self._appended_bytes.inc(size_bytes)
+        self._commit_seconds.observe(seconds)
+
+    def appended(self, partition: int, end: int) -> None:
+        """A partition's log ends here now."""
+        self._ends[partition] = max(end, self._ends.get(partition, 0))
+        self._log_end.labels(partition).set(self._ends[partition])
+        self._lag(partition)
+
+    def commit_failed(self) -> None:
+        """An append, or the read after it, failed."""
+        self._commit_failures.inc()
+
+    # --------------------------------------------------------------------------------------- workers and releaser
+
+    def folded(self, partition: int, position: int, verdicts: Sequence[Verdict]) -> None:
+        """A batch was applied; ``position`` is the next one."""
+        kinds = verdicts.kinds() if isinstance(verdicts, Verdicts) else Counts(verdict.kind for verdict in verdicts)
+        for kind, count in kinds.items():
+            self._folded.labels(partition, kind.value).inc(count)
+        self._positions[partition] = position
+        self._fold_position.labels(partition).set(position)
+        self._lag(partition)
+
+    def checkpointed(self, partition: int, position: int, seconds: float) -> None:  # noqa: ARG002  an Observer's form
+        """A checkpoint is durable."""
+        self._checkpoint_seconds.observe(seconds)
+
+    def partitions_held(self, partitions: Collection[int]) -> None:
+        """These are folded here now; of what went elsewhere nothing is shown any more."""
+        self._partitions_held.set(len(partitions))
+        for partition in self._positions.keys() - set(partitions):
+            del self._positions[partition]
+            for gauge in (self._fold_position, self._fold_lag):
+                gauge.remove(partition)
+        for partition in self._stopped - set(partitions):
+            self.partition_stopped(partition, "")  # whoever folds it now says so, if it still is
+
+    def partition_stopped(self, partition: int, why: str) -> None:
+        """A fold cannot go on; empty: it goes on again."""
+        self._partition_stopped.labels(partition).set(1 if why else 0)  # the text goes to the journal
+        (self._stopped.add if why else self._stopped.discard)(partition)
+
+    def leading(self, leads: bool) -> None:  # noqa: FBT001  an Observer's form
+        """Whether this process is the plan's releaser now."""
+        self._leading.set(leads)
+
+    def retried(self, what: str, why: str) -> None:  # noqa: ARG002  an Observer's form
+        """Something failed in a way that passes."""
+        self._retries.labels(what).inc()
+
+    def ready(self, is_ready: bool) -> None:  # noqa: FBT001  a fact that is told, not a switch
+        """Whether log and store can be reached."""
+        self._ready.set(is_ready)
+
+    def sounded(self, ends: Mapping[int, int], stored: Mapping[int, int]) -> None:
+        """Where partitions end, and how far their latest checkpoints have come."""
+        for partition, end in ends.items():
+            self.appended(partition, end)
+            if partition in stored:
+                self._stored_lag.labels(partition).set(self.between(stored[partition], end))
+
+    def plan(self, plan: Plan, role: str) -> None:
+        """What this process collects, and which part of that it does."""
+        self._plan_info.labels(plan.hex_id, plan.name, plan.privacy.mode, role).set(1)
+
+    def released(self, release: StoredOutcome) -> None:
+        """A release is published."""
+        self._outcomes.labels(release.kind).inc()
+
+    def withheld(self, outcome: StoredOutcome) -> None:
+        """It is published that a window is withheld."""
+        self._outcomes.labels(outcome.kind).inc()
+        self._withheld.labels(outcome.kind).inc()
+
+    def releasing_stopped(self, why: str) -> None:
+        """No outcome is taken; empty: it goes on again."""
+        self._releasing_stopped.set(1 if why else 0)  # the text goes to the journal, a gauge holds none
+
+    def forgetting_pending(self, why: str) -> None:
+        """Something of a released window is not erased yet; empty: all of it is."""
+        self._forgetting_pending.set(1 if why else 0)
+
+    def _lag(self, partition: int) -> None:
+        if partition in self._positions:
+            lag = self.between(self._positions[partition], self._ends.get(partition, 0))
+            self._fold_lag.labels(partition).set(lag)
+
+    def between(self, position: int, end: int) -> int:
+        """How many entries (Kafka: messages) stand from one position up to another."""
+        return max(-((position - end) // self._step), 0)
+
+
+def _show_process(registry: CollectorRegistry) -> None:
+    Gauge("hushsum_build_info", "1; the version that runs", ["version"], registry=registry).labels(__version__).set(1)
+    ProcessCollector(registry=registry)
+    PlatformCollector(registry=registry)
+
+
+@dataclass(frozen=True)
+class LedgerFigures:
+    """A population's ledger as floating-point numbers, rounded against us; NaN where its total reads "none"."""
+
+    population: str
+    unit: str
+    epsilon_total: float
+    epsilon_spent: float
+    epsilon_left: float
+    delta_total: float
+    delta_spent: float
+    delta_left: float
+
+    @classmethod
+    def of_spends(cls, limits: Limits, alike: Sequence[tuple[bytes, int]]) -> "LedgerFigures":
+        """The same of a population's limits, and of one spend of each sort with how many there are of it.
+
+        Raises:
+            CanonicalError: Bytes that are no spend.
+            PlanError: The same.
+            GuaranteeError: The same.
+        """
+        sorts = [(Spend.from_bytes(fields), times) for fields, times in alike]
+        return cls.of(Account(limits).recorded(*chain.from_iterable(repeat(*sort) for sort in sorts)))
+
+    @classmethod
+    def of(cls, account: Account) -> "LedgerFigures":
+        """What an account says; in a worker thread, for conversions take their time."""
+        limits, is_none = account.limits, account.cost is None
+        spent = (math.nan, math.nan) if is_none else (_up(account.spent.epsilon), _up(account.spent.delta))
+        left = (math.nan, math.nan) if is_none else (_down(account.left.epsilon), _down(account.left.delta))
+        return cls(
+            limits.population,
+            limits.unit,
+            epsilon_total=_down(limits.epsilon),
+            epsilon_spent=spent[0],
+            epsilon_left=left[0],
+            delta_total=_down(limits.delta),
+            delta_spent=spent[1],
+            delta_left=left[1],
+        )
+
+
+def _up(value: Fraction) -> float:
+    near = float(value)
+    return near if Fraction(near) >= value else math.nextafter(near, math.inf)
+
+
+def _down(value: Fraction) -> float:
+    near = float(value)
+    return near if Fraction(near) <= value else math.nextafter(near, -math.inf)
+
+
+_LEDGER: Final = {
+    f"{cost}_{what}": f"{text} of {cost}, rounded against us; NaN: it has no total"
+    for cost in ("epsilon", "delta")
+    for what, text in (("total", "The limit"), ("spent", "What is spent"), ("left", "What is left"))
+}
+
+
+class StoreMetrics:
+    """Shown in a registry."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._windows = Gauge(
+            "hushsum_windows",
+            "Windows without an outcome, by state, as last seen in the store",
+            ["state"],
+            registry=registry,
+        )
+        self._oldest_unfinished = Gauge(
+            "hushsum_window_oldest_unfinished_seconds",
+            "How long ago the oldest window without an outcome ended; 0: none has ended",
+            registry=registry,
+        )
+        self._ledger = {
+            name: Gauge(f"hushsum_ledger_{name}", text, ["population", "unit"], registry=registry)
+            for name, text in _LEDGER.items()
+        }
+
+    def windows(self, states: Mapping[str, int], oldest_s: float) -> None:
+        """How many windows without an outcome are in which state, and how long ago the oldest ended."""
+        for state in UNFINISHED:
+            self._windows.labels(state.value).set(states.get(state.value, 0))
+        self._oldest_unfinished.set(oldest_s)
+
+    def ledger(self, figures: LedgerFigures) -> None:
+        """What a population has spent, and may still spend."""
+        for name, gauge in self._ledger.items():
+            gauge.labels(figures.population, figures.unit).set(getattr(figures, name))
+
+
+STEP_MS: Final = 60_000
+
+_SUFFIX: Final = " (as of the last whole minute)"
+
+
+class SteppedRegistry(CollectorRegistry):
+    """Shows what is so, until it is first held; from then on what was so when it was last held.
+
+    Whoever reads it more often than it is held, or at other times, learns nothing more by that: a number that grew
+    tells in which minute something came, and the size of a batch in no shorter time than that.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._held: tuple[Metric, ...] | None = None
+
+    def hold(self) -> None:
+        """Shows this moment, until it is called again."""
+        self._held = tuple(_kept(metric) for metric in super().collect())
+
+    def collect(self) -> Iterable[Metric]:
+        """Every metric, for a page; from any thread."""
+        return super().collect() if self._held is None else iter(self._held)
+
+    def restricted_registry(self, names: Iterable[str]) -> NoReturn:
+        """A part of it would show what is so now: there is none."""
+        raise NotImplementedError(f"a part of the page, {list(names)}")
+
+    def get_sample_value(self, name: str, labels: dict[str, str] | None = None) -> float | None:
+        """A value as it is now, for this process itself."""
+        wanted = labels or {}
+        samples = (sample for metric in super().collect() for sample in metric.samples)
+        return next((sample.value for sample in samples if (sample.name, sample.labels) == (name, wanted)), None)
+
+
+def _kept(metric: Metric) -> Metric:
+    """A copy that says of when it is, without the times at which series began: those are when something came first."""
+    kept = copy.copy(metric)
+    kept.documentation = metric.documentation + _SUFFIX
+    kept.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
+    return kept
+
+
+def until_step_s(now_ms: int) -> float:
+    """Seconds until the next whole minute; a whole one at its beginning."""
+    return (STEP_MS - now_ms % STEP_MS) / 1000
+
+
+WINDOWS_S: Final = 5.0
+LEDGER_S: Final = 60.0  # the database goes through all spends of a population for it
+ANSWER_S_MAX: Final = 10.0
+
+
+class Survey:
+    """Looks at the store for the metrics.
+
+    Args:
+        plan: Registered there.
+        store: What is asked.
+        runtime: Time and threads.
+        metrics: Are told.
+        retried: Is told what failed and why; it is asked again when it is time for it the next time.
+    """
+
+    def __init__(
+        self, plan: Plan, store: Store, runtime: Runtime, metrics: StoreMetrics, retried: Callable[[str, str], None]
+    ) -> None:
+        self._plan, self._store, self._runtime, self._metrics = plan, store, runtime, metrics
+        self._retried = retried
+        self._next_s = dict.fromkeys((self._windows, self._ledger), runtime.monotonic())
+
+    async def run(self) -> None:
+        """Looks for ever."""
+        while True:
+            await self.look()
+            await self._runtime.sleep(max(min(self._next_s.values()) - self._runtime.monotonic(), 0.0))
+
+    async def look(self) -> None:
+        """Looks at what it is time for."""
+        for ask, every_s in ((self._windows, WINDOWS_S), (self._ledger, LEDGER_S)):
+            now_s = self._runtime.monotonic()
+            if now_s >= self._next_s[ask]:
+                self._next_s[ask] = now_s + every_s  # before it is asked, so that a failure is not asked again at once
+                await self._try(ask)
+
+    async def _try(self, ask: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await within(ANSWER_S_MAX, ask(), runtime=self._runtime)
+        except (AggregatorError, HushsumError, TimeoutError) as error:
+            self._retried("survey", str(error))
+
+    async def _windows(self) -> None:
+        self._show_windows(await self._store.unfinished(self._plan.id))
+
+    async def _ledger(self) -> None:
+        limits, alike = await self._store.spends_alike(self._plan.privacy.population)
+        self._metrics.ledger(await self._runtime.blocking(LedgerFigures.of_spends, limits, alike))
+
+    def _show_windows(self, states: Mapping[int, str]) -> None:
+        oldest_s = 0.0
+        if states:
+            ended_ms = self._plan.window.end_ms(min(states))
+            oldest_s = max(self._runtime.now_ms() - ended_ms, 0) / 1000
+        self._metrics.windows(CollectionsCounter(states.values()), oldest_s)

@@ -1,0 +1,126 @@
+"""OpenTelemetry spans."""
+
+import logging
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+import hushsum
+from aggregator.errors import ConfigError
+from aggregator.interfaces import NO_TRACES, Span, Tracer
+from aggregator.logs import journal
+from hushsum.plan import Plan
+from hushsum.privacy.guarantee import CENTRAL
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+    from opentelemetry.trace import Span as OtelSpan
+
+_PREFIX: Final = "hushsum."
+
+_journal = journal("traces")
+
+
+def of_commits(tracer: Tracer, plan: Plan) -> Tracer:
+    """Of group commits, which say when deltas came: of central plans alone."""
+    return tracer if plan.privacy.mode == CENTRAL else NO_TRACES
+
+
+def of_checkpoints(tracer: Tracer, plan: Plan) -> Tracer:
+    """Of checkpoints: nothing where entries are anonymous reports."""
+    return tracer if plan.privacy.reports is None else NO_TRACES
+
+
+class OtelTracer:
+    """Spans of OpenTelemetry.
+
+    Args:
+        provider: Where they go. It is the caller's: nothing of it is global.
+    """
+
+    def __init__(self, provider: "TracerProvider") -> None:
+        self._provider = provider
+        self._tracer = provider.get_tracer("hushsum", hushsum.__version__)
+
+    @contextmanager
+    def span(self, name: str, **attributes: str | float) -> Iterator[Span]:
+        """As :meth:`aggregator.interfaces.Tracer.span`."""
+        from opentelemetry.trace import StatusCode
+
+        with self._tracer.start_as_current_span(
+            name, attributes=_named(attributes), record_exception=False, set_status_on_exception=False
+        ) as span:
+            try:
+                yield _Open(span)
+            except BaseException as error:
+                span.set_attribute("error.type", type(error).__name__)
+                span.set_status(StatusCode.ERROR)
+                raise
+
+    def close(self, seconds: float) -> None:
+        """Sends what is left, for so long at most; blocks. Spans after that are told nobody."""
+        # A thread that nobody waits for: a collector that does not answer keeps no process from ending.
+        closing = threading.Thread(target=self._provider.shutdown, name="traces", daemon=True)
+        closing.start()
+        closing.join(seconds)
+
+
+class _Open:
+    def __init__(self, span: "OtelSpan") -> None:
+        self._span = span
+
+    def note(self, **attributes: str | float) -> None:
+        self._span.set_attributes(_named(attributes))
+
+    def event(self, name: str, **attributes: str | float) -> None:
+        self._span.add_event(name, _named(attributes))
+
+
+def otlp_tracer(plan: Plan, role: str) -> OtelTracer:
+    """Spans to the collector that the environment names, by its standard variables (``OTEL_*``).
+
+    Raises:
+        ConfigError: OpenTelemetry is not installed, or the environment is none that it can use.
+    """
+    try:
+        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError as error:
+        raise ConfigError(f"traces: needs the extra `tracing`: pip install 'hushsum[tracing]' ({error})") from error
+    _quieten()
+    own = {"service.name": "hushsum", "service.version": hushsum.__version__, "hushsum.role": role}
+    of_plan = {"hushsum.plan": plan.hex_id, "hushsum.plan_name": plan.name}
+    try:
+        named = OTELResourceDetector().detect().attributes  # OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES win
+        provider = TracerProvider(resource=Resource.create({**own, **of_plan, **named}), shutdown_on_exit=False)
+        provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    except Exception as error:
+        raise ConfigError(f"traces: the environment's OTEL_* cannot be used: {error}") from error
+    return OtelTracer(provider)
+
+
+def _named(attributes: Mapping[str, str | float]) -> dict[str, str | float]:
+    return {_PREFIX + name: value for name, value in attributes.items()}
+
+
+class _ToJournal(logging.Handler):
+    """What the exporter says, once: a collector that is away is no trouble of the service."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._is_told = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        (_journal.debug if self._is_told else _journal.warning)("spans are lost", why=record.getMessage())
+        self._is_told = True
+
+
+def _quieten() -> None:
+    """Has what OpenTelemetry logs go into the journal."""
+    logger = logging.getLogger("opentelemetry")
+    if not any(isinstance(handler, _ToJournal) for handler in logger.handlers):
+        logger.addHandler(_ToJournal())
+        logger.propagate = False

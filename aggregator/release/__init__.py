@@ -1,0 +1,1 @@
+"""Outcomes of sealed windows: drawn, committed, certified, published."""

@@ -1,0 +1,332 @@
+"""Runtime and SystemRuntime; retry, timeout, back-off, Watermark, supervised tasks."""
+
+import asyncio
+import errno
+import heapq
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from itertools import count
+from typing import Final, Protocol, TypeVar
+
+from aggregator.errors import AggregatorError, LogUnavailableError, OpenFilesError, StoreUnavailableError
+from aggregator.interfaces import Observer
+from aggregator.logs import journal
+
+T = TypeVar("T")
+
+
+class Runtime(Protocol):
+    """Time and tasks."""
+
+    def now_ms(self) -> int:
+        """The wall clock, ms since 1970-01-01T00:00:00Z."""
+
+    def monotonic(self) -> float:
+        """Seconds of a clock that never goes back, for measuring alone."""
+
+    async def sleep(self, seconds: float) -> None: ...
+
+    def spawn(self, work: Coroutine[object, object, None], name: str) -> "asyncio.Task[None]":
+        """Starts a task; its owner awaits or cancels it."""
+
+    async def blocking(self, function: Callable[..., T], *arguments: object) -> T:
+        """Runs a blocking call (a database, an fsync) off the event loop.
+
+        Raises:
+            OpenFilesError: It needed a file, and as many are open as may be.
+            Exception: Whatever else it raises.
+        """
+
+
+class Milestone:
+    """Where something has come to. Used on the event loop alone.
+
+    Args:
+        value: Where it stands at first.
+    """
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+        self._error: Exception | None = None
+        self._order = count()  # keeps the heap from comparing futures
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
+
+    def reach(self, value: int) -> None:
+        """Moves on, and wakes those who waited for no more than this; going back is no move."""
+        self.value = max(self.value, value)
+        while self._waiting and self._waiting[0][0] <= self.value:
+            future = heapq.heappop(self._waiting)[2]
+            if not future.done():
+                future.set_result(None)
+
+    def fail(self, error: Exception) -> None:
+        """It will never move again: everybody who waits, now or later, gets the error."""
+        self._error = error
+        for _, _, future in self._waiting:
+            if not future.done():
+                future.set_exception(error)
+        self._waiting.clear()
+
+    async def reached(self, value: int) -> None:
+        """Returns once it stands at ``value`` or beyond."""
+        if self.value >= value:
+            return
+        if self._error is not None:
+            raise self._error
+        future = self._future(value)
+        try:
+            await future
+        except asyncio.CancelledError:
+            self._discard(future)
+            raise
+
+    async def reached_within(self, value: int, runtime: Runtime, seconds: float) -> bool:
+        """Whether it came to ``value`` within some seconds."""
+        if self.value >= value or seconds <= 0:
+            return self.value >= value
+        future = self._future(value)
+        alarm = runtime.spawn(_ring(future, runtime, seconds), "milestone-alarm")
+        try:
+            await future
+        finally:
+            alarm.cancel()
+            if self.value < value:
+                self._discard(future)
+        return self.value >= value
+
+    def _future(self, value: int) -> "asyncio.Future[None]":
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiting, (value, next(self._order), future))
+        return future
+
+    def _discard(self, future: "asyncio.Future[None]") -> None:
+        """Nobody waits for it any more: what never moves must not collect those who once waited."""
+        self._waiting = [waiting for waiting in self._waiting if waiting[2] is not future]
+        heapq.heapify(self._waiting)
+
+
+async def _ring(future: "asyncio.Future[None]", runtime: Runtime, seconds: float) -> None:
+    await runtime.sleep(seconds)
+    if not future.done():
+        future.set_result(None)
+
+
+#: What passes by itself.
+TRANSIENT: Final = (LogUnavailableError, StoreUnavailableError)
+FIRST_S: Final = 0.1
+MOST_S: Final = 5.0
+
+
+class Backoff:
+    """Pauses that double, from ``first_s`` to ``most_s`` seconds."""
+
+    def __init__(self, first_s: float = FIRST_S, most_s: float = MOST_S) -> None:
+        self._first_s, self._most_s = first_s, most_s
+        self._next_s = first_s
+
+    def next_s(self) -> float:
+        """The next pause."""
+        pause_s, self._next_s = self._next_s, min(2 * self._next_s, self._most_s)
+        return pause_s
+
+    def reset(self) -> None:
+        """It worked: the next failure is the first again."""
+        self._next_s = self._first_s
+
+
+async def until_it_works(
+    what: str,
+    work: Callable[[], Awaitable[T]],
+    *,
+    runtime: Runtime,
+    observer: Observer,
+    patience_s: float | None = None,
+) -> T:
+    """Repeats ``work`` while it fails in a way that passes.
+
+    Args:
+        what: Its name, for the counter of retries.
+        work: What can be repeated.
+        runtime: Time.
+        observer: Is told of each failure.
+        patience_s: How long to go on; None: for ever.
+
+    Raises:
+        LogUnavailableError: As ``work``, once patience is at its end.
+        StoreUnavailableError: As ``work``, once patience is at its end.
+    """
+    backoff, began_s = Backoff(), runtime.monotonic()
+    while True:
+        try:
+            return await work()
+        except TRANSIENT as error:
+            if patience_s is not None and runtime.monotonic() - began_s >= patience_s:
+                raise
+            observer.retried(what, str(error))
+            await runtime.sleep(backoff.next_s())
+
+
+async def within(seconds: float, work: Awaitable[T], *, runtime: Runtime) -> T:
+    """What ``work`` comes to, if it does so in time; else it is cancelled, and not waited for.
+
+    A broker or a database that answers nothing may hold up its own cancellation as well.
+
+    Raises:
+        TimeoutError: It took longer.
+    """
+    result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+    async def carry() -> None:
+        try:
+            value = await work
+        except Exception as error:  # noqa: BLE001  whatever it is, it is raised where it is waited for
+            if not result.done():
+                result.set_exception(error)
+        else:
+            if not result.done():
+                result.set_result(value)
+
+    async def ring() -> None:
+        await runtime.sleep(seconds)
+        if not result.done():
+            result.set_exception(TimeoutError(f"more than {seconds:g} s"))
+
+    def carried(task: "asyncio.Task[None]") -> None:
+        if not result.done():  # it was cancelled, or died of what no `except` should survive
+            result.cancel() if task.cancelled() else result.set_exception(task.exception() or AssertionError())
+
+    carrying, ringing = runtime.spawn(carry(), "within"), runtime.spawn(ring(), "within-alarm")
+    carrying.add_done_callback(carried)
+    try:
+        return await result
+    finally:
+        carrying.cancel()
+        ringing.cancel()
+
+
+_AGAIN_S: Final = 1.0
+_STEP_S_MIN: Final = 2.0
+
+_journal = journal("service")
+
+
+class Supervision:
+    """The tasks of one service, and the order in which it is taken apart.
+
+    Args:
+        stack: What is started is ended with it, the last one first.
+        runtime: Time and tasks.
+        observer: Is told of what is tried again.
+    """
+
+    def __init__(self, stack: AsyncExitStack, runtime: Runtime, observer: Observer) -> None:
+        self._stack, self._runtime, self._observer = stack, runtime, observer
+        self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._stop_at_s: float | None = None
+
+    async def failed(self) -> None:
+        """Returns never; raises what the service cannot go on after.
+
+        Raises:
+            AggregatorError: Of the first task that has ended by an error.
+        """
+        await asyncio.shield(self._failure)
+
+    def forever(self, name: str, work: Callable[[], Awaitable[object]]) -> None:
+        """Runs what goes on for ever, and again after an error that may pass; any other error ends the service."""
+
+        async def again() -> None:
+            backoff = Backoff()
+            while True:
+                try:
+                    await work()
+                    backoff.reset()
+                except TRANSIENT as error:
+                    self._observer.retried(name, str(error))
+                    await self._runtime.sleep(backoff.next_s())
+                except AggregatorError as error:
+                    _journal.error(f"{name} failed, trying again", error=str(error))
+                except OSError as error:  # of the event loop itself: Runtime.blocking raises OpenFilesError
+                    if error.errno not in NO_MORE_FILES:
+                        raise
+                    self._observer.retried(name, str(error))
+                await self._runtime.sleep(_AGAIN_S)
+
+        self.watch(name, again)
+
+    def watch(self, name: str, work: Callable[[], Awaitable[object]]) -> None:
+        """Runs something whose error ends the service."""
+
+        async def watched() -> None:
+            try:
+                await work()
+            except Exception as error:  # noqa: BLE001  whatever it is, the service must not go on half
+                if not self._failure.done():
+                    self._failure.set_exception(error)
+
+        task = self._runtime.spawn(watched(), name)
+
+        async def end() -> None:
+            task.cancel()
+            await asyncio.wait([task])
+
+        self._stack.push_async_callback(end)
+
+    def at_the_end(self, what: str, work: Callable[[], Awaitable[object]], seconds: float | None) -> None:
+        """Does something when the service is taken apart.
+
+        Args:
+            what: Its name.
+            work: What.
+            seconds: All that is done at the end may take so long, counted from the first of it; each gets two seconds
+                at least. None: as long as it takes.
+        """
+
+        async def end() -> None:
+            if seconds is None:
+                await work()
+                return
+            now_s = self._runtime.monotonic()
+            if self._stop_at_s is None:
+                self._stop_at_s = now_s + seconds
+            try:
+                await within(max(self._stop_at_s - now_s, _STEP_S_MIN), work(), runtime=self._runtime)
+            except TimeoutError:
+                _journal.warning("could not be stopped in time, and was left", what=what)
+            except TRANSIENT as error:
+                _journal.warning("could not be finished", what=what, why=str(error))
+
+        self._stack.push_async_callback(end)
+
+
+#: Of an OSError that passes by itself, as files and connections are closed.
+NO_MORE_FILES: Final = (errno.EMFILE, errno.ENFILE)
+
+
+class SystemRuntime:
+    """The real clock, event loop and threads."""
+
+    def __init__(self, threads: int = 8) -> None:
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="hushsum")
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    def spawn(self, work: Coroutine[object, object, None], name: str) -> "asyncio.Task[None]":
+        return asyncio.create_task(work, name=name)
+
+    async def blocking(self, function: Callable[..., T], *arguments: object) -> T:
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: function(*arguments))
+        except OSError as error:
+            if error.errno in NO_MORE_FILES:
+                raise OpenFilesError(f"no more files can be opened now: {error.strerror}") from error
+            raise

@@ -1,0 +1,1 @@
+"""Folds at work: the partitions of this process, and what others have stored."""

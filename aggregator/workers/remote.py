@@ -1,0 +1,154 @@
+"""Folds of other processes, by their stored marks."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from aggregator.errors import AggregatorError, FoldsBehindError
+from aggregator.fold.fold import recall
+from aggregator.fold.state import FoldMark, RememberedKind, StreamUse
+from aggregator.fold.streams import StreamState
+from aggregator.interfaces import Glance, Observer, Store
+from aggregator.runtime import TRANSIENT, Backoff, Milestone, Runtime, within
+from hushsum.delta import DeltaId
+from hushsum.errors import Reason
+from hushsum.plan import Plan
+
+_LOOK_FIRST_S: Final = 0.05
+_LOOK_MOST_S: Final = 0.5  # between two looks, while nothing moves
+FORGET_S: Final = 10.0
+CLOSE_S: Final = 60.0
+
+
+@dataclass(frozen=True)
+class _Marks:
+    """What is known of one partition's fold, all of it stored."""
+
+    position: Milestone
+    closed: Milestone
+    forgotten: Milestone
+
+
+class StoredFolds:
+    """The view that a gateway and a releaser have of folds that run elsewhere.
+
+    Args:
+        plan: What is collected.
+        store: Where the folds store where they have come to.
+        runtime: Time and tasks.
+        observer: Is told of what is tried again.
+    """
+
+    def __init__(self, plan: Plan, store: Store, runtime: Runtime, observer: Observer) -> None:
+        self._plan, self._store = plan, store
+        self._runtime, self._observer = runtime, observer
+        self._marks: dict[int, _Marks] = {}
+        self._waiting = 0
+        self._hurry = asyncio.Event()
+        self._looking: asyncio.Task[None] | None = None
+
+    async def stop(self) -> None:
+        """Looks no more; who still waits does so in vain."""
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.wait([self._looking])
+
+    def glance(self, partition: int, client_id: str, id: DeltaId, digest: bytes, window: int) -> Glance | None:
+        """Nothing: no fold is here."""
+        del partition, client_id, id, digest, window
+        return None
+
+    def stream_uses(self) -> Iterator[StreamUse]:
+        """None: they are in other processes."""
+        return iter(())
+
+    async def passed(self, partition: int, position: int) -> None:
+        """Returns once the partition has a checkpoint from beyond ``position``."""
+        await self._reached(self._of(partition).position, position + 1)
+
+    async def closed(self, partition: int, window: int) -> None:
+        """Returns once the partition has stored the window as sealed."""
+        try:
+            await within(CLOSE_S, self._reached(self._of(partition).closed, window), runtime=self._runtime)
+        except TimeoutError:
+            behind = f"the fold of partition {partition} has not closed window {window} within {CLOSE_S:g} s"
+            raise FoldsBehindError(behind) from None
+
+    async def forget(self, window: int, *, fence: int) -> None:
+        """Asks every fold to forget windows up to this one, and waits a while for all of them."""
+        await self._store.ask_to_forget(self._plan.id, window, fence=fence)
+        partitions = sorted(await self._store.fold_marks(self._plan.id))
+
+        async def all_of_them() -> None:
+            for partition in partitions:
+                await self._reached(self._of(partition).forgotten, window)
+
+        try:
+            await within(FORGET_S, all_of_them(), runtime=self._runtime)
+        except TimeoutError:
+            behind = [partition for partition in partitions if self._of(partition).forgotten.value < window]
+            raise FoldsBehindError(
+                f"the folds of partitions {behind} have not forgotten window {window} within {FORGET_S:g} s"
+            ) from None
+
+    async def recall(
+        self, partition: int, client_id: str, id: DeltaId, digest: bytes, window: int
+    ) -> tuple[RememberedKind, Reason | None]:
+        """What the latest checkpoint says of a delta, by the law of the fold itself."""
+        memory = await self._store.stream_memory(self._plan.id, partition, client_id, id.stream)
+        return recall(_stream(memory.data), memory.mark, id.sequence, digest, window)
+
+    def _of(self, partition: int) -> _Marks:
+        nothing = -(2**63)
+        return self._marks.setdefault(partition, _Marks(Milestone(nothing), Milestone(nothing), Milestone(nothing)))
+
+    async def _reached(self, milestone: Milestone, value: int) -> None:
+        if milestone.value >= value:
+            return
+        self._waiting += 1
+        self._hurry.set()
+        if self._looking is None or self._looking.done():
+            self._looking = self._runtime.spawn(self._look(), "fold-marks")
+        try:
+            await milestone.reached(value)
+        finally:
+            self._waiting -= 1
+
+    async def _look(self) -> None:
+        """Reads every partition's mark, as long as anybody waits: more slowly while nothing moves."""
+        backoff = Backoff(_LOOK_FIRST_S, _LOOK_MOST_S)
+        while self._waiting:
+            if self._hurry.is_set():
+                self._hurry.clear()
+                backoff.reset()
+            try:
+                if self._learn(await self._store.fold_marks(self._plan.id)):
+                    backoff.reset()
+            except TRANSIENT as error:
+                self._observer.retried("fold_marks", str(error))
+            except AggregatorError as error:
+                self._give_up(error)
+                return
+            await self._runtime.sleep(backoff.next_s())
+
+    def _learn(self, marks: dict[int, FoldMark]) -> bool:
+        moved = False
+        for partition, mark in marks.items():
+            known = self._of(partition)
+            pairs = zip((known.position, known.closed, known.forgotten), mark, strict=True)
+            for milestone, value in pairs:
+                moved = moved or value > milestone.value
+                milestone.reach(value)
+        return moved
+
+    def _give_up(self, error: AggregatorError) -> None:
+        """Tells everybody who waits; who asks later has it looked at again."""
+        marks, self._marks = self._marks, {}
+        for known in marks.values():
+            for milestone in (known.position, known.closed, known.forgotten):
+                milestone.fail(error)
+
+
+def _stream(data: bytes | None) -> StreamState | None:
+    return None if data is None else StreamState.from_bytes(data)
