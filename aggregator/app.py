@@ -1,4 +1,4 @@
-"""Composition root: builds one role's parts, runs them, signals, shutdown."""
+"""The composition root: one process with its role, put together, run until it is told to stop, taken apart in order."""
 
 import asyncio
 import signal

@@ -1,4 +1,4 @@
-"""Opens log, store, receipts, membership as configured."""
+"""Log, store, receipts and membership, as settings ask for them; what needs more packages is loaded here alone."""
 
 import importlib
 import os

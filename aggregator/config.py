@@ -1,4 +1,4 @@
-"""Settings and their cross-checks."""
+"""The service's settings, and how they need or contradict each other; from a TOML file and overrides."""
 
 import difflib
 import ipaddress

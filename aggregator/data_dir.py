@@ -1,4 +1,9 @@
-"""The data directory: private files, lock, replaced-file check."""
+"""The folder that a service lives in: private files, one process at a time, and files that were replaced under it.
+
+Files hold exact counts, and who contributed: nobody but this process's user may read them. The mode is given when a
+file is made, never after, so that there is no moment in which others can open it; and no mask of the process is
+changed, which its other threads would share.
+"""
 
 import json
 import os

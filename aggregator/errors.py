@@ -1,4 +1,30 @@
-"""Error tree, and Rejected: one exception with reason and retry hint."""
+"""Every error of the service.
+
+HushsumError
+└── AggregatorError
+    ├── the operator's
+    │   ├── ConfigError               a setting: its key, what came, what was expected
+    │   ├── MemoryLimitError          more memory is in use than may be: the service stops
+    │   └── ReleasingStoppedError     no outcome is taken until an operator has put something right
+    ├── the caller's
+    │   ├── UnauthenticatedError      nobody that this service accepts
+    │   ├── ForbiddenError            somebody that it knows, who may not do this
+    │   └── WindowOrderError          a window that cannot be sealed or released now
+    └── nobody's, or ours
+        ├── LogError                  the log: its file, its version, its entries
+        │   ├── LogUnavailableError   it cannot be reached now; trying again helps
+        │   └── LogGapError           positions that are gone, although a fold still needs them
+        ├── StoreError                the store: its file, its version, what does not belong together in it
+        │   ├── StoreUnavailableError it cannot be reached now; trying again helps
+        │   │   └── OpenFilesError    no more files can be opened now
+        │   ├── FencedError           a write by who has lost its partition or its lease
+        │   ├── StaleCheckpointError  a checkpoint from before the one that is stored
+        │   └── OutcomeExistsError    the window has its outcome
+        ├── ReceiptsError             receipts that are damaged, or of a newer format, or not what the store knows
+        │   └── ForeignReceiptsError  they are missing, or another store's: what they say counts for nothing here
+        ├── FoldsBehindError          a fold of another process has not come so far yet
+        └── PartitionStoppedError     a partition's fold has stopped and passes nothing more
+"""
 
 from collections.abc import Iterable
 from typing import Final

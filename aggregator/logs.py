@@ -1,4 +1,9 @@
-"""Structlog set-up, redaction, de-duplicated failures (Spell -> FailureLog)."""
+"""The service's own log lines: structured, for people or for machines.
+
+What they may hold: the service's states, own addresses, windows, durations, errors. Never a client's data, a counter, a
+client id, a peer, or a secret. An error that nobody foresaw could hold any of them in its words (the key that is not
+there is a client's name): of it the kind and the places are written alone. So are the words of libraries below.
+"""
 
 import logging
 import sys

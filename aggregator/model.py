@@ -1,4 +1,4 @@
-"""Values that cross module borders: entries, outcomes, leases, claims."""
+"""What passes through the ports of log and store."""
 
 import enum
 import hashlib

@@ -1,4 +1,7 @@
-"""Read-only look into the files of a stopped service."""
+"""Looks into a service's files from another process, which may be using them: for its operator's tests and demos.
+
+Everything here is exact, and none of it private.
+"""
 
 import sqlite3
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Plan, signature, client and shuffler directories named by the settings."""
+"""Where the plan, the directory of clients and the shufflers' keys come from."""
 
 from collections.abc import Iterator, Mapping
 from math import prod

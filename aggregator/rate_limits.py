@@ -1,4 +1,30 @@
-"""Token buckets, concurrency quotas, and what one submission has reserved."""
+"""How much one caller may send and hold: rates, places, streams, and waiting in turn.
+
+What is counted is the caller's: bytes of deltas, calls, reports. A client owes what it has sent, and pays it off at the
+rate. What comes while it owes no more than the burst is taken whole, so that nothing is too large to be ever taken;
+what comes while it owes more is refused, and costs nothing. In any time t a client thus gets at most burst + rate·t
+units and one thing more through.
+
+What the service then could not take for reasons of its own is given back.
+
+What decides about a client is its own sends alone. A client that owes nothing is forgotten soon, which changes nothing
+for it. A debt is never forgotten before it is paid: where so many clients owe something that no more are remembered,
+those that come new are refused as overload, and nobody's debt is flushed out by others.
+
+What is remembered of a client is a hash under a key of this process, which no other one knows, and the time when it has
+paid: from that time on it is kept for :data:`FORGET_S` at most.
+
+A client is a name: where names are only declared, a liar takes another one, and with it another burst. So a rate holds
+mistakes and single names; of all names together it bounds nothing.
+
+How many streams a client may have in a window is bounded, too: what decides about a delta is which of them its own
+client has used, and nothing that others sent. What is nobody's has no client to be counted under; its sender has a
+rate.
+
+Everybody shares the log's queue, the memory of deltas that come in, and the calls that one process can answer. A client
+has a rate of each and a share of what is held, so that no single one fills what all share. What decides about a client
+is its own doing alone. Who has no name (a reader, or the operator, where names are only declared) is not limited here.
+"""
 
 import hashlib
 import math

@@ -1,4 +1,4 @@
-"""Runtime and SystemRuntime; retry, timeout, back-off, Watermark, supervised tasks."""
+"""Time, tasks and threads of the service; what is tried again, and what stops it."""
 
 import asyncio
 import errno

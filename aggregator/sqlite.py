@@ -1,4 +1,8 @@
-"""SQLite connections in their own threads, durable settings."""
+"""Opens SQLite files so that what is committed survives power loss and what is deleted is gone.
+
+Write-ahead log, ``synchronous=FULL`` (every commit waits for fsync), ``secure_delete=ON`` (freed bytes are wiped).
+SQLite ignores a setting that it cannot keep, so every writing connection reads them back before it is used.
+"""
 
 import sqlite3
 import threading

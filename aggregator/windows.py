@@ -1,4 +1,13 @@
-"""Window life cycle, a pure state machine."""
+"""Which windows a service has open, and which comes next for its seal and for its outcome: pure (WIRE: windows, seals).
+
+    open ──▶ closing ──▶ sealed ──▶ released, or withheld
+    (never opened) ──▶ skipped
+
+A window is *open* once a gateway has recorded it, whether or not anything came: a fact about the service and its clock,
+never about data. *closing* is marked before the first seal is appended, *sealed* holds once every partition has stored
+its sealed counters, *released* or *withheld* once the outcome is stored: both are final. Seals and outcomes are taken
+in the order of the windows; a window that no gateway had open is skipped, at the latest when a later one closes.
+"""
 
 import enum
 from collections.abc import Mapping

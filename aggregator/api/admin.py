@@ -1,4 +1,4 @@
-"""Service Administration and what it does."""
+"""The service Administration: windows, ledger, seals and releases by hand; what a process can say of itself."""
 
 from collections.abc import Sequence
 from typing import Final

@@ -1,4 +1,15 @@
-"""Bounds on calls, streams and unread messages."""
+"""Bounds on calls, on streams, and on messages that wait to be read.
+
+A call's task is interrupted only while it is in our own code. While gRPC writes a reply, a cancellation would be taken
+for the client's own, which would then never hear why: such a call is told once the write returns, and lets go of what
+it holds at once.
+
+A caller is admitted by its headers; what it then sends comes as fast as it likes. So each name may have a share of the
+calls under way, of which few messages come in at a time: the others wait, in gRPC's windows of some kilobytes (which
+``grpc.http2.bdp_probe`` keeps at that). Where more messages are awaited than all names may have on their way, the
+oldest call of whoever has the most of them is ended for somebody who has fewer; where nobody has more, who comes new
+waits: no message that is on its way is given up for one that has not begun.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator

@@ -1,4 +1,8 @@
-"""Methods, authentication, errors to status."""
+"""gRPC methods around plain coroutines: who calls, what came, and errors translated to a status once.
+
+Every method is served as one with a stream of requests: the bytes are the same, and gRPC hands a call over at its
+headers. So who is not admitted is told that before anything that it sends is read.
+"""
 
 import asyncio
 import re

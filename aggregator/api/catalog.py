@@ -1,4 +1,4 @@
-"""Service Catalogue."""
+"""The service Catalogue: the plan, and its published releases."""
 
 from collections.abc import AsyncIterator
 from typing import Final

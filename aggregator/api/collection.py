@@ -1,4 +1,14 @@
-"""Service Collection: streams, single, chunked uploads."""
+"""The service Collection: streams of deltas, single ones, and those that come in chunks.
+
+A call holds room for what has come of its delta, until it is answered: a size that is only named holds nothing. A
+client has one such call at a time, so holds one delta at most; it pays for each chunk as that comes, whether the delta
+is ever whole or not; and it must not be slower than a stated rate, nor silent for long.
+
+Where no room is left, the call whose last :data:`CHUNK_BYTES` bytes take the longest gives up what it holds, and the
+others go on; where that is the one who needs more, it is refused. So clients that fill the room and stall give way to
+one that sends, however many they are. To hold room against a client of r bytes a second one has to send as fast
+itself, which ends after its delta's size / r seconds: that is what r costs anybody, and no more than load.
+"""
 
 import asyncio
 from collections import deque

@@ -1,4 +1,4 @@
-"""Service SecureSum."""
+"""The service SecureSum: a client's part in a round, on one stream, and the directory of clients."""
 
 from collections.abc import AsyncIterator
 from typing import Final

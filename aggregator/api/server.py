@@ -1,4 +1,8 @@
-"""GRPC server, health, reflection."""
+"""The gRPC server: a role's services, health and reflection on one port, with limits computed from the plan.
+
+Health and reflection have places of their own, which calls of no other kind
+take; among those who ask, no address can take another's.
+"""
 
 import asyncio
 import socket

@@ -1,4 +1,7 @@
-"""Declared name, token, certificate."""
+"""Who is at the other end of a call: a name that is declared on this machine, a token's, or a certificate's.
+
+Who shows a token or a certificate that is not good is told one sentence, the same for whatever is wrong with it.
+"""
 
 import ipaddress
 import urllib.parse

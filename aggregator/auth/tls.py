@@ -1,4 +1,4 @@
-"""Server certificates with reload."""
+"""What gRPC shows to those who connect, and whose certificates it asks for: read again when the files change."""
 
 import os
 import stat

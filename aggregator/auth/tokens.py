@@ -1,4 +1,13 @@
-"""Hashed bearer tokens: file, table, reload, issue."""
+"""Bearer tokens: the file of their hashes, read again when it changes, and new ones.
+
+    {"id": "…16 hex…", "name": "edge-7", "scopes": ["submit"], "sha256": "…", "made": "…Z", "expires": null}
+
+A token reads ``hushsum_<id>_<secret>``; the secret is 32 random bytes in base64url, so that one SHA-256 of its text is
+as good as a slow hash of a password would be. The id says which line it is compared with, and is no secret.
+
+Who changes it holds a lock beside it (``tokens.jsonl.lock``), as the file itself is another one after each change. The
+new one has owner, group and mode of the old: a service that could not read it would go on with the tokens that it knew.
+"""
 
 import base64
 import errno

@@ -1,4 +1,22 @@
-"""The pure state machine: one admission routine, one handler a kind of entry."""
+"""The fold of one partition: a pure, deterministic state machine from log entries to counters (DESIGN: the one flow).
+
+From its state and the entries alone; a batch equals its entries one by one, and two runs over the same entries agree
+whatever was checkpointed in between. It knows no clock: a window closes by a seal among the entries, and the first seal
+of a window, or of a later one, closes it. What stands before is in, what stands after is late.
+
+For a plan one kind of entry counts; whatever else stands in its log is of the wrong mode.
+
+- A delta counts once by its id. What is said of one by what a fold remembers of its stream is one law, which
+:class:`Fold` asks of its memory and :class:`aggregator.workers.remote.StoredFolds` of the latest checkpoint of a fold
+that runs elsewhere, so that both say the same of the same moment. - A silo's noised delta counts once for a client and
+window, whatever a second one holds: each carries the noise of its client, so that one more would be another draw about
+the same records. That a client takes part is public: how many do is the number of contributions, each of which is 1. -
+A batch of reports is nobody's: its stream is drawn for it alone and holds nothing else, and no verdict names a client.
+What is remembered of one is its id, eight bytes of digest and its window. - The id of a cohort's sum is of its plan,
+window and round alone, so that it takes the place of a delta's: its stream belongs to no client, and holds nothing
+else. How many cohorts and submissions are in a window is kept where other plans have their clients: one contribution a
+cohort.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby

@@ -1,4 +1,4 @@
-"""Checkpoint values, verdicts, open-window sums."""
+"""What a fold is, what changed in it, and what it says: the values that go into the store and come out of it."""
 
 import enum
 from collections import Counter

@@ -1,4 +1,11 @@
-"""Per-stream de-duplication state, in arrays."""
+"""The state of each stream, in arrays: which of its ids were used, for which bytes and which window (WIRE: ids).
+
+A client never sends a sequence number 64 or more above its lowest unanswered one. So an id 64 or more below the highest
+was answered before, and only the last 64 need remembering: one bit, 8 bytes of digest, the window and the verdict each.
+
+A row of ``heads`` is one :class:`aggregator.fold.streams.StreamState`, and its slots lie one after another in
+``slots``. So memory grows with the streams that live, and not with deltas.
+"""
 
 import enum
 import struct

@@ -1,4 +1,4 @@
-"""Charges a window before its first submission (secure, local)."""
+"""The ledger's charge for a window, before anything of it may be taken or let in."""
 
 import asyncio
 import math

@@ -1,4 +1,13 @@
-"""Gateway: validate, de-duplicate in flight, append, answer."""
+"""The gateway: looks at each delta, has it appended, and answers by what is known afterwards (WIRE: answers).
+
+It acknowledges only by a read of the store that began after the append was durable and says ``open``. Once a window is
+not open, the answer is the fold's alone: the gateway waits until the fold has passed the entry, and repeats its words.
+What the fold does not say in the stated time is answered *unavailable*, and the client's resend gets its word.
+
+Where the fold runs in this process, a delta is kept until the fold has passed it, so that a resend is appended once;
+where it runs elsewhere, until its answer alone: a slow fold there makes nothing grow here. What outlives it is which
+streams each client has used in the windows that are not over (:mod:`aggregator.rate_limits`).
+"""
 
 import asyncio
 from collections.abc import Callable, Coroutine

@@ -1,4 +1,12 @@
-"""Group commit to the log and the window read after it."""
+"""Group commit: one append at a time; what comes meanwhile makes up the next group.
+
+After a group's append is durable, one read of the store's window states, begun only then, serves the whole group: a
+delta may be acknowledged only by such a read (WIRE: windows, seals and answers).
+
+Where entries are anonymous, those of one group are appended in an order drawn from the operating system's entropy, and
+their answers still find their callers. That hides who came before whom within a group, and nothing more: positions tell
+which group was before which, and under little load a group is one entry.
+"""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence

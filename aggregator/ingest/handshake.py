@@ -1,4 +1,4 @@
-"""Hello: version, plan, window span."""
+"""Opening a session."""
 
 from typing import Final
 

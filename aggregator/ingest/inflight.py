@@ -1,4 +1,4 @@
-"""Deltas between arrival and verdict, and how a verdict is obtained."""
+"""Deltas between their arrival and their answer: one entry an id, whoever sends it how often."""
 
 import asyncio
 from collections import Counter, deque

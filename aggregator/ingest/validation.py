@@ -1,4 +1,12 @@
-"""What is checked of a submission, by mode: attributed deltas or anonymous reports."""
+"""What a gateway makes of what is sent, by the mode of its plan: a client's delta, or reports that are nobody's.
+
+What the anonymity of reports costs: nobody can say who sent a batch, so a client's contribution bound is kept by its
+own device alone, and a name is limited by its rates alone (:mod:`aggregator.rate_limits`): where names are only
+declared, a liar takes another one. What remains to be seen: positions in the log tell roughly in which order groups of
+entries were committed, and an entry that was alone in its group has nobody to be mistaken for
+(:mod:`aggregator.ingest.group_commit`). Whoever reads this process's memory or the network sees who sends; a shuffler
+(``shuffle_min``) keeps even that from the aggregator.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Which windows accept data here; staleness guard after a restore."""
+"""Which windows a gateway takes deltas for: opened by its clock, never by data, and known from the store."""
 
 from collections.abc import Collection, Mapping
 from typing import Final

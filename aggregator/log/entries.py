@@ -1,4 +1,9 @@
-"""Message signing and admission of log entries."""
+"""Entries of the log: as bytes and in messages, and what is checked before one is appended.
+
+Pure. Of a message, what the directory does not authenticate is refused before anything else of it is believed, its
+version included. Whether an entry may count is decided by the entry alone, so that every replay decides alike; what a
+gateway checks beyond this, the fold checks again.
+"""
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol

@@ -1,4 +1,8 @@
-"""The log in an SQLite file."""
+"""The log in an SQLite file: P partitions of consecutive positions, for one process.
+
+It is a file apart from the store, so that a checkpoint never holds up an acknowledgement. SQLite shows a transaction to
+readers only after its fsync, so nothing is ever folded that power loss could take back.
+"""
 
 import sqlite3
 from collections import Counter, deque

@@ -1,4 +1,7 @@
-"""Liveness, readiness, and the probes of log and store."""
+"""Whether this process runs, and whether it can be used: two pages over plain HTTP, and nothing else on them.
+
+They answer from threads of their own, so that an event loop that hangs is told by somebody else.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence

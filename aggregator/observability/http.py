@@ -1,4 +1,4 @@
-"""/metrics, /livez, /readyz."""
+"""A page over HTTP, from threads of its own: few connections at once, none for long, and a new one always gets in."""
 
 import socket
 import socketserver

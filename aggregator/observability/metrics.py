@@ -1,4 +1,10 @@
-"""Prometheus metrics of service, store and ledger; minute snapshots for report plans."""
+"""What a service counts of itself, in a registry of its own.
+
+These are exact counts of what came: they are the operator's, never an analyst's (PRIVACY: who sees what).
+
+What is read from the store for gauges has nothing that depends on it: what fails or takes long makes no process
+unready, and they stay as they were last seen.
+"""
 
 import copy
 import math

@@ -1,4 +1,4 @@
-"""Fan-out of events to metrics, log, watchers."""
+"""Who is told what the workers and the releaser did: metrics, the journal, those who watch for releases."""
 
 from collections.abc import Collection, Sequence
 

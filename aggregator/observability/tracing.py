@@ -1,4 +1,10 @@
-"""OpenTelemetry spans."""
+"""Where the service's own steps go as spans: nowhere, or by OpenTelemetry to a collector.
+
+What no span may show: a client, what it sent, where it called from. And of time: the arrival of an anonymous report is
+forgotten by design, so in plans of reports nothing has a span that begins or ends because one came: no commit, and no
+checkpoint, which is due a fixed time after the first entry that is not stored yet. Commits have spans in central plans
+alone. An error has its kind and no text: a text may quote what came.
+"""
 
 import logging
 import threading

@@ -1,4 +1,4 @@
-"""Published outcomes, and who watches for them."""
+"""What is published: the plan and its outcomes, for analysts and for new clients."""
 
 import asyncio
 from collections.abc import AsyncIterator

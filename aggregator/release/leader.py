@@ -1,4 +1,8 @@
-"""Leader election by lease."""
+"""Which process releases: the one that holds the store's lease, for as long as it renews it in time.
+
+A lease that ends ends its releaser: whatever is under way is cancelled, by a clock that never goes back, and what still
+goes on (a process that was paused in mid-call wakes and writes) is refused by the fence in the store's transaction.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine

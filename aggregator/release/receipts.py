@@ -1,4 +1,17 @@
-"""Receipt format, receipts file, reconciliation with the store."""
+"""Receipts in a file apart from the store: one canonical JSON line for each outcome, on disk before it returns.
+
+The first line holds the file's random id (in files of older formats a later one). The store keeps the id and how far it
+knows the lines: a file that is missing, shorter or another store's is found at the next start.
+
+Lines are a chain: a checksum is CRC-32 over the line's other fields, begun from the checksum of the line before. So a
+line that is damaged, changed or missing is found.
+
+A line and its break are one write, and a receipt counts once an fsync has returned after it. So the receipt of a
+release that anybody has seen always has its break, and only what follows the last break can be torn, by a crash while
+it was written: nobody has seen that release. It is cut off, and a copy is kept beside the file; or it is completed,
+where only its break is missing. A bad line *with* its break was whole once: it is damaged, the last one like any other,
+and nothing is released until an operator has restored it.
+"""
 
 import errno
 import hashlib

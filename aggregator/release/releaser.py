@@ -1,4 +1,20 @@
-"""Seal, reserve, draw, commit, receipt, publish, erase."""
+"""Closes windows and draws their outcomes, in order: seal, reserve, draw, commit, receipt, publication, forgetting.
+
+Each step can be repeated after a crash between any two: a seal that stands already counts for nothing, an outcome is
+charged and stored once, a receipt is written once. What charges an outcome fixes all its randomness, before anything is
+drawn: whatever fails after that, and however often the draw is repeated, by whomever, it comes out the same. So nothing
+that depends on an outcome (its size on a full disk, the time that it takes) can choose between several.
+
+What fails between the commit and the end (a full disk, a caller that goes away) is finished by whoever comes next: the
+automatic loop, the next release, the next start.
+
+An outcome itself is a pure function of what is sealed, and of the entropy that was fixed with the charge.
+
+What belongs to a window that has its outcome is erased: folds, log and store forget in this order, each independent of
+how the one before it fared. What fails (somebody reads an old moment of a file, and so keeps its erased bytes in the
+write-ahead log) is told, and tried again: by every later pass of the releaser, by every seal and release, and by the
+next start. A release never waits for it, nor fails by it.
+"""
 
 import asyncio
 from collections.abc import Awaitable

@@ -1,4 +1,23 @@
-"""Cohort formation (pure)."""
+"""Cohorts as they form (pure): events and random bytes in, effects out.
+
+Whoever may be corrupt must not choose who is in a cohort (docs/secure-sum.md, Who is in a cohort). So members are drawn
+uniformly from all who wait, only when at least P different clients do, and no client is told how many wait. A plan
+without P states no bound on corrupt clients: there a cohort is drawn when N wait, or once the first of them has waited
+for the plan's time and at least S are there.
+
+A client has one place in a window:
+
+- While it waits, its newest call stands: an older one is most likely a connection that is dead and not known to be.
+- From the start of its round on, the call that is in it stands, and a newer one is refused until the round is over:
+  whoever comes under a client's name pushes nobody out of a round.
+- A client whose vector was taken in a window never enters that window again.
+- A client that has spoilt a round, which needs every member at first, comes in again only after a pause that doubles;
+  then it waits like all others.
+- A client is drawn into at most 8 cohorts of a window: what a plan promises counts so many draws.
+
+Where members end a round before anybody was asked for a vector, those that are left go on in another one, and nobody is
+drawn in their place. With ``rounds_max`` rounds under way nothing is drawn: what a server holds is bounded by that.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator

@@ -1,4 +1,7 @@
-"""Admits clients, starts rounds, reports outcomes."""
+"""Secure sums of one plan in one process: who may take part, which cohort each is in, and what became of its round.
+
+A cohort lives here and nowhere else: if this process dies its rounds are over, and nothing of them is ever sent again.
+"""
 
 import asyncio
 from collections import Counter, OrderedDict

@@ -1,4 +1,8 @@
-"""One round: protocol machine, timers, limits, vector uploads."""
+"""One round as it runs: events of its clients into the protocol's machine, one at a time, and effects back to them.
+
+The machine computes in a worker thread; everything else happens on the event loop. A client that vanishes, is silent,
+does not read or breaks the protocol is out, and the machine says what that means for the others.
+"""
 
 import asyncio
 import enum

@@ -1,4 +1,9 @@
-"""Puts a cohort sum into the log, once."""
+"""The sum of a cohort on its way into the log: appended under one id until its fate is known, and counted once.
+
+The answer is the gateway's law for deltas (WIRE: answers): *counted* by a read of the store that began after the append
+was durable and says ``open``; once the window is not open, what the fold says after it has passed the entry. Until one
+of them is known nobody is told anything.
+"""
 
 import asyncio
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Composition root of a shuffler."""
+"""A shuffler as one process, put together and taken apart in order; and which plan it serves."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager

@@ -1,4 +1,9 @@
-"""Cuts windows and forwards signed batches."""
+"""Cuts windows when their time has come, fixes what leaves of them, and sends it until the aggregator has answered.
+
+Each step is durable before the next begins, so that a crash between any two repeats the second: the same bytes are sent
+again, and the aggregator counts them once. What was never fixed and may have left is never sent
+(:mod:`aggregator.shuffler.pool`).
+"""
 
 import asyncio
 from collections.abc import Iterator

@@ -1,4 +1,8 @@
-"""Accepts report batches; hello and plan service."""
+"""Takes batches of reports from devices, and answers once they are durable: one group at a time, no name beyond here.
+
+Who sends is asked for one thing, how much it may send (:mod:`aggregator.rate_limits`). Until the answer, memory
+alone knows to whom that is given back where the refusal is the shuffler's own.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence

@@ -1,4 +1,33 @@
-"""Durable pool of reports, sent-window mark, window rules."""
+"""What a shuffler keeps: a window's reports as one multiset, what becomes of each window, and what may have left.
+
+Nothing in its files tells whose a report is, or in which batch it came.
+
+A window's reports are one multiset, written anew as a whole with each group that is taken, so that its bytes and their
+places are a function of the multiset. Ids of batches stand in a table of their own, by their random number. What one
+commit changes in both would still join them in the write-ahead log, so that is emptied after each, and at each start.
+
+A digest of a batch would be such a joint as well, since a batch of few reports is found by trying. It is keyed by a key
+that is in memory alone; after a restart a known id is therefore known whatever its bytes are.
+
+Were two pools of one window sent, their difference would be what came in between, or what was lost: the reports of one
+device, perhaps. A reports file that is put back from before a cut knows nothing of the first pool. A small file beside
+it does, as long as it is not put back as well: it holds the newest window of which anything may have left. It is
+written, and durable, before the first byte of a window leaves.
+
+Against a whole folder that is put back from before a cut nothing in the folder can help. While its window is open, that
+sends a second pool: such a copy must not be used.
+
+The bytes of a pool are a function of its multiset alone: they tell nothing of what came first, or with what.
+
+    taken ──▶ forwarding ──▶ forwarded        every batch was taken by the aggregator
+          │              └─▶ lost             it took none of them any more, or not all
+          └─▶ dropped                         fewer reports than the plan asks for, or found when the window was over,
+                                              or in a file from before its cut: nothing of it leaves, or nothing more
+
+A window is cut at its end plus half the plan's lateness: devices have the one half, forwarding has the other. What is
+known of a window is erased at its end plus the whole lateness, if every batch has its answer by then; that it is over
+is kept as one number, the newest window that was cut.
+"""
 
 import enum
 import hashlib

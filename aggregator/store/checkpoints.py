@@ -1,4 +1,4 @@
-"""Checkpoints and sealed sums."""
+"""The folds' part of the store: checkpoints, and the sums that they leave. Functions on a transaction."""
 
 import numpy as np
 

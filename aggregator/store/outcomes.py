@@ -1,4 +1,4 @@
-"""Reservations, outcomes, publication."""
+"""The releaser's part of the store: charges, keys, outcomes. Functions on a transaction."""
 
 import hashlib
 

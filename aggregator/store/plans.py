@@ -1,4 +1,4 @@
-"""Plans, populations, ledger."""
+"""The plans' part of the store: plans, populations, and the ledger of what they spent. Functions on a transaction."""
 
 from fractions import Fraction
 

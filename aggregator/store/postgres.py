@@ -1,4 +1,19 @@
-"""PostgreSQL: pool, errors, server checks, erasing."""
+"""The store's SQL on PostgreSQL, through a pool of connections (asyncpg).
+
+READ COMMITTED for what writes, with the rows locked that :mod:`aggregator.store.transaction` names; one moment
+(REPEATABLE READ) for what reads. Every wait is bounded here and in the server, so that neither a connection that is
+silently cut nor a process that was stopped inside a transaction holds anybody up for longer than
+:attr:`PostgresSettings.timeout_s`. What the server and the network say becomes an error that passes by itself, or one
+that does not.
+
+What is deleted is vacuumed, once no session reads an older moment: its rows leave tables and indexes. A session that
+does (a dump, a report, a reader on a replica with hot_standby_feedback) keeps the deleted rows in the tables, and
+VACUUM says nothing of it. So it is first waited for who could. PostgreSQL does not wipe what it frees: bytes of it stay
+in free space of its files until that is used again, in its write-ahead log until that is recycled, and in every replica
+and backup. Who must not keep them encrypts the disk, and ends backups in time.
+
+Of the pool's connections one is left to queries that answer somebody, and one to erasing: work waits for the others.
+"""
 
 import asyncio
 import contextlib

@@ -1,4 +1,8 @@
-"""Tables and migrations of both databases."""
+"""The store's tables, in an SQLite file and in PostgreSQL, and how they become those of this version.
+
+In PostgreSQL they are numbered steps, each taken once: under an advisory lock, so that of processes that start at once
+one takes them. No superuser is needed: a role that owns the schema, or may make it.
+"""
 
 from typing import Any, Final
 

@@ -1,4 +1,4 @@
-"""Store: one concrete class, documented once."""
+"""The store on SQL, durable when it returns: in an SQLite file of one process, or in PostgreSQL for many."""
 
 from pathlib import Path
 

@@ -1,4 +1,16 @@
-"""The transaction interface and its SQLite form."""
+"""What the store asks of a database: its logic is written once, and runs on SQLite and on PostgreSQL.
+
+Every function of this room's other modules is a coroutine on a :class:`Transaction`. SQLite's never suspends, and runs
+to its end in the writer's thread; PostgreSQL's runs on the event loop, beside those of other processes, in READ
+COMMITTED.
+
+What is read before it is changed is locked first, always in this order, so that no two transactions wait for each
+other: partition, plan, lease, population, receipts. Whatever changes windows, outcomes or reservations holds the plan's
+row; what a releaser writes, the lease's; what charges or counts, the population's; what publishes, that of the
+receipts; a checkpoint and a claim, the partition's. SQLite has one writer, and needs none of it.
+
+``window`` is quoted everywhere, for it is a word of PostgreSQL's own.
+"""
 
 import re
 import sqlite3

@@ -1,4 +1,4 @@
-"""Windows and leases."""
+"""The windows' part of the store: what has come of each. Functions on a transaction."""
 
 from collections.abc import Collection
 from typing import Final

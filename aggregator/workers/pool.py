@@ -1,4 +1,8 @@
-"""The partitions of this process."""
+"""The partitions that this process folds: they come and go, and whatever fails for a moment is loaded anew.
+
+A fold is dropped whenever what it holds can no longer be trusted (a checkpoint whose reply was lost, a fence that moved
+on), and claimed again from what is stored: nothing is ever applied on top of a fold whose changes were taken.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterator

@@ -1,4 +1,4 @@
-"""Folds of other processes, by their stored marks."""
+"""The folds of other processes, by what they have stored: their marks are looked at while somebody waits for them."""
 
 import asyncio
 from collections.abc import Iterator

@@ -1,4 +1,8 @@
-"""One partition: claim, fold, checkpoint, re-claim."""
+"""Runs one partition's fold, through every claim of it: along the log from where it was claimed, with checkpoints.
+
+The fold is touched on the event loop alone, in turns that are bounded in entries and in bytes, so a gateway's question
+never waits long and never sees half a turn.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence

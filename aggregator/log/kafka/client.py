@@ -1,4 +1,4 @@
-"""Settings, error translation, admin client."""
+"""Clients of Kafka: settings, security, and errors as the log's."""
 
 import asyncio
 import logging

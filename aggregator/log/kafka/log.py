@@ -1,4 +1,7 @@
-"""The log on a topic: append, read, truncate."""
+"""The log of one plan on Kafka: one topic, whose messages hold entries of one partition each.
+
+A position is ``offset << 16 | index``: of a message in its partition, and of an entry in the message.
+"""
 
 import asyncio
 from collections import defaultdict

@@ -1,4 +1,12 @@
-"""Consumer-group membership."""
+"""Which partitions this process folds, as a consumer group of Kafka decides: it decides that, and nothing else.
+
+The members fetch nothing and commit nothing: they have no position (``auto_offset_reset`` is ``none`` and the group has
+no offsets), and their partitions are paused all the same. What is read, and
+from where on, is the log's and the store's.
+
+The assignor is ``range``: it keeps no state. aiokafka's ``sticky`` keeps its own in a class that all members of a
+process share, and would gain nothing: in this protocol every partition is revoked before each rebalance anyway.
+"""
 
 import asyncio
 from typing import Any, Final

@@ -1,4 +1,12 @@
-"""Partition reader."""
+"""Reads one partition of a plan's topic: from messages of many entries to entries with positions.
+
+Below aiokafka's consumer, on its client, its protocol and its decoder of batches: a consumer hides every failure in a
+log line, goes on after damage where it must not, and makes each record three objects on its way.
+
+Nothing of a group is used, and no offset is stored in Kafka: a position is asked for, and it is there, or the gap is
+named. A connection for each partition, so that one that is slow or idle holds up no other. While what was fetched is
+handed out, the next fetch is under way, where the broker is likely to have more: two fetches in memory at the most.
+"""
 
 import asyncio
 import struct

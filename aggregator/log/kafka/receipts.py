@@ -1,4 +1,8 @@
-"""Receipts in a topic."""
+"""Receipts in a topic of Kafka that is kept for ever: one message for an outcome, on all replicas when it returns.
+
+One message holds the topic's random id. Where several processes write one at once, the first in the topic counts: all
+read the same order. That order also decides what the store knows of the topic, a number of messages and a digest.
+"""
 
 import asyncio
 from typing import Final, Self

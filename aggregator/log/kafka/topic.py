@@ -1,4 +1,15 @@
-"""Topic set-up and identity check."""
+"""The topics of the service: what each setting has to be, making a topic, and checking one that is there.
+
+A topic that is there is never changed: its settings are the operator's, and one that breaks a promise is refused with
+the setting, what it is, and what it has to be.
+
+The brokers keep a time of every message. Where reports are anonymous it is the start of its window, which its bytes
+tell anyway, and never the time at which it came. Brokers would judge by it how old a message is, however late it came,
+so nothing of such a topic is deleted for its age: what has its outcome is deleted by its offset.
+
+What is appended to a topic that was made anew is folded by nobody, since the folds stand further on: it must not be
+acknowledged. So the id of the topic is looked at.
+"""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
