@@ -329,7 +329,7 @@ class Service:
         waits = self.duties.collects and not self.duties.alone
         self._caught_up = CaughtUp(log.partitions) if waits else None
         self.catalogue = Catalogue(plan, store)
-        self.observers = Observers(self.metrics, self.catalogue)
+        self.observers = Observers(self.metrics, self.catalogue.announce)
         self.grpc = ""
 
     async def failed(self) -> None:
@@ -342,7 +342,7 @@ class Service:
 
     async def run(self, stack: AsyncExitStack, backends: Backends, folder: DataFolder | None) -> None:
         """Starts every part of the role; the stack takes them apart again, the last one first."""
-        self._supervision = Supervision(stack, self.runtime, self.observers)
+        self._supervision = Supervision(stack, self.runtime, self.observers.retried)
         await self.runtime.blocking(warm_up)
         folds = await self._start_folds(backends)
         openings = await self._start_openings()

@@ -122,7 +122,7 @@ class Backends:
         """
         if self._config.log == "sqlite":
             return await self._receipts_file()
-        kafka = _cluster("aggregator.log.kafka.receipts")
+        kafka = _cluster("aggregator.release.kafka_receipts")
         assert self._store is not None, "the store says whether there were receipts"
         store = self._store
 
@@ -200,7 +200,7 @@ class Backends:
         start_s, waiting = self._config.start_s, _Waiting(what, self._metrics, self._runtime)
 
         async def again() -> T:
-            return await until_it_works(what, lambda: work(waiting), runtime=self._runtime, observer=waiting)
+            return await until_it_works(what, lambda: work(waiting), runtime=self._runtime, on_retry=waiting.retried)
 
         try:
             return await within(start_s, again(), runtime=self._runtime)

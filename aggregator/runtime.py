@@ -11,10 +11,12 @@ from itertools import count
 from typing import Final, Protocol, TypeVar
 
 from aggregator.errors import AggregatorError, LogUnavailableError, OpenFilesError, StoreUnavailableError
-from aggregator.interfaces import Observer
 from aggregator.logs import journal
 
 T = TypeVar("T")
+
+#: Is told what failed in a way that passes, and why.
+OnRetry = Callable[[str, str], None]
 
 
 class Runtime(Protocol):
@@ -141,7 +143,7 @@ async def until_it_works(
     work: Callable[[], Awaitable[T]],
     *,
     runtime: Runtime,
-    observer: Observer,
+    on_retry: OnRetry,
     patience_s: float | None = None,
 ) -> T:
     """Repeats ``work`` while it fails in a way that passes.
@@ -150,7 +152,7 @@ async def until_it_works(
         what: Its name, for the counter of retries.
         work: What can be repeated.
         runtime: Time.
-        observer: Is told of each failure.
+        on_retry: Is told of each failure.
         patience_s: How long to go on; None: for ever.
 
     Raises:
@@ -164,7 +166,7 @@ async def until_it_works(
         except TRANSIENT as error:
             if patience_s is not None and runtime.monotonic() - began_s >= patience_s:
                 raise
-            observer.retried(what, str(error))
+            on_retry(what, str(error))
             await runtime.sleep(backoff.next_s())
 
 
@@ -218,11 +220,11 @@ class Supervision:
     Args:
         stack: What is started is ended with it, the last one first.
         runtime: Time and tasks.
-        observer: Is told of what is tried again.
+        on_retry: Is told of what is tried again.
     """
 
-    def __init__(self, stack: AsyncExitStack, runtime: Runtime, observer: Observer) -> None:
-        self._stack, self._runtime, self._observer = stack, runtime, observer
+    def __init__(self, stack: AsyncExitStack, runtime: Runtime, on_retry: OnRetry) -> None:
+        self._stack, self._runtime, self._on_retry = stack, runtime, on_retry
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._stop_at_s: float | None = None
 
@@ -244,14 +246,14 @@ class Supervision:
                     await work()
                     backoff.reset()
                 except TRANSIENT as error:
-                    self._observer.retried(name, str(error))
+                    self._on_retry(name, str(error))
                     await self._runtime.sleep(backoff.next_s())
                 except AggregatorError as error:
                     _journal.error(f"{name} failed, trying again", error=str(error))
                 except OSError as error:  # of the event loop itself: Runtime.blocking raises OpenFilesError
                     if error.errno not in NO_MORE_FILES:
                         raise
-                    self._observer.retried(name, str(error))
+                    self._on_retry(name, str(error))
                 await self._runtime.sleep(_AGAIN_S)
 
         self.watch(name, again)

@@ -1,12 +1,11 @@
 """Who is told what the workers and the releaser did: metrics, the journal, those who watch for releases."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from aggregator.fold.state import Verdict
 from aggregator.logs import journal
 from aggregator.model import StoredOutcome
 from aggregator.observability.metrics import Metrics
-from aggregator.release.catalog import Catalogue
 
 _journal = journal("service")
 
@@ -16,15 +15,15 @@ class Observers:
 
     Args:
         metrics: Count it.
-        catalogue: Wakes who watches; None before there is a plan.
+        on_published: Called with each outcome that is published; None: nobody watches.
 
     Attributes:
         stopped: The partitions that cannot go on here, and why.
     """
 
-    def __init__(self, metrics: Metrics, catalogue: Catalogue | None = None) -> None:
+    def __init__(self, metrics: Metrics, on_published: Callable[[], None] | None = None) -> None:
         self.stopped: dict[int, str] = {}
-        self._metrics, self._catalogue = metrics, catalogue
+        self._metrics, self._on_published = metrics, on_published
         self._pending = ""  # why something is not forgotten yet
 
     def folded(self, partition: int, position: int, verdicts: Sequence[Verdict]) -> None:
@@ -90,5 +89,5 @@ class Observers:
             _journal.info("nothing is left for this process to forget")
 
     def _announce(self) -> None:
-        if self._catalogue is not None:
-            self._catalogue.announce()
+        if self._on_published is not None:
+            self._on_published()

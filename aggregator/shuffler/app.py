@@ -71,7 +71,7 @@ class Shuffler:
     async def run(self, stack: AsyncExitStack, kept: KeptPlan, upstream: Upstream, key: SigningKey) -> None:
         """Starts every part; the stack takes them apart again, the last one first."""
         config, runtime = self._config, self._runtime
-        self._supervision = Supervision(stack, runtime, self._metrics)
+        self._supervision = Supervision(stack, runtime, self._metrics.retried)
         forwarder = Forwarder(
             self.plan,
             self.file,

@@ -289,7 +289,7 @@ class Workers:
         while True:
             await self._runtime.sleep(pause_s)
             try:
-                await until_it_works("forget_asked", ask, runtime=self._runtime, observer=self._observer)
+                await until_it_works("forget_asked", ask, runtime=self._runtime, on_retry=self._observer.retried)
             except Exception as error:  # noqa: BLE001  whatever it is, folds that forget nothing any more are seen
                 now_s = self._runtime.monotonic()
                 trouble.failed(now_s, "folds are not asked to forget, trying again", error)

@@ -204,7 +204,7 @@ class Worker:
             return await self._log.read(self._partition, position, limit, wait_s)
 
         # A read that fails for a moment changes nothing: the fold goes on from where it is.
-        self._ahead = await until_it_works("read", read, runtime=self._runtime, observer=self._observer)
+        self._ahead = await until_it_works("read", read, runtime=self._runtime, on_retry=self._observer.retried)
 
     async def _save(self) -> None:
         if not self.fold.changed:

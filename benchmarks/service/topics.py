@@ -58,7 +58,7 @@ async def _measure(bootstrap: str, size: int, count: int, rounds: int) -> Row:
     plan, runtime = plan_of(_ROWS), SystemRuntime(threads=2)
     window = plan.window.index_at(runtime.now_ms())
     metrics, store = Metrics(), memory_store(runtime)
-    observer = Observers(metrics, Catalogue(plan, store))
+    observer = Observers(metrics, Catalogue(plan, store).announce)
     settings = KafkaSettings(bootstrap, f"bench-{size}")
     log = await KafkaLog.open(settings, plan, 1, PlainMessages(), runtime, observer)
     deltas = Deltas(plan, window)

@@ -49,7 +49,7 @@ class Office:
         settings = LeaseSettings(name, LEASE_S, automatic=automatic)
         self.leadership = Leadership(cluster.plan, ports, settings, address=f"{name}:7")
         metrics = Metrics()
-        observers = Observers(metrics, Catalogue(cluster.plan, store))
+        observers = Observers(metrics, Catalogue(cluster.plan, store).announce)
         self.administration = Administration(
             cluster.plan,
             cluster.log.partitions,

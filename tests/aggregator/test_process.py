@@ -108,7 +108,7 @@ async def test_a_task_that_gets_no_file_on_the_event_loop_is_tried_again() -> No
             await super().sleep(0)
 
     async with AsyncExitStack() as stack:
-        supervision = Supervision(stack, Quick(), Metrics())
+        supervision = Supervision(stack, Quick(), Metrics().retried)
         supervision.forever("imports", needs_a_file)
         async with asyncio.timeout(30):
             while tries < 3:  # noqa: ASYNC110  nobody else changes it

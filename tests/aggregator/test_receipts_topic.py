@@ -9,8 +9,8 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 
 from aggregator.errors import ConfigError, ForeignReceiptsError, LogUnavailableError, ReceiptsError
 from aggregator.log.kafka.client import KafkaSettings
-from aggregator.log.kafka.receipts import ReceiptsTopic
 from aggregator.model import ReceiptsMark, StoredOutcome
+from aggregator.release.kafka_receipts import ReceiptsTopic
 from aggregator.release.receipts import Header, Receipt
 from aggregator.runtime import SystemRuntime
 from hushsum.entropy import ReplayableEntropy

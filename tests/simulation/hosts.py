@@ -165,7 +165,7 @@ class _Parts:
         alone = host.kind == "all"
         self._stop_s = None if alone else _STOP_S
         self._observer = cast("Observer", SimObserver(site.books, elsewhere=not alone))
-        self.supervision = Supervision(stack, runtime, self._observer)
+        self.supervision = Supervision(stack, runtime, self._observer.retried)
 
     async def start(self) -> None:
         """In the order of the composition root."""

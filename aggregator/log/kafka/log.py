@@ -277,7 +277,7 @@ class KafkaLog:
         async def ask() -> dict[int, int]:
             return await _ends(settings, topic, runtime)
 
-        ends = await until_it_works("kafka", ask, runtime=runtime, observer=observer)
+        ends = await until_it_works("kafka", ask, runtime=runtime, on_retry=observer.retried)
         for partition, mark in sorted(marks.items()):
             if ends.get(partition, 0) << INDEX_BITS < mark:
                 raise LogGapError(partition, mark, ends.get(partition, 0) << INDEX_BITS)
@@ -385,7 +385,7 @@ class KafkaLog:
 
         patience_s = self._settings.request_s
         return await until_it_works(
-            "kafka-end", ask, runtime=self._runtime, observer=self._observer, patience_s=patience_s
+            "kafka-end", ask, runtime=self._runtime, on_retry=self._observer.retried, patience_s=patience_s
         )
 
     async def forget(self, window: int, below: Mapping[int, int]) -> None:

@@ -235,7 +235,7 @@ async def prepare_topic(
         async with administration(settings) as admin:
             return await _prepare(admin, settings, needs, gone)
 
-    return await until_it_works("kafka", prepare, runtime=runtime, observer=observer)
+    return await until_it_works("kafka", prepare, runtime=runtime, on_retry=observer.retried)
 
 
 async def _prepare(
