@@ -260,7 +260,8 @@ async def test_a_resend_of_what_is_under_way_costs_nothing_and_is_given_back_onc
         sent = asyncio.create_task(client.submit(REPORTS.id, [data] * 20))
         await held[0].arrived()
         flights = service.gateway._flights._flights
-        while sum(len(flight._listeners) for flight in flights.values()) < 20:  # noqa: ASYNC110  nobody tells it
+        listeners = 2 * 20  # of each copy: its sender, and what its sender owes
+        while sum(len(flight._listeners) for flight in flights.values()) < listeners:  # noqa: ASYNC110  nobody tells it
             await asyncio.sleep(0.005)
         held[0].free()
         assert {answer.status for answer in await sent} == {Status.ACKNOWLEDGED}
