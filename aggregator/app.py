@@ -7,29 +7,29 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-from aggregator.api.admin import Administration, AdministrationService, Standing
-from aggregator.api.catalog import CatalogueService
+from aggregator.api.admin import Admin, AdminService, StatusReporter
+from aggregator.api.catalog import CatalogService
 from aggregator.api.collection import Collection, LargeDeltas
 from aggregator.api.connections import ConnectionSettings
 from aggregator.api.secure_sum import SecureSumService
 from aggregator.api.server import Server, Services, calls_max, streams_of
 from aggregator.auth.tls import connection_options, server_credentials
 from aggregator.backends import KAFKA_STEP, Backends, authenticator_of
-from aggregator.caught_up import CaughtUp
+from aggregator.caught_up import StalenessGuard
 from aggregator.config import Config
-from aggregator.data_dir import DataFolder, SameFiles
+from aggregator.data_dir import DataDir, ReplacedFileCheck
 from aggregator.errors import AggregatorError
 from aggregator.fold.fold import warm_up
-from aggregator.ingest.budget import Charges
+from aggregator.ingest.budget import CollectionBudget
 from aggregator.ingest.gateway import Gateway
-from aggregator.ingest.group_commit import CommitLimits, Commits
-from aggregator.ingest.handshake import Reception
-from aggregator.ingest.validation import submissions_of
-from aggregator.ingest.window_tracker import Openings
+from aggregator.ingest.group_commit import CommitLimits, GroupCommitter
+from aggregator.ingest.handshake import Handshake
+from aggregator.ingest.validation import submission_policy_of
+from aggregator.ingest.window_tracker import WindowTracker
 from aggregator.interfaces import NO_TRACES, Authenticator, Folds, Log, Store, Tracer
 from aggregator.logs import journal, told
-from aggregator.observability.health import Soundings, Vitals
-from aggregator.observability.metrics import Metrics, StoreMetrics, Survey
+from aggregator.observability.health import DependencyProbe, ProcessTelemetry
+from aggregator.observability.metrics import Metrics, StoreMetrics, StoreMetricsCollector
 from aggregator.observability.observer import Observers
 from aggregator.observability.tracing import of_commits
 from aggregator.plan_loading import check_size, client_directory_of, plan_of, shufflers_of, signature_of
@@ -45,25 +45,25 @@ from aggregator.process import (
 )
 from aggregator.rate_limits import (
     ClientStreams,
-    Forgetting,
+    DebtTable,
     RateLimits,
     SendLimits,
     call_limits_of,
     forget_paid,
     send_limits_of,
 )
-from aggregator.release.catalog import Catalogue
+from aggregator.release.catalog import ReleaseCatalog
 from aggregator.release.leader import Leadership, LeaseSettings
 from aggregator.release.receipts import NoReceipts
 from aggregator.release.releaser import ReleaserPorts
-from aggregator.runtime import Runtime, Supervision, SystemRuntime
+from aggregator.runtime import Runtime, SystemRuntime, TaskSupervisor
 from aggregator.secure.claims import RoundClaims
-from aggregator.secure.coordinator import Running, SecureSums, SumMetrics, SumsPorts
+from aggregator.secure.coordinator import ActiveRounds, CohortCoordinator, CoordinatorPorts, SumMetrics
 from aggregator.secure.round import RoundSettings
-from aggregator.secure.sum_submission import Landing
+from aggregator.secure.sum_submission import SumSubmitter
 from aggregator.shuffler.app import running as shuffling
-from aggregator.workers.pool import Workers
-from aggregator.workers.remote import StoredFolds
+from aggregator.workers.pool import WorkerPool
+from aggregator.workers.remote import RemoteFolds
 from aggregator.workers.worker import WorkerSettings
 from hushsum.directory import Directory
 from hushsum.entropy import OsEntropy
@@ -72,7 +72,7 @@ from hushsum.privacy.guarantee import CENTRAL
 
 
 @dataclass(frozen=True)
-class Duties:
+class ProcessRole:
     """What one process does.
 
     Attributes:
@@ -114,11 +114,11 @@ def soundings_of(
     log: Log,
     store: Store,
     runtime: Runtime,
-    vitals: Vitals,
+    vitals: ProcessTelemetry,
     *,
-    folder: DataFolder | None,
-    caught_up: CaughtUp | None,
-) -> Soundings:
+    folder: DataDir | None,
+    caught_up: StalenessGuard | None,
+) -> DependencyProbe:
     """Looks at log and store, and at files where log and store are such.
 
     Args:
@@ -132,28 +132,28 @@ def soundings_of(
     """
     looks: list[Callable[[], Awaitable[None]]] = []
     if folder is not None:
-        files = SameFiles((folder.log, folder.store), runtime)
+        files = ReplacedFileCheck((folder.log, folder.store), runtime)
         looks.append(files.look)
-    soundings = Soundings(plan.id, log, store, runtime, vitals.metrics, vitals.tell, caught_up)
+    soundings = DependencyProbe(plan.id, log, store, runtime, vitals.metrics, vitals.tell, caught_up)
     soundings.looks, soundings.tracer = looks, vitals.tracer
     return soundings
 
 
-def survey_of(plan: Plan, store: Store, runtime: Runtime, vitals: Vitals) -> Survey:
+def survey_of(plan: Plan, store: Store, runtime: Runtime, vitals: ProcessTelemetry) -> StoreMetricsCollector:
     """Looks at windows and ledger, for the metrics alone."""
-    return Survey(plan, store, runtime, StoreMetrics(vitals.metrics.registry), vitals.metrics.retried)
+    return StoreMetricsCollector(plan, store, runtime, StoreMetrics(vitals.metrics.registry), vitals.metrics.retried)
 
 
 _ENVELOPE_BYTES: Final = 4096
 
 
 @dataclass(frozen=True)
-class FrontParts:
+class IngestParts:
     """What it stands on."""
 
     log: Log
     store: Store
-    openings: Openings
+    openings: WindowTracker
     folds: Folds
     runtime: Runtime
     metrics: Metrics
@@ -161,7 +161,7 @@ class FrontParts:
 
 
 @dataclass(frozen=True)
-class Front:
+class Ingest:
     """What takes what clients send.
 
     Attributes:
@@ -174,14 +174,14 @@ class Front:
     """
 
     gateway: Gateway
-    reception: Reception
+    reception: Handshake
     collection: Collection
     sends: SendLimits
-    limits: tuple[Forgetting, ...]
-    sums: SecureSums | None
+    limits: tuple[DebtTable, ...]
+    sums: CohortCoordinator | None
 
 
-def front_of(plan: Plan, config: Config, clients: Directory | None, parts: FrontParts) -> Front:
+def front_of(plan: Plan, config: Config, clients: Directory | None, parts: IngestParts) -> Ingest:
     """A gateway, whose writer has been started, and what stands before and beside it.
 
     Args:
@@ -195,7 +195,7 @@ def front_of(plan: Plan, config: Config, clients: Directory | None, parts: Front
     commits = _commits_of(plan, config, parts)
     store, is_local = parts.store, plan.privacy.local is not None
     # A secure window is charged by its first round; until then its clients are told whether it could be.
-    charges = Charges(
+    charges = CollectionBudget(
         lambda window: store.charge_collection(plan, window) if is_local else store.check_collection(plan, window),
         parts.runtime,
     )
@@ -207,7 +207,7 @@ def front_of(plan: Plan, config: Config, clients: Directory | None, parts: Front
         runtime=parts.runtime,
         metrics=parts.metrics,
         pending_entries_max=config.pending_entries_max,
-        submissions=submissions_of(
+        submissions=submission_policy_of(
             plan,
             limits=reports,
             shufflers=shufflers_of(config.shufflers, plan),
@@ -217,7 +217,7 @@ def front_of(plan: Plan, config: Config, clients: Directory | None, parts: Front
         streams=_streams_of(config, parts),
         charges=charges if is_local else None,
     )
-    reception = Reception(
+    reception = Handshake(
         plan,
         openings=parts.openings,
         runtime=parts.runtime,
@@ -241,32 +241,39 @@ def front_of(plan: Plan, config: Config, clients: Directory | None, parts: Front
         sends=sends,
     )
     sums = None if plan.privacy.cohort is None else _sums_of(plan, config, clients, commits, charges, parts)
-    return Front(gateway, reception, collection, sends, (sends, reports), sums)
+    return Ingest(gateway, reception, collection, sends, (sends, reports), sums)
 
 
-def _streams_of(config: Config, parts: FrontParts) -> ClientStreams:
+def _streams_of(config: Config, parts: IngestParts) -> ClientStreams:
     """From what the folds here remember on: a start gives nobody a fresh allowance."""
     streams = ClientStreams(config.client_streams_max)
     streams.restore(parts.folds.stream_uses(), parts.openings.is_over)
     return streams
 
 
-def _commits_of(plan: Plan, config: Config, parts: FrontParts) -> Commits:
+def _commits_of(plan: Plan, config: Config, parts: IngestParts) -> GroupCommitter:
     shuffle = None if plan.privacy.reports is None else OsEntropy()
     limits, tracer = _commit_limits(plan, config), of_commits(parts.tracer, plan)
-    commits = Commits(parts.log, parts.openings, parts.runtime, limits, parts.metrics, shuffle=shuffle, tracer=tracer)
+    commits = GroupCommitter(
+        parts.log, parts.openings, parts.runtime, limits, parts.metrics, shuffle=shuffle, tracer=tracer
+    )
     commits.start()
     return commits
 
 
 def _sums_of(
-    plan: Plan, config: Config, clients: Directory | None, commits: Commits, charges: Charges, parts: FrontParts
-) -> SecureSums:
+    plan: Plan,
+    config: Config,
+    clients: Directory | None,
+    commits: GroupCommitter,
+    charges: CollectionBudget,
+    parts: IngestParts,
+) -> CohortCoordinator:
     settings = RoundSettings(config.secure_step_s, config.secure_upload_s, config.manual)
     settings.check(plan)
-    running = Running(
+    running = ActiveRounds(
         plan,
-        Landing(parts.openings, commits, parts.folds, parts.runtime),
+        SumSubmitter(parts.openings, commits, parts.folds, parts.runtime),
         RoundClaims(plan, parts.store, parts.runtime),
         runtime=parts.runtime,
         entropy=OsEntropy(),
@@ -275,7 +282,9 @@ def _sums_of(
         directory=clients,
     )
     running.tracer = parts.tracer
-    return SecureSums(plan, SumsPorts(parts.openings, charges, parts.runtime, OsEntropy()), running, clients)
+    return CohortCoordinator(
+        plan, CoordinatorPorts(parts.openings, charges, parts.runtime, OsEntropy()), running, clients
+    )
 
 
 def _commit_limits(plan: Plan, config: Config) -> CommitLimits:
@@ -313,22 +322,24 @@ class Service:
         sums: Its secure sums, in such a role, where the plan has them.
     """
 
-    workers: Workers
+    workers: WorkerPool
     gateway: Gateway
-    sums: SecureSums | None = None
+    sums: CohortCoordinator | None = None
 
-    def __init__(self, config: Config, plan: Plan, log: Log, store: Store, runtime: Runtime, vitals: Vitals) -> None:
+    def __init__(
+        self, config: Config, plan: Plan, log: Log, store: Store, runtime: Runtime, vitals: ProcessTelemetry
+    ) -> None:
         self.config = config
         self.plan = plan
-        self.duties = Duties.of(config)
+        self.duties = ProcessRole.of(config)
         self.log = log
         self.store = store
         self.runtime = runtime
         self.vitals, self.metrics, self.metrics_page = vitals, vitals.metrics, vitals.metrics_page
         # Where the folds are here, the start itself waits for them.
         waits = self.duties.collects and not self.duties.alone
-        self._caught_up = CaughtUp(log.partitions) if waits else None
-        self.catalogue = Catalogue(plan, store)
+        self._caught_up = StalenessGuard(log.partitions) if waits else None
+        self.catalogue = ReleaseCatalog(plan, store)
         self.observers = Observers(self.metrics, self.catalogue.announce)
         self.grpc = ""
 
@@ -340,9 +351,9 @@ class Service:
         """
         await self._supervision.failed()
 
-    async def run(self, stack: AsyncExitStack, backends: Backends, folder: DataFolder | None) -> None:
+    async def run(self, stack: AsyncExitStack, backends: Backends, folder: DataDir | None) -> None:
         """Starts every part of the role; the stack takes them apart again, the last one first."""
-        self._supervision = Supervision(stack, self.runtime, self.observers.retried)
+        self._supervision = TaskSupervisor(stack, self.runtime, self.observers.retried)
         await self.runtime.blocking(warm_up)
         folds = await self._start_folds(backends)
         openings = await self._start_openings()
@@ -372,7 +383,7 @@ class Service:
             await self._start_workers(backends)
         if self.duties.alone:
             return self.workers
-        stored = StoredFolds(self.plan, self.store, self.runtime, self.observers)
+        stored = RemoteFolds(self.plan, self.store, self.runtime, self.observers)
         self._supervision.at_the_end("fold marks", stored.stop, self._stop_s)
         return stored
 
@@ -387,7 +398,7 @@ class Service:
         )
         membership = backends.membership(self.plan, self.observers)
         ports = self.log, self.store, self.runtime, self.observers
-        self.workers = Workers(self.plan, *ports, settings, membership=membership)
+        self.workers = WorkerPool(self.plan, *ports, settings, membership=membership)
         self.workers.trace(self.vitals.tracer)
         await self.workers.start()
         self._supervision.at_the_end("folds", self.workers.stop, self._stop_s)
@@ -397,10 +408,10 @@ class Service:
         if self.duties.alone:
             await self.workers.caught_up()  # what stood in the log is known before anybody is answered
 
-    async def _start_openings(self) -> Openings:
+    async def _start_openings(self) -> WindowTracker:
         first_window = await self.store.first_window(self.plan.id)
         skew_ms = round(1000 * self.config.skew_s)
-        openings = Openings(
+        openings = WindowTracker(
             self.plan, self.store, self.runtime, skew_ms=skew_ms, first_window=first_window, caught_up=self._caught_up
         )
         if self.duties.opens:
@@ -409,9 +420,9 @@ class Service:
             self._supervision.forever("openings", openings.run)
         return openings
 
-    def _start_front(self, openings: Openings, folds: Folds) -> _Front:
+    def _start_front(self, openings: WindowTracker, folds: Folds) -> _Front:
         clients = client_directory_of(self.config.client_directory, self.plan)
-        parts = FrontParts(self.log, self.store, openings, folds, self.runtime, self.metrics, self.vitals.tracer)
+        parts = IngestParts(self.log, self.store, openings, folds, self.runtime, self.metrics, self.vitals.tracer)
         front = front_of(self.plan, self.config, clients, parts)
         self.gateway, self.sums = front.gateway, front.sums
         self._supervision.forever("debts of senders", lambda: forget_paid(front.limits, self.runtime))
@@ -446,19 +457,19 @@ class Service:
             await leadership.led()  # what a crash left half done is finished before anybody asks
 
     def _server(
-        self, front: _Front | None, leadership: Leadership, openings: Openings, authenticator: Authenticator
+        self, front: _Front | None, leadership: Leadership, openings: WindowTracker, authenticator: Authenticator
     ) -> Server:
-        administration = Administration(
+        administration = Admin(
             self.plan,
             self.log.partitions,
             store=self.store,
             leadership=leadership,
             openings=openings if self.duties.collects else None,
-            standing=Standing(self.config.role, self.plan.id, self.log, self.store, self.observers, self.metrics),
+            standing=StatusReporter(self.config.role, self.plan.id, self.log, self.store, self.observers, self.metrics),
         )
         collection, secure_sum = front or (None, None)
-        catalogue = CatalogueService(self.catalogue) if self.duties.shows else None
-        services = Services(collection, catalogue, AdministrationService(administration), secure_sum)
+        catalogue = CatalogService(self.catalogue) if self.duties.shows else None
+        services = Services(collection, catalogue, AdminService(administration), secure_sum)
         most = calls_max(self.plan, self.config.sessions_max)
         limits = call_limits_of(self.config, self.runtime)
         self._supervision.forever("debts of callers", lambda: forget_paid([limits], self.runtime))
@@ -472,7 +483,7 @@ class Service:
             connections=ConnectionSettings(connections_max(most, self.config), connection_options(self.config)),
         )
 
-    async def _start_looking(self, folder: DataFolder | None) -> None:
+    async def _start_looking(self, folder: DataDir | None) -> None:
         """Looks at what other processes do, and at whether log and store answer; once before anybody is served."""
         soundings = soundings_of(
             self.plan, self.log, self.store, self.runtime, self.vitals, folder=folder, caught_up=self._caught_up
@@ -523,10 +534,10 @@ async def running(
     async with AsyncExitStack() as stack:
         folder = None
         if config.data is not None:
-            folder = DataFolder.open(config.data)
+            folder = DataDir.open(config.data)
             stack.callback(folder.close)
         metrics = Metrics(step=KAFKA_STEP if config.log == "kafka" else 1)
-        vitals = Vitals(config, runtime, metrics, tracer=tracer)
+        vitals = ProcessTelemetry(config, runtime, metrics, tracer=tracer)
         await vitals.open(stack)
         backends = Backends(config, folder, runtime, metrics, stack)
         store = await backends.store()

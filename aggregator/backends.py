@@ -9,10 +9,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, TypeVar
 
-from aggregator.auth.authenticators import Certificates, DeclaredName, Tokens
+from aggregator.auth.authenticators import CertificateAuthenticator, DeclaredNameAuthenticator, TokenAuthenticator
 from aggregator.auth.tokens import TokenFile, TokenMetrics
 from aggregator.config import Config
-from aggregator.data_dir import DataFolder, held
+from aggregator.data_dir import DataDir, held
 from aggregator.errors import ConfigError, ReceiptsError
 from aggregator.interfaces import Authenticator, Log, Membership, Receipts, Store
 from aggregator.log.entries import LogMessages, PlainMessages, SignedMessages
@@ -22,7 +22,7 @@ from aggregator.logs import journal
 from aggregator.observability.metrics import Metrics
 from aggregator.observability.observer import Observers
 from aggregator.release.receipts import NoReceipts, open_receipts
-from aggregator.runtime import Runtime, Supervision, until_it_works, within
+from aggregator.runtime import Runtime, TaskSupervisor, retry, within
 from aggregator.store.store import SqlStore, open_sqlite_store
 from hushsum.directory import Directory
 from hushsum.entropy import OsEntropy
@@ -52,7 +52,7 @@ class Backends:
     """
 
     def __init__(
-        self, config: Config, folder: DataFolder | None, runtime: Runtime, metrics: Metrics, stack: AsyncExitStack
+        self, config: Config, folder: DataDir | None, runtime: Runtime, metrics: Metrics, stack: AsyncExitStack
     ) -> None:
         self._config, self._folder = config, folder
         self._runtime, self._metrics, self._stack = runtime, metrics, stack
@@ -160,7 +160,7 @@ class Backends:
         return joined
 
     @property
-    def _files(self) -> DataFolder:
+    def _files(self) -> DataDir:
         assert self._folder is not None, "the settings demand a folder wherever something is a file"
         return self._folder
 
@@ -200,7 +200,7 @@ class Backends:
         start_s, waiting = self._config.start_s, _Waiting(what, self._metrics, self._runtime)
 
         async def again() -> T:
-            return await until_it_works(what, lambda: work(waiting), runtime=self._runtime, on_retry=waiting.retried)
+            return await retry(what, lambda: work(waiting), runtime=self._runtime, on_retry=waiting.retried)
 
         try:
             return await within(start_s, again(), runtime=self._runtime)
@@ -284,7 +284,7 @@ def _key_of(key: str, path: Path | None) -> SigningKey | None:
 
 
 async def authenticator_of(
-    config: Config, runtime: Runtime, metrics: Metrics, supervision: Supervision
+    config: Config, runtime: Runtime, metrics: Metrics, supervision: TaskSupervisor
 ) -> Authenticator:
     """What a service is set to believe; a file of tokens is watched from now on.
 
@@ -292,10 +292,10 @@ async def authenticator_of(
         ConfigError: The file of tokens cannot be read.
     """
     if config.authentication == "certificate":
-        return Certificates(runtime)
+        return CertificateAuthenticator(runtime)
     if config.authentication == "declared":
-        return DeclaredName()
+        return DeclaredNameAuthenticator()
     assert config.tokens is not None, "required with tokens"
     file = await TokenFile.open(config.tokens, runtime, TokenMetrics(metrics.registry))
     supervision.forever("tokens", file.run)
-    return Tokens(file, runtime)
+    return TokenAuthenticator(file, runtime)

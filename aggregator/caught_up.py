@@ -17,7 +17,7 @@ _SHOWN: Final = 8
 _UNSEEN: Final = "how far the folds have come could not be read: this gateway takes deltas once it has been"
 
 
-class CaughtUp:
+class StalenessGuard:
     """What one gateway has seen of the marks. It starts closed.
 
     Args:

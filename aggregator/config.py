@@ -41,7 +41,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-class Database:
+class DatabaseAddress:
     """What may be said of the address of a database: where it is, never the password that stands in it.
 
     Args:
@@ -529,7 +529,7 @@ def _postgresql(settings: _Settings) -> Iterator[str]:
         yield "postgres_dsn: required with store = postgresql, here or in the environment as HUSHSUM_POSTGRES_DSN"
         return
     try:
-        database = Database(str(settings["postgres_dsn"]))
+        database = DatabaseAddress(str(settings["postgres_dsn"]))
     except ValueError as error:
         yield f"postgres_dsn: {error}"
         return

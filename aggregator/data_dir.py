@@ -50,7 +50,7 @@ def close_to_others(path: Path) -> bool:
 _journal = journal("data")
 
 
-class DataFolder:
+class DataDir:
     """A folder that this process holds until :meth:`close`. Made by :meth:`open`."""
 
     def __init__(self, path: Path, lock: IO[str]) -> None:
@@ -161,7 +161,7 @@ def held(path: Path, what: str) -> IO[str]:
     return lock
 
 
-class SameFiles:
+class ReplacedFileCheck:
     """Files that were there when this was made.
 
     Args:

@@ -10,9 +10,10 @@ from typing import Final, NamedTuple, Protocol
 
 from aggregator.fold.state import Checkpoint, FoldMark, RememberedKind, StreamUse, Verdict
 from aggregator.model import (
-    Appended,
     ClaimedFold,
+    EntryBatch,
     Lease,
+    NewEntry,
     Outcome,
     Peer,
     ReceiptsMark,
@@ -22,7 +23,6 @@ from aggregator.model import (
     SealedWindow,
     StoredOutcome,
     StreamMemory,
-    Stretch,
 )
 from hushsum.delta import DeltaId
 from hushsum.entropy import Entropy
@@ -35,11 +35,11 @@ from hushsum.signed_plan import SignedPlan
 SETTLE_S: Final = 20.0  #: how long a sender, or a cohort sum, waits for the fold's word
 
 
-class Glance(NamedTuple):
+class FoldPeek(NamedTuple):
     """What a fold of this process knows of a delta that has just come, before it is appended.
 
     Attributes:
-        kind: As :meth:`FoldView.recall` says it.
+        kind: As :meth:`FoldReader.recall` says it.
         reason: Why the id is refused; None where it is not.
         contributed: Records of the client that are counted in the delta's window.
     """
@@ -49,10 +49,10 @@ class Glance(NamedTuple):
     contributed: int
 
 
-class FoldView(Protocol):
+class FoldReader(Protocol):
     """What a gateway asks of the folds. A cohort sum has no client id: its is the empty one."""
 
-    def glance(self, partition: int, client_id: str, id: DeltaId, digest: bytes, window: int) -> Glance | None:
+    def glance(self, partition: int, client_id: str, id: DeltaId, digest: bytes, window: int) -> FoldPeek | None:
         """What is known here and now; None where the partition is folded elsewhere.
 
         It only lets a gateway say sooner what the fold would say: every check is the fold's in the end.
@@ -82,7 +82,7 @@ class FoldView(Protocol):
         """
 
 
-class Folds(FoldView, Protocol):
+class Folds(FoldReader, Protocol):
     """What the releaser asks of the folds."""
 
     async def closed(self, partition: int, window: int) -> None:
@@ -389,13 +389,13 @@ class Log(Protocol):
     """The durable, ordered entries of one plan, in P partitions.
 
     A position only grows along a partition; positions need not be consecutive (an entry of a Kafka message that holds
-    many has the message's offset and its number in it). Which position follows, :class:`Stretch` says.
+    many has the message's offset and its number in it). Which position follows, :class:`EntryBatch` says.
     """
 
     @property
     def partitions(self) -> int: ...
 
-    async def append(self, entries: Sequence[Appended]) -> list[int]:
+    async def append(self, entries: Sequence[NewEntry]) -> list[int]:
         """Appends entries, in their order within each partition; durable against power loss when it returns.
 
         Returns:
@@ -406,7 +406,7 @@ class Log(Protocol):
                 and only the first seal of a window counts.
         """
 
-    async def read(self, partition: int, position: int, limit: int, wait_s: float) -> Stretch:
+    async def read(self, partition: int, position: int, limit: int, wait_s: float) -> EntryBatch:
         """About ``limit`` entries at most from ``position`` on; waits up to ``wait_s`` seconds for the first.
 
         Only what is durable is ever read: a fold that has passed an entry passes it again after any crash.

@@ -95,7 +95,7 @@ class _OfLibrary(logging.Handler):
         journal(record.name).log(record.levelno, said, kind=kind)
 
 
-class Spell:
+class FailureLog:
     """Trouble that lasts: one line when it begins, one when it is over, and debug lines between.
 
     It is over with the first success after 10 s without a failure: what comes and goes is one spell.

@@ -26,7 +26,7 @@ def entry_bytes_max(plan: Plan) -> int:
 
 
 @dataclass(frozen=True)
-class Appended:
+class NewEntry:
     """An entry on its way into the log: its partition, its window (for forgetting), its encoded bytes."""
 
     partition: int
@@ -34,7 +34,7 @@ class Appended:
     data: bytes
 
 
-class Logged(NamedTuple):
+class PositionedEntry(NamedTuple):
     """An entry as it is read from the log.
 
     Attributes:
@@ -52,10 +52,10 @@ class Logged(NamedTuple):
     problem: Reason | None = None
 
 
-class Stretch(NamedTuple):
+class EntryBatch(NamedTuple):
     """Consecutive entries of a partition, and the position to read on from: the asked one where there is none yet."""
 
-    entries: tuple[Logged, ...]
+    entries: tuple[PositionedEntry, ...]
     end: int
 
 

@@ -55,14 +55,14 @@ _WAIT_MS_MAX: Final = 2**31 - 1  # the most that is told
 _KEY_BYTES: Final = 32
 
 
-class Forgetting(Protocol):
+class DebtTable(Protocol):
     """What remembers debts."""
 
     def forget_paid(self, now_s: float) -> None:
         """Forgets who owes nothing any more."""
 
 
-async def forget_paid(limits: Iterable[Forgetting], runtime: Runtime) -> None:
+async def forget_paid(limits: Iterable[DebtTable], runtime: Runtime) -> None:
     """Forgets again and again, for ever."""
     every = [*limits]
     while True:
@@ -163,7 +163,7 @@ class Endable(Protocol):
         """Ends it, with what its caller is told; False: it waits for its reply to be read."""
 
 
-class Places:
+class ConcurrencyLimit:
     """A number of places.
 
     Args:
@@ -192,7 +192,7 @@ class Places:
             self._taken -= 1
 
 
-class SharedPlaces:
+class SharedConcurrencyLimit:
     """A number of places for calls of nobody in particular, of which one is found for somebody who comes new.
 
     Where all are taken, the oldest call of the caller that has the most of them is ended; a caller is known by its
@@ -344,14 +344,14 @@ def share_of(most: int, least: int = 1) -> int:
     return max(most // _SHARES, least)
 
 
-class Prepaid(Protocol):
+class PaidInAdvance(Protocol):
     """What a delta has paid before it was whole."""
 
     def give_back(self) -> None:
         """All of it."""
 
 
-class Taken:
+class Charge:
     """What one delta has taken of its client's limits.
 
     It lives no longer than the answer to the delta is waited for.
@@ -359,7 +359,9 @@ class Taken:
 
     __slots__ = ("_client_id", "_cost", "_limits", "_paid", "_size")
 
-    def __init__(self, limits: "SendLimits", client_id: str, size: int, cost: int, paid: "Prepaid | None") -> None:
+    def __init__(
+        self, limits: "SendLimits", client_id: str, size: int, cost: int, paid: "PaidInAdvance | None"
+    ) -> None:
         self._limits = limits
         self._client_id = client_id
         self._size = size
@@ -396,7 +398,7 @@ class SendLimits:
         self, rate: float, burst: int, held_bytes_max: int, runtime: Runtime, delta_bytes_max: int | None = None
     ) -> None:
         self._delta_bytes_max = held_bytes_max if delta_bytes_max is None else delta_bytes_max
-        self.prepaid: dict[str, Prepaid] = {}
+        self.prepaid: dict[str, PaidInAdvance] = {}
         self._rates = RateLimits(rate, burst)
         self._held_bytes_max = held_bytes_max
         self._runtime = runtime
@@ -406,7 +408,7 @@ class SendLimits:
         """Clients that hold something."""
         return len(self._held)
 
-    def take(self, client_id: str, size: int) -> Taken:
+    def take(self, client_id: str, size: int) -> Charge:
         """Takes what came as a delta of so many bytes, of which nothing was looked at yet; all of them are paid for.
 
         Raises:
@@ -420,7 +422,7 @@ class SendLimits:
         if paid is None:
             self.pay(client_id, cost)
         self._held[client_id] = held
-        return Taken(self, client_id, holds, cost, paid)
+        return Charge(self, client_id, holds, cost, paid)
 
     def pay(self, client_id: str, size: int) -> None:
         """Takes so many bytes of the rate, which hold nothing: of what is no delta, too.
@@ -528,7 +530,7 @@ class CallLimits:
                 del self._open[name]
 
 
-class Turn:
+class CallReservation:
     """What one call takes of its caller's limits, from when that is known; a context, for one that lasts.
 
     Args:
@@ -584,7 +586,7 @@ def call_limits_of(config: Config, runtime: Runtime) -> CallLimits:
     return CallLimits(config.client_calls_rate, config.client_calls_burst, config.client_sessions_max, runtime)
 
 
-class Instalments:
+class ChunkPayments:
     """What a delta that comes in pieces has paid, as they came.
 
     Args:
@@ -635,7 +637,7 @@ NOT_ITS_SENDERS: Final = frozenset(
 )
 
 
-class Taking(Protocol):
+class LimitCharge(Protocol):
     """What a delta has taken of a limit of its client."""
 
     def let_go(self) -> None:
@@ -660,7 +662,7 @@ class _Reports(NamedTuple):
         self.limits.give_back(self.client_id, self.reports)
 
 
-class Sender:
+class QuotaReservation:
     """Under whose name something goes on, and what it took of the one who sent it.
 
     Args:
@@ -673,7 +675,7 @@ class Sender:
 
     __slots__ = ("_taken", "name")
 
-    def __init__(self, name: str, *taken: Taking) -> None:
+    def __init__(self, name: str, *taken: LimitCharge) -> None:
         self.name = name
         self._taken = taken
 
@@ -695,7 +697,7 @@ class Sender:
 
 def anonymous(
     client_id: str, size: int, reports: int, *, rates: RateLimits, sends: SendLimits | None, runtime: Runtime
-) -> Sender:
+) -> QuotaReservation:
     """Nobody, once a batch is paid for by the one who sent it.
 
     Args:
@@ -709,9 +711,9 @@ def anonymous(
     Raises:
         RefusedError: Its sender has to wait; then it has cost nothing.
     """
-    taken: tuple[Taking, ...] = () if sends is None else (sends.take(client_id, size),)
+    taken: tuple[LimitCharge, ...] = () if sends is None else (sends.take(client_id, size),)
     wait_ms = rates.wait_ms(client_id, reports, runtime.monotonic())
     if wait_ms != 0:
-        Sender(NOBODY, *taken).costs_nothing()
+        QuotaReservation(NOBODY, *taken).costs_nothing()
         raise RefusedError(rate_limited(wait_ms))
-    return Sender(NOBODY, *taken, _Reports(rates, client_id, reports))
+    return QuotaReservation(NOBODY, *taken, _Reports(rates, client_id, reports))

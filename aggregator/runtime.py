@@ -42,7 +42,7 @@ class Runtime(Protocol):
         """
 
 
-class Milestone:
+class Watermark:
     """Where something has come to. Used on the event loop alone.
 
     Args:
@@ -138,7 +138,7 @@ class Backoff:
         self._next_s = self._first_s
 
 
-async def until_it_works(
+async def retry(
     what: str,
     work: Callable[[], Awaitable[T]],
     *,
@@ -214,7 +214,7 @@ _STEP_S_MIN: Final = 2.0
 _journal = journal("service")
 
 
-class Supervision:
+class TaskSupervisor:
     """The tasks of one service, and the order in which it is taken apart.
 
     Args:

@@ -172,7 +172,7 @@ class DatabaseKind:
         connection.execute("COMMIT")
 
 
-class Database:
+class SqliteFile:
     """A connection that is used off the event loop, by one call at a time.
 
     A call that is cancelled goes on to its end in its thread: a transaction is never left half done, and its caller

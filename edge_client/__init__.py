@@ -33,7 +33,7 @@ from edge_client.errors import (
 )
 from edge_client.policy import Policy
 from edge_client.runtime import Runtime, SystemRuntime
-from edge_client.stats import Tallies
+from edge_client.stats import Stats
 from hushsum_proto.credentials import Credentials
 
 __all__ = [
@@ -62,7 +62,7 @@ __all__ = [
     "SpoolError",
     "SpoolFullError",
     "SpoolInUseError",
+    "Stats",
     "SystemRuntime",
-    "Tallies",
     "UnreachableError",
 ]

@@ -14,20 +14,20 @@ from edge_client.config import LARGE_BYTES, Config
 from edge_client.encoding import Batch, Randomising, copied, left_out, split, time_in_ms
 from edge_client.errors import ClientStateError, FlushTimeoutError
 from edge_client.participation.identity import Fetching, key_of, member_of
-from edge_client.participation.scheduler import Taker
-from edge_client.participation.secure_sum import Parts, Standing, Submitter
-from edge_client.participation.silo import SiloSubmitter, Submissions
-from edge_client.plan_fetch import Waits, meet
+from edge_client.participation.scheduler import WindowScheduler
+from edge_client.participation.secure_sum import RoundParts, RoundProgress, SecureSubmitter
+from edge_client.participation.silo import SiloSubmissions, SiloSubmitter
+from edge_client.plan_fetch import RetryPolicy, meet
 from edge_client.policy import Policy
 from edge_client.runtime import Runtime, SystemRuntime, to_the_end
-from edge_client.session.driver import Uplink, Wiring
+from edge_client.session.driver import DriverSettings, SessionDriver
 from edge_client.session.session import Session
-from edge_client.spool.budget import Books
+from edge_client.spool.budget import DeviceBudget
 from edge_client.spool.changes import BatchIds, packed
 from edge_client.spool.spool import Spool
-from edge_client.spool.window_submissions import Rounds, Turns
+from edge_client.spool.window_submissions import SecureSubmissions, WindowSubmissions
 from edge_client.spool.writer import SpoolWriter
-from edge_client.stats import Sends, Tallies, Untold
+from edge_client.stats import SendStats, Stats, UnreportedRejections
 from edge_client.transport.grpc import GrpcTransport, large_s
 from hushsum.collection import label_list
 from hushsum.entropy import Entropy, OsEntropy
@@ -40,7 +40,7 @@ from hushsum_proto.credentials import Credentials
 
 
 @dataclass(frozen=True)
-class Given:
+class ClientArguments:
     """What a client was given, and works with from its start on.
 
     Attributes:
@@ -68,7 +68,7 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Assembly:
+class ClientParts:
     """A client's parts.
 
     Attributes:
@@ -86,18 +86,18 @@ class Assembly:
     spool: Spool
     plan: Plan
     writer: SpoolWriter
-    uplink: Uplink
-    books: Books | None
+    uplink: SessionDriver
+    books: DeviceBudget | None
     randomising: Randomising | None
-    taker: Taker | None
+    taker: WindowScheduler | None
 
     @property
-    def submitter(self) -> Submitter | None:
+    def submitter(self) -> SecureSubmitter | None:
         """Of a plan with a secure sum: what takes part in its rounds."""
-        return self.taker if isinstance(self.taker, Submitter) else None
+        return self.taker if isinstance(self.taker, SecureSubmitter) else None
 
     @property
-    def sends(self) -> Sends:
+    def sends(self) -> SendStats:
         """What was written to connections."""
         return self.uplink.sends if self.submitter is None else self.submitter.sends
 
@@ -139,7 +139,7 @@ class Assembly:
             await self.taker.finished(timeout_s)
 
 
-async def assemble(spool: Spool, given: Given, note: Callable[[Answer], None]) -> Assembly:
+async def assemble(spool: Spool, given: ClientArguments, note: Callable[[Answer], None]) -> ClientParts:
     """The parts of a client; none of them has begun.
 
     Args:
@@ -149,7 +149,7 @@ async def assemble(spool: Spool, given: Given, note: Callable[[Answer], None]) -
     """
     runtime, config = given.runtime, given.config
     transport = GrpcTransport(given.target, spool.client_id, config, given.credentials)
-    met = await meet(spool, given.policy, transport, Waits(runtime, config, given.entropy))
+    met = await meet(spool, given.policy, transport, RetryPolicy(runtime, config, given.entropy))
     plan = met.plan
     kept = await runtime.blocking(_kept, spool, plan)
     session = Session(
@@ -162,23 +162,23 @@ async def assemble(spool: Spool, given: Given, note: Callable[[Answer], None]) -
         ids=kept.ids,
     )
     writer = SpoolWriter(spool, runtime, config.commits_max)
-    wiring = Wiring(spool, writer, transport, runtime, plan.id, note, batches=kept.randomising is not None)
-    uplink = Uplink(session, wiring)
-    taker: Taker | None = None
-    if isinstance(kept.turns, Rounds):
+    wiring = DriverSettings(spool, writer, transport, runtime, plan.id, note, batches=kept.randomising is not None)
+    uplink = SessionDriver(session, wiring)
+    taker: WindowScheduler | None = None
+    if isinstance(kept.turns, SecureSubmissions):
         taker = await _submitter(spool.client_id, plan, kept.turns, given, transport=transport, uplink=uplink)
-    elif isinstance(kept.turns, Submissions):
-        waits = Waits(runtime, config, given.entropy)
+    elif isinstance(kept.turns, SiloSubmissions):
+        waits = RetryPolicy(runtime, config, given.entropy)
         taker = await runtime.blocking(SiloSubmitter, plan, kept.turns, writer, uplink, waits)
-    return Assembly(met.first, spool, plan, writer, uplink, kept.books, kept.randomising, taker)
+    return ClientParts(met.first, spool, plan, writer, uplink, kept.books, kept.randomising, taker)
 
 
 @dataclass(frozen=True)
 class _Kept:
     """What a plan's mode needs of its spool."""
 
-    books: Books | None = None
-    turns: Turns | None = None
+    books: DeviceBudget | None = None
+    turns: WindowSubmissions | None = None
     randomising: Randomising | None = None
     ids: BatchIds | None = None
 
@@ -189,11 +189,11 @@ def _kept(spool: Spool, plan: Plan) -> _Kept:
     spool.keep_rounds()
     books = spool.keep_books(plan)
     if plan.privacy.mode == SECURE:
-        return _Kept(books, Rounds(spool, plan, books))
+        return _Kept(books, SecureSubmissions(spool, plan, books))
     local = plan.privacy.local
     assert local is not None, "mode 'local' has a form"
     if not local.reports:
-        return _Kept(books, Submissions(spool, plan, books))
+        return _Kept(books, SiloSubmissions(spool, plan, books))
     # Reports, their streams and the memo's secret are the operating system's, whatever the jitter is drawn from.
     secret = spool.keep_memo(OsEntropy()) if local.memoise else None
     return _Kept(books, None, Randomising(plan, secret), BatchIds(spool.streams()))
@@ -208,13 +208,19 @@ def _sending(config: Config, plan: Plan) -> Config:
 
 
 async def _submitter(
-    client_id: str, plan: Plan, rounds: Rounds, given: Given, *, transport: GrpcTransport, uplink: Uplink
-) -> Submitter:
+    client_id: str,
+    plan: Plan,
+    rounds: SecureSubmissions,
+    given: ClientArguments,
+    *,
+    transport: GrpcTransport,
+    uplink: SessionDriver,
+) -> SecureSubmitter:
     fetching = Fetching(transport, given.runtime, given.config)
     member = await member_of(plan, client_id, given.key, rounds=rounds, calls=fetching, entropy=given.entropy)
     # Keys, masks and noise are the operating system's, whatever the jitter is drawn from.
-    parts = Parts(plan, rounds, member, given.runtime, OsEntropy())
-    return Submitter(parts, transport, given.config, given.entropy, uplink)
+    parts = RoundParts(plan, rounds, member, given.runtime, OsEntropy())
+    return SecureSubmitter(parts, transport, given.config, given.entropy, uplink)
 
 
 class EdgeClient:
@@ -275,12 +281,14 @@ class EdgeClient:
         self._own_runtime = SystemRuntime() if runtime is None else None
         self._runtime: Runtime = runtime or self._own_runtime or SystemRuntime()
         self._entropy = entropy or OsEntropy()
-        self._given = Given(target, policy or Policy(), self._config, self._runtime, self._entropy, own, credentials)
+        self._given = ClientArguments(
+            target, policy or Policy(), self._config, self._runtime, self._entropy, own, credentials
+        )
         self._entered = False
         self._running = False
         self._spool: Spool | None = None
-        self._parts: Assembly | None = None
-        self._untold = Untold()
+        self._parts: ClientParts | None = None
+        self._untold = UnreportedRejections()
 
     async def __aenter__(self) -> Self:
         """Starts the client.
@@ -347,10 +355,10 @@ class EdgeClient:
         return self._started().plan
 
     @property
-    def tallies(self) -> Tallies:
+    def tallies(self) -> Stats:
         """What became of everything that was added; readable after the end, too."""
         kept = {} if self._spool is None else self._spool.tallies
-        return Tallies.of(kept, Sends() if self._parts is None else self._parts.sends)
+        return Stats.of(kept, SendStats() if self._parts is None else self._parts.sends)
 
     @property
     def account(self) -> Account | None:
@@ -362,7 +370,7 @@ class EdgeClient:
         return None if books is None else books.account
 
     @property
-    def standing(self) -> Standing | None:
+    def standing(self) -> RoundProgress | None:
         """How far this client has come in a round of a secure sum, to be shown; None where it is in none."""
         submitter = self._started().submitter
         return None if submitter is None or submitter.attempt is None else submitter.attempt.standing
@@ -449,12 +457,12 @@ class EdgeClient:
         if self._own_runtime is not None:
             self._own_runtime.close()
 
-    def _started(self) -> Assembly:
+    def _started(self) -> ClientParts:
         if self._parts is None:
             raise _not_running()
         return self._parts
 
-    def _working(self) -> Assembly:
+    def _working(self) -> ClientParts:
         parts = self._started()
         if not self._running:
             raise _not_running()
@@ -466,7 +474,7 @@ class EdgeClient:
         self._untold.note(answer)
 
 
-def _hashed(parts: Assembly, records: Any, window: int, labels: object) -> Batch:
+def _hashed(parts: ClientParts, records: Any, window: int, labels: object) -> Batch:
     batch = split(parts.plan, records, window, labels, parts.randomising)
     return replace(batch, addition=packed(batch.addition))
 

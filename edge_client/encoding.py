@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from edge_client.config import LARGE_BYTES
 from edge_client.errors import AbsentWarning, DroppedRecordsWarning, EdgeWarning, EventTimeError
-from edge_client.spool.changes import NO_ID, Add, Bound, Drawn, Int64s, Unbound
+from edge_client.spool.changes import NO_ID, Add, DrawnReports, Int64s, PackedDelta, StoredDelta
 from edge_client.spool.memoization import keys_of
 from hushsum.collection import label_list
 from hushsum.delta import Delta, DeltaId, apply, encode_all, unpack_at_home
@@ -62,17 +62,17 @@ class Randomising:
         split = partial(self._batches, window)
         drawn = None
         if self.secret is not None:
-            drawn = Drawn(keys_of(plan, records, labels, self.secret), reports, split)
+            drawn = DrawnReports(keys_of(plan, records, labels, self.secret), reports, split)
         deltas = split(reports) if drawn is None else ()
         return Add(window, deltas, dropped, plan.privacy.records_per_client, charged=True, drawn=drawn)
 
-    def _batches(self, window: int, reports: Int64s) -> tuple[Unbound, ...]:
+    def _batches(self, window: int, reports: Int64s) -> tuple[PackedDelta, ...]:
         return tuple(self._batch(window, part) for part in _cut(reports, reports_max(self.plan)))
 
-    def _batch(self, window: int, reports: Int64s) -> Unbound:
+    def _batch(self, window: int, reports: Int64s) -> PackedDelta:
         id = DeltaId(int.from_bytes(self.entropy.read(_STREAM_BYTES), "big"), 0)
         data = ReportBatch(self.plan.id, window, id, reports).pack(self.plan)
-        return Unbound(len(reports), partial(_bound_already, data))
+        return PackedDelta(len(reports), partial(_bound_already, data))
 
 
 def reports_max(plan: Plan) -> int:
@@ -136,7 +136,7 @@ def _addition(plan: Plan, records: Any, window: int, labels: object, randomising
     if randomising is not None:
         return randomising.addition(records, window, labels)
     deltas, dropped = encode_all(plan, records, window=window, id=NO_ID, labels=labels)
-    unbound = tuple(Unbound(delta.records, partial(_pack, delta, plan)) for delta in deltas)
+    unbound = tuple(PackedDelta(delta.records, partial(_pack, delta, plan)) for delta in deltas)
     given = dropped + sum(delta.records for delta in deltas)
     return Add(
         window,
@@ -171,7 +171,7 @@ def _end(plan: Plan, records: Any, labels: object, most: int) -> int:
     return int(np.flatnonzero(usable)[most])
 
 
-def left_out(batch: Batch, bound: tuple[Bound, ...]) -> Iterator[EdgeWarning]:
+def left_out(batch: Batch, bound: tuple[StoredDelta, ...]) -> Iterator[EdgeWarning]:
     """What is said of records that were not added, or not as they are, once the others are in the spool.
 
     Args:

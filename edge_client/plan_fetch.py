@@ -8,7 +8,7 @@ from edge_client.errors import PlanChangedError, SessionRefusedError, SpoolError
 from edge_client.policy import Policy
 from edge_client.runtime import BackOff, Runtime
 from edge_client.spool.spool import Spool
-from edge_client.transport.interface import ConnectionLostError, Loss, PlanReply, Transport
+from edge_client.transport.interface import ConnectionLostError, Disconnect, PlanReply, Transport
 from hushsum.entropy import Entropy
 from hushsum.errors import PlanError
 from hushsum.plan import Plan, plan_id_of
@@ -16,7 +16,7 @@ from hushsum.signed_plan import SignedPlan
 
 
 @dataclass(frozen=True)
-class Waits:
+class RetryPolicy:
     """How long a first contact is tried: ``first_contact_s``, with back-off."""
 
     runtime: Runtime
@@ -25,7 +25,7 @@ class Waits:
 
 
 @dataclass(frozen=True)
-class Met:
+class PinnedPlan:
     """A plan, and with whose signature it came.
 
     Attributes:
@@ -39,7 +39,7 @@ class Met:
     first: bool
 
 
-async def meet(spool: Spool, policy: Policy, transport: Transport, waits: Waits) -> Met:
+async def meet(spool: Spool, policy: Policy, transport: Transport, waits: RetryPolicy) -> PinnedPlan:
     """The plan that the spool belongs to, or else that the service collects; the policy allows it, and it is kept.
 
     Where the policy wants a signature that the spool has not, since it is older or the planner's key is new, the plan
@@ -60,7 +60,7 @@ async def meet(spool: Spool, policy: Policy, transport: Transport, waits: Waits)
         plan = await blocking(read_plan, reply.bundle)
         policy.check(plan, reply.signed)
         await blocking(spool.keep_plan, plan.bundle, None if reply.signed is None else reply.signed.to_bytes())
-        return Met(plan, reply.signed, first=True)
+        return PinnedPlan(plan, reply.signed, first=True)
     signed = await blocking(_stored_signature, spool, stored)
     if not _accepted(policy, signed):
         signed = await _fetch_signature(stored, signed, transport, waits)
@@ -69,11 +69,11 @@ async def meet(spool: Spool, policy: Policy, transport: Transport, waits: Waits)
             await blocking(spool.keep_signature, signed.to_bytes())
     else:
         policy.check(stored, signed)
-    return Met(stored, signed, first=False)
+    return PinnedPlan(stored, signed, first=False)
 
 
 async def _fetch_signature(
-    plan: Plan, stored: SignedPlan | None, transport: Transport, waits: Waits
+    plan: Plan, stored: SignedPlan | None, transport: Transport, waits: RetryPolicy
 ) -> SignedPlan | None:
     """The signature that the service has by now; where nobody answers, or it has none, the stored one."""
     try:
@@ -84,7 +84,7 @@ async def _fetch_signature(
         return stored
 
 
-async def fetch_plan(transport: Transport, waits: Waits, expected: bytes = b"") -> PlanReply:
+async def fetch_plan(transport: Transport, waits: RetryPolicy, expected: bytes = b"") -> PlanReply:
     """The plan that the service collects, tried for ``first_contact_s`` seconds.
 
     Args:
@@ -115,7 +115,7 @@ async def fetch_plan(transport: Transport, waits: Waits, expected: bytes = b"") 
         await runtime.sleep(wait_s)
 
 
-async def _attempt(transport: Transport, expected: bytes) -> PlanReply | Loss:
+async def _attempt(transport: Transport, expected: bytes) -> PlanReply | Disconnect:
     connection = transport.connect()
     try:
         welcome = await connection.greet(expected)

@@ -11,7 +11,7 @@ from edge_client.errors import RefusalWarning, RefusedError
 from hushsum_proto.answers import Answer, AnyReason, Status
 
 
-class Untold:
+class UnreportedRejections:
     """Refusals by reason that no flush has raised yet."""
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ _OTHER: Final = "other"  # a reason that only a newer service knows
 
 
 @dataclass(frozen=True)
-class Sends:
+class SendStats:
     """What a client has written to its connections since it started.
 
     Attributes:
@@ -74,7 +74,7 @@ class Sends:
 
 
 @dataclass(frozen=True)
-class Tallies:
+class Stats:
     """Everything that was given, and what became of it.
 
     What was added and answered is kept in the spool and counts its whole life; what was sent counts since this client
@@ -129,7 +129,7 @@ class Tallies:
     refused: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
     @classmethod
-    def of(cls, kept: Mapping[str, int], sends: Sends) -> Self:
+    def of(cls, kept: Mapping[str, int], sends: SendStats) -> Self:
         """From what the spool keeps, and what was sent since the start."""
         refused = {name.removeprefix(_REFUSED): count for name, count in kept.items() if name.startswith(_REFUSED)}
         return cls(

@@ -12,7 +12,7 @@ from hushsum_cli.output import ExactNumber, examples, print_json, print_pairs
 from hushsum_cli.output import as_json as as_json_option
 
 if TYPE_CHECKING:
-    from edge_client import EdgeClient, Tallies
+    from edge_client import EdgeClient, Stats
     from hushsum.plan import Plan
     from hushsum_proto.credentials import Credentials
     from simulator.data import Records
@@ -130,7 +130,7 @@ def _told_warnings() -> Iterator[None]:
 
 async def _contribute(
     client: "EdgeClient", load: "Callable[[], Records]", timeout_s: float | None, progress: "Progress"
-) -> "Tallies":
+) -> "Stats":
     """Starts the client before anything is known of the records: whether it takes part is not theirs to say."""
     from edge_client import EdgeError
     from hushsum import ContributionError

@@ -12,7 +12,7 @@ from hushsum_cli.output import examples, print_json, print_table
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from aggregator.auth.tokens import Entry, Issued, Table
+    from aggregator.auth.tokens import IssuedToken, TokenEntry, TokenTable
 
 #: Checked against aggregator.model.Scope by the tests.
 _SCOPES: Final = ("submit", "read", "admin")
@@ -99,7 +99,7 @@ def add(  # noqa: PLR0913  one argument an option
         issue(entropy, each, wanted, now_ms=now_ms, expires_ms=until_ms) for each in _names(name, count, name_prefix)
     ]
 
-    def change(table: "Table") -> "Table":
+    def change(table: "TokenTable") -> "TokenTable":
         taken = {entry.name for entry in table if entry.is_good(now_ms)}
         for each in issued:
             if each.entry.name in taken:
@@ -173,7 +173,7 @@ def rotate(*, id: str, file: Path, grace: int, expires: int | None, out: Path | 
     until_ms = None if lasts_ms is None else now_ms + lasts_ms
     issued = issue(OsEntropy(), old.name, old.scopes, now_ms=now_ms, expires_ms=until_ms)
 
-    def change(table: "Table") -> "Table":
+    def change(table: "TokenTable") -> "TokenTable":
         now_old = _expect(table, id)  # it may have been revoked meanwhile
         ends_ms = (now_ms + grace) // 1000 * 1000
         if now_old.expires_ms is not None:
@@ -200,9 +200,9 @@ def revoke(*, ids: tuple[str, ...], file: Path, name: str | None, expired: bool,
     if not (ids or name is not None or expired):
         raise click.UsageError("expected an id, --name or --expired")
     now_ms = _now_ms()
-    gone: dict[str, Entry] = {}
+    gone: dict[str, TokenEntry] = {}
 
-    def change(table: "Table") -> "Table":
+    def change(table: "TokenTable") -> "TokenTable":
         gone.update({id: _expect(table, id) for id in ids})
         of_name = {entry.id: entry for entry in table if entry.name == name}
         if name is not None and not of_name:
@@ -234,7 +234,7 @@ def _names(name: str | None, count: int | None, prefix: str | None) -> list[str]
     return [f"{prefix}{number:0{len(str(count))}d}" for number in range(1, count + 1)]
 
 
-def _expect(table: "Table", id: str) -> "Entry":
+def _expect(table: "TokenTable", id: str) -> "TokenEntry":
     entry = table.get(id)
     if entry is None:
         # Not what came: somebody may have taken the token for its id.
@@ -244,8 +244,8 @@ def _expect(table: "Table", id: str) -> "Entry":
 
 def _change_and_show(
     file: Path,
-    change: "Callable[[Table], Table]",
-    issued: "Sequence[Issued]",
+    change: "Callable[[TokenTable], TokenTable]",
+    issued: "Sequence[IssuedToken]",
     *,
     one: bool,
     out: Path | None,
@@ -277,11 +277,11 @@ def _change_and_show(
         click.echo("shown this once: keep it where its owner finds it, and nobody else", err=True)
 
 
-def _shown_scopes(entry: "Entry") -> list[str]:
+def _shown_scopes(entry: "TokenEntry") -> list[str]:
     return [scope for scope in _SCOPES if scope in entry.scopes]
 
 
-def _shown(entry: "Entry") -> dict[str, object]:
+def _shown(entry: "TokenEntry") -> dict[str, object]:
     from aggregator.auth.tokens import utc_text
 
     return {

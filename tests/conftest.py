@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import signal
 from collections.abc import AsyncIterator, Generator
 
 import numpy as np
@@ -39,6 +40,12 @@ WHOLE_RUNS = ("tests/integration/", "tests/simulator/", "tests/benchmarks/")
 # Before each test pytest-randomly sets `random` and numpy's global generator to what its seed and the test's name give.
 # That is left on: the libraries' own draws (of a next broker, of a pause) are repeated with the order, and nothing that
 # must be unique comes from there: ports are drawn by `secrets`, names of topics and databases are UUIDs.
+
+
+def pytest_configure() -> None:
+    """Processes that tests start can be interrupted, also where a shell has started this one in the background."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

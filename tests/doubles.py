@@ -21,21 +21,21 @@ from aggregator.errors import (
 from aggregator.fold.fold import Checkpoint, FoldState, Verdict
 from aggregator.fold.state import BLOCK, Contribution, Counters, FoldMark, StreamKey, WindowSum
 from aggregator.model import (
-    Appended,
     ClaimedFold,
+    EntryBatch,
     Lease,
-    Logged,
+    NewEntry,
     Outcome,
+    PositionedEntry,
     ReceiptsMark,
     RegisteredPlan,
     RoundMembers,
     SealedWindow,
     StoredOutcome,
     StreamMemory,
-    Stretch,
 )
-from aggregator.release.receipts import Header, Receipt, ReceiptLines
-from aggregator.runtime import Milestone, Runtime
+from aggregator.release.receipts import Receipt, ReceiptLines, ReceiptsHeader
+from aggregator.runtime import Runtime, Watermark
 from aggregator.windows import WindowState
 from hushsum.entropy import KEY_BYTES, Entropy
 from hushsum.plan import Plan
@@ -55,7 +55,7 @@ class ManualRuntime:
 
     def __init__(self, now_ms: int = 1_000_000_000_000) -> None:
         self._now_ms = now_ms
-        self._elapsed = Milestone(0)  # milliseconds
+        self._elapsed = Watermark(0)  # milliseconds
 
     def now_ms(self) -> int:
         return self._now_ms + self._elapsed.value
@@ -101,9 +101,9 @@ class PowerLossLog:
         self.syncs = 0
         self.held = False
         self._runtime = runtime or ManualRuntime()
-        self._durable: list[dict[int, Appended]] = [{} for _ in range(partitions)]
-        self._unsynced: list[Appended] = []
-        self._ends = [Milestone(0) for _ in range(partitions)]
+        self._durable: list[dict[int, NewEntry]] = [{} for _ in range(partitions)]
+        self._unsynced: list[NewEntry] = []
+        self._ends = [Watermark(0) for _ in range(partitions)]
         self._released = asyncio.Event()
 
     @property
@@ -111,11 +111,11 @@ class PowerLossLog:
         return len(self._ends)
 
     @property
-    def unsynced(self) -> tuple[Appended, ...]:
+    def unsynced(self) -> tuple[NewEntry, ...]:
         """What was appended and would be lost."""
         return tuple(self._unsynced)
 
-    async def append(self, entries: Sequence[Appended]) -> list[int]:
+    async def append(self, entries: Sequence[NewEntry]) -> list[int]:
         self._unsynced += entries
         while self.held:
             self._released.clear()
@@ -123,7 +123,7 @@ class PowerLossLog:
         await asyncio.sleep(0)
         return self._sync(entries)
 
-    def _sync(self, entries: Sequence[Appended]) -> list[int]:
+    def _sync(self, entries: Sequence[NewEntry]) -> list[int]:
         self.syncs += 1
         positions = []
         for entry in entries:
@@ -142,22 +142,22 @@ class PowerLossLog:
         """The log as it is found after power came back."""
         after = PowerLossLog(self.partitions, self._runtime)
         after._durable = [dict(entries) for entries in self._durable]
-        after._ends = [Milestone(end.value) for end in self._ends]
+        after._ends = [Watermark(end.value) for end in self._ends]
         return after
 
-    async def read(self, partition: int, position: int, limit: int, wait_s: float) -> Stretch:
+    async def read(self, partition: int, position: int, limit: int, wait_s: float) -> EntryBatch:
         end, entries = self._ends[partition], self._durable[partition]
         if position > end.value:
             raise LogGapError(partition, position, end.value)
         if not await end.reached_within(position + 1, self._runtime, wait_s):
-            return Stretch((), position)
+            return EntryBatch((), position)
         if position not in entries:
             raise LogGapError(partition, position, min((p for p in entries if p > position), default=end.value))
-        read: list[Logged] = []
+        read: list[PositionedEntry] = []
         while position in entries and len(read) < limit:
-            read.append(Logged(position, entries[position].data))
+            read.append(PositionedEntry(position, entries[position].data))
             position += 1
-        return Stretch(tuple(read), position)
+        return EntryBatch(tuple(read), position)
 
     async def end(self, partition: int) -> int:
         return self._ends[partition].value
@@ -579,7 +579,7 @@ class MemoryReceipts:
 
     async def begin(self) -> ReceiptsMark:
         if not self.lines.mark.id:
-            self._add(Header(b"the receipts' id"))
+            self._add(ReceiptsHeader(b"the receipts' id"))
         return self.lines.mark
 
     async def check(self, bound: ReceiptsMark) -> None:
@@ -594,7 +594,7 @@ class MemoryReceipts:
     async def read(self) -> list[tuple[bytes, str, int, bytes, Spend]]:
         return self.lines.rows
 
-    def _add(self, held: Header | Receipt) -> None:
+    def _add(self, held: ReceiptsHeader | Receipt) -> None:
         self.lines.add(held.to_line()[0], held)
 
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from aggregator.app import Service, running
 from aggregator.config import Config
 from aggregator.interfaces import Log
-from aggregator.model import Appended, Stretch
+from aggregator.model import EntryBatch, NewEntry
 from aggregator.runtime import SystemRuntime
 from hushsum.delta import DeltaId, encode
 from hushsum.plan import Plan
@@ -104,7 +104,7 @@ class HeldLog:
         """Returns once an append waits here."""
         await self._arrived.wait()
 
-    async def append(self, entries: Sequence[Appended]) -> list[int]:
+    async def append(self, entries: Sequence[NewEntry]) -> list[int]:
         if any(isinstance(convert.entry_from_bytes(entry.data), DeltaEntry | ReportsEntry) for entry in entries):
             self.groups.append(len(entries))
             self._arrived.set()
@@ -113,7 +113,7 @@ class HeldLog:
                 raise self.failures.pop()
         return await self._log.append(entries)
 
-    async def read(self, partition: int, position: int, limit: int, wait_s: float) -> Stretch:
+    async def read(self, partition: int, position: int, limit: int, wait_s: float) -> EntryBatch:
         return await self._log.read(partition, position, limit, wait_s)
 
     async def end(self, partition: int) -> int:

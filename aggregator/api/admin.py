@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from aggregator.api.calls import Call, Handler, Methods
-from aggregator.ingest.window_tracker import Openings
+from aggregator.ingest.window_tracker import WindowTracker
 from aggregator.interfaces import Log, Store
 from aggregator.model import Lease, Scope
 from aggregator.observability.metrics import Metrics
@@ -25,7 +25,7 @@ from hushsum_proto.v1 import wire_pb2 as pb
 LAGS_SHOWN: Final = 64  # each is a question to the log
 
 
-class Standing:
+class StatusReporter:
     """Where a service stands, as seen from one process.
 
     Args:
@@ -63,7 +63,7 @@ class Standing:
 WINDOWS_SHOWN: Final = 100
 
 
-class Administration:
+class Admin:
     """The operator's view of one plan.
 
     Args:
@@ -82,8 +82,8 @@ class Administration:
         *,
         store: Store,
         leadership: Leadership,
-        openings: Openings | None,
-        standing: Standing,
+        openings: WindowTracker | None,
+        standing: StatusReporter,
     ) -> None:
         self._plan = plan
         self._partitions = partitions
@@ -191,10 +191,10 @@ def _stopped_text(why: str, sealed: int) -> str:
     return f"{why} ({waiting} for the outcome; what was sent is kept until it is taken)"
 
 
-class AdministrationService:
+class AdminService:
     """Serves the operator."""
 
-    def __init__(self, administration: Administration) -> None:
+    def __init__(self, administration: Admin) -> None:
         self._administration = administration
 
     def add_to(self, methods: Methods) -> Handler:

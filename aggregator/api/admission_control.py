@@ -34,7 +34,7 @@ _REST: Final = 10  # pauses last so many times as long as looking does: at 10^5 
 _journal = journal("streams")
 
 
-class Interruptible:
+class CancellableCall:
     """A call that can be ended from elsewhere.
 
     Attributes:
@@ -121,7 +121,7 @@ class Interruptible:
                 _journal.error("a stream did not end well", exc_info=error)
 
 
-class OpenStreams:
+class StreamRegistry:
     """The open streams of one server, each carried by its own task.
 
     Attributes:
@@ -130,14 +130,14 @@ class OpenStreams:
 
     def __init__(self) -> None:
         self.now_s: float | None = None
-        self._calls: dict[Interruptible, None] = {}
+        self._calls: dict[CancellableCall, None] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
         return len(self._calls)
 
     @contextmanager
-    def held(self, call: Interruptible) -> Iterator[None]:
+    def held(self, call: CancellableCall) -> Iterator[None]:
         """A call is open as long as the block runs, or until it was ended."""
         if call in self._calls:
             yield
@@ -148,7 +148,7 @@ class OpenStreams:
         finally:
             self._calls.pop(call, None)
 
-    def within(self, seconds: float, call: Interruptible, late: Callable[[], AggregatorError]) -> None:
+    def within(self, seconds: float, call: CancellableCall, late: Callable[[], AggregatorError]) -> None:
         """Ends the call in about so many seconds, unless its time is set anew."""
         call.due_s, call.late = None if self.now_s is None else self.now_s + RECHECK_S + seconds, late
 
@@ -171,7 +171,7 @@ class OpenStreams:
             if number % _AT_ONCE == 0:
                 await runtime.sleep(0)
 
-    def _look(self, call: Interruptible, now_s: float, runtime: Runtime) -> None:
+    def _look(self, call: CancellableCall, now_s: float, runtime: Runtime) -> None:
         why = call.lapse()
         if why is None and call.late is not None and call.due_s is not None and call.due_s <= now_s:
             why = call.late()
@@ -195,11 +195,11 @@ class _Caller:
 
     def __init__(self, at_once: int) -> None:
         self.under_way = 0
-        self.unread: dict[Interruptible, None] = {}  # the oldest first
+        self.unread: dict[CancellableCall, None] = {}  # the oldest first
         self.turns = asyncio.Semaphore(at_once)
 
 
-class UnaryCalls:
+class RequestAdmission:
     """The calls with one message of one server.
 
     Args:
@@ -247,7 +247,7 @@ class UnaryCalls:
                 del self._callers[name]
 
     @asynccontextmanager
-    async def unread(self, name: str, call: Interruptible) -> AsyncIterator[None]:
+    async def unread(self, name: str, call: CancellableCall) -> AsyncIterator[None]:
         """The message of a call that is under way comes in as long as the block runs; one that waits its turn waits.
 
         Raises:
@@ -274,7 +274,7 @@ class UnaryCalls:
         self._forget(caller, call)
         call.end(overloaded("others wait, and the message of this call has not come"))
 
-    def _forget(self, caller: _Caller, call: Interruptible) -> None:
+    def _forget(self, caller: _Caller, call: CancellableCall) -> None:
         if call in caller.unread:
             del caller.unread[call]
             self._unread -= 1
@@ -336,7 +336,7 @@ def reader(
     return read
 
 
-class Incoming:
+class RequestReader:
     """Reads the one message of a call, once its caller is admitted.
 
     Args:
@@ -350,11 +350,11 @@ class Incoming:
         message_bytes_max: As given.
     """
 
-    def __init__(self, calls: UnaryCalls, streams: OpenStreams, message_bytes_max: int) -> None:
+    def __init__(self, calls: RequestAdmission, streams: StreamRegistry, message_bytes_max: int) -> None:
         self.calls, self.streams, self.message_bytes_max = calls, streams, message_bytes_max
         self._seconds = GRACE_S + message_bytes_max / BYTES_S_MIN
 
-    async def one(self, name: str, call: Interruptible, context: Context) -> Any:  # a message, of each method's type
+    async def one(self, name: str, call: CancellableCall, context: Context) -> Any:  # a message, of each method's type
         """The message of a call that is under way, or that it is none.
 
         Raises:
@@ -383,7 +383,7 @@ async def next_message(context: Context) -> Any:  # a message, of each method's 
     return await asyncio.shield(context.read())
 
 
-async def one_message(call: Interruptible, context: Context) -> Any:  # a message, of each method's type
+async def one_message(call: CancellableCall, context: Context) -> Any:  # a message, of each method's type
     """The one message of a call, or that it is none.
 
     Raises:

@@ -17,12 +17,12 @@ from google.protobuf.message import Message
 
 from aggregator.api.admission_control import (
     QUESTION_BYTES_MAX,
+    CancellableCall,
     Context,
-    Incoming,
-    Interruptible,
     Malformed,
-    OpenStreams,
-    UnaryCalls,
+    RequestAdmission,
+    RequestReader,
+    StreamRegistry,
     reader,
 )
 from aggregator.api.connections import ConnectionGuard
@@ -39,7 +39,7 @@ from aggregator.interfaces import Authenticator
 from aggregator.logs import journal
 from aggregator.model import Peer, Scope
 from aggregator.observability.metrics import Metrics
-from aggregator.rate_limits import CallLimits, Turn
+from aggregator.rate_limits import CallLimits, CallReservation
 from aggregator.release.catalog import NotFoundError
 from hushsum.errors import BudgetError, Reason
 from hushsum_proto import metadata
@@ -89,7 +89,7 @@ _OURS: Final = frozenset({ServiceReason.OVERLOADED, ServiceReason.SHUTTING_DOWN,
 _FOLDERS: Final = re.compile(r"(?<![^\s'\"(=:])/(?!/)(?:[^\s/]+/)*")
 
 
-class Endings:
+class ErrorMapper:
     """Ends calls of one service.
 
     Args:
@@ -103,9 +103,9 @@ class Endings:
         self._for_operator = for_operator
         self._guard = guard
 
-    def of(self, context: Context) -> "Ending":
+    def of(self, context: Context) -> "ErrorMapping":
         """Around a method: whatever it raises ends its call; this is where every error becomes a status."""
-        return Ending(self, context)
+        return ErrorMapping(self, context)
 
     async def end(self, context: Context, error: BaseException | None) -> None:
         """Ends a call with the status of an error; of one that its caller has reset, only that is noted."""
@@ -146,12 +146,12 @@ class Endings:
             self._guard.failed(peer)
 
 
-class Ending:
+class ErrorMapping:
     """One call, around its method."""
 
     __slots__ = ("_context", "_endings")
 
-    def __init__(self, endings: Endings, context: Context) -> None:
+    def __init__(self, endings: ErrorMapper, context: Context) -> None:
         self._endings, self._context = endings, context
 
     async def __aenter__(self) -> None:
@@ -175,7 +175,7 @@ _CALLS_MAX: Final = 1024
 _MESSAGE_BYTES_MAX: Final = 4 << 20  # gRPC's own
 
 
-class Call(Interruptible):
+class Call(CancellableCall):
     """Who calls.
 
     Attributes:
@@ -186,12 +186,12 @@ class Call(Interruptible):
         self,
         context: Context,
         authenticator: Authenticator,
-        turn: Turn | None = None,
+        turn: CallReservation | None = None,
         guard: ConnectionGuard | None = None,
     ) -> None:
         super().__init__()
         self._guard = guard
-        self.turn = Turn(None) if turn is None else turn
+        self.turn = CallReservation(None) if turn is None else turn
         self._authenticator = authenticator
         metadata = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
         self._peer = Peer(context.peer() or "", metadata, _certificate(context))
@@ -266,16 +266,18 @@ class Methods:
         *,
         for_operator: bool = False,
         limits: CallLimits | None = None,
-        incoming: Incoming | None = None,
+        incoming: RequestReader | None = None,
         guard: ConnectionGuard | None = None,
     ) -> None:
         self._service = service
         self._authenticator = authenticator
         self._limits = limits
         self._guard = guard
-        self._endings = Endings(metrics, for_operator=for_operator, guard=guard)
+        self._endings = ErrorMapper(metrics, for_operator=for_operator, guard=guard)
         if incoming is None:
-            incoming = Incoming(UnaryCalls(_CALLS_MAX, _MESSAGE_BYTES_MAX), OpenStreams(), _MESSAGE_BYTES_MAX)
+            incoming = RequestReader(
+                RequestAdmission(_CALLS_MAX, _MESSAGE_BYTES_MAX), StreamRegistry(), _MESSAGE_BYTES_MAX
+            )
         self._incoming, self._streams = incoming, incoming.streams
         self.message_bytes_max = incoming.message_bytes_max
         self._handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}  # Any: one dictionary for all messages
@@ -306,7 +308,9 @@ class Methods:
 
         async def handle(_: AsyncIterator[Q | Malformed], context: Context) -> Message:
             async with self._endings.of(context):
-                call = Call(context, self._authenticator, Turn(self._limits if junk is None else None), self._guard)
+                call = Call(
+                    context, self._authenticator, CallReservation(self._limits if junk is None else None), self._guard
+                )
                 caller = call.admit(*scopes)
                 with self._incoming.calls.under_way(caller):
                     return await method(call, await self._one(caller, call, context, junk))
@@ -363,7 +367,7 @@ class Methods:
         """Adds a method with a stream of requests and one reply."""
 
         async def handle(messages: AsyncIterator[Q | Malformed], context: Context) -> Message:
-            call = Call(context, self._authenticator, Turn(self._limits, lasts=True), self._guard)
+            call = Call(context, self._authenticator, CallReservation(self._limits, lasts=True), self._guard)
             async with self._endings.of(context):
                 with self._streams.held(call), call.turn, call.working():
                     return await method(call, messages)
@@ -387,7 +391,7 @@ class Methods:
         one: bool,
     ) -> "grpc.RpcMethodHandler[Any, Any]":
         async def handle(messages: AsyncIterator[Q | Malformed], context: Context) -> AsyncIterator[Message]:
-            call = Call(context, self._authenticator, Turn(self._limits, lasts=True), self._guard)
+            call = Call(context, self._authenticator, CallReservation(self._limits, lasts=True), self._guard)
             async with self._endings.of(context):
                 with self._streams.held(call), call.turn:
                     async for reply in replies(call, context if one else messages):

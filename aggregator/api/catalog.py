@@ -6,8 +6,8 @@ from typing import Final
 from aggregator.api.calls import Call, Handler, Methods
 from aggregator.errors import check_plan
 from aggregator.model import Scope
-from aggregator.rate_limits import Places
-from aggregator.release.catalog import Catalogue
+from aggregator.rate_limits import ConcurrencyLimit
+from aggregator.release.catalog import ReleaseCatalog
 from hushsum_proto import convert_outcomes
 from hushsum_proto.v1 import wire_pb2 as pb
 
@@ -17,13 +17,13 @@ WATCHERS_MAX: Final = 256
 READINGS_MAX: Final = 64
 
 
-class CatalogueService:
+class CatalogService:
     """Serves analysts and new clients; with names that are only declared, whoever reaches the port."""
 
-    def __init__(self, catalogue: Catalogue) -> None:
+    def __init__(self, catalogue: ReleaseCatalog) -> None:
         self._catalogue = catalogue
-        self._watchers = Places(WATCHERS_MAX, "watchers of releases")
-        self._readings = Places(READINGS_MAX, "readers of releases")
+        self._watchers = ConcurrencyLimit(WATCHERS_MAX, "watchers of releases")
+        self._readings = ConcurrencyLimit(READINGS_MAX, "readers of releases")
 
     def add_to(self, methods: Methods) -> Handler:
         """The handlers of every method."""

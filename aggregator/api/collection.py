@@ -23,7 +23,7 @@ from aggregator.ingest.handshake import FEATURES_MAX, VERSIONS_MAX, check_number
 from aggregator.ingest.validation import id_in
 from aggregator.model import Scope
 from aggregator.observability.metrics import Metrics
-from aggregator.rate_limits import NOT_ITS_SENDERS, Instalments, SendLimits
+from aggregator.rate_limits import NOT_ITS_SENDERS, ChunkPayments, SendLimits
 from aggregator.runtime import Runtime, within
 from hushsum.errors import DeltaError, Reason
 from hushsum_proto import convert
@@ -36,7 +36,7 @@ from hushsum_proto.v1 import wire_pb2 as pb
 __all__ = ["BYTES_S_MIN", "GRACE_S", "Chunks", "LargeDeltas"]
 
 
-class Uploads(Protocol):
+class DeltaReceiver(Protocol):
     """Takes what clients send."""
 
     def check_running(self) -> None:
@@ -67,7 +67,7 @@ class Uploads(Protocol):
         """The same for one of many; ``tell`` is called once, later, with the answer, and must not raise."""
 
 
-class Greeter(Protocol):
+class HelloHandler(Protocol):
     """Opens sessions."""
 
     @property
@@ -100,7 +100,7 @@ class Session:
 
     def __init__(
         self,
-        uploads: Uploads,
+        uploads: DeltaReceiver,
         client_id: str,
         *,
         runtime: Runtime,
@@ -206,7 +206,7 @@ class _Coming:
     """
 
     moved_s: float
-    paid: Instalments | None
+    paid: ChunkPayments | None
     plan_id: bytes = b""
     head: bytes | None = None
     data: bytearray = field(default_factory=bytearray)
@@ -233,7 +233,7 @@ class LargeDeltas:
 
     def __init__(
         self,
-        uploads: Uploads,
+        uploads: DeltaReceiver,
         *,
         runtime: Runtime,
         delta_bytes_max: int,
@@ -263,7 +263,7 @@ class LargeDeltas:
         if self._sends is not None:
             self._sends.check(client_id)  # else it would send all of it to be refused
         self._senders.add(client_id)
-        paid = None if self._sends is None else Instalments(self._sends, client_id)
+        paid = None if self._sends is None else ChunkPayments(self._sends, client_id)
         coming = _Coming(self._runtime.monotonic(), paid)
         try:
             data = await self._whole(coming, chunks)
@@ -401,8 +401,8 @@ class Collection:
 
     def __init__(
         self,
-        uploads: Uploads,
-        greeter: Greeter,
+        uploads: DeltaReceiver,
+        greeter: HelloHandler,
         *,
         large: LargeDeltas,
         runtime: Runtime,

@@ -9,8 +9,8 @@ from aggregator.errors import RefusedError, overloaded
 from aggregator.model import Scope
 from aggregator.rate_limits import SendLimits
 from aggregator.runtime import Runtime, within
-from aggregator.secure.coordinator import SecureSums
-from aggregator.secure.round import CHUNK_BYTES_MAX, Part
+from aggregator.secure.coordinator import CohortCoordinator
+from aggregator.secure.round import CHUNK_BYTES_MAX, Participant
 from hushsum.directory import Directory
 from hushsum.errors import Reason
 from hushsum_proto import convert_rounds
@@ -37,7 +37,7 @@ class SecureSumService:
 
     def __init__(
         self,
-        sums: SecureSums | None,
+        sums: CohortCoordinator | None,
         directory: Directory | None,
         *,
         runtime: Runtime,
@@ -89,7 +89,7 @@ class SecureSumService:
             part = DirectoryChunk(offset, self._directory[offset : offset + CHUNK_BYTES_MAX])
             yield convert_rounds.directory_chunk_to_wire(part)
 
-    def _secure(self) -> SecureSums:
+    def _secure(self) -> CohortCoordinator:
         if self._sums is None:
             detail = "the plan that is collected here has no secure sum, expected its deltas"
             raise RefusedError(Refusal.of(Reason.WRONG_MODE, detail))
@@ -115,7 +115,7 @@ class SecureSumService:
             raise MalformedMessageError("expected to enter first")
         return enter
 
-    async def _read(self, sums: SecureSums, part: Part, requests: _Requests) -> None:
+    async def _read(self, sums: CohortCoordinator, part: Participant, requests: _Requests) -> None:
         """Hands on what the client says, one after another: the next is read when the last is handled."""
         async for request in requests:
             if self._sends is not None and not isinstance(request, Malformed):
@@ -125,7 +125,7 @@ class SecureSumService:
                 return
             del request  # a chunk of a vector is not to be kept while the client is waited for
 
-    async def _take(self, sums: SecureSums, part: Part, request: pb.RoundRequest | Malformed) -> bool:
+    async def _take(self, sums: CohortCoordinator, part: Participant, request: pb.RoundRequest | Malformed) -> bool:
         """Hands on one request; False: it is none, and the call is ended."""
         try:
             if isinstance(request, Malformed):

@@ -16,21 +16,21 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2  # type: ignore[import-untyped]  # it ships no types
 from grpc_reflection.v1alpha import reflection, reflection_pb2  # type: ignore[import-untyped]  # it ships no types
 
-from aggregator.api.admin import AdministrationService
+from aggregator.api.admin import AdminService
 from aggregator.api.admission_control import (
     GRACE_S,
     QUESTION_BYTES_MAX,
+    CancellableCall,
     Context,
-    Incoming,
-    Interruptible,
     Malformed,
-    OpenStreams,
-    UnaryCalls,
+    RequestAdmission,
+    RequestReader,
+    StreamRegistry,
     next_message,
     one_message,
     reader,
 )
-from aggregator.api.calls import Endings, Handler, Methods
+from aggregator.api.calls import ErrorMapper, Handler, Methods
 from aggregator.api.collection import Collection
 from aggregator.api.connections import ConnectionGuard, ConnectionSettings, network_of
 from aggregator.api.secure_sum import SecureSumService
@@ -38,7 +38,7 @@ from aggregator.config import host_and_port
 from aggregator.errors import ConfigError, RefusedError
 from aggregator.interfaces import Authenticator
 from aggregator.observability.metrics import Metrics
-from aggregator.rate_limits import CallLimits, SharedPlaces
+from aggregator.rate_limits import CallLimits, SharedConcurrencyLimit
 from aggregator.release.catalog import NotFoundError
 from aggregator.runtime import Runtime
 from hushsum.plan import Plan
@@ -64,12 +64,12 @@ class Probes:
         guard: Is told of calls that fail.
     """
 
-    def __init__(self, streams: OpenStreams, metrics: Metrics, guard: ConnectionGuard) -> None:
+    def __init__(self, streams: StreamRegistry, metrics: Metrics, guard: ConnectionGuard) -> None:
         self._streams = streams
-        self._endings = Endings(metrics, for_operator=False, guard=guard)
-        self._checks = SharedPlaces(HEALTH_CHECKS_MAX, "health checks", guard.does_not_read)
-        self._watchers = SharedPlaces(HEALTH_WATCHERS_MAX, "watchers of health", guard.does_not_read)
-        self._reflections = SharedPlaces(REFLECTIONS_MAX, "reflections", guard.does_not_read)
+        self._endings = ErrorMapper(metrics, for_operator=False, guard=guard)
+        self._checks = SharedConcurrencyLimit(HEALTH_CHECKS_MAX, "health checks", guard.does_not_read)
+        self._watchers = SharedConcurrencyLimit(HEALTH_WATCHERS_MAX, "watchers of health", guard.does_not_read)
+        self._reflections = SharedConcurrencyLimit(REFLECTIONS_MAX, "reflections", guard.does_not_read)
         self._said: dict[str, Any] = {}  # Any, here and below: the messages of packages that ship no types
         self._names: tuple[str, ...] = (health.OVERALL_HEALTH,)
         self._changed = asyncio.Event()  # replaced at each change: who waits holds the old one
@@ -129,10 +129,10 @@ class Probes:
         self._changed = asyncio.Event()
 
     def _telling(
-        self, places: SharedPlaces, method: Callable[[Interruptible, Context], AsyncIterator[Any]]
+        self, places: SharedConcurrencyLimit, method: Callable[[CancellableCall, Context], AsyncIterator[Any]]
     ) -> Callable[[Any, Context], AsyncIterator[Any]]:
         async def handle(_: Any, context: Context) -> AsyncIterator[Any]:
-            call, peer = Interruptible(), context.peer() or ""
+            call, peer = CancellableCall(), context.peer() or ""
             async with self._endings.of(context):
                 with self._streams.held(call), places.taken(peer, network_of(peer), call):
                     async for reply in call.each(method(call, context)):
@@ -140,13 +140,13 @@ class Probes:
 
         return handle
 
-    def _answering(self, method: Callable[[Any], Any]) -> Callable[[Interruptible, Context], AsyncIterator[Any]]:
-        async def replies(call: Interruptible, context: Context) -> AsyncIterator[Any]:
+    def _answering(self, method: Callable[[Any], Any]) -> Callable[[CancellableCall, Context], AsyncIterator[Any]]:
+        async def replies(call: CancellableCall, context: Context) -> AsyncIterator[Any]:
             yield method(await self._one(call, context))
 
         return replies
 
-    async def _one(self, call: Interruptible, context: Context) -> Any:
+    async def _one(self, call: CancellableCall, context: Context) -> Any:
         self._streams.within(GRACE_S, call, _silent)
         message = await one_message(call, context)
         call.due_s = None
@@ -161,7 +161,7 @@ class Probes:
         said = {name: _STATUS(status=status) for name, status in self._said.items()}
         return health_pb2.HealthListResponse(statuses=said)
 
-    async def _watch(self, call: Interruptible, context: Context) -> AsyncIterator[Any]:
+    async def _watch(self, call: CancellableCall, context: Context) -> AsyncIterator[Any]:
         """Says how a service does now, and again whenever that changes, until this process stops."""
         service = (await self._one(call, context)).service
         told = None
@@ -174,7 +174,7 @@ class Probes:
                 return
             await changed.wait()
 
-    async def _reflect(self, about: Any, call: Interruptible, context: Context) -> AsyncIterator[Any]:
+    async def _reflect(self, about: Any, call: CancellableCall, context: Context) -> AsyncIterator[Any]:
         async def asked() -> AsyncIterator[Any]:
             while True:
                 self._streams.within(GRACE_S, call, _silent)
@@ -225,7 +225,7 @@ class Services:
 
     collection: Collection | None
     catalogue: Addable | None
-    administration: AdministrationService | None
+    administration: AdminService | None
     secure_sum: SecureSumService | None = None
 
 
@@ -271,10 +271,12 @@ class Server:
         self._authenticator = authenticator
         self._metrics = metrics
         self._limits = limits
-        self._streams = OpenStreams()
+        self._streams = StreamRegistry()
         self._message_bytes_max = _received_bytes_max(plan)
         most = calls_max(plan, sessions_max)
-        self._incoming = Incoming(UnaryCalls(most, self._message_bytes_max), self._streams, self._message_bytes_max)
+        self._incoming = RequestReader(
+            RequestAdmission(most, self._message_bytes_max), self._streams, self._message_bytes_max
+        )
         self._connections = ConnectionSettings() if connections is None else connections
         connections_max = most if self._connections.most is None else self._connections.most
         self._guard = ConnectionGuard(connections_max, metrics.registry)

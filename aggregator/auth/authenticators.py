@@ -26,7 +26,7 @@ _SCOPE_PREFIX: Final = "hushsum:"
 _NO_HOLDER: Final = (ValueError, TypeError, x509.InvalidVersion)
 
 
-class Holder(NamedTuple):
+class CertificateHolder(NamedTuple):
     """Who holds a certificate.
 
     Attributes:
@@ -40,7 +40,7 @@ class Holder(NamedTuple):
     expires_ms: int
 
 
-def holder_of_pem(data: bytes) -> Holder | None:
+def holder_of_pem(data: bytes) -> CertificateHolder | None:
     """Whose a certificate is that somebody has verified; None where it names no client, or is none."""
     try:
         return _holder_of(x509.load_pem_x509_certificate(data))
@@ -48,7 +48,7 @@ def holder_of_pem(data: bytes) -> Holder | None:
         return None
 
 
-def holder_of_der(data: bytes) -> Holder | None:
+def holder_of_der(data: bytes) -> CertificateHolder | None:
     """The same of its bytes as they are in TLS."""
     try:
         return _holder_of(x509.load_der_x509_certificate(data))
@@ -56,7 +56,7 @@ def holder_of_der(data: bytes) -> Holder | None:
         return None
 
 
-def _holder_of(certificate: x509.Certificate) -> Holder | None:
+def _holder_of(certificate: x509.Certificate) -> CertificateHolder | None:
     names = [each.value for each in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
     marks = [each.value for each in certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)]
     if len(names) != 1 or not isinstance(names[0], str) or flaw_of(names[0]):
@@ -64,7 +64,7 @@ def _holder_of(certificate: x509.Certificate) -> Holder | None:
     # A scope that is written wrong must not become the one that is given to those who name none.
     wanted = {str(mark) for mark in marks if str(mark).startswith(_SCOPE_PREFIX)}
     scopes = {scope for scope in Scope if _SCOPE_PREFIX + scope in wanted} if wanted else {Scope.SUBMIT}
-    return Holder(names[0], frozenset(scopes), round(certificate.not_valid_after_utc.timestamp() * 1000))
+    return CertificateHolder(names[0], frozenset(scopes), round(certificate.not_valid_after_utc.timestamp() * 1000))
 
 
 NO_BEARER: Final = "a token of this service is expected with every call, and none that is good came"
@@ -89,7 +89,7 @@ def is_loopback_peer(peer: str) -> bool:
         return False
 
 
-class DeclaredName:
+class DeclaredNameAuthenticator:
     """Believes the name that a caller declares, if it calls from this machine; whoever does may submit and administer.
 
     Published releases are for whoever reaches the port: nothing in them needs to be kept from anybody.
@@ -118,7 +118,7 @@ def _declared(metadata: Mapping[str, str]) -> str:
     return client_id
 
 
-class Tokens:
+class TokenAuthenticator:
     """Knows callers by their bearer tokens, on this machine, too; who declares another name than that is refused.
 
     Args:
@@ -145,7 +145,7 @@ class Tokens:
         return entry.name
 
 
-class Certificates:
+class CertificateAuthenticator:
     """Knows callers by the client certificates that the transport has verified.
 
     The common name is the client id. Each organisation ``hushsum:submit``, ``hushsum:read`` or ``hushsum:admin`` is a

@@ -66,7 +66,7 @@ class TlsFiles:
         return grpc.ssl_server_certificate_configuration([(key, certificate)], authority)
 
 
-class Renewing:
+class RenewingTls:
     """The newest files that can be used. gRPC asks at each new connection, from threads of its own.
 
     Connections that stand keep what they began with.
@@ -123,7 +123,7 @@ def server_credentials(config: Config) -> grpc.ServerCredentials | None:
     """
     if config.tls_cert is None or config.tls_key is None:
         return None
-    renewing = Renewing(TlsFiles(config.tls_cert, config.tls_key, config.tls_client_ca))
+    renewing = RenewingTls(TlsFiles(config.tls_cert, config.tls_key, config.tls_client_ca))
     return grpc.dynamic_ssl_server_credentials(
         renewing.first,
         renewing,  # type: ignore[arg-type]  # None is "no change", which the typings leave out

@@ -55,7 +55,7 @@ class TokenTableError(AggregatorError):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TokenEntry:
     """One token, without what proves it.
 
     Attributes:
@@ -79,7 +79,7 @@ class Entry:
         return self.expires_ms is None or now_ms < self.expires_ms
 
 
-class Table:
+class TokenTable:
     """Tokens by id; read-only.
 
     Raises:
@@ -88,8 +88,8 @@ class Table:
 
     __slots__ = ("_entries",)
 
-    def __init__(self, entries: Iterable[Entry] = ()) -> None:
-        self._entries: dict[str, Entry] = {}
+    def __init__(self, entries: Iterable[TokenEntry] = ()) -> None:
+        self._entries: dict[str, TokenEntry] = {}
         for entry in entries:
             if entry.id in self._entries:
                 raise TokenTableError(f"token {entry.id} stands there twice")
@@ -98,29 +98,29 @@ class Table:
     def __len__(self) -> int:
         return len(self._entries)
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[TokenEntry]:
         return iter(self._entries.values())
 
     def __contains__(self, id: object) -> bool:
         return id in self._entries
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Table) and self._entries == other._entries
+        return isinstance(other, TokenTable) and self._entries == other._entries
 
     __hash__ = None  # type: ignore[assignment]  # equal to others, and changed
 
     def __repr__(self) -> str:
         return f"Table({len(self)} tokens)"
 
-    def get(self, id: str) -> Entry | None:
+    def get(self, id: str) -> TokenEntry | None:
         """The token of an id."""
         return self._entries.get(id)
 
-    def changed(self, *, without: Collection[str] = (), with_: Iterable[Entry] = ()) -> "Table":
+    def changed(self, *, without: Collection[str] = (), with_: Iterable[TokenEntry] = ()) -> "TokenTable":
         """The same with some taken out and others put in."""
-        return Table([*(entry for entry in self if entry.id not in without), *with_])
+        return TokenTable([*(entry for entry in self if entry.id not in without), *with_])
 
-    def find(self, text: str, now_ms: int) -> Entry | None:
+    def find(self, text: str, now_ms: int) -> TokenEntry | None:
         """Whose token this is; None for anything that is not good, whatever is wrong with it.
 
         The same work for a wrong secret, an id that nobody has, and text that is no token: one hash, one comparison in
@@ -160,7 +160,7 @@ def utc_text(at_ms: int) -> str:
     return datetime.fromtimestamp(at_ms // 1000, UTC).replace(tzinfo=None).isoformat() + "Z"
 
 
-def _line_of(entry: Entry) -> bytes:
+def _line_of(entry: TokenEntry) -> bytes:
     line = {
         "id": entry.id,
         "name": entry.name,
@@ -172,7 +172,7 @@ def _line_of(entry: Entry) -> bytes:
     return json.dumps(line, ensure_ascii=False).encode() + b"\n"
 
 
-def _entry_of(line: bytes, number: int) -> Entry:
+def _entry_of(line: bytes, number: int) -> TokenEntry:
     # Not as its cause: a JSON error carries the line.
     told: TokenTableError | None = None
     try:
@@ -188,11 +188,11 @@ class _FieldError(Exception):
     """What is wrong with a line, in words that hold nothing of it."""
 
 
-def _read(line: object) -> Entry:
+def _read(line: object) -> TokenEntry:
     if not isinstance(line, dict) or set(line) != set(_KEYS):
         raise _FieldError(f"expected a JSON object of {', '.join(_KEYS)}")
     expires = line["expires"]
-    return Entry(
+    return TokenEntry(
         _text(line, "id", _ID, "16 hex digits"),
         _name(line["name"]),
         _scopes(line["scopes"]),
@@ -262,7 +262,7 @@ def read_guarded(path: Path) -> bytes:
         return file.read(TABLE_BYTES_MAX + 1)
 
 
-def read_table(path: Path) -> Table:
+def read_table(path: Path) -> TokenTable:
     """The table in a file; an empty one where there is no file.
 
     Raises:
@@ -270,9 +270,9 @@ def read_table(path: Path) -> Table:
         TokenTableError: It holds no table.
     """
     try:
-        return Table.from_bytes(read_bytes(path))
+        return TokenTable.from_bytes(read_bytes(path))
     except FileNotFoundError:
-        return Table()
+        return TokenTable()
     except TokenTableError as error:
         raise TokenTableError(f"{path}: {error}") from error
 
@@ -286,7 +286,7 @@ def lacks(path: Path, ids: Iterable[str]) -> bool:
     return not any(id in table for id in ids)
 
 
-def change_table(path: Path, change: Callable[[Table], Table]) -> None:
+def change_table(path: Path, change: Callable[[TokenTable], TokenTable]) -> None:
     """Puts a changed table in the place of the one that is there, or of none; one change after another.
 
     A new file is its owner's alone. One that was there keeps owner, group, access list and mode, but that others than
@@ -389,7 +389,7 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Issued:
+class IssuedToken:
     """A token that was just made.
 
     Attributes:
@@ -397,13 +397,13 @@ class Issued:
         text: What its owner shows; it can be had here and now alone.
     """
 
-    entry: Entry
+    entry: TokenEntry
     text: str = field(repr=False)
 
 
 def issue(
     entropy: Entropy, name: str, scopes: Collection[Scope], *, now_ms: int, expires_ms: int | None = None
-) -> Issued:
+) -> IssuedToken:
     """A new token.
 
     Args:
@@ -423,8 +423,8 @@ def issue(
     id = entropy.read(ID_BYTES).hex()
     secret = base64.urlsafe_b64encode(entropy.read(SECRET_BYTES)).rstrip(b"=").decode()
     whole_s = None if expires_ms is None else expires_ms // 1000 * 1000
-    entry = Entry(id, name, frozenset(scopes), digest_of(secret), now_ms // 1000 * 1000, whole_s)
-    return Issued(entry, f"hushsum_{id}_{secret}")
+    entry = TokenEntry(id, name, frozenset(scopes), digest_of(secret), now_ms // 1000 * 1000, whole_s)
+    return IssuedToken(entry, f"hushsum_{id}_{secret}")
 
 
 class TokenMetrics:
@@ -474,7 +474,7 @@ class _Mark(NamedTuple):
 class _Reading(NamedTuple):
     mark: _Mark
     digest: bytes
-    table: Table | TokenTableError
+    table: TokenTable | TokenTableError
 
 
 class TokenFile:
@@ -484,7 +484,7 @@ class TokenFile:
         table: What stood in it when it was last good.
     """
 
-    def __init__(self, path: Path, table: Table, runtime: Runtime, metrics: TokenMetrics) -> None:
+    def __init__(self, path: Path, table: TokenTable, runtime: Runtime, metrics: TokenMetrics) -> None:
         self.table = table
         self._path = path
         self._runtime = runtime
@@ -502,7 +502,7 @@ class TokenFile:
             ConfigError: It cannot be read, others may write it, or it holds no table: a service does not start without.
         """
         try:
-            table = Table.from_bytes(await runtime.blocking(read_guarded, path))
+            table = TokenTable.from_bytes(await runtime.blocking(read_guarded, path))
         except OSError as error:
             raise ConfigError(f"tokens: {path} cannot be read: {error.strerror}") from error
         except TokenTableError as error:
@@ -536,7 +536,7 @@ class TokenFile:
         elif reading.table is not self.table or self._trouble:
             self._take(reading.table)
 
-    def _take(self, table: Table) -> None:
+    def _take(self, table: TokenTable) -> None:
         is_news = table != self.table or self._trouble
         self.table, self._trouble = table, ""
         self._metrics.read(len(table))
@@ -562,6 +562,6 @@ def _read_if_changed(path: Path, last: _Reading | None, is_settled: bool) -> _Re
     if last is not None and last.digest == digest:
         return _Reading(mark, digest, last.table)
     try:
-        return _Reading(mark, digest, Table.from_bytes(data))
+        return _Reading(mark, digest, TokenTable.from_bytes(data))
     except TokenTableError as error:
         return _Reading(mark, digest, error)

@@ -22,7 +22,7 @@ _NO_TALLIES: Final = np.zeros((0, 2), np.int64)
 _NO_WINDOW: Final = (0, 0, np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros((1, 1), np.bool_))
 
 
-class Memory(NamedTuple):
+class FoldArrays(NamedTuple):
     """What a fold lets the loops read and write.
 
     Attributes:
@@ -49,7 +49,7 @@ class BatchFold:
         memory: Of the fold.
     """
 
-    def __init__(self, plan: Plan, reader: DeltaReader, memory: Memory) -> None:
+    def __init__(self, plan: Plan, reader: DeltaReader, memory: FoldArrays) -> None:
         from aggregator.fold import loops as fold_loops
 
         self._loops, self._reader, self._memory = fold_loops, reader, memory

@@ -7,7 +7,7 @@ of a window, or of a later one, closes it. What stands before is in, what stands
 For a plan one kind of entry counts; whatever else stands in its log is of the wrong mode.
 
 - A delta counts once by its id. What is said of one by what a fold remembers of its stream is one law, which
-:class:`Fold` asks of its memory and :class:`aggregator.workers.remote.StoredFolds` of the latest checkpoint of a fold
+:class:`Fold` asks of its memory and :class:`aggregator.workers.remote.RemoteFolds` of the latest checkpoint of a fold
 that runs elsewhere, so that both say the same of the same moment. - A silo's noised delta counts once for a client and
 window, whatever a second one holds: each carries the noise of its client, so that one more would be another draw about
 the same records. That a client takes part is public: how many do is the number of contributions, each of which is 1. -
@@ -25,7 +25,7 @@ from typing import Final
 
 import numpy as np
 
-from aggregator.fold.batch import BatchFold, Memory
+from aggregator.fold.batch import BatchFold, FoldArrays
 from aggregator.fold.state import (
     Checkpoint,
     FoldMark,
@@ -382,7 +382,7 @@ class Fold:
         self._reports = ReportFold(plan, partition, partitions, self._streams, self._window)
         self._silos = SiloFold(plan, self._streams, self._contributions, self._window) if is_silo(plan) else None
         tallies = self._contributions if self._tallies else None
-        memory = Memory(self._streams, tallies, self._window, self._is_foreign, self._verdict)
+        memory = FoldArrays(self._streams, tallies, self._window, self._is_foreign, self._verdict)
         self._batches = None if self._reader is None else BatchFold(plan, self._reader, memory)
 
     def apply(self, entries: Sequence[tuple[int, LogEntry | RefusedEntry]], end: int) -> Verdicts:

@@ -43,7 +43,7 @@ class Observation(enum.Enum):
     ID_OF_ANOTHER_WINDOW = "id_of_another_window"
 
 
-class Use(NamedTuple):
+class IdUse(NamedTuple):
     """How an id was used: the digest of its bytes, its window, and why it was refused (None: it was counted)."""
 
     digest: bytes
@@ -84,12 +84,12 @@ class StreamState:
         """Whether an id is so far below the highest that it was answered before, and no more is known of it."""
         return sequence <= self.highest - REACH
 
-    def use_of(self, sequence: int) -> Use | None:
+    def use_of(self, sequence: int) -> IdUse | None:
         """How an id was used, where that is remembered."""
         if sequence > self.highest or self.is_below(sequence) or not self._mask >> sequence % REACH & 1:
             return None
         digest, window, code = _SLOT.unpack_from(self._slots, sequence % REACH * SLOT_BYTES)
-        return Use(digest, window, _REASONS[code])
+        return IdUse(digest, window, _REASONS[code])
 
     def record(self, sequence: int, digest: bytes, window: int, reason: Reason | None = None) -> None:
         """Remembers a new id: counted, or refused for a reason that its bytes alone do not show."""

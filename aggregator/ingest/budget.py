@@ -21,9 +21,9 @@ from aggregator.errors import (
     unavailable,
 )
 from aggregator.ingest.group_commit import NEVER_OPEN
-from aggregator.ingest.inflight import Flight, Settling
-from aggregator.ingest.window_tracker import Openings
-from aggregator.logs import Spell, journal
+from aggregator.ingest.inflight import InflightDelta, VerdictResolver
+from aggregator.ingest.window_tracker import WindowTracker
+from aggregator.logs import FailureLog, journal
 from aggregator.runtime import TRANSIENT, Runtime, within
 from aggregator.windows import OVER
 from hushsum.errors import BudgetError
@@ -37,7 +37,7 @@ BELIEVED_S: Final = 5.0
 _Told = bool | AggregatorError
 
 
-class Charges:
+class CollectionBudget:
     """What one process knows to be paid for, or affordable, for a while.
 
     Those that ask for one window at once share one question to the store.
@@ -131,7 +131,7 @@ async def asked(question: Awaitable[None], runtime: Runtime) -> None:
 _journal = journal("gateway")
 
 
-class Paying:
+class WindowCharging:
     """Has windows paid for, and knows what to say of those for which nothing is taken.
 
     Args:
@@ -141,12 +141,14 @@ class Paying:
         runtime: The clock.
     """
 
-    def __init__(self, charges: Charges, openings: Openings, settling: Settling, runtime: Runtime) -> None:
+    def __init__(
+        self, charges: CollectionBudget, openings: WindowTracker, settling: VerdictResolver, runtime: Runtime
+    ) -> None:
         self._charges = charges
         self._openings = openings
         self._settling = settling
         self._runtime = runtime
-        self._unpaid = Spell(_journal)
+        self._unpaid = FailureLog(_journal)
 
     def has_paid(self, window: int) -> bool:
         """Whether it is known to be paid for: then what comes for it may be appended at once."""
@@ -154,7 +156,7 @@ class Paying:
             self._charges.forget()
         return self._charges.is_covered(window)
 
-    async def answer(self, flight: Flight) -> Answer | None:
+    async def answer(self, flight: InflightDelta) -> Answer | None:
         """None: its window is paid for, and it may be appended. Else what its senders are told; never an exception."""
         window, id = flight.window, flight.key.id
         try:
@@ -168,7 +170,7 @@ class Paying:
         self._unpaid.worked(self._runtime.monotonic(), "windows are charged again")
         return answer
 
-    async def _answer(self, flight: Flight) -> Answer | None:
+    async def _answer(self, flight: InflightDelta) -> Answer | None:
         window = flight.window
         await self._openings.ensure([window])
         if self._openings.state(window) in NEVER_OPEN:

@@ -17,16 +17,23 @@ from typing import Final, NamedTuple
 from aggregator import errors
 from aggregator.errors import FAILED, NOT_YET, RefusedError, overloaded, refused, share_taken, unavailable
 from aggregator.fold.state import RememberedKind
-from aggregator.ingest.budget import Charges, Paying
-from aggregator.ingest.group_commit import Commits, Committed
-from aggregator.ingest.inflight import STATUSES, Flight, Flights, Key, Sent, Settling
-from aggregator.ingest.validation import ClientDeltas, FirstLooks, Inspection, Seen, Submissions, id_in
-from aggregator.ingest.window_tracker import Openings
-from aggregator.interfaces import FoldView
+from aggregator.ingest.budget import CollectionBudget, WindowCharging
+from aggregator.ingest.group_commit import CommitResult, GroupCommitter
+from aggregator.ingest.inflight import STATUSES, DeltaKey, InflightDelta, InflightTable, Submission, VerdictResolver
+from aggregator.ingest.validation import (
+    AttributedDeltas,
+    DeltaParser,
+    ParsedDelta,
+    SubmissionPolicy,
+    SubmissionValidator,
+    id_in,
+)
+from aggregator.ingest.window_tracker import WindowTracker
+from aggregator.interfaces import FoldReader
 from aggregator.logs import journal
-from aggregator.model import Appended
+from aggregator.model import NewEntry
 from aggregator.observability.metrics import Metrics
-from aggregator.rate_limits import ClientStreams, Sender, share_of
+from aggregator.rate_limits import ClientStreams, QuotaReservation, share_of
 from aggregator.runtime import Runtime
 from aggregator.windows import OVER, WindowState
 from hushsum.delta import digest
@@ -72,20 +79,20 @@ class Gateway:
         self,
         plan: Plan,
         *,
-        openings: Openings,
-        commits: Commits,
-        folds: FoldView,
+        openings: WindowTracker,
+        commits: GroupCommitter,
+        folds: FoldReader,
         runtime: Runtime,
         metrics: Metrics,
         pending_entries_max: int,
-        submissions: Submissions | None = None,
+        submissions: SubmissionPolicy | None = None,
         streams: ClientStreams | None = None,
-        charges: Charges | None = None,
+        charges: CollectionBudget | None = None,
     ) -> None:
-        self._inspection = Inspection(plan)
-        self._submissions = ClientDeltas(plan) if submissions is None else submissions
+        self._inspection = DeltaParser(plan)
+        self._submissions = AttributedDeltas(plan) if submissions is None else submissions
         self.streams = ClientStreams() if streams is None else streams
-        self._looks = FirstLooks(plan, self._inspection, openings, folds, self._submissions)
+        self._looks = SubmissionValidator(plan, self._inspection, openings, folds, self._submissions)
         self._arrived: list[_Arrived] = []
         self._openings = openings
         self._commits = commits
@@ -93,12 +100,12 @@ class Gateway:
         self._metrics = metrics
         self._pending_entries_max = pending_entries_max
         self._share_max = share_of(pending_entries_max)
-        self._flights = Flights(folds, commits.partitions)
+        self._flights = InflightTable(folds, commits.partitions)
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
-        self._settling = Settling(plan, folds, runtime)
+        self._settling = VerdictResolver(plan, folds, runtime)
         self._forget_charges: Callable[[], None] = (lambda: None) if charges is None else charges.forget
-        self._paying = None if charges is None else Paying(charges, openings, self._settling, runtime)
+        self._paying = None if charges is None else WindowCharging(charges, openings, self._settling, runtime)
 
     @property
     def waiting(self) -> int:
@@ -128,12 +135,16 @@ class Gateway:
         """
         arrived = _Arrived(client_id, plan_id, data, self._metrics.answered, shuffled)
         sender = self._sender(arrived)
-        found = self._begin(arrived, sender, self._inspection.see([data])[0]) if isinstance(sender, Sender) else sender
+        found = (
+            self._begin(arrived, sender, self._inspection.see([data])[0])
+            if isinstance(sender, QuotaReservation)
+            else sender
+        )
         answer = found if isinstance(found, Answer) else found.answer
         if answer is not None:
             self._metrics.answered(answer)
             return answer
-        assert isinstance(found, Flight)
+        assert isinstance(found, InflightDelta)
         found.tell(self._metrics.answered)
         return found.future()
 
@@ -197,10 +208,12 @@ class Gateway:
 
     def _look_at(self, arrived: list[_Arrived]) -> None:
         senders = [self._sender(each) for each in arrived]
-        let_in = [each.data for each, sender in zip(arrived, senders, strict=True) if isinstance(sender, Sender)]
+        let_in = [
+            each.data for each, sender in zip(arrived, senders, strict=True) if isinstance(sender, QuotaReservation)
+        ]
         seen = iter(self._inspection.see(let_in))
         for each, sender in zip(arrived, senders, strict=True):
-            found = self._begin(each, sender, next(seen)) if isinstance(sender, Sender) else sender
+            found = self._begin(each, sender, next(seen)) if isinstance(sender, QuotaReservation) else sender
             tell = partial(self._tell, each.tell)
             tell(found) if isinstance(found, Answer) else found.tell(tell)
 
@@ -208,7 +221,7 @@ class Gateway:
         self._metrics.answered(answer)
         tell(answer)
 
-    def _sender(self, arrived: _Arrived) -> Sender | Answer:
+    def _sender(self, arrived: _Arrived) -> QuotaReservation | Answer:
         """Who sent it, before its bytes are looked at; or why nobody may now."""
         try:
             self.check_running()
@@ -219,7 +232,7 @@ class Gateway:
         except Exception as error:  # noqa: BLE001  the others that came with it still get their answers
             return self._failed(arrived, error)
 
-    def _begin(self, arrived: _Arrived, sender: Sender, seen: Seen | None) -> Answer | Flight:
+    def _begin(self, arrived: _Arrived, sender: QuotaReservation, seen: ParsedDelta | None) -> Answer | InflightDelta:
         try:
             found = self._found(arrived, sender, seen)
         except DeltaError as error:
@@ -235,7 +248,7 @@ class Gateway:
         _journal.error("a delta could not be looked at", exc_info=error)
         return unavailable(id_in(arrived.data), FAILED)
 
-    def _found(self, arrived: _Arrived, sender: Sender, seen: Seen | None) -> Answer | Flight:
+    def _found(self, arrived: _Arrived, sender: QuotaReservation, seen: ParsedDelta | None) -> Answer | InflightDelta:
         """The answer, or the delta on its way.
 
         Raises:
@@ -245,14 +258,14 @@ class Gateway:
         data = arrived.data
         seen = self._looks.checked(arrived.plan_id, data, seen)
         partition = self._submissions.partition(sender.name, seen.id, self._commits.partitions)
-        sent = Sent(Key(sender.name, seen.id), partition, seen.window, digest(data), data)
+        sent = Submission(DeltaKey(sender.name, seen.id), partition, seen.window, digest(data), data)
         flight = self._flights.find(sent)
         if flight is not None:
             sender.costs_nothing()
             return flight
         return self._taken(sent, self._looks.glance(sent, seen))
 
-    def _taken(self, sent: Sent, glance: RememberedKind | None) -> Answer | Flight:
+    def _taken(self, sent: Submission, glance: RememberedKind | None) -> Answer | InflightDelta:
         if glance is RememberedKind.OUT_OF_REACH:
             # The fold would drop it, whatever it holds: an acknowledgement would promise what never comes.
             return Answer(sent.key.id, Status.UNKNOWN)
@@ -264,12 +277,12 @@ class Gateway:
             return refused(sent.key.id, overloaded(detail).refusal)
         if self._flights.of(sent.key.client_id) >= self._share_max:
             return refused(sent.key.id, share_taken(f"{self._share_max} deltas of one client may wait"))
-        flight = Flight(sent, here=glance is not None)
+        flight = InflightDelta(sent, here=glance is not None)
         return self._ask(flight) if is_over else self._send(sent, flight, is_new=glance in _NEW)
 
-    def _send(self, sent: Sent, flight: Flight, *, is_new: bool) -> Answer | Flight:
+    def _send(self, sent: Submission, flight: InflightDelta, *, is_new: bool) -> Answer | InflightDelta:
         entry = self._submissions.entry(sent, self._runtime.now_ms())
-        appended = Appended(sent.partition, sent.window, entry)
+        appended = NewEntry(sent.partition, sent.window, entry)
         if self._paying is not None and not self._paying.has_paid(sent.window):
             self._spawn(self._pay(self._paying, flight, appended, is_new=is_new), "charge")
         elif (refusal := self._offer(flight, appended, is_new=is_new)) is not None:
@@ -277,7 +290,7 @@ class Gateway:
         self._flights.take_off(flight)
         return flight
 
-    def _offer(self, flight: Flight, appended: Appended, *, is_new: bool) -> Refusal | None:
+    def _offer(self, flight: InflightDelta, appended: NewEntry, *, is_new: bool) -> Refusal | None:
         """Hands it to the log's writer, if its client may use its stream; that is used up once it is handed over."""
         streams, window = self.streams, flight.window
         client_id, stream = flight.key.client_id, flight.key.id.stream
@@ -292,7 +305,7 @@ class Gateway:
             streams.add(client_id, stream, window)
         return refusal
 
-    async def _pay(self, paying: Paying, flight: Flight, appended: Appended, *, is_new: bool) -> None:
+    async def _pay(self, paying: WindowCharging, flight: InflightDelta, appended: NewEntry, *, is_new: bool) -> None:
         answer = await paying.answer(flight)
         if answer is None:
             refusal = self._offer(flight, appended, is_new=is_new)
@@ -301,13 +314,13 @@ class Gateway:
             answer = refused(flight.key.id, refusal)
         self._flights.answered(flight, answer, appended=False)
 
-    def _ask(self, flight: Flight) -> Flight:
+    def _ask(self, flight: InflightDelta) -> InflightDelta:
         """The answer for a window that every fold has closed, from a fold that is not here: nothing is appended."""
         self._flights.take_off(flight)
         self._spawn(self._settle(flight, None), "settle")
         return flight
 
-    def _committed(self, flight: Flight, committed: Committed | Refusal) -> None:
+    def _committed(self, flight: InflightDelta, committed: CommitResult | Refusal) -> None:
         if isinstance(committed, Refusal):
             self._flights.answered(flight, refused(flight.key.id, committed), appended=False)
             return
@@ -321,7 +334,7 @@ class Gateway:
         else:
             self._spawn(self._settle(flight, committed.position), "settle")
 
-    async def _settle(self, flight: Flight, position: int | None) -> None:
+    async def _settle(self, flight: InflightDelta, position: int | None) -> None:
         """The answer for a window that is no longer open: the fold's, once it has passed the entry."""
         self._flights.answered(flight, await self._settling.answer(flight, position))
 

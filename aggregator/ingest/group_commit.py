@@ -15,10 +15,10 @@ from itertools import repeat
 from typing import Final, NamedTuple
 
 from aggregator.errors import never_open
-from aggregator.ingest.window_tracker import Openings
+from aggregator.ingest.window_tracker import WindowTracker
 from aggregator.interfaces import NO_TRACES, Log, Tracer
-from aggregator.logs import Spell, journal
-from aggregator.model import Appended
+from aggregator.logs import FailureLog, journal
+from aggregator.model import NewEntry
 from aggregator.observability.metrics import Metrics
 from aggregator.runtime import TRANSIENT, Runtime
 from aggregator.windows import WindowState
@@ -34,7 +34,7 @@ NEVER_OPEN: Final = frozenset({None, WindowState.SKIPPED})
 _journal = journal("commits")
 
 
-class Committed(NamedTuple):
+class CommitResult(NamedTuple):
     """What is known of an entry that is durable.
 
     Attributes:
@@ -46,7 +46,7 @@ class Committed(NamedTuple):
     state: WindowState | None
 
 
-Told = Callable[[Committed | Refusal], None]
+Told = Callable[[CommitResult | Refusal], None]
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,11 @@ class CommitLimits:
 
 
 class _Pending(NamedTuple):
-    entry: Appended
+    entry: NewEntry
     tell: Told
 
 
-class Commits:
+class GroupCommitter:
     """The one writer of a gateway.
 
     Args:
@@ -80,7 +80,7 @@ class Commits:
     def __init__(
         self,
         log: Log,
-        openings: Openings,
+        openings: WindowTracker,
         runtime: Runtime,
         limits: CommitLimits,
         metrics: Metrics,
@@ -101,7 +101,7 @@ class Commits:
         self._wake = asyncio.Event()
         self._stopping = False
         self._task: asyncio.Task[None] | None = None
-        self._trouble = Spell(_journal)
+        self._trouble = FailureLog(_journal)
 
     @property
     def partitions(self) -> int:
@@ -119,7 +119,7 @@ class Commits:
         if self._task is not None:
             await self._task
 
-    def offer(self, entry: Appended, tell: Told) -> Refusal | None:
+    def offer(self, entry: NewEntry, tell: Told) -> Refusal | None:
         """Takes an entry for the next group, or refuses it at once.
 
         Args:
@@ -178,10 +178,10 @@ class Commits:
         for pending, outcome in zip(group, told, strict=True):
             pending.tell(outcome)
 
-    async def _outcomes(self, entries: Sequence[Appended]) -> list[Committed | Refusal]:
+    async def _outcomes(self, entries: Sequence[NewEntry]) -> list[CommitResult | Refusal]:
         """What became of each; never an exception."""
         never: frozenset[int] = frozenset()
-        committed: Iterator[Committed | Refusal]
+        committed: Iterator[CommitResult | Refusal]
         try:
             never = await self._never_open(entries)
             taken = [entry for entry in entries if entry.window not in never] if never else entries
@@ -192,13 +192,13 @@ class Commits:
         refusal = never_open()
         return [refusal if entry.window in never else next(committed) for entry in entries]
 
-    async def _never_open(self, entries: Sequence[Appended]) -> frozenset[int]:
+    async def _never_open(self, entries: Sequence[NewEntry]) -> frozenset[int]:
         """Windows of which nothing may be appended: one that was skipped, or that the clock has not opened."""
         windows = {entry.window for entry in entries}
         await self._openings.ensure(windows)
         return frozenset(window for window in windows if self._openings.state(window) in NEVER_OPEN)
 
-    async def _append(self, entries: Sequence[Appended]) -> list[Committed]:
+    async def _append(self, entries: Sequence[NewEntry]) -> list[CommitResult]:
         began = self._runtime.monotonic()
         positions = await self._log.append(entries)
         self._group_s = self._runtime.monotonic() - began
@@ -207,9 +207,11 @@ class Commits:
         self._trouble.worked(self._runtime.monotonic(), "appends work again")
         self._observe(entries, positions)
         states = {window: self._openings.promised(window) for window in windows}
-        return [Committed(position, states[entry.window]) for entry, position in zip(entries, positions, strict=True)]
+        return [
+            CommitResult(position, states[entry.window]) for entry, position in zip(entries, positions, strict=True)
+        ]
 
-    def _observe(self, entries: Sequence[Appended], positions: Sequence[int]) -> None:
+    def _observe(self, entries: Sequence[NewEntry], positions: Sequence[int]) -> None:
         self._metrics.committed(len(entries), sum(len(entry.data) for entry in entries), self._group_s)
         ends = {entry.partition: position + 1 for entry, position in zip(entries, positions, strict=True)}
         for partition, end in ends.items():

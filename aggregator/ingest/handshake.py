@@ -3,7 +3,7 @@
 from typing import Final
 
 from aggregator.errors import RefusedError, check_plan, common_version
-from aggregator.ingest.window_tracker import Openings
+from aggregator.ingest.window_tracker import WindowTracker
 from aggregator.runtime import Runtime
 from hushsum.errors import Reason
 from hushsum.plan import Plan
@@ -24,7 +24,7 @@ def check_number(count: int, most: int, what: str) -> None:
         raise RefusedError(Refusal.of(Reason.TOO_LARGE, f"{count} {what} in one message, expected at most {most}"))
 
 
-class Reception:
+class Handshake:
     """Greets clients of one plan.
 
     Args:
@@ -34,7 +34,7 @@ class Reception:
         in_flight_max: Unanswered deltas that a session may have.
     """
 
-    def __init__(self, plan: Plan, *, openings: Openings, runtime: Runtime, in_flight_max: int) -> None:
+    def __init__(self, plan: Plan, *, openings: WindowTracker, runtime: Runtime, in_flight_max: int) -> None:
         self.plan = plan
         self.in_flight_max = in_flight_max
         self._openings = openings

@@ -9,8 +9,8 @@ from aggregator import errors
 from aggregator.errors import FAILED, NOT_YET, AggregatorError, RefusedError, refused, unavailable, used_before
 from aggregator.fold.fold import NOBODY
 from aggregator.fold.state import RememberedKind
-from aggregator.interfaces import SETTLE_S, FoldView
-from aggregator.logs import Spell, journal
+from aggregator.interfaces import SETTLE_S, FoldReader
+from aggregator.logs import FailureLog, journal
 from aggregator.runtime import TRANSIENT, Runtime, within
 from hushsum.delta import DeltaId
 from hushsum.errors import Reason
@@ -18,24 +18,24 @@ from hushsum.plan import Plan
 from hushsum_proto.answers import Answer, Status
 
 
-class Key(NamedTuple):
+class DeltaKey(NamedTuple):
     """Whose delta, and which."""
 
     client_id: str
     id: DeltaId
 
 
-class Sent(NamedTuple):
+class Submission(NamedTuple):
     """A delta as it came, with what identifies it."""
 
-    key: Key
+    key: DeltaKey
     partition: int
     window: int
     digest: bytes
     data: bytes
 
 
-class Flight:
+class InflightDelta:
     """A delta from its first look until its answer, or until the fold has passed it where that is here.
 
     Args:
@@ -48,7 +48,7 @@ class Flight:
 
     __slots__ = ("_future", "_listeners", "answer", "digest", "here", "key", "partition", "window")
 
-    def __init__(self, sent: Sent, *, here: bool) -> None:
+    def __init__(self, sent: Submission, *, here: bool) -> None:
         self.key, self.partition, self.window, self.digest, _ = sent
         self.here = here
         self.answer: Answer | None = None
@@ -79,10 +79,10 @@ class Flight:
 
 class _Unpassed(NamedTuple):
     position: int
-    key: Key
+    key: DeltaKey
 
 
-class Flights:
+class InflightTable:
     """What is on its way in one gateway.
 
     Args:
@@ -90,9 +90,9 @@ class Flights:
         partitions: P.
     """
 
-    def __init__(self, folds: FoldView, partitions: int) -> None:
+    def __init__(self, folds: FoldReader, partitions: int) -> None:
         self._folds = folds
-        self._flights: dict[Key, Flight] = {}
+        self._flights: dict[DeltaKey, InflightDelta] = {}
         self._numbers: Counter[str] = Counter()  # by client; what is nobody's is not counted
         self._unpassed: list[deque[_Unpassed]] = [deque() for _ in range(partitions)]
 
@@ -103,7 +103,7 @@ class Flights:
         """How many are this client's; of what is nobody's, 0."""
         return self._numbers.get(client_id, 0)
 
-    def find(self, sent: Sent) -> Flight | None:
+    def find(self, sent: Submission) -> InflightDelta | None:
         """The same delta on its way.
 
         Raises:
@@ -115,19 +115,19 @@ class Flights:
         reason = Reason.ID_REUSED if flight.window == sent.window else Reason.ID_OF_ANOTHER_WINDOW
         raise RefusedError(used_before(reason, sent.key.id))
 
-    def take_off(self, flight: Flight) -> None:
+    def take_off(self, flight: InflightDelta) -> None:
         """A new one."""
         self._flights[flight.key] = flight
         if flight.key.client_id != NOBODY:
             self._numbers[flight.key.client_id] += 1
 
-    def answered(self, flight: Flight, answer: Answer, *, appended: bool = True) -> None:
+    def answered(self, flight: InflightDelta, answer: Answer, *, appended: bool = True) -> None:
         """Gives the answer; with it the flight is over, but where the fold is here and what was appended is to pass."""
         if not (flight.here and appended):
             self._land(flight.key)
         flight.land(answer)
 
-    def appended(self, flight: Flight, position: int) -> bool:
+    def appended(self, flight: InflightDelta, position: int) -> bool:
         """Keeps it until the fold has passed the position, where that is here.
 
         Returns:
@@ -151,7 +151,7 @@ class Flights:
             while unpassed and unpassed[0].position <= last:
                 self._land(unpassed.popleft().key)
 
-    def _land(self, key: Key) -> None:
+    def _land(self, key: DeltaKey) -> None:
         if self._flights.pop(key, None) is not None and key.client_id != NOBODY:
             self._numbers[key.client_id] -= 1
             if not self._numbers[key.client_id]:
@@ -168,7 +168,7 @@ STATUSES: Final = {
 _journal = journal("gateway")
 
 
-class Settling:
+class VerdictResolver:
     """Asks the folds of one plan.
 
     Args:
@@ -177,13 +177,13 @@ class Settling:
         runtime: Time.
     """
 
-    def __init__(self, plan: Plan, folds: FoldView, runtime: Runtime) -> None:
+    def __init__(self, plan: Plan, folds: FoldReader, runtime: Runtime) -> None:
         self._plan = plan
         self._folds = folds
         self._runtime = runtime
-        self._unsettled = Spell(_journal)
+        self._unsettled = FailureLog(_journal)
 
-    async def answer(self, flight: Flight, position: int | None) -> Answer:
+    async def answer(self, flight: InflightDelta, position: int | None) -> Answer:
         """The fold's word on a delta, or *unavailable* where it does not say in time: never an exception.
 
         Args:
@@ -199,7 +199,7 @@ class Settling:
         self._unsettled.worked(self._runtime.monotonic(), "the folds answer again")
         return answer
 
-    async def _word(self, flight: Flight, position: int | None) -> Answer:
+    async def _word(self, flight: InflightDelta, position: int | None) -> Answer:
         if position is not None:
             await self._folds.passed(flight.partition, position)
         kind, reason = await self._folds.recall(

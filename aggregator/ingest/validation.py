@@ -16,10 +16,10 @@ from typing import Final, NamedTuple, Protocol
 from aggregator.errors import RefusedError, of_fold, wrong_plan
 from aggregator.fold.fold import NOBODY
 from aggregator.fold.state import RememberedKind
-from aggregator.ingest.inflight import Sent
-from aggregator.ingest.window_tracker import Openings
-from aggregator.interfaces import FoldView, Glance
-from aggregator.rate_limits import BATCH_COST_MIN, RateLimits, Sender, SendLimits, anonymous
+from aggregator.ingest.inflight import Submission
+from aggregator.ingest.window_tracker import WindowTracker
+from aggregator.interfaces import FoldPeek, FoldReader
+from aggregator.rate_limits import BATCH_COST_MIN, QuotaReservation, RateLimits, SendLimits, anonymous
 from aggregator.runtime import Runtime
 from hushsum.delta import Delta, DeltaId, read_header
 from hushsum.delta_batch import reader_of
@@ -35,7 +35,7 @@ from hushsum_proto.entries import DeltaEntry, ReportsEntry, partition_of, partit
 from hushsum_proto.messages import Authenticity
 
 
-class Seen(NamedTuple):
+class ParsedDelta(NamedTuple):
     """What is known of one delta.
 
     Attributes:
@@ -49,7 +49,7 @@ class Seen(NamedTuple):
     records: int | None
 
 
-class Inspection:
+class DeltaParser:
     """Looks at deltas of one plan.
 
     Args:
@@ -61,7 +61,7 @@ class Inspection:
         self._reader = reader_of(plan)
         self._check = _check_of(plan) if self._reader is None else self._reader.check
 
-    def see(self, deltas: Sequence[bytes]) -> Sequence[Seen | None]:
+    def see(self, deltas: Sequence[bytes]) -> Sequence[ParsedDelta | None]:
         """Each delta that passes every check of :meth:`hushsum.delta.Delta.unpack`; None: it may break one of them."""
         reader = self._reader
         if reader is None:
@@ -72,11 +72,11 @@ class Inspection:
         columns = batch.streams, batch.headers[:, 0], batch.headers[:, 1], batch.spans[:, 2], batch.states
         rows = zip(*(column.tolist() for column in columns), strict=True)
         return [
-            None if state else Seen(DeltaId(stream, sequence), window, records)
+            None if state else ParsedDelta(DeltaId(stream, sequence), window, records)
             for stream, sequence, window, records, state in rows
         ]
 
-    def first_look(self, plan_id: bytes, data: bytes) -> Seen:
+    def first_look(self, plan_id: bytes, data: bytes) -> ParsedDelta:
         """The header of one delta, no larger than one can be.
 
         Args:
@@ -93,7 +93,7 @@ class Inspection:
         for named in (plan_id, header.plan_id):
             if named != self._plan.id:
                 raise RefusedError(wrong_plan(named, self._plan))
-        return Seen(header.id, header.window, None)
+        return ParsedDelta(header.id, header.window, None)
 
     def records(self, data: bytes) -> int:
         """The records of one delta, or the reports of a batch, after the same checks; 0 of a noised whole delta.
@@ -134,10 +134,10 @@ _GOES_ON: Final = 0x80  # of a byte of a varint that is not its last
 _partition_of = lru_cache(maxsize=1024)(partition_of)  # a session sends many deltas under one id
 
 
-class Submissions(Protocol):
+class SubmissionPolicy(Protocol):
     """What is sent to one plan's gateway."""
 
-    def sender(self, client_id: str, plan_id: bytes, data: bytes, shuffled: Authenticity | None) -> Sender:
+    def sender(self, client_id: str, plan_id: bytes, data: bytes, shuffled: Authenticity | None) -> QuotaReservation:
         """Under whose name it goes on.
 
         Args:
@@ -153,7 +153,7 @@ class Submissions(Protocol):
     def partition(self, sender: str, id: DeltaId, partitions: int) -> int:
         """The partition that it belongs to."""
 
-    def check(self, glance: Glance, seen: Seen, records: int) -> None:
+    def check(self, glance: FoldPeek, seen: ParsedDelta, records: int) -> None:
         """Refuses early what its fold, which is here, would refuse for what is counted of its sender.
 
         Raises:
@@ -167,11 +167,11 @@ class Submissions(Protocol):
             RefusedError: They are.
         """
 
-    def entry(self, sent: Sent, now_ms: int) -> bytes:
+    def entry(self, sent: Submission, now_ms: int) -> bytes:
         """The entry of the log that holds it."""
 
 
-class ClientDeltas:
+class AttributedDeltas:
     """Deltas, and noised whole deltas: each under its client's id.
 
     Args:
@@ -185,21 +185,21 @@ class ClientDeltas:
         self._bound = plan.privacy.records_per_client if plan.privacy.local is None else None
         self._once = plan.privacy.local is not None
 
-    def sender(self, client_id: str, plan_id: bytes, data: bytes, shuffled: Authenticity | None) -> Sender:
+    def sender(self, client_id: str, plan_id: bytes, data: bytes, shuffled: Authenticity | None) -> QuotaReservation:
         """Its client."""
         del plan_id
         if shuffled is not None:
             raise _signed_for_nothing()
         if self._sends is None:
-            return Sender(client_id)
-        return Sender(client_id, self._sends.take(client_id, len(data)))
+            return QuotaReservation(client_id)
+        return QuotaReservation(client_id, self._sends.take(client_id, len(data)))
 
     def partition(self, sender: str, id: DeltaId, partitions: int) -> int:
         """That of its client."""
         del id
         return _partition_of(sender, partitions)
 
-    def check(self, glance: Glance, seen: Seen, records: int) -> None:
+    def check(self, glance: FoldPeek, seen: ParsedDelta, records: int) -> None:
         """Refuses what is beyond the client's bound, and of noised deltas every one but the first."""
         if glance.kind is not RememberedKind.UNKNOWN:
             return
@@ -211,7 +211,7 @@ class ClientDeltas:
     def check_records(self, records: int) -> None:
         """Any number is enough."""
 
-    def entry(self, sent: Sent, now_ms: int) -> bytes:
+    def entry(self, sent: Submission, now_ms: int) -> bytes:
         """With the client's id and the time."""
         return entry_to_bytes(DeltaEntry(sent.key.client_id, sent.data, now_ms))
 
@@ -251,7 +251,7 @@ class AnonymousReports:
         self._runtime = runtime
         self._sends = sends
 
-    def sender(self, client_id: str, plan_id: bytes, data: bytes, shuffled: Authenticity | None) -> Sender:
+    def sender(self, client_id: str, plan_id: bytes, data: bytes, shuffled: Authenticity | None) -> QuotaReservation:
         """Nobody."""
         self._check_envelope(plan_id, data)
         if self._shufflers is None:
@@ -260,7 +260,7 @@ class AnonymousReports:
             return self._paid(client_id, data)
         if self._sends is None:
             _check_shuffled(self._shufflers, data, shuffled)
-            return Sender(NOBODY)
+            return QuotaReservation(NOBODY)
         # To check a signature costs something too: who has none of a shuffler pays for it.
         taken = self._sends.take(client_id, len(data))
         try:
@@ -268,9 +268,9 @@ class AnonymousReports:
             taken.give_back()
         finally:
             taken.let_go()
-        return Sender(NOBODY)
+        return QuotaReservation(NOBODY)
 
-    def _paid(self, client_id: str, data: bytes) -> Sender:
+    def _paid(self, client_id: str, data: bytes) -> QuotaReservation:
         """Nobody, once it is paid for: to look at its bytes costs the more, the more there are, be they good or not."""
         cost = max(BATCH_COST_MIN, self._reports(data))
         return anonymous(client_id, len(data), cost, rates=self._limits, sends=self._sends, runtime=self._runtime)
@@ -280,7 +280,7 @@ class AnonymousReports:
         del sender
         return partition_of_sum(id, partitions)
 
-    def check(self, glance: Glance, seen: Seen, records: int) -> None:
+    def check(self, glance: FoldPeek, seen: ParsedDelta, records: int) -> None:
         """There is no sender of whom anything could be counted."""
 
     def check_records(self, records: int) -> None:
@@ -289,7 +289,7 @@ class AnonymousReports:
             detail = f"{records} reports, expected at least {self._least} in a shuffled batch"
             raise RefusedError(Refusal.of(Reason.TOO_FEW_REPORTS, detail))
 
-    def entry(self, sent: Sent, now_ms: int) -> bytes:
+    def entry(self, sent: Submission, now_ms: int) -> bytes:
         """With its window's start in place of the time."""
         del now_ms
         start_ms = self._window.start_ms(sent.window)
@@ -312,14 +312,14 @@ class AnonymousReports:
         return max(1, (len(data) - at - 2) // self._width)
 
 
-def submissions_of(
+def submission_policy_of(
     plan: Plan,
     *,
     limits: RateLimits | None,
     shufflers: Directory | None,
     runtime: Runtime,
     sends: SendLimits | None = None,
-) -> Submissions:
+) -> SubmissionPolicy:
     """What is sent to a plan's gateway.
 
     Args:
@@ -330,7 +330,7 @@ def submissions_of(
         sends: How many bytes each client may send; None: any.
     """
     if plan.privacy.reports is None:
-        return ClientDeltas(plan, sends)
+        return AttributedDeltas(plan, sends)
     assert limits is not None, "what is nobody's is limited"
     return AnonymousReports(plan, limits, shufflers, runtime, sends)
 
@@ -354,7 +354,7 @@ def _signed_for_nothing() -> RefusedError:
 
 
 @dataclass(frozen=True)
-class FirstLooks:
+class SubmissionValidator:
     """Looks at the deltas of one plan.
 
     Attributes:
@@ -366,12 +366,12 @@ class FirstLooks:
     """
 
     plan: Plan
-    inspection: Inspection
-    openings: Openings
-    folds: FoldView
-    submissions: Submissions
+    inspection: DeltaParser
+    openings: WindowTracker
+    folds: FoldReader
+    submissions: SubmissionPolicy
 
-    def checked(self, plan_id: bytes, data: bytes, seen: Seen | None) -> Seen:
+    def checked(self, plan_id: bytes, data: bytes, seen: ParsedDelta | None) -> ParsedDelta:
         """What is seen of a delta of this plan, no larger than one can be, whose window takes deltas or did.
 
         Raises:
@@ -385,7 +385,7 @@ class FirstLooks:
         self.openings.check(seen.window)
         return seen
 
-    def glance(self, sent: Sent, seen: Seen) -> RememberedKind | None:
+    def glance(self, sent: Submission, seen: ParsedDelta) -> RememberedKind | None:
         """What a fold that is here knows of it; refuses what that would refuse itself, but later.
 
         Raises:

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from aggregator.caught_up import CaughtUp
+from aggregator.caught_up import StalenessGuard
 from aggregator.errors import RefusedError
 from aggregator.interfaces import Store
 from aggregator.runtime import Runtime
@@ -16,7 +16,7 @@ _ORDER: Final = tuple(WindowState)
 _SLEEP_S_MAX: Final = 5.0  # a wall clock may be set; this is how late a gateway may notice
 
 
-class Openings:
+class WindowTracker:
     """The windows of one plan as one gateway knows them.
 
     What is known is the answer of the latest read of the store. States only move on, so a window that is known not to
@@ -39,7 +39,7 @@ class Openings:
         *,
         skew_ms: int,
         first_window: int,
-        caught_up: CaughtUp | None = None,
+        caught_up: StalenessGuard | None = None,
     ) -> None:
         self._plan = plan
         self._store = store

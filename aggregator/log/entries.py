@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
 
 from aggregator.errors import LogError
-from aggregator.model import Logged
+from aggregator.model import PositionedEntry
 from hushsum.delta import read_header
 from hushsum.directory import Directory, Role
 from hushsum.errors import DeltaError, Reason
@@ -33,7 +33,7 @@ from hushsum_proto.errors import MalformedEntryError, NewerEntryError
 from hushsum_proto.many_entries import batch_entries, delta_entries, single_entries
 
 
-class Opened(NamedTuple):
+class OpenedMessage(NamedTuple):
     """What a message holds.
 
     Attributes:
@@ -47,8 +47,8 @@ class Opened(NamedTuple):
     problem: Reason | None = None
 
 
-_MALFORMED: Final = Opened((), None, Reason.MALFORMED)
-_UNSIGNED: Final = Opened((), None, Reason.UNSIGNED)
+_MALFORMED: Final = OpenedMessage((), None, Reason.MALFORMED)
+_UNSIGNED: Final = OpenedMessage((), None, Reason.UNSIGNED)
 
 
 class LogMessages(Protocol):
@@ -63,7 +63,7 @@ class LogMessages(Protocol):
             seals: Which.
         """
 
-    def read(self, partition: int, value: bytes) -> Opened:
+    def read(self, partition: int, value: bytes) -> OpenedMessage:
         """What a message holds.
 
         Raises:
@@ -86,7 +86,7 @@ class PlainMessages:
         del partition, seals
         return batch_to_bytes(Batch(tuple(entries)))
 
-    def read(self, partition: int, value: bytes) -> Opened:
+    def read(self, partition: int, value: bytes) -> OpenedMessage:
         """What a message holds.
 
         Raises:
@@ -94,7 +94,7 @@ class PlainMessages:
             LogError: It is signed: somebody has meant this log to be checked.
         """
         if (entries := batch_entries(value)) is not None:
-            return Opened(entries)
+            return OpenedMessage(entries)
         try:
             batch = batch_from_bytes(value)
         except MalformedEntryError:
@@ -152,7 +152,7 @@ class SignedMessages:
         batch = signed_batch(entries, plan_id=self._plan_id, partition=partition, key_id=key_id, key=key)
         return batch_to_bytes(batch)
 
-    def read(self, partition: int, value: bytes) -> Opened:
+    def read(self, partition: int, value: bytes) -> OpenedMessage:
         """What a message holds.
 
         Raises:
@@ -172,12 +172,12 @@ class SignedMessages:
         return None
 
 
-def _opened(batch: Batch, signer: Role | None) -> Opened:
+def _opened(batch: Batch, signer: Role | None) -> OpenedMessage:
     if batch.format_version > ENTRY_FORMAT:
         raise NewerEntryError(batch.format_version, ENTRY_FORMAT)
     if batch.format_version < ENTRY_FORMAT or not 1 <= len(batch.entries) <= BATCH_ENTRIES_MAX:
         return _MALFORMED
-    return Opened(batch.entries, signer)
+    return OpenedMessage(batch.entries, signer)
 
 
 _PROBLEMS: Final = {
@@ -186,7 +186,9 @@ _PROBLEMS: Final = {
 }
 
 
-def admit_all(plan: Plan, partition: int, stretch: Sequence[Logged]) -> list[tuple[int, LogEntry | RefusedEntry]]:
+def admit_all(
+    plan: Plan, partition: int, stretch: Sequence[PositionedEntry]
+) -> list[tuple[int, LogEntry | RefusedEntry]]:
     """The position of each entry and what :func:`admit` says of it: the same, sooner.
 
     Raises:
@@ -204,7 +206,7 @@ def admit_all(plan: Plan, partition: int, stretch: Sequence[Logged]) -> list[tup
     ]
 
 
-def admit(plan: Plan, partition: int, logged: Logged) -> LogEntry | RefusedEntry:
+def admit(plan: Plan, partition: int, logged: PositionedEntry) -> LogEntry | RefusedEntry:
     """The entry to fold, or why it is refused.
 
     Args:

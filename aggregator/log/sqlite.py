@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Final, Self
 
 from aggregator.errors import LogError, LogGapError, LogUnavailableError
-from aggregator.model import Appended, Logged, Stretch
-from aggregator.runtime import Milestone, Runtime
-from aggregator.sqlite import Database, DatabaseKind
+from aggregator.model import EntryBatch, NewEntry, PositionedEntry
+from aggregator.runtime import Runtime, Watermark
+from aggregator.sqlite import DatabaseKind, SqliteFile
 
 LOG_FORMAT: Final = 1
 _FORGET_STEP: Final = 250  # positions a transaction: appends wait behind it
@@ -53,10 +53,10 @@ class _Tail:
     """
 
     def __init__(self, bytes_max: int) -> None:
-        self._entries: deque[Logged] = deque()
+        self._entries: deque[PositionedEntry] = deque()
         self._bytes, self._bytes_max = 0, bytes_max
 
-    def add(self, entry: Logged) -> None:
+    def add(self, entry: PositionedEntry) -> None:
         """Takes the entry that follows; one further on begins anew, one before is left to the file."""
         if self._entries:
             last = self._entries[-1].position
@@ -69,7 +69,7 @@ class _Tail:
         while self._bytes > self._bytes_max:
             self._drop()
 
-    def read(self, position: int, limit: int) -> tuple[Logged, ...]:
+    def read(self, position: int, limit: int) -> tuple[PositionedEntry, ...]:
         """At most ``limit`` from ``position`` on; nothing where the file is to be asked."""
         while self._entries and self._entries[0].position < position:
             self._drop()
@@ -89,10 +89,10 @@ class _Tail:
 class SqliteLog:
     """The log of one plan (see :class:`aggregator.interfaces.Log`). Made by :meth:`open`."""
 
-    def __init__(self, plan: int, ends: list[int], writer: Database, reader: Database, runtime: Runtime) -> None:
+    def __init__(self, plan: int, ends: list[int], writer: SqliteFile, reader: SqliteFile, runtime: Runtime) -> None:
         self._plan, self._runtime = plan, runtime
         self._writer, self._reader = writer, reader
-        self._ends = [Milestone(end) for end in ends]
+        self._ends = [Watermark(end) for end in ends]
         bytes_max = max(_TAIL_BYTES // len(ends), _TAIL_BYTES_MIN)
         self._tails = [_Tail(bytes_max) for _ in ends]
         self._deleted: tuple[int, dict[int, int]] | None = None  # by the last :meth:`forget`
@@ -104,10 +104,10 @@ class SqliteLog:
         Raises:
             LogError: Not a log, a newer format, another number of partitions, or no durability here.
         """
-        writer = Database(LOG_FILE, await runtime.blocking(LOG_FILE.open_writing, path), runtime)
+        writer = SqliteFile(LOG_FILE, await runtime.blocking(LOG_FILE.open_writing, path), runtime)
         try:
             plan, ends = await writer.write(lambda db: _register(db, plan_id, partitions))
-            reader = Database(LOG_FILE, await runtime.blocking(LOG_FILE.open_reading, path), runtime)
+            reader = SqliteFile(LOG_FILE, await runtime.blocking(LOG_FILE.open_reading, path), runtime)
         except BaseException:
             await writer.close()
             raise
@@ -118,33 +118,33 @@ class SqliteLog:
         """P."""
         return len(self._ends)
 
-    async def append(self, entries: Sequence[Appended]) -> list[int]:
+    async def append(self, entries: Sequence[NewEntry]) -> list[int]:
         """Appends all entries or none, in one transaction; durable when it returns."""
         if not entries:
             return []
         positions = await self._writer.write(lambda db: _append(db, self._plan, entries))
         ends: dict[int, int] = {}
         for entry, position in zip(entries, positions, strict=True):
-            self._tails[entry.partition].add(Logged(position, entry.data))
+            self._tails[entry.partition].add(PositionedEntry(position, entry.data))
             ends[entry.partition] = position + 1
         for partition, end in ends.items():
             self._ends[partition].reach(end)
         return positions
 
-    async def read(self, partition: int, position: int, limit: int, wait_s: float) -> Stretch:
+    async def read(self, partition: int, position: int, limit: int, wait_s: float) -> EntryBatch:
         """At most ``limit`` entries from ``position`` on; waits for the first. Its end follows its last."""
         end = self._ends[partition]
         if position > end.value:
             raise LogGapError(partition, position, end.value)
         if not await end.reached_within(position + 1, self._runtime, wait_s):
-            return Stretch((), position)
+            return EntryBatch((), position)
         # The file may be ahead of the end that is known here: an append is committed before its task goes on.
         known = min(limit, end.value - position)
         entries = self._tails[partition].read(position, known)
         if entries:
-            return Stretch(entries, position + len(entries))
+            return EntryBatch(entries, position + len(entries))
         entries = await self._reader.read(lambda db: _read(db, self._plan, partition, position, known))
-        return Stretch(entries, position + len(entries))
+        return EntryBatch(entries, position + len(entries))
 
     async def end(self, partition: int) -> int:
         """The position that the next entry will get."""
@@ -192,7 +192,7 @@ def _register(db: sqlite3.Connection, plan_id: bytes, partitions: int) -> tuple[
     return plan, [end for (end,) in rows]
 
 
-def _append(db: sqlite3.Connection, plan: int, entries: Sequence[Appended]) -> list[int]:
+def _append(db: sqlite3.Connection, plan: int, entries: Sequence[NewEntry]) -> list[int]:
     """Few statements for however many entries: at the end of each step this thread must win the interpreter back."""
     added = Counter(entry.partition for entry in entries)
     values = [number for pair in added.items() for number in pair]
@@ -245,7 +245,7 @@ def _advance(partitions: int) -> str:
     )
 
 
-def _read(db: sqlite3.Connection, plan: int, partition: int, position: int, limit: int) -> tuple[Logged, ...]:
+def _read(db: sqlite3.Connection, plan: int, partition: int, position: int, limit: int) -> tuple[PositionedEntry, ...]:
     """Entries up to the first gap; a gap at the start is an error."""
     rows: list[tuple[int, bytes]] = db.execute(
         "SELECT position, data FROM entries WHERE plan = ? AND partition = ? AND position >= ? "
@@ -255,7 +255,7 @@ def _read(db: sqlite3.Connection, plan: int, partition: int, position: int, limi
     if not rows or rows[0][0] != position:
         end = db.execute("SELECT position FROM ends WHERE plan = ? AND partition = ?", (plan, partition)).fetchone()[0]
         raise LogGapError(partition, position, rows[0][0] if rows else end)
-    return tuple(Logged(*row) for count, row in enumerate(rows) if row[0] == position + count)
+    return tuple(PositionedEntry(*row) for count, row in enumerate(rows) if row[0] == position + count)
 
 
 def _first(db: sqlite3.Connection, plan: int, partition: int) -> int:

@@ -11,7 +11,7 @@ from http import HTTPStatus
 from itertools import cycle, islice
 from typing import Final, Protocol
 
-from aggregator.caught_up import CaughtUp
+from aggregator.caught_up import StalenessGuard
 from aggregator.config import Config
 from aggregator.errors import AggregatorError
 from aggregator.fold.state import FoldMark
@@ -24,7 +24,7 @@ from aggregator.runtime import Runtime, within
 from hushsum.plan import Plan
 
 
-class Probed(Protocol):
+class HealthReporting(Protocol):
     """A gRPC server, with its health service."""
 
     async def tell(self, *, ready: bool) -> None:
@@ -34,7 +34,7 @@ class Probed(Protocol):
         """This process cannot go on."""
 
 
-class Vitals:
+class ProcessTelemetry:
     """Of one process. Its pages answer before anything else of it is there, and are closed after all else.
 
     Args:
@@ -55,7 +55,7 @@ class Vitals:
         self.metrics_page = self.health_page = ""
         self._config, self._runtime = config, runtime
         self._health = Health(runtime)
-        self._server: Probed | None = None
+        self._server: HealthReporting | None = None
 
     async def open(self, stack: AsyncExitStack) -> None:
         """Opens the pages; the stack closes them.
@@ -91,7 +91,7 @@ class Vitals:
             stack.push_async_callback(self._runtime.blocking, tracer.close, self._config.stop_s)
             self.tracer = tracer
 
-    def attend(self, server: Probed, failed: Callable[[], Awaitable[None]], stack: AsyncExitStack) -> None:
+    def attend(self, server: HealthReporting, failed: Callable[[], Awaitable[None]], stack: AsyncExitStack) -> None:
         """There is a server, which answers nobody yet.
 
         Args:
@@ -214,7 +214,7 @@ _ANSWER_S_MAX: Final = 10.0  # whatever the log and the store themselves allow
 _journal = journal("service")
 
 
-class Soundings:
+class DependencyProbe:
     """One look every two seconds, for as long as the service runs.
 
     Args:
@@ -240,7 +240,7 @@ class Soundings:
         runtime: Runtime,
         metrics: Metrics,
         tell: Callable[[bool], Awaitable[None]],
-        caught_up: CaughtUp | None = None,
+        caught_up: StalenessGuard | None = None,
     ) -> None:
         self._plan_id, self._log, self._store = plan_id, log, store
         self._runtime, self._metrics, self._tell = runtime, metrics, tell

@@ -45,11 +45,11 @@ class Metrics:
 
     Attributes:
         registry: Of this service alone, so that two in one process do not meet. Of a plan of reports it shows whole
-            minutes alone: see :class:`aggregator.observability.metrics.SteppedRegistry`.
+            minutes alone: see :class:`aggregator.observability.metrics.MinuteSnapshotRegistry`.
     """
 
     def __init__(self, *, step: int = 1) -> None:
-        self.registry = SteppedRegistry()
+        self.registry = MinuteSnapshotRegistry()
         self._step = step
         make: Any = {"registry": self.registry}  # Any: the three constructors have one keyword in common, no type
         self._deltas = Counter("hushsum_deltas", "Deltas by answer", ["status"], **make)
@@ -316,7 +316,7 @@ STEP_MS: Final = 60_000
 _SUFFIX: Final = " (as of the last whole minute)"
 
 
-class SteppedRegistry(CollectorRegistry):
+class MinuteSnapshotRegistry(CollectorRegistry):
     """Shows what is so, until it is first held; from then on what was so when it was last held.
 
     Whoever reads it more often than it is held, or at other times, learns nothing more by that: a number that grew
@@ -364,7 +364,7 @@ LEDGER_S: Final = 60.0  # the database goes through all spends of a population f
 ANSWER_S_MAX: Final = 10.0
 
 
-class Survey:
+class StoreMetricsCollector:
     """Looks at the store for the metrics.
 
     Args:

@@ -20,7 +20,7 @@ class NotFoundError(AggregatorError):
     """A release that is not there, or not published."""
 
 
-class Catalogue:
+class ReleaseCatalog:
     """The published outcomes of one plan: its releases, and which windows are withheld.
 
     Args:

@@ -12,10 +12,10 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 from aggregator.errors import LogUnavailableError, ReceiptsError
 from aggregator.interfaces import Observer
 from aggregator.log.kafka.client import KafkaSettings, answering, end_client, quieten, told_as_ours
-from aggregator.log.kafka.log import Outgoing, TopicWriter
+from aggregator.log.kafka.log import OutgoingMessage, TopicWriter
 from aggregator.log.kafka.topic import prepare_topic, receipts_topic
 from aggregator.model import ReceiptsMark, StoredOutcome
-from aggregator.release.receipts import ID_BYTES, Header, Receipt, ReceiptLines, missing, read_line
+from aggregator.release.receipts import ID_BYTES, Receipt, ReceiptLines, ReceiptsHeader, missing, read_line
 from aggregator.runtime import Runtime
 from hushsum.entropy import Entropy
 from hushsum.privacy.event import Spend
@@ -85,7 +85,7 @@ class ReceiptsTopic:
         async with self._turn:
             await self._catch_up()
             if not self._lines.mark.id:
-                await self._append(Header(self._entropy.read(ID_BYTES)))
+                await self._append(ReceiptsHeader(self._entropy.read(ID_BYTES)))
             return self._lines.mark
 
     async def check(self, bound: ReceiptsMark) -> None:
@@ -114,9 +114,9 @@ class ReceiptsTopic:
         """Ends the connection."""
         await self._writer.close()
 
-    async def _append(self, held: Header | Receipt) -> None:
+    async def _append(self, held: ReceiptsHeader | Receipt) -> None:
         """Appends a message, and reads on to it and past it."""
-        await self._writer.write([Outgoing(0, held.to_line()[0])])
+        await self._writer.write([OutgoingMessage(0, held.to_line()[0])])
         await self._catch_up()
 
     async def _catch_up(self) -> None:

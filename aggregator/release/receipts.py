@@ -50,7 +50,7 @@ class NotWholeError(ReceiptsError):
 
 
 @dataclass(frozen=True)
-class Header:
+class ReceiptsHeader:
     """The line by which receipts are told from others: the first, or in receipts of older formats a later one."""
 
     id: bytes
@@ -106,7 +106,7 @@ class Receipt:
         return cls(plan_id, kind, window, sha256, Spend.from_fields(fields["spend"]))
 
 
-def read_line(line: bytes, before: int = 0) -> tuple[Header | Receipt, int]:
+def read_line(line: bytes, before: int = 0) -> tuple[ReceiptsHeader | Receipt, int]:
     """What a line holds, and its checksum.
 
     Raises:
@@ -153,13 +153,13 @@ class ReceiptLines:
         """All lines."""
         return ReceiptsMark(self._id, len(self._digests) - 1, self._digests[-1])
 
-    def add(self, line: bytes, held: Header | Receipt) -> None:
+    def add(self, line: bytes, held: ReceiptsHeader | Receipt) -> None:
         """Adds the next line and what it holds. The first header counts, and the first receipt of an outcome.
 
         Raises:
             ReceiptsError: There is a receipt for this outcome with another digest; nothing is added.
         """
-        if isinstance(held, Header):
+        if isinstance(held, ReceiptsHeader):
             self._id = self._id or held.id
         elif not self.knows(held):
             self._receipts[held.key] = held
@@ -211,13 +211,13 @@ def _line_of(fields: Mapping[str, object], before: int) -> tuple[bytes, int]:
     return canonical.encode({**fields, "checksum": f"{checksum:08x}"}), checksum
 
 
-def _of_fields(fields: Mapping[str, Any]) -> Header | Receipt:
+def _of_fields(fields: Mapping[str, Any]) -> ReceiptsHeader | Receipt:
     if "id" not in fields:
         return Receipt.of_fields(fields)
     id_ = bytes.fromhex(fields["id"])
     if fields.keys() != {"format", "id"} or fields["format"] < _HEADER_FORMAT or len(id_) != ID_BYTES:
         raise ValueError("a header that is none")
-    return Header(id_)
+    return ReceiptsHeader(id_)
 
 
 def _shown(id_: bytes) -> str:
@@ -333,7 +333,7 @@ class ReceiptsFile:
                 except OSError as error:
                     raise ReceiptsError(f"receipts {self._path}: {error}; {_UNTIL}") from error
                 self._is_there = True
-                self._append_line(Header(self._entropy.read(ID_BYTES)))
+                self._append_line(ReceiptsHeader(self._entropy.read(ID_BYTES)))
             return self._lines.mark
 
     def _write(self, receipt: Receipt) -> ReceiptsMark:
@@ -342,7 +342,7 @@ class ReceiptsFile:
                 self._append_line(receipt)
             return self._lines.mark
 
-    def _append_line(self, held: Header | Receipt) -> None:
+    def _append_line(self, held: ReceiptsHeader | Receipt) -> None:
         line, checksum = held.to_line(self._checksum)
         try:
             _append(self._path, line + b"\n", at=self._size)

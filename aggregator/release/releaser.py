@@ -33,7 +33,7 @@ from aggregator.errors import (
 )
 from aggregator.fold.fold import takes_reports
 from aggregator.interfaces import NO_TRACES, Folds, Log, Observer, Receipts, Store, Tracer
-from aggregator.model import Appended, SealedWindow, StoredOutcome
+from aggregator.model import NewEntry, SealedWindow, StoredOutcome
 from aggregator.release.receipts import reconciled
 from aggregator.runtime import Runtime
 from aggregator.windows import WindowBook, WindowState, due_ms
@@ -80,7 +80,7 @@ class Releaser:
     def __init__(self, plan: Plan, ports: ReleaserPorts, *, fence: int) -> None:
         self._plan, self._ports, self._fence = plan, ports, fence
         self._store, self._runtime, self._tracer = ports.store, ports.runtime, ports.tracer
-        self._forgetting = Forgetting(plan, ports, fence=fence)
+        self._forgetting = WindowErasure(plan, ports, fence=fence)
         self._one_at_a_time = asyncio.Lock()
         self._stopped, self._unpublishable = "", ""  # until the next start; until it succeeds
         self._untold: dict[tuple[str, int], StoredOutcome] = {}  # publication begun, and nobody told of it yet
@@ -205,7 +205,7 @@ class Releaser:
             await self._store.mark_closing(self._plan.id, window, fence=self._fence)
             log = self._ports.log
             data = entry_to_bytes(SealEntry(self._plan.id, window, self._runtime.now_ms()))
-            await log.append([Appended(partition, window, data) for partition in range(log.partitions)])
+            await log.append([NewEntry(partition, window, data) for partition in range(log.partitions)])
             for partition in range(log.partitions):
                 await self._ports.folds.closed(partition, window)
 
@@ -347,7 +347,7 @@ _PAUSE_S: Final = 1.0  # after the first failure; twice as long after each furth
 _PAUSE_MAX_S: Final = 16.0
 
 
-class Forgetting:
+class WindowErasure:
     """What is to be forgotten of one plan, and whether it is, under one releaser's fence.
 
     Attributes:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from aggregator.ingest.budget import ASK_S, asked
 from aggregator.interfaces import Store
-from aggregator.logs import Spell, journal
+from aggregator.logs import FailureLog, journal
 from aggregator.model import RoundMembers
 from aggregator.runtime import TRANSIENT, Backoff, Runtime, within
 from hushsum.plan import Plan
@@ -39,7 +39,7 @@ class RoundClaims:
         Returns:
             Those of whom another round may have a vector of this window, or that were drawn too often.
         """
-        backoff, trouble = Backoff(), Spell(_journal)
+        backoff, trouble = Backoff(), FailureLog(_journal)
         while is_wanted():
             work = self._store.claim_clients(self._plan.id, window, members)
             try:

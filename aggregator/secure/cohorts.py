@@ -31,7 +31,7 @@ PAUSE_MS: Final = 1000  # after the first round that a client has spoilt in a wi
 _WORD: Final = 8  # bytes that decide a draw
 
 
-class Caller(NamedTuple):
+class CallKey(NamedTuple):
     """One call of one client: the number tells it from the client's others."""
 
     client_id: str
@@ -61,7 +61,7 @@ class CohortRules:
 class Entered:
     """A client wants to take part in a window."""
 
-    caller: Caller
+    caller: CallKey
     window: int
     now_ms: int
 
@@ -70,7 +70,7 @@ class Entered:
 class Left:
     """A call has ended."""
 
-    caller: Caller
+    caller: CallKey
     window: int
 
 
@@ -95,8 +95,8 @@ class RoundOver:
     """
 
     window: int
-    members: tuple[Caller, ...]
-    back: tuple[Caller, ...]
+    members: tuple[CallKey, ...]
+    back: tuple[CallKey, ...]
     spent: frozenset[str]
     now_ms: int
     spoilers: frozenset[str] = frozenset()
@@ -116,7 +116,7 @@ Event = Entered | Left | Woke | RoundOver | WindowOver
 class Waits:
     """It waits; with how many others is not for it to know."""
 
-    caller: Caller
+    caller: CallKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ class Starts:
     """
 
     window: int
-    callers: tuple[Caller, ...]
+    callers: tuple[CallKey, ...]
     is_drawn: bool
 
 
@@ -138,28 +138,28 @@ class Starts:
 class Replaced:
     """A newer call of the same client has taken its place."""
 
-    caller: Caller
+    caller: CallKey
 
 
 @dataclass(frozen=True, slots=True)
 class InRound:
     """Refused: a round of this client is under way."""
 
-    caller: Caller
+    caller: CallKey
 
 
 @dataclass(frozen=True, slots=True)
 class TookPart:
     """Refused: this client's vector was taken in this window."""
 
-    caller: Caller
+    caller: CallKey
 
 
 @dataclass(frozen=True, slots=True)
 class TooSoon:
     """Refused: it has spoilt a round of this window, and has to pause."""
 
-    caller: Caller
+    caller: CallKey
     wait_ms: int
 
 
@@ -167,18 +167,18 @@ class TooSoon:
 class DrawnTooOften:
     """Refused: it was drawn into as many cohorts of this window as it may be."""
 
-    caller: Caller
+    caller: CallKey
 
 
 @dataclass(frozen=True, slots=True)
 class Closed:
     """The window closed before a cohort was there."""
 
-    caller: Caller
+    caller: CallKey
 
 
 Effect = Waits | Starts | Replaced | InRound | TookPart | TooSoon | DrawnTooOften | Closed
-_Places = dict[str, tuple[Caller, int]]  # by client, with when it came
+_Places = dict[str, tuple[CallKey, int]]  # by client, with when it came
 
 
 @dataclass
@@ -199,7 +199,7 @@ class _Forming:
         first_ms = min(arrived_ms for _, arrived_ms in self.waiting.values())
         return first_ms if rules.pool or present >= rules.size else first_ms + rules.wait_ms
 
-    def draw(self, rules: CohortRules, entropy: Entropy) -> list[tuple[Caller, int]]:
+    def draw(self, rules: CohortRules, entropy: Entropy) -> list[tuple[CallKey, int]]:
         """The next cohort: N of those that wait, or all of them, each set of so many as likely as any other."""
         places = list(self.waiting.values())
         drawn = min(rules.size, len(places))
@@ -285,13 +285,13 @@ class Cohorts:
             yield Replaced(older[0])
         yield self._wait(forming, event.caller, event.now_ms if older is None else older[1])
 
-    def _wait(self, forming: _Forming, caller: Caller, arrived_ms: int) -> Waits | DrawnTooOften:
+    def _wait(self, forming: _Forming, caller: CallKey, arrived_ms: int) -> Waits | DrawnTooOften:
         if forming.draws[caller.client_id] >= ATTEMPTS_MAX:
             return DrawnTooOften(caller)
         forming.waiting[caller.client_id] = (caller, arrived_ms)
         return Waits(caller)
 
-    def _leave(self, caller: Caller, window: int) -> None:
+    def _leave(self, caller: CallKey, window: int) -> None:
         waiting = self._windows.get(window, _Forming()).waiting
         if waiting.get(caller.client_id, (None, 0))[0] == caller:
             del waiting[caller.client_id]
@@ -325,7 +325,9 @@ class Cohorts:
         starts_ms = forming.starts_ms(self._rules)
         return starts_ms is not None and now_ms >= starts_ms
 
-    def _begin(self, window: int, forming: _Forming, places: Iterable[tuple[Caller, int]], *, is_drawn: bool) -> Starts:
+    def _begin(
+        self, window: int, forming: _Forming, places: Iterable[tuple[CallKey, int]], *, is_drawn: bool
+    ) -> Starts:
         self._rounds += 1
         taken = {caller.client_id: (caller, arrived_ms) for caller, arrived_ms in places}
         forming.in_rounds |= taken

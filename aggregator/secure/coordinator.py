@@ -16,15 +16,15 @@ from prometheus_client import Counter as PrometheusCounter
 
 from aggregator import errors
 from aggregator.errors import RefusedError, UnauthenticatedError, overloaded
-from aggregator.ingest.budget import Charges
-from aggregator.ingest.window_tracker import Openings
+from aggregator.ingest.budget import CollectionBudget
+from aggregator.ingest.window_tracker import WindowTracker
 from aggregator.interfaces import NO_TRACES, Span, Tracer
 from aggregator.logs import journal
 from aggregator.model import RoundMembers
 from aggregator.runtime import Runtime
 from aggregator.secure.claims import RoundClaims
 from aggregator.secure.cohorts import (
-    Caller,
+    CallKey,
     Closed,
     CohortRules,
     Cohorts,
@@ -42,8 +42,8 @@ from aggregator.secure.cohorts import (
     WindowOver,
     Woke,
 )
-from aggregator.secure.round import Part, Round, RoundEnd, RoundSettings, Uploads, limits_of
-from aggregator.secure.sum_submission import Landing
+from aggregator.secure.round import Participant, RoundDriver, RoundEnd, RoundSettings, VectorUploads, limits_of
+from aggregator.secure.sum_submission import SumSubmitter
 from aggregator.windows import WindowState
 from hushsum.directory import Directory, Role
 from hushsum.entropy import Entropy
@@ -55,20 +55,29 @@ from hushsum.secure_sum.parameters import round_parameters
 from hushsum.secure_sum.server import ServerRound, Step, Sum
 from hushsum_proto.answers import Refusal, ServiceReason
 from hushsum_proto.entries import CohortSumEntry
-from hushsum_proto.rounds import Enter, Fate, Message, RoundOutcome, RoundRequest, VectorChunk, Waiting, entry_parts
+from hushsum_proto.rounds import (
+    Enter,
+    Message,
+    RoundOutcome,
+    RoundRequest,
+    RoundResult,
+    VectorChunk,
+    Waiting,
+    entry_parts,
+)
 
 CLIENTS_MAX: Final = 1 << 18  # of all rounds that are remembered; the oldest rounds are forgotten first
 
 DETAILS: Final = {
-    Fate.COUNTED: "the vector is in a sum that is durable",
-    Fate.LEFT_OUT: "the round went on without this client",
-    Fate.ABORTED: "the round ended without a sum",
-    Fate.LATE: "the window was sealed before a sum was in the log",
-    Fate.UNKNOWN: "nothing is known here of what became of the round",
+    RoundResult.COUNTED: "the vector is in a sum that is durable",
+    RoundResult.LEFT_OUT: "the round went on without this client",
+    RoundResult.ABORTED: "the round ended without a sum",
+    RoundResult.LATE: "the window was sealed before a sum was in the log",
+    RoundResult.UNKNOWN: "nothing is known here of what became of the round",
 }
 
 
-class Remembered(NamedTuple):
+class PastRound(NamedTuple):
     """One round that is over.
 
     Attributes:
@@ -79,19 +88,19 @@ class Remembered(NamedTuple):
     """
 
     window: int
-    fate: Fate
+    fate: RoundResult
     survivors: frozenset[str]
     members: frozenset[str]
 
-    def fate_of(self, client_id: str) -> Fate:
+    def fate_of(self, client_id: str) -> RoundResult:
         """What became of a client's vector."""
         if client_id not in self.members:
-            return Fate.UNKNOWN
+            return RoundResult.UNKNOWN
         is_left_out = bool(self.survivors) and client_id not in self.survivors
-        return Fate.LEFT_OUT if is_left_out else self.fate
+        return RoundResult.LEFT_OUT if is_left_out else self.fate
 
 
-class Memory:
+class RoundHistory:
     """Rounds of this process, by id.
 
     Args:
@@ -101,12 +110,12 @@ class Memory:
     def __init__(self, clients_max: int = CLIENTS_MAX) -> None:
         self._clients_max = clients_max
         self._clients = 0
-        self._rounds: OrderedDict[bytes, Remembered] = OrderedDict()
+        self._rounds: OrderedDict[bytes, PastRound] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._rounds)
 
-    def add(self, round_id: bytes, became: Remembered) -> None:
+    def add(self, round_id: bytes, became: PastRound) -> None:
         """Remembers a round."""
         self._rounds[round_id] = became
         self._clients += len(became.members)
@@ -114,10 +123,10 @@ class Memory:
             _, oldest = self._rounds.popitem(last=False)
             self._clients -= len(oldest.members)
 
-    def fate_of(self, client_id: str, round_id: bytes, window: int) -> Fate:
+    def fate_of(self, client_id: str, round_id: bytes, window: int) -> RoundResult:
         """What became of a client's vector, as far as it is known here."""
         became = self._rounds.get(round_id)
-        return Fate.UNKNOWN if became is None or became.window != window else became.fate_of(client_id)
+        return RoundResult.UNKNOWN if became is None or became.window != window else became.fate_of(client_id)
 
     def forget_before(self, window: int) -> None:
         """Forgets all rounds of older windows."""
@@ -125,7 +134,7 @@ class Memory:
             self._clients -= len(self._rounds.pop(round_id).members)
 
 
-def outcome_of(round_id: bytes, fate: Fate, *, again: bool = False, retry_after_ms: int = 0) -> RoundOutcome:
+def outcome_of(round_id: bytes, fate: RoundResult, *, again: bool = False, retry_after_ms: int = 0) -> RoundOutcome:
     """The outcome in words."""
     return RoundOutcome(round_id, fate, DETAILS[fate], again, retry_after_ms)
 
@@ -151,7 +160,7 @@ class SumMetrics:
         self._waiting = Gauge("hushsum_cohort_clients_waiting", "Clients that wait for a cohort", **make)
         self._steps = Gauge("hushsum_cohort_clients", "Clients in rounds, by step", ["step"], **make)
         # All are there from the start: an alert needs the 0 before the first one.
-        for outcome in (Fate.COUNTED, Fate.ABORTED, Fate.LATE, Fate.UNKNOWN, AGAIN):
+        for outcome in (RoundResult.COUNTED, RoundResult.ABORTED, RoundResult.LATE, RoundResult.UNKNOWN, AGAIN):
             self._rounds.labels(outcome)
         self.in_steps({})
 
@@ -189,7 +198,7 @@ _AGAIN_MS: Final = 1000
 _journal = journal("secure sums")
 
 
-class Running:
+class ActiveRounds:
     """Runs rounds.
 
     Args:
@@ -210,7 +219,7 @@ class Running:
     def __init__(  # noqa: PLR0913  each is a part of its own
         self,
         plan: Plan,
-        landing: Landing,
+        landing: SumSubmitter,
         claims: RoundClaims,
         *,
         runtime: Runtime,
@@ -229,19 +238,19 @@ class Running:
         self._directory = directory
         self.tracer: Tracer = NO_TRACES
         self.tell_over: Callable[[RoundOver], None] = lambda _: None
-        self._memory = Memory()
-        self._rounds: dict[bytes, Round] = {}
-        self._slots: set[Round] = set()  # that count as under way
-        self._places: dict[Part, Round] = {}
+        self._memory = RoundHistory()
+        self._rounds: dict[bytes, RoundDriver] = {}
+        self._slots: set[RoundDriver] = set()  # that count as under way
+        self._places: dict[Participant, RoundDriver] = {}
         self._undecided: dict[bytes, asyncio.Event] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
 
-    def round_of(self, part: Part) -> Round | None:
+    def round_of(self, part: Participant) -> RoundDriver | None:
         """The round that a client is in."""
         return self._places.get(part)
 
-    def start(self, window: int, parts: Sequence[Part], *, is_drawn: bool) -> None:
+    def start(self, window: int, parts: Sequence[Participant], *, is_drawn: bool) -> None:
         """Begins a round of these clients: of a cohort that was drawn now, or of what is left of one."""
         try:
             ongoing = self._round(window, parts)
@@ -251,7 +260,7 @@ class Running:
             over = RoundOver(window, members, (), frozenset(), milliseconds(self._runtime))
             asyncio.get_running_loop().call_soon(self.tell_over, over)  # not here, where it may start the next one
             for part in parts:
-                part.end(outcome_of(b"", Fate.ABORTED, again=True, retry_after_ms=_AGAIN_MS))
+                part.end(outcome_of(b"", RoundResult.ABORTED, again=True, retry_after_ms=_AGAIN_MS))
             return
         self._slots.add(ongoing)
         self._rounds[ongoing.id] = ongoing
@@ -263,22 +272,22 @@ class Running:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _round(self, window: int, parts: Sequence[Part]) -> Round:
+    def _round(self, window: int, parts: Sequence[Participant]) -> RoundDriver:
         id = self._entropy.read(ROUND_BYTES)
         members = sorted(part.caller.client_id for part in parts)
         parameters = round_parameters(self._plan, window, id)
         machine = ServerRound(parameters, tuple(members), self._directory, uploads_max=UPLOADS_MAX)
-        return Round(
+        return RoundDriver(
             id,
             parts,
             machine=machine,
-            uploads=Uploads(self._plan.words.bytes, UPLOADS_MAX),
+            uploads=VectorUploads(self._plan.words.bytes, UPLOADS_MAX),
             runtime=self._runtime,
             limits=limits_of(self._plan, self._settings, parameters),
             charge=partial(self._claims.charge, window),
         )
 
-    def abort(self, window: int, why: str, fate: Fate) -> None:
+    def abort(self, window: int, why: str, fate: RoundResult) -> None:
         """Ends the rounds of a window that have no sum yet."""
         for ongoing in list(self._rounds.values()):
             if ongoing.window == window:
@@ -296,7 +305,7 @@ class Running:
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def fate_of(self, client_id: str, round_id: bytes, window: int) -> Fate:
+    async def fate_of(self, client_id: str, round_id: bytes, window: int) -> RoundResult:
         """What became of a client's vector; while its round is under way, once that is known."""
         undecided = self._undecided.get(round_id)
         if undecided is not None:
@@ -309,7 +318,7 @@ class Running:
 
     # ------------------------------------------------------------------------------------------------------ a round
 
-    async def _carry(self, ongoing: Round, *, is_drawn: bool) -> None:
+    async def _carry(self, ongoing: RoundDriver, *, is_drawn: bool) -> None:
         """One round from its beginning until everybody knows what became of it, whatever fails."""
         with self.tracer.span("round", window=ongoing.window, members=len(ongoing.parts)) as span:
             ongoing.tell_step = lambda step, clients: span.event(step.value, clients=clients)
@@ -319,7 +328,7 @@ class Running:
                 _journal.error("a round could not be brought to its end", window=ongoing.window, exc_info=error)
                 self._give_up(ongoing)
 
-    async def _carry_through(self, ongoing: Round, span: Span, *, is_drawn: bool) -> None:
+    async def _carry_through(self, ongoing: RoundDriver, span: Span, *, is_drawn: bool) -> None:
         began_s = self._runtime.monotonic()
         members = RoundMembers(ongoing.id, tuple(ongoing.parts), is_drawn)
         for client_id in await self._claims.claim(ongoing.window, members, lambda: ongoing.ended is None):
@@ -335,7 +344,7 @@ class Running:
             part.past_rounds.add(ongoing.id)
         # Until a sum is in the log its round counts as under way: while the log is away, sums do not pile up here.
         fate = end.fate if end.sum is None else await self._land(ongoing, end.sum)
-        became = Remembered(ongoing.window, fate, survivors, frozenset(ongoing.parts))
+        became = PastRound(ongoing.window, fate, survivors, frozenset(ongoing.parts))
         if ongoing.granted:
             self._memory.add(ongoing.id, became)
         self._over(ongoing, back)
@@ -345,7 +354,7 @@ class Running:
                 self._tell(part, ongoing, became)
         outcome = AGAIN if back else fate.value
         span.note(outcome=outcome, survivors=len(survivors), dropped=len(ongoing.dropped))
-        self._count(ongoing, outcome, survivors if fate is Fate.COUNTED else frozenset())
+        self._count(ongoing, outcome, survivors if fate is RoundResult.COUNTED else frozenset())
         _journal.info(
             "round over",
             window=ongoing.window,
@@ -358,7 +367,7 @@ class Running:
         )
         _warn(ongoing, end)
 
-    def _over(self, ongoing: Round, back: Sequence[Part]) -> None:
+    def _over(self, ongoing: RoundDriver, back: Sequence[Participant]) -> None:
         """Its place is free, once."""
         if ongoing in self._slots:
             self._slots.remove(ongoing)
@@ -367,25 +376,25 @@ class Running:
             spent = ongoing.spent | ongoing.elsewhere
             self.tell_over(RoundOver(ongoing.window, members, callers, spent, now_ms, ongoing.spoilers))
 
-    def _give_up(self, ongoing: Round) -> None:
+    def _give_up(self, ongoing: RoundDriver) -> None:
         """Lets go of a round after an error of ours."""
         self._rounds.pop(ongoing.id, None)
         self._over(ongoing, ())
         undecided = self._undecided.pop(ongoing.id, None)
         if undecided is not None:
             undecided.set()
-        became = Remembered(ongoing.window, Fate.ABORTED, frozenset(), frozenset(ongoing.parts))
+        became = PastRound(ongoing.window, RoundResult.ABORTED, frozenset(), frozenset(ongoing.parts))
         for part in ongoing.parts.values():
             if self._places.get(part) is ongoing:
                 self._tell(part, ongoing, became)
 
-    def _back(self, ongoing: Round, end: RoundEnd) -> list[Part]:
+    def _back(self, ongoing: RoundDriver, end: RoundEnd) -> list[Participant]:
         """Who takes part in another round at once: all that are still there, where nothing of anybody was spent."""
         if not end.again or ongoing.granted or self._stopping:
             return []
         return [part for part in ongoing.present if part.is_there and len(part.past_rounds) + 1 < ATTEMPTS_MAX]
 
-    async def _land(self, ongoing: Round, total: Sum) -> Fate:
+    async def _land(self, ongoing: RoundDriver, total: Sum) -> RoundResult:
         """Brings a sum into the log; never an exception."""
         now_ms = self._runtime.now_ms()
         try:
@@ -394,18 +403,18 @@ class Running:
             return await self._landing.land(entry)
         except Exception as error:  # noqa: BLE001  the clients are told, whatever went wrong here
             _journal.error("a sum could not be brought into the log", window=ongoing.window, exc_info=error)
-            return Fate.UNKNOWN
+            return RoundResult.UNKNOWN
 
-    def _tell(self, part: Part, ongoing: Round, became: Remembered) -> None:
+    def _tell(self, part: Participant, ongoing: RoundDriver, became: PastRound) -> None:
         """What became of one client's part."""
         del self._places[part]
         client_id = part.caller.client_id
         fate = became.fate_of(client_id)
         # A client reads its grant before it reads this, and has spent by then, whether or not anything of it came here.
-        again = fate is Fate.ABORTED and client_id not in ongoing.granted and not self._stopping
+        again = fate is RoundResult.ABORTED and client_id not in ongoing.granted and not self._stopping
         part.end(outcome_of(ongoing.id, fate, again=again, retry_after_ms=_AGAIN_MS if again else 0))
 
-    def _count(self, ongoing: Round, outcome: str, counted: frozenset[str]) -> None:
+    def _count(self, ongoing: RoundDriver, outcome: str, counted: frozenset[str]) -> None:
         self._metrics.round_over(outcome, lost=len(ongoing.granted - counted), dropped=len(ongoing.dropped))
         self.show_progress()
 
@@ -421,7 +430,7 @@ class Running:
         self._metrics.in_steps(steps)
 
 
-def _warn(ongoing: Round, end: RoundEnd) -> None:
+def _warn(ongoing: RoundDriver, end: RoundEnd) -> None:
     """Tells the operator that clients may have spoilt a round; how many, and never which."""
     if end.suspects:
         what = "secrets of clients did not come out, though enough of their shares were revealed"
@@ -440,7 +449,7 @@ _LOOK_S: Final = 1.0  # how late it is noticed, at most, that a window is over
 
 
 @dataclass(frozen=True)
-class SumsPorts:
+class CoordinatorPorts:
     """What secure sums stand on.
 
     Attributes:
@@ -450,13 +459,13 @@ class SumsPorts:
         entropy: Of the draws of cohorts.
     """
 
-    openings: Openings
-    charges: Charges
+    openings: WindowTracker
+    charges: CollectionBudget
     runtime: Runtime
     entropy: Entropy
 
 
-class SecureSums:
+class CohortCoordinator:
     """The secure sums of one plan.
 
     Args:
@@ -466,7 +475,7 @@ class SecureSums:
         directory: Of clients; None where the plan names none.
     """
 
-    def __init__(self, plan: Plan, ports: SumsPorts, running: Running, directory: Directory | None) -> None:
+    def __init__(self, plan: Plan, ports: CoordinatorPorts, running: ActiveRounds, directory: Directory | None) -> None:
         cohort = plan.privacy.cohort
         assert cohort is not None, "a secure plan has cohorts"
         self.plan = plan
@@ -480,13 +489,13 @@ class SecureSums:
         self._running = running
         running.tell_over = lambda over: self._handle(self._cohorts.handle(over))
         self._numbers = count()
-        self._parts: dict[Caller, Part] = {}
+        self._parts: dict[CallKey, Participant] = {}
         self._wake = asyncio.Event()
         self._stopping = False
 
     # --------------------------------------------------------------------------------------------------- the clients
 
-    async def enter(self, client_id: str, enter: Enter) -> Part:
+    async def enter(self, client_id: str, enter: Enter) -> Participant:
         """Lets a client take part in a window.
 
         Args:
@@ -500,14 +509,14 @@ class SecureSums:
         """
         self._check_running()
         self._check(client_id, enter)
-        part = Part(Caller(client_id, next(self._numbers)), enter.window)
+        part = Participant(CallKey(client_id, next(self._numbers)), enter.window)
         if await self._is_open(enter.window) and await self._charges.covered(enter.window):
             self._check_running()  # that took time
             self._parts[part.caller] = part
             self._handle(self._cohorts.handle(Entered(part.caller, enter.window, self._now_ms())))
             self._wake.set()
         else:
-            part.end(outcome_of(b"", Fate.LATE))
+            part.end(outcome_of(b"", RoundResult.LATE))
         return part
 
     async def what_became(self, client_id: str, enter: Enter) -> RoundOutcome:
@@ -530,7 +539,7 @@ class SecureSums:
         if plan_id != self.plan.id:
             raise RefusedError(errors.wrong_plan(plan_id, self.plan))
 
-    async def received(self, part: Part, request: RoundRequest) -> None:
+    async def received(self, part: Participant, request: RoundRequest) -> None:
         """Takes what a client says after it has entered, and returns once it is handled."""
         if isinstance(request, Message) and part.is_of_past_round(request.data):
             return  # it was on its way when that round ended
@@ -548,7 +557,7 @@ class SecureSums:
         elif isinstance(request, VectorChunk):
             await ongoing.chunk(part, request)
 
-    def left(self, part: Part) -> None:
+    def left(self, part: Participant) -> None:
         """A client's call has ended."""
         part.is_there = False
         if self._parts.pop(part.caller, None) is not None:
@@ -590,7 +599,7 @@ class SecureSums:
         await self._openings.refresh(windows)
         for window in windows:
             if self._openings.state(window) is not WindowState.OPEN:
-                self._running.abort(window, "the window was sealed", Fate.LATE)
+                self._running.abort(window, "the window was sealed", RoundResult.LATE)
                 self._handle(self._cohorts.handle(WindowOver(window)))
         oldest = self._openings.accepted().start - 1
         self._running.forget_before(oldest)
@@ -643,7 +652,7 @@ class SecureSums:
 
     def _start(self, effect: Starts) -> None:
         """Begins a round; who has gone in this very moment is out of it at once."""
-        parts = [self._parts.get(caller) or Part(caller, effect.window) for caller in effect.callers]
+        parts = [self._parts.get(caller) or Participant(caller, effect.window) for caller in effect.callers]
         self._running.start(effect.window, parts, is_drawn=effect.is_drawn)
         for part in parts:
             if part.caller not in self._parts:
@@ -653,7 +662,7 @@ class SecureSums:
                     ongoing.left(part)
 
     def _say(
-        self, part: Part, effect: Waits | Replaced | InRound | TookPart | TooSoon | DrawnTooOften | Closed
+        self, part: Participant, effect: Waits | Replaced | InRound | TookPart | TooSoon | DrawnTooOften | Closed
     ) -> None:
         match effect:
             case Waits():
@@ -665,12 +674,16 @@ class SecureSums:
             case InRound():
                 part.end(overloaded("a round of this client is under way, in another call"))
             case TookPart():
-                part.end(RoundOutcome(b"", Fate.UNKNOWN, "a vector of this client was taken in this window already"))
+                part.end(
+                    RoundOutcome(b"", RoundResult.UNKNOWN, "a vector of this client was taken in this window already")
+                )
             case TooSoon():
                 detail = "a round ended because of this client, expected it to come in again later"
                 part.end(RefusedError(Refusal.of(ServiceReason.OVERLOADED, detail, effect.wait_ms)))
             case DrawnTooOften():
-                part.end(RoundOutcome(b"", Fate.ABORTED, f"this client was in {ATTEMPTS_MAX} cohorts of the window"))
+                part.end(
+                    RoundOutcome(b"", RoundResult.ABORTED, f"this client was in {ATTEMPTS_MAX} cohorts of the window")
+                )
             case Closed():
-                part.end(outcome_of(b"", Fate.LATE))
+                part.end(outcome_of(b"", RoundResult.LATE))
         self._parts.pop(part.caller, None)

@@ -24,7 +24,7 @@ from aggregator.errors import (
 from aggregator.logs import journal
 from aggregator.model import RoundMembers
 from aggregator.runtime import Runtime
-from aggregator.secure.cohorts import Caller
+from aggregator.secure.cohorts import CallKey
 from aggregator.windows import due_ms
 from hushsum.errors import Reason, SecureSumError
 from hushsum.plan import Plan
@@ -50,7 +50,7 @@ from hushsum.secure_sum.server import (
 )
 from hushsum.signatures import SIGNATURE_BYTES
 from hushsum_proto.answers import Refusal
-from hushsum_proto.rounds import Fate, Message, RoundOutcome, RoundReply, VectorChunk
+from hushsum_proto.rounds import Message, RoundOutcome, RoundReply, RoundResult, VectorChunk
 
 
 class RoundEnd(NamedTuple):
@@ -67,11 +67,11 @@ class RoundEnd(NamedTuple):
     sum: Sum | None
     why: str = ""
     again: bool = False
-    fate: Fate = Fate.ABORTED
+    fate: RoundResult = RoundResult.ABORTED
     suspects: tuple[str, ...] = ()
 
 
-class Alarms:
+class Timers:
     """The alarms of one round.
 
     Args:
@@ -182,7 +182,7 @@ def limits_of(plan: Plan, settings: RoundSettings, parameters: RoundParameters) 
 CHUNK_BYTES_MAX: Final = 256 * 1024
 
 
-class Uploads:
+class VectorUploads:
     """The vectors of one round that are under way.
 
     Args:
@@ -253,7 +253,7 @@ UNREAD_MAX: Final = 16
 _ROUND: Final = slice(42, 74)  # of the protocol's messages: behind format, kind, plan and window
 
 
-class Part:
+class Participant:
     """What is said to one call, until its end.
 
     Args:
@@ -266,7 +266,7 @@ class Part:
         is_there: Whether its call goes on, as far as is known.
     """
 
-    def __init__(self, caller: Caller, window: int) -> None:
+    def __init__(self, caller: CallKey, window: int) -> None:
         self.caller = caller
         self.window = window
         self.past_rounds: set[bytes] = set()
@@ -337,7 +337,7 @@ class _Alarm(enum.Enum):
     UPLOADS = "uploads"
 
 
-class Round:
+class RoundDriver:
     """One round.
 
     Args:
@@ -363,10 +363,10 @@ class Round:
     def __init__(
         self,
         id: bytes,
-        parts: Sequence[Part],
+        parts: Sequence[Participant],
         *,
         machine: ServerRound,
-        uploads: Uploads,
+        uploads: VectorUploads,
         runtime: Runtime,
         limits: RoundLimits,
         charge: Callable[[RoundMembers], Awaitable[None]],
@@ -389,12 +389,12 @@ class Round:
         self._settings = limits.settings
         self._whole: set[str] = set()  # clients whose vector is here
         self._events: asyncio.Queue[tuple[Event | None, asyncio.Future[None]]] = asyncio.Queue()
-        self._alarms = Alarms(runtime)
+        self._alarms = Timers(runtime)
         self._heard: set[str] = set()
         self._looked_s = -PROGRESS_S
 
     @property
-    def present(self) -> tuple[Part, ...]:
+    def present(self) -> tuple[Participant, ...]:
         """Its clients that are still there."""
         return tuple(part for client_id, part in self.parts.items() if client_id not in self.dropped)
 
@@ -430,7 +430,7 @@ class Round:
         assert self.ended is not None
         return self.ended
 
-    def abort(self, why: str, fate: Fate = Fate.ABORTED) -> None:
+    def abort(self, why: str, fate: RoundResult = RoundResult.ABORTED) -> None:
         """Ends it as it stands, if it has not ended."""
         self._end(RoundEnd(None, why, fate=fate))
         self._put(None)
@@ -439,10 +439,10 @@ class Round:
         """Leaves out a client that the store did not let in."""
         self.elsewhere.add(client_id)
         taken = f"a vector of this client may have been taken in this window, or it was in {ATTEMPTS_MAX} cohorts of it"
-        self.parts[client_id].end(RoundOutcome(b"", Fate.UNKNOWN, taken))
+        self.parts[client_id].end(RoundOutcome(b"", RoundResult.UNKNOWN, taken))
         self._drop(client_id)
 
-    async def message(self, part: Part, message: Message) -> None:
+    async def message(self, part: Participant, message: Message) -> None:
         """Takes a client's message, and returns once it is handled: no more than one of a client waits."""
         client_id, size = part.caller.client_id, len(message.data)
         if size <= self._limits.message_bytes_max:
@@ -450,7 +450,7 @@ class Round:
         elif self._is_in(part):
             self._refuse(client_id, f"a message of {size} bytes, expected at most {self._limits.message_bytes_max}")
 
-    async def chunk(self, part: Part, chunk: VectorChunk) -> None:
+    async def chunk(self, part: Participant, chunk: VectorChunk) -> None:
         """Takes a chunk of a client's vector."""
         client_id = part.caller.client_id
         if not self._is_in(part):
@@ -467,7 +467,7 @@ class Round:
                 self._alarms.set(_Alarm.UPLOADS, self._settings.upload_s, self._drop_late)
             await self._put(Uploaded(client_id, vector), part)
 
-    def left(self, part: Part) -> None:
+    def left(self, part: Participant) -> None:
         """A client's call has ended."""
         if self._is_in(part):
             self._drop(part.caller.client_id)
@@ -509,7 +509,7 @@ class Round:
                     part.end(error)
                 self._end(RoundEnd(None, error.refusal.detail))
             except WindowOrderError as error:
-                self._end(RoundEnd(None, str(error), fate=Fate.LATE))
+                self._end(RoundEnd(None, str(error), fate=RoundResult.LATE))
             except StoreUnavailableError as error:
                 self._end(RoundEnd(None, f"the window may not have been charged: {error}"))
         return self.ended is None and self._is_in_time()
@@ -519,7 +519,7 @@ class Round:
         is_in_time = self._limits.allow_vectors(self._runtime.now_ms())
         if not is_in_time:
             why = f"nobody was asked for a vector: the seal is less than {self._settings.least_left_s:g} s away"
-            self._end(RoundEnd(None, why, fate=Fate.LATE))
+            self._end(RoundEnd(None, why, fate=RoundResult.LATE))
         return is_in_time
 
     def _apply(self, effects: Sequence[Effect]) -> None:
@@ -544,7 +544,7 @@ class Round:
             self._looked_s = now_s
             self.progress = dict(self._machine.progress)
 
-    def _put(self, event: Event | None, part: Part | None = None) -> asyncio.Future[None]:
+    def _put(self, event: Event | None, part: Participant | None = None) -> asyncio.Future[None]:
         handled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if (self.ended is not None and event is not None) or (part is not None and not self._is_in(part)):
             handled.set_result(None)
@@ -565,7 +565,7 @@ class Round:
 
     # ------------------------------------------------------------------------------------------------- the clients
 
-    def _is_in(self, part: Part) -> bool:
+    def _is_in(self, part: Participant) -> bool:
         client_id = part.caller.client_id
         return self.ended is None and client_id not in self.dropped and self.parts.get(client_id) is part
 
@@ -620,5 +620,5 @@ class Round:
 
     def _leave_out(self, client_id: str, why: str, *, again: bool = False) -> None:
         after_ms = _AGAIN_MS if again else 0
-        self.parts[client_id].end(RoundOutcome(self.id, Fate.LEFT_OUT, why, again, after_ms))
+        self.parts[client_id].end(RoundOutcome(self.id, RoundResult.LEFT_OUT, why, again, after_ms))
         self._drop(client_id)

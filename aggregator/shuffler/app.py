@@ -11,18 +11,18 @@ from aggregator.api.server import Server, Services, calls_max
 from aggregator.auth.tls import connection_options, server_credentials
 from aggregator.backends import authenticator_of
 from aggregator.config import Config
-from aggregator.data_dir import DataFolder, SameFiles
+from aggregator.data_dir import DataDir, ReplacedFileCheck
 from aggregator.errors import AggregatorError, ConfigError
 from aggregator.interfaces import Authenticator
 from aggregator.logs import journal
-from aggregator.observability.health import LOOK_S, PATIENCE_S, Vitals
+from aggregator.observability.health import LOOK_S, PATIENCE_S, ProcessTelemetry
 from aggregator.observability.metrics import Metrics
 from aggregator.plan_loading import signature_of
 from aggregator.process import connections_max, memory_limit, watch_memory
 from aggregator.rate_limits import RateLimits, call_limits_of, forget_paid, send_limits_of
-from aggregator.runtime import Backoff, Runtime, Supervision, within
+from aggregator.runtime import Backoff, Runtime, TaskSupervisor, within
 from aggregator.shuffler.forwarder import Forwarder, ShufflerMetrics, Upstream, UpstreamError
-from aggregator.shuffler.intake import Greeter, Intake, IntakeLimits, PlanService
+from aggregator.shuffler.intake import Intake, IntakeLimits, PlanService, ShufflerHandshake
 from aggregator.shuffler.pool import KeptPlan, ReportsFile, check_plan
 from hushsum.directory import Directory, DirectoryKey, Role
 from hushsum.entropy import OsEntropy
@@ -47,7 +47,9 @@ class Shuffler:
         file: What it keeps.
     """
 
-    def __init__(self, config: Config, plan: Plan, file: ReportsFile, runtime: Runtime, vitals: Vitals) -> None:
+    def __init__(
+        self, config: Config, plan: Plan, file: ReportsFile, runtime: Runtime, vitals: ProcessTelemetry
+    ) -> None:
         self.plan = plan
         self.file = file
         self.grpc = ""
@@ -71,7 +73,7 @@ class Shuffler:
     async def run(self, stack: AsyncExitStack, kept: KeptPlan, upstream: Upstream, key: SigningKey) -> None:
         """Starts every part; the stack takes them apart again, the last one first."""
         config, runtime = self._config, self._runtime
-        self._supervision = Supervision(stack, runtime, self._metrics.retried)
+        self._supervision = TaskSupervisor(stack, runtime, self._metrics.retried)
         forwarder = Forwarder(
             self.plan,
             self.file,
@@ -103,9 +105,9 @@ class Shuffler:
 
     async def _start_looking(self) -> None:
         assert self._config.data is not None, "required in this role"
-        same = SameFiles((self._config.data / _FILE,), self._runtime)
+        same = ReplacedFileCheck((self._config.data / _FILE,), self._runtime)
         looks = (same.look, self.file.closed_through)
-        soundings = FileSoundings(looks, self._runtime, self._metrics, self.vitals.tell)
+        soundings = PoolProbe(looks, self._runtime, self._metrics, self.vitals.tell)
         await soundings.look()
         self._supervision.forever("soundings", soundings.run)
 
@@ -126,7 +128,7 @@ class Shuffler:
 
     def _server(self, intake: Intake, kept: KeptPlan, authenticator: Authenticator) -> Server:
         config, runtime = self._config, self._runtime
-        greeter = Greeter(
+        greeter = ShufflerHandshake(
             self.plan, self.file, runtime=runtime, skew_ms=self._skew_ms, in_flight_max=config.in_flight_max
         )
         large = LargeDeltas(
@@ -186,9 +188,9 @@ async def running(config: Config, runtime: Runtime) -> AsyncIterator[Shuffler]:
         assert config.data is not None, "required in this role"
         assert config.upstream is not None, "as well"
         key, entry = _key_of(config)
-        vitals = Vitals(config, runtime, Metrics())
+        vitals = ProcessTelemetry(config, runtime, Metrics())
         await vitals.open(stack)
-        folder = DataFolder.open(config.data)
+        folder = DataDir.open(config.data)
         stack.callback(folder.close)
         _check_own(folder)
         file = await ReportsFile.open(folder.path / _FILE, runtime, OsEntropy())
@@ -234,7 +236,7 @@ def _key_of(config: Config) -> tuple[SigningKey, DirectoryKey]:
         raise ConfigError(f"shufflers: {config.shufflers}: {error}") from error
 
 
-def _check_own(folder: DataFolder) -> None:
+def _check_own(folder: DataDir) -> None:
     """Refuses the folder of an aggregator: whoever runs both undoes what the one is there for."""
     for path in (folder.log, folder.store):
         if path.exists():
@@ -309,7 +311,7 @@ async def _fetched(fetch: Fetch, start_s: float, runtime: Runtime) -> KeptPlan:
 _ANSWER_S_MAX: Final = 10.0
 
 
-class FileSoundings:
+class PoolProbe:
     """One look every two seconds.
 
     Args:

@@ -13,15 +13,15 @@ import grpc
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from aggregator.errors import AggregatorError, ConfigError
-from aggregator.logs import Spell, journal
+from aggregator.logs import FailureLog, journal
 from aggregator.runtime import Backoff, Runtime
 from aggregator.shuffler.pool import (
-    Fate,
+    CutState,
+    ForwardResult,
     KeptPlan,
-    Outgoing,
-    Pool,
+    OutgoingBatch,
+    ReportPool,
     ReportsFile,
-    WindowState,
     check_plan,
     cut_ms,
     fate_of,
@@ -98,7 +98,7 @@ class Upstream:
             raise self._lost(error) from error
         return KeptPlan(found.plan, found.key_id, found.suite, found.signature)
 
-    async def submit(self, plan_id: bytes, outgoing: Outgoing) -> Answer:
+    async def submit(self, plan_id: bytes, outgoing: OutgoingBatch) -> Answer:
         """What the aggregator says of a batch.
 
         Raises:
@@ -145,10 +145,10 @@ class ShufflerMetrics:
             "hushsum_shuffler_batches_waiting", "Batches that the aggregator has not answered yet", registry=registry
         )
         # Each outcome is there from the start: an alert needs the 0 before the first one.
-        for outcome in (WindowState.FORWARDED, WindowState.DROPPED, WindowState.LOST):
+        for outcome in (CutState.FORWARDED, CutState.DROPPED, CutState.LOST):
             self._windows.labels(outcome.value)
 
-    def came_to(self, outcome: WindowState) -> None:
+    def came_to(self, outcome: CutState) -> None:
         """A window was forwarded, dropped or lost."""
         self._windows.labels(outcome.value).inc()
 
@@ -166,7 +166,7 @@ _journal = journal("forwarder")
 class Receiver(Protocol):
     """Where batches go."""
 
-    async def submit(self, plan_id: bytes, outgoing: Outgoing) -> Answer:
+    async def submit(self, plan_id: bytes, outgoing: OutgoingBatch) -> Answer:
         """What is said of a batch.
 
         Raises:
@@ -207,7 +207,7 @@ class Forwarder:
         self._runtime = runtime
         self._counters = counters
         self._more = asyncio.Event()
-        self._trouble = Spell(_journal)
+        self._trouble = FailureLog(_journal)
 
     async def run_cuts(self) -> None:
         """Cuts windows and erases what is over, until cancelled."""
@@ -243,11 +243,11 @@ class Forwarder:
             pool = await self._file.pool(window)
             if loss := self._loss(window):
                 await self._file.drop(window)
-                self._counters.came_to(WindowState.LOST)
+                self._counters.came_to(CutState.LOST)
                 _journal.error(f"reports are lost: {loss}", window=window)
             elif pool.size < self._least:
                 await self._file.drop(window)
-                self._counters.came_to(WindowState.DROPPED)
+                self._counters.came_to(CutState.DROPPED)
                 _journal.info("fewer reports than shuffle_min: none of them leaves", window=window)
             else:
                 batches = await self._runtime.blocking(lambda pool=pool, window=window: [*self._batches(window, pool)])
@@ -267,14 +267,14 @@ class Forwarder:
             return "the aggregator takes nothing for their window any more"  # to send them could only tell
         return ""
 
-    def _batches(self, window: int, pool: Pool) -> Iterator[Outgoing]:
+    def _batches(self, window: int, pool: ReportPool) -> Iterator[OutgoingBatch]:
         """The batches of a window: which report stands in which is uniformly random."""
         sizes = sizes_of(pool.size, self._least, self._plan.delta_records_max)
         for reports in split(pool, sizes, self._entropy):
             stream = self._entropy.read(_STREAM_BYTES)
             id = DeltaId(int.from_bytes(stream, "big"), 0)
             batch = ReportBatch(self._plan.id, window, id, reports).pack(self._plan)
-            yield Outgoing(window, stream, batch, self._key.sign(SHUFFLED, batch))
+            yield OutgoingBatch(window, stream, batch, self._key.sign(SHUFFLED, batch))
 
     async def send(self) -> bool:
         """Sends each batch that waits once; whether all have their answers."""
@@ -298,15 +298,15 @@ class Forwarder:
             return False
         said = answer.status.value if answer.refusal is None else answer.refusal.detail
         fate = fate_of(answer, over=is_over(self._plan.window, window, self._runtime.now_ms()))
-        if fate is Fate.AGAIN:
+        if fate is ForwardResult.AGAIN:
             self._trouble.failed(now_s, "the aggregator refuses a batch, sending again", AggregatorError(said))
             return False
-        if fate is Fate.DELIVERED:
+        if fate is ForwardResult.DELIVERED:
             self._trouble.worked(now_s, "the aggregator takes batches again")
         else:
             _journal.error("reports are lost: the aggregator did not take a batch", window=window, said=said)
-        state = await self._file.answered(window, stream, lost=fate is Fate.LOST)
-        if state is WindowState.FORWARDED:
+        state = await self._file.answered(window, stream, lost=fate is ForwardResult.LOST)
+        if state is CutState.FORWARDED:
             self._counters.came_to(state)
             _journal.info("forwarded", window=window)
         return True
@@ -316,6 +316,6 @@ class Forwarder:
         now_ms = self._runtime.now_ms()
         for window, state in await self._file.finished():
             if is_over(self._plan.window, window, now_ms):
-                if state is WindowState.LOST:
+                if state is CutState.LOST:
                     self._counters.came_to(state)
                 await self._file.erase(window)

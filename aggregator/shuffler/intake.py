@@ -22,13 +22,13 @@ from aggregator.errors import (
     wrong_plan,
 )
 from aggregator.ingest.validation import id_in
-from aggregator.logs import Spell, journal
+from aggregator.logs import FailureLog, journal
 from aggregator.model import Scope
 from aggregator.observability.metrics import Metrics
-from aggregator.rate_limits import BATCH_COST_MIN, RateLimits, Sender, SendLimits, anonymous
+from aggregator.rate_limits import BATCH_COST_MIN, QuotaReservation, RateLimits, SendLimits, anonymous
 from aggregator.release.catalog import NotFoundError
 from aggregator.runtime import TRANSIENT, Runtime
-from aggregator.shuffler.pool import Cut, KeptPlan, ReportsFile, Taken, is_over, taken_windows, word
+from aggregator.shuffler.pool import ClosedWindowAnswer, KeptPlan, ReportsFile, TakenBatch, is_over, taken_windows, word
 from hushsum.delta import DeltaId, read_header
 from hushsum.errors import DeltaError, Reason
 from hushsum.local.batches import unpack
@@ -55,7 +55,7 @@ class IntakeLimits(NamedTuple):
 
 
 class _Pending(NamedTuple):
-    taken: Taken
+    taken: TakenBatch
     tell: Told
 
 
@@ -98,7 +98,7 @@ class Intake:
         self._wake = asyncio.Event()
         self._stopping = False
         self._writer: asyncio.Task[None] | None = None
-        self._trouble = Spell(_journal)
+        self._trouble = FailureLog(_journal)
 
     def start(self) -> None:
         """Starts the writer."""
@@ -164,7 +164,7 @@ class Intake:
             return
         self._take(data, sender, tell)
 
-    def _take(self, data: bytes, sender: Sender, tell: Told) -> None:
+    def _take(self, data: bytes, sender: QuotaReservation, tell: Told) -> None:
         """Takes a batch that is paid for."""
 
         def answer(told: Answer) -> None:
@@ -191,15 +191,15 @@ class Intake:
                 raise RefusedError(wrong_plan(named, self._plan))
         self._check_window(header.window)
 
-    def _paid(self, client_id: str, data: bytes) -> Sender:
+    def _paid(self, client_id: str, data: bytes) -> QuotaReservation:
         """Nobody, once it is paid for: before it is unpacked, which takes a time whether it is good or not."""
         cost = max(BATCH_COST_MIN, (len(data) - _HEADER_BYTES_MIN) // self._width)
         return anonymous(client_id, len(data), cost, rates=self._rates, sends=self._sends, runtime=self._runtime)
 
-    def _taken(self, data: bytes) -> Taken:
+    def _taken(self, data: bytes) -> TakenBatch:
         """What is kept of a batch."""
         batch = unpack(data, self._plan)
-        return Taken(batch.window, batch.id.stream.to_bytes(_STREAM_BYTES, "big"), data, batch.reports)
+        return TakenBatch(batch.window, batch.id.stream.to_bytes(_STREAM_BYTES, "big"), data, batch.reports)
 
     def _check_window(self, window: int) -> None:
         """Refuses what is ahead of the clock; what is behind it has a word of its own, which the file gives."""
@@ -210,7 +210,7 @@ class Intake:
             detail = f"window {window}, expected at most {windows.stop - 1} by this clock"
             raise RefusedError(Refusal.of(Reason.WINDOW_IN_FUTURE, detail))
 
-    def _offer(self, taken: Taken, tell: Told) -> bool:
+    def _offer(self, taken: TakenBatch, tell: Told) -> bool:
         """Whether there was room for it."""
         limits = self._limits
         too_many = self._entries >= limits.pending_entries_max
@@ -244,7 +244,7 @@ class Intake:
         for pending, answer in zip(group, answers, strict=True):
             pending.tell(answer)
 
-    async def _answers(self, group: Sequence[Taken]) -> list[Answer]:
+    async def _answers(self, group: Sequence[TakenBatch]) -> list[Answer]:
         """What is said of each; never an exception."""
         began = self._runtime.monotonic()
         try:
@@ -261,7 +261,7 @@ class Intake:
         self._metrics.committed(len(group), sum(len(taken.data) for taken in group), now_s - began)
         return [self._answer(taken, cut) for taken, cut in zip(group, cuts, strict=True)]
 
-    def _answer(self, taken: Taken, cut: Cut | Reason) -> Answer:
+    def _answer(self, taken: TakenBatch, cut: ClosedWindowAnswer | Reason) -> Answer:
         if isinstance(cut, Reason):
             return refused(_id_of(taken), used_before(cut, _id_of(taken)))
         if cut.is_open:
@@ -274,11 +274,11 @@ class Intake:
         tell(answer)
 
 
-def _id_of(taken: Taken) -> DeltaId:
+def _id_of(taken: TakenBatch) -> DeltaId:
     return DeltaId(int.from_bytes(taken.stream, "big"), 0)
 
 
-class Greeter:
+class ShufflerHandshake:
     """Opens sessions of one plan.
 
     Args:

@@ -44,7 +44,7 @@ import numpy.typing as npt
 from aggregator.data_dir import make_private_file
 from aggregator.errors import StoreError, StoreUnavailableError
 from aggregator.runtime import Runtime
-from aggregator.sqlite import Database, DatabaseKind
+from aggregator.sqlite import DatabaseKind, SqliteFile
 from hushsum.durable import sync_folder
 from hushsum.entropy import KEY_BYTES, Entropy
 from hushsum.errors import PlanError, Reason
@@ -55,7 +55,7 @@ from hushsum_proto.answers import Answer, Status
 _NONE: Final = "none"
 
 
-class Departures:
+class SentWatermark:
     """The file; its methods block.
 
     Args:
@@ -124,7 +124,7 @@ _KEY_BYTES: Final = 8
 
 
 @dataclass(frozen=True, eq=False)
-class Pool:
+class ReportPool:
     """A multiset of reports.
 
     Attributes:
@@ -161,13 +161,13 @@ class Pool:
         """How many reports are in it."""
         return int(self.counts.sum())
 
-    def plus(self, other: "Pool") -> "Pool":
+    def plus(self, other: "ReportPool") -> "ReportPool":
         """Both in one."""
         values = np.union1d(self.values, other.values)
         counts = np.zeros(values.size, dtype=np.int64)
         for pool in (self, other):
             counts[np.searchsorted(values, pool.values)] += pool.counts
-        return Pool(values, counts)
+        return ReportPool(values, counts)
 
     def reports(self) -> Int64:
         """Each report, ascending."""
@@ -190,7 +190,7 @@ def sizes_of(total: int, least: int, most: int) -> list[int]:
     return [smaller + 1] * larger + [smaller] * (number - larger)
 
 
-def split(pool: Pool, sizes: list[int], entropy: Entropy) -> list[Int64]:
+def split(pool: ReportPool, sizes: list[int], entropy: Entropy) -> list[Int64]:
     """The pool in batches of these sizes, each ascending: which report stands in which is uniformly random.
 
     Every assignment of the reports to places is as likely as every other: they are sorted by independent uniform keys,
@@ -218,7 +218,7 @@ def split(pool: Pool, sizes: list[int], entropy: Entropy) -> list[Int64]:
 HALF_MS_MIN: Final = 2000  # for a commit, a connection and an answer, on both sides of the cut
 
 
-class WindowState(enum.StrEnum):
+class CutState(enum.StrEnum):
     """What became of a window that was cut; stored under these names."""
 
     FORWARDING = "forwarding"
@@ -227,7 +227,7 @@ class WindowState(enum.StrEnum):
     DROPPED = "dropped"
 
 
-class Fate(enum.Enum):
+class ForwardResult(enum.Enum):
     """What an answer of the aggregator means for a batch."""
 
     DELIVERED = "delivered"
@@ -283,7 +283,7 @@ def is_over(schedule: Schedule, window: int, now_ms: int) -> bool:
     return now_ms >= schedule.end_ms(window) + schedule.lateness_ms
 
 
-def word(state: WindowState | None, *, known: bool, over: bool) -> Status:
+def word(state: CutState | None, *, known: bool, over: bool) -> Status:
     """What a sender is told about a batch of a window that was cut.
 
     Args:
@@ -291,16 +291,16 @@ def word(state: WindowState | None, *, known: bool, over: bool) -> Status:
         known: Whether the batch was taken in its time, as far as that is remembered.
         over: :func:`is_over`.
     """
-    if state is WindowState.DROPPED or (state is None and over):
+    if state is CutState.DROPPED or (state is None and over):
         return Status.UNKNOWN  # which batches were taken is forgotten
     if not known:
         return Status.LATE
-    if state is WindowState.LOST:
+    if state is CutState.LOST:
         return Status.UNKNOWN  # its reports may be in what the aggregator took, and may be in what it did not
-    return Status.COUNTED if state is WindowState.FORWARDED else Status.ACKNOWLEDGED
+    return Status.COUNTED if state is CutState.FORWARDED else Status.ACKNOWLEDGED
 
 
-def fate_of(answer: Answer, *, over: bool) -> Fate:
+def fate_of(answer: Answer, *, over: bool) -> ForwardResult:
     """What an answer means for a batch.
 
     A refusal that says nothing of trying again may still be an operator's to put right (a directory without this
@@ -311,13 +311,13 @@ def fate_of(answer: Answer, *, over: bool) -> Fate:
         over: :func:`is_over`.
     """
     if answer.status in {Status.ACKNOWLEDGED, Status.COUNTED}:
-        return Fate.DELIVERED
+        return ForwardResult.DELIVERED
     if answer.refusal is None:  # late, or the aggregator has forgotten the window
-        return Fate.LOST
-    return Fate.AGAIN if answer.refusal.retry or not over else Fate.LOST
+        return ForwardResult.LOST
+    return ForwardResult.AGAIN if answer.refusal.retry or not over else ForwardResult.LOST
 
 
-class Taken(NamedTuple):
+class TakenBatch(NamedTuple):
     """A batch that somebody sent: what of it is still known when it comes here.
 
     Attributes:
@@ -333,7 +333,7 @@ class Taken(NamedTuple):
     reports: Int64
 
 
-class Cut(NamedTuple):
+class ClosedWindowAnswer(NamedTuple):
     """A batch of a window that was cut.
 
     Attributes:
@@ -344,11 +344,11 @@ class Cut(NamedTuple):
 
     is_open: bool
     known: bool
-    state: WindowState | None
+    state: CutState | None
 
 
 @dataclass(frozen=True)
-class Outgoing:
+class OutgoingBatch:
     """A batch that is forwarded: its bytes are fixed, and so is its signature."""
 
     window: int
@@ -394,7 +394,7 @@ class ReportsFile:
         StoreError: The file cannot be used, or not now (StoreUnavailableError).
     """
 
-    def __init__(self, database: Database, departures: Departures, runtime: Runtime, digest_key: bytes) -> None:
+    def __init__(self, database: SqliteFile, departures: SentWatermark, runtime: Runtime, digest_key: bytes) -> None:
         self._database = database
         self._departures = departures
         self._runtime = runtime
@@ -404,8 +404,8 @@ class ReportsFile:
     async def open(cls, path: Path, runtime: Runtime, entropy: Entropy) -> "ReportsFile":
         """Opens the file, or makes it; what a crash left in its log is erased."""
         # First of all: once there are reports, that it is missing means that they were put back without it.
-        departures = await runtime.blocking(lambda: Departures(path.with_name(_DEPARTURES), fresh=not path.exists()))
-        database = Database(KIND, await runtime.blocking(KIND.open_writing, path), runtime)
+        departures = await runtime.blocking(lambda: SentWatermark(path.with_name(_DEPARTURES), fresh=not path.exists()))
+        database = SqliteFile(KIND, await runtime.blocking(KIND.open_writing, path), runtime)
         file = cls(database, departures, runtime, entropy.read(KEY_BYTES))
         # Under the key of an earlier process they can be compared with nothing.
         await database.write(lambda db: db.execute("UPDATE ids SET digest = NULL WHERE digest IS NOT NULL"))
@@ -432,7 +432,7 @@ class ReportsFile:
         row = plan.bundle, plan.key_id, plan.suite, plan.signature
         await self._database.write(lambda db: db.execute("INSERT INTO plan VALUES (1, ?, ?, ?, ?)", row))
 
-    async def take(self, batches: Sequence[Taken]) -> list[Cut | Reason]:
+    async def take(self, batches: Sequence[TakenBatch]) -> list[ClosedWindowAnswer | Reason]:
         """Adds batches to the pools of their windows; durable when it returns. What is known is not added again.
 
         Returns:
@@ -440,15 +440,15 @@ class ReportsFile:
         """
         return await self._database.write(lambda db: self._take(db, batches))
 
-    def _take(self, db: sqlite3.Connection, batches: Sequence[Taken]) -> list[Cut | Reason]:
+    def _take(self, db: sqlite3.Connection, batches: Sequence[TakenBatch]) -> list[ClosedWindowAnswer | Reason]:
         closed = _closed_through(db)
-        told: dict[int, Cut | Reason] = {}
+        told: dict[int, ClosedWindowAnswer | Reason] = {}
         new: dict[int, list[Int64]] = {}
         # In the order of their random numbers: a page of the table keeps its rows in the order in which they came.
         for place in sorted(range(len(batches)), key=lambda place: batches[place].stream):
             taken = batches[place]
             told[place] = found = self._known(db, taken, closed)
-            if isinstance(found, Cut) and found.is_open and not found.known:
+            if isinstance(found, ClosedWindowAnswer) and found.is_open and not found.known:
                 row = taken.stream, taken.window, self._digest(taken.data)
                 db.execute("INSERT INTO ids VALUES (?, ?, ?)", row)
                 new.setdefault(taken.window, []).append(taken.reports)
@@ -456,14 +456,14 @@ class ReportsFile:
             _pool_more(db, window, reports)
         return [told[place] for place in range(len(batches))]
 
-    def _known(self, db: sqlite3.Connection, taken: Taken, closed: int | None) -> Cut | Reason:
+    def _known(self, db: sqlite3.Connection, taken: TakenBatch, closed: int | None) -> ClosedWindowAnswer | Reason:
         row = db.execute("SELECT window, digest FROM ids WHERE stream = ?", (taken.stream,)).fetchone()
         if row is not None and row[0] != taken.window:
             return Reason.ID_OF_ANOTHER_WINDOW
         if row is not None and row[1] not in {None, self._digest(taken.data)}:
             return Reason.ID_REUSED
         is_open = closed is None or taken.window > closed
-        return Cut(is_open, row is not None, None if is_open else _state(db, taken.window))
+        return ClosedWindowAnswer(is_open, row is not None, None if is_open else _state(db, taken.window))
 
     def _digest(self, data: bytes) -> bytes:
         return hashlib.blake2b(data, key=self._digest_key, digest_size=_DIGEST_BYTES).digest()
@@ -491,21 +491,21 @@ class ReportsFile:
         )
         return [window for (window,) in rows]
 
-    async def pool(self, window: int) -> Pool:
+    async def pool(self, window: int) -> ReportPool:
         """The reports of a window that was cut."""
         data = await self._database.read(
             lambda db: db.execute("SELECT reports FROM pools WHERE window = ?", (window,)).fetchone()
         )
-        return Pool.from_bytes(data[0])
+        return ReportPool.from_bytes(data[0])
 
-    async def fix(self, window: int, batches: Sequence[Outgoing]) -> None:
+    async def fix(self, window: int, batches: Sequence[OutgoingBatch]) -> None:
         """Puts batches in the place of a window's pool: from here on these bytes are sent, and no others."""
 
         def fix(db: sqlite3.Connection) -> None:
             for each in sorted(batches, key=lambda each: each.stream):
                 db.execute("INSERT INTO outgoing VALUES (?, ?, ?, ?)", (each.stream, window, each.batch, each.tag))
             db.execute("DELETE FROM pools WHERE window = ?", (window,))
-            _put_state(db, window, WindowState.FORWARDING)
+            _put_state(db, window, CutState.FORWARDING)
 
         await self._database.write(fix)
         await self.tidy()
@@ -516,7 +516,7 @@ class ReportsFile:
         def drop(db: sqlite3.Connection) -> None:
             db.execute("DELETE FROM pools WHERE window = ?", (window,))
             db.execute("DELETE FROM ids WHERE window = ?", (window,))
-            _put_state(db, window, WindowState.DROPPED)
+            _put_state(db, window, CutState.DROPPED)
 
         await self._database.write(drop)
         await self.tidy()
@@ -541,24 +541,24 @@ class ReportsFile:
             lambda db: db.execute("SELECT window, stream FROM outgoing ORDER BY window, stream").fetchall()
         )
 
-    async def batch(self, stream: bytes) -> Outgoing:
+    async def batch(self, stream: bytes) -> OutgoingBatch:
         """One batch without an answer."""
         row = await self._database.read(
             lambda db: db.execute(
                 "SELECT window, stream, batch, tag FROM outgoing WHERE stream = ?", (stream,)
             ).fetchone()
         )
-        return Outgoing(*row)
+        return OutgoingBatch(*row)
 
-    async def answered(self, window: int, stream: bytes, *, lost: bool) -> WindowState:
+    async def answered(self, window: int, stream: bytes, *, lost: bool) -> CutState:
         """A batch has its answer, and is erased; what the window has come to by that."""
 
-        def answered(db: sqlite3.Connection) -> WindowState:
+        def answered(db: sqlite3.Connection) -> CutState:
             db.execute("DELETE FROM outgoing WHERE stream = ?", (stream,))
             left = db.execute("SELECT count(*) FROM outgoing WHERE window = ?", (window,)).fetchone()[0]
-            state = WindowState.LOST if lost else _state(db, window)
-            if not left and state is WindowState.FORWARDING:
-                state = WindowState.FORWARDED
+            state = CutState.LOST if lost else _state(db, window)
+            if not left and state is CutState.FORWARDING:
+                state = CutState.FORWARDED
             assert state is not None, "a window with a batch that is forwarded"
             _put_state(db, window, state)
             return state
@@ -567,14 +567,14 @@ class ReportsFile:
         await self.tidy()
         return state
 
-    async def finished(self) -> list[tuple[int, WindowState]]:
+    async def finished(self) -> list[tuple[int, CutState]]:
         """Windows of which nothing is to be sent any more and something is still known, and what became of them."""
         rows = await self._database.read(
             lambda db: db.execute(
                 "SELECT window, state FROM windows WHERE window NOT IN (SELECT window FROM outgoing) ORDER BY window"
             ).fetchall()
         )
-        return [(window, WindowState(state)) for window, state in rows]
+        return [(window, CutState(state)) for window, state in rows]
 
     async def erase(self, window: int) -> None:
         """Erases all that is known of a window but that it is over."""
@@ -592,18 +592,18 @@ def _closed_through(db: sqlite3.Connection) -> int | None:
     return None if row is None else int(row[0])
 
 
-def _state(db: sqlite3.Connection, window: int) -> WindowState | None:
+def _state(db: sqlite3.Connection, window: int) -> CutState | None:
     row = db.execute("SELECT state FROM windows WHERE window = ?", (window,)).fetchone()
-    return None if row is None else WindowState(row[0])
+    return None if row is None else CutState(row[0])
 
 
-def _put_state(db: sqlite3.Connection, window: int, state: WindowState) -> None:
+def _put_state(db: sqlite3.Connection, window: int, state: CutState) -> None:
     db.execute("INSERT OR REPLACE INTO windows VALUES (?, ?)", (window, state.value))
 
 
 def _pool_more(db: sqlite3.Connection, window: int, reports: Sequence[Int64]) -> None:
-    pool = Pool.of(np.concatenate(reports))
+    pool = ReportPool.of(np.concatenate(reports))
     row = db.execute("SELECT reports FROM pools WHERE window = ?", (window,)).fetchone()
     if row is not None:
-        pool = Pool.from_bytes(row[0]).plus(pool)
+        pool = ReportPool.from_bytes(row[0]).plus(pool)
     db.execute("INSERT OR REPLACE INTO pools VALUES (?, ?)", (window, pool.to_bytes()))

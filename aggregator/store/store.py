@@ -15,7 +15,7 @@ from aggregator.model import (
     StreamMemory,
 )
 from aggregator.runtime import Runtime
-from aggregator.sqlite import Database as DatabaseFile
+from aggregator.sqlite import SqliteFile as DatabaseFile
 from aggregator.store import checkpoints as store_folds
 from aggregator.store import collection as store_collection
 from aggregator.store import outcomes as store_outcomes

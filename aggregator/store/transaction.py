@@ -19,7 +19,7 @@ from functools import lru_cache
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 from aggregator.runtime import Runtime
-from aggregator.sqlite import Database as DatabaseFile
+from aggregator.sqlite import SqliteFile as DatabaseFile
 
 T = TypeVar("T")
 P = ParamSpec("P")

@@ -12,11 +12,11 @@ from itertools import chain
 from aggregator.errors import LogGapError, PartitionStoppedError, StoreError, StoreUnavailableError
 from aggregator.fold.fold import Fold
 from aggregator.fold.state import RememberedKind, StreamUse
-from aggregator.interfaces import Glance, Log, Membership, Observer, PartitionOwner, Store, Tracer
-from aggregator.logs import Spell, journal
+from aggregator.interfaces import FoldPeek, Log, Membership, Observer, PartitionOwner, Store, Tracer
+from aggregator.logs import FailureLog, journal
 from aggregator.observability.tracing import of_checkpoints
-from aggregator.runtime import Runtime, until_it_works
-from aggregator.workers.worker import HeldPartition, Worker, WorkerPorts, WorkerSettings
+from aggregator.runtime import Runtime, retry
+from aggregator.workers.worker import PartitionSupervisor, Worker, WorkerPorts, WorkerSettings
 from hushsum.delta import DeltaId
 from hushsum.errors import Reason
 from hushsum.plan import Plan
@@ -52,7 +52,7 @@ class AllPartitions:
             await self._owner.revoked(self._partitions)
 
 
-class Workers:
+class WorkerPool:
     """The folds of this process: what a membership hands over to it, and a view of them for gateway and releaser.
 
     Args:
@@ -81,7 +81,7 @@ class Workers:
         self._ports = WorkerPorts(log, store, runtime, observer)
         self._alone = membership is None
         self._membership = membership or AllPartitions(log.partitions)
-        self._held: dict[int, HeldPartition] = {}
+        self._held: dict[int, PartitionSupervisor] = {}
         self._ended = asyncio.Event()
         self._stopped = False
         self._failure: PartitionStoppedError | None = None
@@ -146,7 +146,7 @@ class Workers:
     async def assigned(self, partitions: Collection[int]) -> None:
         """Begins to claim and to fold these; those that are held already go on as they are."""
         for partition in sorted(set(partitions) - self.held):
-            self._held[partition] = HeldPartition(
+            self._held[partition] = PartitionSupervisor(
                 partition,
                 self._claims(partition),
                 settings=self._settings,
@@ -168,7 +168,7 @@ class Workers:
         for held in self._taken(partitions):
             held.drop()
 
-    def _taken(self, partitions: Collection[int]) -> list[HeldPartition]:
+    def _taken(self, partitions: Collection[int]) -> list[PartitionSupervisor]:
         taken = [self._held.pop(partition) for partition in sorted(partitions) if partition in self._held]
         self._observer.partitions_held(self.held)
         return taken
@@ -198,14 +198,14 @@ class Workers:
 
     # ------------------------------------------------------------------------------------------ what is asked of folds
 
-    def glance(self, partition: int, client_id: str, id: DeltaId, digest: bytes, window: int) -> Glance | None:
+    def glance(self, partition: int, client_id: str, id: DeltaId, digest: bytes, window: int) -> FoldPeek | None:
         """What the fold knows here and now; None while it is not here."""
         held = self._held.get(partition)
         if held is None or held.worker is None:
             return None
         fold = held.worker.fold
         kind, reason = fold.recall(client_id, id, digest, window)
-        return Glance(kind, reason, fold.contributed(client_id, window))
+        return FoldPeek(kind, reason, fold.contributed(client_id, window))
 
     def stream_uses(self) -> Iterator[StreamUse]:
         """Of the folds that are here now; to be read at once."""
@@ -266,7 +266,7 @@ class Workers:
             except StoreUnavailableError:
                 await held.gone(worker)
 
-    def _holding(self, partition: int) -> HeldPartition:
+    def _holding(self, partition: int) -> PartitionSupervisor:
         held = self._held.get(partition)
         if held is not None:
             return held
@@ -285,11 +285,11 @@ class Workers:
                 if worker is not None and worker.fold.forgotten_through < window <= worker.closed.value:
                     worker.ask_to_forget(window, await self._log.end(held.partition))
 
-        trouble = Spell(_journal)
+        trouble = FailureLog(_journal)
         while True:
             await self._runtime.sleep(pause_s)
             try:
-                await until_it_works("forget_asked", ask, runtime=self._runtime, on_retry=self._observer.retried)
+                await retry("forget_asked", ask, runtime=self._runtime, on_retry=self._observer.retried)
             except Exception as error:  # noqa: BLE001  whatever it is, folds that forget nothing any more are seen
                 now_s = self._runtime.monotonic()
                 trouble.failed(now_s, "folds are not asked to forget, trying again", error)

@@ -9,8 +9,8 @@ from aggregator.errors import AggregatorError, FoldsBehindError
 from aggregator.fold.fold import recall
 from aggregator.fold.state import FoldMark, RememberedKind, StreamUse
 from aggregator.fold.streams import StreamState
-from aggregator.interfaces import Glance, Observer, Store
-from aggregator.runtime import TRANSIENT, Backoff, Milestone, Runtime, within
+from aggregator.interfaces import FoldPeek, Observer, Store
+from aggregator.runtime import TRANSIENT, Backoff, Runtime, Watermark, within
 from hushsum.delta import DeltaId
 from hushsum.errors import Reason
 from hushsum.plan import Plan
@@ -25,12 +25,12 @@ CLOSE_S: Final = 60.0
 class _Marks:
     """What is known of one partition's fold, all of it stored."""
 
-    position: Milestone
-    closed: Milestone
-    forgotten: Milestone
+    position: Watermark
+    closed: Watermark
+    forgotten: Watermark
 
 
-class StoredFolds:
+class RemoteFolds:
     """The view that a gateway and a releaser have of folds that run elsewhere.
 
     Args:
@@ -54,7 +54,7 @@ class StoredFolds:
             self._looking.cancel()
             await asyncio.wait([self._looking])
 
-    def glance(self, partition: int, client_id: str, id: DeltaId, digest: bytes, window: int) -> Glance | None:
+    def glance(self, partition: int, client_id: str, id: DeltaId, digest: bytes, window: int) -> FoldPeek | None:
         """Nothing: no fold is here."""
         del partition, client_id, id, digest, window
         return None
@@ -101,9 +101,9 @@ class StoredFolds:
 
     def _of(self, partition: int) -> _Marks:
         nothing = -(2**63)
-        return self._marks.setdefault(partition, _Marks(Milestone(nothing), Milestone(nothing), Milestone(nothing)))
+        return self._marks.setdefault(partition, _Marks(Watermark(nothing), Watermark(nothing), Watermark(nothing)))
 
-    async def _reached(self, milestone: Milestone, value: int) -> None:
+    async def _reached(self, milestone: Watermark, value: int) -> None:
         if milestone.value >= value:
             return
         self._waiting += 1

@@ -14,11 +14,11 @@ from aggregator.fold.fold import Fold
 from aggregator.interfaces import NO_TRACES, Log, Observer, Store, Tracer
 from aggregator.log.entries import admit_all
 from aggregator.logs import told
-from aggregator.model import Logged, Stretch
-from aggregator.runtime import TRANSIENT, Backoff, Milestone, Runtime, until_it_works, within
+from aggregator.model import EntryBatch, PositionedEntry
+from aggregator.runtime import TRANSIENT, Backoff, Runtime, Watermark, retry, within
 from hushsum.plan import Plan
 
-_NOTHING: Final = Stretch((), 0)
+_NOTHING: Final = EntryBatch((), 0)
 _FIRST: Final = 64  # entries of the first stretch: how large they are is not known yet
 _LARGE: Final = 8  # turns: when bytes of a stretch come to more, fewer entries are asked for
 
@@ -86,9 +86,9 @@ class Worker:
 
     def __init__(self, fold: Fold, fence: int, plan: Plan, partition: int, ports: WorkerPorts) -> None:
         self.fold = fold
-        self.passed, self.closed = Milestone(fold.position), Milestone(fold.closed_through)
+        self.passed, self.closed = Watermark(fold.position), Watermark(fold.closed_through)
         self.saved = fold.position
-        self._forgotten = Milestone(fold.forgotten_through)
+        self._forgotten = Watermark(fold.forgotten_through)
         self._fence, self._plan, self._partition = fence, plan, partition
         self._log, self._store, self._runtime, self._observer = ports.log, ports.store, ports.runtime, ports.observer
         self._tracer = ports.tracer
@@ -162,7 +162,7 @@ class Worker:
     def _may_forget(self) -> bool:
         return self._to_forget is not None and self.fold.position >= self._to_forget[1]
 
-    async def _fold(self, stretch: Stretch, settings: WorkerSettings) -> None:
+    async def _fold(self, stretch: EntryBatch, settings: WorkerSettings) -> None:
         entries = stretch.entries
         sizes = [len(logged.data) for logged in entries]
         self._limit = _limit_after(sizes, self._limit, settings)
@@ -173,12 +173,12 @@ class Worker:
             self._apply((), stretch.end)
         self._unsaved += len(entries)
 
-    def _apply(self, entries: Sequence[Logged], end: int) -> None:
+    def _apply(self, entries: Sequence[PositionedEntry], end: int) -> None:
         verdicts = self.fold.apply(admit_all(self._plan, self._partition, entries), end)
         self.passed.reach(self.fold.position)
         self._observer.folded(self._partition, self.fold.position, verdicts)
 
-    async def _next(self, settings: WorkerSettings) -> Stretch | None:
+    async def _next(self, settings: WorkerSettings) -> EntryBatch | None:
         """Waits until something is read, a checkpoint is due, or somebody asks it to look up."""
         if self._reading is None:
             self._read_on(settings, self.fold.position, changed=self.fold.changed)
@@ -200,11 +200,11 @@ class Worker:
         self._reading = self._runtime.spawn(self._read(position, limit, wait_s), f"read-{self._partition}")
 
     async def _read(self, position: int, limit: int, wait_s: float) -> None:
-        async def read() -> Stretch:
+        async def read() -> EntryBatch:
             return await self._log.read(self._partition, position, limit, wait_s)
 
         # A read that fails for a moment changes nothing: the fold goes on from where it is.
-        self._ahead = await until_it_works("read", read, runtime=self._runtime, on_retry=self._observer.retried)
+        self._ahead = await retry("read", read, runtime=self._runtime, on_retry=self._observer.retried)
 
     async def _save(self) -> None:
         if not self.fold.changed:
@@ -246,7 +246,7 @@ _FENCED_S: Final = 3.0
 _STOPPED: Final = "it was stopped with the service"
 
 
-class HeldPartition:
+class PartitionSupervisor:
     """Claims a partition and folds it, again and again, until it is let go or cannot go on. It begins at once.
 
     Args:

@@ -4,7 +4,7 @@ from fractions import Fraction
 from itertools import count
 from math import sqrt
 
-from aggregator.secure.cohorts import Caller, CohortRules, Cohorts, Entered, RoundOver, Starts
+from aggregator.secure.cohorts import CallKey, CohortRules, Cohorts, Entered, RoundOver, Starts
 from benchmarks.report import Row
 from benchmarks.stopwatch import Rounds
 from hushsum.entropy import OsEntropy
@@ -49,7 +49,7 @@ def _window(rules: CohortRules, fleet: int) -> int:
     """Everybody enters once, and each round ends at once; how many wait at the end."""
     cohorts, numbers = Cohorts(rules, OsEntropy()), count()
     for number in range(fleet):
-        for effect in cohorts.handle(Entered(Caller(f"client-{number}", next(numbers)), 0, 0)):
+        for effect in cohorts.handle(Entered(CallKey(f"client-{number}", next(numbers)), 0, 0)):
             if isinstance(effect, Starts):
                 members = frozenset(caller.client_id for caller in effect.callers)
                 cohorts.handle(RoundOver(0, effect.callers, (), members, 0))

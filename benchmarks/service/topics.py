@@ -16,7 +16,7 @@ from aggregator.log.kafka.client import KafkaSettings
 from aggregator.log.kafka.log import KafkaLog
 from aggregator.observability.metrics import Metrics
 from aggregator.observability.observer import Observers
-from aggregator.release.catalog import Catalogue
+from aggregator.release.catalog import ReleaseCatalog
 from aggregator.runtime import SystemRuntime
 from aggregator.store.store import memory_store
 from aggregator.workers.worker import Worker, WorkerPorts, WorkerSettings
@@ -58,7 +58,7 @@ async def _measure(bootstrap: str, size: int, count: int, rounds: int) -> Row:
     plan, runtime = plan_of(_ROWS), SystemRuntime(threads=2)
     window = plan.window.index_at(runtime.now_ms())
     metrics, store = Metrics(), memory_store(runtime)
-    observer = Observers(metrics, Catalogue(plan, store).announce)
+    observer = Observers(metrics, ReleaseCatalog(plan, store).announce)
     settings = KafkaSettings(bootstrap, f"bench-{size}")
     log = await KafkaLog.open(settings, plan, 1, PlainMessages(), runtime, observer)
     deltas = Deltas(plan, window)

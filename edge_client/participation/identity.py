@@ -7,7 +7,7 @@ from pathlib import Path
 from edge_client.config import Config
 from edge_client.errors import SessionRefusedError, SettingsError, UnreachableError
 from edge_client.runtime import BackOff, Runtime
-from edge_client.spool.window_submissions import Rounds
+from edge_client.spool.window_submissions import SecureSubmissions
 from edge_client.transport.interface import ConnectionLostError, RoundTransport
 from hushsum import labels
 from hushsum.directory import Directory, Role, digest_of
@@ -19,7 +19,7 @@ from hushsum_proto.rounds import Enter, entry_parts
 
 
 @dataclass(frozen=True)
-class Member:
+class Identity:
     """A client as the others of a cohort know it.
 
     Attributes:
@@ -51,8 +51,14 @@ def key_of(key: str | os.PathLike[str] | SigningKey | None) -> SigningKey | None
 
 
 async def member_of(
-    plan: Plan, client_id: str, key: SigningKey | None, *, rounds: Rounds, calls: "Fetching", entropy: Entropy
-) -> Member:
+    plan: Plan,
+    client_id: str,
+    key: SigningKey | None,
+    *,
+    rounds: SecureSubmissions,
+    calls: "Fetching",
+    entropy: Entropy,
+) -> Identity:
     """This client as a member of the plan's cohorts; the directory is fetched at the first start.
 
     Args:
@@ -73,7 +79,7 @@ async def member_of(
     digest = plan.privacy.cohort.directory
     blocking = calls.runtime.blocking
     if not digest:
-        return Member(client_id, await blocking(rounds.identity_key, OsEntropy()) if key is None else key, None)
+        return Identity(client_id, await blocking(rounds.identity_key, OsEntropy()) if key is None else key, None)
     if key is None:
         raise SettingsError(
             "key: got None, expected this client's Ed25519 key (a path of a PEM file, or a SigningKey): the plan names "
@@ -90,7 +96,7 @@ async def member_of(
     if not is_kept:
         await blocking(rounds.keep_directory, data)
     _check_own(directory, client_id, key)
-    return Member(client_id, key, directory)
+    return Identity(client_id, key, directory)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import Final, Protocol
 from edge_client.config import ASKED_WAIT_MAX_MS, SEQUENCE_WINDOW, Config
 from edge_client.errors import ClientStateError, FlushTimeoutError, NotCountedError, SpoolError
 from edge_client.runtime import BackOff, Runtime
-from edge_client.spool.window_submissions import Look, Turns
+from edge_client.spool.window_submissions import WindowStatus, WindowSubmissions
 from hushsum.entropy import Entropy
 from hushsum.schedule import Schedule
 
@@ -44,7 +44,7 @@ class _Turn:
     under_way: bool = False
 
 
-class Participation:
+class WindowSchedule:
     """Which windows are due.
 
     Args:
@@ -141,7 +141,7 @@ class Owner(Protocol):
         ...
 
 
-class Taker(ABC):
+class WindowScheduler(ABC):
     """Submits for every window in which its client runs, once, whatever records there are.
 
     Args:
@@ -156,7 +156,7 @@ class Taker(ABC):
 
     def __init__(
         self,
-        turns: Turns,
+        turns: WindowSubmissions,
         *,
         schedule: Schedule,
         wait_ms: int,
@@ -171,7 +171,7 @@ class Taker(ABC):
         self._config = config
         self._entropy = entropy
         self._owner = owner
-        self._participation = Participation(schedule, wait_ms, config, entropy)
+        self._participation = WindowSchedule(schedule, wait_ms, config, entropy)
         self._looking = asyncio.Lock()
         self._seen = range(0)
         self._busy: dict[int, asyncio.Task[None]] = {}
@@ -185,7 +185,7 @@ class Taker(ABC):
         """Takes a window's turn, which is due."""
 
     @abstractmethod
-    def _hear(self, look: Look) -> None:
+    def _hear(self, look: WindowStatus) -> None:
         """Hears how this client stands to the windows of this moment."""
 
     def _asked(self) -> frozenset[int]:

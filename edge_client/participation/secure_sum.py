@@ -24,13 +24,13 @@ import numpy.typing as npt
 from edge_client.config import Config
 from edge_client.encoding import counters_of
 from edge_client.errors import NoPartError, SessionRefusedError, SpoolError
-from edge_client.participation.identity import Member
-from edge_client.participation.scheduler import Owner, Taker, windows_at
+from edge_client.participation.identity import Identity
+from edge_client.participation.scheduler import Owner, WindowScheduler, windows_at
 from edge_client.runtime import BackOff, Runtime
 from edge_client.session.session import ENDS_SESSION
-from edge_client.spool.window_submissions import Look, Rounds
-from edge_client.stats import Sends
-from edge_client.transport.interface import ConnectionLostError, Loss, RoundCall, RoundTransport
+from edge_client.spool.window_submissions import SecureSubmissions, WindowStatus
+from edge_client.stats import SendStats
+from edge_client.transport.interface import ConnectionLostError, Disconnect, RoundCall, RoundTransport
 from hushsum.entropy import Entropy
 from hushsum.errors import GuaranteeError, Reason, SecureSumError
 from hushsum.plan import Plan
@@ -52,14 +52,14 @@ from hushsum.secure_sum.client import (
 from hushsum.secure_sum.contribution import Int64, Share
 from hushsum.secure_sum.messages import FORMAT, Kind, message_bytes_max, round_of
 from hushsum.secure_sum.parameters import ROUND_BYTES, round_parameters
-from hushsum_proto.rounds import Enter, Fate, Message, RoundOutcome, RoundReply, RoundRequest, VectorChunk
+from hushsum_proto.rounds import Enter, Message, RoundOutcome, RoundReply, RoundRequest, RoundResult, VectorChunk
 
 # The service's clock and this one's differ, or its gateways do: this passes.
 _PASSES: Final = frozenset({Reason.WINDOW_IN_FUTURE, Reason.MALFORMED})
 
 
 @dataclass(frozen=True)
-class Ended:
+class AttemptResult:
     """How an attempt ended.
 
     Attributes:
@@ -75,7 +75,7 @@ class Ended:
     least_ms: int = 0
 
 
-async def ending_of(attempt: Awaitable[RoundOutcome]) -> Ended:
+async def ending_of(attempt: Awaitable[RoundOutcome]) -> AttemptResult:
     """Waits for an attempt, and says how it ended.
 
     Raises:
@@ -86,27 +86,27 @@ async def ending_of(attempt: Awaitable[RoundOutcome]) -> Ended:
     except ConnectionLostError as error:
         return _of_loss(error.loss)
     except SecureSumError as error:
-        return Ended(f"the service did not keep to the protocol: {error}")
+        return AttemptResult(f"the service did not keep to the protocol: {error}")
     except NoPartError as error:
-        return Ended(str(error), again=False)
+        return AttemptResult(str(error), again=False)
     except SpoolError as error:
-        return Ended(str(error))
-    return Ended(outcome.detail or outcome.fate.value, outcome, outcome.again, outcome.retry_after_ms)
+        return AttemptResult(str(error))
+    return AttemptResult(outcome.detail or outcome.fate.value, outcome, outcome.again, outcome.retry_after_ms)
 
 
-def _of_loss(loss: Loss) -> Ended:
+def _of_loss(loss: Disconnect) -> AttemptResult:
     refusal = loss.refusal
     if refusal is None:
-        return Ended(loss.detail)
+        return AttemptResult(loss.detail)
     if refusal.reason in ENDS_SESSION:
         raise SessionRefusedError(f"the service wants no part of this client: {loss.detail}")
-    return Ended(loss.detail, None, refusal.retry or refusal.reason in _PASSES, refusal.retry_after_ms)
+    return AttemptResult(loss.detail, None, refusal.retry or refusal.reason in _PASSES, refusal.retry_after_ms)
 
 
 _UNREAD_MAX: Final = 16  # whoever says more at a time waits
 
 
-class Unread:
+class UnreadMessages:
     """Replies, or what has ended them, that were not read yet; whoever has more waits.
 
     Args:
@@ -207,7 +207,7 @@ _INVITATION: Final = bytes((FORMAT, Kind.INVITATION))
 
 
 @dataclass(frozen=True)
-class Parts:
+class RoundParts:
     """What every attempt of a client works with.
 
     Attributes:
@@ -220,8 +220,8 @@ class Parts:
     """
 
     plan: Plan
-    rounds: Rounds
-    member: Member
+    rounds: SecureSubmissions
+    member: Identity
     runtime: Runtime
     secrets: Entropy = field(repr=False)
     shares: DrawnShares = field(default_factory=DrawnShares, repr=False)
@@ -232,7 +232,7 @@ class Parts:
         return message_bytes_max(round_parameters(self.plan, 0, bytes(ROUND_BYTES)))
 
 
-class Standing(NamedTuple):
+class RoundProgress(NamedTuple):
     """How far a client has come in a round.
 
     Attributes:
@@ -244,7 +244,7 @@ class Standing(NamedTuple):
     step: ClientStep
 
 
-class Attempt:
+class RoundParticipant:
     """Takes part in a window, over one call.
 
     Args:
@@ -257,13 +257,13 @@ class Attempt:
         spent: The round that has this window's vector; None as long as there is none.
     """
 
-    def __init__(self, window: int, parts: Parts, call: RoundCall) -> None:
-        self.sends = Sends()
+    def __init__(self, window: int, parts: RoundParts, call: RoundCall) -> None:
+        self.sends = SendStats()
         self.spent: bytes | None = None
         self._window = window
         self._parts = parts
         self._call = call
-        self._replies = Unread(parts.message_bytes_max)
+        self._replies = UnreadMessages(parts.message_bytes_max)
         self._share: DrawnShare | None = None
         self._own: tuple[Int64, Int64] | None = None  # what the records of the window add up to
         self._machine: ClientRound | None = None
@@ -272,9 +272,9 @@ class Attempt:
         self._upto = 0  # what waits in the spool is in the vector up to here
 
     @property
-    def standing(self) -> Standing | None:
+    def standing(self) -> RoundProgress | None:
         """In its latest round; None before its first."""
-        return None if self._machine is None else Standing(self._machine.round, self._machine.step)
+        return None if self._machine is None else RoundProgress(self._machine.round, self._machine.step)
 
     async def run(self) -> RoundOutcome:
         """What the service says at last.
@@ -413,7 +413,7 @@ class Attempt:
     async def _send(self, request: RoundRequest) -> None:
         await self._call.send(request)
         size = 0 if isinstance(request, Enter) else len(request.data)
-        self.sends = Sends(bytes=self.sends.bytes + size)
+        self.sends = SendStats(bytes=self.sends.bytes + size)
 
     def _machine_of(self, round_id: bytes) -> ClientRound:
         parts = self._parts
@@ -437,7 +437,7 @@ def _chunks(vector: bytes) -> Iterator[VectorChunk]:
         yield VectorChunk(offset, vector[offset : offset + CHUNK_BYTES])
 
 
-class Submitter(Taker):
+class SecureSubmitter(WindowScheduler):
     """Takes part in a round for every window in which its client runs, whatever records there are.
 
     Args:
@@ -448,7 +448,9 @@ class Submitter(Taker):
         owner: Of its tasks.
     """
 
-    def __init__(self, parts: Parts, transport: RoundTransport, config: Config, entropy: Entropy, owner: Owner) -> None:
+    def __init__(
+        self, parts: RoundParts, transport: RoundTransport, config: Config, entropy: Entropy, owner: Owner
+    ) -> None:
         cohort = parts.plan.privacy.cohort
         assert cohort is not None, "a plan with a secure sum"
         super().__init__(
@@ -460,13 +462,13 @@ class Submitter(Taker):
             entropy=entropy,
             owner=owner,
         )
-        self.sends = Sends()
-        self.attempt: Attempt | None = None  # under way, to be shown
+        self.sends = SendStats()
+        self.attempt: RoundParticipant | None = None  # under way, to be shown
         self._parts = parts
         self._transport = transport
         self._untold: dict[int, bytes] = {}  # spent windows of which nobody has said what became of them
 
-    def _hear(self, look: Look) -> None:
+    def _hear(self, look: WindowStatus) -> None:
         untold = dict(look.untold)
         for window in self._untold.keys() - untold.keys():
             self._note(window, "nobody has said what became of it")
@@ -480,13 +482,13 @@ class Submitter(Taker):
 
     async def _take_part(self, window: int) -> None:
         call = self._transport.take_part(self._parts.message_bytes_max)
-        attempt = self.attempt = Attempt(window, self._parts, call)
+        attempt = self.attempt = RoundParticipant(window, self._parts, call)
         try:
             ended = await ending_of(attempt.run())
         finally:
             self.attempt = None  # with whatever secrets it has left
             self._close(call)
-            self.sends = Sends(bytes=self.sends.bytes + attempt.sends.bytes)
+            self.sends = SendStats(bytes=self.sends.bytes + attempt.sends.bytes)
         # The spool knows, whatever came in between: it may hold a spend that could not be told any more.
         if await self._runtime.blocking(self._parts.rounds.is_spent, window):
             await self._spent(window, attempt.spent, ended)
@@ -496,7 +498,7 @@ class Submitter(Taker):
         else:
             self._give_up(window, ended.why)
 
-    async def _spent(self, window: int, round_id: bytes | None, ended: Ended) -> None:
+    async def _spent(self, window: int, round_id: bytes | None, ended: AttemptResult) -> None:
         self._participation.leave(window)
         await self._runtime.blocking(self._parts.rounds.erase)
         if round_id is not None and ended.outcome is not None and ended.outcome.round == round_id:
@@ -531,7 +533,7 @@ class Submitter(Taker):
                 self._seen = range(0)  # it is asked again
                 return
             self._untold.pop(window, None)
-        if outcome.fate is not Fate.COUNTED:
+        if outcome.fate is not RoundResult.COUNTED:
             self._give_up(window, f"{outcome.fate.value}: {outcome.detail}")
 
     def _close(self, call: RoundCall) -> None:

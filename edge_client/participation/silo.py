@@ -18,12 +18,12 @@ import numpy.typing as npt
 
 from edge_client.encoding import counters_of
 from edge_client.errors import NoPartError, SpoolError
-from edge_client.participation.scheduler import Taker
-from edge_client.plan_fetch import Waits
-from edge_client.session.driver import Uplink
-from edge_client.spool.changes import NO_ID, Bound, Submit
+from edge_client.participation.scheduler import WindowScheduler
+from edge_client.plan_fetch import RetryPolicy
+from edge_client.session.driver import SessionDriver
+from edge_client.spool.changes import NO_ID, StoredDelta, Submit
 from edge_client.spool.transaction import number_in
-from edge_client.spool.window_submissions import Look, Pending, Turns
+from edge_client.spool.window_submissions import PendingRecords, WindowStatus, WindowSubmissions
 from edge_client.spool.window_tables import bytes_of, integer
 from edge_client.spool.writer import SpoolWriter
 from edge_client.stats import COUNTED
@@ -36,7 +36,7 @@ from hushsum_proto.answers import Answer, Status
 _Int64s = npt.NDArray[np.int64]
 
 
-def prepared(plan: Plan, window: int, pending: Pending, entropy: Entropy) -> Submit:
+def prepared(plan: Plan, window: int, pending: PendingRecords, entropy: Entropy) -> Submit:
     """The change that submits for a window: what waits, added up and noised, all counters and counts.
 
     It is drawn anew at each call: one alone may ever leave, which the spool sees to.
@@ -53,7 +53,7 @@ def prepared(plan: Plan, window: int, pending: Pending, entropy: Entropy) -> Sub
     return Submit(window, partial(renumbered, data), pending.upto)
 
 
-class Submissions(Turns):
+class SiloSubmissions(WindowSubmissions):
     """The turns of a spool of a silo: a turn is one submission."""
 
     def submitted(self, window: int) -> None:
@@ -73,7 +73,7 @@ _AHEAD_MS: Final = 2_000  # in which a sum is read and noised
 _AHEAD_PART: Final = 4  # at most one part in so many of the lateness
 
 
-class SiloSubmitter(Taker):
+class SiloSubmitter(WindowScheduler):
     """Submits for every window in which its client runs, once, whatever records there are.
 
     Args:
@@ -87,10 +87,10 @@ class SiloSubmitter(Taker):
     def __init__(
         self,
         plan: Plan,
-        submissions: Submissions,
+        submissions: SiloSubmissions,
         writer: SpoolWriter,
-        uplink: Uplink,
-        waits: Waits,
+        uplink: SessionDriver,
+        waits: RetryPolicy,
     ) -> None:
         super().__init__(
             submissions,
@@ -129,7 +129,7 @@ class SiloSubmitter(Taker):
             return  # a refusal is told as that
         self._give_up(window, f"its submission came {answer.status.value}: it counts nowhere, and there is no other")
 
-    def _hear(self, look: Look) -> None:
+    def _hear(self, look: WindowStatus) -> None:
         for window in look.unpaid:
             if window not in self._unpaid:
                 self._note(window, "this device's own account does not pay for it")
@@ -160,6 +160,6 @@ class SiloSubmitter(Taker):
         await asyncio.shield(bound)
         await self._runtime.blocking(self._submissions.submitted, window)
 
-    def _note_number(self, window: int, done: "asyncio.Future[tuple[Bound, ...]]") -> None:
+    def _note_number(self, window: int, done: "asyncio.Future[tuple[StoredDelta, ...]]") -> None:
         if not done.cancelled() and done.exception() is None:
             self._numbers.update({delta.sequence: window for delta in done.result()})

@@ -15,27 +15,27 @@ from edge_client.session.session import (
     Answered,
     Begun,
     Close,
+    Connect,
+    Connected,
+    Disconnected,
     Effect,
     Event,
-    Greet,
-    Greeted,
-    Lost,
     Open,
     Send,
     Session,
+    SetTimer,
     Settle,
     Settled,
     Spooled,
     Stop,
-    Wake,
+    TimerFired,
     WarnOfClock,
-    Woke,
 )
-from edge_client.spool.changes import Bound, Remove
+from edge_client.spool.changes import Remove, StoredDelta
 from edge_client.spool.spool import Spool
 from edge_client.spool.writer import SpoolWriter
-from edge_client.stats import Sends, answer_name
-from edge_client.transport.interface import Connection, ConnectionLostError, Loss, Transport
+from edge_client.stats import SendStats, answer_name
+from edge_client.transport.interface import Connection, ConnectionLostError, Disconnect, Transport
 from hushsum.delta import read_header
 from hushsum_proto.answers import Answer
 
@@ -43,7 +43,7 @@ from hushsum_proto.answers import Answer
 _KEPT_BYTES: Final = 2**18
 
 
-class Cargo:
+class PayloadCache:
     """Gives a delta's bytes, from memory where they are at hand and else from the spool.
 
     Args:
@@ -57,9 +57,9 @@ class Cargo:
         self._at_hand: dict[int, bytes] = {}  # not sent yet
         self._size = 0
         self._sent: set[int] = set()  # unanswered ones that were sent at least once
-        self.sends = Sends()
+        self.sends = SendStats()
 
-    def keep(self, bound: Iterable[Bound]) -> None:
+    def keep(self, bound: Iterable[StoredDelta]) -> None:
         """New deltas, so that they need not be read from the disk; as many as there is room for."""
         for delta in bound:
             if self._size < _KEPT_BYTES:
@@ -86,7 +86,7 @@ class Cargo:
         again = sequence in self._sent
         self._sent.add(sequence)
         before = self.sends
-        self.sends = Sends(before.first + (not again), before.again + again, before.bytes + size)
+        self.sends = SendStats(before.first + (not again), before.again + again, before.bytes + size)
 
     def drop(self, sequence: int) -> None:
         """This delta has its answer."""
@@ -94,10 +94,10 @@ class Cargo:
 
 
 _LOG: Final = logging.getLogger("edge_client")
-_ENDED: Final = Loss("the service ended the stream")
+_ENDED: Final = Disconnect("the service ended the stream")
 
 
-class Link:
+class ConnectionRunner:
     """One connection of a session, from its first byte on.
 
     Args:
@@ -116,7 +116,7 @@ class Link:
         plan_id: bytes,
         runtime: Runtime,
         tasks: Tasks,
-        cargo: Cargo,
+        cargo: PayloadCache,
         tell: Callable[[Event], None],
     ) -> None:
         self._number = number
@@ -151,7 +151,7 @@ class Link:
         loss = _ENDED
         try:
             welcome = await connection.greet(self._plan_id)
-            self._tell(Greeted(self._runtime.monotonic(), self._number, welcome, self._runtime.now_ms()))
+            self._tell(Connected(self._runtime.monotonic(), self._number, welcome, self._runtime.now_ms()))
             if self._unary is not None:  # else the session does not want it any more
                 connection.open(unary=self._unary)
                 await self._converse(connection)
@@ -161,7 +161,7 @@ class Link:
             # A task of its own: this one may be cancelled already, and the connection must be closed all the same.
             self._tasks.spawn_whole(connection.close(), "close")
         _LOG.info("connection lost: %s", loss.detail)
-        self._tell(Lost(self._runtime.monotonic(), self._number, loss))
+        self._tell(Disconnected(self._runtime.monotonic(), self._number, loss))
 
     async def _converse(self, connection: Connection) -> None:
         sender = self._tasks.spawn(self._write(connection), "sender")
@@ -184,7 +184,7 @@ class Link:
 
 
 @dataclass(frozen=True)
-class Wiring:
+class DriverSettings:
     """What an uplink works with.
 
     Attributes:
@@ -206,28 +206,28 @@ class Wiring:
     batches: bool = False
 
 
-class Uplink:
+class SessionDriver:
     """Runs a session on real connections.
 
     Attributes:
         failure: What has ended the session for good; None while it runs.
     """
 
-    def __init__(self, session: Session, wiring: Wiring) -> None:
+    def __init__(self, session: Session, wiring: DriverSettings) -> None:
         self.failure: Exception | None = None
         self._session = session
         self._wiring = wiring
         self._runtime = wiring.runtime
         self._tasks = Tasks(wiring.runtime, self._fail)
-        self._cargo = Cargo(wiring.spool, wiring.runtime)
-        self._link: Link | None = None
+        self._cargo = PayloadCache(wiring.spool, wiring.runtime)
+        self._link: ConnectionRunner | None = None
         self._timer: asyncio.Task[None] | None = None
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._closed = False
         self._told = False  # somebody got the failure raised
 
     @property
-    def sends(self) -> Sends:
+    def sends(self) -> SendStats:
         """What was written to connections so far."""
         return self._cargo.sends
 
@@ -248,15 +248,15 @@ class Uplink:
         """Starts work of the same client that is short, and must not be left half done."""
         return self._tasks.spawn_whole(work, name)
 
-    def expect(self, bound: "asyncio.Future[tuple[Bound, ...]]") -> None:
+    def expect(self, bound: "asyncio.Future[tuple[StoredDelta, ...]]") -> None:
         """Takes what a change binds once it is durable, whether or not anybody else still waits for it."""
         bound.add_done_callback(self._hand_over)
 
-    def _hand_over(self, bound: "asyncio.Future[tuple[Bound, ...]]") -> None:
+    def _hand_over(self, bound: "asyncio.Future[tuple[StoredDelta, ...]]") -> None:
         if not bound.cancelled() and bound.exception() is None:
             self.spooled(bound.result())
 
-    def spooled(self, bound: tuple[Bound, ...]) -> None:
+    def spooled(self, bound: tuple[StoredDelta, ...]) -> None:
         """Takes new deltas that are durable."""
         if bound and not self._closed:
             self._cargo.keep(bound)
@@ -313,11 +313,11 @@ class Uplink:
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
-            case Greet() | Open() | Send() | Close():
+            case Connect() | Open() | Send() | Close():
                 self._carry_out_on_link(effect)
             case Settle():
                 self._settle(effect)
-            case Wake():
+            case SetTimer():
                 if self._timer is not None:
                     self._timer.cancel()
                 self._timer = self._tasks.spawn(self._wake_at(effect.at), "timer")
@@ -326,9 +326,9 @@ class Uplink:
             case Stop():
                 self._fail(effect.error)
 
-    def _carry_out_on_link(self, effect: Greet | Open | Send | Close) -> None:
-        if isinstance(effect, Greet):
-            self._link = Link(
+    def _carry_out_on_link(self, effect: Connect | Open | Send | Close) -> None:
+        if isinstance(effect, Connect):
+            self._link = ConnectionRunner(
                 effect.connection,
                 plan_id=self._wiring.plan_id,
                 runtime=self._runtime,
@@ -352,7 +352,7 @@ class Uplink:
         removed = self._wiring.writer.put(Remove(effect.sequence, answer_name(answer.status, reason)))
         removed.add_done_callback(lambda done: self._settled(effect, done))
 
-    def _settled(self, effect: Settle, done: "asyncio.Future[tuple[Bound, ...]]") -> None:
+    def _settled(self, effect: Settle, done: "asyncio.Future[tuple[StoredDelta, ...]]") -> None:
         if not done.cancelled():  # else it could not be kept before the end: the delta is sent again at the next start
             self._cargo.drop(effect.sequence)
             self._wiring.on_answer(effect.answer)
@@ -361,7 +361,7 @@ class Uplink:
     async def _wake_at(self, at: float) -> None:
         await self._runtime.sleep(max(0.0, at - self._runtime.monotonic()))
         self._timer = None
-        self._tell(Woke(self._runtime.monotonic()))
+        self._tell(TimerFired(self._runtime.monotonic()))
 
     # ------------------------------------------------------------------------------------------- whoever waits
 

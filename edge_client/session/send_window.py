@@ -24,7 +24,7 @@ class _Place:
     refusals: int = 0
 
 
-class Outstanding:
+class SendWindow:
     """The unanswered deltas, by sequence number.
 
     A number 64 or more above the lowest unanswered one is never picked: the service remembers only so many. A delta

@@ -18,9 +18,9 @@ from typing import Final
 from edge_client.config import ASKED_WAIT_MAX_MS, Config
 from edge_client.errors import PlanChangedError, SessionRefusedError
 from edge_client.runtime import BackOff
-from edge_client.session.send_window import Outstanding
+from edge_client.session.send_window import SendWindow
 from edge_client.spool.changes import BatchIds, SpoolIds
-from edge_client.transport.interface import Loss
+from edge_client.transport.interface import Disconnect
 from hushsum.entropy import Entropy
 from hushsum.errors import Reason
 from hushsum_proto.answers import Answer, Refusal, ServiceReason, Status
@@ -57,7 +57,7 @@ class Spooled:
 
 
 @dataclass(frozen=True)
-class Greeted:
+class Connected:
     """The service replied to Hello on this connection, when this device's clock said ``device_ms``."""
 
     now: float
@@ -76,12 +76,12 @@ class Answered:
 
 
 @dataclass(frozen=True)
-class Lost:
+class Disconnected:
     """This connection is over, or never came about."""
 
     now: float
     connection: int
-    loss: Loss
+    loss: Disconnect
 
 
 @dataclass(frozen=True)
@@ -97,20 +97,20 @@ class Settled:
 
 
 @dataclass(frozen=True)
-class Woke:
+class TimerFired:
     """The time of a Wake has come."""
 
     now: float
 
 
-Event = Begun | Spooled | Greeted | Answered | Lost | Settled | Woke
+Event = Begun | Spooled | Connected | Answered | Disconnected | Settled | TimerFired
 
 
 # ----------------------------------------------------------------------------------------------------------- effects
 
 
 @dataclass(frozen=True)
-class Greet:
+class Connect:
     """Make the connection of this number and say Hello on it; then tell Greeted or Lost."""
 
     connection: int
@@ -148,7 +148,7 @@ class Close:
 
 
 @dataclass(frozen=True)
-class Wake:
+class SetTimer:
     """Tell Woke at this time; an earlier Wake is void."""
 
     at: float
@@ -168,7 +168,7 @@ class Stop:
     error: SessionRefusedError
 
 
-Effect = Greet | Open | Send | Settle | Close | Wake | WarnOfClock | Stop
+Effect = Connect | Open | Send | Settle | Close | SetTimer | WarnOfClock | Stop
 
 _FRUITLESS_MAX: Final = 3  # streams without a single answer, before deltas are sent as calls of their own
 _CLOCK_SLACK_MS: Final = 1_000  # what a slow network may add to Hello
@@ -209,8 +209,8 @@ class Session:
         ids: SpoolIds | BatchIds | None = None,
     ) -> None:
         self.state = State.IDLE
-        self.outstanding = Outstanding(unanswered)
-        self.last_loss: Loss | None = None
+        self.outstanding = SendWindow(unanswered)
+        self.last_loss: Disconnect | None = None
         self._config = config
         self._plan_id = plan_id
         self._ids = SpoolIds(stream) if ids is None else ids
@@ -243,22 +243,22 @@ class Session:
             case Settled():
                 self.outstanding.settled(event.sequence)
                 self._ids.forget(event.sequence)
-            case Woke():
+            case TimerFired():
                 self._wake_at = None
-            case Greeted() if self._is_current(event.connection, State.GREETING):
+            case Connected() if self._is_current(event.connection, State.GREETING):
                 return self._greeted(event)
             case Answered() if self._is_current(event.connection, State.OPEN):
                 return self._answered(event)
-            case Lost() if self._is_current(event.connection, State.GREETING, State.OPEN):
+            case Disconnected() if self._is_current(event.connection, State.GREETING, State.OPEN):
                 return self._lost(event.now, event.loss)
-            case Begun() | Greeted() | Answered() | Lost():
+            case Begun() | Connected() | Answered() | Disconnected():
                 pass  # the start needs nothing more, and what an old connection says late is void
         return []
 
     def _is_current(self, connection: int, *states: State) -> bool:
         return connection == self._connection and self.state in states
 
-    def _greeted(self, event: Greeted) -> list[Effect]:
+    def _greeted(self, event: Connected) -> list[Effect]:
         welcome = event.welcome
         if welcome.plan_id != self._plan_id:
             return self._stop(_plan_changed(f"plan {welcome.plan_id.hex()[:12]}", self._plan_id))
@@ -281,7 +281,7 @@ class Session:
         answer = event.answer
         if answer.id is None:
             detail = answer.refusal.detail if answer.refusal else "no reason given"
-            return self._break(event.now, Loss(f"the service could read no id in a delta: {detail}"))
+            return self._break(event.now, Disconnect(f"the service could read no id in a delta: {detail}"))
         sequence = self._ids.number_of(answer.id)
         if sequence is None or not self.outstanding.is_in_flight(sequence):
             return []  # another copy of an answer that was heard already
@@ -299,7 +299,7 @@ class Session:
         self.outstanding.settle(sequence)
         return [Settle(answer, sequence)]
 
-    def _lost(self, now: float, loss: Loss) -> list[Effect]:
+    def _lost(self, now: float, loss: Disconnect) -> list[Effect]:
         refusal = loss.refusal
         if refusal is not None and refusal.reason in ENDS_SESSION:
             return self._stop(_refused(refusal, self._plan_id))
@@ -312,13 +312,13 @@ class Session:
         self._resume_at = now + least_s + self._backoff.next_s()
         return []
 
-    def _judge_stream(self, loss: Loss) -> None:
+    def _judge_stream(self, loss: Disconnect) -> None:
         """Streams that break again and again without an answer: a network on the way may let none through."""
         if self.state is State.OPEN and not self._heard and self.outstanding.in_flight:
             self._fruitless = 0 if self._unary else self._fruitless + 1
         self._unary = self._config.unary or loss.no_stream or self._fruitless >= _FRUITLESS_MAX
 
-    def _break(self, now: float, loss: Loss) -> list[Effect]:
+    def _break(self, now: float, loss: Disconnect) -> list[Effect]:
         """Gives a connection up from this side."""
         return [Close(self._connection), *self._lost(now, loss)]
 
@@ -332,13 +332,13 @@ class Session:
         if self.state is State.OPEN and self.outstanding.in_flight:
             quiet_s = now - self._progress_at
             if quiet_s >= self._config.answer_wait_s:
-                effects += self._break(now, Loss(f"no answer came for {quiet_s:.0f} s"))
+                effects += self._break(now, Disconnect(f"no answer came for {quiet_s:.0f} s"))
         if self.state is State.WAITING and now >= self._resume_at:
             self.state = State.IDLE
         if self.state is State.IDLE and (len(self.outstanding) or self._unmet):
             self.state = State.GREETING
             self._connection += 1
-            effects.append(Greet(self._connection))
+            effects.append(Connect(self._connection))
         if self.state is State.OPEN:
             effects += self._send(now)
         return effects
@@ -364,7 +364,7 @@ class Session:
         if not times or (self._wake_at is not None and self._wake_at <= min(times)):
             return []
         self._wake_at = min(times)
-        return [Wake(self._wake_at)]
+        return [SetTimer(self._wake_at)]
 
 
 def _asked_wait_s(refusal: Refusal) -> float:

@@ -14,7 +14,7 @@ from hushsum.privacy.event import TUMBLING, Spend
 from hushsum.privacy.spending import spend_of
 
 
-class Books:
+class DeviceBudget:
     """What is spent, as the spool holds it.
 
     Args:
@@ -52,10 +52,10 @@ class Books:
         self._windows.update(windows)
 
 
-class Charges:
+class PendingSpends:
     """Further spends of one transaction; the books change once it is durable (:meth:`note_in`)."""
 
-    def __init__(self, books: Books | None) -> None:
+    def __init__(self, books: DeviceBudget | None) -> None:
         self._books = books
         self._account = None if books is None else books.account
         self._spends: dict[int, Spend] = {}

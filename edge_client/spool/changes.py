@@ -79,7 +79,7 @@ UNPAID: Final = 4  # unspent: the device's account does not pay for it
 
 
 @dataclass(frozen=True)
-class Unbound:
+class PackedDelta:
     """A delta that has no id yet: its number of records, and its bytes once it has one."""
 
     records: int
@@ -87,7 +87,7 @@ class Unbound:
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnReports:
     """Reports that were drawn for records, where the plan memoises: which of them count, the spool says.
 
     Attributes:
@@ -98,7 +98,7 @@ class Drawn:
 
     keys: tuple[bytes, ...] = field(repr=False)
     reports: Int64s = field(repr=False)
-    split: Callable[[Int64s], tuple[Unbound, ...]] = field(repr=False)
+    split: Callable[[Int64s], tuple[PackedDelta, ...]] = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -124,12 +124,12 @@ class Add:
     """
 
     window: int
-    deltas: tuple[Unbound, ...]
+    deltas: tuple[PackedDelta, ...]
     dropped: int
     records_max: int | None
     pending: bool = False
     charged: bool = False
-    drawn: Drawn | None = None
+    drawn: DrawnReports | None = None
     price: int | None = None
     refused: int = 0
     first: "Callable[[int], Add] | None" = field(default=None, repr=False, compare=False)
@@ -151,7 +151,7 @@ def packed(addition: Add) -> Add:
     """The same with its deltas packed but for their ids, so that to bind them takes a transaction no time."""
     if addition.charged:  # they have their ids
         return addition
-    deltas = tuple(Unbound(delta.records, partial(renumbered, delta.pack(NO_ID))) for delta in addition.deltas)
+    deltas = tuple(PackedDelta(delta.records, partial(renumbered, delta.pack(NO_ID))) for delta in addition.deltas)
     return replace(addition, deltas=deltas)
 
 
@@ -181,7 +181,7 @@ class Remove:
 
 
 @dataclass(frozen=True)
-class Bound:
+class StoredDelta:
     """A delta's bytes under its number (``lanes``), for ever; and where it was just added, of how many records."""
 
     sequence: int
@@ -191,7 +191,7 @@ class Bound:
 
 Change = Add | Submit | Remove
 #: What was bound; nothing for a removal.
-Result = tuple[Bound, ...] | HushsumError
+Result = tuple[StoredDelta, ...] | HushsumError
 
 #: Rows that a query finds. Any: the values of a row are those of its query.
 Rows = Callable[[str, tuple[object, ...]], Iterable[Any]]

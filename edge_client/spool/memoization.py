@@ -23,7 +23,7 @@ from typing import Any, Final
 import numpy as np
 
 from edge_client.errors import EventTimeError
-from edge_client.spool.changes import Drawn, Rows, Unbound
+from edge_client.spool.changes import DrawnReports, PackedDelta, Rows
 from hushsum.collection import label_list
 from hushsum.families import Records, vector_rows
 from hushsum.families.sets import Sets
@@ -124,7 +124,7 @@ def _text(label: str | None) -> bytes:
 
 
 @dataclass(frozen=True)
-class Recalled:
+class RecalledReports:
     """The reports of one add, some of them known.
 
     Attributes:
@@ -133,12 +133,12 @@ class Recalled:
         comings: How often each record has now come in the window.
     """
 
-    deltas: tuple[Unbound, ...]
+    deltas: tuple[PackedDelta, ...]
     fresh: tuple[tuple[bytes, int, int], ...]
     comings: dict[bytes, int]
 
 
-class Memo:
+class ReportMemo:
     """The memo of a spool while one transaction is put together.
 
     Args:
@@ -151,7 +151,7 @@ class Memo:
         self._comings: dict[tuple[int, bytes], int] = {}
         self._windows: set[int] | None = None  # that are kept; read once they are asked for
 
-    def recall(self, window: int, drawn: Drawn) -> Recalled:
+    def recall(self, window: int, drawn: DrawnReports) -> RecalledReports:
         """The reports that count: those that are kept, and where there is none the one that was drawn.
 
         Raises:
@@ -171,9 +171,9 @@ class Memo:
                 fresh.append((record, coming, int(reports[place])))
             else:
                 reports[place] = known
-        return Recalled(drawn.split(reports), tuple(fresh), dict(comings))
+        return RecalledReports(drawn.split(reports), tuple(fresh), dict(comings))
 
-    def keep(self, window: int, recalled: Recalled) -> None:
+    def keep(self, window: int, recalled: RecalledReports) -> None:
         """Notes what an add has brought, once it is sure that it is taken."""
         self._reports.update({(record, coming): report for record, coming, report in recalled.fresh})
         self._comings.update({(window, record): comings for record, comings in recalled.comings.items()})

@@ -17,9 +17,9 @@ from typing import Final, TypeVar
 
 from edge_client.errors import SettingsError, SpoolError, SpoolInUseError
 from edge_client.spool import memoization
-from edge_client.spool.budget import Books
-from edge_client.spool.changes import ROOM, Bound, Change, Result
-from edge_client.spool.transaction import Draft, Level, write_counts
+from edge_client.spool.budget import DeviceBudget
+from edge_client.spool.changes import ROOM, Change, Result, StoredDelta
+from edge_client.spool.transaction import SpoolState, SpoolTransaction, write_counts
 from edge_client.stats import REPORTS
 from hushsum.delta import read_header
 from hushsum.entropy import Entropy
@@ -233,7 +233,7 @@ class Spool:
     ) -> None:
         self._path = Path(path)
         self._lock = threading.Lock()
-        self._books: Books | None = None
+        self._books: DeviceBudget | None = None
         self._database = open_locked(self._path)
         try:
             with self._using(), self._transaction():
@@ -243,7 +243,7 @@ class Spool:
         except BaseException:
             self._database.close()
             raise
-        self._level = Level(stream, next_sequence, held, bytes_max)
+        self._level = SpoolState(stream, next_sequence, held, bytes_max)
 
     @property
     def stream(self) -> int:
@@ -292,14 +292,14 @@ class Spool:
         """
         self.change(lambda database, _: make_room_for_rounds(database))
 
-    def keep_books(self, plan: Plan) -> Books:
+    def keep_books(self, plan: Plan) -> DeviceBudget:
         """What this device has spent under its plan; after :meth:`keep_rounds`, and as that.
 
         Raises:
             SpoolError: A spend cannot be read.
         """
         with self._using():
-            self._books = Books(plan, self._database.execute("SELECT window, spend FROM rounds ORDER BY window"))
+            self._books = DeviceBudget(plan, self._database.execute("SELECT window, spend FROM rounds ORDER BY window"))
         return self._books
 
     def keep_memo(self, entropy: Entropy) -> bytes:
@@ -351,13 +351,13 @@ class Spool:
             rows = self._database.execute("SELECT sequence, substr(bytes, 1, ?) FROM deltas", (_HEADER_BYTES,))
             return {int(number): read_header(bytes(head)).id.stream for number, head in rows}
 
-    def load(self, first: int, limit: int, bytes_max: int) -> tuple[Bound, ...]:
+    def load(self, first: int, limit: int, bytes_max: int) -> tuple[StoredDelta, ...]:
         """At most so many deltas from a number on, ascending; no more once they have so many bytes."""
         query = "SELECT sequence, bytes FROM deltas WHERE sequence >= ? ORDER BY sequence LIMIT ?"
-        loaded: list[Bound] = []
+        loaded: list[StoredDelta] = []
         with self._using():
             for sequence, data in self._database.execute(query, (first, limit)):
-                loaded.append(Bound(sequence, bytes(data)))
+                loaded.append(StoredDelta(sequence, bytes(data)))
                 bytes_max -= len(data)
                 if bytes_max <= 0:
                     break
@@ -374,7 +374,7 @@ class Spool:
             SpoolError: The file cannot be written; nothing was changed.
         """
         with self._using():
-            draft = Draft(self._level, self._database.execute, self._books)
+            draft = SpoolTransaction(self._level, self._database.execute, self._books)
             results = [draft.take(change) for change in changes]
             with self._transaction():
                 draft.write(self._database)

@@ -6,9 +6,21 @@ from dataclasses import dataclass
 from typing import Final
 
 from edge_client.errors import AccountError, NoPartError, SpoolFullError
-from edge_client.spool.budget import Books, Charges
-from edge_client.spool.changes import NO_ID, ROOM, TAKES_PART, Add, Bound, Change, Remove, Result, Rows, Submit, Unbound
-from edge_client.spool.memoization import REPORT_BYTES, Memo
+from edge_client.spool.budget import DeviceBudget, PendingSpends
+from edge_client.spool.changes import (
+    NO_ID,
+    ROOM,
+    TAKES_PART,
+    Add,
+    Change,
+    PackedDelta,
+    Remove,
+    Result,
+    Rows,
+    StoredDelta,
+    Submit,
+)
+from edge_client.spool.memoization import REPORT_BYTES, ReportMemo
 from edge_client.spool.window_tables import require_part, write_spend
 from edge_client.stats import (
     COUNTED,
@@ -45,7 +57,7 @@ class Submitted:
         charges: The spends of this transaction.
     """
 
-    def __init__(self, rows: Rows, charges: Charges) -> None:
+    def __init__(self, rows: Rows, charges: PendingSpends) -> None:
         self._find = rows
         self._charges = charges
         self._spends: dict[int, tuple[bytes, bytes, int]] = {}
@@ -85,7 +97,7 @@ class Submitted:
 
 
 @dataclass(frozen=True)
-class Level:
+class SpoolState:
     """Where a spool stands between two transactions.
 
     Attributes:
@@ -103,7 +115,7 @@ class Level:
     memo: int = 0
 
 
-class Draft:
+class SpoolTransaction:
     """The changes of one transaction while they are put together: the file changes in :meth:`write` alone.
 
     Args:
@@ -112,12 +124,12 @@ class Draft:
         books: What this device has spent, where it keeps books; unchanged before :meth:`note_in`.
     """
 
-    def __init__(self, level: Level, rows: Rows, books: Books | None = None) -> None:
+    def __init__(self, level: SpoolState, rows: Rows, books: DeviceBudget | None = None) -> None:
         self._level = level
         self._find = rows
-        self._charges = Charges(books)
+        self._charges = PendingSpends(books)
         self._submitted = Submitted(rows, self._charges)
-        self._memo = Memo(rows)
+        self._memo = ReportMemo(rows)
         self._memo_bytes = level.memo
         self._spends: list[tuple[int, bytes]] = []
         self._rows: list[tuple[int, bytes, int | None]] = []
@@ -129,9 +141,9 @@ class Draft:
         self.counts: Counter[str] = Counter()
 
     @property
-    def level(self) -> Level:
+    def level(self) -> SpoolState:
         """Where the spool stands once this is written."""
-        return Level(self._level.stream, self._next, self._bytes, self._level.bytes_max, self._memo_bytes)
+        return SpoolState(self._level.stream, self._next, self._bytes, self._level.bytes_max, self._memo_bytes)
 
     def take(self, change: Change) -> Result:
         """Notes a change and says what it bound, or why it is refused; a refused one leaves no trace."""
@@ -142,7 +154,7 @@ class Draft:
         except HushsumError as error:
             return error
 
-    def _remove(self, change: Remove) -> tuple[Bound, ...]:
+    def _remove(self, change: Remove) -> tuple[StoredDelta, ...]:
         query = f"SELECT {ROOM} FROM deltas WHERE sequence = ?"  # noqa: S608  the constant ROOM alone
         self._bytes -= self._number(query, change.sequence)
         self._removed.append((change.sequence,))
@@ -151,15 +163,15 @@ class Draft:
             self._submitted.answered(change.sequence, change.answer)
         return ()
 
-    def _submit(self, change: Submit) -> tuple[Bound, ...]:
+    def _submit(self, change: Submit) -> tuple[StoredDelta, ...]:
         self._submitted.take(change, self._next)
-        bound = (Bound(self._next, change.pack(DeltaId(self._level.stream, self._next))),)
+        bound = (StoredDelta(self._next, change.pack(DeltaId(self._level.stream, self._next))),)
         self._keep(bound)
         self._next += 1
         self.counts.update({DELTAS: 1})
         return bound
 
-    def _keep(self, bound: tuple[Bound, ...], price: int | None = None) -> None:
+    def _keep(self, bound: tuple[StoredDelta, ...], price: int | None = None) -> None:
         rooms = _rooms(price, len(bound))
         self._rows += [(delta.sequence, delta.data, room) for delta, room in zip(bound, rooms, strict=True)]
         if bound:
@@ -169,7 +181,7 @@ class Draft:
         """The number that a query finds, 0 where it finds none."""
         return next((int(number) for (number,) in self._find(query, values)), 0)
 
-    def _add(self, change: Add) -> tuple[Bound, ...]:
+    def _add(self, change: Add) -> tuple[StoredDelta, ...]:
         if change.pending:
             return self._pend(change)
         change = self._fitting(change)
@@ -180,12 +192,12 @@ class Draft:
         self._take_in(change, bound)
         return bound
 
-    def _bound(self, deltas: tuple[Unbound, ...]) -> tuple[Bound, ...]:
+    def _bound(self, deltas: tuple[PackedDelta, ...]) -> tuple[StoredDelta, ...]:
         ids = (DeltaId(self._level.stream, self._next + offset) for offset in range(len(deltas)))
         pairs = zip(ids, deltas, strict=True)
-        return tuple(Bound(id.sequence, delta.pack(id), delta.records) for id, delta in pairs)
+        return tuple(StoredDelta(id.sequence, delta.pack(id), delta.records) for id, delta in pairs)
 
-    def _take_in(self, change: Add, bound: tuple[Bound, ...]) -> None:
+    def _take_in(self, change: Add, bound: tuple[StoredDelta, ...]) -> None:
         self._keep(bound, change.price)
         self._next += len(bound)
         self._count(change, len(bound))
@@ -196,7 +208,7 @@ class Draft:
         self.counts.update({RECORDS: change.records, RECORDS_DROPPED: change.dropped, DELTAS: deltas})
         self.counts[RECORDS_REFUSED] += change.refused
 
-    def _report(self, change: Add) -> tuple[Bound, ...]:
+    def _report(self, change: Add) -> tuple[StoredDelta, ...]:
         """Batches of reports: with the first of a window its charge, and all of it or nothing."""
         recalled = None if change.drawn is None else self._memo.recall(change.window, change.drawn)
         bound = self._bound(change.deltas if recalled is None else recalled.deltas)
@@ -212,16 +224,16 @@ class Draft:
         self.counts[REPORTS] += change.contributed
         return bound
 
-    def _pend(self, change: Add) -> tuple[Bound, ...]:
+    def _pend(self, change: Add) -> tuple[StoredDelta, ...]:
         query = "SELECT count(*) FROM attempts WHERE window = ? AND state = ?"
         if self._submitted.holds(change.window) or not self._number(query, change.window, TAKES_PART):
             return self._leave_out(change)
         change = self._fitting(change)
-        bound = tuple(Bound(0, delta.pack(NO_ID), delta.records) for delta in change.deltas)
+        bound = tuple(StoredDelta(0, delta.pack(NO_ID), delta.records) for delta in change.deltas)
         size = _size(change, bound)
         self._require_room(size)
         # Of unusable records alone there is nothing to keep but the room that others in their place would take.
-        kept = bound or ((Bound(0, b""),) if size else ())
+        kept = bound or ((StoredDelta(0, b""),) if size else ())
         rooms = _rooms(change.price, len(kept))
         rows = zip(kept, rooms, strict=True)
         self._pending += [(change.window, delta.records, delta.data, room) for delta, room in rows]
@@ -229,7 +241,7 @@ class Draft:
         self._count(change, len(bound))
         return bound
 
-    def _leave_out(self, change: Add) -> tuple[Bound, ...]:
+    def _leave_out(self, change: Add) -> tuple[StoredDelta, ...]:
         self.counts.update({RECORDS_ABSENT: change.records, RECORDS_DROPPED: change.dropped})
         return ()
 
@@ -289,7 +301,7 @@ class Draft:
         self._charges.note_in()
 
 
-def _size(change: Add, bound: tuple[Bound, ...]) -> int:
+def _size(change: Add, bound: tuple[StoredDelta, ...]) -> int:
     """Bytes that an addition is taken to need."""
     return sum(len(delta.data) for delta in bound) if change.price is None else change.price
 

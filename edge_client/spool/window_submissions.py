@@ -5,8 +5,8 @@ vector leaves. No later word of anybody makes it unspent; what waited for it is 
 vector for it cannot be had from here (PRIVACY: secure sum; stability).
 
 Whoever hears of a submission can measure how long a client takes for it. So what is done here between
-:meth:`Turns.enter` and :meth:`Turns.leave` takes a time that no record changes: what waits is read before, and erased
-after.
+:meth:`WindowSubmissions.enter` and :meth:`WindowSubmissions.leave` takes a time that no record changes: what waits is
+read before, and erased after.
 """
 
 import logging
@@ -18,7 +18,7 @@ from functools import partial, reduce
 from typing import Final
 
 from edge_client.errors import NoPartError, SpoolError
-from edge_client.spool.budget import Books
+from edge_client.spool.budget import DeviceBudget
 from edge_client.spool.changes import OVER, TAKES_PART, UNPAID
 from edge_client.spool.spool import Spool
 from edge_client.spool.window_tables import (
@@ -41,16 +41,16 @@ from hushsum.privacy.cohort import ATTEMPTS_MAX
 from hushsum.privacy.event import TUMBLING, Spend
 from hushsum.privacy.spending import spend_of
 from hushsum.signatures import KEY_BYTES, SigningKey
-from hushsum_proto.rounds import Fate
+from hushsum_proto.rounds import RoundResult
 
-__all__ = ["Look", "Pending", "Rounds"]
+__all__ = ["PendingRecords", "SecureSubmissions", "WindowStatus"]
 
 _LOG: Final = logging.getLogger("edge_client")
 _UNSPENT: Final = (TAKES_PART, UNPAID)
 
 
 @dataclass(frozen=True)
-class Look:
+class WindowStatus:
     """How this client stands to the windows of a moment.
 
     Attributes:
@@ -65,7 +65,7 @@ class Look:
 
 
 @dataclass(frozen=True)
-class Pending:
+class PendingRecords:
     """What waits for a window's turn.
 
     Attributes:
@@ -77,7 +77,7 @@ class Pending:
     deltas: tuple[bytes, ...]
 
 
-class Turns:
+class WindowSubmissions:
     """The turns of a spool. Its methods block; they may be called from any thread.
 
     Args:
@@ -89,7 +89,7 @@ class Turns:
         SpoolError: The spool cannot be written, or what it holds of turns cannot be read.
     """
 
-    def __init__(self, spool: Spool, plan: Plan, books: Books | None = None) -> None:
+    def __init__(self, spool: Spool, plan: Plan, books: DeviceBudget | None = None) -> None:
         self._spool = spool
         self._plan = plan
         self._lock = threading.Lock()
@@ -105,7 +105,7 @@ class Turns:
         """What this device has spent under its plan, and may still spend."""
         return self._books.account
 
-    def look(self, windows: range) -> Look:
+    def look(self, windows: range) -> WindowStatus:
         """Takes part in these windows from now on, and in none before them any more.
 
         What waits for a window that has passed unspent is erased; a submission of which nobody has told by then is
@@ -125,13 +125,13 @@ class Turns:
         )
         unpaid = "SELECT window FROM attempts WHERE window >= ? AND window < ? AND state = ? ORDER BY window"
         untold = "SELECT window, round FROM rounds WHERE fate IS NULL ORDER BY window"
-        return Look(
+        return WindowStatus(
             tuple(integer(window) for (window,) in self._spool.rows(still, *within)),
             tuple((integer(window), bytes_of(round_id)) for window, round_id in self._spool.rows(untold)),
             tuple(integer(window) for (window,) in self._spool.rows(unpaid, windows.start, windows.stop, UNPAID)),
         )
 
-    def enter(self, window: int) -> Pending:
+    def enter(self, window: int) -> PendingRecords:
         """What is submitted for the window. To be called before the service is; :meth:`leave` at the end.
 
         Raises:
@@ -169,15 +169,15 @@ class Turns:
             raise NoPartError(window, str(error)) from error
         self._entered[window] = spend
 
-    def pending(self, window: int) -> Pending:
+    def pending(self, window: int) -> PendingRecords:
         """What waits for a window's turn now; nothing once it is spent."""
         if self.is_spent(window):
-            return Pending(0, ())
+            return PendingRecords(0, ())
         upto = "SELECT coalesce(max(number), 0) FROM pending"
         ((highest,),) = self._spool.rows(upto)  # before the rest: what comes in between is left out, never miscounted
         query = "SELECT bytes FROM pending WHERE window = ? AND number <= ? AND records > 0 ORDER BY number"
         rows = self._spool.rows(query, window, highest)
-        return Pending(integer(highest), tuple(bytes_of(data) for (data,) in rows))
+        return PendingRecords(integer(highest), tuple(bytes_of(data) for (data,) in rows))
 
     def erase(self) -> bool:
         """Erases the records of windows that are spent or over, from the file and from the log beside it.
@@ -232,7 +232,7 @@ class Turns:
         return True
 
 
-class Rounds(Turns):
+class SecureSubmissions(WindowSubmissions):
     """The turns of a spool whose plan has a secure sum: a turn is a round."""
 
     def identity_key(self, entropy: Entropy) -> SigningKey:
@@ -286,7 +286,7 @@ class Rounds(Turns):
             if window in self._entered:
                 self._entered[window] = None
 
-    def settle(self, window: int, fate: Fate) -> bool:
+    def settle(self, window: int, fate: RoundResult) -> bool:
         """Keeps what became of a submission; the first word stands.
 
         Returns:
@@ -301,4 +301,4 @@ class Rounds(Turns):
     def _give_up_before(self, window: int, database: sqlite3.Connection, counts: Counter[str]) -> None:
         untold = database.execute("SELECT window FROM rounds WHERE window < ? AND fate IS NULL", (window,))
         for (each,) in untold.fetchall():
-            write_fate(each, Fate.UNKNOWN, database, counts)
+            write_fate(each, RoundResult.UNKNOWN, database, counts)

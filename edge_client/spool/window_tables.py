@@ -9,7 +9,7 @@ from edge_client.errors import NoPartError
 from edge_client.spool.changes import OVER, SPENT, TAKES_PART, UNPAID
 from edge_client.stats import RECORDS_UNSPENT, SUBMISSIONS_COUNTED, SUBMISSIONS_LOST, SUBMISSIONS_SPENT
 from hushsum.privacy.cohort import ATTEMPTS_MAX
-from hushsum_proto.rounds import Fate
+from hushsum_proto.rounds import RoundResult
 
 Rows = Callable[..., Iterable[tuple[object, ...]]]
 
@@ -93,11 +93,11 @@ def count_attempt(window: int, database: sqlite3.Connection, _: Counter[str]) ->
     return count + 1
 
 
-def write_fate(window: int, fate: Fate, database: sqlite3.Connection, counts: Counter[str]) -> bool:
+def write_fate(window: int, fate: RoundResult, database: sqlite3.Connection, counts: Counter[str]) -> bool:
     """Writes what became of a submission, and returns whether this is the first word on it."""
     query = "UPDATE rounds SET fate = ? WHERE window = ? AND fate IS NULL"
     first = database.execute(query, (fate.value, window)).rowcount == 1
-    counts[SUBMISSIONS_COUNTED if fate is Fate.COUNTED else SUBMISSIONS_LOST] += first
+    counts[SUBMISSIONS_COUNTED if fate is RoundResult.COUNTED else SUBMISSIONS_LOST] += first
     return first
 
 

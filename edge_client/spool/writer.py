@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from edge_client.runtime import Runtime
-from edge_client.spool.changes import Bound, Change, Remove, Result, Submit
+from edge_client.spool.changes import Change, Remove, Result, StoredDelta, Submit
 from edge_client.spool.spool import Spool
 from hushsum.errors import HushsumError
 
@@ -24,7 +24,7 @@ _RETRY_LONGEST_S: Final = 5.0
 _DOUBLINGS_MAX: Final = 10
 _ERASURES_APART_S: Final = 5.0  # each costs two syncs
 
-_Waiting = tuple[Change, "asyncio.Future[tuple[Bound, ...]]"]
+_Waiting = tuple[Change, "asyncio.Future[tuple[StoredDelta, ...]]"]
 
 
 class SpoolWriter:
@@ -56,13 +56,13 @@ class SpoolWriter:
         self._erase_at = runtime.monotonic()
         self._closing = False
 
-    def put(self, change: Change) -> "asyncio.Future[tuple[Bound, ...]]":
+    def put(self, change: Change) -> "asyncio.Future[tuple[StoredDelta, ...]]":
         """Takes a change; the future has what it bound once that is durable, or the error that refused it.
 
         A removal is never refused: its future is cancelled if it could not be made before the end. Whoever waits for a
         future shields it: the change is made even if nobody waits any more.
         """
-        future: asyncio.Future[tuple[Bound, ...]] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[tuple[StoredDelta, ...]] = asyncio.get_running_loop().create_future()
         queue = {Submit: self._submits, Remove: self._removes}.get(type(change), self._adds)
         queue.append((change, future))
         self._start()
@@ -179,7 +179,7 @@ def _taken(queue: deque[_Waiting], limit: int | None = None) -> Iterator[_Waitin
         yield queue.popleft()
 
 
-def _resolve(future: "asyncio.Future[tuple[Bound, ...]]", result: Result) -> None:
+def _resolve(future: "asyncio.Future[tuple[StoredDelta, ...]]", result: Result) -> None:
     if future.done():
         return
     if isinstance(result, HushsumError):

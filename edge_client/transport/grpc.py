@@ -10,7 +10,7 @@ from typing import Final
 import grpc
 
 from edge_client.config import LARGE_BYTES, Config
-from edge_client.transport.interface import ConnectionLostError, Loss, PlanReply
+from edge_client.transport.interface import ConnectionLostError, Disconnect, PlanReply
 from hushsum.directory import DIRECTORY_BYTES_MAX
 from hushsum.errors import DirectoryError, Reason
 from hushsum.plan import BUNDLE_BYTES_MAX
@@ -44,17 +44,17 @@ _BY_CODE: Final[dict[grpc.StatusCode, AnyReason]] = {
 }
 
 
-def loss_of(error: Exception, *, stream: bool = False) -> Loss:
+def loss_of(error: Exception, *, stream: bool = False) -> Disconnect:
     """What is known of an error that a call ended with."""
     if not isinstance(error, grpc.aio.AioRpcError):
-        return Loss(f"{type(error).__name__}: {error}")
+        return Disconnect(f"{type(error).__name__}: {error}")
     code = error.code()
     detail = f"{code.name}: {error.details()}"
     reason, retry_after_ms = pushed_back(error.trailing_metadata() or ())
     if reason is None:
         reason = _BY_CODE.get(code)
     refusal = None if reason is None else Refusal.of(reason, error.details() or "", retry_after_ms)
-    return Loss(detail, refusal, no_stream=stream and code is grpc.StatusCode.UNIMPLEMENTED)
+    return Disconnect(detail, refusal, no_stream=stream and code is grpc.StatusCode.UNIMPLEMENTED)
 
 
 def pushed_back(metadata: Iterable[tuple[str, str | bytes]]) -> tuple[AnyReason | None, int]:
@@ -114,9 +114,9 @@ class Access:
             return self._credentials.channel(self._target, options), shown
         except CredentialsError as error:
             _LOG.warning("no connection to %s can be made: %s", self._target, error)
-            raise ConnectionLostError(Loss(str(error))) from error
+            raise ConnectionLostError(Disconnect(str(error))) from error
 
-    def loss_of(self, error: Exception, *, stream: bool = False) -> Loss:
+    def loss_of(self, error: Exception, *, stream: bool = False) -> Disconnect:
         """What is known of an error that a call ended with."""
         loss = loss_of(error, stream=stream)
         if isinstance(error, grpc.aio.AioRpcError) and error.code() is grpc.StatusCode.UNAVAILABLE:
@@ -138,12 +138,12 @@ class Access:
             raise ConnectionLostError(self._unwelcome(refusal.detail))
         return answer
 
-    def _unwelcome(self, detail: str) -> Loss:
+    def _unwelcome(self, detail: str) -> Disconnect:
         _LOG.warning("%s does not accept what this client shows, which is read again: %s", self._target, detail)
-        return Loss(f"the service does not accept what this client shows: {detail}")
+        return Disconnect(f"the service does not accept what this client shows: {detail}")
 
 
-_ENDED: Final = Loss("the service ended the call without an outcome")
+_ENDED: Final = Disconnect("the service ended the call without an outcome")
 
 
 class GrpcRoundCall:
@@ -204,7 +204,9 @@ async def directory_of(access: Access, receive_max: int, plan_id: bytes, timeout
         async for message in stubs.SecureSumStub(channel).GetDirectory(request, metadata=metadata, timeout=timeout_s):
             chunk = directory_chunk_from_wire(message)
             if chunk.offset != len(data):
-                raise ConnectionLostError(Loss(f"a directory with a part at {chunk.offset}, after {len(data)} bytes"))
+                raise ConnectionLostError(
+                    Disconnect(f"a directory with a part at {chunk.offset}, after {len(data)} bytes")
+                )
             data += chunk.data
             if len(data) > DIRECTORY_BYTES_MAX:
                 raise DirectoryError(f"got {len(data)} bytes or more, expected at most {DIRECTORY_BYTES_MAX}")
@@ -266,7 +268,7 @@ class GrpcConnection:
         self._plan_id = b""
         self._timeout_s = timeout_s
         self._stream: _Stream | None = None
-        self._replies: asyncio.Queue[Answer | Loss] = asyncio.Queue()  # of calls for each delta
+        self._replies: asyncio.Queue[Answer | Disconnect] = asyncio.Queue()  # of calls for each delta
 
     async def greet(self, plan_id: bytes) -> Welcome:
         """Says hello, first of all; the plan id is empty where none is known yet."""

@@ -14,7 +14,7 @@ from hushsum_proto.rounds import RoundReply, RoundRequest
 
 
 @dataclass(frozen=True)
-class Loss:
+class Disconnect:
     """Why a connection ended.
 
     Attributes:
@@ -35,7 +35,7 @@ class ConnectionLostError(Exception):
         loss: What is known about it.
     """
 
-    def __init__(self, loss: Loss) -> None:
+    def __init__(self, loss: Disconnect) -> None:
         super().__init__(loss.detail)
         self.loss = loss
 

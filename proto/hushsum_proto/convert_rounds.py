@@ -7,23 +7,23 @@ from hushsum_proto.errors import MalformedMessageError
 from hushsum_proto.rounds import (
     DirectoryChunk,
     Enter,
-    Fate,
     Message,
     RoundOutcome,
     RoundReply,
     RoundRequest,
+    RoundResult,
     VectorChunk,
     Waiting,
 )
 from hushsum_proto.v1 import wire_pb2 as pb
 
 _ID_BYTES: Final = 32  # of a plan, of a round
-FATES: Final[dict[Fate, pb.Fate.ValueType]] = {
-    Fate.COUNTED: pb.FATE_COUNTED,
-    Fate.LEFT_OUT: pb.FATE_LEFT_OUT,
-    Fate.ABORTED: pb.FATE_ABORTED,
-    Fate.LATE: pb.FATE_LATE,
-    Fate.UNKNOWN: pb.FATE_UNKNOWN,
+FATES: Final[dict[RoundResult, pb.Fate.ValueType]] = {
+    RoundResult.COUNTED: pb.FATE_COUNTED,
+    RoundResult.LEFT_OUT: pb.FATE_LEFT_OUT,
+    RoundResult.ABORTED: pb.FATE_ABORTED,
+    RoundResult.LATE: pb.FATE_LATE,
+    RoundResult.UNKNOWN: pb.FATE_UNKNOWN,
 }
 _FATES_READ: Final = {number: fate for fate, number in FATES.items()}
 

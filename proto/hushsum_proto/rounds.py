@@ -7,7 +7,7 @@ import enum
 from dataclasses import dataclass, field
 
 
-class Fate(enum.StrEnum):
+class RoundResult(enum.StrEnum):
     """What became of a client's vector."""
 
     COUNTED = "counted"  # it is in a sum that is durable, and stands before its window's seal
@@ -83,7 +83,7 @@ class RoundOutcome:
     """
 
     round: bytes
-    fate: Fate
+    fate: RoundResult
     detail: str = ""
     again: bool = False
     retry_after_ms: int = 0

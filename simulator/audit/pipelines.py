@@ -25,12 +25,12 @@ from aggregator.errors import StoreError
 from aggregator.fold.state import Verdict
 from aggregator.interfaces import Log, Receipts, Store
 from aggregator.log.sqlite import SqliteLog
-from aggregator.model import Appended, SealedWindow, StoredOutcome
+from aggregator.model import NewEntry, SealedWindow, StoredOutcome
 from aggregator.release.receipts import ReceiptsFile
 from aggregator.release.releaser import Releaser, ReleaserPorts
 from aggregator.runtime import Runtime, SystemRuntime
 from aggregator.store.store import open_sqlite_store
-from aggregator.workers.pool import Workers
+from aggregator.workers.pool import WorkerPool
 from aggregator.workers.worker import WorkerSettings
 from edge_client.encoding import Randomising, counters_of, reports_max, split
 from edge_client.spool.changes import NO_ID
@@ -134,7 +134,7 @@ class _Site:
         await self.durable.store.open_windows(self.plan.id, windows[0], windows[-1])
         batches = [(each.client, _encoded(self.plan, each)) for each in data]
         entries = [
-            Appended(0, window, entry_to_bytes(DeltaEntry(client, delta, 0)))
+            NewEntry(0, window, entry_to_bytes(DeltaEntry(client, delta, 0)))
             for window in windows
             for client, delta in _deltas(self.plan, batches, window)
         ]
@@ -236,7 +236,7 @@ async def _site(plan: Plan, opened: Opened, runtime: Runtime) -> AsyncIterator[_
     observer = _Unwatched()
     async with opened(plan, runtime) as durable:
         await durable.store.register(plan, 1, _FIRST)
-        workers = Workers(plan, durable.log, durable.store, runtime, observer, WorkerSettings())
+        workers = WorkerPool(plan, durable.log, durable.store, runtime, observer, WorkerSettings())
         ports = ReleaserPorts(
             log=durable.log,
             store=durable.store,

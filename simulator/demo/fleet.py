@@ -16,7 +16,7 @@ from typing import Final, Self
 
 from typing_extensions import override
 
-from edge_client import Config, EdgeClient, Policy, SystemRuntime, Tallies
+from edge_client import Config, EdgeClient, Policy, Stats, SystemRuntime
 from edge_client.errors import FlushTimeoutError, NotCountedError, RefusedError
 from hushsum.delta import DeltaId
 from hushsum.plan import Plan
@@ -47,7 +47,7 @@ class Totals:
     acknowledged: int = 0
 
     @classmethod
-    def of(cls, tallies: Tallies) -> Self:
+    def of(cls, tallies: Stats) -> Self:
         """One client's; what was counted was durable, so it is acknowledged too."""
         return cls(
             records=tallies.records,
@@ -175,7 +175,7 @@ class Fleet:
         self._clients.remove(client)
         self._done += self._totals_of(client.tallies)
 
-    def _totals_of(self, tallies: Tallies) -> Totals:
+    def _totals_of(self, tallies: Stats) -> Totals:
         return Totals.of(tallies)
 
     def _answered(self, share: Share, client: EdgeClient) -> None:
@@ -197,7 +197,7 @@ class Told:
         left: Of its limit.
     """
 
-    tallies: Tallies
+    tallies: Stats
     spent: Cost
     left: Cost
 
@@ -245,7 +245,7 @@ class LocalFleet(Fleet):
         return self._size if self._silos or self._size > _WINDOW_BYTES else 0
 
     @override
-    def _totals_of(self, tallies: Tallies) -> Totals:
+    def _totals_of(self, tallies: Stats) -> Totals:
         totals = Totals.of(tallies)
         if not self._silos:
             return totals
@@ -301,7 +301,7 @@ class Member:
     cohort: int = 0
     vanished: bool = False
     asked: bool = False
-    tallies: Tallies = field(default_factory=Tallies)
+    tallies: Stats = field(default_factory=Stats)
 
     @property
     def untold(self) -> bool:

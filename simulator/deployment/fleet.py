@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from edge_client import Config, EdgeClient, EdgeWarning, FlushTimeoutError, RefusedError, SystemRuntime, Tallies
+from edge_client import Config, EdgeClient, EdgeWarning, FlushTimeoutError, RefusedError, Stats, SystemRuntime
 from hushsum.delta import DeltaId
 from hushsum.plan import Plan
 from hushsum.privacy.guarantee import SECURE
@@ -106,10 +106,10 @@ class Member:
     moments: Sequence[float]
     account: Account = field(default_factory=Account)
     client: EdgeClient | None = None
-    past: Tallies = field(default_factory=Tallies)
+    past: Stats = field(default_factory=Stats)
 
     @property
-    def tallies(self) -> Tallies:
+    def tallies(self) -> Stats:
         """So far: what the spool counts for its whole life, and what was sent, of all lives."""
         if self.client is None:
             return self.account.tallies

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
-from edge_client import Tallies
+from edge_client import Stats
 from hushsum.delta import DeltaId
 from hushsum_proto.answers import Status
 from simulator.demo.evaluation import Sent
@@ -52,7 +52,7 @@ class Account:
 
     stream: int = 0
     added: list[Added] = field(default_factory=list)
-    tallies: Tallies = field(default_factory=Tallies)
+    tallies: Stats = field(default_factory=Stats)
     answers: dict[DeltaId, str] = field(default_factory=dict)
     fates: dict[int, str] = field(default_factory=dict)
     lives: int = 0
@@ -140,7 +140,7 @@ def _account(fields: Mapping[str, object]) -> Account:
         **read,  # type: ignore[arg-type]  # the count of lives, or a TypeError
         stream=int(str(stream)),
         added=[Added(*each) for each in added],
-        tallies=Tallies(**tallies),
+        tallies=Stats(**tallies),
         answers={DeltaId(int(of), sequence): answer for of, sequence, answer in answers},
         fates=dict(fates),
     )

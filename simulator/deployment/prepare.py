@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from aggregator.auth.tokens import Table, change_table, issue
+from aggregator.auth.tokens import TokenTable, change_table, issue
 from aggregator.model import Scope
 from hushsum.delta_sizes import RECORDS_MAX
 from hushsum.directory import Directory, DirectoryKey, Role, toml_of
@@ -224,7 +224,7 @@ def _tokens(settings: Settings, names: Sequence[str]) -> None:
     reader = issue(entropy, "reader", [Scope.READ], now_ms=now_ms)
     admin = issue(entropy, "admin", [Scope.READ, Scope.ADMIN], now_ms=now_ms)
     clients = {name: issue(entropy, name, [Scope.SUBMIT], now_ms=now_ms) for name in names}
-    table = Table(issued.entry for issued in (reader, admin, *clients.values()))
+    table = TokenTable(issued.entry for issued in (reader, admin, *clients.values()))
     change_table(settings.secrets / "tokens.jsonl", lambda _: table)
     texts = {name: issued.text for name, issued in clients.items()}
     write_private(settings.fleet / "tokens.json", json.dumps(texts).encode())

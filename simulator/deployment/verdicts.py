@@ -16,14 +16,14 @@ from aggregator.store import checkpoints
 from aggregator.store.postgres import PostgresDatabase, PostgresSettings
 from hushsum.plan import Plan
 from hushsum_proto.answers import Status
-from hushsum_proto.rounds import Fate
+from hushsum_proto.rounds import RoundResult
 from simulator.demo.evaluation import Sent
 from simulator.deployment.journal import Journal
 from simulator.deployment.settings import Settings
 from simulator.errors import VariableError
 
-_COUNTED: Final = frozenset({Fate.COUNTED.value, Status.ACKNOWLEDGED.value, Status.COUNTED.value})
-_UNTOLD: Final = frozenset({"", Fate.UNKNOWN.value, Status.UNKNOWN.value})
+_COUNTED: Final = frozenset({RoundResult.COUNTED.value, Status.ACKNOWLEDGED.value, Status.COUNTED.value})
+_UNTOLD: Final = frozenset({"", RoundResult.UNKNOWN.value, Status.UNKNOWN.value})
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from collections.abc import Collection
 import numpy as np
 
 from aggregator.interfaces import PartitionOwner
-from aggregator.model import Appended
+from aggregator.model import NewEntry
 from aggregator.store.store import memory_store
-from aggregator.workers.pool import Workers
+from aggregator.workers.pool import WorkerPool
 from aggregator.workers.worker import WorkerSettings
 from hushsum.entropy import ReplayableEntropy
 from hushsum.plan import Plan
@@ -46,7 +46,7 @@ class Process:
     def __init__(self, cluster: "Cluster", name: str, settings: WorkerSettings = SETTINGS) -> None:
         self.hooks, self.log_hooks, self.observer = Hooks(), Hooks(), RecordingObserver()
         self.store, self.log = self.hooks.around(cluster.store), self.log_hooks.around(cluster.log)
-        self.workers = Workers(
+        self.workers = WorkerPool(
             cluster.plan, self.log, self.store, cluster.runtime, self.observer, settings, membership=ByHand()
         )
         self.name = name
@@ -91,12 +91,12 @@ class Cluster:
 
     async def append(self, client: str, delta: bytes, window: int = FIRST) -> list[int]:
         partition = partition_of(client, self.log.partitions)
-        return await self.log.append([Appended(partition, window, entry_to_bytes(entry(client, delta)))])
+        return await self.log.append([NewEntry(partition, window, entry_to_bytes(entry(client, delta)))])
 
     async def seal(self, window: int = FIRST) -> None:
         """Seals without a releaser."""
         data = entry_to_bytes(SealEntry(self.plan.id, window, 0))
-        await self.log.append([Appended(partition, window, data) for partition in range(self.log.partitions)])
+        await self.log.append([NewEntry(partition, window, data) for partition in range(self.log.partitions)])
         await self.runtime.settle()
 
     async def release(self, window: int = FIRST) -> int:

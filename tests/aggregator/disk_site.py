@@ -10,14 +10,14 @@ from typing import Self
 
 from aggregator.fold.state import VerdictKind
 from aggregator.log.sqlite import SqliteLog
-from aggregator.model import Appended
+from aggregator.model import NewEntry
 from aggregator.offline import read_verdicts
 from aggregator.release.receipts import ReceiptsFile
 from aggregator.release.releaser import Releaser, ReleaserPorts
 from aggregator.runtime import Runtime
 from aggregator.store.store import SqlStore, open_sqlite_store
 from aggregator.store.transaction import SqliteDatabase
-from aggregator.workers.pool import Workers
+from aggregator.workers.pool import WorkerPool
 from aggregator.workers.worker import WorkerSettings
 from hushsum.entropy import Entropy, ReplayableEntropy
 from hushsum.plan import Plan
@@ -50,7 +50,7 @@ class DiskSite:
         self.folder, self.plan, self.runtime = folder, plan, runtime
         self.log, self.store, self.receipts = log, store, receipts
         self.observer = RecordingObserver()
-        self.workers: Workers
+        self.workers: WorkerPool
         self.releaser: Releaser
         self.window, self.fence = 0, 0
 
@@ -77,7 +77,7 @@ class DiskSite:
         site = cls(folder, plan, runtime, log, store, receipts)
         site.window = await store.first_window(plan.id)
         counted_log, counted_store = steps.around(log, *LOG_STEPS), steps.around(store, *STORE_STEPS)
-        site.workers = Workers(plan, counted_log, counted_store, runtime, site.observer, SETTINGS)
+        site.workers = WorkerPool(plan, counted_log, counted_store, runtime, site.observer, SETTINGS)
         ports = ReleaserPorts(
             log=counted_log,
             store=counted_store,
@@ -116,7 +116,7 @@ class DiskSite:
         client = client_for(number)
         delta = tally(self.plan, number, at, stream=1, sequence=0, records=records)
         partition = partition_of(client, PARTITIONS)
-        await self.log.append([Appended(partition, at, entry_to_bytes(entry(client, delta)))])
+        await self.log.append([NewEntry(partition, at, entry_to_bytes(entry(client, delta)))])
         return delta
 
     async def charge(self, window: int) -> None:

@@ -12,7 +12,7 @@ from aggregator.errors import LogUnavailableError
 from aggregator.log.entries import PlainMessages
 from aggregator.log.kafka.client import KafkaSettings
 from aggregator.log.kafka.log import KafkaLog
-from aggregator.model import Appended, Logged
+from aggregator.model import NewEntry, PositionedEntry
 from aggregator.runtime import SystemRuntime
 from hushsum_proto.convert import entry_to_bytes
 from hushsum_proto.entries import DeltaEntry
@@ -34,8 +34,8 @@ def delta(text: str, repeat: int = 1) -> bytes:
     return entry_to_bytes(DeltaEntry("client", text.encode() * repeat, 5))
 
 
-def to_zero(*entries: bytes) -> list[Appended]:
-    return [Appended(0, 5, data) for data in entries]
+def to_zero(*entries: bytes) -> list[NewEntry]:
+    return [NewEntry(0, 5, data) for data in entries]
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -43,7 +43,7 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.02)
 
 
-async def until_appended(log: KafkaLog, entries: Sequence[Appended]) -> None:
+async def until_appended(log: KafkaLog, entries: Sequence[NewEntry]) -> None:
     """As a gateway's client does: an append whose fate is open is repeated."""
     while True:
         try:
@@ -54,8 +54,8 @@ async def until_appended(log: KafkaLog, entries: Sequence[Appended]) -> None:
             return
 
 
-async def everything(log: KafkaLog) -> list[Logged]:
-    position, found = 0, list[Logged]()
+async def everything(log: KafkaLog) -> list[PositionedEntry]:
+    position, found = 0, list[PositionedEntry]()
     while position < await log.end(0):
         stretch = await log.read(0, position, 100, WAIT_S)
         found += stretch.entries

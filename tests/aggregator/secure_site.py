@@ -12,11 +12,11 @@ from aggregator.app import Service
 from aggregator.config import Config
 from aggregator.errors import LogUnavailableError
 from aggregator.interfaces import Log
-from aggregator.model import Appended, Stretch
+from aggregator.model import EntryBatch, NewEntry
 from hushsum import Plan
 from hushsum_proto import convert
 from hushsum_proto.entries import CohortSumEntry
-from hushsum_proto.rounds import Enter, Fate, RoundOutcome
+from hushsum_proto.rounds import Enter, RoundOutcome, RoundResult
 from tests.aggregator.secure_clients import Line, SecureClient, Stub, VanishedError
 from tests.plans import small_plan
 from tests.services import WINDOW, RawClient, config_of
@@ -84,7 +84,7 @@ class SumLog:
         """No longer."""
         self._free.set()
 
-    async def append(self, entries: Sequence[Appended]) -> list[int]:
+    async def append(self, entries: Sequence[NewEntry]) -> list[int]:
         sums = self.sums_in(entries)
         if not sums:
             return await self._log.append(entries)
@@ -101,12 +101,12 @@ class SumLog:
         return positions
 
     @staticmethod
-    def sums_in(entries: Sequence[Appended]) -> list[CohortSumEntry]:
+    def sums_in(entries: Sequence[NewEntry]) -> list[CohortSumEntry]:
         """The sums among these entries."""
         decoded = [convert.entry_from_bytes(entry.data) for entry in entries]
         return [entry for entry in decoded if isinstance(entry, CohortSumEntry)]
 
-    async def read(self, partition: int, position: int, limit: int, wait_s: float) -> Stretch:
+    async def read(self, partition: int, position: int, limit: int, wait_s: float) -> EntryBatch:
         return await self._log.read(partition, position, limit, wait_s)
 
     async def end(self, partition: int) -> int:
@@ -134,7 +134,7 @@ async def all_parts(fleet: list[SecureClient], stub: Stub, window: int = WINDOW)
     return await asyncio.gather(*(client.take_part(stub, window) for client in fleet), return_exceptions=True)
 
 
-def fates(outcomes: list[RoundOutcome | BaseException]) -> list[Fate | None]:
+def fates(outcomes: list[RoundOutcome | BaseException]) -> list[RoundResult | None]:
     """None: it went away, as the test wanted; anything else that was raised is shown by the assertion that fails."""
     assert not [each for each in outcomes if not isinstance(each, RoundOutcome | VanishedError)], outcomes
     return [each.fate if isinstance(each, RoundOutcome) else None for each in outcomes]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from aggregator.model import Appended
+from aggregator.model import NewEntry
 from tests.aggregator.secure_clients import fleet_of, stub_of
 from tests.aggregator.secure_site import SIZE, SumLog, plan_of, site_config
 from tests.services import WINDOW, service_of
@@ -23,7 +23,7 @@ class Stuck(SumLog):
     when = "before"
     spent = asyncio.Event()
 
-    async def append(self, entries: Sequence[Appended]) -> list[int]:
+    async def append(self, entries: Sequence[NewEntry]) -> list[int]:
         if self.when == "before" and self.sums_in(entries):
             self.spent.set()
             await asyncio.Event().wait()

@@ -9,7 +9,7 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
-from aggregator.api.admin import AdministrationService
+from aggregator.api.admin import AdminService
 from aggregator.errors import UnauthenticatedError
 from hushsum.privacy.account import Account
 from hushsum.privacy.event import TUMBLING
@@ -38,7 +38,7 @@ class Refusing:
 
 async def test_every_call_asks_who_calls_before_anything_else() -> None:
     # Made without an administration: a call that went on to it would fail otherwise.
-    service = AdministrationService(None)  # type: ignore[arg-type]  # nothing may reach it here
+    service = AdminService(None)  # type: ignore[arg-type]  # nothing may reach it here
     call = Refusing()
     for refused in (
         service.list_plans(call, pb.ListPlansRequest()),  # type: ignore[arg-type]  # all that is asked of a call

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aggregator.auth.authenticators import DeclaredName
+from aggregator.auth.authenticators import DeclaredNameAuthenticator
 from aggregator.errors import LogError, UnauthenticatedError
 from aggregator.fold.fold import Fold
 from aggregator.fold.state import Verdict, VerdictKind
 from aggregator.log.entries import LogMessages, PlainMessages, SignedMessages, admit
-from aggregator.model import Logged, Peer, Scope
+from aggregator.model import Peer, PositionedEntry, Scope
 from hushsum.directory import Directory, DirectoryKey, Role
 from hushsum.errors import Reason
 from hushsum.signatures import SigningKey
@@ -41,8 +41,10 @@ def delta(number: int = 0, window: int = W, sequence: int | None = None) -> Delt
     return entry(ALICE, tally(PLAN, number, window, 1, number if sequence is None else sequence))
 
 
-def logged(item: LogEntry, signer: Role | None = None, appended_ms: int | None = NOW_MS, position: int = 0) -> Logged:
-    return Logged(position, entry_to_bytes(item), signer, appended_ms)
+def logged(
+    item: LogEntry, signer: Role | None = None, appended_ms: int | None = NOW_MS, position: int = 0
+) -> PositionedEntry:
+    return PositionedEntry(position, entry_to_bytes(item), signer, appended_ms)
 
 
 def admitted(item: LogEntry, signer: Role | None = None, appended_ms: int | None = NOW_MS) -> LogEntry | RefusedEntry:
@@ -82,7 +84,7 @@ def test_a_refusal_says_what_came_from_whom() -> None:
 
 @pytest.mark.parametrize("problem", (Reason.UNSIGNED, Reason.MALFORMED))
 def test_what_the_log_could_not_open_is_refused_for_that(problem: Reason) -> None:
-    given = admit(PLAN, 0, Logged(7, b"", problem=problem))
+    given = admit(PLAN, 0, PositionedEntry(7, b"", problem=problem))
     assert isinstance(given, RefusedEntry)
     assert given.reason is problem
     assert len(given.detail.split()) > 4
@@ -91,7 +93,7 @@ def test_what_the_log_could_not_open_is_refused_for_that(problem: Reason) -> Non
 @given(st.binary(max_size=40), st.sampled_from([None, *Role]))
 def test_whatever_bytes_stand_there_they_are_passed(data: bytes, signer: Role | None) -> None:
     try:
-        given = admit(PLAN, 0, Logged(0, data, signer, NOW_MS))
+        given = admit(PLAN, 0, PositionedEntry(0, data, signer, NOW_MS))
     except LogError:
         assert pb.Entry.FromString(data).format_version > 1
     else:
@@ -102,13 +104,13 @@ def test_whatever_bytes_stand_there_they_are_passed(data: bytes, signer: Role | 
 def test_a_newer_entry_stops_the_partition(signer: Role | None) -> None:
     newer = pb.Entry(format_version=2).SerializeToString()
     with pytest.raises(LogError, match="partition 3, entry 9: log entry: got format version 2, this version reads up"):
-        admit(PLAN, 3, Logged(9, newer, signer))
+        admit(PLAN, 3, PositionedEntry(9, newer, signer))
 
 
 @pytest.mark.parametrize("signer", (None, *Role))
 def test_a_batch_inside_a_batch_is_refused(signer: Role | None) -> None:
     nested = batch_to_bytes(Batch((entry_to_bytes(delta()),)))
-    given = admit(PLAN, 0, Logged(0, nested, signer, NOW_MS))
+    given = admit(PLAN, 0, PositionedEntry(0, nested, signer, NOW_MS))
     assert isinstance(given, RefusedEntry)
     assert given.reason is Reason.MALFORMED
 
@@ -165,10 +167,10 @@ def test_a_malformed_delta_of_a_producer_keeps_its_client_for_the_verdict() -> N
 def test_a_producer_is_held_to_the_client_ids_that_an_authenticator_gives(client_id: str) -> None:
     peer = Peer("ipv4:127.0.0.1:5", {CLIENT_ID: client_id_to_metadata(client_id)})
     if flaw_of(client_id) is None:
-        assert DeclaredName().admit(peer, Scope.SUBMIT) == client_id
+        assert DeclaredNameAuthenticator().admit(peer, Scope.SUBMIT) == client_id
     else:
         with pytest.raises(UnauthenticatedError):
-            DeclaredName().admit(peer, Scope.SUBMIT)
+            DeclaredNameAuthenticator().admit(peer, Scope.SUBMIT)
 
 
 # ------------------------------------------------------------------------------------- through messages into a fold
@@ -187,10 +189,11 @@ class Stream:
         opened = self.messages.read(self.partition, value)
         start = self.offset << 16
         if opened.problem is not None:
-            stretch = [Logged(start, b"", problem=opened.problem)]
+            stretch = [PositionedEntry(start, b"", problem=opened.problem)]
         else:
             stretch = [
-                Logged(start + index, data, opened.signer, appended_ms) for index, data in enumerate(opened.entries)
+                PositionedEntry(start + index, data, opened.signer, appended_ms)
+                for index, data in enumerate(opened.entries)
             ]
         self.offset += 1
         batch = [(each.position, admit(PLAN, self.partition, each)) for each in stretch]

@@ -8,7 +8,7 @@ from aggregator.errors import LogError
 from aggregator.log.entries import LogMessages, PlainMessages, SignedMessages, admit, admit_all
 from aggregator.log.kafka.client import KafkaSettings
 from aggregator.log.kafka.topic import entries_topic
-from aggregator.model import Logged, entry_bytes_max
+from aggregator.model import PositionedEntry, entry_bytes_max
 from hushsum.directory import Directory, DirectoryKey, Role
 from hushsum.errors import Reason
 from hushsum.plan import Plan
@@ -30,7 +30,7 @@ SILO = silo_of(SILOS, client_of(0, 1), W, {1: 2})
 
 
 def reason_of(plan: Plan, item: LogEntry, signer: Role | None) -> Reason | None:
-    given = admit(plan, 0, Logged(0, entry_to_bytes(item), signer, NOW_MS))
+    given = admit(plan, 0, PositionedEntry(0, entry_to_bytes(item), signer, NOW_MS))
     if isinstance(given, RefusedEntry):
         return given.reason
     assert given == item
@@ -53,7 +53,7 @@ def test_gateways_alone_write_what_a_local_plan_collects(plan: Plan, item: LogEn
     ),
 )
 def test_a_producer_is_told_that_the_ledger_is_charged_at_gateways(plan: Plan, item: LogEntry, what: str) -> None:
-    given = admit(plan, 0, Logged(0, entry_to_bytes(item), Role.PRODUCER, NOW_MS))
+    given = admit(plan, 0, PositionedEntry(0, entry_to_bytes(item), Role.PRODUCER, NOW_MS))
     assert isinstance(given, RefusedEntry)
     assert given.reason is Reason.UNSIGNED
     assert given.detail.startswith(what)
@@ -64,7 +64,7 @@ def test_a_producer_is_told_that_the_ledger_is_charged_at_gateways(plan: Plan, i
 @pytest.mark.parametrize("signer", (None, Role.GATEWAY, Role.PRODUCER))
 def test_many_are_admitted_as_each_alone_would_be(count: int, signer: Role | None) -> None:
     items: Sequence[LogEntry] = [BATCH, SILO, SealEntry(REPORTS.id, W, 0)] * count
-    stretch = [Logged(at, entry_to_bytes(item), signer, NOW_MS) for at, item in enumerate(items)]
+    stretch = [PositionedEntry(at, entry_to_bytes(item), signer, NOW_MS) for at, item in enumerate(items)]
     expected = [(each.position, admit(REPORTS, 0, each)) for each in stretch]
     assert admit_all(REPORTS, 0, stretch) == expected
 
@@ -76,7 +76,7 @@ def test_batches_of_reports_travel_together_in_one_message(messages: LogMessages
     batches = [reports_of(REPORTS, W, [number], stream=number) for number in range(50)]
     value = messages.write(0, [entry_to_bytes(batch) for batch in batches], seals=False)
     opened = messages.read(0, value)
-    stretch = [Logged(at, data, opened.signer, NOW_MS) for at, data in enumerate(opened.entries)]
+    stretch = [PositionedEntry(at, data, opened.signer, NOW_MS) for at, data in enumerate(opened.entries)]
     assert [item for _, item in admit_all(REPORTS, 0, stretch)] == batches
     assert not any(map(is_seal, opened.entries))
 
@@ -93,7 +93,7 @@ def test_what_a_producer_put_beside_its_deltas_does_not_count_either() -> None:
         signed_batch(data, plan_id=REPORTS.id, partition=0, key_id=Role.PRODUCER.value, key=KEYS[Role.PRODUCER])
     )
     opened = SignedMessages(REPORTS.id, DIRECTORY, producers=True).read(0, value)
-    stretch = [Logged(at, each, opened.signer, NOW_MS) for at, each in enumerate(opened.entries)]
+    stretch = [PositionedEntry(at, each, opened.signer, NOW_MS) for at, each in enumerate(opened.entries)]
     assert all(isinstance(item, RefusedEntry) for _, item in admit_all(REPORTS, 0, stretch))
     assert len(stretch) == 2
 

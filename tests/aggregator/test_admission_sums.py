@@ -6,7 +6,7 @@ import pytest
 
 from aggregator.errors import LogError
 from aggregator.log.entries import PlainMessages, SignedMessages, admit_all
-from aggregator.model import Logged
+from aggregator.model import PositionedEntry
 from hushsum.directory import Directory, DirectoryKey, Role
 from hushsum.errors import Reason
 from hushsum.signatures import SigningKey
@@ -40,7 +40,7 @@ def admitted(value: bytes, messages: SignedMessages | PlainMessages = MESSAGES) 
     opened = messages.read(PARTITION, value)
     if opened.problem is not None:
         return [RefusedEntry(opened.problem, "")]
-    stretch = [Logged(place, data, opened.signer, NOW_MS) for place, data in enumerate(opened.entries)]
+    stretch = [PositionedEntry(place, data, opened.signer, NOW_MS) for place, data in enumerate(opened.entries)]
     return [item for _, item in admit_all(PLAN, PARTITION, stretch)]
 
 
@@ -83,7 +83,7 @@ def test_a_sum_that_is_none_is_refused_as_malformed() -> None:
     message.cohort_sum.submissions = 0
     broken = message.SerializeToString()
     (_, given), (_, good) = admit_all(
-        PLAN, 0, [Logged(0, broken, Role.GATEWAY), Logged(1, entry_to_bytes(SUM), Role.GATEWAY)]
+        PLAN, 0, [PositionedEntry(0, broken, Role.GATEWAY), PositionedEntry(1, entry_to_bytes(SUM), Role.GATEWAY)]
     )
     assert isinstance(given, RefusedEntry)
     assert given.reason is Reason.MALFORMED

@@ -8,7 +8,7 @@ import pytest
 from aggregator.errors import LogError
 from aggregator.fold.fold import Fold
 from aggregator.log.entries import PlainMessages, SignedMessages, admit, admit_all
-from aggregator.model import Logged
+from aggregator.model import PositionedEntry
 from aggregator.observability.metrics import Metrics
 from hushsum.directory import Directory, DirectoryKey, Role
 from hushsum.errors import Reason
@@ -43,16 +43,16 @@ def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("HUSHSUM_KERNELS", request.param)
 
 
-def stretch_of(rng: np.random.Generator, roles: Sequence[Role | None], unusual: float) -> list[Logged]:
+def stretch_of(rng: np.random.Generator, roles: Sequence[Role | None], unusual: float) -> list[PositionedEntry]:
     """Some entries by some signers, of which so large a part is no delta that this version writes, or none at all."""
-    made: list[Logged] = []
+    made: list[PositionedEntry] = []
     for place in range(rng.integers(1, 40)):
         role = roles[int(rng.integers(len(roles)))]
         if rng.random() < unusual / 3:
-            made.append(Logged(3 * place, b"", role, NOW_MS, Reason.UNSIGNED))
+            made.append(PositionedEntry(3 * place, b"", role, NOW_MS, Reason.UNSIGNED))
             continue
         data = OTHERS[int(rng.integers(len(OTHERS)))] if rng.random() < unusual else DELTAS[place]
-        made.append(Logged(3 * place, data, role, NOW_MS if rng.random() < 0.9 else None))
+        made.append(PositionedEntry(3 * place, data, role, NOW_MS if rng.random() < 0.9 else None))
     return made
 
 
@@ -68,7 +68,7 @@ def test_a_stretch_is_admitted_as_its_entries_are(
 
 
 def test_a_problem_is_told_whatever_bytes_stand_with_it() -> None:
-    stretch = [Logged(place, data) for place, data in enumerate(DELTAS)]
+    stretch = [PositionedEntry(place, data) for place, data in enumerate(DELTAS)]
     stretch[5] = stretch[5]._replace(problem=Reason.UNSIGNED)
     refused = dict(admit_all(PLAN, 0, stretch))[5]
     assert refused == admit(PLAN, 0, stretch[5])
@@ -78,7 +78,7 @@ def test_a_problem_is_told_whatever_bytes_stand_with_it() -> None:
 @pytest.mark.parametrize("place", (0, 20, 39))
 @pytest.mark.parametrize("signer", (None, Role.GATEWAY, Role.PRODUCER))
 def test_an_entry_of_a_newer_format_stops_a_stretch_wherever_it_stands(signer: Role | None, place: int) -> None:
-    stretch = [Logged(n, NEWER if n == place else data, signer, NOW_MS) for n, data in enumerate(DELTAS)]
+    stretch = [PositionedEntry(n, NEWER if n == place else data, signer, NOW_MS) for n, data in enumerate(DELTAS)]
     with pytest.raises(LogError, match=f"partition 3, entry {place}: "):
         admit_all(PLAN, 3, stretch)
 

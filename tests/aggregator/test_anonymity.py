@@ -18,13 +18,13 @@ import grpc.aio
 import pytest
 
 from aggregator.app import Service
-from aggregator.auth.authenticators import DeclaredName
+from aggregator.auth.authenticators import DeclaredNameAuthenticator
 from aggregator.ingest import gateway
-from aggregator.ingest.inflight import Sent
-from aggregator.ingest.validation import AnonymousReports, ClientDeltas
+from aggregator.ingest.inflight import Submission
+from aggregator.ingest.validation import AnonymousReports, AttributedDeltas
 from aggregator.logs import journal, write_journal
 from aggregator.model import Peer, Scope
-from aggregator.rate_limits import Sender
+from aggregator.rate_limits import QuotaReservation
 from hushsum.varint import varint
 from hushsum_proto import metadata
 from hushsum_proto.answers import Status
@@ -113,13 +113,13 @@ def times_in(entries: list[ReportsEntry]) -> Iterator[str]:
 async def searched(folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What of the senders a whole life of a service leaves anywhere."""
     peers: set[str] = set()
-    believes = DeclaredName.admit
+    believes = DeclaredNameAuthenticator.admit
 
-    def noted(self: DeclaredName, peer: Peer, *scopes: Scope) -> str:
+    def noted(self: DeclaredNameAuthenticator, peer: Peer, *scopes: Scope) -> str:
         peers.add(peer.address)
         return believes(self, peer, *scopes)
 
-    monkeypatch.setattr(DeclaredName, "admit", noted)
+    monkeypatch.setattr(DeclaredNameAuthenticator, "admit", noted)
     runtime, streams, found = SetRuntime(), itertools.count(10), list[str]()
     config = config_of(
         folder,
@@ -165,12 +165,12 @@ async def searched(folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch:
 
 
 def under_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(AnonymousReports, "sender", lambda _self, client_id, *_: Sender(client_id))
-    monkeypatch.setattr(AnonymousReports, "entry", ClientDeltas.entry)
+    monkeypatch.setattr(AnonymousReports, "sender", lambda _self, client_id, *_: QuotaReservation(client_id))
+    monkeypatch.setattr(AnonymousReports, "entry", AttributedDeltas.entry)
 
 
 def at_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    def now(_: AnonymousReports, sent: Sent, now_ms: int) -> bytes:
+    def now(_: AnonymousReports, sent: Submission, now_ms: int) -> bytes:
         return entry_to_bytes(ReportsEntry(sent.data, False, now_ms))
 
     monkeypatch.setattr(AnonymousReports, "entry", now)
@@ -179,7 +179,7 @@ def at_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
 def in_the_journal(monkeypatch: pytest.MonkeyPatch) -> None:
     honest = AnonymousReports.sender
 
-    def told(self: AnonymousReports, client_id: str, plan_id: bytes, data: bytes, shuffled: None) -> Sender:
+    def told(self: AnonymousReports, client_id: str, plan_id: bytes, data: bytes, shuffled: None) -> QuotaReservation:
         journal("gateway").debug("a batch came", client=client_id)
         return honest(self, client_id, plan_id, data, shuffled)
 
@@ -197,13 +197,13 @@ def in_the_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def its_peer_in_the_journal(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = DeclaredName.admit
+    honest = DeclaredNameAuthenticator.admit
 
-    def told(self: DeclaredName, peer: Peer, *scopes: Scope) -> str:
+    def told(self: DeclaredNameAuthenticator, peer: Peer, *scopes: Scope) -> str:
         journal("grpc").info("a call", peer=peer.address)
         return honest(self, peer, *scopes)
 
-    monkeypatch.setattr(DeclaredName, "admit", told)
+    monkeypatch.setattr(DeclaredNameAuthenticator, "admit", told)
 
 
 async def test_nothing_that_a_service_writes_tells_who_sent_a_report_or_when(

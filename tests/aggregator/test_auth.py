@@ -8,7 +8,12 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.x509.oid import NameOID
 
-from aggregator.auth.authenticators import NO_HOLDER, Certificates, DeclaredName, is_loopback_peer
+from aggregator.auth.authenticators import (
+    NO_HOLDER,
+    CertificateAuthenticator,
+    DeclaredNameAuthenticator,
+    is_loopback_peer,
+)
 from aggregator.errors import ForbiddenError, UnauthenticatedError
 from aggregator.model import Peer, Scope
 from hushsum_proto.metadata import CLIENT_ID, client_id_to_metadata
@@ -19,7 +24,7 @@ HERE = "ipv4:127.0.0.1:50123"
 
 def declared(peer: str, client_id: str | None) -> str:
     sent = {} if client_id is None else {CLIENT_ID: client_id_to_metadata(client_id)}
-    return DeclaredName().admit(Peer(peer, sent), Scope.SUBMIT)
+    return DeclaredNameAuthenticator().admit(Peer(peer, sent), Scope.SUBMIT)
 
 
 @pytest.mark.parametrize(
@@ -66,10 +71,10 @@ def test_no_name_at_all_is_refused() -> None:
 
 def test_where_names_are_declared_reading_is_for_all_and_the_administration_for_this_machine() -> None:
     elsewhere = Peer("ipv4:192.0.2.7:1", {})
-    assert DeclaredName().admit(elsewhere, Scope.READ) == ""
-    assert DeclaredName().admit(Peer(HERE, {}), Scope.ADMIN) == ""
+    assert DeclaredNameAuthenticator().admit(elsewhere, Scope.READ) == ""
+    assert DeclaredNameAuthenticator().admit(Peer(HERE, {}), Scope.ADMIN) == ""
     with pytest.raises(UnauthenticatedError, match="this machine"):
-        DeclaredName().admit(elsewhere, Scope.ADMIN)
+        DeclaredNameAuthenticator().admit(elsewhere, Scope.ADMIN)
 
 
 # -------------------------------------------------------------------------------------------------------- certificates
@@ -94,7 +99,7 @@ def certificate(*names: str, marks: tuple[str, ...] = ()) -> bytes:
 
 def shown(pem: bytes, *scopes: Scope, at_ms: int = NOW_MS, declares: str | None = None) -> str:
     metadata = {} if declares is None else {CLIENT_ID: client_id_to_metadata(declares)}
-    return Certificates(ManualRuntime(at_ms)).admit(Peer("ipv4:192.0.2.7:1", metadata, pem), *scopes)
+    return CertificateAuthenticator(ManualRuntime(at_ms)).admit(Peer("ipv4:192.0.2.7:1", metadata, pem), *scopes)
 
 
 def scopes_of(*marks: str) -> set[Scope]:

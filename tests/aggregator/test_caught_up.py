@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from aggregator.caught_up import CaughtUp
+from aggregator.caught_up import StalenessGuard
 from aggregator.errors import RefusedError
-from aggregator.ingest.window_tracker import Openings
-from aggregator.observability.health import LOOK_S, SIGHT_S, SOON_S, Soundings
+from aggregator.ingest.window_tracker import WindowTracker
+from aggregator.observability.health import LOOK_S, SIGHT_S, SOON_S, DependencyProbe
 from aggregator.observability.metrics import Metrics
-from aggregator.workers.pool import Workers
+from aggregator.workers.pool import WorkerPool
 from aggregator.workers.worker import WorkerSettings
 from hushsum_proto.answers import Answer, ServiceReason, Status
 from tests.aggregator.cluster import FIRST, Cluster
@@ -27,15 +27,15 @@ PARTITIONS = 2
 # --------------------------------------------------------------------------------------------------------- what is seen
 
 
-def caught_up(ends: dict[int, int], marks: dict[int, int]) -> CaughtUp:
-    seen = CaughtUp(PARTITIONS)
+def caught_up(ends: dict[int, int], marks: dict[int, int]) -> StalenessGuard:
+    seen = StalenessGuard(PARTITIONS)
     seen.learn(marks)
     seen.expect(ends)
     return seen
 
 
 def test_nothing_is_taken_before_anything_was_seen() -> None:
-    seen = CaughtUp(PARTITIONS)
+    seen = StalenessGuard(PARTITIONS)
     with pytest.raises(RefusedError) as caught:
         seen.check()
     assert (caught.value.refusal.reason, caught.value.refusal.retry) == (ServiceReason.UNAVAILABLE, True)
@@ -104,14 +104,14 @@ class Watched(Front):
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster)
-        self.seen, self.told = CaughtUp(cluster.log.partitions), list[bool]()
+        self.seen, self.told = StalenessGuard(cluster.log.partitions), list[bool]()
         self.openings._caught_up = self.seen
 
         async def tell(is_ready: bool) -> None:
             self.told.append(is_ready)
 
         store, log = self.hooks.around(cluster.store), self.hooks.around(cluster.log)
-        self.soundings = Soundings(PLAN.id, log, store, cluster.runtime, Metrics(), tell, caught_up=self.seen)
+        self.soundings = DependencyProbe(PLAN.id, log, store, cluster.runtime, Metrics(), tell, caught_up=self.seen)
 
     async def start(self) -> None:
         await self.soundings.look()
@@ -269,7 +269,7 @@ async def test_one_process_has_stored_what_the_seals_of_its_log_close_before_it_
     hooks, checkpoint = Hooks(), Held()
     hooks.put("checkpoint", checkpoint)
     store = hooks.around(cluster.store)
-    workers = Workers(PLAN, cluster.log, store, cluster.runtime, RecordingObserver(), WorkerSettings())
+    workers = WorkerPool(PLAN, cluster.log, store, cluster.runtime, RecordingObserver(), WorkerSettings())
     await workers.start()
     ready = asyncio.create_task(workers.caught_up())
     await cluster.runtime.settle()
@@ -289,7 +289,7 @@ async def lose_windows(cluster: Cluster) -> None:
 
 
 async def test_a_window_that_the_store_has_lost_is_forgotten(cluster: Cluster) -> None:
-    openings = Openings(PLAN, cluster.store, cluster.runtime, skew_ms=0, first_window=FIRST)
+    openings = WindowTracker(PLAN, cluster.store, cluster.runtime, skew_ms=0, first_window=FIRST)
     await openings.load()
     assert openings.state(FIRST) == "open"
     await lose_windows(cluster)

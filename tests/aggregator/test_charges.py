@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from aggregator.app import Service
-from aggregator.caught_up import CaughtUp
+from aggregator.caught_up import StalenessGuard
 from aggregator.errors import RefusedError, StoreUnavailableError
-from aggregator.ingest.budget import BELIEVED_S, Charges
-from aggregator.ingest.window_tracker import Openings
+from aggregator.ingest.budget import BELIEVED_S, CollectionBudget
+from aggregator.ingest.window_tracker import WindowTracker
 from hushsum_proto.answers import Status
 from tests.aggregator.local_clients import batch_of, report_plan
 from tests.doubles import ManualRuntime, MemoryStore
@@ -36,7 +36,7 @@ class Ledger(MemoryStore):
 
 async def test_the_ledgers_word_is_asked_for_again_after_a_while() -> None:
     store, runtime = Ledger(), ManualRuntime(NOW_MS)
-    charges = Charges(partial(store.charge_collection, PLAN), runtime)
+    charges = CollectionBudget(partial(store.charge_collection, PLAN), runtime)
     for asked in (1, 2, 3):
         assert not charges.is_covered(WINDOW)
         assert await charges.covered(WINDOW)
@@ -48,7 +48,7 @@ async def test_the_ledgers_word_is_asked_for_again_after_a_while() -> None:
 
 async def test_a_word_that_was_asked_for_before_the_store_went_back_is_not_believed() -> None:
     store, runtime = Ledger(), ManualRuntime(NOW_MS)
-    charges = Charges(partial(store.charge_collection, PLAN), runtime)
+    charges = CollectionBudget(partial(store.charge_collection, PLAN), runtime)
     store.free.clear()
     paying = asyncio.create_task(charges.covered(WINDOW))
     await runtime.settle()
@@ -81,7 +81,7 @@ def lose_window(service: Service) -> None:
 
 
 def set_mark_back(service: Service) -> None:
-    caught_up = CaughtUp(1)
+    caught_up = StalenessGuard(1)
     caught_up.learn({0: 5})
     caught_up.expect({0: 5})
     caught_up.learn({0: 4})
@@ -106,7 +106,7 @@ async def test_a_window_that_is_lost_between_append_and_answer_is_charged_again(
     async with service_of(config_of(tmp_path, PLAN)) as service, RawClient(service.grpc) as client:
         await client.submit_one(PLAN.id, batch_of(PLAN, 1, 3))
         await uncharge(service)
-        honest = Openings.refresh
+        honest = WindowTracker.refresh
         openings = service.gateway._openings
 
         async def loses(windows: Collection[int] = ()) -> None:
@@ -127,7 +127,7 @@ async def test_a_ledger_that_does_not_answer_makes_nothing_paid() -> None:
         async def charge_collection(self, *_: object) -> None:
             raise StoreUnavailableError("away")
 
-    charges = Charges(partial(Away().charge_collection, PLAN), ManualRuntime(NOW_MS))
+    charges = CollectionBudget(partial(Away().charge_collection, PLAN), ManualRuntime(NOW_MS))
     with pytest.raises(StoreUnavailableError):
         await charges.covered(WINDOW)
     assert not charges.is_covered(WINDOW)

@@ -11,7 +11,7 @@ import pytest
 from aggregator.app import Service
 from aggregator.errors import LogUnavailableError, StoreUnavailableError, too_many_streams
 from aggregator.fold.state import StreamUse
-from aggregator.ingest.window_tracker import Openings
+from aggregator.ingest.window_tracker import WindowTracker
 from aggregator.interfaces import Log
 from aggregator.rate_limits import ClientStreams
 from aggregator.windows import WindowState
@@ -278,7 +278,7 @@ async def test_a_window_that_closes_is_read_again_until_it_is_over_and_one_that_
 ):
     store, runtime = MemoryStore(), ManualRuntime(NOW_MS)
     await store.register(PLAN, 1, WINDOW)
-    openings = Openings(PLAN, store, runtime, skew_ms=0, first_window=WINDOW)
+    openings = WindowTracker(PLAN, store, runtime, skew_ms=0, first_window=WINDOW)
     assert not openings.is_over(WINDOW), "its time is there, and the store was not asked yet"
     await openings.open_accepted()
     told = []

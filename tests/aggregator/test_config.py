@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from aggregator.app import Duties
-from aggregator.config import DSN_VARIABLE, Config, Database, host_and_port, is_loopback
+from aggregator.app import ProcessRole
+from aggregator.config import DSN_VARIABLE, Config, DatabaseAddress, host_and_port, is_loopback
 from aggregator.errors import ConfigError
 
 NEEDED = {"plan": "plan.toml", "data": "data"}
@@ -126,7 +126,7 @@ def test_a_role_that_shares_its_work_needs_kafka_and_postgresql(role: str, parts
 def test_one_process_may_keep_its_store_in_a_file_and_its_log_in_kafka_but_not_the_other_way_round() -> None:
     config = Config.of(**NEEDED, log="kafka", kafka_bootstrap="127.0.0.1:9092")
 
-    assert Duties.of(config).alone
+    assert ProcessRole.of(config).alone
     with pytest.raises(ConfigError, match=r"^store: postgresql needs log = kafka"):
         Config.of(**NEEDED, store="postgresql", postgres_dsn=DSN)
 
@@ -200,7 +200,7 @@ def test_only_the_roles_that_write_entries_need_a_key() -> None:
 
 def test_windows_are_opened_by_gateways_and_with_direct_producers_by_workers_too() -> None:
     def opens(**settings: object) -> bool:
-        return Duties.of(Config.of(**{**CLUSTER, **settings})).opens
+        return ProcessRole.of(Config.of(**{**CLUSTER, **settings})).opens
 
     assert opens(role="gateway")
     assert not opens(role="worker")
@@ -267,7 +267,7 @@ def test_a_database_off_this_machine_must_be_asked_for_tls(
     dsn: str, hosts: tuple[str, ...], private: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("PGHOST", raising=False)
-    database = Database(dsn)
+    database = DatabaseAddress(dsn)
 
     assert (database.hosts, database.is_private) == (hosts, private)
     assert Config.of(**{**CLUSTER, "postgres_dsn": dsn}, insecure=True).dsn == dsn
@@ -292,7 +292,7 @@ def test_an_address_without_a_host_is_that_of_the_environment(
 ) -> None:
     monkeypatch.setenv("PGHOST", host)
 
-    assert Database(dsn).is_private == private
+    assert DatabaseAddress(dsn).is_private == private
     if not private:
         with pytest.raises(ConfigError, match=rf"^postgres_dsn: plaintext off loopback is refused: {host}/x may"):
             Config.of(**{**CLUSTER, "postgres_dsn": dsn})

@@ -25,12 +25,15 @@ PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0, b"")
 
 @contextmanager
 def connected(address: str, number: int) -> Iterator[list[socket.socket]]:
-    """Connections that have begun HTTP/2, and call nothing."""
+    """Connections that have begun HTTP/2, and call nothing; the server has answered each, or closed it."""
     host, port = address.rsplit(":", 1)
     with ExitStack() as stack:
-        made = [stack.enter_context(socket.create_connection((host, int(port)))) for _ in range(number)]
+        made = [stack.enter_context(socket.create_connection((host, int(port)), timeout=30)) for _ in range(number)]
         for each in made:
             each.sendall(PREFACE)
+        for each in made:
+            with suppress(ConnectionError):
+                each.recv(1, socket.MSG_PEEK)
             each.setblocking(False)
         yield made
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from aggregator.data_dir import DataFolder
+from aggregator.data_dir import DataDir
 from aggregator.errors import ConfigError
 from aggregator.logs import write_journal
 from tests.plans import small_plan
@@ -54,7 +54,7 @@ def test_a_folder_that_was_open_to_others_is_closed_and_the_journal_says_so(tmp_
         (data / name).touch()
     assert mode(data / "log.db") == 0o644
 
-    DataFolder.open(data).close()
+    DataDir.open(data).close()
 
     assert mode(data) == 0o700
     assert {mode(path) for path in data.iterdir()} == {0o600}
@@ -67,7 +67,7 @@ def test_a_folder_for_everybodys_files_is_refused(tmp_path: Path) -> None:
     data.chmod(0o1777)
 
     with pytest.raises(ConfigError, match="open to others"):
-        DataFolder.open(data)
+        DataDir.open(data)
 
     assert stat.S_IMODE(data.stat().st_mode) == 0o1777
 

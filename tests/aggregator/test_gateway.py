@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from aggregator.ingest.gateway import Gateway
-from aggregator.ingest.group_commit import CommitLimits, Commits
-from aggregator.ingest.window_tracker import Openings
-from aggregator.model import Appended
+from aggregator.ingest.group_commit import CommitLimits, GroupCommitter
+from aggregator.ingest.window_tracker import WindowTracker
+from aggregator.model import NewEntry
 from aggregator.observability.metrics import Metrics
-from aggregator.workers.pool import Workers
+from aggregator.workers.pool import WorkerPool
 from aggregator.workers.worker import WorkerSettings
 from hushsum.delta import DeltaId, read_header
 from hushsum.errors import Reason
@@ -29,7 +29,7 @@ PARTITIONS = 3
 class HastyLog(PowerLossLog):
     """The planted fault: it returns before the sync does."""
 
-    async def append(self, entries: Sequence[Appended]) -> list[int]:
+    async def append(self, entries: Sequence[NewEntry]) -> list[int]:
         positions = [await self.end(entry.partition) for entry in entries]
         self._unsynced += entries
         return positions
@@ -56,15 +56,17 @@ class World:
         self.store = CountingStore()
         self.metrics = Metrics()
         window = PLAN.window.index_at(NOW_MS)
-        self.openings = Openings(PLAN, self.store, self.runtime, skew_ms=0, first_window=window)
+        self.openings = WindowTracker(PLAN, self.store, self.runtime, skew_ms=0, first_window=window)
         sizes = {
             "pending_entries_max": 1000,
             "pending_bytes_max": 10**6,
             "group_entries_max": 16,
             "group_bytes_max": 10**5,
         }
-        self.commits = Commits(log, self.openings, self.runtime, CommitLimits(**{**sizes, **limits}), self.metrics)
-        self.workers = Workers(PLAN, log, self.store, self.runtime, RecordingObserver(), WorkerSettings())
+        self.commits = GroupCommitter(
+            log, self.openings, self.runtime, CommitLimits(**{**sizes, **limits}), self.metrics
+        )
+        self.workers = WorkerPool(PLAN, log, self.store, self.runtime, RecordingObserver(), WorkerSettings())
         self.gateway = Gateway(
             PLAN,
             openings=self.openings,

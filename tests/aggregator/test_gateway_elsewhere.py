@@ -9,13 +9,13 @@ import pytest
 
 from aggregator.errors import LogUnavailableError
 from aggregator.ingest.gateway import Gateway
-from aggregator.ingest.group_commit import CommitLimits, Commits
-from aggregator.ingest.window_tracker import Openings
+from aggregator.ingest.group_commit import CommitLimits, GroupCommitter
+from aggregator.ingest.window_tracker import WindowTracker
 from aggregator.interfaces import SETTLE_S
 from aggregator.logs import write_journal
 from aggregator.observability.metrics import Metrics
 from aggregator.rate_limits import ClientStreams
-from aggregator.workers.remote import StoredFolds
+from aggregator.workers.remote import RemoteFolds
 from hushsum_proto.answers import Answer, ServiceReason, Status
 from tests.aggregator.cluster import FIRST, Cluster
 from tests.aggregator.deltas import tally, tally_plan
@@ -32,8 +32,8 @@ class Front:
     def __init__(self, cluster: Cluster, *, streams: ClientStreams | None = None, **limits: int) -> None:
         self.hooks, self.runtime = Hooks(), cluster.runtime
         store, log = self.hooks.around(cluster.store), self.hooks.around(cluster.log)
-        self.folds = StoredFolds(PLAN, store, cluster.runtime, RecordingObserver())
-        self.openings = Openings(PLAN, store, cluster.runtime, skew_ms=0, first_window=FIRST)
+        self.folds = RemoteFolds(PLAN, store, cluster.runtime, RecordingObserver())
+        self.openings = WindowTracker(PLAN, store, cluster.runtime, skew_ms=0, first_window=FIRST)
         sizes = {
             "pending_entries_max": 1000,
             "pending_bytes_max": 10**6,
@@ -41,7 +41,7 @@ class Front:
             "group_bytes_max": 10**5,
         }
         metrics = Metrics()
-        self.commits = Commits(log, self.openings, cluster.runtime, CommitLimits(**{**sizes, **limits}), metrics)
+        self.commits = GroupCommitter(log, self.openings, cluster.runtime, CommitLimits(**{**sizes, **limits}), metrics)
         self.gateway = Gateway(
             PLAN,
             openings=self.openings,

@@ -11,13 +11,13 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc  # type: ignore[import-un
 from prometheus_client import CollectorRegistry
 
 from aggregator.api import server as probes_module
-from aggregator.api.admission_control import OpenStreams
+from aggregator.api.admission_control import StreamRegistry
 from aggregator.api.connections import ConnectionGuard
 from aggregator.api.server import LIVENESS, Probes
 from aggregator.app import Service
 from aggregator.config import Config
 from aggregator.errors import AggregatorError
-from aggregator.model import Appended
+from aggregator.model import NewEntry
 from aggregator.observability.health import STALLED_S, Health
 from aggregator.observability.metrics import Metrics
 from hushsum_proto.v1 import wire_pb2 as pb
@@ -102,7 +102,7 @@ async def test_a_service_that_drains_is_alive_and_not_ready_whatever_else_is_fou
         assert await pages(service) == (OK, UNREADY)
 
     server = grpc.aio.server()
-    probes = Probes(OpenStreams(), Metrics(), ConnectionGuard(16, CollectorRegistry()))
+    probes = Probes(StreamRegistry(), Metrics(), ConnectionGuard(16, CollectorRegistry()))
     probes.add_to(server, ["some.Service"])
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
@@ -125,7 +125,7 @@ async def test_what_cannot_go_on_is_not_alive(tmp_path: Path) -> None:
     async def run() -> None:
         async with service_of(watched_config(tmp_path)) as service:
             newer = pb.Entry(format_version=2).SerializeToString()
-            await service.log.append([Appended(0, PLAN.window.index_at(service.runtime.now_ms()), newer)])
+            await service.log.append([NewEntry(0, PLAN.window.index_at(service.runtime.now_ms()), newer)])
 
             async def failed() -> bool:
                 return await pages(service) == (STALLED, UNREADY)
@@ -155,7 +155,7 @@ async def test_before_it_serves_a_process_is_alive_and_not_ready() -> None:
 
 async def test_who_watches_health_without_end_keeps_nobody_from_watching(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probes_module, "HEALTH_WATCHERS_MAX", 3)
-    server, probes = grpc.aio.server(), Probes(OpenStreams(), Metrics(), ConnectionGuard(16, CollectorRegistry()))
+    server, probes = grpc.aio.server(), Probes(StreamRegistry(), Metrics(), ConnectionGuard(16, CollectorRegistry()))
     probes.add_to(server, [])
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

@@ -3,7 +3,7 @@ import random
 import pytest
 
 from aggregator.errors import RefusedError
-from aggregator.ingest.validation import Inspection, id_in
+from aggregator.ingest.validation import DeltaParser, id_in
 from hushsum.delta import Delta, DeltaId, read_header
 from hushsum.errors import DeltaError, Reason
 from tests.plans import small_plan
@@ -36,7 +36,7 @@ def test_what_is_seen_of_many_deltas_is_what_unpacking_says_of_each(seed: int) -
     choice = random.Random(seed)
     contributor = Contributor(PLAN, 2**63 + 5)
     deltas = [damaged(contributor.delta(choice.randrange(1, 9))[1], choice) for _ in range(400)]
-    inspection, good = Inspection(PLAN), 0
+    inspection, good = DeltaParser(PLAN), 0
     for data in deltas:  # learns the sizes of runs
         try:
             inspection.records(data)
@@ -57,7 +57,7 @@ def test_what_is_seen_of_many_deltas_is_what_unpacking_says_of_each(seed: int) -
 
 
 def test_without_compiled_loops_every_delta_is_to_be_asked_about() -> None:
-    plain = Inspection(PLAN)
+    plain = DeltaParser(PLAN)
     plain._reader = None
     data = Contributor(PLAN, 1).delta(3)[1]
     assert plain.see([data, b""]) == [None, None]
@@ -66,7 +66,7 @@ def test_without_compiled_loops_every_delta_is_to_be_asked_about() -> None:
 
 def test_a_first_look_names_the_size_the_plan_and_the_header() -> None:
     id, data = Contributor(PLAN, 3).delta()
-    inspection = Inspection(PLAN)
+    inspection = DeltaParser(PLAN)
     assert inspection.first_look(PLAN.id, data) == (id, read_header(data).window, None)
     with pytest.raises(RefusedError, match="plan"):
         inspection.first_look(OTHER.id, data)

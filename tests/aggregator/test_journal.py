@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.logs import CALM_S, Spell, journal, write_journal
+from aggregator.logs import CALM_S, FailureLog, journal, write_journal
 from tests.plans import small_plan
 from tests.services import Contributor, RawClient, config_of, service_of
 
@@ -73,7 +73,7 @@ def test_an_error_is_written_as_its_kind_and_its_places_without_its_words_or_a_l
     except ValueError as error:
         journal("grpc").error("call failed", exc_info=error)
         journal("grpc").exception("call failed")
-        Spell(journal("commits")).failed(0.0, "appends fail", error)
+        FailureLog(journal("commits")).failed(0.0, "appends fail", error)
 
     for shown in ("ValueError", "KeyError", "in fail", "appends fail"):
         assert shown in lines.getvalue()
@@ -105,7 +105,7 @@ def levels(lines: io.StringIO) -> list[str]:
 
 def test_trouble_that_lasts_is_a_line_at_its_beginning_and_one_at_its_end(lines: io.StringIO) -> None:
     write_journal("info", "json", lines)
-    spell = Spell(journal("commits"))
+    spell = FailureLog(journal("commits"))
     spell.worked(0.0, "works again")
     for second in range(100):
         spell.failed(float(second), "fails", TimeoutError("no answer"), passes=True)
@@ -120,7 +120,7 @@ def test_trouble_that_lasts_is_a_line_at_its_beginning_and_one_at_its_end(lines:
 
 def test_another_kind_of_trouble_is_told_too_and_what_does_not_pass_is_an_error(lines: io.StringIO) -> None:
     write_journal("info", "json", lines)
-    spell = Spell(journal("commits"))
+    spell = FailureLog(journal("commits"))
     for _ in range(9):
         spell.failed(1.0, "fails", TimeoutError(), passes=True)
         spell.failed(1.0, "fails", OSError("disk full"))

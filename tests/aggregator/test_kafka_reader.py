@@ -13,7 +13,7 @@ from aiokafka.protocol.offset import OffsetRequest
 from aggregator.errors import LogGapError, LogUnavailableError
 from aggregator.log.entries import PlainMessages
 from aggregator.log.kafka.reader import EARLIEST, PartitionClient, PartitionReader
-from aggregator.model import Logged
+from aggregator.model import PositionedEntry
 from aggregator.runtime import SystemRuntime
 from hushsum.errors import Reason
 from tests.aggregator.test_kafka_fetch import batch
@@ -63,14 +63,14 @@ def reader_of(values: list[bytes], batch_size: int, at_once: int) -> tuple[Parti
     return PartitionReader(PartitionClient(broker, WHERE), WHERE.partition, PLAIN, SystemRuntime(threads=1)), broker
 
 
-def held(values: list[bytes]) -> list[Logged]:
+def held(values: list[bytes]) -> list[PositionedEntry]:
     """What is read, one message after another."""
     found = []
     for offset, value in enumerate(values):
         opened = PLAIN.read(3, value)
-        found += [Logged(offset * STEP + index, data) for index, data in enumerate(opened.entries)]
+        found += [PositionedEntry(offset * STEP + index, data) for index, data in enumerate(opened.entries)]
         if opened.problem is not None:
-            found.append(Logged(offset * STEP, b"", None, None, Reason.MALFORMED))
+            found.append(PositionedEntry(offset * STEP, b"", None, None, Reason.MALFORMED))
     return found
 
 
@@ -93,7 +93,7 @@ async def test_whatever_limits_and_batches_every_entry_is_handed_out_once_in_ord
         values = some_values(rng, 120)
         expected = held(values)
         reader, _ = reader_of(values, int(rng.integers(1, 50)), int(rng.integers(1, 4)))
-        position, found = 0, list[Logged]()
+        position, found = 0, list[PositionedEntry]()
         while len(found) < len(expected):
             if rng.random() < 0.1:  # as another reader would go on
                 await reader._seek(position)

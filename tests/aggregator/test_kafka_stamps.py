@@ -13,8 +13,8 @@ from aggregator.log.entries import PlainMessages
 from aggregator.log.kafka import log as kafka_log
 from aggregator.log.kafka.client import KafkaSettings
 from aggregator.log.kafka.log import KafkaLog
-from aggregator.log.kafka.topic import Needed, TopicNeeds, entries_topic
-from aggregator.model import Appended
+from aggregator.log.kafka.topic import RequiredSetting, TopicNeeds, entries_topic
+from aggregator.model import NewEntry
 from aggregator.runtime import SystemRuntime
 from hushsum.plan import Plan
 from hushsum_proto.convert import entry_from_bytes, entry_to_bytes
@@ -48,12 +48,12 @@ async def opened(settings: KafkaSettings) -> AsyncIterator[KafkaLog]:
         await log.close()
 
 
-def batch(window: int, stream: int, partition: int = 0) -> Appended:
-    return Appended(partition, window, entry_to_bytes(reports_of(PLAN, window, [stream], stream=stream)))
+def batch(window: int, stream: int, partition: int = 0) -> NewEntry:
+    return NewEntry(partition, window, entry_to_bytes(reports_of(PLAN, window, [stream], stream=stream)))
 
 
-def seal(window: int, partition: int = 0) -> Appended:
-    return Appended(partition, window, entry_to_bytes(SealEntry(PLAN.id, window, STARTS(window))))
+def seal(window: int, partition: int = 0) -> NewEntry:
+    return NewEntry(partition, window, entry_to_bytes(SealEntry(PLAN.id, window, STARTS(window))))
 
 
 def told(data: bytes) -> list[tuple[int, int]]:
@@ -99,7 +99,8 @@ async def test_brokers_keep_no_time_of_reports_and_seals_but_the_starts_of_their
 
 def brokers_stamp(needs: TopicNeeds) -> TopicNeeds:
     return replace(
-        needs, settings={**needs.settings, "message.timestamp.type": Needed("LogAppendTime", "equal", "a mistake")}
+        needs,
+        settings={**needs.settings, "message.timestamp.type": RequiredSetting("LogAppendTime", "equal", "a mistake")},
     )
 
 
@@ -166,7 +167,9 @@ async def test_under_a_retention_by_age_they_would_go_before_they_are_folded(
     settings: KafkaSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def finite(needs: TopicNeeds) -> TopicNeeds:
-        return replace(needs, settings={**needs.settings, "retention.ms": Needed("90000000", "equal", "a mistake")})
+        return replace(
+            needs, settings={**needs.settings, "retention.ms": RequiredSetting("90000000", "equal", "a mistake")}
+        )
 
     async def read_until_gone(log: KafkaLog) -> None:
         while await log.read(0, 0, 100, 0.1):

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from aggregator.api.admin import Administration, Standing
+from aggregator.api.admin import Admin, StatusReporter
 from aggregator.errors import PartitionStoppedError, ReceiptsError, RefusedError
 from aggregator.observability.metrics import Metrics
 from aggregator.observability.observer import Observers
-from aggregator.release.catalog import Catalogue
+from aggregator.release.catalog import ReleaseCatalog
 from aggregator.release.leader import Leadership, LeaseSettings
 from aggregator.release.releaser import ReleaserPorts
-from aggregator.workers.remote import StoredFolds
+from aggregator.workers.remote import RemoteFolds
 from hushsum.entropy import ReplayableEntropy
 from hushsum.privacy.event import TUMBLING
 from hushsum_proto.answers import ServiceReason
@@ -36,7 +36,7 @@ class Office:
         self.hooks, self.observer = Hooks(), RecordingObserver()
         runtime = runtime or cluster.runtime  # one of its own stands still while the test does not move it
         store, log = self.hooks.around(cluster.store), self.hooks.around(cluster.log)
-        self.folds = StoredFolds(cluster.plan, store, runtime, self.observer)
+        self.folds = RemoteFolds(cluster.plan, store, runtime, self.observer)
         ports = ReleaserPorts(
             log=log,
             store=store,
@@ -49,14 +49,14 @@ class Office:
         settings = LeaseSettings(name, LEASE_S, automatic=automatic)
         self.leadership = Leadership(cluster.plan, ports, settings, address=f"{name}:7")
         metrics = Metrics()
-        observers = Observers(metrics, Catalogue(cluster.plan, store).announce)
-        self.administration = Administration(
+        observers = Observers(metrics, ReleaseCatalog(cluster.plan, store).announce)
+        self.administration = Admin(
             cluster.plan,
             cluster.log.partitions,
             store=store,
             leadership=self.leadership,
             openings=None,
-            standing=Standing("releaser", cluster.plan.id, cluster.log, store, observers, metrics),
+            standing=StatusReporter("releaser", cluster.plan.id, cluster.log, store, observers, metrics),
         )
 
     async def two_windows(self) -> None:

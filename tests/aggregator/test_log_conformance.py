@@ -12,7 +12,7 @@ from aggregator.log.entries import PlainMessages
 from aggregator.log.kafka.client import KafkaSettings
 from aggregator.log.kafka.log import KafkaLog
 from aggregator.log.sqlite import SqliteLog
-from aggregator.model import Appended
+from aggregator.model import NewEntry
 from aggregator.runtime import SystemRuntime
 from hushsum_proto.convert import entry_to_bytes
 from hushsum_proto.entries import DeltaEntry
@@ -52,8 +52,8 @@ def entry(text: str) -> bytes:
     return entry_to_bytes(DeltaEntry("client", text.encode(), 5))
 
 
-def items(partition: int, window: int, *texts: str) -> list[Appended]:
-    return [Appended(partition, window, entry(text)) for text in texts]
+def items(partition: int, window: int, *texts: str) -> list[NewEntry]:
+    return [NewEntry(partition, window, entry(text)) for text in texts]
 
 
 async def all_from(log: Log, partition: int, position: int = 0) -> list[tuple[int, bytes]]:

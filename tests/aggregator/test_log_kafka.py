@@ -13,7 +13,7 @@ from aggregator.errors import ConfigError, LogError
 from aggregator.log.entries import PlainMessages, SignedMessages
 from aggregator.log.kafka.client import KafkaSettings
 from aggregator.log.kafka.log import KafkaLog
-from aggregator.model import Appended, Logged
+from aggregator.model import NewEntry, PositionedEntry
 from aggregator.runtime import SystemRuntime
 from hushsum.directory import Directory, DirectoryKey, Role
 from hushsum.errors import Reason
@@ -74,14 +74,14 @@ async def plant(settings: KafkaSettings, log: KafkaLog, *values: bytes | None) -
         await producer.stop()
 
 
-async def read(log: KafkaLog, limit: int = 100, position: int = 0) -> tuple[Logged, ...]:
+async def read(log: KafkaLog, limit: int = 100, position: int = 0) -> tuple[PositionedEntry, ...]:
     return (await log.read(0, position, limit, WAIT_S)).entries
 
 
 async def test_the_entries_of_an_append_travel_in_one_message_a_partition(
     log: KafkaLog, settings: KafkaSettings
 ) -> None:
-    mixed = [Appended(number % 2, 5, delta(str(number))) for number in range(6)]
+    mixed = [NewEntry(number % 2, 5, delta(str(number))) for number in range(6)]
     assert await log.append(mixed) == [0, 0, 1, 1, 2, 2]
     assert await log.append(mixed[:2]) == [STEP, STEP]
     assert await messages_in(log, settings) == [[delta("0"), delta("2"), delta("4")], [delta("0")]]

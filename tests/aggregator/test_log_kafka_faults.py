@@ -13,7 +13,7 @@ from aggregator.errors import LogUnavailableError
 from aggregator.log.kafka.client import KafkaSettings, Security, administration
 from aggregator.log.kafka.log import KafkaLog
 from aggregator.log.kafka.reader import PartitionClient
-from aggregator.model import Logged
+from aggregator.model import PositionedEntry
 from simulator.testbed.kafka import KafkaBroker
 from tests.aggregator.kafka_logs import STEP, delta, everything, opened_log, to_zero, until, until_appended
 from tests.brokers import ProxiedKafka, fresh_prefix
@@ -152,7 +152,7 @@ async def test_nothing_is_lost_while_the_broker_is_killed_and_started_under_appe
 ) -> None:
     log = await opened_log(settings)
     acknowledged: list[bytes] = []
-    seen: list[Logged] = []
+    seen: list[PositionedEntry] = []
     over = asyncio.Event()
 
     async def append() -> None:

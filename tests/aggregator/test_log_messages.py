@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aggregator.errors import LogError
-from aggregator.log.entries import LogMessages, Opened, PlainMessages, SignedMessages
+from aggregator.log.entries import LogMessages, OpenedMessage, PlainMessages, SignedMessages
 from hushsum.directory import Directory, DirectoryKey, Role
 from hushsum.errors import DirectoryError, Reason
 from hushsum.labels import LOG_MESSAGE
@@ -25,7 +25,7 @@ DIRECTORY = Directory(
     }
 )
 PLAN_ID = bytes(range(32))
-UNSIGNED, MALFORMED = Opened((), None, Reason.UNSIGNED), Opened((), None, Reason.MALFORMED)
+UNSIGNED, MALFORMED = OpenedMessage((), None, Reason.UNSIGNED), OpenedMessage((), None, Reason.MALFORMED)
 SIGNED = SignedMessages(PLAN_ID, DIRECTORY, KEYS[Role.GATEWAY], KEYS[Role.RELEASER], producers=True)
 ENTRIES = (b"first", b"second")
 KINDS = pytest.mark.parametrize("messages", (PlainMessages(), SIGNED))
@@ -62,7 +62,7 @@ def test_what_is_written_is_read(messages: LogMessages, seals: bool) -> None:
 
 @pytest.mark.parametrize("role", Role)
 def test_the_signer_is_the_role_of_the_key(role: Role) -> None:
-    assert SIGNED.read(0, message(*ENTRIES, role=role)) == Opened(ENTRIES, role)
+    assert SIGNED.read(0, message(*ENTRIES, role=role)) == OpenedMessage(ENTRIES, role)
 
 
 def test_producers_are_not_believed_where_they_may_not_write() -> None:
@@ -71,12 +71,12 @@ def test_producers_are_not_believed_where_they_may_not_write() -> None:
     newer = message(*ENTRIES, role=Role.PRODUCER, format_version=2)
     assert alone.read(0, newer) == UNSIGNED, "nothing of it is looked at"
     for role in (Role.GATEWAY, Role.RELEASER):
-        assert alone.read(0, message(*ENTRIES, role=role)) == Opened(ENTRIES, role)
+        assert alone.read(0, message(*ENTRIES, role=role)) == OpenedMessage(ENTRIES, role)
 
 
 def test_a_second_key_of_a_role_is_believed_as_well() -> None:
     rotated = SignedMessages(PLAN_ID, DIRECTORY, gateway=NEW_GATEWAY)
-    assert SIGNED.read(0, rotated.write(0, ENTRIES, seals=False)) == Opened(ENTRIES, Role.GATEWAY)
+    assert SIGNED.read(0, rotated.write(0, ENTRIES, seals=False)) == OpenedMessage(ENTRIES, Role.GATEWAY)
 
 
 def test_a_message_in_another_partition_or_another_plans_log_is_unsigned() -> None:
@@ -113,7 +113,7 @@ def test_no_changed_bit_of_a_signed_message_is_believed(data: st.DataObject) -> 
     value = bytearray(message(*ENTRIES))
     at = data.draw(st.integers(0, len(value) * 8 - 1))
     value[at // 8] ^= 1 << at % 8
-    assert SIGNED.read(0, bytes(value)) in (UNSIGNED, MALFORMED, Opened(ENTRIES, Role.GATEWAY))
+    assert SIGNED.read(0, bytes(value)) in (UNSIGNED, MALFORMED, OpenedMessage(ENTRIES, Role.GATEWAY))
 
 
 @KINDS
@@ -131,7 +131,7 @@ def test_bytes_that_are_no_message_are_refused_and_stop_nothing(messages: LogMes
 def test_a_truncated_message_is_refused(messages: LogMessages) -> None:
     value = messages.write(0, ENTRIES, seals=False)
     for end in range(len(value)):
-        assert messages.read(0, value[:end]) in (UNSIGNED, MALFORMED, Opened(ENTRIES[:1]))
+        assert messages.read(0, value[:end]) in (UNSIGNED, MALFORMED, OpenedMessage(ENTRIES[:1]))
 
 
 def test_a_newer_message_stops_only_where_its_signer_is_believed() -> None:

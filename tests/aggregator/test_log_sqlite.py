@@ -8,7 +8,7 @@ import pytest
 from aggregator.errors import LogError, LogGapError
 from aggregator.log import sqlite
 from aggregator.log.sqlite import SqliteLog
-from aggregator.model import Appended, Logged, Stretch
+from aggregator.model import EntryBatch, NewEntry, PositionedEntry
 from aggregator.offline import log_size
 from aggregator.runtime import SystemRuntime
 from tests.doubles import ManualRuntime
@@ -33,19 +33,19 @@ async def log(path: Path, runtime: ManualRuntime) -> AsyncIterator[SqliteLog]:
     await opened.close()
 
 
-def items(partition: int, window: int, *texts: str) -> list[Appended]:
-    return [Appended(partition, window, text.encode()) for text in texts]
+def items(partition: int, window: int, *texts: str) -> list[NewEntry]:
+    return [NewEntry(partition, window, text.encode()) for text in texts]
 
 
 async def everything(log: SqliteLog, partition: int, position: int = 0) -> list[tuple[int, bytes]]:
     return pairs(await log.read(partition, position, 1000, 0))
 
 
-def pairs(stretch: Stretch) -> list[tuple[int, bytes]]:
+def pairs(stretch: EntryBatch) -> list[tuple[int, bytes]]:
     """Positions and bytes, of a stretch that is as this log's are: unsigned, and without holes."""
     positions = [entry.position for entry in stretch.entries]
     assert positions == list(range(stretch.end - len(positions), stretch.end))
-    assert all(entry == Logged(entry.position, entry.data) for entry in stretch.entries)
+    assert all(entry == PositionedEntry(entry.position, entry.data) for entry in stretch.entries)
     return [(entry.position, entry.data) for entry in stretch.entries]
 
 
@@ -60,8 +60,8 @@ async def test_positions_are_consecutive_in_each_partition(log: SqliteLog) -> No
 
 async def test_reading_is_limited_and_goes_on_where_it_stopped(log: SqliteLog) -> None:
     await log.append(items(0, 5, *"abcde"))
-    assert await log.read(0, 1, 2, 0) == Stretch((Logged(1, b"b"), Logged(2, b"c")), 3)
-    assert await log.read(0, 5, 2, 0) == Stretch((), 5)
+    assert await log.read(0, 1, 2, 0) == EntryBatch((PositionedEntry(1, b"b"), PositionedEntry(2, b"c")), 3)
+    assert await log.read(0, 5, 2, 0) == EntryBatch((), 5)
 
 
 async def test_everything_is_there_after_reopening(path: Path, runtime: ManualRuntime) -> None:
@@ -82,7 +82,7 @@ async def test_nothing_is_read_beyond_the_end_that_is_known_while_an_append_is_o
     await ahead.append(items(0, 5, "b", "c"))
     await ahead.close()
     assert await everything(log, 0) == [(0, b"a")]
-    assert await log.read(0, 1, 10, 0) == Stretch((), 1)
+    assert await log.read(0, 1, 10, 0) == EntryBatch((), 1)
     await log.append(items(0, 5, "d"))
     assert await everything(log, 0) == [(0, b"a"), (1, b"b"), (2, b"c"), (3, b"d")]
 
@@ -102,7 +102,7 @@ async def test_a_reader_that_waits_in_vain_gets_nothing(log: SqliteLog, runtime:
     await runtime.advance(1.9)
     assert not waiting.done()
     await runtime.advance(0.2)
-    assert await waiting == Stretch((), 0)
+    assert await waiting == EntryBatch((), 0)
 
 
 async def test_forgetting_erases_old_windows_below_the_given_positions_alone(log: SqliteLog) -> None:
@@ -142,7 +142,7 @@ async def test_a_position_is_never_given_twice(path: Path, log: SqliteLog, runti
 
 async def test_many_entries_are_forgotten_in_steps(log: SqliteLog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aggregator.log.sqlite._FORGET_STEP", 7)
-    await log.append([Appended(0, 5 + number % 2, b"%d" % number) for number in range(50)])
+    await log.append([NewEntry(0, 5 + number % 2, b"%d" % number) for number in range(50)])
     await log.forget(5, {0: 41})
     kept = [position for position in range(50) if position % 2 == 1 or position >= 41]
     assert [entry.position for start in kept for entry in (await log.read(0, start, 1, 0)).entries] == kept
@@ -150,7 +150,7 @@ async def test_many_entries_are_forgotten_in_steps(log: SqliteLog, monkeypatch: 
 
 async def test_no_byte_of_a_forgotten_entry_is_left_in_the_files(path: Path, log: SqliteLog) -> None:
     secret, kept = b"SECRET-of-a-client " * 400, b"KEPT-for-the-next-window " * 400  # several pages each
-    await log.append([Appended(0, 5, secret), Appended(0, 6, kept), Appended(0, 5, b"SECRET-short")])
+    await log.append([NewEntry(0, 5, secret), NewEntry(0, 6, kept), NewEntry(0, 5, b"SECRET-short")])
     assert b"SECRET" in files(path)
     await log.forget(5, {0: 3})
     assert b"SECRET" not in files(path)
@@ -192,7 +192,7 @@ async def test_appends_from_many_tasks_in_real_threads_get_positions_of_their_ow
 
 @pytest.mark.parametrize("count", (1, 255, 256, 257, 1000))
 async def test_groups_of_every_size_are_found_again_in_the_file(path: Path, runtime: ManualRuntime, count: int) -> None:
-    entries = [Appended(n % 3, 5, b"%d" % n) for n in range(count)]
+    entries = [NewEntry(n % 3, 5, b"%d" % n) for n in range(count)]
     log = await SqliteLog.open(path, PLAN_ID, 3, runtime)
     assert await log.append(items(1, 5, "before")) == [0]
     positions = await log.append(entries)
@@ -214,7 +214,9 @@ async def test_the_newest_entries_are_read_without_the_file_and_others_from_it(
 ) -> None:
     asked: list[int] = []
 
-    def counted(db: sqlite3.Connection, plan: int, partition: int, position: int, limit: int) -> tuple[Logged, ...]:
+    def counted(
+        db: sqlite3.Connection, plan: int, partition: int, position: int, limit: int
+    ) -> tuple[PositionedEntry, ...]:
         asked.append(position)
         return file_read(db, plan, partition, position, limit)
 
@@ -235,10 +237,10 @@ async def test_what_nobody_reads_is_not_kept_in_memory_beyond_its_bound(
     monkeypatch.setattr(sqlite, "_TAIL_BYTES_MIN", 1)
     log = await SqliteLog.open(path, PLAN_ID, 1, runtime)
     for n in range(20):
-        await log.append([Appended(0, 5, bytes([n]) * 30)])
+        await log.append([NewEntry(0, 5, bytes([n]) * 30)])
     assert [entry.position for entry in log._tails[0].read(17, 100)] == [17, 18, 19]
     assert await everything(log, 0) == [(n, bytes([n]) * 30) for n in range(20)]
-    await log.append([Appended(0, 5, bytes(101))])
+    await log.append([NewEntry(0, 5, bytes(101))])
     assert log._tails[0].read(20, 100) == ()
     assert await everything(log, 0, 20) == [(20, bytes(101))]
     await log.close()
@@ -255,6 +257,6 @@ async def test_nothing_of_a_forgotten_entry_is_left_in_memory(log: SqliteLog) ->
 def test_a_tail_never_puts_an_entry_where_another_belongs() -> None:
     tail = sqlite._Tail(1000)
     for position in (3, 4, 7, 5, 8):  # the task of 5 and 6 went on after that of 7
-        tail.add(Logged(position, b"%d" % position))
+        tail.add(PositionedEntry(position, b"%d" % position))
     assert tail.read(3, 10) == ()
     assert [entry.position for entry in tail.read(7, 10)] == [7, 8]

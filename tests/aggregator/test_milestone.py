@@ -2,12 +2,12 @@ import asyncio
 
 import pytest
 
-from aggregator.runtime import Milestone
+from aggregator.runtime import Watermark
 from tests.doubles import ManualRuntime
 
 
 async def test_those_who_wait_are_woken_in_order_and_not_before() -> None:
-    milestone, woken = Milestone(0), []
+    milestone, woken = Watermark(0), []
 
     async def wait(value: int) -> None:
         await milestone.reached(value)
@@ -25,7 +25,7 @@ async def test_those_who_wait_are_woken_in_order_and_not_before() -> None:
 
 
 async def test_a_failure_reaches_those_who_wait_and_those_who_come_later_but_not_what_was_reached() -> None:
-    milestone = Milestone(0)
+    milestone = Watermark(0)
     waiting = asyncio.create_task(milestone.reached(2))
     await asyncio.sleep(0)
     milestone.reach(1)
@@ -37,7 +37,7 @@ async def test_a_failure_reaches_those_who_wait_and_those_who_come_later_but_not
 
 
 async def test_waiting_ends_when_its_time_is_over() -> None:
-    runtime, milestone = ManualRuntime(), Milestone(0)
+    runtime, milestone = ManualRuntime(), Watermark(0)
     waiting = asyncio.create_task(milestone.reached_within(1, runtime, 5.0))
     await runtime.advance(4.9)
     assert not waiting.done()
@@ -46,7 +46,7 @@ async def test_waiting_ends_when_its_time_is_over() -> None:
 
 
 async def test_waiting_ends_when_it_is_reached() -> None:
-    runtime, milestone = ManualRuntime(), Milestone(0)
+    runtime, milestone = ManualRuntime(), Watermark(0)
     waiting = asyncio.create_task(milestone.reached_within(1, runtime, 5.0))
     await runtime.settle()
     milestone.reach(1)
@@ -56,7 +56,7 @@ async def test_waiting_ends_when_it_is_reached() -> None:
 
 
 async def test_those_who_gave_up_are_not_kept() -> None:
-    runtime, milestone = ManualRuntime(), Milestone(0)
+    runtime, milestone = ManualRuntime(), Watermark(0)
     timed = asyncio.create_task(milestone.reached_within(1, runtime, 5.0))
     cancelled = asyncio.create_task(milestone.reached(1))
     stays = asyncio.create_task(milestone.reached(2))

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 import pytest
 
 from aggregator.errors import AggregatorError, RefusedError
-from aggregator.rate_limits import Places, SharedPlaces
+from aggregator.rate_limits import ConcurrencyLimit, SharedConcurrencyLimit
 
 
 class Call:
@@ -24,7 +24,7 @@ class Held:
 
     def __init__(self, most: int) -> None:
         self.cut: list[str] = []
-        self._places = SharedPlaces(most, "health checks", self.cut.append)
+        self._places = SharedConcurrencyLimit(most, "health checks", self.cut.append)
         self._stacks: dict[Call, ExitStack] = {}
 
     def take(self, caller: str, number: int = 1, *, reads: bool = True) -> list[Call]:
@@ -88,6 +88,6 @@ def test_a_call_whose_reply_is_not_read_keeps_its_place_and_loses_its_connection
 
 
 def test_places_of_known_callers_are_refused_once_they_are_taken() -> None:
-    places = Places(1, "watchers of releases")
+    places = ConcurrencyLimit(1, "watchers of releases")
     with places.taken(), pytest.raises(RefusedError, match="at most 1 watchers of releases"), places.taken():
         pass

@@ -9,7 +9,7 @@ import pytest
 from aggregator.errors import ConfigError, StoreError
 from aggregator.interfaces import Store
 from aggregator.plan_loading import plan_of, signature_of
-from aggregator.release.catalog import Catalogue
+from aggregator.release.catalog import ReleaseCatalog
 from aggregator.store.store import memory_store, open_sqlite_store
 from hushsum.errors import PlanError
 from hushsum.signatures import SigningKey
@@ -47,11 +47,11 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 async def test_a_kept_signature_is_given_back_with_its_plan(store: Store) -> None:
     await store.register(PLAN, 1, 0)
     assert await store.signed_plan(PLAN.id) is None
-    assert await Catalogue(PLAN, store).signed_plan() is None
+    assert await ReleaseCatalog(PLAN, store).signed_plan() is None
     await store.keep_plan_signature(SIGNED)
     await store.keep_plan_signature(SIGNED)
     assert await store.signed_plan(PLAN.id) == SIGNED
-    shown = await Catalogue(PLAN, store).signed_plan()
+    shown = await ReleaseCatalog(PLAN, store).signed_plan()
     assert shown is not None
     assert shown.verify([KEY.verify_key]) == KEY.verify_key
     again = SignedPlan.sign(PLAN.bundle, OTHER, "another-planner")

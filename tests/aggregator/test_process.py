@@ -18,7 +18,7 @@ from aggregator.config import Config
 from aggregator.errors import ConfigError, LogUnavailableError, MemoryLimitError, OpenFilesError, StoreUnavailableError
 from aggregator.log.sqlite import LOG_FILE
 from aggregator.observability.metrics import Metrics
-from aggregator.runtime import Supervision, SystemRuntime
+from aggregator.runtime import SystemRuntime, TaskSupervisor
 from aggregator.store.schema import STORE_FILE
 from hushsum.acceleration import VARIABLE
 from tests.plans import small_plan
@@ -108,7 +108,7 @@ async def test_a_task_that_gets_no_file_on_the_event_loop_is_tried_again() -> No
             await super().sleep(0)
 
     async with AsyncExitStack() as stack:
-        supervision = Supervision(stack, Quick(), Metrics().retried)
+        supervision = TaskSupervisor(stack, Quick(), Metrics().retried)
         supervision.forever("imports", needs_a_file)
         async with asyncio.timeout(30):
             while tries < 3:  # noqa: ASYNC110  nobody else changes it

@@ -21,14 +21,14 @@ import structlog
 
 from aggregator import logs as journals
 from aggregator.app import Service
-from aggregator.auth.authenticators import DeclaredName
+from aggregator.auth.authenticators import DeclaredNameAuthenticator
 from aggregator.ingest.gateway import Gateway
-from aggregator.ingest.validation import FirstLooks
+from aggregator.ingest.validation import SubmissionValidator
 from aggregator.interfaces import Log
 from aggregator.logs import journal, write_journal
 from aggregator.model import Peer, Scope
 from aggregator.secure import coordinator
-from aggregator.secure.round import Round, RoundEnd
+from aggregator.secure.round import RoundDriver, RoundEnd
 from hushsum.delta import DeltaId
 from hushsum.directory import Directory, DirectoryKey, Role, toml_of
 from hushsum.entropy import OsEntropy
@@ -60,13 +60,13 @@ class Heard:
         self.lines, self.peers = io.StringIO(), set[str]()
         self.more: list[str] = []  # other words that tell of one client
         write_journal(level, form, self.lines)
-        admits = DeclaredName.admit
+        admits = DeclaredNameAuthenticator.admit
 
-        def noted(of: DeclaredName, peer: Peer, *scopes: Scope) -> str:
+        def noted(of: DeclaredNameAuthenticator, peer: Peer, *scopes: Scope) -> str:
             self.peers.add(peer.address)
             return admits(of, peer, *scopes)
 
-        monkeypatch.setattr(DeclaredName, "admit", noted)
+        monkeypatch.setattr(DeclaredNameAuthenticator, "admit", noted)
 
     def found(self, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture) -> list[str]:
         """What was written of anybody."""
@@ -129,9 +129,9 @@ async def misbehave(service: Service, plan: Plan, client_id: str, streams: list[
 
 def fails_inside(monkeypatch: pytest.MonkeyPatch) -> None:
     """Now and then something breaks inside, with words of a client."""
-    honest, step, calls = FirstLooks.checked, ServerRound.handle, iter(range(10**6))
+    honest, step, calls = SubmissionValidator.checked, ServerRound.handle, iter(range(10**6))
 
-    def checked(self: FirstLooks, plan_id: bytes, data: bytes, seen: object) -> object:
+    def checked(self: SubmissionValidator, plan_id: bytes, data: bytes, seen: object) -> object:
         if next(calls) % 5 == 4:
             raise KeyError(CLIENTS[0], f"{STREAMS[0]:016x}")
         return honest(self, plan_id, data, seen)  # type: ignore[arg-type]  # as it came
@@ -141,7 +141,7 @@ def fails_inside(monkeypatch: pytest.MonkeyPatch) -> None:
             raise ValueError(f"no {CLIENTS[0]}")
         return step(self, event)  # type: ignore[arg-type]  # as it came
 
-    monkeypatch.setattr(FirstLooks, "checked", checked)
+    monkeypatch.setattr(SubmissionValidator, "checked", checked)
     monkeypatch.setattr(ServerRound, "handle", handle)
 
 
@@ -326,17 +326,17 @@ def the_words_of_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def a_peer_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = DeclaredName.admit
+    honest = DeclaredNameAuthenticator.admit
 
-    def told(self: DeclaredName, peer: Peer, *scopes: Scope) -> str:
+    def told(self: DeclaredNameAuthenticator, peer: Peer, *scopes: Scope) -> str:
         journal("grpc").info("a call", peer=peer.address)
         return honest(self, peer, *scopes)
 
-    monkeypatch.setattr(DeclaredName, "admit", told)
+    monkeypatch.setattr(DeclaredNameAuthenticator, "admit", told)
 
 
 def suspects_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    def named(ongoing: Round, end: RoundEnd) -> None:
+    def named(ongoing: RoundDriver, end: RoundEnd) -> None:
         journal("secure sums").warning("suspects", window=ongoing.window, clients=end.suspects)
 
     monkeypatch.setattr(coordinator, "_warn", named)

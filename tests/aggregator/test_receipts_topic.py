@@ -11,7 +11,7 @@ from aggregator.errors import ConfigError, ForeignReceiptsError, LogUnavailableE
 from aggregator.log.kafka.client import KafkaSettings
 from aggregator.model import ReceiptsMark, StoredOutcome
 from aggregator.release.kafka_receipts import ReceiptsTopic
-from aggregator.release.receipts import Header, Receipt
+from aggregator.release.receipts import Receipt, ReceiptsHeader
 from aggregator.runtime import SystemRuntime
 from hushsum.entropy import ReplayableEntropy
 from hushsum.privacy.event import TUMBLING, ClaimedEvent, Spend
@@ -248,7 +248,7 @@ async def test_a_topic_that_is_restored_from_an_older_copy_is_told_from_it(
     mark = await receipts.write(release(2), spend(2))
     await deleted(settings)
     await (await opened_receipts(settings)).close()  # makes the topic
-    await plant(settings, Header(begun.id).to_line()[0], receipt(1).to_line()[0])
+    await plant(settings, ReceiptsHeader(begun.id).to_line()[0], receipt(1).to_line()[0])
     restored = await opened_receipts(settings)
     await restored.check(begun)
     with pytest.raises(ReceiptsError, match=r"2 of the 3 lines of receipts .*: an older copy"):

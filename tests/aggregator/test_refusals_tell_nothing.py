@@ -18,9 +18,9 @@ import pytest
 
 from aggregator.app import Service
 from aggregator.ingest.gateway import Gateway
-from aggregator.ingest.validation import ClientDeltas
-from aggregator.rate_limits import CallLimits, ClientStreams, Sender
-from aggregator.secure.coordinator import SecureSums
+from aggregator.ingest.validation import AttributedDeltas
+from aggregator.rate_limits import CallLimits, ClientStreams, QuotaReservation
+from aggregator.secure.coordinator import CohortCoordinator
 from hushsum.delta import DeltaId
 from hushsum.directory import Directory, DirectoryKey, Role, toml_of
 from hushsum.plan import Plan
@@ -307,7 +307,7 @@ def totals_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def ids_of_all_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ClientDeltas, "sender", lambda *_: Sender("everybody"))
+    monkeypatch.setattr(AttributedDeltas, "sender", lambda *_: QuotaReservation("everybody"))
 
 
 def streams_of_all_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,16 +325,16 @@ def calls_of_all_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def how_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = SecureSums.check_plan
+    honest = CohortCoordinator.check_plan
 
-    def check(self: SecureSums, plan_id: bytes) -> None:
+    def check(self: CohortCoordinator, plan_id: bytes) -> None:
         try:
             honest(self, plan_id)
         except Exception as error:
             error.refusal = Refusal.of(error.refusal.reason, f"{len(self._parts)} wait")  # type: ignore[attr-defined]  # a refusal has it
             raise
 
-    monkeypatch.setattr(SecureSums, "check_plan", check)
+    monkeypatch.setattr(CohortCoordinator, "check_plan", check)
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from aggregator.errors import PartitionStoppedError
-from aggregator.model import Appended, SealedWindow, StoredOutcome
+from aggregator.model import NewEntry, SealedWindow, StoredOutcome
 from aggregator.offline import read_verdicts
-from aggregator.release.catalog import Catalogue, NotFoundError
+from aggregator.release.catalog import NotFoundError, ReleaseCatalog
 from aggregator.release.releaser import decided
 from hushsum.delta import read_header
 from hushsum.errors import BudgetError
@@ -43,7 +43,7 @@ async def collect(site: DiskSite, *entries: DeltaEntry | ReportsEntry) -> None:
         else:
             header = read_header(each.batch)
             partition = partition_of_sum(header.id, PARTITIONS)
-        appended.append(Appended(partition, header.window, entry_to_bytes(each)))
+        appended.append(NewEntry(partition, header.window, entry_to_bytes(each)))
     for window in sorted({each.window for each in appended}):
         await site.charge(window)
     await site.log.append(appended)
@@ -189,7 +189,7 @@ async def test_a_window_of_too_few_is_withheld_and_stays_charged_for_what_was_ac
         assert spends[0].events == spends[1].events != ()
         assert [row[4] for row in await site.receipts.read()] == [*spends]
         with pytest.raises(NotFoundError, match=f"withheld, for ever: too few {what}"):
-            await Catalogue(plan, site.store).release(TUMBLING, windows[0])
+            await ReleaseCatalog(plan, site.store).release(TUMBLING, windows[0])
     async with disk_site(tmp_path, plan) as again:
         assert again.releaser.stopped == ""
         assert (await again.store.account("")).spends == spends

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from aggregator.errors import PartitionStoppedError
-from aggregator.model import Appended, SealedWindow, StoredOutcome
+from aggregator.model import NewEntry, SealedWindow, StoredOutcome
 from aggregator.release.releaser import decided
 from hushsum.delta import digest
 from hushsum.errors import BudgetError
@@ -30,7 +30,7 @@ async def collect(site: DiskSite, *entries: CohortSumEntry, charge: bool = True)
         if charge:
             await site.charge(each.window)
         partition = each.id.stream % PARTITIONS
-        await site.log.append([Appended(partition, each.window, entry_to_bytes(each))])
+        await site.log.append([NewEntry(partition, each.window, entry_to_bytes(each))])
 
 
 async def spent(site: DiskSite) -> list[int | None]:

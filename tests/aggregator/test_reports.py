@@ -10,11 +10,11 @@ import pytest
 from aggregator.app import Service
 from aggregator.errors import ConfigError, RefusedError, StoreUnavailableError
 from aggregator.fold.fold import NOBODY
-from aggregator.ingest.group_commit import CommitLimits, Commits
-from aggregator.ingest.validation import submissions_of
-from aggregator.ingest.window_tracker import Openings
+from aggregator.ingest.group_commit import CommitLimits, GroupCommitter
+from aggregator.ingest.validation import submission_policy_of
+from aggregator.ingest.window_tracker import WindowTracker
 from aggregator.interfaces import Log
-from aggregator.model import Appended
+from aggregator.model import NewEntry
 from aggregator.observability.metrics import Metrics
 from aggregator.rate_limits import BATCH_COST_MIN, RateLimits
 from hushsum.delta import DeltaId
@@ -174,7 +174,7 @@ class CountingLimits(RateLimits):
 @pytest.mark.parametrize("window", [0, -1, WINDOW, 2**40])
 def test_what_a_batch_costs_is_the_number_of_its_reports_but_for_two_and_64_at_least(window: int) -> None:
     limits = CountingLimits()
-    taken = submissions_of(REPORTS, limits=limits, shufflers=None, runtime=ManualRuntime())
+    taken = submission_policy_of(REPORTS, limits=limits, shufflers=None, runtime=ManualRuntime())
     for reports in (1, 2, 63, 127, 128, 1000, 65_536):
         data = batch_of(REPORTS, 1, reports, window=window)
         assert taken.sender("alice", REPORTS.id, data, None).name == NOBODY
@@ -184,7 +184,7 @@ def test_what_a_batch_costs_is_the_number_of_its_reports_but_for_two_and_64_at_l
 
 def test_what_no_batch_of_the_plan_can_be_costs_nothing() -> None:
     limits = CountingLimits()
-    taken = submissions_of(REPORTS, limits=limits, shufflers=None, runtime=ManualRuntime())
+    taken = submission_policy_of(REPORTS, limits=limits, shufflers=None, runtime=ManualRuntime())
     most = REPORTS.upload_bytes_max
     for plan_id, data, reason in [
         (REPORTS.id, bytes(most + 1), Reason.TOO_LARGE),
@@ -305,14 +305,14 @@ async def test_deltas_of_other_modes_are_not_limited_by_client(tmp_path: Path) -
 async def test_the_entries_of_a_group_stand_in_another_order_and_each_answer_finds_its_sender(seed: int) -> None:
     async def order_of(shuffle: Entropy | None) -> tuple[list[bytes], list[int]]:
         log, runtime, store = PowerLossLog(), ManualRuntime(NOW_MS), MemoryStore()
-        openings = Openings(REPORTS, store, runtime, skew_ms=0, first_window=WINDOW)
+        openings = WindowTracker(REPORTS, store, runtime, skew_ms=0, first_window=WINDOW)
         await store.register(REPORTS, 1, WINDOW)
         await openings.open_accepted()
         limits = CommitLimits(1000, 10**6, 1000, 10**6)
-        commits = Commits(log, openings, runtime, limits, Metrics(), shuffle=shuffle)
+        commits = GroupCommitter(log, openings, runtime, limits, Metrics(), shuffle=shuffle)
         told: dict[int, int] = {}
         for n in range(50):
-            entry = Appended(0, WINDOW, n.to_bytes(2, "big"))
+            entry = NewEntry(0, WINDOW, n.to_bytes(2, "big"))
             assert commits.offer(entry, lambda committed, n=n: told.__setitem__(n, committed.position)) is None  # type: ignore[misc]  # committed: a lambda's argument cannot be annotated
         commits.start()
         await commits.stop()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from aggregator.secure.cohorts import (
     PAUSE_MS,
-    Caller,
+    CallKey,
     Closed,
     CohortRules,
     Cohorts,
@@ -40,11 +40,11 @@ def cohorts_of(rules: CohortRules = RULES, key: bytes = b"") -> Cohorts:
 
 
 def entered(cohorts: Cohorts, *names: str, window: int = 7, now_ms: int = 0, number: int = 0) -> list[Effect]:
-    return [effect for name in names for effect in cohorts.handle(Entered(Caller(name, number), window, now_ms))]
+    return [effect for name in names for effect in cohorts.handle(Entered(CallKey(name, number), window, now_ms))]
 
 
-def callers(*names: str, number: int = 0) -> tuple[Caller, ...]:
-    return tuple(Caller(name, number) for name in names)
+def callers(*names: str, number: int = 0) -> tuple[CallKey, ...]:
+    return tuple(CallKey(name, number) for name in names)
 
 
 def over(members: str, back: str = "", spent: str = "", now_ms: int = 0, spoilers: str = "") -> RoundOver:
@@ -64,7 +64,7 @@ def test_a_full_cohort_starts_at_once() -> None:
 
 
 def test_nobody_that_waits_is_told_how_many_do() -> None:
-    assert entered(cohorts_of(), "a", "b") == [Waits(Caller("a", 0)), Waits(Caller("b", 0))]
+    assert entered(cohorts_of(), "a", "b") == [Waits(CallKey("a", 0)), Waits(CallKey("b", 0))]
 
 
 def test_with_enough_clients_a_cohort_starts_once_the_first_has_waited_long_enough() -> None:
@@ -87,7 +87,7 @@ def test_too_few_wait_on_and_the_first_that_makes_them_enough_starts_the_cohort(
 def test_who_leaves_while_it_waits_is_in_no_cohort() -> None:
     cohorts = cohorts_of()
     entered(cohorts, "a", "b", "c")
-    cohorts.handle(Left(Caller("a", 0), 7))
+    cohorts.handle(Left(CallKey("a", 0), 7))
     assert started(entered(cohorts, "d")) == []
     assert started(cohorts.handle(Woke(1000))) == [("b", "c", "d")]
 
@@ -95,9 +95,9 @@ def test_who_leaves_while_it_waits_is_in_no_cohort() -> None:
 def test_while_it_waits_the_newest_call_of_a_client_stands_and_keeps_its_place() -> None:
     cohorts = cohorts_of()
     entered(cohorts, "a", now_ms=0)
-    newest = Caller("a", 1)
-    assert cohorts.handle(Entered(newest, 7, 500)) == [Replaced(Caller("a", 0)), Waits(newest)]
-    cohorts.handle(Left(Caller("a", 0), 7))  # the old one is noticed to be gone: the new one stays
+    newest = CallKey("a", 1)
+    assert cohorts.handle(Entered(newest, 7, 500)) == [Replaced(CallKey("a", 0)), Waits(newest)]
+    cohorts.handle(Left(CallKey("a", 0), 7))  # the old one is noticed to be gone: the new one stays
     entered(cohorts, "b", "c", now_ms=600)
     (effect,) = cohorts.handle(Woke(1000))
     assert isinstance(effect, Starts)
@@ -107,18 +107,18 @@ def test_while_it_waits_the_newest_call_of_a_client_stands_and_keeps_its_place()
 def test_from_the_start_of_its_round_on_nobody_pushes_a_client_out() -> None:
     cohorts = cohorts_of()
     entered(cohorts, *"abcd")
-    assert entered(cohorts, "a", number=1) == [InRound(Caller("a", 1))]
+    assert entered(cohorts, "a", number=1) == [InRound(CallKey("a", 1))]
     cohorts.handle(over("abcd"))
-    assert entered(cohorts, "a", number=2) == [Waits(Caller("a", 2))]
+    assert entered(cohorts, "a", number=2) == [Waits(CallKey("a", 2))]
 
 
 def test_a_client_whose_vector_was_taken_enters_its_window_never_again() -> None:
     cohorts = cohorts_of()
     entered(cohorts, *"abcd")
     cohorts.handle(over("abcd", spent="abc"))
-    assert entered(cohorts, "a", number=1) == [TookPart(Caller("a", 1))]
-    assert entered(cohorts, "a", number=2, window=8) == [Waits(Caller("a", 2))]
-    assert entered(cohorts, "d", number=3) == [Waits(Caller("d", 3))]
+    assert entered(cohorts, "a", number=1) == [TookPart(CallKey("a", 1))]
+    assert entered(cohorts, "a", number=2, window=8) == [Waits(CallKey("a", 2))]
+    assert entered(cohorts, "d", number=3) == [Waits(CallKey("d", 3))]
 
 
 def test_a_round_that_cost_nothing_starts_again_at_once_with_those_that_are_there() -> None:
@@ -132,7 +132,7 @@ def test_too_few_for_another_round_wait_with_the_time_that_they_came_at() -> Non
     entered(cohorts, *"abcd", now_ms=100)
     entered(cohorts, "e", now_ms=900)
     effects = cohorts.handle(over("abcd", back="ab", now_ms=1000))
-    assert effects[:2] == [Waits(Caller("a", 0)), Waits(Caller("b", 0))]
+    assert effects[:2] == [Waits(CallKey("a", 0)), Waits(CallKey("b", 0))]
     assert started(cohorts.handle(Woke(1100))) == [("a", "b", "e")]
 
 
@@ -151,7 +151,7 @@ def test_who_has_spoilt_a_round_waits_like_all_others_after_its_pause() -> None:
     cohorts = cohorts_of()
     entered(cohorts, *"xabc")
     assert started(cohorts.handle(over("xabc", back="ab", spoilers="x"))) == []
-    assert entered(cohorts, "x", now_ms=PAUSE_MS - 1) == [TooSoon(Caller("x", 0), 1)]
+    assert entered(cohorts, "x", now_ms=PAUSE_MS - 1) == [TooSoon(CallKey("x", 0), 1)]
     assert started(entered(cohorts, "x", now_ms=PAUSE_MS)) == [("a", "b", "x")]
 
 
@@ -169,7 +169,7 @@ def test_the_pause_of_who_spoils_rounds_doubles_and_other_windows_know_nothing_o
         pauses.append(effect.wait_ms)
         now_ms += 1000 + effect.wait_ms
     assert pauses == [PAUSE_MS << number for number in range(ATTEMPTS_MAX)]
-    assert entered(cohorts, "x", window=8, number=100)[0] == Waits(Caller("x", 100))
+    assert entered(cohorts, "x", window=8, number=100)[0] == Waits(CallKey("x", 100))
 
 
 def test_a_client_is_drawn_into_no_more_cohorts_of_a_window_than_its_promise_counts() -> None:
@@ -179,10 +179,10 @@ def test_a_client_is_drawn_into_no_more_cohorts_of_a_window_than_its_promise_cou
         assert started(entered(cohorts, "a", *others)) == [("a", *others)]
         effects = cohorts.handle(RoundOver(7, callers("a", *others), callers("a"), frozenset(), 0))
         is_last = number == ATTEMPTS_MAX - 1
-        assert effects == [DrawnTooOften(Caller("a", 0)) if is_last else Waits(Caller("a", 0))]
-        cohorts.handle(Left(Caller("a", 0), 7))
-    assert entered(cohorts, "a", "e") == [DrawnTooOften(Caller("a", 0)), Waits(Caller("e", 0))]
-    assert entered(cohorts, "a", window=8) == [Waits(Caller("a", 0))]
+        assert effects == [DrawnTooOften(CallKey("a", 0)) if is_last else Waits(CallKey("a", 0))]
+        cohorts.handle(Left(CallKey("a", 0), 7))
+    assert entered(cohorts, "a", "e") == [DrawnTooOften(CallKey("a", 0)), Waits(CallKey("e", 0))]
+    assert entered(cohorts, "a", window=8) == [Waits(CallKey("a", 0))]
 
 
 def test_with_a_pool_nobody_is_drawn_before_so_many_wait_however_long() -> None:
@@ -190,7 +190,7 @@ def test_with_a_pool_nobody_is_drawn_before_so_many_wait_however_long() -> None:
     assert started(entered(cohorts, *"abcdef")) == []
     assert cohorts.wakes_ms is None
     assert started(cohorts.handle(Woke(10**9))) == []
-    assert entered(cohorts, "a", number=1) == [Replaced(Caller("a", 0)), Waits(Caller("a", 1))]  # it counts once
+    assert entered(cohorts, "a", number=1) == [Replaced(CallKey("a", 0)), Waits(CallKey("a", 1))]  # it counts once
     (members,) = started(entered(cohorts, "g"))
     assert len(members) == POOLED.size
     assert cohorts.waiting == POOLED.pool - POOLED.size
@@ -202,16 +202,16 @@ def test_a_round_of_a_pool_that_cost_nothing_goes_on_without_anybody_in_place_of
     left = members[:3]
     assert started(cohorts.handle(over("".join(members), back="".join(left)))) == [left]
     effects = cohorts.handle(RoundOver(7, callers(*left), callers(*left[:2]), frozenset(), 0))
-    assert effects == [Waits(Caller(name, 0)) for name in left[:2]]  # too few: they wait, with the others, for P
+    assert effects == [Waits(CallKey(name, 0)) for name in left[:2]]  # too few: they wait, with the others, for P
 
 
 ABOUT_ONE_CALL = [Waits, Replaced, InRound, TookPart, DrawnTooOften, Closed]
 
 
 def test_two_effects_about_one_call_are_equal_only_where_they_are_of_one_kind() -> None:
-    effects = [kind(Caller("a", 0)) for kind in ABOUT_ONE_CALL]
+    effects = [kind(CallKey("a", 0)) for kind in ABOUT_ONE_CALL]
     assert len(set(effects)) == len(ABOUT_ONE_CALL)
-    assert effects == [kind(Caller("a", 0)) for kind in ABOUT_ONE_CALL]
+    assert effects == [kind(CallKey("a", 0)) for kind in ABOUT_ONE_CALL]
 
 
 def chi_square(counts: Iterable[int], expected: float) -> float:
@@ -250,7 +250,7 @@ def test_a_window_that_closes_tells_all_that_wait_for_it_and_nobody_else() -> No
     cohorts = cohorts_of()
     entered(cohorts, "a", "b")
     entered(cohorts, "c", window=8)
-    assert cohorts.handle(WindowOver(7)) == [Closed(Caller("a", 0)), Closed(Caller("b", 0))]
+    assert cohorts.handle(WindowOver(7)) == [Closed(CallKey("a", 0)), Closed(CallKey("b", 0))]
     assert cohorts.windows == (8,)
 
 
@@ -268,7 +268,7 @@ class World:
         self.cohorts = cohorts_of()
         self.now_ms = 0
         self.numbers = 0
-        self.waiting: dict[tuple[int, str], Caller] = {}
+        self.waiting: dict[tuple[int, str], CallKey] = {}
         self.rounds: list[Starts] = []
         self.spent: set[tuple[int, str]] = set()
         self.spoilt: set[tuple[int, str]] = set()
@@ -276,7 +276,7 @@ class World:
 
     def enter(self, name: str, window: int) -> None:
         self.numbers += 1
-        caller = Caller(name, self.numbers)
+        caller = CallKey(name, self.numbers)
         effects = self.cohorts.handle(Entered(caller, window, self.now_ms))
         in_round = any(caller.client_id == name for each in self.of(window) for caller in each.callers)
         if (window, name) in self.spent:
@@ -326,7 +326,7 @@ class World:
         self.now_ms += ms
         self.follow(self.cohorts.handle(Woke(self.now_ms)))
 
-    def follow(self, effects: list[Effect], again: tuple[Caller, ...] = ()) -> None:
+    def follow(self, effects: list[Effect], again: tuple[CallKey, ...] = ()) -> None:
         for effect in effects:
             if isinstance(effect, Starts):
                 assert RULES.least <= len(effect.callers) <= RULES.size

@@ -11,14 +11,31 @@ import pytest
 from aggregator.errors import RefusedError
 from aggregator.model import RoundMembers
 from aggregator.runtime import SystemRuntime
-from aggregator.secure.cohorts import Caller
+from aggregator.secure.cohorts import CallKey
 from aggregator.secure.coordinator import outcome_of
-from aggregator.secure.round import UNREAD_MAX, Part, Round, RoundEnd, RoundSettings, Uploads, limits_of
+from aggregator.secure.round import (
+    UNREAD_MAX,
+    Participant,
+    RoundDriver,
+    RoundEnd,
+    RoundSettings,
+    VectorUploads,
+    limits_of,
+)
 from hushsum import Plan
 from hushsum.secure_sum.messages import Kind
 from hushsum.secure_sum.parameters import round_parameters
 from hushsum.secure_sum.server import Effect, Event, ServerRound
-from hushsum_proto.rounds import Enter, Fate, Message, RoundOutcome, RoundReply, RoundRequest, VectorChunk, Waiting
+from hushsum_proto.rounds import (
+    Enter,
+    Message,
+    RoundOutcome,
+    RoundReply,
+    RoundRequest,
+    RoundResult,
+    VectorChunk,
+    Waiting,
+)
 from tests.aggregator.secure_clients import SecureClient, VanishedError, fleet_of
 from tests.aggregator.secure_crowd import Crowd, crowd_of
 from tests.aggregator.secure_site import SIZE, plan_of, total
@@ -34,18 +51,18 @@ SETTINGS = RoundSettings(step_s=20.0, upload_s=120.0, manual=True)
 
 def round_of(
     plan: Plan, names: list[str], runtime: ManualRuntime | SystemRuntime, settings: RoundSettings = SETTINGS
-) -> tuple[Round, Uploads]:
+) -> tuple[RoundDriver, VectorUploads]:
     parameters = round_parameters(plan, WINDOW, ROUND)
     machine = ServerRound(parameters, tuple(names), None, uploads_max=UPLOADS_MAX)
     limits = limits_of(plan, settings, parameters)
-    uploads = Uploads(plan.words.bytes, UPLOADS_MAX)
-    parts = [Part(Caller(name, number), WINDOW) for number, name in enumerate(names)]
+    uploads = VectorUploads(plan.words.bytes, UPLOADS_MAX)
+    parts = [Participant(CallKey(name, number), WINDOW) for number, name in enumerate(names)]
 
     async def charge(members: RoundMembers) -> None:
         pass
 
     return (
-        Round(ROUND, parts, machine=machine, uploads=uploads, runtime=runtime, limits=limits, charge=charge),
+        RoundDriver(ROUND, parts, machine=machine, uploads=uploads, runtime=runtime, limits=limits, charge=charge),
         uploads,
     )
 
@@ -53,7 +70,7 @@ def round_of(
 class LocalLine:
     """A client's line straight into a round."""
 
-    def __init__(self, ongoing: Round, client_id: str) -> None:
+    def __init__(self, ongoing: RoundDriver, client_id: str) -> None:
         self._round = ongoing
         self._part = ongoing.parts[client_id]
         self._replies = self._part.replies()
@@ -106,7 +123,7 @@ class Site:
 
     async def close(self) -> None:
         for part in self.round.parts.values():
-            part.end(outcome_of(ROUND, Fate.UNKNOWN))
+            part.end(outcome_of(ROUND, RoundResult.UNKNOWN))
         await asyncio.gather(*self.clients, return_exceptions=True)
         self.running.cancel()
 
@@ -150,7 +167,7 @@ async def test_no_more_than_a_few_vectors_are_held_at_a_time(rng: np.random.Gene
 
 async def test_a_client_that_does_not_read_is_let_go_and_the_round_goes_on(rng: np.random.Generator) -> None:
     fleet = fleet_of(PLAN, SIZE, rng)
-    part = Part(Caller("slow", 0), WINDOW)
+    part = Participant(CallKey("slow", 0), WINDOW)
     told = [part.tell(Waiting(SIZE)) for _ in range(UNREAD_MAX + 1)]
     assert told == [True] * UNREAD_MAX + [False]
     with pytest.raises(RefusedError, match="messages unread"):
@@ -223,7 +240,7 @@ async def test_a_client_that_is_cut_off_right_after_its_vector_is_a_survivor(rng
     async with site_of(fleet) as site:
         part, chunk = site.round.parts[fleet[0].client_id], site.round.chunk
 
-        async def cut_off(sender: Part, sent: VectorChunk) -> None:
+        async def cut_off(sender: Participant, sent: VectorChunk) -> None:
             if sender is part and sent.offset + len(sent.data) == PLAN.words.bytes:
                 asyncio.get_running_loop().call_soon(site.clients[0].cancel)
             await chunk(sender, sent)
@@ -246,7 +263,7 @@ async def test_an_upload_has_its_own_time_and_the_next_client_then_has_its_turn(
         end = await site.end()
         assert end.sum is not None
         assert fleet[0].client_id not in end.sum.survivors
-        late = RoundOutcome(ROUND, Fate.LEFT_OUT, "the vector did not come in its time")
+        late = RoundOutcome(ROUND, RoundResult.LEFT_OUT, "the vector did not come in its time")
         assert await site.outcome(fleet[0]) == late
 
 
@@ -255,10 +272,10 @@ async def test_a_round_that_is_aborted_says_why_and_handles_nothing_more(rng: np
     fleet[3].silent_at = Kind.OPENINGS
     async with site_of(fleet) as site:
         await site.runtime.settle()
-        site.round.abort("the window was sealed", Fate.LATE)
+        site.round.abort("the window was sealed", RoundResult.LATE)
         site.round.abort("the service stops")
         end = await site.end()
-        assert (end.sum, end.why, end.fate) == (None, "the window was sealed", Fate.LATE)
+        assert (end.sum, end.why, end.fate) == (None, "the window was sealed", RoundResult.LATE)
         await site.lines[fleet[3].client_id].say(Message(b"too late"))
         assert not site.round.parts[fleet[3].client_id].has_ended
 
@@ -272,7 +289,7 @@ async def test_a_machine_that_breaks_ends_its_round_and_nothing_else(
     monkeypatch.setattr(ServerRound, "handle", broken)
     async with site_of(fleet_of(PLAN, SIZE, rng)) as site:
         end = await site.end()
-        assert (end.sum, end.again, end.fate) == (None, False, Fate.ABORTED)
+        assert (end.sum, end.again, end.fate) == (None, False, RoundResult.ABORTED)
         assert end.why == "the service failed; its journal says why"
 
 
@@ -316,12 +333,12 @@ async def _play(crowd: Crowd, names: list[str]) -> RoundEnd:
     playing = [asyncio.ensure_future(_pass_on(crowd, ongoing, number, name)) for number, name in enumerate(names)]
     end = await ongoing.run()
     for part in ongoing.parts.values():
-        part.end(outcome_of(ROUND, Fate.UNKNOWN))
+        part.end(outcome_of(ROUND, RoundResult.UNKNOWN))
     await asyncio.gather(*playing)
     return end
 
 
-async def _pass_on(crowd: Crowd, ongoing: Round, number: int, name: str) -> None:
+async def _pass_on(crowd: Crowd, ongoing: RoundDriver, number: int, name: str) -> None:
     part = ongoing.parts[name]
     async for reply in part.replies():
         if isinstance(reply, Message):
@@ -334,7 +351,7 @@ async def _pass_on(crowd: Crowd, ongoing: Round, number: int, name: str) -> None
                 offset = await _send_chunk(crowd, ongoing, number, part, offset)
 
 
-async def _send_chunk(crowd: Crowd, ongoing: Round, number: int, part: Part, offset: int) -> int:
+async def _send_chunk(crowd: Crowd, ongoing: RoundDriver, number: int, part: Participant, offset: int) -> int:
     """Sends one, keeps nothing of it, and says where the next one begins."""
     chunk = VectorChunk(offset, crowd.chunk(number, offset, CHUNK_BYTES))
     await ongoing.chunk(part, chunk)

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from aggregator.errors import ConfigError, RefusedError, overloaded
-from aggregator.secure.coordinator import Running
-from aggregator.secure.round import Part, RoundSettings, limits_of
+from aggregator.secure.coordinator import ActiveRounds
+from aggregator.secure.round import Participant, RoundSettings, limits_of
 from aggregator.windows import due_ms
 from hushsum.secure_sum.messages import ID_BYTES_MAX, Advertisement, Keys, Kind, pack_advertisement
 from hushsum.secure_sum.parameters import round_parameters
-from hushsum_proto.rounds import Fate, Message, RoundOutcome, RoundReply
+from hushsum_proto.rounds import Message, RoundOutcome, RoundReply, RoundResult
 from tests.aggregator.secure_clients import SecureClient, fleet_of, stub_of
 from tests.aggregator.secure_site import LEAST, SIZE, all_parts, fates, plan_of, sealed, site_config, total
 from tests.aggregator.test_secure_rounds import LARGE, ROUND, SETTINGS, Site, site_of
@@ -50,10 +50,12 @@ async def test_once_enough_vectors_are_whole_all_others_have_the_time_of_one_tog
         assert end.sum is not None
         assert end.sum.submissions == LEAST
         assert (np.concatenate(PLAN.words.centred(end.sum.words)) == total(fleet[:LEAST])).all()
-        late = RoundOutcome(ROUND, Fate.LEFT_OUT, "the vector did not come in its time")
+        late = RoundOutcome(ROUND, RoundResult.LEFT_OUT, "the vector did not come in its time")
         assert await site.outcome(fleet[LEAST]) == late
         unasked = await site.outcome(fleet[LEAST + 1])
-        assert unasked == RoundOutcome(ROUND, Fate.LEFT_OUT, "the others were slow", again=True, retry_after_ms=1000)
+        assert unasked == RoundOutcome(
+            ROUND, RoundResult.LEFT_OUT, "the others were slow", again=True, retry_after_ms=1000
+        )
         assert fleet[LEAST + 1].client_id not in site.round.granted
 
 
@@ -67,7 +69,7 @@ async def test_nobody_is_asked_for_a_vector_that_its_window_has_no_time_for(
     end = await site.end()
     assert (end.sum is None) is bool(short_ms)
     if short_ms:
-        assert (end.fate, end.again, site.round.granted) == (Fate.LATE, False, frozenset())
+        assert (end.fate, end.again, site.round.granted) == (RoundResult.LATE, False, frozenset())
         assert "the seal is less than 180 s away" in end.why
         assert not any(client.spent for client in fleet)
     await site.close()
@@ -89,7 +91,7 @@ async def test_a_stop_lets_a_round_end_that_vectors_were_asked_for_in(tmp_path: 
                 service.sums.stop_accepting()
 
         fleet[0].hook = stop
-        assert fates(await all_parts(fleet, stub)) == [Fate.COUNTED] * SIZE
+        assert fates(await all_parts(fleet, stub)) == [RoundResult.COUNTED] * SIZE
         assert counted(service, "hushsum_submissions_spent_total") == 0
 
 
@@ -120,17 +122,17 @@ def test_no_message_of_a_client_is_longer_than_the_bound() -> None:
 async def test_a_client_that_goes_in_the_moment_that_its_cohort_is_full_holds_nobody_up(
     tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tell = Part.tell
+    tell = Participant.tell
     going = [f"client-{SIZE - 1}"]
 
-    def unread(part: Part, reply: RoundReply) -> bool:
+    def unread(part: Participant, reply: RoundReply) -> bool:
         if part.caller.client_id in going:
             going.clear()
             part.end(overloaded("unread"))
             return False
         return tell(part, reply)
 
-    monkeypatch.setattr(Part, "tell", unread)
+    monkeypatch.setattr(Participant, "tell", unread)
     async with service_of(site_config(tmp_path, PLAN)) as service, stub_of(service.grpc) as stub:
         fleet = fleet_of(PLAN, SIZE, rng)
         others = asyncio.ensure_future(all_parts(fleet[:-1], stub))
@@ -139,9 +141,9 @@ async def test_a_client_that_goes_in_the_moment_that_its_cohort_is_full_holds_no
             await asyncio.sleep(0.005)
         (gone,) = await all_parts(fleet[-1:], stub)
         assert "unread" in str(gone)
-        assert fates(await others) == [Fate.COUNTED] * (SIZE - 1)
+        assert fates(await others) == [RoundResult.COUNTED] * (SIZE - 1)
         more = [*fleet_of(PLAN, 2 * SIZE - 1, rng)[SIZE:], fleet[-1]]  # no round keeps it
-        assert fates(await all_parts(more, stub)) == [Fate.COUNTED] * len(more)
+        assert fates(await all_parts(more, stub)) == [RoundResult.COUNTED] * len(more)
 
 
 async def test_a_round_that_cannot_begin_or_end_for_an_error_of_ours_frees_its_place(
@@ -149,7 +151,7 @@ async def test_a_round_that_cannot_begin_or_end_for_an_error_of_ours_frees_its_p
 ) -> None:
     monkeypatch.setattr("aggregator.secure.coordinator.ROUNDS_MAX", 1)
 
-    def broken(*_: object) -> list[Part]:
+    def broken(*_: object) -> list[Participant]:
         raise RuntimeError("ours")
 
     async with service_of(site_config(tmp_path, PLAN)) as service, stub_of(service.grpc) as stub:
@@ -157,11 +159,11 @@ async def test_a_round_that_cannot_begin_or_end_for_an_error_of_ours_frees_its_p
         with monkeypatch.context() as patched:
             patched.setattr("aggregator.secure.coordinator.round_parameters", broken)
             for _ in range(2):
-                assert fates(await all_parts(fleet[:SIZE], stub)) == [Fate.ABORTED] * SIZE
+                assert fates(await all_parts(fleet[:SIZE], stub)) == [RoundResult.ABORTED] * SIZE
         with monkeypatch.context() as patched:
-            patched.setattr(Running, "_back", broken)
-            assert fates(await all_parts(fleet[:SIZE], stub)) == [Fate.ABORTED] * SIZE
-        assert fates(await all_parts(fleet[SIZE:], stub)) == [Fate.COUNTED] * SIZE
+            patched.setattr(ActiveRounds, "_back", broken)
+            assert fates(await all_parts(fleet[:SIZE], stub)) == [RoundResult.ABORTED] * SIZE
+        assert fates(await all_parts(fleet[SIZE:], stub)) == [RoundResult.COUNTED] * SIZE
         assert (await sealed(service))[:2] == (1, SIZE)
 
 
@@ -185,8 +187,8 @@ async def test_one_client_that_spoils_rounds_does_not_use_up_those_of_the_others
             await asyncio.wait([parts], timeout=0.01)
         await asyncio.wait([parts], timeout=0.4)  # they are too few without it
         async with asyncio.timeout(120):
-            assert fates(await all_parts([last], stub)) == [Fate.COUNTED]
-        assert fates(await parts) == [Fate.COUNTED] * (LEAST - 1)
+            assert fates(await all_parts([last], stub)) == [RoundResult.COUNTED]
+        assert fates(await parts) == [RoundResult.COUNTED] * (LEAST - 1)
         assert {len(client.rounds) for client in honest} == {2}
         spoiling.cancel()
         await asyncio.wait([spoiling])

@@ -2,14 +2,14 @@
 
 import pytest
 
-from aggregator.secure.coordinator import Memory, Remembered
-from aggregator.secure.round import CHUNK_BYTES_MAX, Uploads
+from aggregator.secure.coordinator import PastRound, RoundHistory
+from aggregator.secure.round import CHUNK_BYTES_MAX, VectorUploads
 from hushsum.errors import SecureSumError
-from hushsum_proto.rounds import Fate
+from hushsum_proto.rounds import RoundResult
 
 
-def granted(total: int = 10, at_once: int = 2) -> Uploads:
-    uploads = Uploads(total, at_once)
+def granted(total: int = 10, at_once: int = 2) -> VectorUploads:
+    uploads = VectorUploads(total, at_once)
     uploads.grant("a")
     return uploads
 
@@ -66,34 +66,34 @@ def test_what_came_of_a_client_that_is_dropped_is_let_go_and_stays_spent() -> No
         uploads.add("a", 4, b"4")
 
 
-def became(fate: Fate, window: int = 7) -> Remembered:
-    return Remembered(window, fate, frozenset("ab"), frozenset("abc"))
+def became(fate: RoundResult, window: int = 7) -> PastRound:
+    return PastRound(window, fate, frozenset("ab"), frozenset("abc"))
 
 
-@pytest.mark.parametrize("fate", [Fate.COUNTED, Fate.LATE])
-def test_each_is_told_what_became_of_its_own_vector(fate: Fate) -> None:
-    memory = Memory()
+@pytest.mark.parametrize("fate", [RoundResult.COUNTED, RoundResult.LATE])
+def test_each_is_told_what_became_of_its_own_vector(fate: RoundResult) -> None:
+    memory = RoundHistory()
     memory.add(b"1", became(fate))
     assert memory.fate_of("a", b"1", 7) is fate
-    assert memory.fate_of("c", b"1", 7) is Fate.LEFT_OUT
-    assert memory.fate_of("x", b"1", 7) is Fate.UNKNOWN
-    assert memory.fate_of("a", b"1", 8) is Fate.UNKNOWN
-    assert memory.fate_of("a", b"2", 7) is Fate.UNKNOWN
+    assert memory.fate_of("c", b"1", 7) is RoundResult.LEFT_OUT
+    assert memory.fate_of("x", b"1", 7) is RoundResult.UNKNOWN
+    assert memory.fate_of("a", b"1", 8) is RoundResult.UNKNOWN
+    assert memory.fate_of("a", b"2", 7) is RoundResult.UNKNOWN
 
 
-@pytest.mark.parametrize("fate", [Fate.ABORTED, Fate.LATE])
-def test_of_a_round_without_a_sum_every_member_is_told_the_same(fate: Fate) -> None:
-    memory = Memory()
-    memory.add(b"1", Remembered(7, fate, frozenset(), frozenset("abc")))
+@pytest.mark.parametrize("fate", [RoundResult.ABORTED, RoundResult.LATE])
+def test_of_a_round_without_a_sum_every_member_is_told_the_same(fate: RoundResult) -> None:
+    memory = RoundHistory()
+    memory.add(b"1", PastRound(7, fate, frozenset(), frozenset("abc")))
     assert memory.fate_of("c", b"1", 7) is fate
 
 
 def test_no_more_clients_are_remembered_than_memory_allows_the_oldest_rounds_going_first() -> None:
-    memory = Memory(clients_max=7)
+    memory = RoundHistory(clients_max=7)
     for number in range(4):
-        memory.add(bytes([number]), became(Fate.COUNTED, number))
+        memory.add(bytes([number]), became(RoundResult.COUNTED, number))
     assert len(memory) == 2
-    assert memory.fate_of("a", b"\3", 3) is Fate.COUNTED
-    assert memory.fate_of("a", b"\1", 1) is Fate.UNKNOWN
+    assert memory.fate_of("a", b"\3", 3) is RoundResult.COUNTED
+    assert memory.fate_of("a", b"\1", 1) is RoundResult.UNKNOWN
     memory.forget_before(3)
     assert len(memory) == 1

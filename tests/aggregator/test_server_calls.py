@@ -6,10 +6,10 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from aggregator.api.admin import AdministrationService
-from aggregator.api.admission_control import Interruptible, Malformed, one_message, reader
+from aggregator.api.admin import AdminService
+from aggregator.api.admission_control import CancellableCall, Malformed, one_message, reader
 from aggregator.api.calls import Call, Methods
-from aggregator.auth.authenticators import DeclaredName
+from aggregator.auth.authenticators import DeclaredNameAuthenticator
 from aggregator.errors import (
     ForbiddenError,
     RefusedError,
@@ -19,7 +19,7 @@ from aggregator.errors import (
     WindowOrderError,
 )
 from aggregator.observability.metrics import Metrics
-from aggregator.rate_limits import Turn
+from aggregator.rate_limits import CallReservation
 from aggregator.release.catalog import NotFoundError
 from hushsum.errors import BudgetError, Reason
 from hushsum_proto.answers import Refusal, ServiceReason
@@ -47,12 +47,12 @@ class Context:
 
 
 def call_from(peer: str) -> Call:
-    return Call(Context(peer), DeclaredName(), Turn(None))  # type: ignore[arg-type]  # it has all that a call asks of it
+    return Call(Context(peer), DeclaredNameAuthenticator(), CallReservation(None))  # type: ignore[arg-type]  # it has all that a call asks of it
 
 
 async def test_the_administration_answers_nobody_from_elsewhere() -> None:
     # Made without an administration: a call that went on to it would fail otherwise.
-    service = AdministrationService(None)  # type: ignore[arg-type]  # nothing may reach it here
+    service = AdminService(None)  # type: ignore[arg-type]  # nothing may reach it here
     call = call_from(ELSEWHERE)
 
     for refused in (
@@ -86,7 +86,7 @@ async def ended_by(error: Exception, *, for_operator: bool = False) -> grpc.aio.
     async def fail(_: Call, __: pb.StatusRequest) -> pb.StatusReply:
         raise error
 
-    methods = Methods("test.Service", DeclaredName(), Metrics(), for_operator=for_operator)
+    methods = Methods("test.Service", DeclaredNameAuthenticator(), Metrics(), for_operator=for_operator)
     methods.unary("Fail", pb.StatusRequest, fail)
     server = grpc.aio.server()
     server.add_generic_rpc_handlers((methods.handler(["Fail"]),))
@@ -141,7 +141,7 @@ async def test_the_operator_is_told_what_failed_and_nobody_where_files_lie() -> 
 
 
 def test_a_service_that_lacks_a_method_of_the_protocol_does_not_start() -> None:
-    methods = Methods("hushsum.v1.Administration", DeclaredName(), Metrics())
+    methods = Methods("hushsum.v1.Administration", DeclaredNameAuthenticator(), Metrics())
 
     with pytest.raises(AssertionError, match="GetStatus"):
         methods.handler(["GetStatus"])
@@ -172,7 +172,7 @@ class Unread:
 async def test_a_read_is_never_cancelled_although_its_call_is(messages: tuple[object, ...]) -> None:
     """gRPC frees what it allocated for a read once that has ended, and never if it was cancelled: 20,000 took 10 MB."""
     context: Any = Unread(*messages)
-    call = asyncio.create_task(one_message(Interruptible(), context))
+    call = asyncio.create_task(one_message(CancellableCall(), context))
     await context.begun.wait()
     call.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -16,7 +16,7 @@ import grpc.aio
 import pytest
 
 from aggregator.api import admission_control
-from aggregator.api.admission_control import Incoming, Interruptible, OpenStreams, UnaryCalls
+from aggregator.api.admission_control import CancellableCall, RequestAdmission, RequestReader, StreamRegistry
 from aggregator.api.calls import Call, Methods
 from aggregator.api.server import HEALTH_CHECKS_MAX
 from aggregator.errors import RefusedError, UnauthenticatedError
@@ -180,12 +180,12 @@ async def test_a_call_without_its_one_message_is_told_so(
 
 
 async def test_one_name_has_its_share_of_calls_and_reads_few_messages_at_once() -> None:
-    calls = UnaryCalls(16, admission_control.UNREAD_BYTES_MAX)
+    calls = RequestAdmission(16, admission_control.UNREAD_BYTES_MAX)
     events: list[str] = []
 
     async def reading(name: str, until: asyncio.Event) -> None:
         with calls.under_way(name):
-            async with calls.unread(name, Interruptible()):
+            async with calls.unread(name, CancellableCall()):
                 events.append(name)
                 await until.wait()
 
@@ -208,9 +208,9 @@ async def test_where_messages_are_awaited_the_oldest_call_of_whoever_awaits_most
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(admission_control, "UNREAD_MAX", 4)
-    calls, made = UnaryCalls(64, 1), [Interruptible() for _ in range(5)]
+    calls, made = RequestAdmission(64, 1), [CancellableCall() for _ in range(5)]
 
-    async def reading(name: str, call: Interruptible) -> None:
+    async def reading(name: str, call: CancellableCall) -> None:
         with calls.under_way(name), call.working():
             async with calls.unread(name, call):
                 await asyncio.Event().wait()
@@ -239,11 +239,13 @@ class Revocable:
 
 
 @asynccontextmanager
-async def serving(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Revocable, OpenStreams, str, list[str]]]:
+async def serving(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Revocable, StreamRegistry, str, list[str]]]:
     """A stream that echoes, and one of large replies; what has let go of what it held is listed."""
     monkeypatch.setattr(admission_control, "RECHECK_S", 0.02)
-    names, streams, closed = Revocable(), OpenStreams(), list[str]()
-    methods = Methods("test.Service", names, Metrics(), incoming=Incoming(UnaryCalls(8, 4096), streams, 4096))
+    names, streams, closed = Revocable(), StreamRegistry(), list[str]()
+    methods = Methods(
+        "test.Service", names, Metrics(), incoming=RequestReader(RequestAdmission(8, 4096), streams, 4096)
+    )
 
     async def echo(caller: Call, requests: AsyncIterator[Any]) -> AsyncIterator[pb.SubmitReply]:
         caller.client_id()

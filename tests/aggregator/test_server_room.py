@@ -13,7 +13,7 @@ from grpc_reflection.v1alpha import reflection_pb2_grpc  # type: ignore[import-u
 from aggregator.api import catalog as server_catalogue
 from aggregator.api.server import HEALTH_WATCHERS_MAX, REFLECTIONS_MAX
 from aggregator.errors import ConfigError, RefusedError
-from aggregator.rate_limits import Places
+from aggregator.rate_limits import ConcurrencyLimit
 from hushsum_proto.answers import Status
 from hushsum_proto.v1 import wire_pb2 as pb
 from tests.plans import small_plan
@@ -72,7 +72,7 @@ async def test_watchers_of_health_and_reflections_have_few_places(tmp_path: Path
 
 
 def test_a_place_is_given_back_whatever_happens() -> None:
-    places = Places(1, "readers")
+    places = ConcurrencyLimit(1, "readers")
 
     def fail() -> None:
         with places.taken():

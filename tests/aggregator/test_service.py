@@ -20,7 +20,7 @@ from aggregator.app import Service
 from aggregator.config import Config
 from aggregator.errors import AggregatorError, ConfigError, PartitionStoppedError
 from aggregator.interfaces import Log
-from aggregator.model import Appended
+from aggregator.model import NewEntry
 from aggregator.store.store import open_sqlite_store
 from hushsum import Plan
 from hushsum.entropy import OsEntropy
@@ -249,7 +249,7 @@ async def test_a_fold_that_stops_ends_the_service(tmp_path: Path) -> None:
 
     async def run() -> None:
         async with service_of(config) as service:
-            await service.log.append([Appended(0, WINDOW, newer)])
+            await service.log.append([NewEntry(0, WINDOW, newer)])
             await service.failed()
 
     with pytest.raises(PartitionStoppedError, match="format version 2"):

@@ -7,10 +7,10 @@ from typing import cast
 
 from aggregator.errors import StoreUnavailableError
 from aggregator.interfaces import Store
-from aggregator.model import Appended, Outcome
-from aggregator.observability.health import LOOK_S, PATIENCE_S, Soundings
+from aggregator.model import NewEntry, Outcome
+from aggregator.observability.health import LOOK_S, PATIENCE_S, DependencyProbe
 from aggregator.observability.metrics import Metrics
-from aggregator.release.catalog import Catalogue
+from aggregator.release.catalog import ReleaseCatalog
 from tests.doubles import ManualRuntime, MemoryStore, PowerLossLog
 from tests.hooks import Hooks
 from tests.plans import small_plan
@@ -50,7 +50,7 @@ async def looked() -> AsyncIterator[Looked]:
     world = Looked()
     await world.store.register(PLAN, 2, 0)
     log, store = world.hooks.around(world.log), world.hooks.around(world.store)
-    looking = Soundings(PLAN.id, log, store, world.runtime, world.metrics, world.tell)
+    looking = DependencyProbe(PLAN.id, log, store, world.runtime, world.metrics, world.tell)
     task = asyncio.create_task(looking.run())
     await world.runtime.settle()
     try:
@@ -82,7 +82,7 @@ async def test_a_store_that_is_away_for_long_is_told_once_and_once_more_when_it_
 
 async def test_lags_are_shown_of_every_partition_whoever_folds_it() -> None:
     async with looked() as world:
-        await world.log.append([Appended(1, 0, b"entry")] * 3)
+        await world.log.append([NewEntry(1, 0, b"entry")] * 3)
         await world.runtime.advance(LOOK_S)
 
         assert world.gauge("hushsum_stored_fold_lag", partition="0") == 0
@@ -141,7 +141,7 @@ class Published:
 
 async def test_who_watches_hears_of_what_another_process_publishes_and_the_store_is_asked_only_meanwhile() -> None:
     runtime, store = ManualRuntime(), Published()
-    catalogue = Catalogue(PLAN, cast("Store", store))
+    catalogue = ReleaseCatalog(PLAN, cast("Store", store))
     looking = asyncio.create_task(catalogue.look_out(runtime))
     await runtime.advance(60.0)
     assert store.asked == 0, "nobody watches"

@@ -8,7 +8,7 @@ from aggregator import sqlite
 from aggregator.errors import LogError, StoreError, StoreUnavailableError
 from aggregator.log.sqlite import LOG_FILE, SqliteLog
 from aggregator.runtime import SystemRuntime
-from aggregator.sqlite import Database, DatabaseKind
+from aggregator.sqlite import DatabaseKind, SqliteFile
 from aggregator.store.schema import STORE_FILE
 from aggregator.store.store import open_sqlite_store
 from aggregator.store.transaction import Transaction, run_to_end
@@ -92,7 +92,7 @@ def test_another_kind_of_file_is_refused(tmp_path: Path) -> None:
 
 async def test_a_transaction_that_raises_leaves_nothing(tmp_path: Path) -> None:
     runtime = ManualRuntime()
-    database = Database(LOG_FILE, LOG_FILE.open_writing(tmp_path / "log.db"), runtime)
+    database = SqliteFile(LOG_FILE, LOG_FILE.open_writing(tmp_path / "log.db"), runtime)
 
     def half(db: sqlite3.Connection) -> None:
         db.execute("INSERT INTO ends VALUES (1, 0, 7)")
@@ -105,7 +105,7 @@ async def test_a_transaction_that_raises_leaves_nothing(tmp_path: Path) -> None:
 
 
 async def test_what_sqlite_says_comes_as_the_files_own_error(tmp_path: Path) -> None:
-    database = Database(LOG_FILE, LOG_FILE.open_writing(tmp_path / "log.db"), ManualRuntime())
+    database = SqliteFile(LOG_FILE, LOG_FILE.open_writing(tmp_path / "log.db"), ManualRuntime())
     with pytest.raises(LogError, match="no such table"):
         await database.read(lambda db: db.execute("SELECT * FROM missing"))
     await database.close()
@@ -115,7 +115,7 @@ async def test_what_sqlite_says_comes_as_the_files_own_error(tmp_path: Path) -> 
 
 async def test_a_cancelled_write_is_whole(tmp_path: Path) -> None:
     """Its caller cannot know, but the file never holds half of it."""
-    database = Database(LOG_FILE, LOG_FILE.open_writing(tmp_path / "log.db"), SystemRuntime())
+    database = SqliteFile(LOG_FILE, LOG_FILE.open_writing(tmp_path / "log.db"), SystemRuntime())
 
     def both(db: sqlite3.Connection) -> None:
         db.execute("INSERT INTO ends VALUES (1, 0, 7)")
@@ -133,7 +133,7 @@ async def test_a_cancelled_write_is_whole(tmp_path: Path) -> None:
 
 async def test_truncating_waits_for_a_reader_and_says_so_when_it_stays(tmp_path: Path) -> None:
     runtime = ManualRuntime()
-    database = Database(LOG_FILE, LOG_FILE.open_writing(tmp_path / "log.db"), runtime)
+    database = SqliteFile(LOG_FILE, LOG_FILE.open_writing(tmp_path / "log.db"), runtime)
     await database.write(lambda db: db.execute("INSERT INTO ends VALUES (1, 0, 7)"))
     reader = LOG_FILE.open_reading(tmp_path / "log.db")
     reader.execute("BEGIN")

@@ -7,7 +7,7 @@ from pathlib import Path
 from prometheus_client import generate_latest
 
 from aggregator.fold.state import Verdict, VerdictKind
-from aggregator.observability.health import Vitals
+from aggregator.observability.health import ProcessTelemetry
 from aggregator.observability.metrics import Metrics, until_step_s
 from hushsum.plan import Plan
 from hushsum_proto.answers import Answer, Status
@@ -22,7 +22,7 @@ class Page:
 
     def __init__(self, folder: Path, plan: Plan) -> None:
         self.runtime, self.metrics = ManualRuntime(1_000_000_000_000), Metrics()  # 40 s into its minute
-        self.vitals = Vitals(config_of(folder, plan), self.runtime, self.metrics)
+        self.vitals = ProcessTelemetry(config_of(folder, plan), self.runtime, self.metrics)
 
     @property
     def text(self) -> str:

@@ -11,7 +11,7 @@ import pytest
 from aggregator.errors import FencedError, FoldsBehindError, StoreError
 from aggregator.fold.state import RememberedKind
 from aggregator.model import StreamMemory
-from aggregator.workers.remote import StoredFolds
+from aggregator.workers.remote import RemoteFolds
 from hushsum.delta import DeltaId, digest
 from tests.aggregator.cluster import FIRST, Cluster, Process
 from tests.aggregator.deltas import client_of, tally, tally_plan
@@ -31,7 +31,7 @@ class Elsewhere:
 
     def __init__(self, cluster: Cluster) -> None:
         self.hooks, self.observer = Hooks(), RecordingObserver()
-        self.folds = StoredFolds(cluster.plan, self.hooks.around(cluster.store), cluster.runtime, self.observer)
+        self.folds = RemoteFolds(cluster.plan, self.hooks.around(cluster.store), cluster.runtime, self.observer)
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def pending(awaitable: Awaitable[Any]) -> "asyncio.Future[Any]":
 Sending = tuple[str, int, int, int]  # client, stream, sequence number, window
 
 
-async def compared(process: Process, folds: StoredFolds, sent: list[Sending], choice: random.Random) -> set[str]:
+async def compared(process: Process, folds: RemoteFolds, sent: list[Sending], choice: random.Random) -> set[str]:
     """Asks both of many ids, sent or not; the kinds of answers that came."""
     kinds = set()
     for number in range(60):

@@ -12,7 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from aggregator.observability.metrics import ANSWER_S_MAX, LEDGER_S, WINDOWS_S, LedgerFigures, StoreMetrics, Survey
+from aggregator.observability.metrics import (
+    ANSWER_S_MAX,
+    LEDGER_S,
+    WINDOWS_S,
+    LedgerFigures,
+    StoreMetrics,
+    StoreMetricsCollector,
+)
 from hushsum.plan import Plan
 from hushsum.privacy.account import Account, Limits
 from tests.doubles import ManualRuntime, MemoryStore
@@ -33,7 +40,9 @@ class Shown:
         self.runtime = ManualRuntime(plan.window.start_ms(1000))
         self.store = MemoryStore(self.runtime)
         self.hooks, self.failed = Hooks(), list[tuple[str, str]]()
-        self.survey = Survey(plan, self.hooks.around(self.store), self.runtime, self.metrics, self.retried)
+        self.survey = StoreMetricsCollector(
+            plan, self.hooks.around(self.store), self.runtime, self.metrics, self.retried
+        )
 
     def retried(self, what: str, why: str) -> None:
         self.failed.append((what, why))

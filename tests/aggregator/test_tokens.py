@@ -13,10 +13,10 @@ from structlog.testing import capture_logs
 
 from aggregator.auth import tokens
 from aggregator.auth.tokens import (
-    Issued,
-    Table,
+    IssuedToken,
     TokenFile,
     TokenMetrics,
+    TokenTable,
     TokenTableError,
     change_table,
     issue,
@@ -32,15 +32,15 @@ from tests.doubles import ManualRuntime
 NOW_MS = 1_700_000_000_000
 
 
-def token(name: str = "alice", *scopes: Scope, expires_ms: int | None = None) -> Issued:
+def token(name: str = "alice", *scopes: Scope, expires_ms: int | None = None) -> IssuedToken:
     return issue(OsEntropy(), name, scopes or (Scope.SUBMIT,), now_ms=NOW_MS, expires_ms=expires_ms)
 
 
-def table_of(*issued: Issued) -> Table:
-    return Table(each.entry for each in issued)
+def table_of(*issued: IssuedToken) -> TokenTable:
+    return TokenTable(each.entry for each in issued)
 
 
-def with_other_secret(issued: Issued) -> str:
+def with_other_secret(issued: IssuedToken) -> str:
     last = issued.text[-1]
     return issued.text[:-1] + ("A" if last != "A" else "B")
 
@@ -50,7 +50,7 @@ def with_other_secret(issued: Issued) -> str:
 
 def test_a_token_is_found_with_its_name_and_its_scopes() -> None:
     alice, bob = token(), token("Bob № 7", Scope.READ, Scope.ADMIN)
-    table = Table.from_bytes(table_of(alice, bob).to_bytes())
+    table = TokenTable.from_bytes(table_of(alice, bob).to_bytes())
 
     assert table.find(alice.text, NOW_MS) == alice.entry
     found = table.find(bob.text, NOW_MS)
@@ -63,7 +63,7 @@ def test_a_token_reads_as_stated() -> None:
     assert len({token().text for _ in range(100)}) == 100
 
 
-def wrong_tokens(issued: Issued, other: Issued) -> dict[str, str]:
+def wrong_tokens(issued: IssuedToken, other: IssuedToken) -> dict[str, str]:
     """Texts that are not good where only ``issued`` is in the table."""
     id, secret = issued.entry.id, issued.text[-43:]
     return {
@@ -112,7 +112,7 @@ def test_one_hash_and_one_comparison_in_constant_time_whatever_is_wrong(
 
 def test_a_token_is_good_until_the_moment_it_expires() -> None:
     issued = token(expires_ms=NOW_MS + 5000)
-    table = Table.from_bytes(table_of(issued).to_bytes())
+    table = TokenTable.from_bytes(table_of(issued).to_bytes())
 
     assert table.find(issued.text, NOW_MS + 4999) is not None
     assert table.find(issued.text, NOW_MS + 5000) is None
@@ -180,7 +180,7 @@ def test_a_line_that_is_none_is_refused_by_its_number_and_its_key_and_nothing_of
 ) -> None:
     good, bad = json.dumps(GOOD), json.dumps({**GOOD, **change})
     with pytest.raises(TokenTableError, match=rf"^line 3: .*{re.escape(told)}") as caught:
-        Table.from_bytes(f"{good}\n\n{bad}\n".encode())
+        TokenTable.from_bytes(f"{good}\n\n{bad}\n".encode())
     assert "hush-hush" not in str(caught.value)
     assert caught.value.__cause__ is None
 
@@ -188,14 +188,14 @@ def test_a_line_that_is_none_is_refused_by_its_number_and_its_key_and_nothing_of
 @pytest.mark.parametrize("data", (b"hush-hush", b"\xff", b"[", b'"hush-hush"', b"[" * 100_000, b"{}"), ids=range(6))
 def test_bytes_that_are_no_table_are_refused_and_not_shown(data: bytes) -> None:
     with pytest.raises(TokenTableError, match="line 1: expected") as caught:
-        Table.from_bytes(data)
+        TokenTable.from_bytes(data)
     assert "hush-hush" not in str(caught.value)
 
 
 def test_a_table_has_a_size_that_it_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("aggregator.auth.tokens.TABLE_BYTES_MAX", 100)
     with pytest.raises(TokenTableError, match="101 bytes, expected at most 100"):
-        Table.from_bytes(bytes(101))
+        TokenTable.from_bytes(bytes(101))
 
 
 def test_a_name_that_is_no_client_id_gets_no_token() -> None:
@@ -251,7 +251,7 @@ def test_changes_wait_for_each_other(tmp_path: Path) -> None:
     path, inside, most = tmp_path / "tokens.jsonl", list[int](), list[int]()
 
     def add(number: int) -> None:
-        def change(table: Table) -> Table:
+        def change(table: TokenTable) -> TokenTable:
             inside.append(number)
             most.append(len(inside))
             changed = table.changed(with_=[token(f"edge-{number}").entry])

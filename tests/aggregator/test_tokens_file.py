@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from aggregator.auth.tokens import Table, TokenTableError, change_table, issue, read_table
+from aggregator.auth.tokens import TokenTable, TokenTableError, change_table, issue, read_table
 from aggregator.model import Scope
 from hushsum.entropy import OsEntropy
 
@@ -25,7 +25,7 @@ as_root = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, re
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     path = tmp_path / "tokens.jsonl"
-    change_table(path, lambda _: Table([TOKEN.entry]))
+    change_table(path, lambda _: TokenTable([TOKEN.entry]))
     return path
 
 
@@ -74,7 +74,7 @@ def test_who_may_not_give_a_file_away_changes_nothing() -> None:
     """An operator of the folder's group: a file of its own would lie where the service's own one was."""
     with tempfile.TemporaryDirectory() as folder:  # one that another user reaches, unlike this test's
         path = Path(folder) / "tokens.jsonl"
-        change_table(path, lambda _: Table([TOKEN.entry]))
+        change_table(path, lambda _: TokenTable([TOKEN.entry]))
         for each, mode in ((path.parent, 0o770), (path, 0o640), (path.with_name("tokens.jsonl.lock"), 0o660)):
             os.chown(each, OTHER, OTHER)
             each.chmod(mode)

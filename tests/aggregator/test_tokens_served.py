@@ -15,12 +15,12 @@ from aggregator.api import admission_control
 from aggregator.api.calls import Call
 from aggregator.app import Service
 from aggregator.auth import tokens
-from aggregator.auth.authenticators import NO_BEARER, DeclaredName, Tokens
-from aggregator.auth.tokens import Issued, Table, change_table, issue
+from aggregator.auth.authenticators import NO_BEARER, DeclaredNameAuthenticator, TokenAuthenticator
+from aggregator.auth.tokens import IssuedToken, TokenTable, change_table, issue
 from aggregator.config import Config
 from aggregator.errors import UnauthenticatedError
 from aggregator.model import Peer, Scope
-from aggregator.rate_limits import Turn
+from aggregator.rate_limits import CallReservation
 from aggregator.shuffler.app import running as running_shuffler
 from hushsum.directory import DirectoryKey, Role, toml_of
 from hushsum.entropy import OsEntropy
@@ -69,13 +69,13 @@ METHODS = {
 }
 
 
-def token(name: str, *scopes: Scope, expires_ms: int | None = None) -> Issued:
+def token(name: str, *scopes: Scope, expires_ms: int | None = None) -> IssuedToken:
     return issue(OsEntropy(), name, scopes, now_ms=NOW_MS, expires_ms=expires_ms)
 
 
-def client_of(address: str, shown: Issued | str | None) -> RawClient:
+def client_of(address: str, shown: IssuedToken | str | None) -> RawClient:
     client = RawClient(address, None)
-    text = shown.text if isinstance(shown, Issued) else shown
+    text = shown.text if isinstance(shown, IssuedToken) else shown
     client.metadata = () if text is None else ((metadata.AUTHORIZATION, metadata.BEARER + text),)
     return client
 
@@ -86,16 +86,16 @@ class Guarded:
     def __init__(self, service: Service, file: Path, runtime: SetRuntime) -> None:
         self.service, self.file, self.runtime = service, file, runtime
 
-    def client(self, shown: Issued | str | None) -> RawClient:
+    def client(self, shown: IssuedToken | str | None) -> RawClient:
         return client_of(self.service.grpc, shown)
 
-    def change(self, *, without: tuple[Issued, ...] = (), with_: tuple[Issued, ...] = ()) -> None:
+    def change(self, *, without: tuple[IssuedToken, ...] = (), with_: tuple[IssuedToken, ...] = ()) -> None:
         gone = [each.entry.id for each in without]
         change_table(self.file, lambda table: table.changed(without=gone, with_=[each.entry for each in with_]))
 
 
 @asynccontextmanager
-async def guarded(folder: Path, *issued: Issued, plan: Plan = PLAN) -> AsyncIterator[Guarded]:
+async def guarded(folder: Path, *issued: IssuedToken, plan: Plan = PLAN) -> AsyncIterator[Guarded]:
     runtime, file = SetRuntime(), folder / "tokens.jsonl"
     change_table(file, lambda table: table.changed(with_=[each.entry for each in issued]))
     async with service_of(config_of(folder, plan, authentication="token", tokens=str(file)), runtime) as service:
@@ -170,7 +170,7 @@ async def test_a_shuffler_asks_for_the_same_tokens(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_bytes(plan.bundle)
     KEY.save(key)
     (tmp_path / "shufflers.toml").write_text(toml_of(DirectoryKey("sh-1", Role.SHUFFLER, KEY.verify_key)))
-    change_table(file, lambda _: Table(each.entry for each in CALLERS.values()))
+    change_table(file, lambda _: TokenTable(each.entry for each in CALLERS.values()))
     config = Config.of(
         role="shuffler",
         plan=str(tmp_path / "plan.json"),
@@ -203,13 +203,13 @@ async def test_who_is_known_and_may_not_is_told_the_scope_that_is_missing(tmp_pa
 
 
 def scopes_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = Tokens.admit
-    monkeypatch.setattr(Tokens, "admit", lambda self, peer, *_: honest(self, peer, *Scope))
+    honest = TokenAuthenticator.admit
+    monkeypatch.setattr(TokenAuthenticator, "admit", lambda self, peer, *_: honest(self, peer, *Scope))
 
 
 def one_scope_holds_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = Tokens.admit
-    monkeypatch.setattr(Tokens, "admit", lambda self, peer, *scopes: honest(self, peer, *scopes, ADMIN))
+    honest = TokenAuthenticator.admit
+    monkeypatch.setattr(TokenAuthenticator, "admit", lambda self, peer, *scopes: honest(self, peer, *scopes, ADMIN))
 
 
 def a_method_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,14 +318,14 @@ class Streams:
     """The open streams of a service, as it counts them itself."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.made: list[admission_control.OpenStreams] = []
-        honest = admission_control.OpenStreams.__init__
+        self.made: list[admission_control.StreamRegistry] = []
+        honest = admission_control.StreamRegistry.__init__
 
-        def noted(streams: admission_control.OpenStreams) -> None:
+        def noted(streams: admission_control.StreamRegistry) -> None:
             honest(streams)
             self.made.append(streams)
 
-        monkeypatch.setattr(admission_control.OpenStreams, "__init__", noted)
+        monkeypatch.setattr(admission_control.StreamRegistry, "__init__", noted)
 
     def __len__(self) -> int:
         return sum(len(each) for each in self.made)
@@ -400,11 +400,11 @@ async def test_a_token_is_rotated_without_a_restart_while_its_client_submits(tmp
             await client.submit_one(PLAN.id, contributor.delta()[1])
 
 
-def issue_again(issued: Issued, *, expires_ms: int) -> Issued:
+def issue_again(issued: IssuedToken, *, expires_ms: int) -> IssuedToken:
     """The same token with another expiry."""
     from dataclasses import replace
 
-    return Issued(replace(issued.entry, expires_ms=expires_ms), issued.text)
+    return IssuedToken(replace(issued.entry, expires_ms=expires_ms), issued.text)
 
 
 async def test_a_file_that_is_spoilt_changes_nothing_for_its_callers(tmp_path: Path) -> None:
@@ -433,7 +433,7 @@ async def test_nothing_of_a_caller_or_its_token_is_in_the_journal(tmp_path: Path
 
 
 async def test_a_call_that_goes_by_another_name_has_lapsed() -> None:
-    class Renaming(DeclaredName):
+    class Renaming(DeclaredNameAuthenticator):
         name = "alice"
 
         def admit(self, peer: Peer, *scopes: Scope) -> str:
@@ -450,7 +450,7 @@ async def test_a_call_that_goes_by_another_name_has_lapsed() -> None:
             return {}
 
     names = Renaming()
-    call = Call(Context(), names, Turn(None))  # type: ignore[arg-type]  # it has all that a call asks of it
+    call = Call(Context(), names, CallReservation(None))  # type: ignore[arg-type]  # it has all that a call asks of it
     assert call.lapse() is None  # it has asked nobody yet
     call.client_id()
     assert call.lapse() is None

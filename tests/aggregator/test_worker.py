@@ -7,8 +7,8 @@ import pytest
 
 from aggregator.errors import LogError, LogGapError, PartitionStoppedError, StoreError
 from aggregator.fold.fold import Fold, RememberedKind, VerdictKind
-from aggregator.model import Appended
-from aggregator.workers.pool import Workers
+from aggregator.model import NewEntry
+from aggregator.workers.pool import WorkerPool
 from aggregator.workers.worker import WorkerSettings
 from hushsum.delta import DeltaId, digest
 from hushsum.errors import Reason
@@ -31,8 +31,8 @@ class Site:
         self.workers = self._workers()
         self.sent = 0
 
-    def _workers(self) -> Workers:
-        return Workers(PLAN, self.log, self.store, self.runtime, self.observer, SETTINGS)
+    def _workers(self) -> WorkerPool:
+        return WorkerPool(PLAN, self.log, self.store, self.runtime, self.observer, SETTINGS)
 
     async def start(self) -> None:
         await self.store.register(PLAN, self.log.partitions, W)
@@ -61,13 +61,13 @@ class Site:
 
     async def resend(self, delta: bytes, *, client: str = "alice", window: int = W) -> int:
         partition = partition_of(client, self.log.partitions)
-        (position,) = await self.log.append([Appended(partition, window, entry_to_bytes(entry(client, delta)))])
+        (position,) = await self.log.append([NewEntry(partition, window, entry_to_bytes(entry(client, delta)))])
         await self.runtime.settle()
         return position
 
     async def seal(self, window: int = W) -> list[int]:
         data = entry_to_bytes(SealEntry(PLAN.id, window, 0))
-        positions = await self.log.append([Appended(p, window, data) for p in range(self.log.partitions)])
+        positions = await self.log.append([NewEntry(p, window, data) for p in range(self.log.partitions)])
         await self.runtime.settle()
         return positions
 
@@ -184,7 +184,7 @@ async def test_whatever_power_loss_comes_between_every_delta_is_counted_once(sit
 
 
 async def test_entries_that_are_no_entries_are_refused_and_passed(site: Site) -> None:
-    await site.log.append([Appended(0, W, b"\xff no entry")])
+    await site.log.append([NewEntry(0, W, b"\xff no entry")])
     await site.send(1)
     assert site.kinds() == [Reason.MALFORMED, "counted"]
 
@@ -192,7 +192,7 @@ async def test_entries_that_are_no_entries_are_refused_and_passed(site: Site) ->
 async def test_an_entry_of_a_newer_version_stops_the_partition_and_names_its_place(site: Site) -> None:
     await site.send(2)
     newer = b"\x08\x63" + entry_to_bytes(entry("alice", b""))[2:]  # format_version = 99
-    await site.log.append([Appended(0, W, newer)])
+    await site.log.append([NewEntry(0, W, newer)])
     with pytest.raises(PartitionStoppedError, match=r"partition 0, entry 2: .* version 99") as caught:
         await site.workers.ended()
     assert isinstance(caught.value.__cause__, LogError)
@@ -202,7 +202,7 @@ async def test_an_entry_of_a_newer_version_stops_the_partition_and_names_its_pla
 async def test_those_who_wait_for_a_stopped_partition_are_told(site: Site) -> None:
     waiting = [pending(site.workers.passed(0, 5)), pending(site.workers.closed(0, W))]
     await site.runtime.settle()
-    await site.log.append([Appended(0, W, b"\x08\x63")])
+    await site.log.append([NewEntry(0, W, b"\x08\x63")])
     for each in (*waiting, pending(site.workers.passed(0, 9)), pending(site.workers.forget(W, fence=0))):
         with pytest.raises(PartitionStoppedError, match="partition 0 has stopped"):
             await each
@@ -245,7 +245,7 @@ async def test_a_gap_in_the_log_stops_the_partition_and_names_it(site: Site) -> 
     await site.send(2)
     await site.runtime.advance(5.1)
     await site.die()
-    await site.log.append([Appended(0, W, b"a"), Appended(0, W + 1, b"b")])
+    await site.log.append([NewEntry(0, W, b"a"), NewEntry(0, W + 1, b"b")])
     await site.log.forget(W, {0: 3})
     site.workers = site._workers()
     await site.start()

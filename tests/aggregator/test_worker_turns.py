@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from aggregator.fold.state import Verdict
-from aggregator.model import Appended, Stretch
-from aggregator.workers.pool import Workers
+from aggregator.model import EntryBatch, NewEntry
+from aggregator.workers.pool import WorkerPool
 from aggregator.workers.worker import WorkerSettings
 from hushsum_proto.convert import entry_to_bytes
 from tests.aggregator.deltas import client_of, entry, tally, tally_plan
@@ -44,7 +44,7 @@ class LimitedLog(PowerLossLog):
 
     limits: tuple[int, ...] = ()
 
-    async def read(self, partition: int, position: int, limit: int, wait_s: float) -> Stretch:
+    async def read(self, partition: int, position: int, limit: int, wait_s: float) -> EntryBatch:
         self.limits += (limit,)
         return await super().read(partition, position, limit, wait_s)
 
@@ -55,9 +55,9 @@ class Site:
         self.log = LimitedLog(1, self.runtime)
 
     async def fold(self, entries: list[bytes]) -> None:
-        await self.log.append([Appended(0, W, data) for data in entries])
+        await self.log.append([NewEntry(0, W, data) for data in entries])
         await self.store.register(PLAN, 1, W)
-        self.workers = Workers(PLAN, self.log, self.store, self.runtime, self.observer, WorkerSettings())
+        self.workers = WorkerPool(PLAN, self.log, self.store, self.runtime, self.observer, WorkerSettings())
         counting = asyncio.ensure_future(self.observer.count())
         await self.workers.start()
         await self.workers.passed(0, len(entries) - 1)

@@ -11,7 +11,7 @@ import pytest
 from aggregator.errors import LogUnavailableError, PartitionStoppedError, StoreError, StoreUnavailableError
 from aggregator.fold.state import RememberedKind
 from aggregator.logs import write_journal
-from aggregator.model import Appended
+from aggregator.model import NewEntry
 from hushsum.delta import DeltaId, digest
 from tests.aggregator.cluster import FIRST, Cluster
 from tests.aggregator.deltas import client_of, tally, tally_plan
@@ -276,7 +276,7 @@ async def test_a_partition_that_cannot_go_on_stops_alone_and_says_why() -> None:
     await cluster.register()
     process = await cluster.process([0, 1])
     ended = pending(process.workers.ended())
-    await cluster.log.append([Appended(0, FIRST, b"\x08\x63")])  # of a newer format
+    await cluster.log.append([NewEntry(0, FIRST, b"\x08\x63")])  # of a newer format
     await cluster.send(2, partition=1)
     await cluster.runtime.advance(5.1)
     ((partition, why),) = process.observer.partition_stops
@@ -350,7 +350,7 @@ async def test_folds_are_asked_to_forget_on_and_on_whatever_goes_wrong_and_it_is
 
 async def test_a_process_that_shares_its_partitions_ends_well_although_one_has_stopped(cluster: Cluster) -> None:
     process = await cluster.process([0])
-    await cluster.log.append([Appended(0, FIRST, b"\x08\x63")])  # of a newer format
+    await cluster.log.append([NewEntry(0, FIRST, b"\x08\x63")])  # of a newer format
     await cluster.runtime.settle()
     assert len(process.observer.partition_stops) == 1
     await process.workers.stop()

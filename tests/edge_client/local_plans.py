@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from edge_client.encoding import Randomising, split
-from edge_client.spool.budget import Books
-from edge_client.spool.changes import Bound, Result
+from edge_client.spool.budget import DeviceBudget
+from edge_client.spool.changes import Result, StoredDelta
 from edge_client.spool.spool import Spool
 from hushsum import Plan
 from hushsum.entropy import OsEntropy
@@ -41,7 +41,7 @@ class ReportSpool:
     def __init__(self, path: Path, plan: Plan, bytes_max: int = 2**30) -> None:
         self.path, self.plan, self.bytes_max = path, plan, bytes_max
         self.spool: Spool
-        self.books: Books
+        self.books: DeviceBudget
         self.open()
 
     def open(self) -> None:
@@ -62,7 +62,7 @@ class ReportSpool:
         (result,) = self.spool.commit([batch.addition])
         return result
 
-    def add(self, records: object, window: int = 7, labels: object = None) -> tuple[Bound, ...]:
+    def add(self, records: object, window: int = 7, labels: object = None) -> tuple[StoredDelta, ...]:
         result = self.result(records, window, labels)
         assert isinstance(result, tuple), result
         return result

@@ -27,11 +27,11 @@ from hushsum_proto.metadata import CLIENT_ID, REASON, client_id_from_metadata
 from hushsum_proto.rounds import (
     DirectoryChunk,
     Enter,
-    Fate,
     Message,
     RoundOutcome,
     RoundReply,
     RoundRequest,
+    RoundResult,
     VectorChunk,
     Waiting,
 )
@@ -106,18 +106,18 @@ class RunningRound:
                     self._companion_hears(client_id, data)
                 case Drop(client_id, text):
                     self._service.dropped[client_id] = text
-                    self._service.say(self.seats[client_id], RoundOutcome(self.id, Fate.LEFT_OUT, text))
+                    self._service.say(self.seats[client_id], RoundOutcome(self.id, RoundResult.LEFT_OUT, text))
                 case Done(total):
-                    self._end(total, Fate.COUNTED, "")
+                    self._end(total, RoundResult.COUNTED, "")
                 case Failed(reason, _, again):
-                    self._end(None, Fate.ABORTED, reason, again=again)
+                    self._end(None, RoundResult.ABORTED, reason, again=again)
 
-    def _end(self, total: Sum | None, fate: Fate, detail: str, *, again: bool = False) -> None:
+    def _end(self, total: Sum | None, fate: RoundResult, detail: str, *, again: bool = False) -> None:
         self.over = True
         if total is not None:
             self._service.sums[self.id] = total
         for name, seat in self.seats.items():
-            told = Fate.LEFT_OUT if total is not None and name not in total.survivors else fate
+            told = RoundResult.LEFT_OUT if total is not None and name not in total.survivors else fate
             self._service.fates[name, self.id] = told
             self._service.say(seat, RoundOutcome(self.id, told, detail, again=again))
 
@@ -170,7 +170,7 @@ class RoundService(stubs.SecureSumServicer, ModelService):
         self.asked: list[tuple[str, bytes]] = []
         self.dropped: dict[str, str] = {}
         self.sums: dict[bytes, Sum] = {}
-        self.fates: dict[tuple[str, bytes], Fate] = {}
+        self.fates: dict[tuple[str, bytes], RoundResult] = {}
         self.rounds = 0
         self.deaf = False  # to what clients say
         self._waiting: list[Seat] = []
@@ -200,7 +200,7 @@ class RoundService(stubs.SecureSumServicer, ModelService):
         seat = Seat(client_id, enter.window)
         if enter.spent_round:
             self.asked.append((client_id, enter.spent_round))
-            fate = self.fates.get((client_id, enter.spent_round), Fate.UNKNOWN)
+            fate = self.fates.get((client_id, enter.spent_round), RoundResult.UNKNOWN)
             seat.replies.put_nowait(self.lie(seat, RoundOutcome(enter.spent_round, fate)))
         else:
             self.entered[client_id, enter.window] += 1

@@ -15,23 +15,23 @@ from edge_client.session.session import (
     Answered,
     Begun,
     Close,
+    Connect,
+    Connected,
+    Disconnected,
     Event,
-    Greet,
-    Greeted,
-    Lost,
     Open,
     Send,
     Session,
+    SetTimer,
     Settle,
     Settled,
     Spooled,
     State,
     Stop,
-    Wake,
+    TimerFired,
     WarnOfClock,
-    Woke,
 )
-from edge_client.transport.interface import Loss
+from edge_client.transport.interface import Disconnect
 from hushsum.delta import DeltaId
 from hushsum.entropy import ReplayableEntropy
 from hushsum.errors import Reason
@@ -134,7 +134,7 @@ class World:
     def tell(self, event: Event) -> None:
         for effect in self.session.handle(event):
             match effect:
-                case Greet(number):
+                case Connect(number):
                     assert self.wire is None, "one connection at a time"
                     self.wire, self.in_flight = Wire(number), set()
                 case Open(number, unary):
@@ -153,7 +153,7 @@ class World:
                     self.in_flight.discard(sequence)
                 case Close():
                     self.wire = None
-                case Wake(at):
+                case SetTimer(at):
                     self.wake_at = at
                 case WarnOfClock():
                     self.warned += 1
@@ -189,12 +189,12 @@ class World:
         assert self.wire is not None
         device_ms = START_MS + int((self.now - 1000.0) * 1000)
         reply = reply or welcome(self.in_flight_max, now_ms=device_ms)
-        self.tell(Greeted(self.now, self.wire.number, reply, device_ms))
+        self.tell(Connected(self.now, self.wire.number, reply, device_ms))
 
-    def lose(self, loss: Loss | None = None) -> None:
+    def lose(self, loss: Disconnect | None = None) -> None:
         assert self.wire is not None
         number, self.wire, self.in_flight = self.wire.number, None, set()
-        self.tell(Lost(self.now, number, loss or Loss("the network is gone")))
+        self.tell(Disconnected(self.now, number, loss or Disconnect("the network is gone")))
 
     def deliver_to_service(self) -> None:
         assert self.wire is not None
@@ -220,7 +220,7 @@ class World:
         self.now += seconds
         if self.wake_at is not None and self.wake_at <= self.now:
             self.wake_at = None
-            self.tell(Woke(self.now))
+            self.tell(TimerFired(self.now))
 
     def until_connected(self) -> None:
         """Time passes until the session makes a connection by itself."""

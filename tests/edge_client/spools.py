@@ -3,7 +3,7 @@
 from functools import partial
 from pathlib import Path
 
-from edge_client.spool.changes import Add, Unbound
+from edge_client.spool.changes import Add, PackedDelta
 from edge_client.spool.spool import Spool
 from hushsum.delta import DeltaId
 from hushsum.entropy import OsEntropy
@@ -20,5 +20,5 @@ def bytes_of(id: DeltaId, text: str = "") -> bytes:
 
 def addition(*texts: str, window: int = 0, records_max: int | None = None, dropped: int = 0) -> Add:
     """Deltas of one record each."""
-    deltas = tuple(Unbound(1, partial(bytes_of, text=text)) for text in texts)
+    deltas = tuple(PackedDelta(1, partial(bytes_of, text=text)) for text in texts)
     return Add(window, deltas, dropped, records_max)

@@ -11,10 +11,10 @@ from scipy.sparse import csr_matrix
 
 from edge_client.encoding import counters_of, left_out, split
 from edge_client.errors import DroppedRecordsWarning, SpoolFullError
-from edge_client.participation.silo import Submissions
+from edge_client.participation.silo import SiloSubmissions
 from edge_client.spool.changes import Change, Result, packed
 from edge_client.spool.spool import Spool
-from edge_client.stats import Sends, Tallies
+from edge_client.stats import SendStats, Stats
 from hushsum import Plan, Sketch
 from hushsum.errors import ContributionError
 from hushsum.local.batches import unpack
@@ -28,8 +28,8 @@ UNIT = {"unit": "client", "records_per_client": M, "epsilon": M, "total_epsilon"
 SKETCH = {"rows": 4, "buckets": 16}
 
 
-def tallies(spool: Spool) -> Tallies:
-    return Tallies.of(spool.tallies, Sends())
+def tallies(spool: Spool) -> Stats:
+    return Stats.of(spool.tallies, SendStats())
 
 
 def central(path: Path, plan: Plan) -> Spool:
@@ -40,7 +40,7 @@ def central(path: Path, plan: Plan) -> Spool:
 def at_home(path: Path, plan: Plan) -> Spool:
     spool = opened(path)
     spool.keep_rounds()
-    Submissions(spool, plan).look(range(6, 9))
+    SiloSubmissions(spool, plan).look(range(6, 9))
     return spool
 
 
@@ -118,7 +118,7 @@ def test_eleven_records_at_a_bound_of_ten_keep_ten_and_one_is_told_of(tmp_path: 
         (DroppedRecordsWarning, "the plan allows 10 records a client and window: 1 of 11 were refused, the last ones")
     ]
     assert isinstance(spool.commit([change(plan, [[1.0, 1.0]])])[0], ContributionError)
-    assert tallies(spool) == Tallies(records=10, records_refused=1, deltas=1)
+    assert tallies(spool) == Stats(records=10, records_refused=1, deltas=1)
     spool.close()
 
 
@@ -140,7 +140,7 @@ def test_reports_are_those_of_the_first_records_unusable_ones_too(tmp_path: Path
     spool.anew()
     assert isinstance(spool.result([1.0, 1.0]), ContributionError)
     # Two of the first four could not be used, and none of the next six.
-    assert tallies(spool.spool) == Tallies(records=8, records_dropped=2, records_refused=4, reports=10, deltas=2)
+    assert tallies(spool.spool) == Stats(records=8, records_dropped=2, records_refused=4, reports=10, deltas=2)
     if memoise:
         assert spool.spool.rows("SELECT count(*) FROM memo") == [(10,)]
     spool.spool.close()
@@ -195,7 +195,7 @@ def test_what_fits_the_bound_and_not_the_spool_is_refused_whole_and_costs_nothin
     plan = small_plan(privacy=UNIT, sketch=SKETCH)
     spool = opened(tmp_path / "spool.db", bytes_max=10)
     assert isinstance(spool.commit([change(plan, np.ones((M + 1, 2)))])[0], SpoolFullError)
-    assert tallies(spool) == Tallies()
+    assert tallies(spool) == Stats()
     spool.close()
     spool = opened(tmp_path / "spool.db")
     assert isinstance(spool.commit([change(plan, np.ones((M, 2)))])[0], tuple)

@@ -1,8 +1,8 @@
 """Ids are the spool's own by its stream, and what has no place in flight is no reason to wake."""
 
 from edge_client.config import Config
-from edge_client.session.send_window import Outstanding
-from edge_client.session.session import Answered, Begun, Effect, Greeted, Send, Session, Settled, Wake, Woke
+from edge_client.session.send_window import SendWindow
+from edge_client.session.session import Answered, Begun, Connected, Effect, Send, Session, SetTimer, Settled, TimerFired
 from edge_client.spool.changes import SpoolIds
 from hushsum.delta import DeltaId
 from hushsum.entropy import ReplayableEntropy
@@ -22,7 +22,7 @@ def test_an_id_of_the_spools_stream_has_its_sequence_number_and_others_have_none
 
 
 def test_everything_below_a_number_is_answered_once_the_lowest_that_waits_is_not() -> None:
-    outstanding = Outstanding(range(3))
+    outstanding = SendWindow(range(3))
     assert outstanding.pick(0.0, 64) == (0, 1, 2)
     for number in (2, 0):
         outstanding.settle(number)
@@ -45,10 +45,10 @@ def test_deltas_that_may_be_sent_again_but_have_no_place_wake_nobody() -> None:
         entropy=ReplayableEntropy(b""),
     )
     session.handle(Begun(0.0))
-    assert sent(session.handle(Greeted(0.0, 1, welcome(in_flight_max=5), welcome().now_ms))) == list(range(5))
+    assert sent(session.handle(Connected(0.0, 1, welcome(in_flight_max=5), welcome().now_ms))) == list(range(5))
     busy = Refusal.of(ServiceReason.OVERLOADED, "not now", 1000)
     assert sent(session.handle(Answered(0.0, 1, answer(2, Status.REFUSED, busy)))) == [5]
-    effects = session.handle(Woke(5.0))
+    effects = session.handle(TimerFired(5.0))
     assert sent(effects) == []
-    assert [effect.at for effect in effects if isinstance(effect, Wake) and effect.at <= 5.0] == []
+    assert [effect.at for effect in effects if isinstance(effect, SetTimer) and effect.at <= 5.0] == []
     assert sent(session.handle(Answered(5.0, 1, answer(0))) + session.handle(Settled(5.0, 0))) == [2]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from edge_client.config import Config
-from edge_client.participation.scheduler import Participation, windows_at
+from edge_client.participation.scheduler import WindowSchedule, windows_at
 from hushsum.entropy import OsEntropy, ReplayableEntropy
 from tests.edge_client.clocks import HOUR, MINUTE
 from tests.edge_client.secure_plans import secure_plan
@@ -16,12 +16,12 @@ END = 8 * HOUR  # of window 7
 OVER = END + SCHEDULE.lateness_ms
 
 
-def participation(seed: bytes | None = None) -> Participation:
+def participation(seed: bytes | None = None) -> WindowSchedule:
     entropy = OsEntropy() if seed is None else ReplayableEntropy(seed)
-    return Participation(SCHEDULE, WAIT_MS, CONFIG, entropy)
+    return WindowSchedule(SCHEDULE, WAIT_MS, CONFIG, entropy)
 
 
-def first_due(part: Participation, now_ms: int) -> int:
+def first_due(part: WindowSchedule, now_ms: int) -> int:
     part.keep([7], now_ms)
     due_ms = part.next_ms()
     assert due_ms is not None

@@ -24,12 +24,12 @@ from edge_client import (
     NotCountedError,
     SessionRefusedError,
     SettingsError,
-    Tallies,
+    Stats,
     UnreachableError,
 )
 from edge_client.encoding import counters_of
-from edge_client.participation.secure_sum import Unread
-from edge_client.spool.window_submissions import Rounds
+from edge_client.participation.secure_sum import UnreadMessages
+from edge_client.spool.window_submissions import SecureSubmissions
 from hushsum import Plan, Sketch, labels
 from hushsum.directory import DIRECTORY_BYTES_MAX, Directory, digest_of
 from hushsum.entropy import Entropy, ReplayableEntropy
@@ -42,11 +42,11 @@ from hushsum.signatures import SigningKey
 from hushsum_proto.answers import ServiceReason
 from hushsum_proto.rounds import (
     Enter,
-    Fate,
     Message,
     RoundOutcome,
     RoundReply,
     RoundRequest,
+    RoundResult,
     VectorChunk,
     Waiting,
     entry_parts,
@@ -156,7 +156,7 @@ async def test_records_of_a_window_come_in_its_sum_once_and_nothing_else_leaves(
     assert total.submissions == 5
     sent = sum(size for _, size in said(service))
     assert sent <= client.tallies.bytes_sent <= sent + 2 * 138  # a consent, and five shares less one
-    assert replace(client.tallies, bytes_sent=0) == Tallies(
+    assert replace(client.tallies, bytes_sent=0) == Stats(
         records=7, records_absent=1, deltas=2, submissions_spent=1, submissions_counted=1
     )
     assert service.fold.received.total() == 0
@@ -225,7 +225,7 @@ async def test_a_client_takes_part_after_its_windows_end_with_records_or_without
 
 
 def lie_at(
-    step: object, lies: int, fate: Fate | None = Fate.ABORTED
+    step: object, lies: int, fate: RoundResult | None = RoundResult.ABORTED
 ) -> Callable[[Seat, RoundReply], RoundReply | None]:
     """Says "it has failed, come again" (or, without a fate, breaks the call) in place of what comes at this step."""
     left = [lies]
@@ -249,10 +249,10 @@ STEPS = [*TOLD, OUTCOME]
 SPENT_BY = frozenset({Kind.SURVIVORS, Kind.QUORUM, OUTCOME})
 
 
-@pytest.mark.parametrize("fate", [Fate.ABORTED, None], ids=["failed", "broken"])
+@pytest.mark.parametrize("fate", [RoundResult.ABORTED, None], ids=["failed", "broken"])
 @pytest.mark.parametrize("step", STEPS, ids=named)
 async def test_a_service_that_lies_once_never_gets_a_second_vector_and_a_free_failure_is_tried_again(
-    service: RoundService, path: Path, clock: RushingClock, step: object, fate: Fate | None
+    service: RoundService, path: Path, clock: RushingClock, step: object, fate: RoundResult | None
 ) -> None:
     service.lie = lie_at(step, 1, fate)
     async with client_of(service, path, clock) as client:
@@ -355,15 +355,15 @@ async def test_a_device_that_is_killed_between_its_spend_and_its_vector_never_se
     service: RoundService, path: Path, clock: RushingClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left = tmp_path / "left.db"
-    spend = Rounds.spend
+    spend = SecureSubmissions.spend
 
-    def spend_and_die(rounds: Rounds, window: int, round_id: bytes, upto: int) -> None:
+    def spend_and_die(rounds: SecureSubmissions, window: int, round_id: bytes, upto: int) -> None:
         spend(rounds, window, round_id, upto)
         copied(path, left)
         raise RuntimeError("killed")
 
     with monkeypatch.context() as killing:
-        killing.setattr(Rounds, "spend", spend_and_die)
+        killing.setattr(SecureSubmissions, "spend", spend_and_die)
         client = client_of(service, path, clock)
         await client.__aenter__()
         await client.add([[1.0, 2.0]])
@@ -541,14 +541,14 @@ async def test_a_message_longer_than_any_of_the_plans_ends_the_attempt(
 
 
 async def test_unread_messages_are_bounded_in_bytes() -> None:
-    unread = Unread(100)
+    unread = UnreadMessages(100)
     await unread.put(Message(bytes(60)))
     waiting = asyncio.ensure_future(unread.put(Message(bytes(60))))
     done, _ = await asyncio.wait([waiting], timeout=0.05)
     assert not done
     assert await unread.get() == Message(bytes(60))
     await waiting
-    waiting = asyncio.ensure_future(unread.put(RoundOutcome(b"", Fate.LATE, "x" * 60)))
+    waiting = asyncio.ensure_future(unread.put(RoundOutcome(b"", RoundResult.LATE, "x" * 60)))
     done, _ = await asyncio.wait([waiting], timeout=0.05)
     assert not done
     await unread.get()
@@ -563,7 +563,7 @@ async def test_lies_at_random_never_get_two_vectors(
             return reply
         round_id = seat.round.id if seat.round is not None else bytes(32)
         said: list[RoundReply | None] = [None, Message(reply.data[:-1] + b"x") if isinstance(reply, Message) else reply]
-        said += [RoundOutcome(round_id, fate, "a lie", again=True) for fate in Fate]
+        said += [RoundOutcome(round_id, fate, "a lie", again=True) for fate in RoundResult]
         return said[rng.integers(len(said))]
 
     service.lie = lie

@@ -6,9 +6,9 @@ import pytest
 from edge_client.config import Config
 from edge_client.errors import PlanChangedError, SessionRefusedError
 from edge_client.runtime import BackOff
-from edge_client.session.send_window import Outstanding
-from edge_client.session.session import Answered, Lost, State
-from edge_client.transport.interface import Loss
+from edge_client.session.send_window import SendWindow
+from edge_client.session.session import Answered, Disconnected, State
+from edge_client.transport.interface import Disconnect
 from hushsum.delta import DeltaId
 from hushsum.entropy import ReplayableEntropy
 from hushsum.errors import Reason
@@ -105,7 +105,7 @@ def test_no_service_holds_a_delta_or_a_client_for_longer_than_an_hour(rng: np.ra
         world.pass_time(0.02 + world.config.backoff_first_s)
         assert world.in_flight == {0}
         began = world.now
-        world.lose(Loss("not now", busy))
+        world.lose(Disconnect("not now", busy))
         world.until_connected()
         assert 3600 <= world.now - began <= 3600 + world.config.backoff_longest_s
 
@@ -140,7 +140,7 @@ def test_what_an_old_connection_says_late_is_void(rng: np.random.Generator) -> N
     assert old is not None
     world.lose()
     world.tell(Answered(world.now, old.number, answer(0)))
-    world.tell(Lost(world.now, old.number, Loss("again")))
+    world.tell(Disconnected(world.now, old.number, Disconnect("again")))
     assert world.settling == {}
     assert world.state is State.WAITING
 
@@ -223,7 +223,7 @@ def test_three_streams_without_an_answer_make_way_for_calls_of_their_own(rng: np
 def test_a_service_without_the_stream_gets_calls_of_their_own_at_once(rng: np.random.Generator) -> None:
     world = opened_world(rng)
     world.spool_some(1)
-    world.lose(Loss("unimplemented", no_stream=True))
+    world.lose(Disconnect("unimplemented", no_stream=True))
     world.calm_down()
     assert world.opened == [False, True]
     assert list(world.settled) == [0]
@@ -273,7 +273,7 @@ def test_a_refusal_of_the_whole_session_stops_it_and_drops_nothing(
     by_status.spool_some(1)
     assert by_answer.wire is not None
     by_answer.tell(Answered(by_answer.now, by_answer.wire.number, answer(0, Status.REFUSED, refusal)))
-    by_status.lose(Loss("status", refusal))
+    by_status.lose(Disconnect("status", refusal))
     for world in (by_answer, by_status):
         assert isinstance(world.stopped, error)
         assert world.settling == {}
@@ -301,7 +301,7 @@ def test_clocks_further_apart_than_the_lateness_are_told_once(rng: np.random.Gen
 
 
 def test_outstanding_numbers_may_have_gaps_but_only_grow() -> None:
-    outstanding = Outstanding([8, 70, 71, 72])
+    outstanding = SendWindow([8, 70, 71, 72])
     assert outstanding.pick(0.0, 64) == (8, 70, 71)
     with pytest.raises(AssertionError):
         outstanding.append([72])

@@ -11,10 +11,10 @@ import pytest
 
 from edge_client.encoding import split
 from edge_client.errors import NoPartError, SpoolError
-from edge_client.participation.silo import Submissions, prepared
-from edge_client.spool.changes import Bound, Remove, Submit, packed
+from edge_client.participation.silo import SiloSubmissions, prepared
+from edge_client.spool.changes import Remove, StoredDelta, Submit, packed
 from edge_client.spool.spool import Spool
-from edge_client.stats import Sends, Tallies
+from edge_client.stats import SendStats, Stats
 from hushsum import Plan
 from hushsum.delta import read_header
 from hushsum.entropy import OsEntropy
@@ -36,8 +36,8 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "spool.db"
 
 
-def turns_of(spool: Spool, plan: Plan = PLAN) -> Submissions:
-    turns = Submissions(spool, plan)
+def turns_of(spool: Spool, plan: Plan = PLAN) -> SiloSubmissions:
+    turns = SiloSubmissions(spool, plan)
     turns.look(range(7, 9))
     return turns
 
@@ -47,7 +47,7 @@ def add(spool: Spool, records: object, window: int = 7, plan: Plan = PLAN) -> ob
     return result
 
 
-def submit(spool: Spool, turns: Submissions, window: int = 7, plan: Plan = PLAN) -> Bound:
+def submit(spool: Spool, turns: SiloSubmissions, window: int = 7, plan: Plan = PLAN) -> StoredDelta:
     change = prepared(plan, window, turns.enter(window), OsEntropy())
     (result,) = spool.commit([change])
     turns.leave(window)
@@ -58,8 +58,8 @@ def submit(spool: Spool, turns: Submissions, window: int = 7, plan: Plan = PLAN)
     return bound
 
 
-def tallies(spool: Spool) -> Tallies:
-    return Tallies.of(spool.tallies, Sends())
+def tallies(spool: Spool) -> Stats:
+    return Stats.of(spool.tallies, SendStats())
 
 
 def test_a_submission_is_the_sum_of_what_waits_under_the_id_that_it_gets(path: Path) -> None:

@@ -16,8 +16,8 @@ import pytest
 from edge_client.encoding import split
 from edge_client.errors import SettingsError, SpoolError, SpoolFullError, SpoolInUseError
 from edge_client.spool import spool as spool_file
-from edge_client.spool.changes import Bound, Remove, packed
-from edge_client.stats import Sends, Tallies
+from edge_client.spool.changes import Remove, StoredDelta, packed
+from edge_client.stats import SendStats, Stats
 from hushsum import Plan
 from hushsum.delta import Delta, DeltaId, encode, read_header
 from hushsum.errors import ContributionError
@@ -91,10 +91,10 @@ def test_a_spool_opened_again_goes_on_where_it_was(path: Path) -> None:
     again = opened(path)
     assert (again.stream, again.client_id, again.plan, again.unanswered()) == (stream, owner, b"the plan", (0, 2))
     assert again.load(0, 10, 1000) == tuple(
-        Bound(sequence, bytes_of(DeltaId(stream, sequence), text)) for sequence, text in ((0, "a"), (2, "c"))
+        StoredDelta(sequence, bytes_of(DeltaId(stream, sequence), text)) for sequence, text in ((0, "a"), (2, "c"))
     )
-    assert Tallies.of(again.tallies, Sends()) == Tallies(records=3, records_dropped=2, deltas=3, acknowledged=1)
-    assert again.commit([addition("d")]) == [(Bound(3, bytes_of(DeltaId(stream, 3), "d")),)]
+    assert Stats.of(again.tallies, SendStats()) == Stats(records=3, records_dropped=2, deltas=3, acknowledged=1)
+    assert again.commit([addition("d")]) == [(StoredDelta(3, bytes_of(DeltaId(stream, 3), "d")),)]
     again.close()
 
 
@@ -216,7 +216,7 @@ def test_a_client_adds_no_more_records_to_a_window_than_its_bound_whatever_is_se
     (refused,) = again.commit([addition("g", window=7, records_max=3)])
     assert isinstance(refused, ContributionError)
     assert again.unanswered() == ()
-    assert Tallies.of(again.tallies, Sends()) == Tallies(records=4, deltas=4, late=4)
+    assert Stats.of(again.tallies, SendStats()) == Stats(records=4, deltas=4, late=4)
     again.close()
 
 
@@ -241,8 +241,8 @@ def test_a_transaction_that_fails_changes_nothing(path: Path) -> None:
         spool.commit([Remove(0, "acknowledged"), addition("b", dropped=5)])
     spool._database.execute("DROP TRIGGER broken")
     assert spool.unanswered() == (0,)
-    assert Tallies.of(spool.tallies, Sends()) == Tallies(records=1, deltas=1)
-    assert spool.commit([addition("c")]) == [(Bound(1, bytes_of(DeltaId(spool.stream, 1), "c")),)]
+    assert Stats.of(spool.tallies, SendStats()) == Stats(records=1, deltas=1)
+    assert spool.commit([addition("c")]) == [(StoredDelta(1, bytes_of(DeltaId(spool.stream, 1), "c")),)]
     spool.close()
 
 

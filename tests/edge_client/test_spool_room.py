@@ -10,7 +10,7 @@ import pytest
 
 from edge_client.encoding import Randomising, split
 from edge_client.errors import SpoolFullError
-from edge_client.participation.silo import Submissions
+from edge_client.participation.silo import SiloSubmissions
 from edge_client.spool.changes import Change, Remove, packed
 from edge_client.spool.memoization import REPORT_BYTES
 from edge_client.spool.spool import Spool
@@ -47,7 +47,7 @@ class World:
             spool.keep_books(self.plan)
             secret = spool.keep_memo(OsEntropy()) if self.memoises else None
             return spool, Randomising(self.plan, secret)
-        Submissions(spool, self.plan).look(range(6, 9))
+        SiloSubmissions(spool, self.plan).look(range(6, 9))
         return spool, None
 
     def changes(self, batches: "list[Batch]", randomising: Randomising | None) -> list[Change]:
@@ -168,7 +168,7 @@ def test_unusable_records_alone_keep_their_room_until_their_window_is_over_and_a
     spool, _ = world.spool(path)
     spool.commit(world.changes([(np.full((3, 2), np.nan), 7, None)], None))
     assert spool._level.bytes == world.plan.delta_sizes.batch_bytes_max(3)
-    turns = Submissions(spool, world.plan)
+    turns = SiloSubmissions(spool, world.plan)
     assert turns.pending(7).deltas == ()
     turns.look(range(8, 10))
     assert turns.erase()

@@ -16,15 +16,15 @@ from edge_client.encoding import counters_of, split
 from edge_client.errors import NoPartError, SpoolError, SpoolFullError
 from edge_client.spool.changes import NO_ID, packed
 from edge_client.spool.spool import Spool
-from edge_client.spool.window_submissions import Rounds
-from edge_client.stats import Sends, Tallies
+from edge_client.spool.window_submissions import SecureSubmissions
+from edge_client.stats import SendStats, Stats
 from hushsum import Plan, Sketch
 from hushsum.entropy import OsEntropy
 from hushsum.errors import ContributionError
 from hushsum.privacy.cohort import ATTEMPTS_MAX
 from hushsum.privacy.event import Spend
 from hushsum.privacy.spending import spend_of
-from hushsum_proto.rounds import Fate
+from hushsum_proto.rounds import RoundResult
 from tests.edge_client.secure_plans import secure_plan
 from tests.edge_client.spools import opened
 from tests.plans import small_plan
@@ -45,8 +45,8 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "spool.db"
 
 
-def rounds_of(spool: Spool, plan: Plan = PLAN, windows: range | None = range(7, 9)) -> Rounds:
-    rounds = Rounds(spool, plan)
+def rounds_of(spool: Spool, plan: Plan = PLAN, windows: range | None = range(7, 9)) -> SecureSubmissions:
+    rounds = SecureSubmissions(spool, plan)
     if windows is not None:
         rounds.look(windows)
     return rounds
@@ -57,8 +57,8 @@ def add(spool: Spool, records: object, window: int = 7, plan: Plan = PLAN) -> ob
     return result
 
 
-def tallies(spool: Spool) -> Tallies:
-    return Tallies.of(spool.tallies, Sends())
+def tallies(spool: Spool) -> Stats:
+    return Stats.of(spool.tallies, SendStats())
 
 
 # --------------------------------------------------------------------------------------------------------- what waits
@@ -97,7 +97,7 @@ def test_records_of_a_window_in_which_the_client_does_not_take_part_are_left_out
     spool = opened(path)
     rounds_of(spool)
     assert add(spool, [[1.0, 2.0]], window) == ()
-    assert tallies(spool) == Tallies(records_absent=1)
+    assert tallies(spool) == Stats(records_absent=1)
     spool.close()
 
 
@@ -468,17 +468,17 @@ def test_a_window_that_passes_unspent_is_over_for_ever_and_what_waited_for_it_is
     spool.close()
 
 
-@pytest.mark.parametrize("fate", list(Fate))
-def test_the_first_word_on_a_submission_stands(path: Path, fate: Fate) -> None:
+@pytest.mark.parametrize("fate", list(RoundResult))
+def test_the_first_word_on_a_submission_stands(path: Path, fate: RoundResult) -> None:
     spool = opened(path)
     rounds = rounds_of(spool)
     rounds.spend(7, ROUND, 0)
     assert rounds.settle(7, fate)
-    assert not rounds.settle(7, Fate.COUNTED if fate is not Fate.COUNTED else Fate.ABORTED)
-    assert not rounds.settle(8, Fate.COUNTED)
+    assert not rounds.settle(7, RoundResult.COUNTED if fate is not RoundResult.COUNTED else RoundResult.ABORTED)
+    assert not rounds.settle(8, RoundResult.COUNTED)
     assert rounds.look(range(7, 9)).untold == ()
     rounds.look(range(9, 10))
-    counted = int(fate is Fate.COUNTED)
+    counted = int(fate is RoundResult.COUNTED)
     told = tallies(spool)
     assert (told.submissions_spent, told.submissions_counted, told.submissions_lost) == (1, counted, 1 - counted)
     with pytest.raises(NoPartError):
@@ -524,7 +524,7 @@ def test_a_spool_of_format_1_is_read_as_it_is_and_gone_on_with(sample: Path) -> 
     plan = Plan.from_bytes(spool.plan or b"")
     assert plan == small_plan(window={"length": "1h", "lateness": "5m"})
     assert (spool.client_id, spool.stream, spool.unanswered()) == ("device-1", 11602837897552557615, (1, 2))
-    assert tallies(spool) == Tallies(records=5, deltas=3, acknowledged=1)
+    assert tallies(spool) == Stats(records=5, deltas=3, acknowledged=1)
     assert isinstance(add(spool, [[1.0, 2.0]], 7, plan), tuple)
     assert spool.unanswered() == (1, 2, 3)
     spool.close()

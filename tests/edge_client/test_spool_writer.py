@@ -9,9 +9,9 @@ import pytest
 from typing_extensions import override
 
 from edge_client.errors import SpoolError
-from edge_client.participation.silo import Submissions
+from edge_client.participation.silo import SiloSubmissions
 from edge_client.runtime import SystemRuntime, T
-from edge_client.spool.changes import Bound, Change, Remove, Result, Submit
+from edge_client.spool.changes import Change, Remove, Result, StoredDelta, Submit
 from edge_client.spool.spool import Spool
 from edge_client.spool.writer import SpoolWriter
 from hushsum.entropy import OsEntropy
@@ -103,7 +103,7 @@ async def test_a_change_that_is_refused_alone_spoils_no_other(tmp_path: Path) ->
     fine = writer.put(addition("c"))
     with pytest.raises(ContributionError):
         await too_many
-    assert [type(bound) for bound in await fine] == [Bound]
+    assert [type(bound) for bound in await fine] == [StoredDelta]
     await writer.close()
     spool.close()
     runtime.close()
@@ -268,7 +268,7 @@ async def test_submissions_go_before_everything_that_waits_and_share_no_transact
     tmp_path: Path, full: bool
 ) -> None:
     spool, runtime = Watched(tmp_path / "spool.db"), GatedRuntime()
-    Submissions(spool, silo_plan()).look(range(7, 9))
+    SiloSubmissions(spool, silo_plan()).look(range(7, 9))
     writer = SpoolWriter(spool, runtime, commits_max=2)
     spool.commit([addition("a", "b", "c")])
     spool.seen.clear()

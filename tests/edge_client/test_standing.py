@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 from edge_client import Config, EdgeClient
-from edge_client.participation.secure_sum import Standing
+from edge_client.participation.secure_sum import RoundProgress
 from hushsum.secure_sum.client import ClientStep
 from tests.edge_client.round_service import RoundService
 from tests.edge_client.secure_plans import keys_of
@@ -26,7 +26,7 @@ async def test_a_device_stands_in_a_round_as_long_as_it_is_in_one(tmp_path: Path
     service = RoundService(PLAN, seats=1)
     service.companion_keys = keys_of(("device-b", "device-c", "device-d", "device-e"))
     await service.start()
-    seen: list[Standing] = []
+    seen: list[RoundProgress] = []
     try:
         async with EdgeClient(service.target, spool=tmp_path / "spool", client_id="device-a", config=CONFIG) as client:
             before = client.standing

@@ -15,7 +15,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from aggregator.fold.fold import Fold
 from aggregator.log.entries import SignedMessages, admit
-from aggregator.model import Logged
+from aggregator.model import PositionedEntry
 from edge_client.errors import ClientStateError, SettingsError, UnreachableError
 from edge_client.runtime import SystemRuntime
 from edge_client.transport.kafka import DirectProducer, KafkaSecurity, OutboxSettings, ProducerConfig
@@ -88,9 +88,9 @@ async def folded(kafka: KafkaBroker, name: str, plan: Plan = PLAN) -> tuple[list
                 opened = messages.read(top.partition, record.value)
                 start = record.offset << 16
                 stretch = [
-                    Logged(start + index, data, opened.signer, record.timestamp)
+                    PositionedEntry(start + index, data, opened.signer, record.timestamp)
                     for index, data in enumerate(opened.entries)
-                ] or [Logged(start, b"", problem=opened.problem)]
+                ] or [PositionedEntry(start, b"", problem=opened.problem)]
                 entries = [(each.position, admit(plan, top.partition, each)) for each in stretch]
                 verdicts = fold.apply(entries, (record.offset + 1) << 16)
                 said += [(verdict.reason or verdict.kind).value for verdict in verdicts]

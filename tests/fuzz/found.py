@@ -32,11 +32,11 @@ LEFT_OUT: Final[dict[str, str]] = {
     "aggregator.store.plans": "this process's own database; its plans are read by Plan.from_bytes",
     "aggregator.offline": "this process's own database",
     "aggregator.interfaces": "a port",
-    "aggregator.secure.coordinator.Running.round_of": "this process's own state",
-    "aggregator.auth.tokens": "reads a file for Table.from_bytes",
+    "aggregator.secure.coordinator.ActiveRounds.round_of": "this process's own state",
+    "aggregator.auth.tokens": "reads a file for TokenTable.from_bytes",
     "aggregator.config": "the operator's own settings",
     "aggregator.shuffler.pool": "this process's own file",
-    "edge_client.spool.spool.spool": "this device's own file",
+    "edge_client.spool.spool": "this device's own file",
     "edge_client.plan_fetch.read_plan": "calls Plan.from_bytes, and nothing else",
 }
 

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.x509.oid import NameOID
 
 from aggregator.auth.authenticators import _bearer, holder_of_der, holder_of_pem, is_loopback_peer
-from aggregator.auth.tokens import Table, TokenTableError, digest_of
+from aggregator.auth.tokens import TokenTable, TokenTableError, digest_of
 from aggregator.model import Scope
 from hushsum_proto.certificates import certificates_in
 from hushsum_proto.client_ids import flaw_of
@@ -100,15 +100,15 @@ def _tokens() -> Kit:
         "another key": (_TOKEN_LINE % good).replace('"made"', '"mode"'),
     }
 
-    def check(_: bytes, table: Table) -> None:
-        again = Table.from_bytes(table.to_bytes())
+    def check(_: bytes, table: TokenTable) -> None:
+        again = TokenTable.from_bytes(table.to_bytes())
         expect(again == table and again.to_bytes() == table.to_bytes(), "a table of tokens that is not read back")
         expect(all(_is_name(entry.name) and entry.scopes for entry in table), "a token of nobody, or for nothing")
 
     def change(rng: random.Random, data: bytes, donors: Sequence[bytes]) -> bytes:
         return broken(rng, data, _TOKEN_SOUP) if rng.random() < 0.4 else octets.mutated(rng, data, donors)
 
-    attempt = plainly(Table.from_bytes, TokenTableError, check=check)
+    attempt = plainly(TokenTable.from_bytes, TokenTableError, check=check)
     wrong = {what: text.encode() for what, text in bad.items()}
     return Kit(samples, attempt, change, first=re.compile("expected one JSON object$"), bad=wrong)
 
@@ -131,7 +131,7 @@ def _tokens_found() -> Kit:
         _TOKEN_LINE % (f"{number:016x}", f"edge-{number}", digest_of(_token_text(number)[-43:]).hex(), expires)
         for number, expires in enumerate(expiring)
     ]
-    table = Table.from_bytes("".join(lines).encode())
+    table = TokenTable.from_bytes("".join(lines).encode())
     # Nothing but these two texts is a token, for what else has such a hash?
     good = {_token_text(number): f"edge-{number}" for number in (0, 1)}
     bad = {
@@ -262,8 +262,8 @@ TARGETS: Final = (
         2,
     ),
     Target("peer", ("aggregator.auth.authenticators.is_loopback_peer",), _peers, 1),
-    Target("token-table", ("aggregator.auth.tokens.Table.from_bytes",), _tokens, 2),
-    Target("token", ("aggregator.auth.tokens.Table.find",), _tokens_found, 1),
+    Target("token-table", ("aggregator.auth.tokens.TokenTable.from_bytes",), _tokens, 2),
+    Target("token", ("aggregator.auth.tokens.TokenTable.find",), _tokens_found, 1),
     Target("bearer", ("aggregator.auth.authenticators._bearer",), _bearers, 1),
     Target(
         "certificate",

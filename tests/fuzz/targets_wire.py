@@ -19,7 +19,7 @@ from aggregator.api.collection import LargeDeltas
 from aggregator.errors import LogError, ReceiptsError, RefusedError, StoreError
 from aggregator.fold.streams import HEAD, REACH, SLOT_BYTES, StreamState
 from aggregator.log.entries import PlainMessages, SignedMessages
-from aggregator.release.receipts import Header, Receipt, read_line
+from aggregator.release.receipts import Receipt, ReceiptsHeader, read_line
 from aggregator.store.schema import pack, unpack
 from hushsum.directory import Directory, DirectoryKey, Role
 from hushsum.errors import Reason
@@ -263,9 +263,9 @@ def _receipts() -> Kit:
             plan.id, "tumbling", -3, bytes(32), spend_of(plan, kind="tumbling", window=-3)
         ).to_line()
         samples.append(line)
-    samples.append(Header(bytes(range(16))).to_line()[0])
+    samples.append(ReceiptsHeader(bytes(range(16))).to_line()[0])
 
-    def check(line: bytes, value: tuple[Header | Receipt, int]) -> None:
+    def check(line: bytes, value: tuple[ReceiptsHeader | Receipt, int]) -> None:
         fields = read_json(line)
         written = fields.pop("checksum")
         expect(written == f"{zlib.crc32(canonical_text(fields)):08x}", "a checksum of something else")
@@ -277,7 +277,7 @@ def _receipts() -> Kit:
         "another checksum": one[:end] + b"%08x" % (int(one[end : end + 8], 16) ^ 1) + one[end + 8 :],
         "a checksum in capitals": one[:end] + b"ABCDEF01" + one[end + 8 :],
         "the checksum of a later line": read_line(one)[0].to_line(1)[0],
-        "a header of another length": Header(bytes(15)).to_line()[0],
+        "a header of another length": ReceiptsHeader(bytes(15)).to_line()[0],
         "another window": one.replace(b'"window":-3}', b'"window":-4}'),
         "half of it": one[: len(one) // 2],
     }

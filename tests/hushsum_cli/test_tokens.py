@@ -8,7 +8,7 @@ import pytest
 
 from aggregator.api import admission_control
 from aggregator.auth import tokens as table_file
-from aggregator.auth.tokens import LOOK_S, Table, TokenTableError, read_table
+from aggregator.auth.tokens import LOOK_S, TokenTable, TokenTableError, read_table
 from aggregator.model import Scope
 from hushsum_cli import tokens as command
 from tests.hushsum_cli.calling import Ended, Hushsum
@@ -35,7 +35,7 @@ class Tokens:
         return made
 
     @property
-    def table(self) -> Table:
+    def table(self) -> TokenTable:
         return read_table(self.file)
 
     def whose(self, token: str, after_s: float = 0) -> str | None:

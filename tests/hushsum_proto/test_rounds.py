@@ -9,11 +9,11 @@ from hushsum_proto.errors import MalformedMessageError
 from hushsum_proto.rounds import (
     DirectoryChunk,
     Enter,
-    Fate,
     Message,
     RoundOutcome,
     RoundReply,
     RoundRequest,
+    RoundResult,
     VectorChunk,
     Waiting,
 )
@@ -31,7 +31,9 @@ requests = (
 replies = (
     st.builds(Waiting, numbers)
     | st.builds(Message, filled)
-    | st.builds(RoundOutcome, st.just(b"") | ids, st.sampled_from(Fate), st.text(max_size=30), st.booleans(), numbers)
+    | st.builds(
+        RoundOutcome, st.just(b"") | ids, st.sampled_from(RoundResult), st.text(max_size=30), st.booleans(), numbers
+    )
 )
 
 
@@ -83,7 +85,7 @@ def test_what_no_service_says_is_malformed(message: pb.RoundReply) -> None:
 
 def test_every_number_of_a_fate_is_translated() -> None:
     assert {fate: pb.Fate.Name(number) for fate, number in convert_rounds.FATES.items()} == {
-        fate: f"FATE_{fate.name}" for fate in Fate
+        fate: f"FATE_{fate.name}" for fate in RoundResult
     }
     assert sorted(convert_rounds.FATES.values()) == [number for number in pb.Fate.values() if number]
 

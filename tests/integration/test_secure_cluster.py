@@ -16,10 +16,10 @@ from aggregator.fold.state import RememberedKind
 from aggregator.log.entries import SignedMessages
 from aggregator.log.kafka.client import KafkaSettings
 from aggregator.log.kafka.log import KafkaLog
-from aggregator.model import Appended
+from aggregator.model import NewEntry
 from aggregator.runtime import SystemRuntime
 from aggregator.store.store import open_postgres_store
-from aggregator.workers.remote import StoredFolds
+from aggregator.workers.remote import RemoteFolds
 from edge_client import Config, EdgeClient
 from edge_client import SystemRuntime as DeviceRuntime
 from hushsum import Plan, Sketch
@@ -31,7 +31,7 @@ from hushsum.labels import ENTRY
 from hushsum.signatures import SigningKey
 from hushsum_proto.convert import entry_to_bytes
 from hushsum_proto.entries import CohortSumEntry, partition_of_sum
-from hushsum_proto.rounds import Enter, Fate, RoundOutcome, entry_parts
+from hushsum_proto.rounds import Enter, RoundOutcome, RoundResult, entry_parts
 from simulator.demo.services import Console
 from simulator.plans import central_twin
 from simulator.testbed.kafka import KafkaBroker
@@ -131,7 +131,7 @@ class Site:
         runtime, observer = SystemRuntime(1), RecordingObserver()
         log = await KafkaLog.open(self._kafka, self._plan, PARTITIONS, messages, runtime, observer)
         where = partition_of_sum(entry.id, PARTITIONS)
-        await log.append([Appended(where, entry.window, entry_to_bytes(entry))])
+        await log.append([NewEntry(where, entry.window, entry_to_bytes(entry))])
         await log.close()
 
 
@@ -255,9 +255,11 @@ async def test_two_gateways_sum_a_cohort_each_and_a_worker_that_is_killed_counts
             asked = Enter(plan.id, window, round_id)
             one = tmp_path / f"{first.names[0]}.pem"
             told = [(await outcome_at(address, one, asked)).fate for address in addresses]
-            assert told == [Fate.COUNTED, Fate.UNKNOWN], "a round is remembered where it was run, and nowhere else"
+            assert told == [RoundResult.COUNTED, RoundResult.UNKNOWN], (
+                "a round is remembered where it was run, and nowhere else"
+            )
             entered = await outcome_at(addresses[1], one, Enter(plan.id, window))
-            assert entered.fate is Fate.LATE
+            assert entered.fate is RoundResult.LATE
             released = await console.release()
         async with Console(addresses[1]) as console:
             release = await console.fetch(released.release)
@@ -273,7 +275,7 @@ async def assert_remembered(dsn: str, plan: Plan, sums: list[CohortSumEntry]) ->
     """What gateways tell of sums by what the folds have stored, once the window is sealed."""
     runtime = SystemRuntime(1)
     store = await open_postgres_store(dsn, runtime, pool=2)
-    folds = StoredFolds(plan, store, runtime, RecordingObserver())
+    folds = RemoteFolds(plan, store, runtime, RecordingObserver())
 
     async def recalled(entry: CohortSumEntry, sign: bytes) -> tuple[RememberedKind, Reason | None]:
         partition = partition_of_sum(entry.id, PARTITIONS)

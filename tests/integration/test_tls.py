@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from aggregator.app import Service
-from aggregator.auth.tokens import Table, issue
+from aggregator.auth.tokens import TokenTable, issue
 from aggregator.config import Config as ServiceConfig
 from aggregator.errors import ConfigError
 from aggregator.model import Scope
@@ -176,13 +176,13 @@ async def test_tokens_are_shown_over_tls_and_a_rotated_one_is_found(tmp_path: Pa
     old, new = (issue(OsEntropy(), "till-3", [Scope.SUBMIT], now_ms=NOW_MS) for _ in range(2))
     operator = issue(OsEntropy(), "operator", [Scope.ADMIN], now_ms=NOW_MS)
     tokens, token = tmp_path / "tokens.jsonl", tmp_path / "token"
-    replace(tokens, Table([old.entry, operator.entry]).to_bytes())
+    replace(tokens, TokenTable([old.entry, operator.entry]).to_bytes())
     token.write_text(old.text)
     asked = {"authentication": "token", "tokens": str(tokens)}
     async with served(tmp_path, site, **asked) as service:
         shown = Credentials(token=token, ca=site.ca)
         await contribute(service, tmp_path, shown)
-        replace(tokens, Table([new.entry, operator.entry]).to_bytes())
+        replace(tokens, TokenTable([new.entry, operator.entry]).to_bytes())
         async with device(service, tmp_path, shown) as client:
             with pytest.raises(FlushTimeoutError, match="does not accept what this client shows"):
                 await add_until_it_is_refused(client)
@@ -197,7 +197,7 @@ async def test_a_shuffler_believes_its_gateway_by_certificate_and_shows_its_toke
 ) -> None:
     plan = shuffled_plan(window={"length": "1h", "lateness": "10m"})
     token = issue(OsEntropy(), "sh-1", [Scope.SUBMIT], now_ms=NOW_MS)
-    replace(tmp_path / "tokens.jsonl", Table([token.entry]).to_bytes())
+    replace(tmp_path / "tokens.jsonl", TokenTable([token.entry]).to_bytes())
     replace(tmp_path / "token", token.text.encode())
     KEY.save(tmp_path / "shuffler.pem")
     directory = tmp_path / "shufflers.toml"

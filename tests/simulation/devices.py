@@ -6,9 +6,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 from edge_client.config import Config
-from edge_client.session.driver import Uplink, Wiring
+from edge_client.session.driver import DriverSettings, SessionDriver
 from edge_client.session.session import Session
-from edge_client.spool.changes import Add, Bound, Change, Remove, Result, Unbound
+from edge_client.spool.changes import Add, Change, PackedDelta, Remove, Result, StoredDelta
 from edge_client.spool.writer import SpoolWriter
 from hushsum.delta import DeltaId
 from hushsum.entropy import ReplayableEntropy
@@ -40,8 +40,10 @@ class SimSpool:
     def unanswered(self) -> tuple[int, ...]:
         return tuple(sorted(self.deltas))
 
-    def load(self, first: int, limit: int, bytes_max: int) -> tuple[Bound, ...]:
-        return tuple(Bound(number, self.deltas[number]) for number in sorted(self.deltas) if number >= first)[:limit]
+    def load(self, first: int, limit: int, bytes_max: int) -> tuple[StoredDelta, ...]:
+        return tuple(StoredDelta(number, self.deltas[number]) for number in sorted(self.deltas) if number >= first)[
+            :limit
+        ]
 
     def commit(self, changes: Sequence[Change]) -> list[Result]:
         return [self._commit(change) for change in changes]
@@ -53,7 +55,7 @@ class SimSpool:
         assert isinstance(change, Add)
         bound = []
         for delta in change.deltas:
-            bound.append(Bound(self.next_sequence, delta.pack(DeltaId(self.stream, self.next_sequence))))
+            bound.append(StoredDelta(self.next_sequence, delta.pack(DeltaId(self.stream, self.next_sequence))))
             self.next_sequence += 1
         self.deltas.update((each.sequence, each.data) for each in bound)
         return tuple(bound)
@@ -89,7 +91,7 @@ class Device:
         self.skew_ms = 0
         self.starts = 0
         self.process: Process | None = None
-        self.uplink: Uplink | None = None
+        self.uplink: SessionDriver | None = None
         self._plan, self._network, self._number = plan, network, number
         self._packed, self._settled = packed, settled
 
@@ -115,8 +117,8 @@ class Device:
         )
         self.writer = SpoolWriter(spool, self.runtime, 64)
         transport = SimTransport(self._network, self.process, self.client_id)
-        wiring = Wiring(spool, self.writer, transport, self.runtime, self._plan.id, self._answered)
-        self.uplink = Uplink(session, wiring)
+        wiring = DriverSettings(spool, self.writer, transport, self.runtime, self._plan.id, self._answered)
+        self.uplink = SessionDriver(session, wiring)
         self.uplink.begin()
 
     def add(self, numbers: Sequence[int], window_offset: int = 0) -> None:
@@ -128,7 +130,7 @@ class Device:
 
         def put() -> None:
             packs = [partial(self._packed, self.client_id, number, window) for number in numbers]
-            uplink.expect(self.writer.put(Add(window, tuple(Unbound(1, pack) for pack in packs), 0, None)))
+            uplink.expect(self.writer.put(Add(window, tuple(PackedDelta(1, pack) for pack in packs), 0, None)))
 
         process.context.copy().run(put)
 

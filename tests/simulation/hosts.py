@@ -8,16 +8,16 @@ from typing import Final, cast
 
 from aggregator.errors import AggregatorError
 from aggregator.ingest.gateway import Gateway
-from aggregator.ingest.group_commit import CommitLimits, Commits
-from aggregator.ingest.handshake import Reception
-from aggregator.ingest.window_tracker import Openings
+from aggregator.ingest.group_commit import CommitLimits, GroupCommitter
+from aggregator.ingest.handshake import Handshake
+from aggregator.ingest.window_tracker import WindowTracker
 from aggregator.interfaces import Folds, Log, Observer, Receipts, Store
 from aggregator.observability.metrics import Metrics
 from aggregator.release.leader import Leadership, LeaseSettings
 from aggregator.release.releaser import Releaser, ReleaserPorts
-from aggregator.runtime import Supervision
-from aggregator.workers.pool import Workers
-from aggregator.workers.remote import StoredFolds
+from aggregator.runtime import TaskSupervisor
+from aggregator.workers.pool import WorkerPool
+from aggregator.workers.remote import RemoteFolds
 from aggregator.workers.worker import WorkerSettings
 from hushsum.entropy import ReplayableEntropy
 from hushsum.plan import Plan
@@ -165,7 +165,7 @@ class _Parts:
         alone = host.kind == "all"
         self._stop_s = None if alone else _STOP_S
         self._observer = cast("Observer", SimObserver(site.books, elsewhere=not alone))
-        self.supervision = Supervision(stack, runtime, self._observer.retried)
+        self.supervision = TaskSupervisor(stack, runtime, self._observer.retried)
 
     async def start(self) -> None:
         """In the order of the composition root."""
@@ -174,7 +174,7 @@ class _Parts:
         if kind in {"all", "worker"}:
             folds = await self._start_workers()
         if kind in {"gateway", "releaser"}:
-            stored = StoredFolds(self._site.plan, self._store, self._runtime, self._observer)
+            stored = RemoteFolds(self._site.plan, self._store, self._runtime, self._observer)
             self.supervision.at_the_end("fold marks", stored.stop, self._stop_s)
             folds = stored
         assert folds is not None
@@ -183,10 +183,10 @@ class _Parts:
         if kind in {"all", "gateway"}:
             await self._start_gateway(folds)
 
-    async def _start_workers(self) -> Workers:
+    async def _start_workers(self) -> WorkerPool:
         alone = self._host.kind == "all"
         settings = replace(_WORKING, asks_s=None if alone else 1.0, owner=self.process.name)
-        workers = Workers(
+        workers = WorkerPool(
             self._site.plan,
             self._log,
             self._store,
@@ -221,11 +221,13 @@ class _Parts:
         site, runtime = self._site, self._runtime
         metrics = cast("Metrics", Silence())
         first_window = await self._store.first_window(site.plan.id)
-        openings = Openings(site.plan, self._store, runtime, skew_ms=round(1000 * SKEW_S), first_window=first_window)
+        openings = WindowTracker(
+            site.plan, self._store, runtime, skew_ms=round(1000 * SKEW_S), first_window=first_window
+        )
         await openings.load()
         await openings.open_accepted()
         self.supervision.forever("openings", openings.run)
-        commits = Commits(self._log, openings, runtime, _LIMITS, metrics)
+        commits = GroupCommitter(self._log, openings, runtime, _LIMITS, metrics)
         commits.start()
         gateway = Gateway(
             site.plan,
@@ -237,14 +239,14 @@ class _Parts:
             pending_entries_max=_LIMITS.pending_entries_max,
         )
         self.supervision.at_the_end("gateway", gateway.finish, self._stop_s)
-        reception = Reception(site.plan, openings=openings, runtime=runtime, in_flight_max=16)
+        reception = Handshake(site.plan, openings=openings, runtime=runtime, in_flight_max=16)
         site.network.fronts[self._host.name] = SimFront(self.process, gateway, reception)
 
 
 class SimFront:
     """A gateway's server: what :class:`tests.simulation.network.Front` asks for."""
 
-    def __init__(self, process: Process, gateway: Gateway, reception: Reception) -> None:
+    def __init__(self, process: Process, gateway: Gateway, reception: Handshake) -> None:
         self.process = process
         self._gateway, self._reception = gateway, reception
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from aggregator.errors import LogGapError
-from aggregator.model import Appended, Logged, Stretch
+from aggregator.model import EntryBatch, NewEntry, PositionedEntry
 from tests.simulation.loop import Process, VirtualLoop, current_process
 from tests.simulation.weather import TIMEOUT_S, Line
 
@@ -18,7 +18,7 @@ _SKIPS: Final = 0.05  # the chance of an offset that no message has
 @dataclass
 class _Message:
     offset: int
-    entries: tuple[Appended, ...]
+    entries: tuple[NewEntry, ...]
     durable: bool = False
 
 
@@ -60,7 +60,7 @@ class SimLog:
 
     # ---------------------------------------------------------------------------------------------------------- append
 
-    async def append(self, entries: Sequence[Appended]) -> list[int]:
+    async def append(self, entries: Sequence[NewEntry]) -> list[int]:
         if self._line.weather.full:
             raise self._line.full("log: the disk is full")
         groups: list[list[int]] = [[*range(len(entries))]] if self._line.embedded else self._by_partition(entries)
@@ -71,13 +71,13 @@ class SimLog:
                 positions[place] = position
         return positions
 
-    def _by_partition(self, entries: Sequence[Appended]) -> list[list[int]]:
+    def _by_partition(self, entries: Sequence[NewEntry]) -> list[list[int]]:
         groups: dict[int, list[int]] = {}
         for place, entry in enumerate(entries):
             groups.setdefault(entry.partition, []).append(place)
         return [*groups.values()]
 
-    def _send(self, entries: list[Appended]) -> "asyncio.Future[list[int]]":
+    def _send(self, entries: list[NewEntry]) -> "asyncio.Future[list[int]]":
         """One request; what becomes of it is drawn here."""
         line, loop, process = self._line, self._loop, current_process()
         reply: asyncio.Future[list[int]] = loop.create_future()
@@ -116,7 +116,7 @@ class SimLog:
             loop.call_world(TIMEOUT_S, give_up)
         return reply
 
-    def _land(self, entries: list[Appended]) -> "_Landed":
+    def _land(self, entries: list[NewEntry]) -> "_Landed":
         """Written, and not durable yet."""
         if self._line.embedded:
             return [(entry.partition, self._message(entry.partition, (entry,)), 0) for entry in entries]
@@ -126,7 +126,7 @@ class SimLog:
         message = self._message(partition, tuple(entries))
         return [(partition, message, index) for index in range(len(entries))]
 
-    def _message(self, partition: int, entries: tuple[Appended, ...]) -> _Message:
+    def _message(self, partition: int, entries: tuple[NewEntry, ...]) -> _Message:
         state = self._partitions[partition]
         message = _Message(state.end, entries)
         state.messages.append(message)
@@ -136,7 +136,7 @@ class SimLog:
     def _holds(self, partition: int, message: _Message) -> bool:
         return any(each is message for each in self._partitions[partition].messages)
 
-    def _next(self, entries: list[Appended]) -> "_Landed":
+    def _next(self, entries: list[NewEntry]) -> "_Landed":
         """Where a file would write these if nothing came between: what only a planted bug tells."""
         ends = [state.end for state in self._partitions]
         landed: _Landed = []
@@ -164,7 +164,7 @@ class SimLog:
 
     # ------------------------------------------------------------------------------------------------------------ read
 
-    async def read(self, partition: int, position: int, limit: int, wait_s: float) -> Stretch:
+    async def read(self, partition: int, position: int, limit: int, wait_s: float) -> EntryBatch:
         line, state = self._line, self._partitions[partition]
         await self._reach("a read")
         offset = position >> self._shift
@@ -184,8 +184,8 @@ class SimLog:
             return self._read_file(partition, position, limit)
         return self._read_messages(state, position, limit)
 
-    def _read_messages(self, state: _Partition, position: int, limit: int) -> Stretch:
-        found: list[Logged] = []
+    def _read_messages(self, state: _Partition, position: int, limit: int) -> EntryBatch:
+        found: list[PositionedEntry] = []
         end = position
         for message in state.messages:
             if message.offset < position >> SHIFT:
@@ -195,21 +195,21 @@ class SimLog:
             base = message.offset << SHIFT
             for index, entry in enumerate(message.entries):
                 if base + index >= position:
-                    found.append(Logged(base + index, entry.data))
+                    found.append(PositionedEntry(base + index, entry.data))
             end = (message.offset + 1) << SHIFT
-        return Stretch(tuple(found), end)
+        return EntryBatch(tuple(found), end)
 
-    def _read_file(self, partition: int, position: int, limit: int) -> Stretch:
-        found: list[Logged] = []
+    def _read_file(self, partition: int, position: int, limit: int) -> EntryBatch:
+        found: list[PositionedEntry] = []
         for message in self._partitions[partition].messages:
             if message.offset < position + len(found) or not message.durable:
                 continue
             if message.offset > position + len(found) or len(found) >= limit:
                 break
-            found.append(Logged(message.offset, message.entries[0].data))
+            found.append(PositionedEntry(message.offset, message.entries[0].data))
         if not found and position < self._partitions[partition].durable_end:
             raise LogGapError(partition, position, self._partitions[partition].durable_end)
-        return Stretch(tuple(found), position + len(found))
+        return EntryBatch(tuple(found), position + len(found))
 
     async def end(self, partition: int) -> int:
         await self._reach("the end")

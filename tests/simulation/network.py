@@ -7,7 +7,7 @@ from random import Random
 from typing import Final, Protocol
 
 from aggregator.errors import RefusedError
-from edge_client.transport.interface import ConnectionLostError, Loss, PlanReply
+from edge_client.transport.interface import ConnectionLostError, Disconnect, PlanReply
 from hushsum_proto.answers import Answer
 from hushsum_proto.messages import PROTOCOL_VERSIONS, Hello, Welcome
 from tests.simulation.loop import Process, VirtualLoop
@@ -142,11 +142,11 @@ class SimConnection:
         front = self._front = network.some_front()
         reply: asyncio.Future[Welcome] = network.loop.create_future()
         if front is None:
-            network.loop.call_world(network.delay_s(), _fail, reply, Loss("nobody listens"))
+            network.loop.call_world(network.delay_s(), _fail, reply, Disconnect("nobody listens"))
         else:
             network.opened(self)
             network.loop.call_world(network.delay_s(), self._greet, front, reply)
-        network.loop.call_world(_CONNECT_S, _fail, reply, Loss("no reply to Hello"))
+        network.loop.call_world(_CONNECT_S, _fail, reply, Disconnect("no reply to Hello"))
         return await reply
 
     def _greet(self, front: Front, reply: "asyncio.Future[Welcome]") -> None:
@@ -158,9 +158,9 @@ class SimConnection:
             try:
                 welcome = await front.welcome(Hello(PROTOCOL_VERSIONS, self._plan_id))
             except RefusedError as error:
-                network.loop.call_world(network.delay_s(), _fail, reply, Loss(str(error), error.refusal))
+                network.loop.call_world(network.delay_s(), _fail, reply, Disconnect(str(error), error.refusal))
             except Exception as error:  # noqa: BLE001  a server's edge turns whatever it is into a failed call
-                network.loop.call_world(network.delay_s(), _fail, reply, Loss(f"internal: {error}"))
+                network.loop.call_world(network.delay_s(), _fail, reply, Disconnect(f"internal: {error}"))
             else:
                 network.loop.call_world(network.delay_s(), _reply, reply, welcome)
 
@@ -177,7 +177,7 @@ class SimConnection:
         assert front is not None
         await asyncio.sleep(0)
         if self._lost:
-            raise ConnectionLostError(Loss("the connection broke"))
+            raise ConnectionLostError(Disconnect("the connection broke"))
         if network.random.random() < network.copies:
             self._copy(delta)
         if network.random.random() < network.breaks:
@@ -226,13 +226,13 @@ class SimConnection:
     async def answers(self) -> AsyncGenerator[Answer, None]:
         while (answer := await self._answers.get()) is not None:
             yield answer
-        raise ConnectionLostError(Loss("the connection broke"))
+        raise ConnectionLostError(Disconnect("the connection broke"))
 
     async def close(self) -> None:
         self._lost = True
 
 
-def _fail(reply: "asyncio.Future[Welcome]", loss: Loss) -> None:
+def _fail(reply: "asyncio.Future[Welcome]", loss: Disconnect) -> None:
     if not reply.done():
         reply.set_exception(ConnectionLostError(loss))
 

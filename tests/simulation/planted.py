@@ -6,7 +6,7 @@ from typing import Any, Final, cast
 
 from aggregator.fold.state import Checkpoint
 from aggregator.interfaces import Log, Store
-from aggregator.model import Appended, ClaimedFold, Stretch
+from aggregator.model import ClaimedFold, EntryBatch, NewEntry
 from hushsum.plan import Plan
 from hushsum_proto.convert import entry_from_bytes
 from hushsum_proto.entries import SealEntry
@@ -71,7 +71,7 @@ class _PositionApart(_Through):
 class _SealsOnePartition(_Through):
     """The seal is appended to the first partition alone."""
 
-    async def append(self, entries: Sequence[Appended]) -> list[int]:
+    async def append(self, entries: Sequence[NewEntry]) -> list[int]:
         seals = [entry for entry in entries if isinstance(entry_from_bytes(entry.data), SealEntry)]
         if not seals:
             positions: list[int] = await self._inner.append(entries)
@@ -79,8 +79,8 @@ class _SealsOnePartition(_Through):
         (position,) = await self._inner.append(seals[:1])
         return [position] * len(entries)
 
-    async def read(self, partition: int, position: int, limit: int, wait_s: float) -> Stretch:
-        stretch: Stretch = await self._inner.read(partition, position, limit, wait_s)
+    async def read(self, partition: int, position: int, limit: int, wait_s: float) -> EntryBatch:
+        stretch: EntryBatch = await self._inner.read(partition, position, limit, wait_s)
         return stretch
 
 

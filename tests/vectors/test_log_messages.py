@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from aggregator.log.entries import Opened, PlainMessages, SignedMessages
+from aggregator.log.entries import OpenedMessage, PlainMessages, SignedMessages
 from hushsum.directory import Directory, DirectoryKey, Role
 from hushsum.errors import Reason
 from hushsum.signatures import SigningKey, VerifyKey
@@ -37,7 +37,7 @@ def test_the_directory_has_its_digest() -> None:
     ("role", "name"), ((Role.GATEWAY, "deltas"), (Role.PRODUCER, "deltas"), (Role.RELEASER, "seals"))
 )
 def test_a_signed_message_is_read_as_its_signers(role: Role, name: str) -> None:
-    assert SIGNED.read(PARTITION, bytes.fromhex(FROZEN[role])) == Opened(ENTRIES[name], role)
+    assert SIGNED.read(PARTITION, bytes.fromhex(FROZEN[role])) == OpenedMessage(ENTRIES[name], role)
 
 
 def test_messages_have_their_bytes() -> None:
@@ -45,10 +45,10 @@ def test_messages_have_their_bytes() -> None:
     assert SIGNED.write(PARTITION, ENTRIES["deltas"], seals=False).hex() == FROZEN["gateway"]
     assert SIGNED.write(PARTITION, ENTRIES["seals"], seals=True).hex() == FROZEN["releaser"]
     assert PlainMessages().write(PARTITION, ENTRIES["deltas"], seals=False).hex() == FROZEN["plain"]
-    assert PlainMessages().read(PARTITION, bytes.fromhex(FROZEN["plain"])) == Opened(ENTRIES["deltas"])
+    assert PlainMessages().read(PARTITION, bytes.fromhex(FROZEN["plain"])) == OpenedMessage(ENTRIES["deltas"])
 
 
 def test_what_was_unsigned_stays_so() -> None:
     for value in FROZEN["unsigned"]:
-        assert SIGNED.read(PARTITION, bytes.fromhex(value)) == Opened((), None, Reason.UNSIGNED)
+        assert SIGNED.read(PARTITION, bytes.fromhex(value)) == OpenedMessage((), None, Reason.UNSIGNED)
     assert SIGNED.read(PARTITION, bytes.fromhex(FROZEN["plain"])).problem is Reason.UNSIGNED

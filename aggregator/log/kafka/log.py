@@ -27,8 +27,8 @@ from aggregator.log.kafka.client import (
 )
 from aggregator.log.kafka.reader import INDEX_BITS, PartitionReader
 from aggregator.log.kafka.topic import SPARE_BYTES, TopicIdentity, TopicNeeds, entries_topic, prepare_topic, topic_id
-from aggregator.model import Appended, Stretch
-from aggregator.runtime import Backoff, Runtime, until_it_works
+from aggregator.model import EntryBatch, NewEntry
+from aggregator.runtime import Backoff, Runtime, retry
 from hushsum.plan import Plan
 from hushsum_proto.batches import BATCH_ENTRIES_MAX
 from hushsum_proto.convert_batches import is_seal
@@ -36,7 +36,7 @@ from hushsum_proto.convert_batches import is_seal
 _UNKNOWN_OFFSET: Final = -1
 
 
-class Outgoing(NamedTuple):
+class OutgoingMessage(NamedTuple):
     """A message on its way: no key, no headers.
 
     Attributes:
@@ -77,7 +77,7 @@ class TopicWriter:
         self._starting = asyncio.Lock()
         self._retiring: set[asyncio.Task[None]] = set()
 
-    async def write(self, messages: Sequence[Outgoing]) -> list[int]:
+    async def write(self, messages: Sequence[OutgoingMessage]) -> list[int]:
         """Appends messages in their order within each partition.
 
         Args:
@@ -136,7 +136,7 @@ class TopicWriter:
             raise
         return producer
 
-    async def _deliver(self, producer: AIOKafkaProducer, messages: Sequence[Outgoing]) -> list[int]:
+    async def _deliver(self, producer: AIOKafkaProducer, messages: Sequence[OutgoingMessage]) -> list[int]:
         deliveries: list[asyncio.Future[Any]] = []
         try:
             with told_as_ours("appending"):
@@ -277,7 +277,7 @@ class KafkaLog:
         async def ask() -> dict[int, int]:
             return await _ends(settings, topic, runtime)
 
-        ends = await until_it_works("kafka", ask, runtime=runtime, on_retry=observer.retried)
+        ends = await retry("kafka", ask, runtime=runtime, on_retry=observer.retried)
         for partition, mark in sorted(marks.items()):
             if ends.get(partition, 0) << INDEX_BITS < mark:
                 raise LogGapError(partition, mark, ends.get(partition, 0) << INDEX_BITS)
@@ -289,7 +289,7 @@ class KafkaLog:
         """P."""
         return self._partitions
 
-    async def append(self, entries: Sequence[Appended]) -> list[int]:
+    async def append(self, entries: Sequence[NewEntry]) -> list[int]:
         """Appends in as few messages as their limits allow; durable on all replicas in sync when it returns.
 
         Raises:
@@ -306,13 +306,13 @@ class KafkaLog:
                 positions[number] = offset << INDEX_BITS | index
         return positions
 
-    def _outgoing(self, part: _Message, entries: Sequence[Appended]) -> Outgoing:
+    def _outgoing(self, part: _Message, entries: Sequence[NewEntry]) -> OutgoingMessage:
         value = self._messages.write(part.partition, [entries[n].data for n in part.numbers], seals=part.seals)
         if self._stamps is None or part.window is None:
-            return Outgoing(part.partition, value)
-        return Outgoing(part.partition, value, self._stamps.start_ms(part.window))
+            return OutgoingMessage(part.partition, value)
+        return OutgoingMessage(part.partition, value, self._stamps.start_ms(part.window))
 
-    def _divide(self, entries: Sequence[Appended]) -> list[_Message]:
+    def _divide(self, entries: Sequence[NewEntry]) -> list[_Message]:
         """Messages in the order in which they are sent, each of one partition, and of seals or of none.
 
         Where their stamp tells the window, each is of one window, too, and entries keep their order within it alone:
@@ -337,7 +337,7 @@ class KafkaLog:
             part.size += size
         return parts
 
-    async def read(self, partition: int, position: int, limit: int, wait_s: float) -> Stretch:
+    async def read(self, partition: int, position: int, limit: int, wait_s: float) -> EntryBatch:
         """See :meth:`aggregator.interfaces.Log.read`. A broker that is away looks like one that has nothing to tell.
 
         Each failure is told to the observer; the connection is made anew, with a growing pause, while there is time.
@@ -360,7 +360,7 @@ class KafkaLog:
                 await self._drop(partition, self._readers)
                 pause_s = backoff.next_s()
                 if left_s <= pause_s:
-                    return Stretch((), position)
+                    return EntryBatch((), position)
                 await self._runtime.sleep(pause_s)
 
     async def end(self, partition: int) -> int:
@@ -384,7 +384,7 @@ class KafkaLog:
                 raise
 
         patience_s = self._settings.request_s
-        return await until_it_works(
+        return await retry(
             "kafka-end", ask, runtime=self._runtime, on_retry=self._observer.retried, patience_s=patience_s
         )
 

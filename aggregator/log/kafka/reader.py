@@ -27,7 +27,7 @@ from aggregator.errors import LogError, LogGapError, LogUnavailableError
 from aggregator.log.entries import LogMessages
 from aggregator.log.kafka.client import answering, connect_to, told_as_ours
 from aggregator.log.kafka.topic import topic_id
-from aggregator.model import Logged, Stretch
+from aggregator.model import EntryBatch, PositionedEntry
 from aggregator.runtime import Runtime
 from hushsum.errors import Reason
 from hushsum_proto.errors import NewerEntryError
@@ -199,7 +199,7 @@ def _end_of(data: bytes) -> int | None:
 
 INDEX_BITS: Final = 16
 _INDEXES: Final = 1 << INDEX_BITS
-_logged: Final = partial(tuple.__new__, Logged)  # of all its fields
+_logged: Final = partial(tuple.__new__, PositionedEntry)  # of all its fields
 _POLL_S: Final = 0.5  # how long a broker keeps a fetch that finds nothing
 
 
@@ -214,7 +214,7 @@ class PartitionReader:
         self._fetched: Iterator[Message] = iter(())  # not opened
         self._left: deque[Message] = deque()  # likewise, and before those
         self._single = True  # whether the latest message held one entry
-        self._opened: Sequence[Logged] = ()  # not handed out
+        self._opened: Sequence[PositionedEntry] = ()  # not handed out
         self._skip = 0  # entries of the first message that were handed out by another reader
         self._ahead: asyncio.Task[None] | None = None  # the next fetch
         self._coming: Iterator[Message] = iter(())  # what it brought
@@ -236,7 +236,7 @@ class PartitionReader:
         """
         return cls(await PartitionClient.connect(arguments, where), where.partition, messages, runtime)
 
-    async def read(self, position: int, limit: int, wait_s: float) -> Stretch:
+    async def read(self, position: int, limit: int, wait_s: float) -> EntryBatch:
         """See :meth:`aggregator.interfaces.Log.read`; one fetch's worth at the most.
 
         Raises:
@@ -277,9 +277,9 @@ class PartitionReader:
         if self._skip:  # of a message that is not there yet, a broker would say nothing at all
             await self._expect_held(position)
 
-    async def _collect(self, position: int, limit: int, wait_s: float) -> Stretch:
+    async def _collect(self, position: int, limit: int, wait_s: float) -> EntryBatch:
         began_s, left_s = self._runtime.monotonic(), wait_s
-        taken: list[Logged] = []
+        taken: list[PositionedEntry] = []
         end = self._take(taken, limit, position)
         while not taken:
             try:
@@ -291,7 +291,7 @@ class PartitionReader:
             left_s = wait_s - (self._runtime.monotonic() - began_s)
             if left_s <= 0:
                 break
-        return Stretch(tuple(taken), end)
+        return EntryBatch(tuple(taken), end)
 
     async def _fetch(self, wait_s: float) -> None:
         """The next fetch's messages: of the one that is under way, or else of a new one."""
@@ -316,7 +316,7 @@ class PartitionReader:
             if not ahead.cancelled():
                 ahead.exception()  # what it failed with is found again, where it lasts
 
-    def _take(self, taken: list[Logged], limit: int, position: int) -> int:
+    def _take(self, taken: list[PositionedEntry], limit: int, position: int) -> int:
         """Moves some of what was fetched to ``taken``, up to the limit; the position that follows the last."""
         if self._opened:
             taken += self._opened[:limit]
@@ -342,7 +342,7 @@ class PartitionReader:
                 return position
         return max(position, self._client.next_offset << INDEX_BITS)
 
-    def _take_singles(self, taken: list[Logged], room: int, position: int) -> tuple[int, int]:
+    def _take_singles(self, taken: list[PositionedEntry], room: int, position: int) -> tuple[int, int]:
         """Moves as many messages as there is room for, if each holds one entry; else they are left for the next.
 
         Returns:
@@ -362,7 +362,7 @@ class PartitionReader:
     def _message(self) -> Message | None:
         return self._left.popleft() if self._left else next(self._fetched, None)
 
-    def _open(self, message: Message) -> Sequence[Logged]:
+    def _open(self, message: Message) -> Sequence[PositionedEntry]:
         """The entries of a message with their positions; a message that holds none is one entry that is refused."""
         offset, appended_ms, value = message
         try:
@@ -372,17 +372,17 @@ class PartitionReader:
         base = offset << INDEX_BITS
         entries, signer = opened.entries, opened.signer
         self._single = len(entries) == 1
-        held: Sequence[Logged]
+        held: Sequence[PositionedEntry]
         if opened.problem is not None or not entries:
-            held = (Logged(base, b"", signer, appended_ms, opened.problem or Reason.MALFORMED),)
+            held = (PositionedEntry(base, b"", signer, appended_ms, opened.problem or Reason.MALFORMED),)
         elif len(entries) == 1:
-            held = (Logged(base, entries[0], signer, appended_ms),)
+            held = (PositionedEntry(base, entries[0], signer, appended_ms),)
         else:
             rest = (repeat(signer), repeat(appended_ms), repeat(None))
             held = [*map(_logged, zip(range(base, base + len(entries)), entries, *rest, strict=False))]
         return self._after_skip(offset, held) if self._skip else held
 
-    def _after_skip(self, offset: int, held: Sequence[Logged]) -> Sequence[Logged]:
+    def _after_skip(self, offset: int, held: Sequence[PositionedEntry]) -> Sequence[PositionedEntry]:
         """What another reader has left of a message."""
         skip, self._skip = self._skip, 0
         if skip >= len(held):

@@ -34,7 +34,7 @@ from aggregator.errors import AggregatorError, ConfigError, LogError, LogUnavail
 from aggregator.interfaces import Observer
 from aggregator.log.kafka.client import KafkaSettings, administration
 from aggregator.model import entry_bytes_max
-from aggregator.runtime import Runtime, until_it_works
+from aggregator.runtime import Runtime, retry
 from hushsum.plan import Plan
 from hushsum.schedule import Schedule
 from hushsum_proto.batches import topic_of
@@ -53,7 +53,7 @@ _SAFE_IN_SYNC: Final = 2
 
 
 @dataclass(frozen=True)
-class Needed:
+class RequiredSetting:
     """What one setting of a topic has to be.
 
     Attributes:
@@ -90,18 +90,20 @@ class TopicNeeds:
 
     name: str
     partitions: int
-    settings: Mapping[str, Needed]
+    settings: Mapping[str, RequiredSetting]
     message_bytes: int = MESSAGE_BYTES_MIN
     stamps: Schedule | None = None
 
 
 _CLOSED: Final = "forgotten bytes go when their segment is closed"
 _ALWAYS: Final = {
-    "cleanup.policy": Needed("delete", "equal", "compaction would drop entries"),
-    "unclean.leader.election.enable": Needed("false", "equal", "a broker that is behind would lose what is durable"),
-    "retention.bytes": Needed("-1", "equal", "entries would go for their size, before they are folded"),
+    "cleanup.policy": RequiredSetting("delete", "equal", "compaction would drop entries"),
+    "unclean.leader.election.enable": RequiredSetting(
+        "false", "equal", "a broker that is behind would lose what is durable"
+    ),
+    "retention.bytes": RequiredSetting("-1", "equal", "entries would go for their size, before they are folded"),
     # Whoever may write could else stop a reader by a codec that it lacks, or fill its memory with a small message.
-    "compression.type": Needed("uncompressed", "equal", "a message's size has to be what it takes"),
+    "compression.type": RequiredSetting("uncompressed", "equal", "a message's size has to be what it takes"),
 }
 
 
@@ -121,15 +123,15 @@ def entries_topic(settings: KafkaSettings, plan: Plan, partitions: int) -> Topic
         {
             **_ALWAYS,
             **needed,
-            "max.message.bytes": Needed(str(largest), "least", "the plan's largest entry has to fit"),
-            "segment.bytes": Needed(str(max(_SEGMENT_BYTES_MIN, 4 * largest)), "most", "as segment.ms"),
+            "max.message.bytes": RequiredSetting(str(largest), "least", "the plan's largest entry has to fit"),
+            "segment.bytes": RequiredSetting(str(max(_SEGMENT_BYTES_MIN, 4 * largest)), "most", "as segment.ms"),
         },
         largest,
         plan.window if anonymous else None,
     )
 
 
-def _stamped_by_brokers(settings: KafkaSettings, plan: Plan) -> dict[str, Needed]:
+def _stamped_by_brokers(settings: KafkaSettings, plan: Plan) -> dict[str, RequiredSetting]:
     """Messages have the time at which they came."""
     needed_ms = plan.window.length_ms + plan.window.lateness_ms + round(settings.recovery_s * 1000)
     chosen_ms = needed_ms if settings.retention_s is None else round(settings.retention_s * 1000)
@@ -138,13 +140,13 @@ def _stamped_by_brokers(settings: KafkaSettings, plan: Plan) -> dict[str, Needed
         raise ConfigError(f"kafka_retention_s: got {chosen_ms / 1000:g}, expected at least {needed_ms / 1000:g}: {why}")
     segment_ms = max(_MINUTE_MS, min(plan.window.length_ms, _DAY_MS))
     return {
-        "message.timestamp.type": Needed("LogAppendTime", "equal", "the brokers' clock alone can be believed"),
-        "retention.ms": Needed(str(chosen_ms), "least", why),
-        "segment.ms": Needed(str(segment_ms), "most", _CLOSED),
+        "message.timestamp.type": RequiredSetting("LogAppendTime", "equal", "the brokers' clock alone can be believed"),
+        "retention.ms": RequiredSetting(str(chosen_ms), "least", why),
+        "segment.ms": RequiredSetting(str(segment_ms), "most", _CLOSED),
     }
 
 
-def _stamped_by_windows(settings: KafkaSettings, plan: Plan) -> dict[str, Needed]:
+def _stamped_by_windows(settings: KafkaSettings, plan: Plan) -> dict[str, RequiredSetting]:
     """Messages have the start of their window, however late they come: until it is sealed, that may be at any time."""
     why = "what comes late has its window's start for a time, and would go for its age before it is folded"
     if settings.retention_s is not None:
@@ -153,17 +155,21 @@ def _stamped_by_windows(settings: KafkaSettings, plan: Plan) -> dict[str, Needed
     # By the messages' own times: the first one of a window closes the segment that the window before began.
     segment_ms = max(_MINUTE_MS, min(plan.window.length_ms - 1, _DAY_MS))
     return {
-        "message.timestamp.type": Needed("CreateTime", "equal", "brokers would note when each anonymous report came"),
-        "message.timestamp.before.max.ms": Needed(str(_LONGEST_MS), "least", "what comes late would be refused"),
-        "message.timestamp.after.max.ms": Needed(str(_AHEAD_MS), "least", "windows open early, by skew_s"),
-        "retention.ms": Needed(str(_FOR_EVER), "equal", why),
-        "segment.ms": Needed(str(segment_ms), "most", _CLOSED),
+        "message.timestamp.type": RequiredSetting(
+            "CreateTime", "equal", "brokers would note when each anonymous report came"
+        ),
+        "message.timestamp.before.max.ms": RequiredSetting(
+            str(_LONGEST_MS), "least", "what comes late would be refused"
+        ),
+        "message.timestamp.after.max.ms": RequiredSetting(str(_AHEAD_MS), "least", "windows open early, by skew_s"),
+        "retention.ms": RequiredSetting(str(_FOR_EVER), "equal", why),
+        "segment.ms": RequiredSetting(str(segment_ms), "most", _CLOSED),
     }
 
 
 def receipts_topic(settings: KafkaSettings) -> TopicNeeds:
     """The topic of receipts, which are kept for ever."""
-    kept = Needed("-1", "equal", "receipts are kept for ever")
+    kept = RequiredSetting("-1", "equal", "receipts are kept for ever")
     return TopicNeeds(f"{settings.prefix}.receipts", 1, {**_ALWAYS, "retention.ms": kept})
 
 
@@ -196,7 +202,7 @@ def promises_lost(name: str, replication: int, in_sync: int) -> list[str]:
     return lost
 
 
-class Prepared(NamedTuple):
+class PreparedTopic(NamedTuple):
     """A topic that is there, and as it has to be.
 
     Attributes:
@@ -215,7 +221,7 @@ async def prepare_topic(
     observer: Observer,
     *,
     gone: AggregatorError | None = None,
-) -> Prepared:
+) -> PreparedTopic:
     """Makes the topic where there is none, and checks it where there is; waits for brokers that are not there yet.
 
     Args:
@@ -231,16 +237,16 @@ async def prepare_topic(
         AggregatorError: ``gone``.
     """
 
-    async def prepare() -> Prepared:
+    async def prepare() -> PreparedTopic:
         async with administration(settings) as admin:
             return await _prepare(admin, settings, needs, gone)
 
-    return await until_it_works("kafka", prepare, runtime=runtime, on_retry=observer.retried)
+    return await retry("kafka", prepare, runtime=runtime, on_retry=observer.retried)
 
 
 async def _prepare(
     admin: AIOKafkaAdminClient, settings: KafkaSettings, needs: TopicNeeds, gone: AggregatorError | None
-) -> Prepared:
+) -> PreparedTopic:
     copies = await _copies(admin, needs.name)
     if copies is None:
         if gone is not None:
@@ -259,7 +265,7 @@ async def _prepare(
             "as its plan began, is folded by nobody"
         )
     connections = admin._client  # noqa: SLF001  what the library gives access to hides the id
-    return Prepared(tuple(warnings), await topic_id(connections, connections.get_random_node(), needs.name))
+    return PreparedTopic(tuple(warnings), await topic_id(connections, connections.get_random_node(), needs.name))
 
 
 async def _copies(admin: AIOKafkaAdminClient, name: str) -> list[int] | None:

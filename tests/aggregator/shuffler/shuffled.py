@@ -11,7 +11,7 @@ from aggregator.observability.metrics import Metrics
 from aggregator.rate_limits import RateLimits
 from aggregator.shuffler.forwarder import Forwarder, ShufflerMetrics, UpstreamError
 from aggregator.shuffler.intake import Intake, IntakeLimits
-from aggregator.shuffler.pool import Outgoing, ReportsFile, Taken
+from aggregator.shuffler.pool import OutgoingBatch, ReportsFile, TakenBatch
 from hushsum.delta import DeltaId
 from hushsum.entropy import Entropy, OsEntropy
 from hushsum.errors import Reason
@@ -44,10 +44,10 @@ def packed(reports: Iterable[int], *, window: int, stream: int, plan: Plan = PLA
     return ReportBatch(plan.id, window, DeltaId(stream, 0), np.fromiter(reports, np.int64)).pack(plan)
 
 
-def taken(reports: Iterable[int], *, window: int, stream: int, plan: Plan = PLAN) -> Taken:
+def taken(reports: Iterable[int], *, window: int, stream: int, plan: Plan = PLAN) -> TakenBatch:
     """A batch as it comes to the file."""
     data = packed(reports, window=window, stream=stream, plan=plan)
-    return Taken(window, stream.to_bytes(8, "big"), data, unpack(data, plan).reports)
+    return TakenBatch(window, stream.to_bytes(8, "big"), data, unpack(data, plan).reports)
 
 
 async def opened(folder: Path, runtime: ManualRuntime, entropy: Entropy | None = None) -> ReportsFile:
@@ -79,7 +79,7 @@ class Counting:
         self.answer: Answer | None = None
         self.loses_answers = 0
 
-    async def submit(self, plan_id: bytes, outgoing: Outgoing) -> Answer:
+    async def submit(self, plan_id: bytes, outgoing: OutgoingBatch) -> Answer:
         if self.down:
             raise UpstreamError("nobody is there")
         assert plan_id == self._plan.id

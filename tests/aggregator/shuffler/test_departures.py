@@ -8,7 +8,7 @@ import pytest
 from typing_extensions import override
 
 from aggregator.errors import StoreError, StoreUnavailableError
-from aggregator.shuffler.pool import Cut, Departures, Outgoing
+from aggregator.shuffler.pool import ClosedWindowAnswer, OutgoingBatch, SentWatermark
 from hushsum_proto.answers import Answer, Status
 from tests.aggregator.shuffler.shuffled import FILE, LEAST, PLAN, Counting, Site, bytes_in, copied, opened, taken
 from tests.aggregator.shuffler.test_forwarder import CUT_S, FIRST_STREAM, OVER_S, collect, site_on
@@ -45,7 +45,7 @@ async def test_a_reports_file_that_is_put_back_from_before_a_cut_sends_nothing_o
         await site.runtime.advance(CUT_S - 1)  # by a clock that was set back: it says that the window is open
         await site.forwarder.cut()
         (late,) = await site.file.take([taken([7], window=window, stream=LATER + 1)])
-        assert isinstance(late, Cut)
+        assert isinstance(late, ClosedWindowAnswer)
         assert not late.is_open
         await site.runtime.advance(1)
         assert await site.turn()
@@ -98,7 +98,7 @@ class Looking(Counting):
         self.path, self.seen = path, list[str]()
 
     @override
-    async def submit(self, plan_id: bytes, outgoing: Outgoing) -> Answer:
+    async def submit(self, plan_id: bytes, outgoing: OutgoingBatch) -> Answer:
         self.seen.append(self.path.read_text())
         return await super().submit(plan_id, outgoing)
 
@@ -156,21 +156,21 @@ async def test_a_kill_between_that_note_and_the_answer_sends_the_same_bytes_agai
 
 def test_the_note_never_goes_back_and_says_what_it_cannot_read(tmp_path: Path) -> None:
     path = tmp_path / LEFT
-    departures = Departures(path, fresh=True)
+    departures = SentWatermark(path, fresh=True)
     assert (departures.through, departures.known, path.read_text()) == (None, True, "none\n")
     for window in (-3, 7, 5):
         departures.reach(window)
     assert path.stat().st_mode & 0o077 == 0
-    assert Departures(path, fresh=True).through == Departures(path, fresh=False).through == 7
+    assert SentWatermark(path, fresh=True).through == SentWatermark(path, fresh=False).through == 7
     path.write_text("seven")
     with pytest.raises(StoreError, match="something else"):
-        Departures(path, fresh=False)
+        SentWatermark(path, fresh=False)
     path.unlink()
-    unknown = Departures(path, fresh=False)
+    unknown = SentWatermark(path, fresh=False)
     assert (unknown.through, unknown.known, path.exists()) == (None, False, False)
     unknown.reach(2)
     assert unknown.known
-    assert Departures(path, fresh=False).through == 2
+    assert SentWatermark(path, fresh=False).through == 2
 
 
 async def test_a_batch_of_a_window_that_was_put_back_is_told_that_nobody_knows(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from aggregator.errors import RefusedError, StoreError
 from aggregator.observability.metrics import Metrics
 from aggregator.rate_limits import BATCH_COST_MIN, RateLimits
 from aggregator.shuffler.intake import Intake, IntakeLimits
-from aggregator.shuffler.pool import Cut, ReportsFile, Taken
+from aggregator.shuffler.pool import ClosedWindowAnswer, ReportsFile, TakenBatch
 from hushsum.errors import Reason
 from hushsum_proto.answers import Answer, ServiceReason, Status
 from tests.aggregator.shuffler.shuffled import PLAN, bytes_in, opened, packed, shuffled_plan
@@ -68,7 +68,7 @@ async def test_nothing_is_acknowledged_before_it_is_durable(tmp_path: Path, monk
     async with door_at(tmp_path) as door:
         held, take = asyncio.Event(), door.file.take
 
-        async def slow(batches: Sequence[Taken]) -> list[Cut | Reason]:
+        async def slow(batches: Sequence[TakenBatch]) -> list[ClosedWindowAnswer | Reason]:
             await held.wait()
             return await take(batches)
 
@@ -85,7 +85,7 @@ async def test_a_file_that_fails_is_answered_unavailable_and_the_resend_gets_its
 ) -> None:
     async with door_at(tmp_path) as door:
 
-        async def broken(_: Sequence[Taken]) -> list[Cut | Reason]:
+        async def broken(_: Sequence[TakenBatch]) -> list[ClosedWindowAnswer | Reason]:
             raise StoreError("the disk is full")
 
         with monkeypatch.context() as patch:
@@ -156,7 +156,7 @@ async def test_what_waits_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyP
     async with door_at(tmp_path, burst=10, entries_max=1) as door:
         held, take = asyncio.Event(), door.file.take
 
-        async def slow(batches: Sequence[Taken]) -> list[Cut | Reason]:
+        async def slow(batches: Sequence[TakenBatch]) -> list[ClosedWindowAnswer | Reason]:
             await held.wait()
             return await take(batches)
 

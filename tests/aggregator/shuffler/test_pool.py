@@ -8,19 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aggregator.shuffler.pool import Pool, sizes_of, split
+from aggregator.shuffler.pool import ReportPool, sizes_of, split
 from hushsum.entropy import OsEntropy, ReplayableEntropy
 
 REPORTS = st.lists(st.integers(0, 2**31 - 1) | st.integers(0, 5), min_size=1, max_size=60)
 
 
-def pool_of(reports: list[int]) -> Pool:
-    return Pool.of(np.array(reports, dtype=np.int64))
+def pool_of(reports: list[int]) -> ReportPool:
+    return ReportPool.of(np.array(reports, dtype=np.int64))
 
 
 @given(REPORTS, REPORTS)
 def test_a_pool_holds_what_came_in_whatever_groups(first: list[int], second: list[int]) -> None:
-    pool = Pool.from_bytes(pool_of(first).to_bytes()).plus(pool_of(second))
+    pool = ReportPool.from_bytes(pool_of(first).to_bytes()).plus(pool_of(second))
     assert pool.reports().tolist() == sorted(first + second)
     assert pool.size == len(first) + len(second)
 
@@ -37,8 +37,8 @@ def test_the_bytes_of_a_pool_tell_nothing_of_the_order_or_the_groups(reports: li
 
 @pytest.mark.parametrize("count", [1, 255, 256, 65_535, 65_536, 2**32])
 def test_counts_of_any_size_are_read_back(count: int) -> None:
-    pool = Pool(np.array([3, 9]), np.array([1, count]))
-    assert Pool.from_bytes(pool.to_bytes()).counts.tolist() == [1, count]
+    pool = ReportPool(np.array([3, 9]), np.array([1, count]))
+    assert ReportPool.from_bytes(pool.to_bytes()).counts.tolist() == [1, count]
 
 
 @given(st.integers(1, 500), st.integers(0, 700), st.integers(0, 10_000))

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from aggregator.errors import StoreError
-from aggregator.shuffler.pool import Cut, KeptPlan, Outgoing, Taken, WindowState
+from aggregator.shuffler.pool import ClosedWindowAnswer, CutState, KeptPlan, OutgoingBatch, TakenBatch
 from hushsum.delta import digest
 from hushsum.entropy import ReplayableEntropy
 from hushsum.errors import Reason
 from tests.aggregator.shuffler.shuffled import FILE, bytes_in, copied, opened, taken
 from tests.doubles import ManualRuntime
 
-ACKNOWLEDGED = Cut(is_open=True, known=False, state=None)
-KNOWN = Cut(is_open=True, known=True, state=None)
+ACKNOWLEDGED = ClosedWindowAnswer(is_open=True, known=False, state=None)
+KNOWN = ClosedWindowAnswer(is_open=True, known=True, state=None)
 
 
 def tables(path: Path) -> dict[str, list[tuple[object, ...]]]:
@@ -28,7 +28,7 @@ def tables(path: Path) -> dict[str, list[tuple[object, ...]]]:
     return rows
 
 
-async def filled(folder: Path, groups: list[list[Taken]]) -> None:
+async def filled(folder: Path, groups: list[list[TakenBatch]]) -> None:
     """A file that took these groups, and was opened once more since."""
     folder.mkdir()  # noqa: ASYNC240  a test waits for it
     for each in (groups, []):
@@ -78,7 +78,10 @@ async def test_nothing_is_added_to_a_window_that_was_cut(tmp_path: Path) -> None
     await file.close_through(2)  # never back
     assert await file.closed_through() == 3
     late, known = taken([6], window=3, stream=2), taken([5], window=3, stream=1)
-    assert await file.take([late, known]) == [Cut(False, False, None), Cut(False, True, None)]
+    assert await file.take([late, known]) == [
+        ClosedWindowAnswer(False, False, None),
+        ClosedWindowAnswer(False, True, None),
+    ]
     assert (await file.pool(3)).reports().tolist() == [5]
     await file.close()
 
@@ -151,12 +154,12 @@ async def test_what_is_dropped_or_erased_is_in_no_file_any_more(tmp_path: Path) 
     assert all(pool in bytes_in(tmp_path) for pool in pools)
     await file.close_through(1)
     await file.drop(0)
-    await file.fix(1, [Outgoing(1, b"outgoing", b"the bytes that leave", b"signature")])
+    await file.fix(1, [OutgoingBatch(1, b"outgoing", b"the bytes that leave", b"signature")])
     assert all(pool not in bytes_in(tmp_path) for pool in pools)
     assert marks[0].stream not in bytes_in(tmp_path)
-    assert await file.answered(1, b"outgoing", lost=False) is WindowState.FORWARDED
+    assert await file.answered(1, b"outgoing", lost=False) is CutState.FORWARDED
     assert b"the bytes that leave" not in bytes_in(tmp_path)
-    assert await file.finished() == [(0, WindowState.DROPPED), (1, WindowState.FORWARDED)]
+    assert await file.finished() == [(0, CutState.DROPPED), (1, CutState.FORWARDED)]
     for window in (0, 1):
         await file.erase(window)
     assert marks[1].stream not in bytes_in(tmp_path)
@@ -168,10 +171,10 @@ async def test_what_is_dropped_or_erased_is_in_no_file_any_more(tmp_path: Path) 
 async def test_a_window_is_lost_where_one_of_its_batches_is_and_forwarded_where_all_arrived(tmp_path: Path) -> None:
     file = await opened(tmp_path, ManualRuntime())
     for window, losses in ((0, (False, False)), (1, (True, False)), (2, (False, True))):
-        pair = [Outgoing(window, bytes([window, n] * 4), b"x", b"y") for n in range(2)]
+        pair = [OutgoingBatch(window, bytes([window, n] * 4), b"x", b"y") for n in range(2)]
         await file.fix(window, pair)
         states = [await file.answered(window, each.stream, lost=lost) for each, lost in zip(pair, losses, strict=True)]
-        assert states[1] is (WindowState.LOST if any(losses) else WindowState.FORWARDED)
+        assert states[1] is (CutState.LOST if any(losses) else CutState.FORWARDED)
     await file.close()
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from aggregator.shuffler.pool import (
-    Fate,
-    WindowState,
+    CutState,
+    ForwardResult,
     check_plan,
     cut_ms,
     fate_of,
@@ -47,17 +47,17 @@ def test_a_window_is_over_when_the_aggregator_has_sealed_it() -> None:
         (None, True, False, Status.ACKNOWLEDGED),
         (None, False, False, Status.LATE),
         (None, False, True, Status.UNKNOWN),
-        (WindowState.FORWARDING, True, False, Status.ACKNOWLEDGED),
-        (WindowState.FORWARDING, False, True, Status.LATE),
-        (WindowState.FORWARDED, True, False, Status.COUNTED),
-        (WindowState.FORWARDED, False, False, Status.LATE),
-        (WindowState.LOST, True, True, Status.UNKNOWN),
-        (WindowState.LOST, False, True, Status.LATE),
-        (WindowState.DROPPED, False, False, Status.UNKNOWN),
+        (CutState.FORWARDING, True, False, Status.ACKNOWLEDGED),
+        (CutState.FORWARDING, False, True, Status.LATE),
+        (CutState.FORWARDED, True, False, Status.COUNTED),
+        (CutState.FORWARDED, False, False, Status.LATE),
+        (CutState.LOST, True, True, Status.UNKNOWN),
+        (CutState.LOST, False, True, Status.LATE),
+        (CutState.DROPPED, False, False, Status.UNKNOWN),
     ],
 )
 def test_what_a_sender_is_told_of_a_window_that_was_cut(
-    state: WindowState | None, known: bool, over: bool, said: Status
+    state: CutState | None, known: bool, over: bool, said: Status
 ) -> None:
     assert word(state, known=known, over=over) is said
 
@@ -65,17 +65,17 @@ def test_what_a_sender_is_told_of_a_window_that_was_cut(
 @pytest.mark.parametrize(
     ("answer", "over", "fate"),
     [
-        (Answer(DeltaId(1, 0), Status.ACKNOWLEDGED), False, Fate.DELIVERED),
-        (Answer(DeltaId(1, 0), Status.COUNTED), True, Fate.DELIVERED),
-        (LATE, True, Fate.LOST),
-        (Answer(DeltaId(1, 0), Status.UNKNOWN), True, Fate.LOST),
-        (BUSY, False, Fate.AGAIN),
-        (BUSY, True, Fate.AGAIN),
-        (UNKNOWN_KEY, False, Fate.AGAIN),
-        (UNKNOWN_KEY, True, Fate.LOST),
+        (Answer(DeltaId(1, 0), Status.ACKNOWLEDGED), False, ForwardResult.DELIVERED),
+        (Answer(DeltaId(1, 0), Status.COUNTED), True, ForwardResult.DELIVERED),
+        (LATE, True, ForwardResult.LOST),
+        (Answer(DeltaId(1, 0), Status.UNKNOWN), True, ForwardResult.LOST),
+        (BUSY, False, ForwardResult.AGAIN),
+        (BUSY, True, ForwardResult.AGAIN),
+        (UNKNOWN_KEY, False, ForwardResult.AGAIN),
+        (UNKNOWN_KEY, True, ForwardResult.LOST),
     ],
 )
-def test_what_an_answer_means_for_a_batch(answer: Answer, over: bool, fate: Fate) -> None:
+def test_what_an_answer_means_for_a_batch(answer: Answer, over: bool, fate: ForwardResult) -> None:
     assert fate_of(answer, over=over) is fate
 
 

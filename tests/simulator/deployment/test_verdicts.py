@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from aggregator.fold.state import Verdict, VerdictKind
-from edge_client import Tallies
+from edge_client import Stats
 from hushsum.delta import DeltaId
 from simulator.deployment.journal import Account, Added, Journal
 from simulator.deployment.verdicts import Tally, by_id, by_number, by_submission, counted_batches, submitted
@@ -21,7 +21,7 @@ def journal(ann: Sequence[str] = ALL_TOLD, bob: Sequence[str] = ALL_TOLD) -> Jou
     accounts = {}
     for stream, (name, words) in enumerate({"ann": ann, "bob": bob}.items(), start=1):
         answers = {DeltaId(stream, number): word for number, word in enumerate(words) if word}
-        accounts[name] = Account(stream, list(added), Tallies(records=12, deltas=3), answers)
+        accounts[name] = Account(stream, list(added), Stats(records=12, deltas=3), answers)
     return Journal("ab" * 32, 10, 2, 1.0, accounts)
 
 
