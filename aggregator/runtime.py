@@ -42,6 +42,12 @@ class Runtime(Protocol):
         """
 
 
+async def next_turns(turns: int) -> None:
+    """Returns once the event loop has done what is ready, so many times."""
+    for _ in range(turns):
+        await asyncio.sleep(0)
+
+
 class Watermark:
     """Where something has come to. Used on the event loop alone.
 
