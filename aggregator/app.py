@@ -15,7 +15,6 @@ from aggregator.api.secure_sum import SecureSumService
 from aggregator.api.server import Server, Services, calls_max, streams_of
 from aggregator.auth.tls import connection_options, server_credentials
 from aggregator.backends import KAFKA_STEP, Backends, authenticator_of
-from aggregator.caught_up import StalenessGuard
 from aggregator.config import Config
 from aggregator.data_dir import DataDir, ReplacedFileCheck
 from aggregator.errors import AggregatorError
@@ -62,6 +61,7 @@ from aggregator.secure.coordinator import ActiveRounds, CohortCoordinator, Coord
 from aggregator.secure.round import RoundSettings
 from aggregator.secure.sum_submission import SumSubmitter
 from aggregator.shuffler.app import running as shuffling
+from aggregator.staleness_guard import StalenessGuard
 from aggregator.workers.pool import WorkerPool
 from aggregator.workers.remote import RemoteFolds
 from aggregator.workers.worker import WorkerSettings
@@ -114,10 +114,10 @@ def soundings_of(
     log: Log,
     store: Store,
     runtime: Runtime,
-    vitals: ProcessTelemetry,
+    telemetry: ProcessTelemetry,
     *,
     folder: DataDir | None,
-    caught_up: StalenessGuard | None,
+    staleness: StalenessGuard | None,
 ) -> DependencyProbe:
     """Looks at log and store, and at files where log and store are such.
 
@@ -126,22 +126,24 @@ def soundings_of(
         log: Its log.
         store: Its store.
         runtime: Time.
-        vitals: Are told.
+        telemetry: Are told.
         folder: Of the files, where there is one.
-        caught_up: What the gateway here waits for; None where nothing here does.
+        staleness: What the gateway here waits for; None where nothing here does.
     """
     looks: list[Callable[[], Awaitable[None]]] = []
     if folder is not None:
         files = ReplacedFileCheck((folder.log, folder.store), runtime)
         looks.append(files.look)
-    soundings = DependencyProbe(plan.id, log, store, runtime, vitals.metrics, vitals.tell, caught_up)
-    soundings.looks, soundings.tracer = looks, vitals.tracer
-    return soundings
+    probe = DependencyProbe(plan.id, log, store, runtime, telemetry.metrics, telemetry.tell, staleness)
+    probe.looks, probe.tracer = looks, telemetry.tracer
+    return probe
 
 
-def survey_of(plan: Plan, store: Store, runtime: Runtime, vitals: ProcessTelemetry) -> StoreMetricsCollector:
+def store_metrics_of(plan: Plan, store: Store, runtime: Runtime, telemetry: ProcessTelemetry) -> StoreMetricsCollector:
     """Looks at windows and ledger, for the metrics alone."""
-    return StoreMetricsCollector(plan, store, runtime, StoreMetrics(vitals.metrics.registry), vitals.metrics.retried)
+    return StoreMetricsCollector(
+        plan, store, runtime, StoreMetrics(telemetry.metrics.registry), telemetry.metrics.retried
+    )
 
 
 _ENVELOPE_BYTES: Final = 4096
@@ -153,7 +155,7 @@ class IngestParts:
 
     log: Log
     store: Store
-    openings: WindowTracker
+    window_tracker: WindowTracker
     folds: Folds
     runtime: Runtime
     metrics: Metrics
@@ -166,7 +168,7 @@ class Ingest:
 
     Attributes:
         gateway: Takes deltas.
-        reception: Opens sessions.
+        handshake: Opens sessions.
         collection: Serves both.
         sends: How much one client may send.
         limits: All that remembers who has sent how much.
@@ -174,7 +176,7 @@ class Ingest:
     """
 
     gateway: Gateway
-    reception: Handshake
+    handshake: Handshake
     collection: Collection
     sends: SendLimits
     limits: tuple[DebtTable, ...]
@@ -201,7 +203,7 @@ def front_of(plan: Plan, config: Config, clients: Directory | None, parts: Inges
     )
     gateway = Gateway(
         plan,
-        openings=parts.openings,
+        window_tracker=parts.window_tracker,
         commits=commits,
         folds=parts.folds,
         runtime=parts.runtime,
@@ -217,9 +219,9 @@ def front_of(plan: Plan, config: Config, clients: Directory | None, parts: Inges
         streams=_streams_of(config, parts),
         charges=charges if is_local else None,
     )
-    reception = Handshake(
+    handshake = Handshake(
         plan,
-        openings=parts.openings,
+        window_tracker=parts.window_tracker,
         runtime=parts.runtime,
         in_flight_max=config.in_flight_max,
     )
@@ -233,7 +235,7 @@ def front_of(plan: Plan, config: Config, clients: Directory | None, parts: Inges
     )
     collection = Collection(
         gateway,
-        reception,
+        handshake,
         large=large,
         runtime=parts.runtime,
         metrics=parts.metrics,
@@ -241,13 +243,13 @@ def front_of(plan: Plan, config: Config, clients: Directory | None, parts: Inges
         sends=sends,
     )
     sums = None if plan.privacy.cohort is None else _sums_of(plan, config, clients, commits, charges, parts)
-    return Ingest(gateway, reception, collection, sends, (sends, reports), sums)
+    return Ingest(gateway, handshake, collection, sends, (sends, reports), sums)
 
 
 def _streams_of(config: Config, parts: IngestParts) -> ClientStreams:
     """From what the folds here remember on: a start gives nobody a fresh allowance."""
     streams = ClientStreams(config.client_streams_max)
-    streams.restore(parts.folds.stream_uses(), parts.openings.is_over)
+    streams.restore(parts.folds.stream_uses(), parts.window_tracker.is_over)
     return streams
 
 
@@ -255,7 +257,7 @@ def _commits_of(plan: Plan, config: Config, parts: IngestParts) -> GroupCommitte
     shuffle = None if plan.privacy.reports is None else OsEntropy()
     limits, tracer = _commit_limits(plan, config), of_commits(parts.tracer, plan)
     commits = GroupCommitter(
-        parts.log, parts.openings, parts.runtime, limits, parts.metrics, shuffle=shuffle, tracer=tracer
+        parts.log, parts.window_tracker, parts.runtime, limits, parts.metrics, shuffle=shuffle, tracer=tracer
     )
     commits.start()
     return commits
@@ -273,7 +275,7 @@ def _sums_of(
     settings.check(plan)
     running = ActiveRounds(
         plan,
-        SumSubmitter(parts.openings, commits, parts.folds, parts.runtime),
+        SumSubmitter(parts.window_tracker, commits, parts.folds, parts.runtime),
         RoundClaims(plan, parts.store, parts.runtime),
         runtime=parts.runtime,
         entropy=OsEntropy(),
@@ -283,7 +285,7 @@ def _sums_of(
     )
     running.tracer = parts.tracer
     return CohortCoordinator(
-        plan, CoordinatorPorts(parts.openings, charges, parts.runtime, OsEntropy()), running, clients
+        plan, CoordinatorPorts(parts.window_tracker, charges, parts.runtime, OsEntropy()), running, clients
     )
 
 
@@ -310,9 +312,9 @@ class Service:
 
     Attributes:
         plan: What it collects.
-        duties: What this process does of it.
+        process_role: What this process does of it.
         grpc: Where it listens, ``host:port``.
-        vitals: What it tells the outside of itself.
+        telemetry: What it tells the outside of itself.
         metrics_page: Where ``/metrics`` answers, ``host:port``; empty where it is off.
         metrics: Its counters.
         log: Its log.
@@ -327,20 +329,20 @@ class Service:
     sums: CohortCoordinator | None = None
 
     def __init__(
-        self, config: Config, plan: Plan, log: Log, store: Store, runtime: Runtime, vitals: ProcessTelemetry
+        self, config: Config, plan: Plan, log: Log, store: Store, runtime: Runtime, telemetry: ProcessTelemetry
     ) -> None:
         self.config = config
         self.plan = plan
-        self.duties = ProcessRole.of(config)
+        self.process_role = ProcessRole.of(config)
         self.log = log
         self.store = store
         self.runtime = runtime
-        self.vitals, self.metrics, self.metrics_page = vitals, vitals.metrics, vitals.metrics_page
+        self.telemetry, self.metrics, self.metrics_page = telemetry, telemetry.metrics, telemetry.metrics_page
         # Where the folds are here, the start itself waits for them.
-        waits = self.duties.collects and not self.duties.alone
-        self._caught_up = StalenessGuard(log.partitions) if waits else None
-        self.catalogue = ReleaseCatalog(plan, store)
-        self.observers = Observers(self.metrics, self.catalogue.announce)
+        waits = self.process_role.collects and not self.process_role.alone
+        self._staleness = StalenessGuard(log.partitions) if waits else None
+        self.catalog = ReleaseCatalog(plan, store)
+        self.observers = Observers(self.metrics, self.catalog.announce)
         self.grpc = ""
 
     async def failed(self) -> None:
@@ -356,32 +358,32 @@ class Service:
         self._supervision = TaskSupervisor(stack, self.runtime, self.observers.retried)
         await self.runtime.blocking(warm_up)
         folds = await self._start_folds(backends)
-        openings = await self._start_openings()
-        front = self._start_front(openings, folds) if self.duties.collects else None
+        window_tracker = await self._start_openings()
+        ingest = self._start_front(window_tracker, folds) if self.process_role.collects else None
         leadership = await self._leadership(backends, folds)
         authenticator = await authenticator_of(self.config, self.runtime, self.metrics, self._supervision)
-        server = self._server(front, leadership, openings, authenticator)
+        server = self._server(ingest, leadership, window_tracker, authenticator)
         self._supervision.forever("admissions", lambda: server.recheck(self.runtime))
         self._supervision.forever("connections", lambda: server.guard(self.runtime))
         if (limit := memory_limit(self.config)) is not None:
             self._supervision.watch("memory", lambda: watch_memory(limit, self.runtime))
         self.grpc = leadership.address = await server.bind(self.config.listen, server_credentials(self.config))
-        if self.duties.releases:
+        if self.process_role.releases:
             await self._start_leadership(leadership)
-        self.vitals.attend(server, self._supervision.failed, stack)
+        self.telemetry.attend(server, self._supervision.failed, stack)
         await self._start_looking(folder)
         await server.start()
-        self.vitals.serves()
+        self.telemetry.serves()
         self._supervision.at_the_end("serving", lambda: self._stop_serving(server), None)
         if folder is not None:
-            folder.announce(grpc=self.grpc, metrics=self.metrics_page, health=self.vitals.health_page)
+            folder.announce(grpc=self.grpc, metrics=self.metrics_page, health=self.telemetry.health_page)
             stack.callback(folder.forget_listening)
 
     async def _start_folds(self, backends: Backends) -> Folds:
         """Begins to fold, and gives the view of the folds that gateway and releaser have."""
-        if self.duties.folds:
+        if self.process_role.folds:
             await self._start_workers(backends)
-        if self.duties.alone:
+        if self.process_role.alone:
             return self.workers
         stored = RemoteFolds(self.plan, self.store, self.runtime, self.observers)
         self._supervision.at_the_end("fold marks", stored.stop, self._stop_s)
@@ -393,58 +395,62 @@ class Service:
             checkpoint_entries=config.checkpoint_entries,
             checkpoint_s=config.checkpoint_s,
             retain_verdicts=config.retain_verdicts,
-            asks_s=None if self.duties.alone else _FORGET_ASKED_S,
+            asks_s=None if self.process_role.alone else _FORGET_ASKED_S,
             owner=backends.owner,
         )
         membership = backends.membership(self.plan, self.observers)
         ports = self.log, self.store, self.runtime, self.observers
         self.workers = WorkerPool(self.plan, *ports, settings, membership=membership)
-        self.workers.trace(self.vitals.tracer)
+        self.workers.trace(self.telemetry.tracer)
         await self.workers.start()
         self._supervision.at_the_end("folds", self.workers.stop, self._stop_s)
         self._supervision.watch("workers", self.workers.ended)
         if membership is not None:
             self._supervision.watch("membership", membership.ended)
-        if self.duties.alone:
+        if self.process_role.alone:
             await self.workers.caught_up()  # what stood in the log is known before anybody is answered
 
     async def _start_openings(self) -> WindowTracker:
         first_window = await self.store.first_window(self.plan.id)
         skew_ms = round(1000 * self.config.skew_s)
-        openings = WindowTracker(
-            self.plan, self.store, self.runtime, skew_ms=skew_ms, first_window=first_window, caught_up=self._caught_up
+        window_tracker = WindowTracker(
+            self.plan, self.store, self.runtime, skew_ms=skew_ms, first_window=first_window, staleness=self._staleness
         )
-        if self.duties.opens:
-            await openings.load()
-            await openings.open_accepted()
-            self._supervision.forever("openings", openings.run)
-        return openings
+        if self.process_role.opens:
+            await window_tracker.load()
+            await window_tracker.open_accepted()
+            self._supervision.forever("window tracker", window_tracker.run)
+        return window_tracker
 
-    def _start_front(self, openings: WindowTracker, folds: Folds) -> _Front:
+    def _start_front(self, window_tracker: WindowTracker, folds: Folds) -> _Front:
         clients = client_directory_of(self.config.client_directory, self.plan)
-        parts = IngestParts(self.log, self.store, openings, folds, self.runtime, self.metrics, self.vitals.tracer)
-        front = front_of(self.plan, self.config, clients, parts)
-        self.gateway, self.sums = front.gateway, front.sums
-        self._supervision.forever("debts of senders", lambda: forget_paid(front.limits, self.runtime))
+        parts = IngestParts(
+            self.log, self.store, window_tracker, folds, self.runtime, self.metrics, self.telemetry.tracer
+        )
+        ingest = front_of(self.plan, self.config, clients, parts)
+        self.gateway, self.sums = ingest.gateway, ingest.sums
+        self._supervision.forever("debts of senders", lambda: forget_paid(ingest.limits, self.runtime))
         self._supervision.at_the_end("gateway", self.gateway.finish, self._stop_s)
         if self.sums is not None:
             self._supervision.forever("secure sums", self.sums.run)
             self._supervision.at_the_end("secure sums", self.sums.finish, self.config.stop_s)
         most = streams_of(self.plan, self.config.sessions_max)
-        sums = SecureSumService(self.sums, clients, runtime=self.runtime, streams_max=most, sends=front.sends)
-        return front.collection, sums
+        sums = SecureSumService(self.sums, clients, runtime=self.runtime, streams_max=most, sends=ingest.sends)
+        return ingest.collection, sums
 
     async def _leadership(self, backends: Backends, folds: Folds) -> Leadership:
         """In a role that releases nothing it is never started: it then says which process releases."""
         ports = ReleaserPorts(
             log=self.log,
             store=self.store,
-            receipts=await backends.receipts() if self.duties.releases else NoReceipts("this process releases nothing"),
+            receipts=await backends.receipts()
+            if self.process_role.releases
+            else NoReceipts("this process releases nothing"),
             folds=folds,
             entropy=OsEntropy(),
             runtime=self.runtime,
             observer=self.observers,
-            tracer=self.vitals.tracer,
+            tracer=self.telemetry.tracer,
         )
         settings = LeaseSettings(backends.owner, self.config.lease_s, automatic=not self.config.manual)
         return Leadership(self.plan, ports, settings)
@@ -453,23 +459,23 @@ class Service:
         await leadership.start()
         self._supervision.at_the_end("releaser", leadership.stop, self._stop_s)
         self._supervision.watch("releaser", leadership.ended)
-        if self.duties.alone:
+        if self.process_role.alone:
             await leadership.led()  # what a crash left half done is finished before anybody asks
 
     def _server(
-        self, front: _Front | None, leadership: Leadership, openings: WindowTracker, authenticator: Authenticator
+        self, ingest: _Front | None, leadership: Leadership, window_tracker: WindowTracker, authenticator: Authenticator
     ) -> Server:
         administration = Admin(
             self.plan,
             self.log.partitions,
             store=self.store,
             leadership=leadership,
-            openings=openings if self.duties.collects else None,
+            window_tracker=window_tracker if self.process_role.collects else None,
             standing=StatusReporter(self.config.role, self.plan.id, self.log, self.store, self.observers, self.metrics),
         )
-        collection, secure_sum = front or (None, None)
-        catalogue = CatalogService(self.catalogue) if self.duties.shows else None
-        services = Services(collection, catalogue, AdminService(administration), secure_sum)
+        collection, secure_sum = ingest or (None, None)
+        catalog = CatalogService(self.catalog) if self.process_role.shows else None
+        services = Services(collection, catalog, AdminService(administration), secure_sum)
         most = calls_max(self.plan, self.config.sessions_max)
         limits = call_limits_of(self.config, self.runtime)
         self._supervision.forever("debts of callers", lambda: forget_paid([limits], self.runtime))
@@ -485,24 +491,26 @@ class Service:
 
     async def _start_looking(self, folder: DataDir | None) -> None:
         """Looks at what other processes do, and at whether log and store answer; once before anybody is served."""
-        soundings = soundings_of(
-            self.plan, self.log, self.store, self.runtime, self.vitals, folder=folder, caught_up=self._caught_up
+        probe = soundings_of(
+            self.plan, self.log, self.store, self.runtime, self.telemetry, folder=folder, staleness=self._staleness
         )
-        await soundings.look()
-        self._supervision.forever("soundings", soundings.run)
+        await probe.look()
+        self._supervision.forever("dependency probe", probe.run)
         if self.config.metrics_listen:
-            self._supervision.forever("survey", survey_of(self.plan, self.store, self.runtime, self.vitals).run)
-        if self.duties.shows and not self.duties.alone:
-            self._supervision.forever("watchers", lambda: self.catalogue.look_out(self.runtime))
+            self._supervision.forever(
+                "store metrics", store_metrics_of(self.plan, self.store, self.runtime, self.telemetry).run
+            )
+        if self.process_role.shows and not self.process_role.alone:
+            self._supervision.forever("watchers", lambda: self.catalog.look_out(self.runtime))
 
     async def _stop_serving(self, server: Server) -> None:
         """Accepts nothing more, and gives what was accepted the time to be answered."""
-        self.vitals.drains()
-        if self.duties.collects:
+        self.telemetry.drains()
+        if self.process_role.collects:
             self.gateway.stop_accepting()
         if self.sums is not None:
             self.sums.stop_accepting()
-        self.catalogue.close()
+        self.catalog.close()
         await server.drain()
         await server.stop(self.config.stop_s)
 
@@ -537,8 +545,8 @@ async def running(
             folder = DataDir.open(config.data)
             stack.callback(folder.close)
         metrics = Metrics(step=KAFKA_STEP if config.log == "kafka" else 1)
-        vitals = ProcessTelemetry(config, runtime, metrics, tracer=tracer)
-        await vitals.open(stack)
+        telemetry = ProcessTelemetry(config, runtime, metrics, tracer=tracer)
+        await telemetry.open(stack)
         backends = Backends(config, folder, runtime, metrics, stack)
         store = await backends.store()
         assert config.plan is not None, "required in every role but the shuffler's"
@@ -548,10 +556,10 @@ async def running(
         if (signed := signature_of(config.plan, plan)) is not None:
             await store.keep_plan_signature(signed)
         log = await backends.log(plan)
-        vitals.collect(plan, stack)
-        service = Service(config, plan, wrap_log(log), store, runtime, vitals)
+        telemetry.collect(plan, stack)
+        service = Service(config, plan, wrap_log(log), store, runtime, telemetry)
         await service.run(stack, backends, folder)
-        pages = {"metrics": vitals.metrics_page, "health": vitals.health_page}
+        pages = {"metrics": telemetry.metrics_page, "health": telemetry.health_page}
         _journal.info("listening", grpc=service.grpc, **pages, plan=plan.hex_id[:12], role=config.role)
         yield service
         _journal.info("stopping")

@@ -52,7 +52,7 @@ class FoldPeek(NamedTuple):
 class FoldReader(Protocol):
     """What a gateway asks of the folds. A cohort sum has no client id: its is the empty one."""
 
-    def glance(self, partition: int, client_id: str, id: DeltaId, digest: bytes, window: int) -> FoldPeek | None:
+    def peek(self, partition: int, client_id: str, id: DeltaId, digest: bytes, window: int) -> FoldPeek | None:
         """What is known here and now; None where the partition is folded elsewhere.
 
         It only lets a gateway say sooner what the fold would say: every check is the fold's in the end.

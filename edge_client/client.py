@@ -76,35 +76,35 @@ class ClientParts:
         spool: Where everything waits.
         plan: That is contributed to.
         writer: Through which deltas come into the spool.
-        uplink: What sends them, and owns the client's tasks.
-        books: What this device has spent, with a secure sum and in local mode.
+        driver: What sends them, and owns the client's tasks.
+        budget: What this device has spent, with a secure sum and in local mode.
         randomising: Of a plan of reports.
-        taker: Of a plan with a secure sum, or of silos: what takes its turns.
+        scheduler: Of a plan with a secure sum, or of silos: what takes its turns.
     """
 
     met: bool
     spool: Spool
     plan: Plan
     writer: SpoolWriter
-    uplink: SessionDriver
-    books: DeviceBudget | None
+    driver: SessionDriver
+    budget: DeviceBudget | None
     randomising: Randomising | None
-    taker: WindowScheduler | None
+    scheduler: WindowScheduler | None
 
     @property
     def submitter(self) -> SecureSubmitter | None:
         """Of a plan with a secure sum: what takes part in its rounds."""
-        return self.taker if isinstance(self.taker, SecureSubmitter) else None
+        return self.scheduler if isinstance(self.scheduler, SecureSubmitter) else None
 
     @property
     def sends(self) -> SendStats:
         """What was written to connections."""
-        return self.uplink.sends if self.submitter is None else self.submitter.sends
+        return self.driver.sends if self.submitter is None else self.submitter.sends
 
     def told(self, answer: Answer) -> None:
         """Hears each definitive answer."""
-        if isinstance(self.taker, SiloSubmitter):
-            self.taker.told(answer)
+        if isinstance(self.scheduler, SiloSubmitter):
+            self.scheduler.told(answer)
 
     async def begin(self) -> None:
         """Takes part in the windows of this moment, where the plan's mode asks for it, and connects.
@@ -112,21 +112,21 @@ class ClientParts:
         Raises:
             SpoolError: The spool cannot be written.
         """
-        if self.taker is not None:
-            await self.taker.begin()
+        if self.scheduler is not None:
+            await self.scheduler.begin()
         if self.submitter is None and not self.met:
-            self.uplink.begin()
+            self.driver.begin()
 
     async def caught_up(self) -> None:
         """Returns once a window that has just begun was looked at."""
-        if self.taker is not None:
-            await self.taker.caught_up()
+        if self.scheduler is not None:
+            await self.scheduler.caught_up()
 
     async def flush(self, timeout_s: float | None) -> None:
         """Returns once all has a definitive answer (see :meth:`edge_client.EdgeClient.flush`)."""
-        await self.uplink.answered(timeout_s)
-        if self.taker is not None:
-            await self.taker.flush(timeout_s)
+        await self.driver.answered(timeout_s)
+        if self.scheduler is not None:
+            await self.scheduler.flush(timeout_s)
 
     async def finished(self, timeout_s: float) -> None:
         """Returns once what is under way has its answer; nothing new is begun.
@@ -134,9 +134,9 @@ class ClientParts:
         Raises:
             FlushTimeoutError: Not within the time.
         """
-        await self.uplink.answered(timeout_s)
-        if self.taker is not None:
-            await self.taker.finished(timeout_s)
+        await self.driver.answered(timeout_s)
+        if self.scheduler is not None:
+            await self.scheduler.finished(timeout_s)
 
 
 async def assemble(spool: Spool, given: ClientArguments, note: Callable[[Answer], None]) -> ClientParts:
@@ -163,21 +163,21 @@ async def assemble(spool: Spool, given: ClientArguments, note: Callable[[Answer]
     )
     writer = SpoolWriter(spool, runtime, config.commits_max)
     wiring = DriverSettings(spool, writer, transport, runtime, plan.id, note, batches=kept.randomising is not None)
-    uplink = SessionDriver(session, wiring)
-    taker: WindowScheduler | None = None
+    driver = SessionDriver(session, wiring)
+    scheduler: WindowScheduler | None = None
     if isinstance(kept.turns, SecureSubmissions):
-        taker = await _submitter(spool.client_id, plan, kept.turns, given, transport=transport, uplink=uplink)
+        scheduler = await _submitter(spool.client_id, plan, kept.turns, given, transport=transport, driver=driver)
     elif isinstance(kept.turns, SiloSubmissions):
         waits = RetryPolicy(runtime, config, given.entropy)
-        taker = await runtime.blocking(SiloSubmitter, plan, kept.turns, writer, uplink, waits)
-    return ClientParts(met.first, spool, plan, writer, uplink, kept.books, kept.randomising, taker)
+        scheduler = await runtime.blocking(SiloSubmitter, plan, kept.turns, writer, driver, waits)
+    return ClientParts(met.first, spool, plan, writer, driver, kept.budget, kept.randomising, scheduler)
 
 
 @dataclass(frozen=True)
 class _Kept:
     """What a plan's mode needs of its spool."""
 
-    books: DeviceBudget | None = None
+    budget: DeviceBudget | None = None
     turns: WindowSubmissions | None = None
     randomising: Randomising | None = None
     ids: BatchIds | None = None
@@ -187,16 +187,16 @@ def _kept(spool: Spool, plan: Plan) -> _Kept:
     if plan.privacy.mode == CENTRAL:
         return _Kept()
     spool.keep_rounds()
-    books = spool.keep_books(plan)
+    budget = spool.keep_books(plan)
     if plan.privacy.mode == SECURE:
-        return _Kept(books, SecureSubmissions(spool, plan, books))
+        return _Kept(budget, SecureSubmissions(spool, plan, budget))
     local = plan.privacy.local
     assert local is not None, "mode 'local' has a form"
     if not local.reports:
-        return _Kept(books, SiloSubmissions(spool, plan, books))
+        return _Kept(budget, SiloSubmissions(spool, plan, budget))
     # Reports, their streams and the memo's secret are the operating system's, whatever the jitter is drawn from.
     secret = spool.keep_memo(OsEntropy()) if local.memoise else None
-    return _Kept(books, None, Randomising(plan, secret), BatchIds(spool.streams()))
+    return _Kept(budget, None, Randomising(plan, secret), BatchIds(spool.streams()))
 
 
 def _sending(config: Config, plan: Plan) -> Config:
@@ -214,13 +214,13 @@ async def _submitter(
     given: ClientArguments,
     *,
     transport: GrpcTransport,
-    uplink: SessionDriver,
+    driver: SessionDriver,
 ) -> SecureSubmitter:
     fetching = Fetching(transport, given.runtime, given.config)
     member = await member_of(plan, client_id, given.key, rounds=rounds, calls=fetching, entropy=given.entropy)
     # Keys, masks and noise are the operating system's, whatever the jitter is drawn from.
     parts = RoundParts(plan, rounds, member, given.runtime, OsEntropy())
-    return SecureSubmitter(parts, transport, given.config, given.entropy, uplink)
+    return SecureSubmitter(parts, transport, given.config, given.entropy, driver)
 
 
 class EdgeClient:
@@ -288,7 +288,7 @@ class EdgeClient:
         self._running = False
         self._spool: Spool | None = None
         self._parts: ClientParts | None = None
-        self._untold = UnreportedRejections()
+        self._unreported = UnreportedRejections()
 
     async def __aenter__(self) -> Self:
         """Starts the client.
@@ -324,17 +324,17 @@ class EdgeClient:
             EdgeError: What had stopped the client, where nobody was told yet.
         """
         parts = self._started()
-        uplink = parts.uplink
+        driver = parts.driver
         try:
-            if error is None and uplink.failure is None and self._config.close_flush_s > 0:
+            if error is None and driver.failure is None and self._config.close_flush_s > 0:
                 with suppress(FlushTimeoutError):  # the rest is sent at the next start
                     await parts.finished(self._config.close_flush_s)
         finally:
             self._running = False
             await to_the_end(self._runtime, self._stop())
         if error is None:
-            uplink.raise_untold()
-            self._untold.warn(stacklevel=2)
+            driver.raise_untold()
+            self._unreported.warn(stacklevel=2)
 
     @property
     def client_id(self) -> str:
@@ -366,8 +366,8 @@ class EdgeClient:
 
         None for plans of mode ``central``, under which the service spends.
         """
-        books = self._started().books
-        return None if books is None else books.account
+        budget = self._started().budget
+        return None if budget is None else budget.account
 
     @property
     def standing(self) -> RoundProgress | None:
@@ -378,7 +378,7 @@ class EdgeClient:
     @property
     def unanswered(self) -> int:
         """Deltas in the spool that have no definitive answer yet."""
-        return self._started().uplink.unanswered
+        return self._started().driver.unanswered
 
     async def add(self, records: Any, time: int | datetime | None = None, labels: object = None) -> None:
         """Contributes records. Returns once they are hashed, bound to their ids and durable in the spool.
@@ -416,7 +416,7 @@ class EdgeClient:
         self._working()  # it may have ended in the meantime
         bound = parts.writer.put(batch.addition)
         if not batch.addition.pending:
-            parts.uplink.expect(bound)
+            parts.driver.expect(bound)
         for warning in left_out(batch, await asyncio.shield(bound)):
             warnings.warn(warning, stacklevel=2)
 
@@ -438,7 +438,7 @@ class EdgeClient:
         if not self._running:
             raise _not_running()
         await parts.flush(timeout_s)
-        self._untold.tell()
+        self._unreported.tell()
 
     async def _open_spool(self) -> None:
         config = self._config
@@ -450,7 +450,7 @@ class EdgeClient:
 
     async def _stop(self) -> None:
         if self._parts is not None:
-            await self._parts.uplink.close()
+            await self._parts.driver.close()
             await self._parts.writer.close()
         if self._spool is not None:
             await self._runtime.blocking(self._spool.close)
@@ -466,12 +466,12 @@ class EdgeClient:
         parts = self._started()
         if not self._running:
             raise _not_running()
-        parts.uplink.raise_failure()
+        parts.driver.raise_failure()
         return parts
 
     def _note(self, answer: Answer) -> None:
         self._started().told(answer)
-        self._untold.note(answer)
+        self._unreported.note(answer)
 
 
 def _hashed(parts: ClientParts, records: Any, window: int, labels: object) -> Batch:

@@ -132,7 +132,7 @@ class RawClient:
     def __init__(self, address: str, client_id: str | None = "alice") -> None:
         self.channel = grpc.aio.insecure_channel(address, options=[("grpc.max_receive_message_length", -1)])
         self.collection = wire_pb2_grpc.CollectionStub(self.channel)
-        self.catalogue = wire_pb2_grpc.CatalogueStub(self.channel)
+        self.catalog = wire_pb2_grpc.CatalogueStub(self.channel)
         self.administration = wire_pb2_grpc.AdministrationStub(self.channel)
         self.metadata = () if client_id is None else ((metadata.CLIENT_ID, client_id),)
 

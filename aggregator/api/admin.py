@@ -71,7 +71,7 @@ class Admin:
         partitions: P of its log.
         store: Where everything stands.
         leadership: Which process releases: seals and releases are done where that is this one, and refused elsewhere.
-        openings: The windows that this process's gateway knows; None where it has none.
+        window_tracker: The windows that this process's gateway knows; None where it has none.
         standing: What this process can say of itself and of the folds.
     """
 
@@ -82,14 +82,14 @@ class Admin:
         *,
         store: Store,
         leadership: Leadership,
-        openings: WindowTracker | None,
+        window_tracker: WindowTracker | None,
         standing: StatusReporter,
     ) -> None:
         self._plan = plan
         self._partitions = partitions
         self._store = store
         self._leadership = leadership
-        self._openings = openings
+        self._window_tracker = window_tracker
         self._standing = standing
 
     async def status(self) -> ServiceStatus:
@@ -160,8 +160,8 @@ class Admin:
             RefusedError: Another process releases, or none does now.
         """
         sealed = await self._leadership.do(lambda releaser: releaser.seal(window))
-        if self._openings is not None:
-            await self._openings.refresh()
+        if self._window_tracker is not None:
+            await self._window_tracker.refresh()
         return sealed
 
     async def release(self, window: int | None) -> Released:

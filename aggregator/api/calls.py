@@ -150,10 +150,10 @@ class ErrorMapper:
 class ErrorMapping:
     """One call, around its method."""
 
-    __slots__ = ("_context", "_endings")
+    __slots__ = ("_context", "_error_mapper")
 
-    def __init__(self, endings: ErrorMapper, context: Context) -> None:
-        self._endings, self._context = endings, context
+    def __init__(self, error_mapper: ErrorMapper, context: Context) -> None:
+        self._error_mapper, self._context = error_mapper, context
 
     async def __aenter__(self) -> None:
         """It begins."""
@@ -161,7 +161,7 @@ class ErrorMapping:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._endings.end(self._context, error)
+        await self._error_mapper.end(self._context, error)
 
 
 async def _end(context: Context, code: grpc.StatusCode, detail: str, trailing: tuple[tuple[str, str], ...]) -> NoReturn:
@@ -287,7 +287,7 @@ class Methods:
         self._authenticator = authenticator
         self._limits = limits
         self._guard = guard
-        self._endings = ErrorMapper(metrics, for_operator=for_operator, guard=guard)
+        self._error_mapper = ErrorMapper(metrics, for_operator=for_operator, guard=guard)
         if incoming is None:
             incoming = RequestReader(
                 RequestAdmission(_CALLS_MAX, _MESSAGE_BYTES_MAX), StreamRegistry(), _MESSAGE_BYTES_MAX
@@ -321,7 +321,7 @@ class Methods:
         """
 
         async def handle(_: AsyncIterator[Q | Malformed], context: Context) -> Message:
-            async with self._endings.of(context):
+            async with self._error_mapper.of(context):
                 call = Call(
                     context, self._authenticator, CallReservation(self._limits if junk is None else None), self._guard
                 )
@@ -382,7 +382,7 @@ class Methods:
 
         async def handle(messages: AsyncIterator[Q | Malformed], context: Context) -> Message:
             call = Call(context, self._authenticator, CallReservation(self._limits, lasts=True), self._guard)
-            async with self._endings.of(context):
+            async with self._error_mapper.of(context):
                 with self._streams.held(call), call.turn, call.working():
                     return await method(call, messages)
 
@@ -406,7 +406,7 @@ class Methods:
     ) -> "grpc.RpcMethodHandler[Any, Any]":
         async def handle(messages: AsyncIterator[Q | Malformed], context: Context) -> AsyncIterator[Message]:
             call = Call(context, self._authenticator, CallReservation(self._limits, lasts=True), self._guard)
-            async with self._endings.of(context):
+            async with self._error_mapper.of(context):
                 with self._streams.held(call), call.turn:
                     async for reply in replies(call, context if one else messages):
                         yield reply

@@ -20,8 +20,8 @@ READINGS_MAX: Final = 64
 class CatalogService:
     """Serves analysts and new clients; with names that are only declared, whoever reaches the port."""
 
-    def __init__(self, catalogue: ReleaseCatalog) -> None:
-        self._catalogue = catalogue
+    def __init__(self, catalog: ReleaseCatalog) -> None:
+        self._catalog = catalog
         self._watchers = ConcurrencyLimit(WATCHERS_MAX, "watchers of releases")
         self._readings = ConcurrencyLimit(READINGS_MAX, "readers of releases")
 
@@ -37,31 +37,31 @@ class CatalogService:
     async def get_plan(self, call: Call, request: pb.GetPlanRequest) -> pb.SignedPlan:
         """The plan's canonical bytes, with the signature that is kept of it; for whoever may do anything here."""
         call.admit(*Scope)
-        check_plan(request.plan_id, self._catalogue.plan)
-        return convert_outcomes.plan_to_wire(self._catalogue.plan.bundle, await self._catalogue.signed_plan())
+        check_plan(request.plan_id, self._catalog.plan)
+        return convert_outcomes.plan_to_wire(self._catalog.plan.bundle, await self._catalog.signed_plan())
 
     async def list_releases(self, call: Call, request: pb.ListReleasesRequest) -> pb.ListReleasesReply:
         """Published releases, in the order of their windows."""
         call.admit(Scope.READ)
-        check_plan(request.plan_id, self._catalogue.plan)
-        infos = await self._catalogue.releases(_first_window(request))
+        check_plan(request.plan_id, self._catalog.plan)
+        infos = await self._catalog.releases(_first_window(request))
         return pb.ListReleasesReply(releases=[convert_outcomes.release_info_to_wire(info) for info in infos])
 
     async def get_release(self, call: Call, request: pb.GetReleaseRequest) -> AsyncIterator[pb.ReleaseChunk]:
         """A release's bytes, in chunks."""
         call.admit(Scope.READ)
-        check_plan(request.plan_id, self._catalogue.plan)
+        check_plan(request.plan_id, self._catalog.plan)
         with self._readings.taken():
-            data = await self._catalogue.release(request.kind, request.window)
+            data = await self._catalog.release(request.kind, request.window)
             for offset in range(0, len(data), CHUNK_BYTES):
                 yield pb.ReleaseChunk(offset=offset, data=data[offset : offset + CHUNK_BYTES])
 
     async def watch_releases(self, call: Call, request: pb.ListReleasesRequest) -> AsyncIterator[pb.ReleaseInfo]:
         """Published releases, now and from now on."""
         call.admit(Scope.READ)
-        check_plan(request.plan_id, self._catalogue.plan)
+        check_plan(request.plan_id, self._catalog.plan)
         with self._watchers.taken():
-            async for info in self._catalogue.watch(_first_window(request)):
+            async for info in self._catalog.watch(_first_window(request)):
                 yield convert_outcomes.release_info_to_wire(info)
 
 

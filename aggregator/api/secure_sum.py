@@ -67,7 +67,7 @@ class SecureSumService:
         try:
             enter = await self._entering(requests)
             if enter.spent_round:
-                outcome = await sums.what_became(client_id, enter)
+                outcome = await sums.query_result(client_id, enter)
                 yield convert_rounds.reply_to_wire(outcome)
                 return
             part = await sums.enter(client_id, enter)

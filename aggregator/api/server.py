@@ -66,7 +66,7 @@ class Probes:
 
     def __init__(self, streams: StreamRegistry, metrics: Metrics, guard: ConnectionGuard) -> None:
         self._streams = streams
-        self._endings = ErrorMapper(metrics, for_operator=False, guard=guard)
+        self._error_mapper = ErrorMapper(metrics, for_operator=False, guard=guard)
         self._checks = SharedConcurrencyLimit(HEALTH_CHECKS_MAX, "health checks", guard.does_not_read)
         self._watchers = SharedConcurrencyLimit(HEALTH_WATCHERS_MAX, "watchers of health", guard.does_not_read)
         self._reflections = SharedConcurrencyLimit(REFLECTIONS_MAX, "reflections", guard.does_not_read)
@@ -133,7 +133,7 @@ class Probes:
     ) -> Callable[[Any, Context], AsyncIterator[Any]]:
         async def handle(_: Any, context: Context) -> AsyncIterator[Any]:
             call, peer = CancellableCall(), context.peer() or ""
-            async with self._endings.of(context):
+            async with self._error_mapper.of(context):
                 with self._streams.held(call), places.taken(peer, network_of(peer), call):
                     async for reply in call.each(method(call, context)):
                         yield reply  # it returns once that is written: the call has its place until then
@@ -224,7 +224,7 @@ class Services:
     """What one port serves; None: another process does."""
 
     collection: Collection | None
-    catalogue: Addable | None
+    catalog: Addable | None
     administration: AdminService | None
     secure_sum: SecureSumService | None = None
 
@@ -346,8 +346,8 @@ class Server:
             parts["Administration"] = self._services.administration.add_to
         if self._services.collection is not None:
             parts["Collection"] = self._services.collection.add_to
-        if self._services.catalogue is not None:
-            parts["Catalogue"] = self._services.catalogue.add_to
+        if self._services.catalog is not None:
+            parts["Catalogue"] = self._services.catalog.add_to
         if self._services.secure_sum is not None:
             parts["SecureSum"] = self._services.secure_sum.add_to
         names = {name: pb.DESCRIPTOR.services_by_name[name].full_name for name in parts}

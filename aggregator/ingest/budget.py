@@ -136,31 +136,31 @@ class WindowCharging:
 
     Args:
         charges: What is paid for.
-        openings: Which windows are open.
-        settling: The folds' word, for those that are over.
+        window_tracker: Which windows are open.
+        resolver: The folds' word, for those that are over.
         runtime: The clock.
     """
 
     def __init__(
-        self, charges: CollectionBudget, openings: WindowTracker, settling: VerdictResolver, runtime: Runtime
+        self, charges: CollectionBudget, window_tracker: WindowTracker, resolver: VerdictResolver, runtime: Runtime
     ) -> None:
         self._charges = charges
-        self._openings = openings
-        self._settling = settling
+        self._window_tracker = window_tracker
+        self._resolver = resolver
         self._runtime = runtime
         self._unpaid = FailureLog(_journal)
 
     def has_paid(self, window: int) -> bool:
         """Whether it is known to be paid for: then what comes for it may be appended at once."""
-        if self._openings.state(window) is None:  # a store that went back has lost it, and with it the charge
+        if self._window_tracker.state(window) is None:  # a store that went back has lost it, and with it the charge
             self._charges.forget()
         return self._charges.is_covered(window)
 
-    async def answer(self, flight: InflightDelta) -> Answer | None:
+    async def answer(self, inflight: InflightDelta) -> Answer | None:
         """None: its window is paid for, and it may be appended. Else what its senders are told; never an exception."""
-        window, id = flight.window, flight.key.id
+        window, id = inflight.window, inflight.key.id
         try:
-            answer = await self._answer(flight)
+            answer = await self._answer(inflight)
         except RefusedError as error:
             return refused(id, error.refusal)
         except Exception as error:  # noqa: BLE001  whatever the store says, every sender gets its answer
@@ -170,15 +170,15 @@ class WindowCharging:
         self._unpaid.worked(self._runtime.monotonic(), "windows are charged again")
         return answer
 
-    async def _answer(self, flight: InflightDelta) -> Answer | None:
-        window = flight.window
-        await self._openings.ensure([window])
-        if self._openings.state(window) in NEVER_OPEN:
+    async def _answer(self, inflight: InflightDelta) -> Answer | None:
+        window = inflight.window
+        await self._window_tracker.ensure([window])
+        if self._window_tracker.state(window) in NEVER_OPEN:
             raise RefusedError(errors.never_open())
         if await self._charges.covered(window):
-            self._charges.forget_before(self._openings.accepted().start - 1)
+            self._charges.forget_before(self._window_tracker.accepted().start - 1)
             return None
-        await self._openings.refresh([window])
-        if self._openings.state(window) in OVER:
-            return await self._settling.answer(flight, None)
-        return unavailable(flight.key.id, NOT_YET)  # it closes: an earlier copy of it may still be counted
+        await self._window_tracker.refresh([window])
+        if self._window_tracker.state(window) in OVER:
+            return await self._resolver.answer(inflight, None)
+        return unavailable(inflight.key.id, NOT_YET)  # it closes: an earlier copy of it may still be counted

@@ -61,7 +61,7 @@ class Gateway:
 
     Args:
         plan: What is collected.
-        openings: Which windows take deltas.
+        window_tracker: Which windows take deltas.
         commits: The way into the log; the gateway stops it, and does not start it.
         folds: What is known of ids, and what is said of windows that are not open, here or elsewhere.
         runtime: Tasks and the clock.
@@ -79,7 +79,7 @@ class Gateway:
         self,
         plan: Plan,
         *,
-        openings: WindowTracker,
+        window_tracker: WindowTracker,
         commits: GroupCommitter,
         folds: FoldReader,
         runtime: Runtime,
@@ -89,28 +89,28 @@ class Gateway:
         streams: ClientStreams | None = None,
         charges: CollectionBudget | None = None,
     ) -> None:
-        self._inspection = DeltaParser(plan)
+        self._parser = DeltaParser(plan)
         self._submissions = AttributedDeltas(plan) if submissions is None else submissions
         self.streams = ClientStreams() if streams is None else streams
-        self._looks = SubmissionValidator(plan, self._inspection, openings, folds, self._submissions)
+        self._looks = SubmissionValidator(plan, self._parser, window_tracker, folds, self._submissions)
         self._arrived: list[_Arrived] = []
-        self._openings = openings
+        self._window_tracker = window_tracker
         self._commits = commits
         self._runtime = runtime
         self._metrics = metrics
         self._pending_entries_max = pending_entries_max
         self._share_max = share_of(pending_entries_max)
-        self._flights = InflightTable(folds, commits.partitions)
+        self._inflight = InflightTable(folds, commits.partitions)
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
-        self._settling = VerdictResolver(plan, folds, runtime)
+        self._resolver = VerdictResolver(plan, folds, runtime)
         self._forget_charges: Callable[[], None] = (lambda: None) if charges is None else charges.forget
-        self._paying = None if charges is None else WindowCharging(charges, openings, self._settling, runtime)
+        self._charging = None if charges is None else WindowCharging(charges, window_tracker, self._resolver, runtime)
 
     @property
     def waiting(self) -> int:
         """Deltas that are unanswered, or that a fold of this process has not passed yet."""
-        return len(self._flights)
+        return len(self._inflight)
 
     async def submit(self, client_id: str, plan_id: bytes, data: bytes, shuffled: Authenticity | None = None) -> Answer:
         """The answer to one delta."""
@@ -136,7 +136,7 @@ class Gateway:
         arrived = _Arrived(client_id, plan_id, data, self._metrics.answered, shuffled)
         sender = self._sender(arrived)
         found = (
-            self._begin(arrived, sender, self._inspection.see([data])[0])
+            self._begin(arrived, sender, self._parser.see([data])[0])
             if isinstance(sender, QuotaReservation)
             else sender
         )
@@ -189,7 +189,7 @@ class Gateway:
         if self._stopping:
             raise RefusedError(errors.shutting_down())
         try:
-            self._openings.check_store()
+            self._window_tracker.check_store()
         except RefusedError:
             self._forget_charges()
             raise
@@ -211,7 +211,7 @@ class Gateway:
         let_in = [
             each.data for each, sender in zip(arrived, senders, strict=True) if isinstance(sender, QuotaReservation)
         ]
-        seen = iter(self._inspection.see(let_in))
+        seen = iter(self._parser.see(let_in))
         for each, sender in zip(arrived, senders, strict=True):
             found = self._begin(each, sender, next(seen)) if isinstance(sender, QuotaReservation) else sender
             tell = partial(self._tell, each.tell)
@@ -259,84 +259,86 @@ class Gateway:
         seen = self._looks.checked(arrived.plan_id, data, seen)
         partition = self._submissions.partition(sender.name, seen.id, self._commits.partitions)
         sent = Submission(DeltaKey(sender.name, seen.id), partition, seen.window, digest(data), data)
-        flight = self._flights.find(sent)
-        if flight is not None:
+        inflight = self._inflight.find(sent)
+        if inflight is not None:
             sender.costs_nothing()
-            return flight
-        return self._taken(sent, self._looks.glance(sent, seen))
+            return inflight
+        return self._taken(sent, self._looks.peek(sent, seen))
 
-    def _taken(self, sent: Submission, glance: RememberedKind | None) -> Answer | InflightDelta:
-        if glance is RememberedKind.OUT_OF_REACH:
+    def _taken(self, sent: Submission, peek: RememberedKind | None) -> Answer | InflightDelta:
+        if peek is RememberedKind.OUT_OF_REACH:
             # The fold would drop it, whatever it holds: an acknowledgement would promise what never comes.
             return Answer(sent.key.id, Status.UNKNOWN)
-        is_over = self._openings.state(sent.window) in OVER
-        if is_over and glance is not None:
-            return Answer(sent.key.id, STATUSES[glance])
+        is_over = self._window_tracker.state(sent.window) in OVER
+        if is_over and peek is not None:
+            return Answer(sent.key.id, STATUSES[peek])
         if self.waiting >= self._pending_entries_max:
             detail = f"at most {self._pending_entries_max} deltas may wait for the log or the fold"
             return refused(sent.key.id, overloaded(detail).refusal)
-        if self._flights.of(sent.key.client_id) >= self._share_max:
+        if self._inflight.of(sent.key.client_id) >= self._share_max:
             return refused(sent.key.id, share_taken(f"{self._share_max} deltas of one client may wait"))
-        flight = InflightDelta(sent, here=glance is not None)
-        return self._ask(flight) if is_over else self._send(sent, flight, is_new=glance in _NEW)
+        inflight = InflightDelta(sent, here=peek is not None)
+        return self._ask(inflight) if is_over else self._send(sent, inflight, is_new=peek in _NEW)
 
-    def _send(self, sent: Submission, flight: InflightDelta, *, is_new: bool) -> Answer | InflightDelta:
+    def _send(self, sent: Submission, inflight: InflightDelta, *, is_new: bool) -> Answer | InflightDelta:
         entry = self._submissions.entry(sent, self._runtime.now_ms())
         appended = NewEntry(sent.partition, sent.window, entry)
-        if self._paying is not None and not self._paying.has_paid(sent.window):
-            self._spawn(self._pay(self._paying, flight, appended, is_new=is_new), "charge")
-        elif (refusal := self._offer(flight, appended, is_new=is_new)) is not None:
+        if self._charging is not None and not self._charging.has_paid(sent.window):
+            self._spawn(self._pay(self._charging, inflight, appended, is_new=is_new), "charge")
+        elif (refusal := self._offer(inflight, appended, is_new=is_new)) is not None:
             return refused(sent.key.id, refusal)
-        self._flights.take_off(flight)
-        return flight
+        self._inflight.add(inflight)
+        return inflight
 
-    def _offer(self, flight: InflightDelta, appended: NewEntry, *, is_new: bool) -> Refusal | None:
+    def _offer(self, inflight: InflightDelta, appended: NewEntry, *, is_new: bool) -> Refusal | None:
         """Hands it to the log's writer, if its client may use its stream; that is used up once it is handed over."""
-        streams, window = self.streams, flight.window
-        client_id, stream = flight.key.client_id, flight.key.id.stream
+        streams, window = self.streams, inflight.window
+        client_id, stream = inflight.key.client_id, inflight.key.id.stream
         takes_one = is_new and not streams.is_known(client_id, stream, window)
         if takes_one:
-            streams.forget(self._openings.is_over)
+            streams.forget(self._window_tracker.is_over)
             if not streams.has_room(client_id, window):
                 assert streams.most is not None, "else there is room"
                 return errors.too_many_streams(streams.most)
-        refusal = self._commits.offer(appended, partial(self._committed, flight))
+        refusal = self._commits.offer(appended, partial(self._committed, inflight))
         if takes_one and refusal is None:
             streams.add(client_id, stream, window)
         return refusal
 
-    async def _pay(self, paying: WindowCharging, flight: InflightDelta, appended: NewEntry, *, is_new: bool) -> None:
-        answer = await paying.answer(flight)
+    async def _pay(
+        self, charging: WindowCharging, inflight: InflightDelta, appended: NewEntry, *, is_new: bool
+    ) -> None:
+        answer = await charging.answer(inflight)
         if answer is None:
-            refusal = self._offer(flight, appended, is_new=is_new)
+            refusal = self._offer(inflight, appended, is_new=is_new)
             if refusal is None:
                 return
-            answer = refused(flight.key.id, refusal)
-        self._flights.answered(flight, answer, appended=False)
+            answer = refused(inflight.key.id, refusal)
+        self._inflight.answered(inflight, answer, appended=False)
 
-    def _ask(self, flight: InflightDelta) -> InflightDelta:
+    def _ask(self, inflight: InflightDelta) -> InflightDelta:
         """The answer for a window that every fold has closed, from a fold that is not here: nothing is appended."""
-        self._flights.take_off(flight)
-        self._spawn(self._settle(flight, None), "settle")
-        return flight
+        self._inflight.add(inflight)
+        self._spawn(self._settle(inflight, None), "settle")
+        return inflight
 
-    def _committed(self, flight: InflightDelta, committed: CommitResult | Refusal) -> None:
+    def _committed(self, inflight: InflightDelta, committed: CommitResult | Refusal) -> None:
         if isinstance(committed, Refusal):
-            self._flights.answered(flight, refused(flight.key.id, committed), appended=False)
+            self._inflight.answered(inflight, refused(inflight.key.id, committed), appended=False)
             return
-        if self._flights.appended(flight, committed.position):
-            self._spawn(self._flights.sweep(flight.partition), "sweep")
+        if self._inflight.appended(inflight, committed.position):
+            self._spawn(self._inflight.sweep(inflight.partition), "sweep")
         if committed.state is WindowState.OPEN:
-            self._flights.answered(flight, Answer(flight.key.id, Status.ACKNOWLEDGED))
+            self._inflight.answered(inflight, Answer(inflight.key.id, Status.ACKNOWLEDGED))
         elif committed.state is None:  # the store went back to an older moment
             self._forget_charges()
-            self._flights.answered(flight, unavailable(flight.key.id, NOT_YET))
+            self._inflight.answered(inflight, unavailable(inflight.key.id, NOT_YET))
         else:
-            self._spawn(self._settle(flight, committed.position), "settle")
+            self._spawn(self._settle(inflight, committed.position), "settle")
 
-    async def _settle(self, flight: InflightDelta, position: int | None) -> None:
+    async def _settle(self, inflight: InflightDelta, position: int | None) -> None:
         """The answer for a window that is no longer open: the fold's, once it has passed the entry."""
-        self._flights.answered(flight, await self._settling.answer(flight, position))
+        self._inflight.answered(inflight, await self._resolver.answer(inflight, position))
 
     def _spawn(self, work: Coroutine[object, object, None], name: str) -> None:
         task = self._runtime.spawn(work, name)

@@ -69,7 +69,7 @@ class GroupCommitter:
 
     Args:
         log: Where entries go.
-        openings: Which windows are open: read after each append.
+        window_tracker: Which windows are open: read after each append.
         runtime: Tasks and a clock.
         limits: Beyond them, what is offered is refused as overload.
         metrics: Counts groups, their sizes and their failures.
@@ -80,7 +80,7 @@ class GroupCommitter:
     def __init__(
         self,
         log: Log,
-        openings: WindowTracker,
+        window_tracker: WindowTracker,
         runtime: Runtime,
         limits: CommitLimits,
         metrics: Metrics,
@@ -90,7 +90,7 @@ class GroupCommitter:
     ) -> None:
         self._log = log
         self._shuffle, self._tracer = shuffle, tracer
-        self._openings = openings
+        self._window_tracker = window_tracker
         self._runtime = runtime
         self._limits = limits
         self._metrics = metrics
@@ -195,18 +195,18 @@ class GroupCommitter:
     async def _never_open(self, entries: Sequence[NewEntry]) -> frozenset[int]:
         """Windows of which nothing may be appended: one that was skipped, or that the clock has not opened."""
         windows = {entry.window for entry in entries}
-        await self._openings.ensure(windows)
-        return frozenset(window for window in windows if self._openings.state(window) in NEVER_OPEN)
+        await self._window_tracker.ensure(windows)
+        return frozenset(window for window in windows if self._window_tracker.state(window) in NEVER_OPEN)
 
     async def _append(self, entries: Sequence[NewEntry]) -> list[CommitResult]:
         began = self._runtime.monotonic()
         positions = await self._log.append(entries)
         self._group_s = self._runtime.monotonic() - began
         windows = {entry.window for entry in entries}
-        await self._openings.refresh(windows)
+        await self._window_tracker.refresh(windows)
         self._trouble.worked(self._runtime.monotonic(), "appends work again")
         self._observe(entries, positions)
-        states = {window: self._openings.promised(window) for window in windows}
+        states = {window: self._window_tracker.confirmed_state(window) for window in windows}
         return [
             CommitResult(position, states[entry.window]) for entry, position in zip(entries, positions, strict=True)
         ]

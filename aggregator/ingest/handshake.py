@@ -29,15 +29,15 @@ class Handshake:
 
     Args:
         plan: What is collected.
-        openings: Which windows take deltas.
+        window_tracker: Which windows take deltas.
         runtime: The clock.
         in_flight_max: Unanswered deltas that a session may have.
     """
 
-    def __init__(self, plan: Plan, *, openings: WindowTracker, runtime: Runtime, in_flight_max: int) -> None:
+    def __init__(self, plan: Plan, *, window_tracker: WindowTracker, runtime: Runtime, in_flight_max: int) -> None:
         self.plan = plan
         self.in_flight_max = in_flight_max
-        self._openings = openings
+        self._window_tracker = window_tracker
         self._runtime = runtime
 
     async def welcome(self, hello: Hello) -> Welcome:
@@ -48,7 +48,7 @@ class Handshake:
         """
         version = common_version(hello.protocol_versions)
         check_plan(hello.plan_id, self.plan)
-        oldest, newest = await self._openings.span()
+        oldest, newest = await self._window_tracker.span()
         now_ms = self._runtime.now_ms()
         return Welcome(
             protocol_version=version,

@@ -92,12 +92,12 @@ class InflightTable:
 
     def __init__(self, folds: FoldReader, partitions: int) -> None:
         self._folds = folds
-        self._flights: dict[DeltaKey, InflightDelta] = {}
+        self._inflight: dict[DeltaKey, InflightDelta] = {}
         self._numbers: Counter[str] = Counter()  # by client; what is nobody's is not counted
         self._unpassed: list[deque[_Unpassed]] = [deque() for _ in range(partitions)]
 
     def __len__(self) -> int:
-        return len(self._flights)
+        return len(self._inflight)
 
     def of(self, client_id: str) -> int:
         """How many are this client's; of what is nobody's, 0."""
@@ -109,34 +109,34 @@ class InflightTable:
         Raises:
             RefusedError: Its id is on its way with other bytes, or for another window.
         """
-        flight = self._flights.get(sent.key)
-        if flight is None or (flight.window, flight.digest) == (sent.window, sent.digest):
-            return flight
-        reason = Reason.ID_REUSED if flight.window == sent.window else Reason.ID_OF_ANOTHER_WINDOW
+        inflight = self._inflight.get(sent.key)
+        if inflight is None or (inflight.window, inflight.digest) == (sent.window, sent.digest):
+            return inflight
+        reason = Reason.ID_REUSED if inflight.window == sent.window else Reason.ID_OF_ANOTHER_WINDOW
         raise RefusedError(used_before(reason, sent.key.id))
 
-    def take_off(self, flight: InflightDelta) -> None:
+    def add(self, inflight: InflightDelta) -> None:
         """A new one."""
-        self._flights[flight.key] = flight
-        if flight.key.client_id != NOBODY:
-            self._numbers[flight.key.client_id] += 1
+        self._inflight[inflight.key] = inflight
+        if inflight.key.client_id != NOBODY:
+            self._numbers[inflight.key.client_id] += 1
 
-    def answered(self, flight: InflightDelta, answer: Answer, *, appended: bool = True) -> None:
+    def answered(self, inflight: InflightDelta, answer: Answer, *, appended: bool = True) -> None:
         """Gives the answer; with it the flight is over, but where the fold is here and what was appended is to pass."""
-        if not (flight.here and appended):
-            self._land(flight.key)
-        flight.land(answer)
+        if not (inflight.here and appended):
+            self._land(inflight.key)
+        inflight.land(answer)
 
-    def appended(self, flight: InflightDelta, position: int) -> bool:
+    def appended(self, inflight: InflightDelta, position: int) -> bool:
         """Keeps it until the fold has passed the position, where that is here.
 
         Returns:
             Whether :meth:`sweep` is to be begun for its partition.
         """
-        if not flight.here:
+        if not inflight.here:
             return False
-        unpassed = self._unpassed[flight.partition]
-        unpassed.append(_Unpassed(position, flight.key))
+        unpassed = self._unpassed[inflight.partition]
+        unpassed.append(_Unpassed(position, inflight.key))
         return len(unpassed) == 1
 
     async def sweep(self, partition: int) -> None:
@@ -152,7 +152,7 @@ class InflightTable:
                 self._land(unpassed.popleft().key)
 
     def _land(self, key: DeltaKey) -> None:
-        if self._flights.pop(key, None) is not None and key.client_id != NOBODY:
+        if self._inflight.pop(key, None) is not None and key.client_id != NOBODY:
             self._numbers[key.client_id] -= 1
             if not self._numbers[key.client_id]:
                 del self._numbers[key.client_id]
@@ -183,29 +183,29 @@ class VerdictResolver:
         self._runtime = runtime
         self._unsettled = FailureLog(_journal)
 
-    async def answer(self, flight: InflightDelta, position: int | None) -> Answer:
+    async def answer(self, inflight: InflightDelta, position: int | None) -> Answer:
         """The fold's word on a delta, or *unavailable* where it does not say in time: never an exception.
 
         Args:
-            flight: Which.
+            inflight: Which.
             position: Where it was appended; None: it was not.
         """
         try:
-            answer = await within(SETTLE_S, self._word(flight, position), runtime=self._runtime)
+            answer = await within(SETTLE_S, self._word(inflight, position), runtime=self._runtime)
         except (TimeoutError, AggregatorError) as error:
             passes = isinstance(error, (TimeoutError, *TRANSIENT))
             self._unsettled.failed(self._runtime.monotonic(), "the folds do not answer", error, passes=passes)
-            return unavailable(flight.key.id, NOT_YET if passes else FAILED)
+            return unavailable(inflight.key.id, NOT_YET if passes else FAILED)
         self._unsettled.worked(self._runtime.monotonic(), "the folds answer again")
         return answer
 
-    async def _word(self, flight: InflightDelta, position: int | None) -> Answer:
+    async def _word(self, inflight: InflightDelta, position: int | None) -> Answer:
         if position is not None:
-            await self._folds.passed(flight.partition, position)
+            await self._folds.passed(inflight.partition, position)
         kind, reason = await self._folds.recall(
-            flight.partition, flight.key.client_id, flight.key.id, flight.digest, flight.window
+            inflight.partition, inflight.key.client_id, inflight.key.id, inflight.digest, inflight.window
         )
         if kind is RememberedKind.REFUSED:
             assert reason is not None
-            return refused(flight.key.id, errors.of_fold(reason, flight.key.id, self._plan))
-        return Answer(flight.key.id, STATUSES[kind])
+            return refused(inflight.key.id, errors.of_fold(reason, inflight.key.id, self._plan))
+        return Answer(inflight.key.id, STATUSES[kind])

@@ -153,7 +153,7 @@ class SubmissionPolicy(Protocol):
     def partition(self, sender: str, id: DeltaId, partitions: int) -> int:
         """The partition that it belongs to."""
 
-    def check(self, glance: FoldPeek, seen: ParsedDelta, records: int) -> None:
+    def check(self, peek: FoldPeek, seen: ParsedDelta, records: int) -> None:
         """Refuses early what its fold, which is here, would refuse for what is counted of its sender.
 
         Raises:
@@ -199,13 +199,13 @@ class AttributedDeltas:
         del id
         return _partition_of(sender, partitions)
 
-    def check(self, glance: FoldPeek, seen: ParsedDelta, records: int) -> None:
+    def check(self, peek: FoldPeek, seen: ParsedDelta, records: int) -> None:
         """Refuses what is beyond the client's bound, and of noised deltas every one but the first."""
-        if glance.kind is not RememberedKind.UNKNOWN:
+        if peek.kind is not RememberedKind.UNKNOWN:
             return
-        if self._once and glance.contributed:
+        if self._once and peek.contributed:
             raise RefusedError(of_fold(Reason.SECOND_DELTA, seen.id, self._plan))
-        if self._bound is not None and glance.contributed + records > self._bound:
+        if self._bound is not None and peek.contributed + records > self._bound:
             raise RefusedError(of_fold(Reason.TOO_MANY_RECORDS, seen.id, self._plan))
 
     def check_records(self, records: int) -> None:
@@ -280,7 +280,7 @@ class AnonymousReports:
         del sender
         return partition_of_sum(id, partitions)
 
-    def check(self, glance: FoldPeek, seen: ParsedDelta, records: int) -> None:
+    def check(self, peek: FoldPeek, seen: ParsedDelta, records: int) -> None:
         """There is no sender of whom anything could be counted."""
 
     def check_records(self, records: int) -> None:
@@ -359,15 +359,15 @@ class SubmissionValidator:
 
     Attributes:
         plan: What is collected.
-        inspection: Reads their bytes.
-        openings: Which windows take deltas.
+        parser: Reads their bytes.
+        window_tracker: Which windows take deltas.
         folds: What is known of ids.
         submissions: What the plan's mode makes of what is sent.
     """
 
     plan: Plan
-    inspection: DeltaParser
-    openings: WindowTracker
+    parser: DeltaParser
+    window_tracker: WindowTracker
     folds: FoldReader
     submissions: SubmissionPolicy
 
@@ -379,26 +379,26 @@ class SubmissionValidator:
             RefusedError: Another plan, or another window.
         """
         if seen is None:
-            seen = self.inspection.first_look(plan_id, data)
+            seen = self.parser.first_look(plan_id, data)
         elif plan_id != self.plan.id:
             raise RefusedError(wrong_plan(plan_id, self.plan))
-        self.openings.check(seen.window)
+        self.window_tracker.check(seen.window)
         return seen
 
-    def glance(self, sent: Submission, seen: ParsedDelta) -> RememberedKind | None:
+    def peek(self, sent: Submission, seen: ParsedDelta) -> RememberedKind | None:
         """What a fold that is here knows of it; refuses what that would refuse itself, but later.
 
         Raises:
             DeltaError: What is wrong with its bytes.
             RefusedError: Its fold would refuse it, or it holds too little.
         """
-        records = self.inspection.records(sent.data) if seen.records is None else seen.records
+        records = self.parser.records(sent.data) if seen.records is None else seen.records
         self.submissions.check_records(records)
-        glance = self.folds.glance(sent.partition, sent.key.client_id, sent.key.id, sent.digest, sent.window)
-        if glance is None:
+        peek = self.folds.peek(sent.partition, sent.key.client_id, sent.key.id, sent.digest, sent.window)
+        if peek is None:
             return None
-        if glance.kind is RememberedKind.REFUSED:
-            assert glance.reason is not None
-            raise RefusedError(of_fold(glance.reason, sent.key.id, self.plan))
-        self.submissions.check(glance, seen, records)
-        return glance.kind
+        if peek.kind is RememberedKind.REFUSED:
+            assert peek.reason is not None
+            raise RefusedError(of_fold(peek.reason, sent.key.id, self.plan))
+        self.submissions.check(peek, seen, records)
+        return peek.kind

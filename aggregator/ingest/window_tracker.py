@@ -3,10 +3,10 @@
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from aggregator.caught_up import StalenessGuard
 from aggregator.errors import RefusedError
 from aggregator.interfaces import Store
 from aggregator.runtime import Runtime
+from aggregator.staleness_guard import StalenessGuard
 from aggregator.windows import UNSEALED, WindowState, accepted_windows
 from hushsum.errors import Reason
 from hushsum.plan import Plan
@@ -28,7 +28,7 @@ class WindowTracker:
         runtime: The clock.
         skew_ms: How far ahead of this clock a device's may be.
         first_window: The plan's first window in this store.
-        caught_up: Whether the store knows what the log says; None where the folds are here, and it does.
+        staleness: Whether the store knows what the log says; None where the folds are here, and it does.
     """
 
     def __init__(
@@ -39,24 +39,24 @@ class WindowTracker:
         *,
         skew_ms: int,
         first_window: int,
-        caught_up: StalenessGuard | None = None,
+        staleness: StalenessGuard | None = None,
     ) -> None:
         self._plan = plan
         self._store = store
         self._runtime = runtime
         self._skew_ms = skew_ms
         self.first_window = first_window
-        self._caught_up = caught_up
+        self._staleness = staleness
         self._known: dict[int, WindowState] = {}
 
     def state(self, window: int) -> WindowState | None:
         """The window's state as of the latest read of the store; None where no gateway had opened it."""
         return self._known.get(window)
 
-    def promised(self, window: int) -> WindowState | None:
+    def confirmed_state(self, window: int) -> WindowState | None:
         """The same for an answer: None, too, where the store may call a window open whose seal stands in the log."""
         state = self.state(window)
-        is_doubtful = state is WindowState.OPEN and self._caught_up is not None and bool(self._caught_up.why)
+        is_doubtful = state is WindowState.OPEN and self._staleness is not None and bool(self._staleness.why)
         return None if is_doubtful else state
 
     def is_over(self, window: int) -> bool:
@@ -73,8 +73,8 @@ class WindowTracker:
         Raises:
             RefusedError: It may be older than the log; it is being looked at.
         """
-        if self._caught_up is not None:
-            self._caught_up.check()
+        if self._staleness is not None:
+            self._staleness.check()
 
     def accepted(self) -> range:
         """The windows that the clock and the stated skew allow now."""

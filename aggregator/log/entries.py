@@ -187,51 +187,51 @@ _PROBLEMS: Final = {
 
 
 def admit_all(
-    plan: Plan, partition: int, stretch: Sequence[PositionedEntry]
+    plan: Plan, partition: int, entry_batch: Sequence[PositionedEntry]
 ) -> list[tuple[int, LogEntry | RefusedEntry]]:
     """The position of each entry and what :func:`admit` says of it: the same, sooner.
 
     Raises:
         LogError: As there.
     """
-    if not stretch:
+    if not entry_batch:
         return []
-    positions, entries, signers, _, problems = zip(*stretch, strict=True)
+    positions, entries, signers, _, problems = zip(*entry_batch, strict=True)
     if not _AS_THEY_ARE.issuperset(signers) or set(problems) != {None}:
-        return [(logged.position, admit(plan, partition, logged)) for logged in stretch]
+        return [(positioned.position, admit(plan, partition, positioned)) for positioned in entry_batch]
     ready = delta_entries(entries)
     return [
-        (position, admit(plan, partition, stretch[place]) if delta is None else delta)
+        (position, admit(plan, partition, entry_batch[place]) if delta is None else delta)
         for place, (position, delta) in enumerate(zip(positions, ready, strict=True))
     ]
 
 
-def admit(plan: Plan, partition: int, logged: PositionedEntry) -> LogEntry | RefusedEntry:
+def admit(plan: Plan, partition: int, positioned: PositionedEntry) -> LogEntry | RefusedEntry:
     """The entry to fold, or why it is refused.
 
     Args:
         plan: What is collected.
         partition: The one that the entry stands in.
-        logged: As it was read.
+        positioned: As it was read.
 
     Raises:
         LogError: An entry of a newer format: nothing may be passed over.
     """
-    if logged.problem is not None:
-        return RefusedEntry(logged.problem, _PROBLEMS.get(logged.problem, logged.problem.value))
+    if positioned.problem is not None:
+        return RefusedEntry(positioned.problem, _PROBLEMS.get(positioned.problem, positioned.problem.value))
     try:
-        entry = entry_from_bytes(logged.data)
+        entry = entry_from_bytes(positioned.data)
     except MalformedEntryError as error:
         return RefusedEntry(Reason.MALFORMED, str(error))
     except NewerEntryError as error:
-        raise LogError(f"partition {partition}, entry {logged.position}: {error}") from error
-    if logged.signer is None or logged.signer is _SIGNERS[type(entry)]:
+        raise LogError(f"partition {partition}, entry {positioned.position}: {error}") from error
+    if positioned.signer is None or positioned.signer is _SIGNERS[type(entry)]:
         return entry
-    if logged.signer is Role.PRODUCER and isinstance(entry, DeltaEntry | ReportsEntry):
+    if positioned.signer is Role.PRODUCER and isinstance(entry, DeltaEntry | ReportsEntry):
         if plan.privacy.mode == LOCAL or isinstance(entry, ReportsEntry):
             return RefusedEntry(Reason.UNSIGNED, f"a producer's {_NAMES[type(entry)][2:]}: {_CHARGED_AT_GATEWAYS}")
-        return _vouched(plan, entry, logged.appended_ms)
-    detail = f"{_NAMES[type(entry)]}, signed by a {logged.signer} key, expected another role's"
+        return _vouched(plan, entry, positioned.appended_ms)
+    detail = f"{_NAMES[type(entry)]}, signed by a {positioned.signer} key, expected another role's"
     return RefusedEntry(Reason.UNSIGNED, detail)
 
 

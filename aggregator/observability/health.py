@@ -11,7 +11,6 @@ from http import HTTPStatus
 from itertools import cycle, islice
 from typing import Final, Protocol
 
-from aggregator.caught_up import StalenessGuard
 from aggregator.config import Config
 from aggregator.errors import AggregatorError
 from aggregator.fold.state import FoldMark
@@ -21,6 +20,7 @@ from aggregator.observability.http import HttpPage, Reply, metrics_page
 from aggregator.observability.metrics import Metrics, until_step_s
 from aggregator.observability.tracing import otlp_tracer
 from aggregator.runtime import Runtime, within
+from aggregator.staleness_guard import StalenessGuard
 from hushsum.plan import Plan
 
 
@@ -225,7 +225,7 @@ class DependencyProbe:
         metrics: Are told.
         tell: Is told, once each time it changes, whether both have answered within the last 15 seconds, and the gateway
             here, where there is one, takes deltas.
-        caught_up: What the gateway here waits for; None where there is no gateway, or where the folds are here.
+        staleness: What the gateway here waits for; None where there is no gateway, or where the folds are here.
 
     Attributes:
         looks: What else is looked at each time; what raises has not answered.
@@ -240,11 +240,11 @@ class DependencyProbe:
         runtime: Runtime,
         metrics: Metrics,
         tell: Callable[[bool], Awaitable[None]],
-        caught_up: StalenessGuard | None = None,
+        staleness: StalenessGuard | None = None,
     ) -> None:
         self._plan_id, self._log, self._store = plan_id, log, store
         self._runtime, self._metrics, self._tell = runtime, metrics, tell
-        self._caught_up, self._waits = caught_up, False
+        self._staleness, self._waits = staleness, False
         self.looks: Sequence[Callable[[], Awaitable[None]]] = ()
         self.tracer: Tracer = NO_TRACES
         self._next = cycle(range(log.partitions))
@@ -273,7 +273,7 @@ class DependencyProbe:
 
     @property
     def _is_shut(self) -> bool:
-        return self._caught_up is not None and bool(self._caught_up.why)
+        return self._staleness is not None and bool(self._staleness.why)
 
     async def _look_once(self) -> str:
         """Why it did not succeed; empty where it did."""
@@ -297,18 +297,18 @@ class DependencyProbe:
 
     async def _marks(self) -> dict[int, int]:
         """How far each partition's fold has come; the gateway here hears of it."""
-        if self._caught_up is None:
+        if self._staleness is None:
             return _positions(await self._store.fold_marks(self._plan_id))
         try:
             asking = self._store.fold_marks(self._plan_id)
             marks = _positions(await within(SIGHT_S, asking, runtime=self._runtime))
         except (AggregatorError, TimeoutError):
-            self._caught_up.lose_sight()
+            self._staleness.invalidate()
             raise
-        self._caught_up.learn(marks)
-        if self._caught_up.needs_ends:
+        self._staleness.update_positions(marks)
+        if self._staleness.needs_targets:
             ends = {partition: await self._log.end(partition) for partition in range(self._log.partitions)}
-            self._caught_up.expect(ends)
+            self._staleness.set_targets(ends)
         return marks
 
     def _say_whether_answered(self, answers: bool, why: str) -> None:  # noqa: FBT001  a fact, not a switch
@@ -322,13 +322,13 @@ class DependencyProbe:
 
     def _say_whether_waiting(self) -> None:
         """One line when the gateway begins to wait for the folds, and one when it goes on."""
-        waits = self._caught_up is not None and bool(self._caught_up.behind)
+        waits = self._staleness is not None and bool(self._staleness.behind)
         if waits == self._waits:
             return
         self._waits = waits
         if waits:
-            assert self._caught_up is not None
-            _journal.warning("no delta is taken: the store may be older than the log", why=self._caught_up.why)
+            assert self._staleness is not None
+            _journal.warning("no delta is taken: the store may be older than the log", why=self._staleness.why)
         else:
             _journal.info("the folds have stored all that stood in the log: deltas are taken")
 

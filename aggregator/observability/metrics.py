@@ -400,7 +400,7 @@ class StoreMetricsCollector:
         try:
             await within(ANSWER_S_MAX, ask(), runtime=self._runtime)
         except (AggregatorError, HushsumError, TimeoutError) as error:
-            self._retried("survey", str(error))
+            self._retried("store metrics", str(error))
 
     async def _windows(self) -> None:
         self._show_windows(await self._store.unfinished(self._plan.id))

@@ -82,22 +82,22 @@ class PastRound(NamedTuple):
 
     Attributes:
         window: Its window.
-        fate: Of its sum.
+        result: Of its sum.
         survivors: Clients whose vectors are in it; none where there is no sum.
         members: All clients of the round.
     """
 
     window: int
-    fate: RoundResult
+    result: RoundResult
     survivors: frozenset[str]
     members: frozenset[str]
 
-    def fate_of(self, client_id: str) -> RoundResult:
+    def result_for(self, client_id: str) -> RoundResult:
         """What became of a client's vector."""
         if client_id not in self.members:
             return RoundResult.UNKNOWN
         is_left_out = bool(self.survivors) and client_id not in self.survivors
-        return RoundResult.LEFT_OUT if is_left_out else self.fate
+        return RoundResult.LEFT_OUT if is_left_out else self.result
 
 
 class RoundHistory:
@@ -123,10 +123,10 @@ class RoundHistory:
             _, oldest = self._rounds.popitem(last=False)
             self._clients -= len(oldest.members)
 
-    def fate_of(self, client_id: str, round_id: bytes, window: int) -> RoundResult:
+    def result_for(self, client_id: str, round_id: bytes, window: int) -> RoundResult:
         """What became of a client's vector, as far as it is known here."""
         became = self._rounds.get(round_id)
-        return RoundResult.UNKNOWN if became is None or became.window != window else became.fate_of(client_id)
+        return RoundResult.UNKNOWN if became is None or became.window != window else became.result_for(client_id)
 
     def forget_before(self, window: int) -> None:
         """Forgets all rounds of older windows."""
@@ -134,9 +134,9 @@ class RoundHistory:
             self._clients -= len(self._rounds.pop(round_id).members)
 
 
-def outcome_of(round_id: bytes, fate: RoundResult, *, again: bool = False, retry_after_ms: int = 0) -> RoundOutcome:
+def outcome_of(round_id: bytes, result: RoundResult, *, again: bool = False, retry_after_ms: int = 0) -> RoundOutcome:
     """The outcome in words."""
-    return RoundOutcome(round_id, fate, DETAILS[fate], again, retry_after_ms)
+    return RoundOutcome(round_id, result, DETAILS[result], again, retry_after_ms)
 
 
 AGAIN: Final = "again"  # the outcome of a round that cost nothing, and after which another one began
@@ -203,7 +203,7 @@ class ActiveRounds:
 
     Args:
         plan: Of mode ``secure``.
-        landing: Brings sums into the log.
+        submitter: Brings sums into the log.
         claims: Of its clients, and of the ledger.
         runtime: Time, tasks and threads.
         entropy: Of the ids of rounds.
@@ -212,14 +212,14 @@ class ActiveRounds:
         directory: Of clients; None where the plan names none.
 
     Attributes:
-        tell_over: Called with each round that is over, before its clients are told what became of it.
+        on_round_end: Called with each round that is over, before its clients are told what became of it.
         tracer: Is told of rounds, and of nobody in them.
     """
 
     def __init__(  # noqa: PLR0913  each is a part of its own
         self,
         plan: Plan,
-        landing: SumSubmitter,
+        submitter: SumSubmitter,
         claims: RoundClaims,
         *,
         runtime: Runtime,
@@ -229,7 +229,7 @@ class ActiveRounds:
         directory: Directory | None,
     ) -> None:
         self._plan = plan
-        self._landing = landing
+        self._submitter = submitter
         self._claims = claims
         self._runtime = runtime
         self._entropy = entropy
@@ -237,7 +237,7 @@ class ActiveRounds:
         self._settings = settings
         self._directory = directory
         self.tracer: Tracer = NO_TRACES
-        self.tell_over: Callable[[RoundOver], None] = lambda _: None
+        self.on_round_end: Callable[[RoundOver], None] = lambda _: None
         self._memory = RoundHistory()
         self._rounds: dict[bytes, RoundDriver] = {}
         self._slots: set[RoundDriver] = set()  # that count as under way
@@ -258,7 +258,7 @@ class ActiveRounds:
             _journal.error("a round could not begin", window=window, exc_info=error)
             members = tuple(part.caller for part in parts)
             over = RoundOver(window, members, (), frozenset(), milliseconds(self._runtime))
-            asyncio.get_running_loop().call_soon(self.tell_over, over)  # not here, where it may start the next one
+            asyncio.get_running_loop().call_soon(self.on_round_end, over)  # not here, where it may start the next one
             for part in parts:
                 part.end(outcome_of(b"", RoundResult.ABORTED, again=True, retry_after_ms=_AGAIN_MS))
             return
@@ -287,11 +287,11 @@ class ActiveRounds:
             charge=partial(self._claims.charge, window),
         )
 
-    def abort(self, window: int, why: str, fate: RoundResult) -> None:
+    def abort(self, window: int, why: str, result: RoundResult) -> None:
         """Ends the rounds of a window that have no sum yet."""
         for ongoing in list(self._rounds.values()):
             if ongoing.window == window:
-                ongoing.abort(why, fate)
+                ongoing.abort(why, result)
 
     def stop(self) -> None:
         """Ends the rounds in which nobody was asked for a vector yet; the others go on to their end."""
@@ -305,12 +305,12 @@ class ActiveRounds:
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def fate_of(self, client_id: str, round_id: bytes, window: int) -> RoundResult:
+    async def result_for(self, client_id: str, round_id: bytes, window: int) -> RoundResult:
         """What became of a client's vector; while its round is under way, once that is known."""
         undecided = self._undecided.get(round_id)
         if undecided is not None:
             await undecided.wait()
-        return self._memory.fate_of(client_id, round_id, window)
+        return self._memory.result_for(client_id, round_id, window)
 
     def forget_before(self, window: int) -> None:
         """Forgets what became of rounds of older windows."""
@@ -343,8 +343,8 @@ class ActiveRounds:
             del self._places[part]
             part.past_rounds.add(ongoing.id)
         # Until a sum is in the log its round counts as under way: while the log is away, sums do not pile up here.
-        fate = end.fate if end.sum is None else await self._land(ongoing, end.sum)
-        became = PastRound(ongoing.window, fate, survivors, frozenset(ongoing.parts))
+        result = end.result if end.sum is None else await self._land(ongoing, end.sum)
+        became = PastRound(ongoing.window, result, survivors, frozenset(ongoing.parts))
         if ongoing.granted:
             self._memory.add(ongoing.id, became)
         self._over(ongoing, back)
@@ -352,9 +352,9 @@ class ActiveRounds:
         for part in ongoing.parts.values():
             if self._places.get(part) is ongoing:
                 self._tell(part, ongoing, became)
-        outcome = AGAIN if back else fate.value
+        outcome = AGAIN if back else result.value
         span.note(outcome=outcome, survivors=len(survivors), dropped=len(ongoing.dropped))
-        self._count(ongoing, outcome, survivors if fate is RoundResult.COUNTED else frozenset())
+        self._count(ongoing, outcome, survivors if result is RoundResult.COUNTED else frozenset())
         _journal.info(
             "round over",
             window=ongoing.window,
@@ -374,7 +374,7 @@ class ActiveRounds:
             members = tuple(part.caller for part in ongoing.parts.values())
             callers, now_ms = tuple(part.caller for part in back), milliseconds(self._runtime)
             spent = ongoing.spent | ongoing.elsewhere
-            self.tell_over(RoundOver(ongoing.window, members, callers, spent, now_ms, ongoing.spoilers))
+            self.on_round_end(RoundOver(ongoing.window, members, callers, spent, now_ms, ongoing.spoilers))
 
     def _give_up(self, ongoing: RoundDriver) -> None:
         """Lets go of a round after an error of ours."""
@@ -400,7 +400,7 @@ class ActiveRounds:
         try:
             packed = await self._runtime.blocking(self._plan.words.pack, total.words)
             entry = CohortSumEntry(self._plan.id, ongoing.window, ongoing.id, total.submissions, packed, now_ms)
-            return await self._landing.land(entry)
+            return await self._submitter.land(entry)
         except Exception as error:  # noqa: BLE001  the clients are told, whatever went wrong here
             _journal.error("a sum could not be brought into the log", window=ongoing.window, exc_info=error)
             return RoundResult.UNKNOWN
@@ -409,10 +409,10 @@ class ActiveRounds:
         """What became of one client's part."""
         del self._places[part]
         client_id = part.caller.client_id
-        fate = became.fate_of(client_id)
+        result = became.result_for(client_id)
         # A client reads its grant before it reads this, and has spent by then, whether or not anything of it came here.
-        again = fate is RoundResult.ABORTED and client_id not in ongoing.granted and not self._stopping
-        part.end(outcome_of(ongoing.id, fate, again=again, retry_after_ms=_AGAIN_MS if again else 0))
+        again = result is RoundResult.ABORTED and client_id not in ongoing.granted and not self._stopping
+        part.end(outcome_of(ongoing.id, result, again=again, retry_after_ms=_AGAIN_MS if again else 0))
 
     def _count(self, ongoing: RoundDriver, outcome: str, counted: frozenset[str]) -> None:
         self._metrics.round_over(outcome, lost=len(ongoing.granted - counted), dropped=len(ongoing.dropped))
@@ -453,13 +453,13 @@ class CoordinatorPorts:
     """What secure sums stand on.
 
     Attributes:
-        openings: Which windows are open.
+        window_tracker: Which windows are open.
         charges: Whether the ledger could pay for a window; its rounds have it charged.
         runtime: Time and tasks.
         entropy: Of the draws of cohorts.
     """
 
-    openings: WindowTracker
+    window_tracker: WindowTracker
     charges: CollectionBudget
     runtime: Runtime
     entropy: Entropy
@@ -480,14 +480,14 @@ class CohortCoordinator:
         assert cohort is not None, "a secure plan has cohorts"
         self.plan = plan
         self._size = cohort.size
-        self._openings = ports.openings
+        self._window_tracker = ports.window_tracker
         self._charges = ports.charges
         self._runtime = ports.runtime
         self._directory = directory
         rules = CohortRules(cohort.size, cohort.survivors_min, cohort.wait_ms, ROUNDS_MAX, cohort.pool)
         self._cohorts = Cohorts(rules, ports.entropy)
         self._running = running
-        running.tell_over = lambda over: self._handle(self._cohorts.handle(over))
+        running.on_round_end = lambda over: self._handle(self._cohorts.handle(over))
         self._numbers = count()
         self._parts: dict[CallKey, Participant] = {}
         self._wake = asyncio.Event()
@@ -519,7 +519,7 @@ class CohortCoordinator:
             part.end(outcome_of(b"", RoundResult.LATE))
         return part
 
-    async def what_became(self, client_id: str, enter: Enter) -> RoundOutcome:
+    async def query_result(self, client_id: str, enter: Enter) -> RoundOutcome:
         """What is known here of a client's part in a round: if it is under way, once that is known.
 
         Raises:
@@ -527,8 +527,8 @@ class CohortCoordinator:
             UnauthenticatedError: As for :meth:`enter`.
         """
         self._check(client_id, enter)
-        fate = await self._running.fate_of(client_id, enter.spent_round, enter.window)
-        return outcome_of(enter.spent_round, fate)
+        result = await self._running.result_for(client_id, enter.spent_round, enter.window)
+        return outcome_of(enter.spent_round, result)
 
     def check_plan(self, plan_id: bytes) -> None:
         """Refuses another plan.
@@ -596,12 +596,12 @@ class CohortCoordinator:
         windows = self._cohorts.windows
         if not windows:
             return
-        await self._openings.refresh(windows)
+        await self._window_tracker.refresh(windows)
         for window in windows:
-            if self._openings.state(window) is not WindowState.OPEN:
+            if self._window_tracker.state(window) is not WindowState.OPEN:
                 self._running.abort(window, "the window was sealed", RoundResult.LATE)
                 self._handle(self._cohorts.handle(WindowOver(window)))
-        oldest = self._openings.accepted().start - 1
+        oldest = self._window_tracker.accepted().start - 1
         self._running.forget_before(oldest)
         self._charges.forget_before(oldest)
         self._running.show_progress()
@@ -622,7 +622,7 @@ class CohortCoordinator:
     def _check_running(self) -> None:
         if self._stopping:
             raise RefusedError(errors.shutting_down())
-        self._openings.check_store()
+        self._window_tracker.check_store()
 
     async def _is_open(self, window: int) -> bool:
         """Whether sums of it may still be counted, as far as is known; one that is not is noticed soon after.
@@ -630,12 +630,12 @@ class CohortCoordinator:
         Raises:
             RefusedError: No gateway had it open, or its time has not come.
         """
-        self._openings.check(window)
+        self._window_tracker.check(window)
         wait_ms = self.plan.window.start_ms(window) - self._runtime.now_ms()
         if wait_ms > 0:
             raise RefusedError(errors.not_begun(wait_ms))
-        await self._openings.ensure([window])
-        return self._openings.state(window) is WindowState.OPEN
+        await self._window_tracker.ensure([window])
+        return self._window_tracker.state(window) is WindowState.OPEN
 
     def _now_ms(self) -> int:
         return milliseconds(self._runtime)

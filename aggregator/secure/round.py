@@ -60,14 +60,14 @@ class RoundEnd(NamedTuple):
         sum: What the clients' vectors come to; None where the round failed.
         why: What failed, in one sentence.
         again: Whether those that are still there may begin another one at once.
-        fate: What clients are told where there is no sum.
+        result: What clients are told where there is no sum.
         suspects: Clients because of whom it may have failed.
     """
 
     sum: Sum | None
     why: str = ""
     again: bool = False
-    fate: RoundResult = RoundResult.ABORTED
+    result: RoundResult = RoundResult.ABORTED
     suspects: tuple[str, ...] = ()
 
 
@@ -430,9 +430,9 @@ class RoundDriver:
         assert self.ended is not None
         return self.ended
 
-    def abort(self, why: str, fate: RoundResult = RoundResult.ABORTED) -> None:
+    def abort(self, why: str, result: RoundResult = RoundResult.ABORTED) -> None:
         """Ends it as it stands, if it has not ended."""
-        self._end(RoundEnd(None, why, fate=fate))
+        self._end(RoundEnd(None, why, result=result))
         self._put(None)
 
     def exclude(self, client_id: str) -> None:
@@ -509,7 +509,7 @@ class RoundDriver:
                     part.end(error)
                 self._end(RoundEnd(None, error.refusal.detail))
             except WindowOrderError as error:
-                self._end(RoundEnd(None, str(error), fate=RoundResult.LATE))
+                self._end(RoundEnd(None, str(error), result=RoundResult.LATE))
             except StoreUnavailableError as error:
                 self._end(RoundEnd(None, f"the window may not have been charged: {error}"))
         return self.ended is None and self._is_in_time()
@@ -519,7 +519,7 @@ class RoundDriver:
         is_in_time = self._limits.allow_vectors(self._runtime.now_ms())
         if not is_in_time:
             why = f"nobody was asked for a vector: the seal is less than {self._settings.least_left_s:g} s away"
-            self._end(RoundEnd(None, why, fate=RoundResult.LATE))
+            self._end(RoundEnd(None, why, result=RoundResult.LATE))
         return is_in_time
 
     def _apply(self, effects: Sequence[Effect]) -> None:

@@ -39,13 +39,13 @@ class SumSubmitter:
     """Brings sums into the log.
 
     Attributes:
-        openings: Which windows are open.
+        window_tracker: Which windows are open.
         commits: The way into the log.
         folds: What they say of windows that are not open.
         runtime: Time.
     """
 
-    openings: WindowTracker
+    window_tracker: WindowTracker
     commits: GroupCommitter
     folds: FoldReader
     runtime: Runtime
@@ -72,7 +72,7 @@ class SumSubmitter:
                 return RoundResult.UNKNOWN
             else:
                 trouble.failed(self.runtime.monotonic(), "a sum is not in the log yet", AggregatorError(became.detail))
-            if self.openings.state(entry.window) in OVER:
+            if self.window_tracker.state(entry.window) in OVER:
                 return await self._settled(entry, partition, None)
             await self.runtime.sleep(backoff.next_s())
 

@@ -42,21 +42,21 @@ class Shuffler:
     Attributes:
         plan: What it collects.
         grpc: Where it listens, ``host:port``.
-        vitals: What it tells the outside of itself.
+        telemetry: What it tells the outside of itself.
         metrics_page: Where ``/metrics`` answers, ``host:port``; empty where it is off.
         file: What it keeps.
     """
 
     def __init__(
-        self, config: Config, plan: Plan, file: ReportsFile, runtime: Runtime, vitals: ProcessTelemetry
+        self, config: Config, plan: Plan, file: ReportsFile, runtime: Runtime, telemetry: ProcessTelemetry
     ) -> None:
         self.plan = plan
         self.file = file
         self.grpc = ""
-        self.vitals, self.metrics_page = vitals, vitals.metrics_page
+        self.telemetry, self.metrics_page = telemetry, telemetry.metrics_page
         self._config = config
         self._runtime = runtime
-        self._metrics = vitals.metrics
+        self._metrics = telemetry.metrics
         self._sends = send_limits_of(config, plan, runtime)
         self._calls = call_limits_of(config, runtime)
         self._reports = RateLimits(config.client_rate, config.client_burst)
@@ -97,19 +97,19 @@ class Shuffler:
         self._supervision.forever("debts", lambda: forget_paid(debts, runtime))
         self._supervision.forever("cuts", forwarder.run_cuts)
         self._supervision.forever("forwarding", forwarder.run_sends)
-        self.vitals.attend(server, self._supervision.failed, stack)
+        self.telemetry.attend(server, self._supervision.failed, stack)
         await self._start_looking()
         await server.start()
-        self.vitals.serves()
+        self.telemetry.serves()
         stack.push_async_callback(self._stop_serving, server, intake)
 
     async def _start_looking(self) -> None:
         assert self._config.data is not None, "required in this role"
         same = ReplacedFileCheck((self._config.data / _FILE,), self._runtime)
         looks = (same.look, self.file.closed_through)
-        soundings = PoolProbe(looks, self._runtime, self._metrics, self.vitals.tell)
-        await soundings.look()
-        self._supervision.forever("soundings", soundings.run)
+        probe = PoolProbe(looks, self._runtime, self._metrics, self.telemetry.tell)
+        await probe.look()
+        self._supervision.forever("dependency probe", probe.run)
 
     def _intake(self) -> Intake:
         config = self._config
@@ -164,7 +164,7 @@ class Shuffler:
 
     async def _stop_serving(self, server: Server, intake: Intake) -> None:
         """Accepts nothing more, and gives what was accepted the time to be answered."""
-        self.vitals.drains()
+        self.telemetry.drains()
         intake.stop_accepting()
         await server.drain()
         await server.stop(self._config.stop_s)
@@ -188,8 +188,8 @@ async def running(config: Config, runtime: Runtime) -> AsyncIterator[Shuffler]:
         assert config.data is not None, "required in this role"
         assert config.upstream is not None, "as well"
         key, entry = _key_of(config)
-        vitals = ProcessTelemetry(config, runtime, Metrics())
-        await vitals.open(stack)
+        telemetry = ProcessTelemetry(config, runtime, Metrics())
+        await telemetry.open(stack)
         folder = DataDir.open(config.data)
         stack.callback(folder.close)
         _check_own(folder)
@@ -198,10 +198,10 @@ async def running(config: Config, runtime: Runtime) -> AsyncIterator[Shuffler]:
         upstream = Upstream(config.upstream, entry.id, credentials_of(config))
         stack.push_async_callback(upstream.close)
         plan, kept = await plan_of(config.plan, file, upstream.fetch_plan, start_s=config.start_s, runtime=runtime)
-        vitals.collect(plan, stack)
-        shuffler = Shuffler(config, plan, file, runtime, vitals)
+        telemetry.collect(plan, stack)
+        shuffler = Shuffler(config, plan, file, runtime, telemetry)
         await shuffler.run(stack, kept, upstream, key)
-        pages = {"metrics": vitals.metrics_page, "health": vitals.health_page}
+        pages = {"metrics": telemetry.metrics_page, "health": telemetry.health_page}
         folder.announce(grpc=shuffler.grpc, **pages)
         stack.callback(folder.forget_listening)
         _journal.info("listening", grpc=shuffler.grpc, **pages, plan=plan.hex_id[:12])

@@ -24,9 +24,9 @@ from aggregator.shuffler.pool import (
     ReportsFile,
     check_plan,
     cut_ms,
-    fate_of,
     is_over,
     newest_cut,
+    result_for,
     sizes_of,
     split,
 )
@@ -297,15 +297,15 @@ class Forwarder:
             self._trouble.failed(now_s, "the aggregator does not answer, sending again", error, passes=True)
             return False
         said = answer.status.value if answer.refusal is None else answer.refusal.detail
-        fate = fate_of(answer, over=is_over(self._plan.window, window, self._runtime.now_ms()))
-        if fate is ForwardResult.AGAIN:
+        result = result_for(answer, over=is_over(self._plan.window, window, self._runtime.now_ms()))
+        if result is ForwardResult.AGAIN:
             self._trouble.failed(now_s, "the aggregator refuses a batch, sending again", AggregatorError(said))
             return False
-        if fate is ForwardResult.DELIVERED:
+        if result is ForwardResult.DELIVERED:
             self._trouble.worked(now_s, "the aggregator takes batches again")
         else:
             _journal.error("reports are lost: the aggregator did not take a batch", window=window, said=said)
-        state = await self._file.answered(window, stream, lost=fate is ForwardResult.LOST)
+        state = await self._file.answered(window, stream, lost=result is ForwardResult.LOST)
         if state is CutState.FORWARDED:
             self._counters.came_to(state)
             _journal.info("forwarded", window=window)

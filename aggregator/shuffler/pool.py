@@ -300,7 +300,7 @@ def word(state: CutState | None, *, known: bool, over: bool) -> Status:
     return Status.COUNTED if state is CutState.FORWARDED else Status.ACKNOWLEDGED
 
 
-def fate_of(answer: Answer, *, over: bool) -> ForwardResult:
+def result_for(answer: Answer, *, over: bool) -> ForwardResult:
     """What an answer means for a batch.
 
     A refusal that says nothing of trying again may still be an operator's to put right (a directory without this
@@ -394,9 +394,11 @@ class ReportsFile:
         StoreError: The file cannot be used, or not now (StoreUnavailableError).
     """
 
-    def __init__(self, database: SqliteFile, departures: SentWatermark, runtime: Runtime, digest_key: bytes) -> None:
+    def __init__(
+        self, database: SqliteFile, sent_watermark: SentWatermark, runtime: Runtime, digest_key: bytes
+    ) -> None:
         self._database = database
-        self._departures = departures
+        self._departures = sent_watermark
         self._runtime = runtime
         self._digest_key = digest_key
 
@@ -404,9 +406,11 @@ class ReportsFile:
     async def open(cls, path: Path, runtime: Runtime, entropy: Entropy) -> "ReportsFile":
         """Opens the file, or makes it; what a crash left in its log is erased."""
         # First of all: once there are reports, that it is missing means that they were put back without it.
-        departures = await runtime.blocking(lambda: SentWatermark(path.with_name(_DEPARTURES), fresh=not path.exists()))
+        sent_watermark = await runtime.blocking(
+            lambda: SentWatermark(path.with_name(_DEPARTURES), fresh=not path.exists())
+        )
         database = SqliteFile(KIND, await runtime.blocking(KIND.open_writing, path), runtime)
-        file = cls(database, departures, runtime, entropy.read(KEY_BYTES))
+        file = cls(database, sent_watermark, runtime, entropy.read(KEY_BYTES))
         # Under the key of an earlier process they can be compared with nothing.
         await database.write(lambda db: db.execute("UPDATE ids SET digest = NULL WHERE digest IS NOT NULL"))
         await file.tidy()

@@ -198,7 +198,7 @@ class WorkerPool:
 
     # ------------------------------------------------------------------------------------------ what is asked of folds
 
-    def glance(self, partition: int, client_id: str, id: DeltaId, digest: bytes, window: int) -> FoldPeek | None:
+    def peek(self, partition: int, client_id: str, id: DeltaId, digest: bytes, window: int) -> FoldPeek | None:
         """What the fold knows here and now; None while it is not here."""
         held = self._held.get(partition)
         if held is None or held.worker is None:

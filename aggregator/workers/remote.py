@@ -54,7 +54,7 @@ class RemoteFolds:
             self._looking.cancel()
             await asyncio.wait([self._looking])
 
-    def glance(self, partition: int, client_id: str, id: DeltaId, digest: bytes, window: int) -> FoldPeek | None:
+    def peek(self, partition: int, client_id: str, id: DeltaId, digest: bytes, window: int) -> FoldPeek | None:
         """Nothing: no fold is here."""
         del partition, client_id, id, digest, window
         return None
@@ -103,15 +103,15 @@ class RemoteFolds:
         nothing = -(2**63)
         return self._marks.setdefault(partition, _Marks(Watermark(nothing), Watermark(nothing), Watermark(nothing)))
 
-    async def _reached(self, milestone: Watermark, value: int) -> None:
-        if milestone.value >= value:
+    async def _reached(self, watermark: Watermark, value: int) -> None:
+        if watermark.value >= value:
             return
         self._waiting += 1
         self._hurry.set()
         if self._looking is None or self._looking.done():
             self._looking = self._runtime.spawn(self._look(), "fold-marks")
         try:
-            await milestone.reached(value)
+            await watermark.reached(value)
         finally:
             self._waiting -= 1
 
@@ -137,17 +137,17 @@ class RemoteFolds:
         for partition, mark in marks.items():
             known = self._of(partition)
             pairs = zip((known.position, known.closed, known.forgotten), mark, strict=True)
-            for milestone, value in pairs:
-                moved = moved or value > milestone.value
-                milestone.reach(value)
+            for watermark, value in pairs:
+                moved = moved or value > watermark.value
+                watermark.reach(value)
         return moved
 
     def _give_up(self, error: AggregatorError) -> None:
         """Tells everybody who waits; who asks later has it looked at again."""
         marks, self._marks = self._marks, {}
         for known in marks.values():
-            for milestone in (known.position, known.closed, known.forgotten):
-                milestone.fail(error)
+            for watermark in (known.position, known.closed, known.forgotten):
+                watermark.fail(error)
 
 
 def _stream(data: bytes | None) -> StreamState | None:

@@ -118,8 +118,8 @@ class Worker:
             if self._reading is not None:
                 self._reading.cancel()
             gone = StoreUnavailableError(f"partition {self._partition} is loaded anew")
-            for milestone in (self.passed, self.closed, self._forgotten):
-                milestone.fail(gone)
+            for watermark in (self.passed, self.closed, self._forgotten):
+                watermark.fail(gone)
 
     def stop(self) -> None:
         """Makes :meth:`run` end after the batch under way."""
@@ -144,12 +144,12 @@ class Worker:
             self._wake.set_result(None)
 
     async def _step(self, settings: WorkerSettings) -> None:
-        stretch = await self._next(settings)
-        if stretch is not None and stretch.end > self.fold.position:
+        entry_batch = await self._next(settings)
+        if entry_batch is not None and entry_batch.end > self.fold.position:
             if not self.fold.changed:
                 self._saved_s = self._runtime.monotonic()  # nothing was unsaved until now
-            self._read_on(settings, stretch.end, changed=True)
-            await self._fold(stretch, settings)
+            self._read_on(settings, entry_batch.end, changed=True)
+            await self._fold(entry_batch, settings)
         if self._may_forget():
             assert self._to_forget is not None
             self.fold.forget(self._to_forget[0])
@@ -162,15 +162,15 @@ class Worker:
     def _may_forget(self) -> bool:
         return self._to_forget is not None and self.fold.position >= self._to_forget[1]
 
-    async def _fold(self, stretch: EntryBatch, settings: WorkerSettings) -> None:
-        entries = stretch.entries
-        sizes = [len(logged.data) for logged in entries]
+    async def _fold(self, entry_batch: EntryBatch, settings: WorkerSettings) -> None:
+        entries = entry_batch.entries
+        sizes = [len(positioned.data) for positioned in entries]
         self._limit = _limit_after(sizes, self._limit, settings)
         for start, stop in _turns(sizes, settings):
-            self._apply(entries[start:stop], stretch.end if stop == len(entries) else entries[stop].position)
+            self._apply(entries[start:stop], entry_batch.end if stop == len(entries) else entries[stop].position)
             await self._runtime.sleep(0)
         if not entries:
-            self._apply((), stretch.end)
+            self._apply((), entry_batch.end)
         self._unsaved += len(entries)
 
     def _apply(self, entries: Sequence[PositionedEntry], end: int) -> None:

@@ -91,7 +91,7 @@ async def ending_of(attempt: Awaitable[RoundOutcome]) -> AttemptResult:
         return AttemptResult(str(error), again=False)
     except SpoolError as error:
         return AttemptResult(str(error))
-    return AttemptResult(outcome.detail or outcome.fate.value, outcome, outcome.again, outcome.retry_after_ms)
+    return AttemptResult(outcome.detail or outcome.result.value, outcome, outcome.again, outcome.retry_after_ms)
 
 
 def _of_loss(loss: Disconnect) -> AttemptResult:
@@ -466,19 +466,19 @@ class SecureSubmitter(WindowScheduler):
         self.attempt: RoundParticipant | None = None  # under way, to be shown
         self._parts = parts
         self._transport = transport
-        self._untold: dict[int, bytes] = {}  # spent windows of which nobody has said what became of them
+        self._unreported: dict[int, bytes] = {}  # spent windows of which nobody has said what became of them
 
     def _hear(self, look: WindowStatus) -> None:
-        untold = dict(look.untold)
-        for window in self._untold.keys() - untold.keys():
+        unreported = dict(look.unreported)
+        for window in self._unreported.keys() - unreported.keys():
             self._note(window, "nobody has said what became of it")
-        self._untold = untold
+        self._unreported = unreported
 
     def _asked(self) -> frozenset[int]:
-        return frozenset(self._untold)
+        return frozenset(self._unreported)
 
     def _ask_for(self, window: int) -> Coroutine[object, object, None]:
-        return self._ask(window, self._untold[window])
+        return self._ask(window, self._unreported[window])
 
     async def _take_part(self, window: int) -> None:
         call = self._transport.take_part(self._parts.message_bytes_max)
@@ -510,7 +510,7 @@ class SecureSubmitter(WindowScheduler):
     async def _ask(self, window: int, round_id: bytes) -> None:
         """Asks what became of a vector, until somebody says so or the window is over."""
         backoff = BackOff(self._config.backoff_first_s, self._config.backoff_longest_s, self._entropy)
-        while window in self._untold:
+        while window in self._unreported:
             call = self._transport.take_part(self._parts.message_bytes_max)
             try:
                 await call.send(self._parts.member.enter(self._parts.plan.id, window, round_id))
@@ -527,14 +527,14 @@ class SecureSubmitter(WindowScheduler):
     async def _settle(self, window: int, outcome: RoundOutcome) -> None:
         async with self._looking:  # which would find it untold
             try:
-                await self._runtime.blocking(self._parts.rounds.settle, window, outcome.fate)
+                await self._runtime.blocking(self._parts.rounds.settle, window, outcome.result)
             except SpoolError as error:
                 _LOG.warning("what became of window %d cannot be kept: %s", window, error)
                 self._seen = range(0)  # it is asked again
                 return
-            self._untold.pop(window, None)
-        if outcome.fate is not RoundResult.COUNTED:
-            self._give_up(window, f"{outcome.fate.value}: {outcome.detail}")
+            self._unreported.pop(window, None)
+        if outcome.result is not RoundResult.COUNTED:
+            self._give_up(window, f"{outcome.result.value}: {outcome.detail}")
 
     def _close(self, call: RoundCall) -> None:
         # A task of its own: this one may be cancelled already, and the call must be closed all the same.

@@ -80,7 +80,7 @@ class SiloSubmitter(WindowScheduler):
         plan: Of silos.
         submissions: What the spool knows of them.
         writer: Through which the spool is changed.
-        uplink: What sends them.
+        driver: What sends them.
         waits: Time, tasks and threads; and of moments and back-off, which are public. Noise is the operating system's.
     """
 
@@ -89,7 +89,7 @@ class SiloSubmitter(WindowScheduler):
         plan: Plan,
         submissions: SiloSubmissions,
         writer: SpoolWriter,
-        uplink: SessionDriver,
+        driver: SessionDriver,
         waits: RetryPolicy,
     ) -> None:
         super().__init__(
@@ -99,12 +99,12 @@ class SiloSubmitter(WindowScheduler):
             runtime=waits.runtime,
             config=waits.config,
             entropy=waits.entropy,
-            owner=uplink,
+            owner=driver,
         )
         self._plan = plan
         self._submissions = submissions
         self._writer = writer
-        self._uplink = uplink
+        self._driver = driver
         self._secrets = OsEntropy()
         self._ahead_ms = min(_AHEAD_MS, plan.window.lateness_ms // _AHEAD_PART)
         self._numbers = submissions.numbers()  # windows of what is unanswered
@@ -119,7 +119,7 @@ class SiloSubmitter(WindowScheduler):
             Exception: What has ended the session.
         """
         await self._take_all(timeout_s)
-        await self._uplink.answered(timeout_s)
+        await self._driver.answered(timeout_s)
         self._tell_reasons()
 
     def told(self, answer: Answer) -> None:
@@ -156,7 +156,7 @@ class SiloSubmitter(WindowScheduler):
         await self._runtime.sleep(max(0.0, moment - self._runtime.monotonic()))
         bound = self._writer.put(change)
         bound.add_done_callback(lambda done: self._note_number(window, done))
-        self._uplink.expect(bound)
+        self._driver.expect(bound)
         await asyncio.shield(bound)
         await self._runtime.blocking(self._submissions.submitted, window)
 

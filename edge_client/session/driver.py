@@ -105,7 +105,7 @@ class ConnectionRunner:
         plan_id: What Hello names.
         runtime: Its clock.
         tasks: Where it runs.
-        cargo: The bytes to send.
+        payloads: The bytes to send.
         tell: The session.
     """
 
@@ -116,14 +116,14 @@ class ConnectionRunner:
         plan_id: bytes,
         runtime: Runtime,
         tasks: Tasks,
-        cargo: PayloadCache,
+        payloads: PayloadCache,
         tell: Callable[[Event], None],
     ) -> None:
         self._number = number
         self._plan_id = plan_id
         self._runtime = runtime
         self._tasks = tasks
-        self._cargo = cargo
+        self._payloads = payloads
         self._tell = tell
         self._outbox: asyncio.PriorityQueue[int] = asyncio.PriorityQueue()
         self._unary: bool | None = None
@@ -175,12 +175,12 @@ class ConnectionRunner:
     async def _write(self, connection: Connection) -> None:
         while True:
             sequence = await self._outbox.get()
-            data = await self._cargo.data(sequence)
+            data = await self._payloads.data(sequence)
             try:
                 await connection.send(data)
             except ConnectionLostError:
                 return  # whoever reads its answers tells the session
-            self._cargo.sent(sequence, len(data))
+            self._payloads.sent(sequence, len(data))
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,7 @@ class SessionDriver:
         self._wiring = wiring
         self._runtime = wiring.runtime
         self._tasks = Tasks(wiring.runtime, self._fail)
-        self._cargo = PayloadCache(wiring.spool, wiring.runtime)
+        self._payloads = PayloadCache(wiring.spool, wiring.runtime)
         self._link: ConnectionRunner | None = None
         self._timer: asyncio.Task[None] | None = None
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
@@ -229,12 +229,12 @@ class SessionDriver:
     @property
     def sends(self) -> SendStats:
         """What was written to connections so far."""
-        return self._cargo.sends
+        return self._payloads.sends
 
     @property
     def unanswered(self) -> int:
         """Deltas without a durable definitive answer."""
-        return len(self._session.outstanding)
+        return len(self._session.send_window)
 
     def begin(self) -> None:
         """Connects at once, if only to hear early that another plan is collected there."""
@@ -259,7 +259,7 @@ class SessionDriver:
     def spooled(self, bound: tuple[StoredDelta, ...]) -> None:
         """Takes new deltas that are durable."""
         if bound and not self._closed:
-            self._cargo.keep(bound)
+            self._payloads.keep(bound)
             streams = ((each.sequence, read_header(each.data).id.stream) for each in bound if self._wiring.batches)
             numbers = tuple(delta.sequence for delta in bound)
             self._tell(Spooled(self._runtime.monotonic(), numbers, tuple(streams)))
@@ -271,8 +271,8 @@ class SessionDriver:
             FlushTimeoutError: Not within the time; nothing is given up.
             Exception: What has ended the session, where something is unanswered.
         """
-        end = self._session.outstanding.end
-        if self._session.outstanding.is_answered(end):
+        end = self._session.send_window.end
+        if self._session.send_window.is_answered(end):
             return
         self.raise_failure()
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -333,7 +333,7 @@ class SessionDriver:
                 plan_id=self._wiring.plan_id,
                 runtime=self._runtime,
                 tasks=self._tasks,
-                cargo=self._cargo,
+                payloads=self._payloads,
                 tell=self._tell,
             )
             self._link.begin(self._wiring.transport)
@@ -354,7 +354,7 @@ class SessionDriver:
 
     def _settled(self, effect: Settle, done: "asyncio.Future[tuple[StoredDelta, ...]]") -> None:
         if not done.cancelled():  # else it could not be kept before the end: the delta is sent again at the next start
-            self._cargo.drop(effect.sequence)
+            self._payloads.drop(effect.sequence)
             self._wiring.on_answer(effect.answer)
             self._tell(Settled(self._runtime.monotonic(), effect.sequence))
 
@@ -375,7 +375,7 @@ class SessionDriver:
 
     def _release_waiters(self) -> None:
         for end, waiter in self._waiters:
-            if not waiter.done() and self._session.outstanding.is_answered(end):
+            if not waiter.done() and self._session.send_window.is_answered(end):
                 waiter.set_result(None)
 
     def _fail(self, error: Exception) -> None:

@@ -209,7 +209,7 @@ class Session:
         ids: SpoolIds | BatchIds | None = None,
     ) -> None:
         self.state = State.IDLE
-        self.outstanding = SendWindow(unanswered)
+        self.send_window = SendWindow(unanswered)
         self.last_loss: Disconnect | None = None
         self._config = config
         self._plan_id = plan_id
@@ -237,11 +237,11 @@ class Session:
     def _react(self, event: Event) -> list[Effect]:
         match event:
             case Spooled():
-                self.outstanding.append(event.sequences)
+                self.send_window.append(event.sequences)
                 for number, stream in event.streams:
                     self._ids.note(number, stream)
             case Settled():
-                self.outstanding.settled(event.sequence)
+                self.send_window.settled(event.sequence)
                 self._ids.forget(event.sequence)
             case TimerFired():
                 self._wake_at = None
@@ -283,7 +283,7 @@ class Session:
             detail = answer.refusal.detail if answer.refusal else "no reason given"
             return self._break(event.now, Disconnect(f"the service could read no id in a delta: {detail}"))
         sequence = self._ids.number_of(answer.id)
-        if sequence is None or not self.outstanding.is_in_flight(sequence):
+        if sequence is None or not self.send_window.is_in_flight(sequence):
             return []  # another copy of an answer that was heard already
         refusal = answer.refusal
         if refusal is not None and refusal.reason in ENDS_SESSION:
@@ -291,12 +291,12 @@ class Session:
         self._heard = True
         self._progress_at = event.now
         if answer.status is Status.REFUSED and refusal is not None and refusal.retry:
-            jitter_s = self._backoff.jitter_s(self.outstanding.refusals(sequence))
-            self.outstanding.hold(sequence, event.now + _asked_wait_s(refusal) + jitter_s)
+            jitter_s = self._backoff.jitter_s(self.send_window.refusals(sequence))
+            self.send_window.hold(sequence, event.now + _asked_wait_s(refusal) + jitter_s)
             return []
         self._fruitless = 0
         self._backoff.reset()
-        self.outstanding.settle(sequence)
+        self.send_window.settle(sequence)
         return [Settle(answer, sequence)]
 
     def _lost(self, now: float, loss: Disconnect) -> list[Effect]:
@@ -305,7 +305,7 @@ class Session:
             return self._stop(_refused(refusal, self._plan_id))
         self._judge_stream(loss)
         self.last_loss = loss
-        self.outstanding.lose_connection()
+        self.send_window.lose_connection()
         self.state = State.WAITING
         self._unmet = False
         least_s = _asked_wait_s(refusal) if refusal else 0.0
@@ -314,7 +314,7 @@ class Session:
 
     def _judge_stream(self, loss: Disconnect) -> None:
         """Streams that break again and again without an answer: a network on the way may let none through."""
-        if self.state is State.OPEN and not self._heard and self.outstanding.in_flight:
+        if self.state is State.OPEN and not self._heard and self.send_window.in_flight:
             self._fruitless = 0 if self._unary else self._fruitless + 1
         self._unary = self._config.unary or loss.no_stream or self._fruitless >= _FRUITLESS_MAX
 
@@ -329,13 +329,13 @@ class Session:
     def _pursue(self, now: float) -> list[Effect]:
         """What there is to do whatever has happened."""
         effects: list[Effect] = []
-        if self.state is State.OPEN and self.outstanding.in_flight:
+        if self.state is State.OPEN and self.send_window.in_flight:
             quiet_s = now - self._progress_at
             if quiet_s >= self._config.answer_wait_s:
                 effects += self._break(now, Disconnect(f"no answer came for {quiet_s:.0f} s"))
         if self.state is State.WAITING and now >= self._resume_at:
             self.state = State.IDLE
-        if self.state is State.IDLE and (len(self.outstanding) or self._unmet):
+        if self.state is State.IDLE and (len(self.send_window) or self._unmet):
             self.state = State.GREETING
             self._connection += 1
             effects.append(Connect(self._connection))
@@ -344,21 +344,21 @@ class Session:
         return effects
 
     def _send(self, now: float) -> list[Effect]:
-        if not self.outstanding.in_flight:
+        if not self.send_window.in_flight:
             self._progress_at = now
-        picked = self.outstanding.pick(now, self._in_flight_max)
+        picked = self.send_window.pick(now, self._in_flight_max)
         return [Send(self._connection, picked)] if picked else []
 
     def _wake(self) -> list[Effect]:
         """The next time at which something is due by itself."""
         times: list[float] = []
-        if self.state is State.WAITING and len(self.outstanding):
+        if self.state is State.WAITING and len(self.send_window):
             times.append(self._resume_at)
         if self.state is State.OPEN:
-            held = self.outstanding.next_ready_at
-            if held is not None and self.outstanding.has_room(self._in_flight_max):
+            held = self.send_window.next_ready_at
+            if held is not None and self.send_window.has_room(self._in_flight_max):
                 times.append(held)
-            if self.outstanding.in_flight:
+            if self.send_window.in_flight:
                 times.append(self._progress_at + self._config.answer_wait_s)
         # A wake that comes too early finds nothing to do and asks again: no need to void it for each answer.
         if not times or (self._wake_at is not None and self._wake_at <= min(times)):

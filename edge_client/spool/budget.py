@@ -55,20 +55,20 @@ class DeviceBudget:
 class PendingSpends:
     """Further spends of one transaction; the books change once it is durable (:meth:`note_in`)."""
 
-    def __init__(self, books: DeviceBudget | None) -> None:
-        self._books = books
-        self._account = None if books is None else books.account
+    def __init__(self, budget: DeviceBudget | None) -> None:
+        self._budget = budget
+        self._account = None if budget is None else budget.account
         self._spends: dict[int, Spend] = {}
 
     @property
     def submits(self) -> bool:
         """Whether what the device sends are the submissions of a silo."""
-        return self._books is not None and self._books.submits
+        return self._budget is not None and self._budget.submits
 
     def holds(self, window: int) -> bool:
         """Whether this window is charged already, or by this transaction."""
-        assert self._books is not None, "of a plan whose device keeps books"
-        return window in self._spends or self._books.holds(window)
+        assert self._budget is not None, "of a plan whose device keeps books"
+        return window in self._spends or self._budget.holds(window)
 
     def charge(self, window: int) -> Spend:
         """Charges a window.
@@ -76,9 +76,9 @@ class PendingSpends:
         Raises:
             AccountError: The account does not pay for it; nothing was charged.
         """
-        assert self._books is not None, "of a plan whose device keeps books"
+        assert self._budget is not None, "of a plan whose device keeps books"
         assert self._account is not None
-        spend = spend_of(self._books.plan, kind=TUMBLING, window=window)
+        spend = spend_of(self._budget.plan, kind=TUMBLING, window=window)
         try:
             self._account = self._account.charge(spend)
         except BudgetError as error:
@@ -88,5 +88,5 @@ class PendingSpends:
 
     def note_in(self) -> None:
         """Notes what was written, once it is."""
-        if self._books is not None and self._account is not None and self._spends:
-            self._books.note(self._account, self._spends)
+        if self._budget is not None and self._account is not None and self._spends:
+            self._budget.note(self._account, self._spends)

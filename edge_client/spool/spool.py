@@ -233,7 +233,7 @@ class Spool:
     ) -> None:
         self._path = Path(path)
         self._lock = threading.Lock()
-        self._books: DeviceBudget | None = None
+        self._budget: DeviceBudget | None = None
         self._database = open_locked(self._path)
         try:
             with self._using(), self._transaction():
@@ -299,8 +299,10 @@ class Spool:
             SpoolError: A spend cannot be read.
         """
         with self._using():
-            self._books = DeviceBudget(plan, self._database.execute("SELECT window, spend FROM rounds ORDER BY window"))
-        return self._books
+            self._budget = DeviceBudget(
+                plan, self._database.execute("SELECT window, spend FROM rounds ORDER BY window")
+            )
+        return self._budget
 
     def keep_memo(self, entropy: Entropy) -> bytes:
         """For a plan that memoises: makes room for reports; the secret that their keys are made with. As above."""
@@ -374,7 +376,7 @@ class Spool:
             SpoolError: The file cannot be written; nothing was changed.
         """
         with self._using():
-            draft = SpoolTransaction(self._level, self._database.execute, self._books)
+            draft = SpoolTransaction(self._level, self._database.execute, self._budget)
             results = [draft.take(change) for change in changes]
             with self._transaction():
                 draft.write(self._database)

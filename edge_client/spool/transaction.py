@@ -121,13 +121,13 @@ class SpoolTransaction:
     Args:
         level: Where the spool stands.
         rows: What a query finds in the file.
-        books: What this device has spent, where it keeps books; unchanged before :meth:`note_in`.
+        budget: What this device has spent, where it keeps books; unchanged before :meth:`note_in`.
     """
 
-    def __init__(self, level: SpoolState, rows: Rows, books: DeviceBudget | None = None) -> None:
+    def __init__(self, level: SpoolState, rows: Rows, budget: DeviceBudget | None = None) -> None:
         self._level = level
         self._find = rows
-        self._charges = PendingSpends(books)
+        self._charges = PendingSpends(budget)
         self._submitted = Submitted(rows, self._charges)
         self._memo = ReportMemo(rows)
         self._memo_bytes = level.memo

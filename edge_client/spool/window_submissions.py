@@ -55,12 +55,12 @@ class WindowStatus:
 
     Attributes:
         open: Those in which it takes part and has not yet.
-        untold: Window and round of those that are spent, and of which nobody has said what became of them.
+        unreported: Window and round of those that are spent, and of which nobody has said what became of them.
         unpaid: Those for which this device's account does not pay.
     """
 
     open: tuple[int, ...]
-    untold: tuple[tuple[int, bytes], ...]
+    unreported: tuple[tuple[int, bytes], ...]
     unpaid: tuple[int, ...] = ()
 
 
@@ -83,27 +83,27 @@ class WindowSubmissions:
     Args:
         spool: Of a plan with a secure sum, or of a silo; it is taken to format 3.
         plan: That plan.
-        books: What the spool knows of spends; None: they are read.
+        budget: What the spool knows of spends; None: they are read.
 
     Raises:
         SpoolError: The spool cannot be written, or what it holds of turns cannot be read.
     """
 
-    def __init__(self, spool: Spool, plan: Plan, books: DeviceBudget | None = None) -> None:
+    def __init__(self, spool: Spool, plan: Plan, budget: DeviceBudget | None = None) -> None:
         self._spool = spool
         self._plan = plan
         self._lock = threading.Lock()
         self._entered: dict[int, Spend | None] = {}  # windows under way, with what they may cost yet
         self._unerased = True  # as a kill may have left it
-        if books is None:
+        if budget is None:
             spool.keep_rounds()
-            books = spool.keep_books(plan)
-        self._books = books
+            budget = spool.keep_books(plan)
+        self._budget = budget
 
     @property
     def account(self) -> Account:
         """What this device has spent under its plan, and may still spend."""
-        return self._books.account
+        return self._budget.account
 
     def look(self, windows: range) -> WindowStatus:
         """Takes part in these windows from now on, and in none before them any more.
@@ -124,10 +124,10 @@ class WindowSubmissions:
             "SELECT window FROM attempts WHERE window >= ? AND window < ? AND state = ? AND count < ? ORDER BY window"
         )
         unpaid = "SELECT window FROM attempts WHERE window >= ? AND window < ? AND state = ? ORDER BY window"
-        untold = "SELECT window, round FROM rounds WHERE fate IS NULL ORDER BY window"
+        unreported = "SELECT window, round FROM rounds WHERE fate IS NULL ORDER BY window"
         return WindowStatus(
             tuple(integer(window) for (window,) in self._spool.rows(still, *within)),
-            tuple((integer(window), bytes_of(round_id)) for window, round_id in self._spool.rows(untold)),
+            tuple((integer(window), bytes_of(round_id)) for window, round_id in self._spool.rows(unreported)),
             tuple(integer(window) for (window,) in self._spool.rows(unpaid, windows.start, windows.stop, UNPAID)),
         )
 
@@ -164,7 +164,7 @@ class WindowSubmissions:
         entered = self._entered.copy()
         others = [entered[other] for other in entered if other != window]
         try:
-            reduce(Account.charge, filter(None, [*others, spend]), self._books.account)
+            reduce(Account.charge, filter(None, [*others, spend]), self._budget.account)
         except BudgetError as error:
             raise NoPartError(window, str(error)) from error
         self._entered[window] = spend
@@ -226,7 +226,7 @@ class WindowSubmissions:
 
     def _pays(self, window: int) -> bool:
         try:
-            self._books.account.charge(spend_of(self._plan, kind=TUMBLING, window=window))
+            self._budget.account.charge(spend_of(self._plan, kind=TUMBLING, window=window))
         except BudgetError:
             return False
         return True
@@ -277,28 +277,28 @@ class SecureSubmissions(WindowSubmissions):
         with self._lock:
             spend = spend_of(self._plan, kind=TUMBLING, window=window)
             try:
-                charged = self._books.account.charge(spend)
+                charged = self._budget.account.charge(spend)
             except BudgetError as error:
                 raise NoPartError(window, str(error)) from error
             self._spool.change(partial(write_spend, window, round_id, spend.to_bytes(), upto), weigh=False)
-            self._books.note(charged, (window,))
+            self._budget.note(charged, (window,))
             self._unerased = True
             if window in self._entered:
                 self._entered[window] = None
 
-    def settle(self, window: int, fate: RoundResult) -> bool:
+    def settle(self, window: int, result: RoundResult) -> bool:
         """Keeps what became of a submission; the first word stands.
 
         Returns:
             Whether this is it.
         """
-        return self._spool.change(partial(write_fate, window, fate), weigh=False)
+        return self._spool.change(partial(write_fate, window, result), weigh=False)
 
     def _is_news(self, windows: range) -> bool:
-        untold = "SELECT 1 FROM rounds WHERE window < ? AND fate IS NULL LIMIT 1"
-        return super()._is_news(windows) or bool(self._spool.rows(untold, windows.start))
+        unreported = "SELECT 1 FROM rounds WHERE window < ? AND fate IS NULL LIMIT 1"
+        return super()._is_news(windows) or bool(self._spool.rows(unreported, windows.start))
 
     def _give_up_before(self, window: int, database: sqlite3.Connection, counts: Counter[str]) -> None:
-        untold = database.execute("SELECT window FROM rounds WHERE window < ? AND fate IS NULL", (window,))
-        for (each,) in untold.fetchall():
+        unreported = database.execute("SELECT window FROM rounds WHERE window < ? AND fate IS NULL", (window,))
+        for (each,) in unreported.fetchall():
             write_fate(each, RoundResult.UNKNOWN, database, counts)

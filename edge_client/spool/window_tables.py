@@ -93,11 +93,11 @@ def count_attempt(window: int, database: sqlite3.Connection, _: Counter[str]) ->
     return count + 1
 
 
-def write_fate(window: int, fate: RoundResult, database: sqlite3.Connection, counts: Counter[str]) -> bool:
+def write_fate(window: int, result: RoundResult, database: sqlite3.Connection, counts: Counter[str]) -> bool:
     """Writes what became of a submission, and returns whether this is the first word on it."""
     query = "UPDATE rounds SET fate = ? WHERE window = ? AND fate IS NULL"
-    first = database.execute(query, (fate.value, window)).rowcount == 1
-    counts[SUBMISSIONS_COUNTED if fate is RoundResult.COUNTED else SUBMISSIONS_LOST] += first
+    first = database.execute(query, (result.value, window)).rowcount == 1
+    counts[SUBMISSIONS_COUNTED if result is RoundResult.COUNTED else SUBMISSIONS_LOST] += first
     return first
 
 

@@ -25,7 +25,7 @@ FATES: Final[dict[RoundResult, pb.Fate.ValueType]] = {
     RoundResult.LATE: pb.FATE_LATE,
     RoundResult.UNKNOWN: pb.FATE_UNKNOWN,
 }
-_FATES_READ: Final = {number: fate for fate, number in FATES.items()}
+_FATES_READ: Final = {number: result for result, number in FATES.items()}
 
 
 def request_to_wire(request: RoundRequest) -> pb.RoundRequest:
@@ -76,7 +76,7 @@ def reply_to_wire(reply: RoundReply) -> pb.RoundReply:
         case RoundOutcome():
             outcome = pb.RoundOutcome(
                 round=reply.round,
-                fate=FATES[reply.fate],
+                fate=FATES[reply.result],
                 detail=reply.detail,
                 again=reply.again,
                 retry_after_ms=reply.retry_after_ms,
@@ -99,10 +99,10 @@ def reply_from_wire(message: pb.RoundReply) -> RoundReply:
     if body == "outcome":
         outcome = message.outcome
         _check_id("round", outcome.round, or_none=True)
-        fate = _FATES_READ.get(outcome.fate)
-        if fate is None:
+        result = _FATES_READ.get(outcome.fate)
+        if result is None:
             raise MalformedMessageError(f"round: got fate {outcome.fate}, which this version does not know")
-        return RoundOutcome(outcome.round, fate, outcome.detail, outcome.again, outcome.retry_after_ms)
+        return RoundOutcome(outcome.round, result, outcome.detail, outcome.again, outcome.retry_after_ms)
     raise MalformedMessageError("round: expected to wait, a message or an outcome, got none of them")
 
 

@@ -76,14 +76,14 @@ class RoundOutcome:
 
     Attributes:
         round: 32 bytes; empty where none had begun.
-        fate: Of its vector.
+        result: Of its vector.
         detail: One sentence.
         again: Whether it may enter again, if its vector was not sent.
         retry_after_ms: Not before.
     """
 
     round: bytes
-    fate: RoundResult
+    result: RoundResult
     detail: str = ""
     again: bool = False
     retry_after_ms: int = 0

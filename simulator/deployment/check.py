@@ -189,7 +189,7 @@ def _of_submissions(material: Material, journal: Journal, window: int, release: 
 
 def _left_out(account: Account) -> int:
     """Records of a client that it left out of what it submitted: not those of windows for which it never did."""
-    never = sum(added.records for added in account.added if added.window not in account.fates)
+    never = sum(added.records for added in account.added if added.window not in account.results)
     return max(0, account.tallies.records_unspent + account.tallies.records_absent - never)
 
 
@@ -366,7 +366,7 @@ def _usable(batches: Sequence[Floats]) -> int:
 
 def _unanswered(account: Account, *, submits: bool) -> int:
     if submits:
-        return sum(not fate for fate in account.fates.values())
+        return sum(not result for result in account.results.values())
     told = account.tallies
     answered = told.acknowledged + told.counted + told.late + told.unknown + sum(told.refused.values())
     return told.deltas - answered
@@ -375,7 +375,7 @@ def _unanswered(account: Account, *, submits: bool) -> int:
 def _is_wrong(account: Account) -> bool:
     tallies = account.tallies
     told = tallies.submissions_counted + tallies.submissions_lost
-    return not tallies.submissions_spent == told == len(account.fates)
+    return not tallies.submissions_spent == told == len(account.results)
 
 
 def check(settings: Settings, say: Say) -> list[str]:

@@ -46,7 +46,7 @@ class Account:
         added: Its batches.
         tallies: At its end, of its spool's whole life; what was sent, of all its lives.
         answers: What it was told of each delta or batch, for good.
-        fates: With a secure sum, or of a silo: what it was told of its submission for a window; ``""``: nothing.
+        results: With a secure sum, or of a silo: what it was told of its submission for a window; ``""``: nothing.
         lives: How often it was started.
     """
 
@@ -54,7 +54,7 @@ class Account:
     added: list[Added] = field(default_factory=list)
     tallies: Stats = field(default_factory=Stats)
     answers: dict[DeltaId, str] = field(default_factory=dict)
-    fates: dict[int, str] = field(default_factory=dict)
+    results: dict[int, str] = field(default_factory=dict)
     lives: int = 0
 
     @property
@@ -122,25 +122,25 @@ class Journal:
 def _account_fields(account: Account) -> dict[str, object]:
     tallies = {name: value for name, value in vars(account.tallies).items() if name != "refused"}
     told = {**tallies, "refused": dict(account.tallies.refused)}
-    fates = [[window, fate] for window, fate in account.fates.items()]
+    results = [[window, result] for window, result in account.results.items()]
     # A stream has 64 bits, more than numbers of JSON are sure to have.
     answers = [[str(id.stream), id.sequence, answer] for id, answer in account.answers.items()]
-    return {**vars(account), "stream": str(account.stream), "tallies": told, "answers": answers, "fates": fates}
+    return {**vars(account), "stream": str(account.stream), "tallies": told, "answers": answers, "fates": results}
 
 
 def _account(fields: Mapping[str, object]) -> Account:
     read: dict[str, object] = dict(fields)
     names = ("stream", "added", "tallies", "answers", "fates")
-    stream, added, tallies, answers, fates = (read.pop(name) for name in names)
+    stream, added, tallies, answers, results = (read.pop(name) for name in names)
     assert isinstance(added, list)
     assert isinstance(answers, list)
     assert isinstance(tallies, dict)
-    assert isinstance(fates, list)
+    assert isinstance(results, list)
     return Account(
         **read,  # type: ignore[arg-type]  # the count of lives, or a TypeError
         stream=int(str(stream)),
         added=[Added(*each) for each in added],
         tallies=Stats(**tallies),
         answers={DeltaId(int(of), sequence): answer for of, sequence, answer in answers},
-        fates=dict(fates),
+        results=dict(results),
     )

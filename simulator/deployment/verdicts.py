@@ -132,27 +132,27 @@ def by_submission(journal: Journal, submissions: Mapping[int, int]) -> dict[int,
     """
     tallies: Counter[tuple[int, str]] = Counter()
     for window in {*submissions, *told_windows(journal)}:
-        fates = [account.fates[window] for account in journal.accounts.values() if window in account.fates]
-        told, untold = sum(fate in _COUNTED for fate in fates), sum(fate in _UNTOLD for fate in fates)
+        results = [account.results[window] for account in journal.accounts.values() if window in account.results]
+        told, untold = sum(result in _COUNTED for result in results), sum(result in _UNTOLD for result in results)
         found = submissions.get(window, 0)
-        tallies[window, "sent"], tallies[window, "counted"] = len(fates), found
+        tallies[window, "sent"], tallies[window, "counted"] = len(results), found
         tallies[window, "lost"] = max(0, told - found)
         tallies[window, "doubled"] = max(0, found - told - untold)
         tallies[window, "untold"] = untold - min(untold, max(0, found - told))
-        tallies[window, "dropped"] = len(fates) - told - untold
+        tallies[window, "dropped"] = len(results) - told - untold
     return _tallies(journal, tallies)
 
 
 def told_windows(journal: Journal) -> set[int]:
     """Windows for which some client has submitted: those that the fleet filled, and some that it only saw begin."""
-    return {window for account in journal.accounts.values() for window in account.fates}
+    return {window for account in journal.accounts.values() for window in account.results}
 
 
 def submitted(journal: Journal, window: int) -> tuple[set[str], set[str]]:
     """Clients that were told that their submission for a window is counted; and those that were told nothing."""
-    fates = {name: account.fates[window] for name, account in journal.accounts.items() if window in account.fates}
-    counted = {name for name, fate in fates.items() if fate in _COUNTED}
-    return counted, {name for name, fate in fates.items() if fate in _UNTOLD}
+    results = {name: account.results[window] for name, account in journal.accounts.items() if window in account.results}
+    counted = {name for name, result in results.items() if result in _COUNTED}
+    return counted, {name for name, result in results.items() if result in _UNTOLD}
 
 
 def counted_batches(journal: Journal, verdicts: Iterable[Verdict], window: int) -> dict[str, list[int]]:

@@ -57,9 +57,9 @@ async def until_appended(log: KafkaLog, entries: Sequence[NewEntry]) -> None:
 async def everything(log: KafkaLog) -> list[PositionedEntry]:
     position, found = 0, list[PositionedEntry]()
     while position < await log.end(0):
-        stretch = await log.read(0, position, 100, WAIT_S)
-        found += stretch.entries
-        position = stretch.end
+        entry_batch = await log.read(0, position, 100, WAIT_S)
+        found += entry_batch.entries
+        position = entry_batch.end
     return found
 
 

@@ -134,10 +134,10 @@ async def all_parts(fleet: list[SecureClient], stub: Stub, window: int = WINDOW)
     return await asyncio.gather(*(client.take_part(stub, window) for client in fleet), return_exceptions=True)
 
 
-def fates(outcomes: list[RoundOutcome | BaseException]) -> list[RoundResult | None]:
+def results(outcomes: list[RoundOutcome | BaseException]) -> list[RoundResult | None]:
     """None: it went away, as the test wanted; anything else that was raised is shown by the assertion that fails."""
     assert not [each for each in outcomes if not isinstance(each, RoundOutcome | VanishedError)], outcomes
-    return [each.fate if isinstance(each, RoundOutcome) else None for each in outcomes]
+    return [each.result if isinstance(each, RoundOutcome) else None for each in outcomes]
 
 
 async def sealed(service: Service) -> tuple[int, int, npt.NDArray[np.int64]]:

@@ -41,14 +41,14 @@ def delta(number: int = 0, window: int = W, sequence: int | None = None) -> Delt
     return entry(ALICE, tally(PLAN, number, window, 1, number if sequence is None else sequence))
 
 
-def logged(
+def positioned(
     item: LogEntry, signer: Role | None = None, appended_ms: int | None = NOW_MS, position: int = 0
 ) -> PositionedEntry:
     return PositionedEntry(position, entry_to_bytes(item), signer, appended_ms)
 
 
 def admitted(item: LogEntry, signer: Role | None = None, appended_ms: int | None = NOW_MS) -> LogEntry | RefusedEntry:
-    return admit(PLAN, 0, logged(item, signer, appended_ms))
+    return admit(PLAN, 0, positioned(item, signer, appended_ms))
 
 
 def reason_of(item: LogEntry, signer: Role | None = None, appended_ms: int | None = NOW_MS) -> Reason | None:
@@ -189,14 +189,14 @@ class Stream:
         opened = self.messages.read(self.partition, value)
         start = self.offset << 16
         if opened.problem is not None:
-            stretch = [PositionedEntry(start, b"", problem=opened.problem)]
+            entry_batch = [PositionedEntry(start, b"", problem=opened.problem)]
         else:
-            stretch = [
+            entry_batch = [
                 PositionedEntry(start + index, data, opened.signer, appended_ms)
                 for index, data in enumerate(opened.entries)
             ]
         self.offset += 1
-        batch = [(each.position, admit(PLAN, self.partition, each)) for each in stretch]
+        batch = [(each.position, admit(PLAN, self.partition, each)) for each in entry_batch]
         return list(self.fold.apply(batch, self.offset << 16))
 
     def said(self, value: bytes) -> list[str]:

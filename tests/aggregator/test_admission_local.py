@@ -64,9 +64,9 @@ def test_a_producer_is_told_that_the_ledger_is_charged_at_gateways(plan: Plan, i
 @pytest.mark.parametrize("signer", (None, Role.GATEWAY, Role.PRODUCER))
 def test_many_are_admitted_as_each_alone_would_be(count: int, signer: Role | None) -> None:
     items: Sequence[LogEntry] = [BATCH, SILO, SealEntry(REPORTS.id, W, 0)] * count
-    stretch = [PositionedEntry(at, entry_to_bytes(item), signer, NOW_MS) for at, item in enumerate(items)]
-    expected = [(each.position, admit(REPORTS, 0, each)) for each in stretch]
-    assert admit_all(REPORTS, 0, stretch) == expected
+    entry_batch = [PositionedEntry(at, entry_to_bytes(item), signer, NOW_MS) for at, item in enumerate(items)]
+    expected = [(each.position, admit(REPORTS, 0, each)) for each in entry_batch]
+    assert admit_all(REPORTS, 0, entry_batch) == expected
 
 
 @pytest.mark.parametrize(
@@ -76,8 +76,8 @@ def test_batches_of_reports_travel_together_in_one_message(messages: LogMessages
     batches = [reports_of(REPORTS, W, [number], stream=number) for number in range(50)]
     value = messages.write(0, [entry_to_bytes(batch) for batch in batches], seals=False)
     opened = messages.read(0, value)
-    stretch = [PositionedEntry(at, data, opened.signer, NOW_MS) for at, data in enumerate(opened.entries)]
-    assert [item for _, item in admit_all(REPORTS, 0, stretch)] == batches
+    entry_batch = [PositionedEntry(at, data, opened.signer, NOW_MS) for at, data in enumerate(opened.entries)]
+    assert [item for _, item in admit_all(REPORTS, 0, entry_batch)] == batches
     assert not any(map(is_seal, opened.entries))
 
 
@@ -93,9 +93,9 @@ def test_what_a_producer_put_beside_its_deltas_does_not_count_either() -> None:
         signed_batch(data, plan_id=REPORTS.id, partition=0, key_id=Role.PRODUCER.value, key=KEYS[Role.PRODUCER])
     )
     opened = SignedMessages(REPORTS.id, DIRECTORY, producers=True).read(0, value)
-    stretch = [PositionedEntry(at, each, opened.signer, NOW_MS) for at, each in enumerate(opened.entries)]
-    assert all(isinstance(item, RefusedEntry) for _, item in admit_all(REPORTS, 0, stretch))
-    assert len(stretch) == 2
+    entry_batch = [PositionedEntry(at, each, opened.signer, NOW_MS) for at, each in enumerate(opened.entries)]
+    assert all(isinstance(item, RefusedEntry) for _, item in admit_all(REPORTS, 0, entry_batch))
+    assert len(entry_batch) == 2
 
 
 def largest_reports(plan: Plan) -> LogEntry:

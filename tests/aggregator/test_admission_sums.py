@@ -40,8 +40,8 @@ def admitted(value: bytes, messages: SignedMessages | PlainMessages = MESSAGES) 
     opened = messages.read(PARTITION, value)
     if opened.problem is not None:
         return [RefusedEntry(opened.problem, "")]
-    stretch = [PositionedEntry(place, data, opened.signer, NOW_MS) for place, data in enumerate(opened.entries)]
-    return [item for _, item in admit_all(PLAN, PARTITION, stretch)]
+    entry_batch = [PositionedEntry(place, data, opened.signer, NOW_MS) for place, data in enumerate(opened.entries)]
+    return [item for _, item in admit_all(PLAN, PARTITION, entry_batch)]
 
 
 def reasons(value: bytes) -> list[Reason | None]:

@@ -62,25 +62,25 @@ def test_a_stretch_is_admitted_as_its_entries_are(
     roles: Sequence[Role | None], unusual: float, seed: int, rng: np.random.Generator
 ) -> None:
     for _ in range(60):
-        stretch = stretch_of(rng, roles, unusual)
-        expected = [(each.position, admit(PLAN, 0, each)) for each in stretch]
-        assert admit_all(PLAN, 0, stretch) == expected, f"seed {seed}"
+        entry_batch = stretch_of(rng, roles, unusual)
+        expected = [(each.position, admit(PLAN, 0, each)) for each in entry_batch]
+        assert admit_all(PLAN, 0, entry_batch) == expected, f"seed {seed}"
 
 
 def test_a_problem_is_told_whatever_bytes_stand_with_it() -> None:
-    stretch = [PositionedEntry(place, data) for place, data in enumerate(DELTAS)]
-    stretch[5] = stretch[5]._replace(problem=Reason.UNSIGNED)
-    refused = dict(admit_all(PLAN, 0, stretch))[5]
-    assert refused == admit(PLAN, 0, stretch[5])
+    entry_batch = [PositionedEntry(place, data) for place, data in enumerate(DELTAS)]
+    entry_batch[5] = entry_batch[5]._replace(problem=Reason.UNSIGNED)
+    refused = dict(admit_all(PLAN, 0, entry_batch))[5]
+    assert refused == admit(PLAN, 0, entry_batch[5])
     assert isinstance(refused, RefusedEntry)
 
 
 @pytest.mark.parametrize("place", (0, 20, 39))
 @pytest.mark.parametrize("signer", (None, Role.GATEWAY, Role.PRODUCER))
 def test_an_entry_of_a_newer_format_stops_a_stretch_wherever_it_stands(signer: Role | None, place: int) -> None:
-    stretch = [PositionedEntry(n, NEWER if n == place else data, signer, NOW_MS) for n, data in enumerate(DELTAS)]
+    entry_batch = [PositionedEntry(n, NEWER if n == place else data, signer, NOW_MS) for n, data in enumerate(DELTAS)]
     with pytest.raises(LogError, match=f"partition 3, entry {place}: "):
-        admit_all(PLAN, 3, stretch)
+        admit_all(PLAN, 3, entry_batch)
 
 
 def test_nothing_is_admitted_of_nothing() -> None:

@@ -144,8 +144,8 @@ async def searched(folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch:
                 runtime.set_ms = ARRIVED[client_id]
                 await send(service, client_id, streams)
             await folded_all(service)
-            logged = [await service.log.read(partition, 0, 10**6, 0.0) for partition in range(2)]
-            entries = [entry_from_bytes(each.data) for stretch in logged for each in stretch.entries]
+            positioned = [await service.log.read(partition, 0, 10**6, 0.0) for partition in range(2)]
+            entries = [entry_from_bytes(each.data) for entry_batch in positioned for each in entry_batch.entries]
             found += times_in([entry for entry in entries if isinstance(entry, ReportsEntry)])
             stream.flush()
             look("while it is open")

@@ -304,7 +304,7 @@ async def test_without_manual_windows_are_sealed_and_released_when_their_time_ha
         assert (await client.submit_one(PLAN.id, delta)).status is Status.ACKNOWLEDGED
         runtime.set_ms += HOUR_MS
 
-        async for info in client.catalogue.WatchReleases(pb.ListReleasesRequest()):
+        async for info in client.catalog.WatchReleases(pb.ListReleasesRequest()):
             assert (info.kind, info.window) == ("tumbling", WINDOW)
             break
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from aggregator.app import Service
-from aggregator.caught_up import StalenessGuard
 from aggregator.errors import RefusedError, StoreUnavailableError
 from aggregator.ingest.budget import BELIEVED_S, CollectionBudget
 from aggregator.ingest.window_tracker import WindowTracker
+from aggregator.staleness_guard import StalenessGuard
 from hushsum_proto.answers import Status
 from tests.aggregator.local_clients import batch_of, report_plan
 from tests.doubles import ManualRuntime, MemoryStore
@@ -50,12 +50,12 @@ async def test_a_word_that_was_asked_for_before_the_store_went_back_is_not_belie
     store, runtime = Ledger(), ManualRuntime(NOW_MS)
     charges = CollectionBudget(partial(store.charge_collection, PLAN), runtime)
     store.free.clear()
-    paying = asyncio.create_task(charges.covered(WINDOW))
+    charging = asyncio.create_task(charges.covered(WINDOW))
     await runtime.settle()
     assert store.questions == 1
     charges.forget()
     store.free.set()
-    assert await paying
+    assert await charging
     assert not charges.is_covered(WINDOW)
     assert await charges.covered(WINDOW)
     assert charges.is_covered(WINDOW)
@@ -77,18 +77,18 @@ async def spends_of(service: Service) -> int:
 
 
 def lose_window(service: Service) -> None:
-    del service.gateway._openings._known[WINDOW]  # as a refresh does that does not find it
+    del service.gateway._window_tracker._known[WINDOW]  # as a refresh does that does not find it
 
 
 def set_mark_back(service: Service) -> None:
-    caught_up = StalenessGuard(1)
-    caught_up.learn({0: 5})
-    caught_up.expect({0: 5})
-    caught_up.learn({0: 4})
-    service.gateway._openings._caught_up = caught_up
+    staleness = StalenessGuard(1)
+    staleness.update_positions({0: 5})
+    staleness.set_targets({0: 5})
+    staleness.update_positions({0: 4})
+    service.gateway._window_tracker._staleness = staleness
     with pytest.raises(RefusedError):
         service.gateway.check_running()
-    service.gateway._openings._caught_up = None
+    service.gateway._window_tracker._staleness = None
 
 
 @pytest.mark.parametrize("notice", [lose_window, set_mark_back])
@@ -107,17 +107,17 @@ async def test_a_window_that_is_lost_between_append_and_answer_is_charged_again(
         await client.submit_one(PLAN.id, batch_of(PLAN, 1, 3))
         await uncharge(service)
         honest = WindowTracker.refresh
-        openings = service.gateway._openings
+        window_tracker = service.gateway._window_tracker
 
         async def loses(windows: Collection[int] = ()) -> None:
             del windows
-            openings._known.pop(WINDOW, None)
+            window_tracker._known.pop(WINDOW, None)
 
-        openings.refresh = loses  # type: ignore[method-assign]  # the store went back in this moment
+        window_tracker.refresh = loses  # type: ignore[method-assign]  # the store went back in this moment
         (answer,) = await client.submit(PLAN.id, [batch_of(PLAN, 2, 3)])
         assert answer.refusal is not None
-        openings.refresh = honest.__get__(openings)  # type: ignore[method-assign]  # as it was
-        await openings.open_accepted()
+        window_tracker.refresh = honest.__get__(window_tracker)  # type: ignore[method-assign]  # as it was
+        await window_tracker.open_accepted()
         assert (await client.submit_one(PLAN.id, batch_of(PLAN, 3, 3))).status is Status.ACKNOWLEDGED
         assert await spends_of(service) == 1
 

@@ -61,9 +61,9 @@ async def sealed_and_released(settings: ServiceConfig, plan: hs.Plan) -> tuple[h
     assert sealed is not None
     async with service_of(settings) as service, RawClient(service.grpc) as analyst:
         await analyst.release()
-        (info,) = (await analyst.catalogue.ListReleases(pb.ListReleasesRequest())).releases
+        (info,) = (await analyst.catalog.ListReleases(pb.ListReleasesRequest())).releases
         request = pb.GetReleaseRequest(plan_id=info.plan_id, window=info.window, kind=info.kind)
-        chunks = [chunk.data async for chunk in analyst.catalogue.GetRelease(request)]
+        chunks = [chunk.data async for chunk in analyst.catalog.GetRelease(request)]
     return sealed.sketch, hs.Release.from_bytes(b"".join(chunks))
 
 
@@ -146,7 +146,7 @@ async def test_a_plan_with_arrays_travels_whole_to_a_device_and_to_the_next_star
     for _ in range(2):
         async with service_of(settings) as service:
             async with RawClient(service.grpc) as raw:
-                data = (await raw.catalogue.GetPlan(pb.GetPlanRequest(plan_id=plan.id))).plan
+                data = (await raw.catalog.GetPlan(pb.GetPlanRequest(plan_id=plan.id))).plan
                 assert (data, plan_id_of(data)) == (plan.bundle, plan.id)
             async with EdgeClient(service.grpc, spool=spool, client_id="a", config=CONFIG, runtime=device) as client:
                 assert client.plan.bundle == plan.bundle  # at the second time from its spool

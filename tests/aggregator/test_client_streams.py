@@ -278,18 +278,18 @@ async def test_a_window_that_closes_is_read_again_until_it_is_over_and_one_that_
 ):
     store, runtime = MemoryStore(), ManualRuntime(NOW_MS)
     await store.register(PLAN, 1, WINDOW)
-    openings = WindowTracker(PLAN, store, runtime, skew_ms=0, first_window=WINDOW)
-    assert not openings.is_over(WINDOW), "its time is there, and the store was not asked yet"
-    await openings.open_accepted()
+    window_tracker = WindowTracker(PLAN, store, runtime, skew_ms=0, first_window=WINDOW)
+    assert not window_tracker.is_over(WINDOW), "its time is there, and the store was not asked yet"
+    await window_tracker.open_accepted()
     told = []
     for state in WindowState:
         store.states_by_window[WINDOW] = state
-        await openings.refresh()
-        told.append(openings.is_over(WINDOW))
+        await window_tracker.refresh()
+        told.append(window_tracker.is_over(WINDOW))
     assert told == [False, False, *[True] * (len(WindowState) - 2)]
     runtime._now_ms += 9 * HOUR_MS
-    assert openings.is_over(WINDOW + 1)
-    assert not openings.is_over(WINDOW + 9)
+    assert window_tracker.is_over(WINDOW + 1)
+    assert not window_tracker.is_over(WINDOW + 9)
 
 
 async def test_reports_are_nobodys_and_have_a_rate_in_place_of_a_bound(tmp_path: Path) -> None:

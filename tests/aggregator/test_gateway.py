@@ -56,7 +56,7 @@ class World:
         self.store = CountingStore()
         self.metrics = Metrics()
         window = PLAN.window.index_at(NOW_MS)
-        self.openings = WindowTracker(PLAN, self.store, self.runtime, skew_ms=0, first_window=window)
+        self.window_tracker = WindowTracker(PLAN, self.store, self.runtime, skew_ms=0, first_window=window)
         sizes = {
             "pending_entries_max": 1000,
             "pending_bytes_max": 10**6,
@@ -64,12 +64,12 @@ class World:
             "group_bytes_max": 10**5,
         }
         self.commits = GroupCommitter(
-            log, self.openings, self.runtime, CommitLimits(**{**sizes, **limits}), self.metrics
+            log, self.window_tracker, self.runtime, CommitLimits(**{**sizes, **limits}), self.metrics
         )
         self.workers = WorkerPool(PLAN, log, self.store, self.runtime, RecordingObserver(), WorkerSettings())
         self.gateway = Gateway(
             PLAN,
-            openings=self.openings,
+            window_tracker=self.window_tracker,
             commits=self.commits,
             folds=self.workers,
             runtime=self.runtime,
@@ -78,9 +78,9 @@ class World:
         )
 
     async def start(self) -> "World":
-        await self.store.register(PLAN, self.log.partitions, self.openings.first_window)
-        await self.openings.load()
-        await self.openings.open_accepted()
+        await self.store.register(PLAN, self.log.partitions, self.window_tracker.first_window)
+        await self.window_tracker.load()
+        await self.window_tracker.open_accepted()
         await self.workers.start()
         self.commits.start()
         return self
@@ -97,8 +97,8 @@ async def durable_ids(log: PowerLossLog) -> set[tuple[str, DeltaId]]:
     after = log.lose_power()
     found = set()
     for partition in range(after.partitions):
-        for logged in (await after.read(partition, 0, 10**6, 0.0)).entries:
-            entry = entry_from_bytes(logged.data)
+        for positioned in (await after.read(partition, 0, 10**6, 0.0)).entries:
+            entry = entry_from_bytes(positioned.data)
             assert isinstance(entry, DeltaEntry)
             found.add((entry.client_id, read_header(entry.delta).id))
     return found
@@ -200,7 +200,7 @@ async def test_what_a_stopped_fold_cannot_say_is_unavailable() -> None:
     log.held = True
     answer = world.gateway.begin("alice", PLAN.id, Contributor(PLAN, 1).delta()[1])
     await world.runtime.settle()
-    await world.store.mark_closing(PLAN.id, world.openings.first_window, fence=0)
+    await world.store.mark_closing(PLAN.id, world.window_tracker.first_window, fence=0)
     await world.workers.stop()
     log.let_go()
     await world.runtime.settle()

@@ -33,7 +33,7 @@ class Front:
         self.hooks, self.runtime = Hooks(), cluster.runtime
         store, log = self.hooks.around(cluster.store), self.hooks.around(cluster.log)
         self.folds = RemoteFolds(PLAN, store, cluster.runtime, RecordingObserver())
-        self.openings = WindowTracker(PLAN, store, cluster.runtime, skew_ms=0, first_window=FIRST)
+        self.window_tracker = WindowTracker(PLAN, store, cluster.runtime, skew_ms=0, first_window=FIRST)
         sizes = {
             "pending_entries_max": 1000,
             "pending_bytes_max": 10**6,
@@ -41,10 +41,12 @@ class Front:
             "group_bytes_max": 10**5,
         }
         metrics = Metrics()
-        self.commits = GroupCommitter(log, self.openings, cluster.runtime, CommitLimits(**{**sizes, **limits}), metrics)
+        self.commits = GroupCommitter(
+            log, self.window_tracker, cluster.runtime, CommitLimits(**{**sizes, **limits}), metrics
+        )
         self.gateway = Gateway(
             PLAN,
-            openings=self.openings,
+            window_tracker=self.window_tracker,
             commits=self.commits,
             folds=self.folds,
             runtime=cluster.runtime,
@@ -55,7 +57,7 @@ class Front:
         self.cluster = cluster
 
     async def start(self) -> None:
-        await self.openings.load()
+        await self.window_tracker.load()
         self.commits.start()
 
     async def end(self) -> None:
@@ -122,7 +124,7 @@ async def test_once_a_window_is_over_the_answer_is_what_the_fold_has_stored(clus
     for number in range(4):  # the last one is beyond the bound
         assert (await front.answer(number)).status is Status.ACKNOWLEDGED
     await cluster.release()
-    await front.openings.refresh([FIRST])
+    await front.window_tracker.refresh([FIRST])
     ends = await cluster.log.end(0)
     assert (await front.answer(0)).status is Status.COUNTED
     assert refusal(await front.answer(3))[0] == "too_many_records"
@@ -192,7 +194,7 @@ async def test_what_fails_for_a_moment_is_unavailable_and_the_resend_gets_the_tr
     if step == "stream_memory":
         await front.answer(1)
         await cluster.release()
-        await front.openings.refresh([FIRST])
+        await front.window_tracker.refresh([FIRST])
     front.hooks.put(step, lost)  # type: ignore[arg-type]  # one of the two above
     assert refusal(await front.answer(1)) == (ServiceReason.UNAVAILABLE, True)
     expected = Status.COUNTED if step == "stream_memory" else Status.ACKNOWLEDGED
@@ -252,7 +254,7 @@ async def test_folds_that_do_not_answer_are_one_line_of_the_journal(cluster: Clu
     await cluster.process([0])
     await front.answer(1)
     await cluster.release()
-    await front.openings.refresh([FIRST])
+    await front.window_tracker.refresh([FIRST])
     lines = io.StringIO()
     write_journal("info", "json", lines)
     front.hooks.put("stream_memory", *[unreachable] * 20)

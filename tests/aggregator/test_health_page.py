@@ -36,7 +36,7 @@ def watched_config(folder: Path, **settings: object) -> Config:
 
 async def pages(service: Service) -> tuple[object, object]:
     """What /livez and /readyz say."""
-    address = service.vitals.health_page
+    address = service.telemetry.health_page
     return await asyncio.to_thread(asked, address, "/livez"), await asyncio.to_thread(asked, address, "/readyz")
 
 
@@ -51,7 +51,7 @@ async def health(service: Service, name: str) -> str:
 async def test_a_service_that_runs_is_alive_and_ready_and_says_nothing_else(tmp_path: Path) -> None:
     async with service_of(watched_config(tmp_path)) as service:
         assert await pages(service) == (OK, OK)
-        assert await asyncio.to_thread(asked, service.vitals.health_page, "/metrics") == (404, "")
+        assert await asyncio.to_thread(asked, service.telemetry.health_page, "/metrics") == (404, "")
         assert [await health(service, name) for name in ("", LIVENESS)] == ["SERVING", "SERVING"]
 
 
@@ -59,7 +59,7 @@ async def test_an_event_loop_that_hangs_is_told_by_another_thread(tmp_path: Path
     async with service_of(watched_config(tmp_path), QuickRuntime()) as service:
         assert await pages(service) == (OK, OK)
 
-        address, said = service.vitals.health_page, OK
+        address, said = service.telemetry.health_page, OK
         while said == OK:
             said = asked(address, "/livez")  # here, on the event loop: nothing else of the service runs meanwhile
         assert said == STALLED
@@ -98,7 +98,7 @@ async def test_a_store_whose_file_is_gone_makes_a_service_unready_and_leaves_it_
 
 async def test_a_service_that_drains_is_alive_and_not_ready_whatever_else_is_found(tmp_path: Path) -> None:
     async with service_of(watched_config(tmp_path)) as service:
-        service.vitals.drains()
+        service.telemetry.drains()
         assert await pages(service) == (OK, UNREADY)
 
     server = grpc.aio.server()

@@ -36,19 +36,19 @@ def test_what_is_seen_of_many_deltas_is_what_unpacking_says_of_each(seed: int) -
     choice = random.Random(seed)
     contributor = Contributor(PLAN, 2**63 + 5)
     deltas = [damaged(contributor.delta(choice.randrange(1, 9))[1], choice) for _ in range(400)]
-    inspection, good = DeltaParser(PLAN), 0
+    parser, good = DeltaParser(PLAN), 0
     for data in deltas:  # learns the sizes of runs
         try:
-            inspection.records(data)
+            parser.records(data)
         except DeltaError:
             continue
 
-    for data, seen in zip(deltas, inspection.see(deltas), strict=True):
+    for data, seen in zip(deltas, parser.see(deltas), strict=True):
         expected = unpacked(data)
         if isinstance(expected, Reason):
             assert seen is None
             with pytest.raises(DeltaError) as raised:
-                inspection.records(data)
+                parser.records(data)
             assert raised.value.reason is expected
         else:
             good += 1
@@ -66,14 +66,14 @@ def test_without_compiled_loops_every_delta_is_to_be_asked_about() -> None:
 
 def test_a_first_look_names_the_size_the_plan_and_the_header() -> None:
     id, data = Contributor(PLAN, 3).delta()
-    inspection = DeltaParser(PLAN)
-    assert inspection.first_look(PLAN.id, data) == (id, read_header(data).window, None)
+    parser = DeltaParser(PLAN)
+    assert parser.first_look(PLAN.id, data) == (id, read_header(data).window, None)
     with pytest.raises(RefusedError, match="plan"):
-        inspection.first_look(OTHER.id, data)
+        parser.first_look(OTHER.id, data)
     with pytest.raises(RefusedError, match="plan"):
-        inspection.first_look(PLAN.id, Contributor(OTHER, 3).delta()[1])
+        parser.first_look(PLAN.id, Contributor(OTHER, 3).delta()[1])
     with pytest.raises(DeltaError) as raised:
-        inspection.first_look(PLAN.id, bytes(PLAN.delta_bytes_max + 1))
+        parser.first_look(PLAN.id, bytes(PLAN.delta_bytes_max + 1))
     assert raised.value.reason is Reason.TOO_LARGE
 
 

@@ -99,10 +99,10 @@ async def test_whatever_limits_and_batches_every_entry_is_handed_out_once_in_ord
                 await reader._seek(position)
                 reader._next = position
             limit = int(rng.choice([1, 2, 10, 64, 500]))
-            stretch = await reader.read(position, limit, 5.0)
-            assert 1 <= len(stretch.entries) <= limit
-            found += stretch.entries
-            position = stretch.end
+            entry_batch = await reader.read(position, limit, 5.0)
+            assert 1 <= len(entry_batch.entries) <= limit
+            found += entry_batch.entries
+            position = entry_batch.end
         assert found == expected, f"seed {seed}"
         assert position == len(values) * STEP
         await reader.close()
@@ -138,8 +138,8 @@ async def test_after_a_small_fetch_nothing_is_asked_for_ahead() -> None:
 async def test_where_a_reader_is_sent_elsewhere_what_was_fetched_ahead_is_dropped() -> None:
     reader, broker = reader_of(LARGE, 2, 1)
     await reader.read(0, 2, 5.0)
-    stretch = await reader.read(5 * STEP, 2, 5.0)
-    assert [logged.data[0] for logged in stretch.entries] == [5]
+    entry_batch = await reader.read(5 * STEP, 2, 5.0)
+    assert [positioned.data[0] for positioned in entry_batch.entries] == [5]
     assert [offset for offset, _ in broker.asked][-1] != 2
     await reader.close()
 
@@ -154,7 +154,7 @@ async def test_a_fetch_ahead_that_fails_is_told_to_the_read_that_needs_it() -> N
         await reader.read(first.end, 2, 5.0)
     broker.broken = False
     again = await reader.read(first.end, 2, 5.0)
-    assert [logged.data[0] for logged in again.entries] == [2, 3]
+    assert [positioned.data[0] for positioned in again.entries] == [2, 3]
     await reader.close()
 
 

@@ -135,9 +135,9 @@ async def test_windows_that_come_by_turns_have_a_message_each_and_keep_their_ord
     entries = [batch(a, 1), batch(b, 2), batch(a, 3), batch(b, 4), seal(a), batch(a, 5), batch(b, 6)]
     async with opened(settings) as log:
         assert await log.append(entries) == [0, STEP, 1, STEP + 1, 2 * STEP, 3 * STEP, STEP + 2]
-        stretch = await log.read(0, 0, 100, WAIT_S)
+        entry_batch = await log.read(0, 0, 100, WAIT_S)
         records = await records_in(kafka, log.topic, 1)
-    assert {each.appended_ms for each in stretch.entries} == {None}, "nobody takes a window's start for an arrival"
+    assert {each.appended_ms for each in entry_batch.entries} == {None}, "nobody takes a window's start for an arrival"
     held = [told(each.value) for each in records]
     assert held == [[(a, 1), (a, 3)], [(b, 2), (b, 4), (b, 6)], [(a, -1)], [(a, 5)]]
     assert [each.timestamp for each in records] == [STARTS(window) for window in (a, b, a, a)]

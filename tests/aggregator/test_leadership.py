@@ -55,7 +55,7 @@ class Office:
             cluster.log.partitions,
             store=store,
             leadership=self.leadership,
-            openings=None,
+            window_tracker=None,
             standing=StatusReporter("releaser", cluster.plan.id, cluster.log, store, observers, metrics),
         )
 

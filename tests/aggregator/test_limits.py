@@ -21,7 +21,7 @@ from hushsum_proto.answers import Answer, ServiceReason, Status
 from hushsum_proto.v1 import wire_pb2 as pb
 from tests.aggregator.local_clients import batch_of, noised, report_plan, silo_plan, submit_large
 from tests.aggregator.secure_clients import Line, fleet_of, stub_of
-from tests.aggregator.secure_site import SIZE, all_parts, fates, plan_of, site_config
+from tests.aggregator.secure_site import SIZE, all_parts, plan_of, results, site_config
 from tests.doubles import ManualRuntime
 from tests.edge_client.clocks import until
 from tests.plans import small_plan
@@ -167,7 +167,7 @@ async def test_a_client_beyond_its_calls_waits_and_others_and_readers_do_not(tmp
             await alice.submit(PLAN.id, [])
         await bob.hello()
         for _ in range(9):
-            await nobody.catalogue.ListReleases(pb.ListReleasesRequest())
+            await nobody.catalog.ListReleases(pb.ListReleasesRequest())
             await nobody.administration.GetStatus(pb.StatusRequest())
         # Its deltas are limited by their bytes: a call of each is none of the others.
         assert (await alice.submit_one(PLAN.id, Contributor(PLAN, 3).delta()[1])).status is Status.ACKNOWLEDGED
@@ -211,7 +211,7 @@ async def test_a_client_has_few_streams_of_secure_sums_and_a_whole_cohort_still_
             line = Line.open(stub, "greedy")
             idle.append(line)
             await asyncio.sleep(0.01)
-        assert fates(await all_parts(fleet_of(plan, SIZE, rng), stub)) == ["counted"] * SIZE
+        assert results(await all_parts(fleet_of(plan, SIZE, rng), stub)) == ["counted"] * SIZE
         for line in idle:
             line.cut()
 
@@ -222,7 +222,7 @@ async def test_a_client_of_a_secure_sum_that_talks_too_much_is_listened_to_more_
     plan = plan_of()
     config = site_config(tmp_path, plan, client_bytes_rate=20_000.0, client_bytes_burst=1)
     async with service_of(config) as service, stub_of(service.grpc) as stub:
-        assert fates(await all_parts(fleet_of(plan, SIZE, rng), stub)) == ["counted"] * SIZE
+        assert results(await all_parts(fleet_of(plan, SIZE, rng), stub)) == ["counted"] * SIZE
 
 
 # ------------------------------------------------------------------------------------------------------ what all share

@@ -60,15 +60,15 @@ async def all_from(log: Log, partition: int, position: int = 0) -> list[tuple[in
     """Reads to the log's end, three entries at a time."""
     end, read = await log.end(partition), list[tuple[int, bytes]]()
     while position < end:
-        stretch = await log.read(partition, position, 3, WAIT_S)
-        positions = [each.position for each in stretch.entries]
+        entry_batch = await log.read(partition, position, 3, WAIT_S)
+        positions = [each.position for each in entry_batch.entries]
         assert 1 <= len(positions) <= 3
         assert position <= positions[0]
         assert positions == sorted(set(positions))
-        assert positions[-1] < stretch.end
-        assert all(each.problem is None and each.signer is None for each in stretch.entries)
-        read += [(each.position, each.data) for each in stretch.entries]
-        position = stretch.end
+        assert positions[-1] < entry_batch.end
+        assert all(each.problem is None and each.signer is None for each in entry_batch.entries)
+        read += [(each.position, each.data) for each in entry_batch.entries]
+        position = entry_batch.end
     assert position == end
     return read
 
@@ -107,8 +107,8 @@ async def test_a_reader_that_waits_is_woken_by_an_append_to_its_partition(opened
     await log.append(items(1, 5, "elsewhere"))
     assert not waiting.done()
     (position,) = await log.append(items(0, 5, "here"))
-    stretch = await waiting
-    assert [(each.position, each.data) for each in stretch.entries] == [(position, entry("here"))]
+    entry_batch = await waiting
+    assert [(each.position, each.data) for each in entry_batch.entries] == [(position, entry("here"))]
 
 
 async def test_a_reader_that_waits_in_vain_gets_nothing_and_stays_where_it_is(opened: Open) -> None:

@@ -130,10 +130,10 @@ async def test_the_largest_delta_of_a_plan_passes_through(settings: KafkaSetting
 async def test_a_reader_that_is_new_goes_on_in_the_middle_of_a_message(log: KafkaLog, settings: KafkaSettings) -> None:
     await log.append(to_zero(*map(delta, "abcde")))
     await log.append(to_zero(delta("f")))
-    stretch = await log.read(0, 0, 2, WAIT_S)
-    assert ([each.data for each in stretch.entries], stretch.end) == ([delta("a"), delta("b")], 2)
+    entry_batch = await log.read(0, 0, 2, WAIT_S)
+    assert ([each.data for each in entry_batch.entries], entry_batch.end) == ([delta("a"), delta("b")], 2)
     another = await opened_log(settings)
-    assert [each.data for each in await read(another, position=stretch.end)] == [*map(delta, "cdef")]
+    assert [each.data for each in await read(another, position=entry_batch.end)] == [*map(delta, "cdef")]
     with pytest.raises(LogError, match="message 0 holds 5 entries, although the fold has passed 6 of it"):
         await another.read(0, 6, 10, WAIT_S)
     await another.close()
@@ -191,9 +191,9 @@ async def test_an_unsigned_message_is_one_refused_entry_where_there_is_a_directo
     await log.append(to_zero(*map(delta, "abc")))
     messages = SignedMessages(PLAN.id, DIRECTORY, producers=True)
     checking = await KafkaLog.open(settings, PLAN, 2, messages, SystemRuntime(threads=1), RecordingObserver())
-    stretch = await checking.read(0, 0, 10, WAIT_S)
-    assert [(each.position, each.data, each.problem) for each in stretch.entries] == [(0, b"", Reason.UNSIGNED)]
-    assert stretch.end == STEP
+    entry_batch = await checking.read(0, 0, 10, WAIT_S)
+    assert [(each.position, each.data, each.problem) for each in entry_batch.entries] == [(0, b"", Reason.UNSIGNED)]
+    assert entry_batch.end == STEP
     await checking.close()
 
 

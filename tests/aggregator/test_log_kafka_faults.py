@@ -165,9 +165,9 @@ async def test_nothing_is_lost_while_the_broker_is_killed_and_started_under_appe
     async def follow() -> None:
         position = 0
         while not (over.is_set() and position == await log.end(0)):
-            stretch = await log.read(0, position, 7, 1.0)
-            seen.extend(stretch.entries)
-            position = stretch.end
+            entry_batch = await log.read(0, position, 7, 1.0)
+            seen.extend(entry_batch.entries)
+            position = entry_batch.end
 
     working = asyncio.gather(append(), follow())
     await until(lambda: len(acknowledged) >= 20)

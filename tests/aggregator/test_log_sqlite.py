@@ -41,12 +41,12 @@ async def everything(log: SqliteLog, partition: int, position: int = 0) -> list[
     return pairs(await log.read(partition, position, 1000, 0))
 
 
-def pairs(stretch: EntryBatch) -> list[tuple[int, bytes]]:
+def pairs(entry_batch: EntryBatch) -> list[tuple[int, bytes]]:
     """Positions and bytes, of a stretch that is as this log's are: unsigned, and without holes."""
-    positions = [entry.position for entry in stretch.entries]
-    assert positions == list(range(stretch.end - len(positions), stretch.end))
-    assert all(entry == PositionedEntry(entry.position, entry.data) for entry in stretch.entries)
-    return [(entry.position, entry.data) for entry in stretch.entries]
+    positions = [entry.position for entry in entry_batch.entries]
+    assert positions == list(range(entry_batch.end - len(positions), entry_batch.end))
+    assert all(entry == PositionedEntry(entry.position, entry.data) for entry in entry_batch.entries)
+    return [(entry.position, entry.data) for entry in entry_batch.entries]
 
 
 async def test_positions_are_consecutive_in_each_partition(log: SqliteLog) -> None:

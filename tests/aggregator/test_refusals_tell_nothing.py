@@ -115,8 +115,8 @@ async def refusals(service: Service, plan: Plan) -> Told:
         await note("wrong plan", client.hello(bytes(32)))
         await note("version", client.hello(b"", (77,)))
         await note("versions", client.hello(b"", tuple(range(1, 99))))
-        await note("plan", client.catalogue.GetPlan(pb.GetPlanRequest(plan_id=bytes(32))))
-        await note("release", client.catalogue.GetRelease(pb.GetReleaseRequest(kind="tumbling", window=1)).read())
+        await note("plan", client.catalog.GetPlan(pb.GetPlanRequest(plan_id=bytes(32))))
+        await note("release", client.catalog.GetRelease(pb.GetReleaseRequest(kind="tumbling", window=1)).read())
         await note("secure", takes_part(service, plan, "refused", Enter(plan.id, WINDOW)))
         await note("taken", client.submit_one(plan.id, form["first"]))
         await folded_all(service)  # what a fold refuses is refused by the gateway from here on
@@ -247,7 +247,7 @@ async def crowded(service: Service, plan: Plan) -> AsyncIterator[None]:
             open_stream = other.collection.Submit(None, metadata=other.metadata)
             await open_stream.write(convert.submission_to_wire(plan.id, b""))
             await open_stream.read()
-            other.catalogue.WatchReleases(pb.ListReleasesRequest())
+            other.catalog.WatchReleases(pb.ListReleasesRequest())
         yield
 
 

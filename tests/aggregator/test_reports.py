@@ -55,8 +55,8 @@ async def entries_of(service: Service) -> list[list[ReportsEntry]]:
     """The batches in each partition of the log."""
     found = []
     for partition in range(service.log.partitions):
-        logged = (await service.log.read(partition, 0, 10**6, 0.0)).entries
-        entries = [entry_from_bytes(each.data) for each in logged]
+        positioned = (await service.log.read(partition, 0, 10**6, 0.0)).entries
+        entries = [entry_from_bytes(each.data) for each in positioned]
         found.append([entry for entry in entries if isinstance(entry, ReportsEntry)])
     return found
 
@@ -259,9 +259,9 @@ async def test_a_resend_of_what_is_under_way_costs_nothing_and_is_given_back_onc
         data = batch_of(REPORTS, 5, 900)
         sent = asyncio.create_task(client.submit(REPORTS.id, [data] * 20))
         await held[0].arrived()
-        flights = service.gateway._flights._flights
+        inflight_table = service.gateway._inflight._inflight
         listeners = 2 * 20  # of each copy: its sender, and what its sender owes
-        while sum(len(flight._listeners) for flight in flights.values()) < listeners:  # noqa: ASYNC110  nobody tells it
+        while sum(len(inflight._listeners) for inflight in inflight_table.values()) < listeners:  # noqa: ASYNC110  nobody tells it
             await asyncio.sleep(0.005)
         held[0].free()
         assert {answer.status for answer in await sent} == {Status.ACKNOWLEDGED}
@@ -305,18 +305,18 @@ async def test_deltas_of_other_modes_are_not_limited_by_client(tmp_path: Path) -
 async def test_the_entries_of_a_group_stand_in_another_order_and_each_answer_finds_its_sender(seed: int) -> None:
     async def order_of(shuffle: Entropy | None) -> tuple[list[bytes], list[int]]:
         log, runtime, store = PowerLossLog(), ManualRuntime(NOW_MS), MemoryStore()
-        openings = WindowTracker(REPORTS, store, runtime, skew_ms=0, first_window=WINDOW)
+        window_tracker = WindowTracker(REPORTS, store, runtime, skew_ms=0, first_window=WINDOW)
         await store.register(REPORTS, 1, WINDOW)
-        await openings.open_accepted()
+        await window_tracker.open_accepted()
         limits = CommitLimits(1000, 10**6, 1000, 10**6)
-        commits = GroupCommitter(log, openings, runtime, limits, Metrics(), shuffle=shuffle)
+        commits = GroupCommitter(log, window_tracker, runtime, limits, Metrics(), shuffle=shuffle)
         told: dict[int, int] = {}
         for n in range(50):
             entry = NewEntry(0, WINDOW, n.to_bytes(2, "big"))
             assert commits.offer(entry, lambda committed, n=n: told.__setitem__(n, committed.position)) is None  # type: ignore[misc]  # committed: a lambda's argument cannot be annotated
         commits.start()
         await commits.stop()
-        stood = [logged.data for logged in (await log.read(0, 0, 100, 0.0)).entries]
+        stood = [positioned.data for positioned in (await log.read(0, 0, 100, 0.0)).entries]
         assert all(stood[told[n]] == n.to_bytes(2, "big") for n in range(50))
         return stood, [told[n] for n in range(50)]
 

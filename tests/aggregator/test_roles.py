@@ -96,7 +96,7 @@ async def test_one_process_may_do_everything_on_kafka_with_its_store_in_a_file(
     assert released.release.size_bytes
     assert not (config.folder / "receipts.jsonl").exists(), "receipts are where the log is, apart from the store"
     async with service_of(config) as service, RawClient(service.grpc) as client:
-        assert [*(await client.catalogue.ListReleases(pb.ListReleasesRequest())).releases] == [released.release]
+        assert [*(await client.catalog.ListReleases(pb.ListReleasesRequest())).releases] == [released.release]
 
 
 def signed(folder: Path) -> Mapping[str, str]:

@@ -17,7 +17,7 @@ from hushsum_proto import metadata
 from hushsum_proto.rounds import Enter, RoundOutcome, RoundResult, Waiting
 from tests.aggregator.kafka_logs import until
 from tests.aggregator.secure_clients import Line, SecureClient, fleet_of, stub_of
-from tests.aggregator.secure_site import LEAST, SIZE, all_parts, fates, plan_of, sealed, site_config, total
+from tests.aggregator.secure_site import LEAST, SIZE, all_parts, plan_of, results, sealed, site_config, total
 from tests.services import HOUR_MS, NOW_MS, WINDOW, SetRuntime, counted, service_of, trailing
 
 PLAN = plan_of()
@@ -96,7 +96,7 @@ async def test_a_window_is_charged_once_all_shares_are_there_and_before_any_vect
     async with service_of(site_config(tmp_path, PLAN)) as service, stub_of(service.grpc) as stub:
         fleet = fleet_of(PLAN, SIZE, rng)
         watch = Watch(service, fleet)
-        assert fates(await all_parts(fleet, stub)) == [RoundResult.COUNTED] * SIZE
+        assert results(await all_parts(fleet, stub)) == [RoundResult.COUNTED] * SIZE
         assert watch.at_charge == [{Kind.INVITATION, Kind.ROSTER, Kind.OPENINGS}]
         assert await charged(service) == [WINDOW]
 
@@ -137,14 +137,14 @@ async def test_a_ledger_that_does_not_answer_ends_the_round_unspent_and_what_it_
         watch = Watch(service, fleet)
         watch.fails = StoreUnavailableError("the connection broke after the commit")
         told = await all_parts(fleet, stub)
-        assert {(each.fate, each.again) for each in told if isinstance(each, RoundOutcome)} == {
+        assert {(each.result, each.again) for each in told if isinstance(each, RoundOutcome)} == {
             (RoundResult.ABORTED, True)
         }
         assert Kind.GRANT not in watch.heard
         assert not any(client.spent for client in fleet)
         assert await charged(service) == [WINDOW]
         watch.fails = None
-        assert fates(await all_parts(fleet, stub)) == [RoundResult.COUNTED] * SIZE  # nobody lost its window by it
+        assert results(await all_parts(fleet, stub)) == [RoundResult.COUNTED] * SIZE  # nobody lost its window by it
 
 
 async def test_clients_that_were_never_asked_for_a_vector_enter_again_after_a_round_that_failed(
@@ -157,7 +157,7 @@ async def test_clients_that_were_never_asked_for_a_vector_enter_again_after_a_ro
         await all_parts(fleet[:SIZE], stub)
         unspent = [client for client in fleet if not client.spent][:SIZE]
         assert any(client.rounds for client in unspent)
-        assert fates(await all_parts(unspent, stub)) == [RoundResult.COUNTED] * SIZE
+        assert results(await all_parts(unspent, stub)) == [RoundResult.COUNTED] * SIZE
         _, submissions, vector = await sealed(service)
         assert submissions == SIZE
         assert (vector == total(unspent)).all()
@@ -187,9 +187,9 @@ async def test_a_client_whose_vector_another_round_may_have_is_in_no_cohort(
         fleet = fleet_of(PLAN, SIZE, rng)
         await take_elsewhere(service, fleet[0].client_id)
         told = await all_parts(fleet, stub)
-        assert fates(told) == [RoundResult.UNKNOWN, *[RoundResult.COUNTED] * (SIZE - 1)]
+        assert results(told) == [RoundResult.UNKNOWN, *[RoundResult.COUNTED] * (SIZE - 1)]
         assert not fleet[0].rounds
-        assert (await fleet[0].take_part(stub, WINDOW)).fate is RoundResult.UNKNOWN
+        assert (await fleet[0].take_part(stub, WINDOW)).result is RoundResult.UNKNOWN
         _, submissions, vector = await sealed(service)
         assert submissions == SIZE - 1
         assert (vector == total(fleet[1:])).all()
@@ -222,7 +222,7 @@ async def test_a_round_whose_member_is_in_another_by_now_asks_nobody_for_a_vecto
         told = await all_parts(fleet, stub)
         assert reason_of(told[0]) == "overloaded"
         assert not fleet[0].spent
-        assert fates(told[1:]) == [RoundResult.COUNTED] * (SIZE - 1)
+        assert results(told[1:]) == [RoundResult.COUNTED] * (SIZE - 1)
         assert rounds == 2
         _, submissions, vector = await sealed(service)
         assert submissions == SIZE - 1
@@ -242,7 +242,7 @@ async def test_the_store_is_told_which_members_were_drawn_and_which_are_left_of_
         service.store.claim_clients = watched  # type: ignore[method-assign]  # it is looked at, and goes on
         fleet = fleet_of(PLAN, SIZE, rng)
         fleet[0].vanishes_at = Kind.OPENINGS
-        assert fates(await all_parts(fleet, stub)) == [None] + [RoundResult.COUNTED] * (SIZE - 1)
+        assert results(await all_parts(fleet, stub)) == [None] + [RoundResult.COUNTED] * (SIZE - 1)
         names = [client.client_id for client in fleet]
         assert [(sorted(members.clients), members.is_drawn) for members in claimed] == [
             (names, True),
@@ -264,6 +264,6 @@ async def test_a_cohort_waits_for_a_store_that_is_away_and_is_not_drawn_again(
 
         service.store.claim_clients = away  # type: ignore[method-assign]  # it comes back
         fleet = fleet_of(PLAN, SIZE, rng)
-        assert fates(await all_parts(fleet, stub)) == [RoundResult.COUNTED] * SIZE
+        assert results(await all_parts(fleet, stub)) == [RoundResult.COUNTED] * SIZE
         assert len(asked) == 3
         assert len(set(asked)) == 1

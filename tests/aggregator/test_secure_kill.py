@@ -39,7 +39,7 @@ async def test_after_a_kill_between_the_last_share_and_the_answer_the_sum_is_in_
     async with service_of(site_config(tmp_path, PLAN)) as service, stub_of(service.grpc) as stub:
         fleet = fleet_of(PLAN, SIZE, np.random.default_rng(0))
         for client in fleet:
-            assert (await client.ask(stub, WINDOW, spent)).fate == "unknown"
+            assert (await client.ask(stub, WINDOW, spent)).result == "unknown"
         counted_cohorts, submissions, vector = await sealed(service)
         assert (counted_cohorts, submissions) == (cohorts, cohorts * SIZE)
         assert (vector == cohorts * total(fleet)).all()

@@ -17,8 +17,8 @@ from tests.aggregator.secure_site import (
     SumLog,
     all_parts,
     entered,
-    fates,
     plan_of,
+    results,
     sealed,
     site_config,
     total,
@@ -36,7 +36,7 @@ async def test_a_sum_whose_append_fails_twice_is_counted_once(tmp_path: Path, rn
         log.before = log.after = 1  # once it is not written, once it is and nobody hears of it
         async with stub_of(service.grpc) as stub:
             fleet = fleet_of(PLAN, SIZE, rng)
-            assert fates(await all_parts(fleet, stub)) == [RoundResult.COUNTED] * SIZE
+            assert results(await all_parts(fleet, stub)) == [RoundResult.COUNTED] * SIZE
         assert len(log.sums) == 2
         assert log.sums[0] == log.sums[1]
         cohorts, submissions, vector = await sealed(service)
@@ -57,8 +57,8 @@ async def test_nobody_is_told_before_the_sum_is_durable(tmp_path: Path, rng: np.
             assert not parts.done()
             assert not asking.done()
             logs[0].free()
-            assert fates(await parts) == [RoundResult.COUNTED] * SIZE
-            assert (await asking).fate is RoundResult.COUNTED
+            assert results(await parts) == [RoundResult.COUNTED] * SIZE
+            assert (await asking).result is RoundResult.COUNTED
 
 
 async def test_a_sum_that_comes_behind_the_seal_is_late_and_in_no_release(
@@ -73,14 +73,14 @@ async def test_a_sum_that_comes_behind_the_seal_is_late_and_in_no_release(
             await logs[0].arrived.wait()
             assert (await sealed(service))[:2] == (0, 0)
             logs[0].free()
-            assert fates(await parts) == [RoundResult.LATE] * SIZE
-            assert (await fleet[0].ask(stub, WINDOW, fleet[0].spent)).fate is RoundResult.LATE
+            assert results(await parts) == [RoundResult.LATE] * SIZE
+            assert (await fleet[0].ask(stub, WINDOW, fleet[0].spent)).result is RoundResult.LATE
         assert counted(service, "hushsum_submissions_spent_total") == SIZE
 
 
-@pytest.mark.parametrize(("is_written", "fate"), [(True, RoundResult.COUNTED), (False, RoundResult.LATE)])
+@pytest.mark.parametrize(("is_written", "result"), [(True, RoundResult.COUNTED), (False, RoundResult.LATE)])
 async def test_where_no_append_is_heard_of_until_the_window_is_over_the_folds_say_what_became_of_the_sum(
-    tmp_path: Path, rng: np.random.Generator, is_written: bool, fate: RoundResult
+    tmp_path: Path, rng: np.random.Generator, is_written: bool, result: RoundResult
 ) -> None:
     logs: list[SumLog] = []
     async with service_of(site_config(tmp_path, PLAN), wrap_log=watched(logs)) as service:
@@ -92,7 +92,7 @@ async def test_where_no_append_is_heard_of_until_the_window_is_over_the_folds_sa
             while is_written and not logs[0].sums:
                 await asyncio.wait([parts], timeout=0.01)
             assert (await sealed(service))[:2] == ((1, SIZE) if is_written else (0, 0))
-            assert fates(await parts) == [fate] * SIZE
+            assert results(await parts) == [result] * SIZE
         assert counted(service, "hushsum_submissions_spent_total") == (0 if is_written else SIZE)
 
 
@@ -109,8 +109,8 @@ async def test_a_window_that_is_sealed_under_a_round_ends_it_before_there_is_a_s
         while not all(client.fell_silent for client in fleet[4:]):
             await asyncio.wait([parts], timeout=0.01)
         assert (await sealed(service))[:2] == (0, 0)
-        assert fates(await parts) == [RoundResult.LATE] * SIZE
-        assert (await fleet[0].ask(stub, WINDOW, fleet[0].spent)).fate is RoundResult.LATE
+        assert results(await parts) == [RoundResult.LATE] * SIZE
+        assert (await fleet[0].ask(stub, WINDOW, fleet[0].spent)).result is RoundResult.LATE
         assert logs[0].sums == []
 
 
@@ -130,8 +130,8 @@ async def test_a_window_that_closes_sends_those_that_wait_for_it_home(tmp_path: 
         while not all(client.waits for client in fleet):
             await asyncio.wait([parts], timeout=0.01)
         await sealed(service)
-        assert fates(await parts) == [RoundResult.LATE] * (LEAST - 1)
-        assert fates(await all_parts(fleet, stub)) == [RoundResult.LATE] * (LEAST - 1)
+        assert results(await parts) == [RoundResult.LATE] * (LEAST - 1)
+        assert results(await all_parts(fleet, stub)) == [RoundResult.LATE] * (LEAST - 1)
 
 
 async def test_a_stop_lands_the_sum_that_is_there_and_turns_away_those_that_wait(
@@ -149,7 +149,7 @@ async def test_a_stop_lands_the_sum_that_is_there_and_turns_away_those_that_wait
         line = Line.open(stub, waiting.client_id)
         assert await entered(line, PLAN) == Waiting(SIZE)
         asyncio.get_running_loop().call_later(0.1, logs[0].free)
-    assert fates(await parts) == [RoundResult.COUNTED] * SIZE
+    assert results(await parts) == [RoundResult.COUNTED] * SIZE
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         await line.hear()
     assert trailing(refused.value)[metadata.REASON] == "shutting_down"
@@ -169,6 +169,6 @@ async def test_a_stop_ends_a_round_that_no_vector_was_asked_for_in_and_its_clien
         parts = asyncio.ensure_future(all_parts(fleet, await channel.__aenter__()))
         while not all(client.fell_silent for client in fleet[4:]):
             await asyncio.wait([parts], timeout=0.01)
-    assert fates(await parts) == [RoundResult.ABORTED] * SIZE
+    assert results(await parts) == [RoundResult.ABORTED] * SIZE
     assert counted(service, "hushsum_submissions_spent_total") == 0
     await channel.__aexit__(None, None, None)

@@ -275,7 +275,7 @@ async def test_a_round_that_is_aborted_says_why_and_handles_nothing_more(rng: np
         site.round.abort("the window was sealed", RoundResult.LATE)
         site.round.abort("the service stops")
         end = await site.end()
-        assert (end.sum, end.why, end.fate) == (None, "the window was sealed", RoundResult.LATE)
+        assert (end.sum, end.why, end.result) == (None, "the window was sealed", RoundResult.LATE)
         await site.lines[fleet[3].client_id].say(Message(b"too late"))
         assert not site.round.parts[fleet[3].client_id].has_ended
 
@@ -289,7 +289,7 @@ async def test_a_machine_that_breaks_ends_its_round_and_nothing_else(
     monkeypatch.setattr(ServerRound, "handle", broken)
     async with site_of(fleet_of(PLAN, SIZE, rng)) as site:
         end = await site.end()
-        assert (end.sum, end.again, end.fate) == (None, False, RoundResult.ABORTED)
+        assert (end.sum, end.again, end.result) == (None, False, RoundResult.ABORTED)
         assert end.why == "the service failed; its journal says why"
 
 

@@ -21,7 +21,7 @@ from hushsum_proto.rounds import Enter, Message, RoundOutcome, RoundRequest, Rou
 from hushsum_proto.v1 import wire_pb2 as pb
 from tests.aggregator.kafka_logs import until
 from tests.aggregator.secure_clients import Line, SecureClient, Stub, fleet_of, stub_of
-from tests.aggregator.secure_site import LEAST, SIZE, all_parts, entered, fates, plan_of, sealed, site_config, total
+from tests.aggregator.secure_site import LEAST, SIZE, all_parts, entered, plan_of, results, sealed, site_config, total
 from tests.plans import small_plan
 from tests.services import (
     HOUR_MS,
@@ -42,7 +42,7 @@ PLAN = plan_of()
 async def test_a_whole_round_is_counted_once_and_its_sum_is_exact(tmp_path: Path, rng: np.random.Generator) -> None:
     async with service_of(site_config(tmp_path, PLAN)) as service, stub_of(service.grpc) as stub:
         fleet = fleet_of(PLAN, SIZE, rng)
-        assert fates(await all_parts(fleet, stub)) == [RoundResult.COUNTED] * SIZE
+        assert results(await all_parts(fleet, stub)) == [RoundResult.COUNTED] * SIZE
         assert {wait for client in fleet for wait in client.waits} == {Waiting(SIZE)}
         assert await fleet[0].ask(stub, WINDOW, fleet[0].spent) == fleet[0].outcome
         cohorts, submissions, vector = await sealed(service)
@@ -58,14 +58,14 @@ async def test_fewer_clients_are_a_cohort_once_the_first_has_waited(tmp_path: Pa
     plan = plan_of(cohort_wait="100ms")
     async with service_of(site_config(tmp_path, plan)) as service, stub_of(service.grpc) as stub:
         fleet = fleet_of(plan, LEAST, rng)
-        assert fates(await all_parts(fleet, stub)) == [RoundResult.COUNTED] * LEAST
+        assert results(await all_parts(fleet, stub)) == [RoundResult.COUNTED] * LEAST
         assert (await sealed(service))[:2] == (1, LEAST)
 
 
 async def test_two_cohorts_of_a_window_add_up(tmp_path: Path, rng: np.random.Generator) -> None:
     async with service_of(site_config(tmp_path, PLAN, partitions=3)) as service, stub_of(service.grpc) as stub:
         fleet = fleet_of(PLAN, 2 * SIZE, rng)
-        assert fates(await all_parts(fleet, stub)) == [RoundResult.COUNTED] * 2 * SIZE
+        assert results(await all_parts(fleet, stub)) == [RoundResult.COUNTED] * 2 * SIZE
         cohorts, submissions, vector = await sealed(service)
         assert (cohorts, submissions) == (2, 2 * SIZE)
         assert (vector == total(fleet)).all()
@@ -89,13 +89,13 @@ async def test_wherever_a_client_vanishes_the_others_are_counted_and_it_is_told_
     async with service_of(site_config(tmp_path, PLAN)) as service, stub_of(service.grpc) as stub:
         fleet = fleet_of(PLAN, SIZE, rng)
         fleet[3].vanishes_at = kind
-        told = fates(await all_parts(fleet, stub))
+        told = results(await all_parts(fleet, stub))
         assert told.pop(3) is None
         assert told == [RoundResult.COUNTED] * (SIZE - 1)
         assert [len(client.rounds) for client in fleet if client is not fleet[3]] == [rounds] * (SIZE - 1)
         if fleet[3].spent:
             became = await fleet[3].ask(stub, WINDOW, fleet[3].spent)
-            assert became.fate is (RoundResult.COUNTED if is_counted else RoundResult.LEFT_OUT)
+            assert became.result is (RoundResult.COUNTED if is_counted else RoundResult.LEFT_OUT)
         inside = [client for client in fleet if is_counted or client is not fleet[3]]
         cohorts, submissions, vector = await sealed(service)
         assert (cohorts, submissions) == (1, len(inside))
@@ -116,11 +116,11 @@ async def test_a_client_that_falls_silent_is_let_go_and_holds_nobody_up_for_long
         outcomes = await all_parts(fleet, stub)
         silent = outcomes.pop(5)
         if isinstance(silent, RoundOutcome):
-            assert (kind, silent.fate) == (Kind.GRANT, RoundResult.LEFT_OUT)
+            assert (kind, silent.result) == (Kind.GRANT, RoundResult.LEFT_OUT)
         else:
             assert isinstance(silent, grpc.aio.AioRpcError)
             assert silent.code() in {grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INVALID_ARGUMENT}
-        assert fates(outcomes) == [RoundResult.COUNTED] * (SIZE - 1)
+        assert results(outcomes) == [RoundResult.COUNTED] * (SIZE - 1)
         assert (await sealed(service))[:2] == (1, SIZE - 1)
 
 
@@ -132,7 +132,7 @@ async def test_what_was_on_its_way_when_a_round_ended_is_no_fault_in_the_next_on
         fleet[3].vanishes_at = Kind.OPENINGS
         for client in fleet[4:]:
             client.stutters = True
-        told = fates(await all_parts(fleet, stub))
+        told = results(await all_parts(fleet, stub))
         assert told.pop(3) is None
         assert told == [RoundResult.COUNTED] * (SIZE - 1)
 
@@ -144,7 +144,7 @@ async def test_with_too_few_left_nothing_is_summed_and_everybody_is_told(
         fleet = fleet_of(PLAN, SIZE, rng)
         for client in fleet[:3]:
             client.vanishes_at = Kind.GRANT
-        told = fates(await all_parts(fleet, stub))
+        told = results(await all_parts(fleet, stub))
         assert told == [None] * 3 + [RoundResult.ABORTED] * 5
         assert (await sealed(service))[:2] == (0, 0)
         spent = {client.client_id for client in fleet if client.spent}
@@ -176,7 +176,7 @@ async def test_that_a_client_may_have_spoilt_a_round_is_in_the_journal_and_never
     with capture_logs() as lines:
         async with service_of(site_config(tmp_path, PLAN)) as service, stub_of(service.grpc) as stub:
             told = await all_parts(fleet, stub)
-    assert fates(told) == [RoundResult.ABORTED if voids else RoundResult.COUNTED] * SIZE
+    assert results(told) == [RoundResult.ABORTED if voids else RoundResult.COUNTED] * SIZE
     (line,) = [line for line in lines if "clients" in line and line["log_level"] == "warning"]
     assert line["clients"] == 1
     assert "client-" not in str(lines)
@@ -199,7 +199,7 @@ async def test_a_second_call_of_a_client_takes_its_place_while_it_waits_and_not_
                 squatters.append(asyncio.ensure_future(entered(line, PLAN)))
 
         fleet[0].hook = squat
-        assert fates(await all_parts(fleet, stub)) == [RoundResult.COUNTED] * SIZE
+        assert results(await all_parts(fleet, stub)) == [RoundResult.COUNTED] * SIZE
         with pytest.raises(grpc.aio.AioRpcError, match="a newer call of this client"):
             await first.hear()
         with pytest.raises(grpc.aio.AioRpcError, match="a round of this client is under way"):
@@ -246,7 +246,7 @@ async def test_what_cannot_take_part_is_refused_with_its_reason(tmp_path: Path) 
         assert (await _refusal(stub, enter, VectorChunk(0, b"?")))[0] == "malformed"
         assert (await _refusal(stub, enter, enter))[1] == "entered twice in one call, expected once"
         became = await fleet_of(PLAN, 1, np.random.default_rng(0))[0].ask(stub, WINDOW, bytes(32))
-        assert became.fate is RoundResult.UNKNOWN
+        assert became.result is RoundResult.UNKNOWN
 
 
 async def test_a_window_that_no_gateway_had_open_is_refused(tmp_path: Path) -> None:
@@ -263,7 +263,7 @@ async def test_a_ledger_that_could_not_pay_refuses_the_window_before_anybody_wai
 ) -> None:
     plan, runtime = plan_of(total_epsilon="1"), SetRuntime()
     async with service_of(site_config(tmp_path, plan), runtime) as service, stub_of(service.grpc) as stub:
-        assert fates(await all_parts(fleet_of(plan, SIZE, rng), stub)) == [RoundResult.COUNTED] * SIZE
+        assert results(await all_parts(fleet_of(plan, SIZE, rng), stub)) == [RoundResult.COUNTED] * SIZE
         runtime.set_ms = NOW_MS + HOUR_MS
         assert (await _refusal(stub, Enter(plan.id, WINDOW + 1)))[0] == "budget"
 
@@ -285,12 +285,12 @@ async def test_with_a_pool_a_cohort_is_drawn_once_so_many_wait_and_the_others_wa
         while sum(each.done() for each in everybody) < SIZE:
             await asyncio.wait([each for each in everybody if not each.done()], return_when=asyncio.FIRST_COMPLETED)
         drawn = [client for client, each in zip(fleet, everybody, strict=True) if each.done()]
-        assert [each.result().fate for each in everybody if each.done()] == [RoundResult.COUNTED] * SIZE
+        assert [each.result().result for each in everybody if each.done()] == [RoundResult.COUNTED] * SIZE
         assert counted(service, "hushsum_cohorts_total") == 1
         _, submissions, vector = await sealed(service)
         assert submissions == SIZE
         assert (vector == total(drawn)).all()
-        assert [(await each).fate for each in everybody].count(RoundResult.LATE) == pool - SIZE
+        assert [(await each).result for each in everybody].count(RoundResult.LATE) == pool - SIZE
 
 
 async def test_a_central_plan_takes_no_part_and_a_secure_plan_no_delta(tmp_path: Path) -> None:
@@ -344,7 +344,7 @@ async def test_a_directory_is_given_to_clients_and_nobody_else_takes_part(
         with pytest.raises(ValueError, match="the identity key of client-0 is not the one"):
             fleet[0].machine_of(WINDOW, bytes(32))
         fleet[0].key = keys[0]
-        assert fates(await all_parts(fleet, stub)) == [RoundResult.COUNTED] * SIZE
+        assert results(await all_parts(fleet, stub)) == [RoundResult.COUNTED] * SIZE
 
 
 async def test_nobody_takes_the_place_of_a_client_of_the_directory_or_asks_for_it(
@@ -378,7 +378,7 @@ async def test_nobody_takes_the_place_of_a_client_of_the_directory_or_asks_for_i
                 reason, text = await _refusal(stub, enter)
                 assert (reason, "not signed" in text) == ("unauthenticated", True)
         assert service.sums is not None
-        assert (await victim.ask(stub, WINDOW, bytes(32))).fate is RoundResult.UNKNOWN
+        assert (await victim.ask(stub, WINDOW, bytes(32))).result is RoundResult.UNKNOWN
         more = Line.open(stub, "client-1")
         await more.say(other.enter(WINDOW))
         assert await more.hear() == Waiting(SIZE)  # the first one waits on, in its first call

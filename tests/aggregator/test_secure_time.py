@@ -14,7 +14,7 @@ from hushsum.secure_sum.messages import ID_BYTES_MAX, Advertisement, Keys, Kind,
 from hushsum.secure_sum.parameters import round_parameters
 from hushsum_proto.rounds import Message, RoundOutcome, RoundReply, RoundResult
 from tests.aggregator.secure_clients import SecureClient, fleet_of, stub_of
-from tests.aggregator.secure_site import LEAST, SIZE, all_parts, fates, plan_of, sealed, site_config, total
+from tests.aggregator.secure_site import LEAST, SIZE, all_parts, plan_of, results, sealed, site_config, total
 from tests.aggregator.test_secure_rounds import LARGE, ROUND, SETTINGS, Site, site_of
 from tests.doubles import ManualRuntime
 from tests.services import WINDOW, counted, service_of
@@ -69,7 +69,7 @@ async def test_nobody_is_asked_for_a_vector_that_its_window_has_no_time_for(
     end = await site.end()
     assert (end.sum is None) is bool(short_ms)
     if short_ms:
-        assert (end.fate, end.again, site.round.granted) == (RoundResult.LATE, False, frozenset())
+        assert (end.result, end.again, site.round.granted) == (RoundResult.LATE, False, frozenset())
         assert "the seal is less than 180 s away" in end.why
         assert not any(client.spent for client in fleet)
     await site.close()
@@ -91,7 +91,7 @@ async def test_a_stop_lets_a_round_end_that_vectors_were_asked_for_in(tmp_path: 
                 service.sums.stop_accepting()
 
         fleet[0].hook = stop
-        assert fates(await all_parts(fleet, stub)) == [RoundResult.COUNTED] * SIZE
+        assert results(await all_parts(fleet, stub)) == [RoundResult.COUNTED] * SIZE
         assert counted(service, "hushsum_submissions_spent_total") == 0
 
 
@@ -141,9 +141,9 @@ async def test_a_client_that_goes_in_the_moment_that_its_cohort_is_full_holds_no
             await asyncio.sleep(0.005)
         (gone,) = await all_parts(fleet[-1:], stub)
         assert "unread" in str(gone)
-        assert fates(await others) == [RoundResult.COUNTED] * (SIZE - 1)
+        assert results(await others) == [RoundResult.COUNTED] * (SIZE - 1)
         more = [*fleet_of(PLAN, 2 * SIZE - 1, rng)[SIZE:], fleet[-1]]  # no round keeps it
-        assert fates(await all_parts(more, stub)) == [RoundResult.COUNTED] * len(more)
+        assert results(await all_parts(more, stub)) == [RoundResult.COUNTED] * len(more)
 
 
 async def test_a_round_that_cannot_begin_or_end_for_an_error_of_ours_frees_its_place(
@@ -159,11 +159,11 @@ async def test_a_round_that_cannot_begin_or_end_for_an_error_of_ours_frees_its_p
         with monkeypatch.context() as patched:
             patched.setattr("aggregator.secure.coordinator.round_parameters", broken)
             for _ in range(2):
-                assert fates(await all_parts(fleet[:SIZE], stub)) == [RoundResult.ABORTED] * SIZE
+                assert results(await all_parts(fleet[:SIZE], stub)) == [RoundResult.ABORTED] * SIZE
         with monkeypatch.context() as patched:
             patched.setattr(ActiveRounds, "_back", broken)
-            assert fates(await all_parts(fleet[:SIZE], stub)) == [RoundResult.ABORTED] * SIZE
-        assert fates(await all_parts(fleet[SIZE:], stub)) == [RoundResult.COUNTED] * SIZE
+            assert results(await all_parts(fleet[:SIZE], stub)) == [RoundResult.ABORTED] * SIZE
+        assert results(await all_parts(fleet[SIZE:], stub)) == [RoundResult.COUNTED] * SIZE
         assert (await sealed(service))[:2] == (1, SIZE)
 
 
@@ -187,8 +187,8 @@ async def test_one_client_that_spoils_rounds_does_not_use_up_those_of_the_others
             await asyncio.wait([parts], timeout=0.01)
         await asyncio.wait([parts], timeout=0.4)  # they are too few without it
         async with asyncio.timeout(120):
-            assert fates(await all_parts([last], stub)) == [RoundResult.COUNTED]
-        assert fates(await parts) == [RoundResult.COUNTED] * (LEAST - 1)
+            assert results(await all_parts([last], stub)) == [RoundResult.COUNTED]
+        assert results(await parts) == [RoundResult.COUNTED] * (LEAST - 1)
         assert {len(client.rounds) for client in honest} == {2}
         spoiling.cancel()
         await asyncio.wait([spoiling])

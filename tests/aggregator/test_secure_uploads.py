@@ -66,26 +66,26 @@ def test_what_came_of_a_client_that_is_dropped_is_let_go_and_stays_spent() -> No
         uploads.add("a", 4, b"4")
 
 
-def became(fate: RoundResult, window: int = 7) -> PastRound:
-    return PastRound(window, fate, frozenset("ab"), frozenset("abc"))
+def became(result: RoundResult, window: int = 7) -> PastRound:
+    return PastRound(window, result, frozenset("ab"), frozenset("abc"))
 
 
-@pytest.mark.parametrize("fate", [RoundResult.COUNTED, RoundResult.LATE])
-def test_each_is_told_what_became_of_its_own_vector(fate: RoundResult) -> None:
+@pytest.mark.parametrize("result", [RoundResult.COUNTED, RoundResult.LATE])
+def test_each_is_told_what_became_of_its_own_vector(result: RoundResult) -> None:
     memory = RoundHistory()
-    memory.add(b"1", became(fate))
-    assert memory.fate_of("a", b"1", 7) is fate
-    assert memory.fate_of("c", b"1", 7) is RoundResult.LEFT_OUT
-    assert memory.fate_of("x", b"1", 7) is RoundResult.UNKNOWN
-    assert memory.fate_of("a", b"1", 8) is RoundResult.UNKNOWN
-    assert memory.fate_of("a", b"2", 7) is RoundResult.UNKNOWN
+    memory.add(b"1", became(result))
+    assert memory.result_for("a", b"1", 7) is result
+    assert memory.result_for("c", b"1", 7) is RoundResult.LEFT_OUT
+    assert memory.result_for("x", b"1", 7) is RoundResult.UNKNOWN
+    assert memory.result_for("a", b"1", 8) is RoundResult.UNKNOWN
+    assert memory.result_for("a", b"2", 7) is RoundResult.UNKNOWN
 
 
-@pytest.mark.parametrize("fate", [RoundResult.ABORTED, RoundResult.LATE])
-def test_of_a_round_without_a_sum_every_member_is_told_the_same(fate: RoundResult) -> None:
+@pytest.mark.parametrize("result", [RoundResult.ABORTED, RoundResult.LATE])
+def test_of_a_round_without_a_sum_every_member_is_told_the_same(result: RoundResult) -> None:
     memory = RoundHistory()
-    memory.add(b"1", PastRound(7, fate, frozenset(), frozenset("abc")))
-    assert memory.fate_of("c", b"1", 7) is fate
+    memory.add(b"1", PastRound(7, result, frozenset(), frozenset("abc")))
+    assert memory.result_for("c", b"1", 7) is result
 
 
 def test_no_more_clients_are_remembered_than_memory_allows_the_oldest_rounds_going_first() -> None:
@@ -93,7 +93,7 @@ def test_no_more_clients_are_remembered_than_memory_allows_the_oldest_rounds_goi
     for number in range(4):
         memory.add(bytes([number]), became(RoundResult.COUNTED, number))
     assert len(memory) == 2
-    assert memory.fate_of("a", b"\3", 3) is RoundResult.COUNTED
-    assert memory.fate_of("a", b"\1", 1) is RoundResult.UNKNOWN
+    assert memory.result_for("a", b"\3", 3) is RoundResult.COUNTED
+    assert memory.result_for("a", b"\1", 1) is RoundResult.UNKNOWN
     memory.forget_before(3)
     assert len(memory) == 1

@@ -47,7 +47,7 @@ async def test_watchers_beyond_their_places_are_refused_and_devices_are_served(t
         RawClient(service.grpc) as client,
         RawClient(service.grpc, None) as idle,
     ):
-        calls = [idle.catalogue.WatchReleases(pb.ListReleasesRequest()) for _ in range(most + 5)]
+        calls = [idle.catalog.WatchReleases(pb.ListReleasesRequest()) for _ in range(most + 5)]
         ending = asyncio.create_task(refused_of(calls, most))
 
         assert (await client.hello()).plan_id == PLAN.id
@@ -89,7 +89,7 @@ async def test_releases_are_read_by_few_at_once(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(server_catalogue, "READINGS_MAX", 0)
     async with service_of(config_of(tmp_path, PLAN)) as service, RawClient(service.grpc) as client:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await client.catalogue.GetRelease(pb.GetReleaseRequest()).read()
+            await client.catalog.GetRelease(pb.GetReleaseRequest()).read()
 
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert trailing(caught.value)["hushsum-reason"] == "overloaded"

@@ -287,7 +287,7 @@ def toml_config(folder: Path, text: str) -> Config:
 
 async def plan_served(config: Config) -> Plan:
     async with service_of(config) as service, RawClient(service.grpc) as client:
-        return Plan.from_bytes((await client.catalogue.GetPlan(pb.GetPlanRequest())).plan)
+        return Plan.from_bytes((await client.catalog.GetPlan(pb.GetPlanRequest())).plan)
 
 
 async def test_a_plan_file_is_made_once_and_served_as_its_canonical_bytes(tmp_path: Path) -> None:
@@ -325,16 +325,16 @@ async def test_a_plan_that_is_not_there_is_the_operators_mistake(tmp_path: Path)
 async def test_releases_are_listed_given_and_watched_once_they_are_published(tmp_path: Path) -> None:
     plan = small_plan(sketch={"rows": 300, "buckets": 256})  # more than one chunk
     async with service_of(config_of(tmp_path, plan)) as service, RawClient(service.grpc) as client:
-        catalogue = client.catalogue
-        watch = catalogue.WatchReleases(pb.ListReleasesRequest())
+        catalog = client.catalog
+        watch = catalog.WatchReleases(pb.ListReleasesRequest())
         await client.submit_one(plan.id, Contributor(plan, 3).delta(5)[1])
-        assert not (await catalogue.ListReleases(pb.ListReleasesRequest())).releases
+        assert not (await catalog.ListReleases(pb.ListReleasesRequest())).releases
         await client.seal()
 
         released = await client.release()
-        (info,) = (await catalogue.ListReleases(pb.ListReleasesRequest(plan_id=plan.id))).releases
+        (info,) = (await catalog.ListReleases(pb.ListReleasesRequest(plan_id=plan.id))).releases
         request = pb.GetReleaseRequest(plan_id=plan.id, kind=info.kind, window=info.window)
-        chunks = [chunk async for chunk in catalogue.GetRelease(request)]
+        chunks = [chunk async for chunk in catalog.GetRelease(request)]
         async for watched in watch:
             assert watched == info
             break
@@ -346,7 +346,7 @@ async def test_releases_are_listed_given_and_watched_once_they_are_published(tmp
         assert info.sha256 == hashlib.sha256(data).digest()
         assert Release.from_bytes(data).plan == plan
         assert not (
-            await catalogue.ListReleases(pb.ListReleasesRequest(first_window=WINDOW + 1, from_first=True))
+            await catalog.ListReleases(pb.ListReleasesRequest(first_window=WINDOW + 1, from_first=True))
         ).releases
 
 
@@ -355,8 +355,8 @@ async def test_a_withheld_window_is_told_to_analysts_who_find_nothing_to_fetch(t
     config = config_of(tmp_path, plan, metrics_listen="127.0.0.1:0")
     told = pb.ReleaseInfo(plan_id=plan.id, kind="tumbling", window=WINDOW, withheld=True)  # no size, and no sum
     async with service_of(config) as service, RawClient(service.grpc) as client:
-        catalogue = client.catalogue
-        watch = catalogue.WatchReleases(pb.ListReleasesRequest())
+        catalog = client.catalog
+        watch = catalog.WatchReleases(pb.ListReleasesRequest())
         await client.submit_one(plan.id, Contributor(plan, 3).delta(5)[1])
         await client.seal()
         replied = await client.release()
@@ -365,7 +365,7 @@ async def test_a_withheld_window_is_told_to_analysts_who_find_nothing_to_fetch(t
             assert watched == told
             break
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            _ = [chunk async for chunk in catalogue.GetRelease(pb.GetReleaseRequest(kind="tumbling", window=WINDOW))]
+            _ = [chunk async for chunk in catalog.GetRelease(pb.GetReleaseRequest(kind="tumbling", window=WINDOW))]
         assert caught.value.code() is grpc.StatusCode.NOT_FOUND
         assert f"window {WINDOW} is withheld" in str(caught.value.details())
         assert (await status_of(client)).windows == ((WINDOW, "withheld"),)
@@ -378,7 +378,7 @@ async def test_a_withheld_window_is_told_to_analysts_who_find_nothing_to_fetch(t
         late = await client.submit_one(plan.id, Contributor(plan, 3).delta(5)[1])
         assert late.status is Status.UNKNOWN
     async with service_of(config) as service, RawClient(service.grpc) as client:
-        assert [*(await client.catalogue.ListReleases(pb.ListReleasesRequest())).releases] == [told]
+        assert [*(await client.catalog.ListReleases(pb.ListReleasesRequest())).releases] == [told]
 
 
 async def test_a_release_that_is_committed_and_not_published_is_seen_by_nobody(tmp_path: Path) -> None:
@@ -388,13 +388,13 @@ async def test_a_release_that_is_committed_and_not_published_is_seen_by_nobody(t
         await client.seal()
         await commit_unpublished(service)
 
-        assert not (await client.catalogue.ListReleases(pb.ListReleasesRequest())).releases
+        assert not (await client.catalog.ListReleases(pb.ListReleasesRequest())).releases
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            _ = [chunk async for chunk in client.catalogue.GetRelease(get)]
+            _ = [chunk async for chunk in client.catalog.GetRelease(get)]
         assert caught.value.code() is grpc.StatusCode.NOT_FOUND
     # The next start writes its receipt and publishes that very draw.
     async with service_of(config) as service, RawClient(service.grpc) as client:
-        assert len((await client.catalogue.ListReleases(pb.ListReleasesRequest())).releases) == 1
+        assert len((await client.catalog.ListReleases(pb.ListReleasesRequest())).releases) == 1
 
 
 async def commit_unpublished(service: Service) -> None:
@@ -410,7 +410,7 @@ async def commit_unpublished(service: Service) -> None:
 async def test_another_plans_releases_are_not_here(tmp_path: Path) -> None:
     async with service_of(config_of(tmp_path, PLAN)) as service, RawClient(service.grpc) as client:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await client.catalogue.ListReleases(pb.ListReleasesRequest(plan_id=bytes(32)))
+            await client.catalog.ListReleases(pb.ListReleasesRequest(plan_id=bytes(32)))
 
         assert trailing(caught.value)["hushsum-reason"] == "wrong_plan"
 

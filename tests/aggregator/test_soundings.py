@@ -141,15 +141,15 @@ class Published:
 
 async def test_who_watches_hears_of_what_another_process_publishes_and_the_store_is_asked_only_meanwhile() -> None:
     runtime, store = ManualRuntime(), Published()
-    catalogue = ReleaseCatalog(PLAN, cast("Store", store))
-    looking = asyncio.create_task(catalogue.look_out(runtime))
+    catalog = ReleaseCatalog(PLAN, cast("Store", store))
+    looking = asyncio.create_task(catalog.look_out(runtime))
     await runtime.advance(60.0)
     assert store.asked == 0, "nobody watches"
 
     heard: list[int] = []
 
     async def watch() -> None:
-        async for info in catalogue.watch(None):
+        async for info in catalog.watch(None):
             heard.append(info.window)  # noqa: PERF401  they come one by one
 
     store.publish(0)
@@ -161,7 +161,7 @@ async def test_who_watches_hears_of_what_another_process_publishes_and_the_store
         await runtime.advance(1.0)
     assert heard == [0, 1, 2]
 
-    catalogue.close()
+    catalog.close()
     await watching
     asked = store.asked
     await runtime.advance(60.0)

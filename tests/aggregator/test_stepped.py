@@ -22,7 +22,7 @@ class Page:
 
     def __init__(self, folder: Path, plan: Plan) -> None:
         self.runtime, self.metrics = ManualRuntime(1_000_000_000_000), Metrics()  # 40 s into its minute
-        self.vitals = ProcessTelemetry(config_of(folder, plan), self.runtime, self.metrics)
+        self.telemetry = ProcessTelemetry(config_of(folder, plan), self.runtime, self.metrics)
 
     @property
     def text(self) -> str:
@@ -43,7 +43,7 @@ class Page:
 async def paged(folder: Path, plan: Plan) -> AsyncIterator[Page]:
     page = Page(folder, plan)
     async with AsyncExitStack() as stack:
-        page.vitals.collect(plan, stack)
+        page.telemetry.collect(plan, stack)
         await page.runtime.settle()
         yield page
 

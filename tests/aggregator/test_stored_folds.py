@@ -103,7 +103,7 @@ async def test_what_is_stored_says_what_the_fold_would_say(cluster: Cluster, els
 
 
 async def test_nothing_is_known_at_a_glance(elsewhere: Elsewhere) -> None:
-    assert elsewhere.folds.glance(0, "alice", DeltaId(1, 1), bytes(8), FIRST) is None
+    assert elsewhere.folds.peek(0, "alice", DeltaId(1, 1), bytes(8), FIRST) is None
 
 
 # ------------------------------------------------------------------------------------------------------------ waiting

@@ -40,7 +40,7 @@ class Shown:
         self.runtime = ManualRuntime(plan.window.start_ms(1000))
         self.store = MemoryStore(self.runtime)
         self.hooks, self.failed = Hooks(), list[tuple[str, str]]()
-        self.survey = StoreMetricsCollector(
+        self.collector = StoreMetricsCollector(
             plan, self.hooks.around(self.store), self.runtime, self.metrics, self.retried
         )
 
@@ -59,20 +59,20 @@ class Shown:
 async def test_windows_are_shown_by_state_and_the_oldest_by_its_age() -> None:
     shown = Shown(PLAN)
     await shown.store.register(PLAN, 1, 1000)
-    await shown.survey.look()
+    await shown.collector.look()
     assert shown.windows() == {"open": 0, "closing": 0, "sealed": 0}
     assert shown.value("hushsum_window_oldest_unfinished_seconds") == 0
 
     await shown.store.open_windows(PLAN.id, 1000, 1002)
     await shown.runtime.advance(WINDOWS_S)
-    await shown.survey.look()
+    await shown.collector.look()
     assert shown.windows() == {"open": 3, "closing": 0, "sealed": 0}
     assert shown.value("hushsum_window_oldest_unfinished_seconds") == 0, "none has ended"
 
     fence = await shown.store.acquire_lease(PLAN.id, "test", "", 10) or 0
     await shown.store.mark_closing(PLAN.id, 1000, fence=fence)
     await shown.runtime.advance(HOUR_S + 60 - WINDOWS_S)
-    await shown.survey.look()
+    await shown.collector.look()
     assert shown.windows() == {"open": 2, "closing": 1, "sealed": 0}
     assert shown.value("hushsum_window_oldest_unfinished_seconds") == 60
 
@@ -82,7 +82,7 @@ async def surveyed() -> AsyncIterator[Shown]:
     """A survey that goes on."""
     shown = Shown(PLAN)
     await shown.store.register(PLAN, 1, 1000)
-    task = asyncio.create_task(shown.survey.run())
+    task = asyncio.create_task(shown.collector.run())
     await shown.runtime.settle()
     try:
         yield shown
@@ -112,7 +112,7 @@ async def test_what_fails_is_asked_again_when_it_is_time_and_holds_up_nothing_el
         for _ in range(59):
             await shown.runtime.advance(2.0)
         assert shown.hooks.calls["spends_alike"] == 2, "the failure, and nothing since"
-        assert [what for what, _ in shown.failed] == ["survey"]
+        assert [what for what, _ in shown.failed] == ["store metrics"]
         assert shown.hooks.calls["unfinished"] >= 18
 
         await shown.runtime.advance(ANSWER_S_MAX + 2.0)
@@ -158,7 +158,7 @@ def test_a_ledger_that_is_passed_has_nothing_left() -> None:
 async def test_the_ledger_is_shown_with_its_population_and_a_total_that_reads_none_as_nan() -> None:
     shown = Shown(PLAN)
     await shown.store.register(PLAN, 1, 1000)
-    await shown.survey.look()
+    await shown.collector.look()
     whose = {"population": "ward 7", "unit": "record"}
     assert shown.value("hushsum_ledger_epsilon_total", **whose) == 1
     assert shown.value("hushsum_ledger_epsilon_left", **whose) == 1

@@ -307,7 +307,7 @@ def opening(client: RawClient, name: str) -> Any:
         yield None
 
     if name == "Catalogue.WatchReleases":
-        return client.catalogue.WatchReleases(pb.ListReleasesRequest(), metadata=client.metadata)
+        return client.catalog.WatchReleases(pb.ListReleasesRequest(), metadata=client.metadata)
     method = METHODS[name]
     path = f"/{method.containing_service.full_name}/{method.name}"
     kind: Any = client.channel.stream_stream if method.server_streaming else client.channel.stream_unary

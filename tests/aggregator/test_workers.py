@@ -142,7 +142,7 @@ async def test_what_was_passed_is_waited_for_again_when_the_fold_was_loaded_anew
     reading = Held()
     process.hooks.put("checkpoint", unreachable)
     await cluster.runtime.advance(5.05)
-    assert process.workers.glance(0, client, DeltaId(1, 0), digest(delta), FIRST) is None, "no fold is here now"
+    assert process.workers.peek(0, client, DeltaId(1, 0), digest(delta), FIRST) is None, "no fold is here now"
     process.log_hooks.put("read", reading)
     await cluster.runtime.advance(0.1)
     passed = pending(process.workers.passed(0, position))

@@ -41,13 +41,13 @@ class ReportSpool:
     def __init__(self, path: Path, plan: Plan, bytes_max: int = 2**30) -> None:
         self.path, self.plan, self.bytes_max = path, plan, bytes_max
         self.spool: Spool
-        self.books: DeviceBudget
+        self.budget: DeviceBudget
         self.open()
 
     def open(self) -> None:
         self.spool = opened(self.path, bytes_max=self.bytes_max)
         self.spool.keep_rounds()
-        self.books = self.spool.keep_books(self.plan)
+        self.budget = self.spool.keep_books(self.plan)
         local = self.plan.privacy.local
         assert local is not None
         self.secret = self.spool.keep_memo(OsEntropy()) if local.memoise else None

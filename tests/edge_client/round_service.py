@@ -112,13 +112,13 @@ class RunningRound:
                 case Failed(reason, _, again):
                     self._end(None, RoundResult.ABORTED, reason, again=again)
 
-    def _end(self, total: Sum | None, fate: RoundResult, detail: str, *, again: bool = False) -> None:
+    def _end(self, total: Sum | None, result: RoundResult, detail: str, *, again: bool = False) -> None:
         self.over = True
         if total is not None:
             self._service.sums[self.id] = total
         for name, seat in self.seats.items():
-            told = RoundResult.LEFT_OUT if total is not None and name not in total.survivors else fate
-            self._service.fates[name, self.id] = told
+            told = RoundResult.LEFT_OUT if total is not None and name not in total.survivors else result
+            self._service.results[name, self.id] = told
             self._service.say(seat, RoundOutcome(self.id, told, detail, again=again))
 
     def _companion_hears(self, name: str, data: bytes) -> None:
@@ -170,7 +170,7 @@ class RoundService(stubs.SecureSumServicer, ModelService):
         self.asked: list[tuple[str, bytes]] = []
         self.dropped: dict[str, str] = {}
         self.sums: dict[bytes, Sum] = {}
-        self.fates: dict[tuple[str, bytes], RoundResult] = {}
+        self.results: dict[tuple[str, bytes], RoundResult] = {}
         self.rounds = 0
         self.deaf = False  # to what clients say
         self._waiting: list[Seat] = []
@@ -200,8 +200,8 @@ class RoundService(stubs.SecureSumServicer, ModelService):
         seat = Seat(client_id, enter.window)
         if enter.spent_round:
             self.asked.append((client_id, enter.spent_round))
-            fate = self.fates.get((client_id, enter.spent_round), RoundResult.UNKNOWN)
-            seat.replies.put_nowait(self.lie(seat, RoundOutcome(enter.spent_round, fate)))
+            result = self.results.get((client_id, enter.spent_round), RoundResult.UNKNOWN)
+            seat.replies.put_nowait(self.lie(seat, RoundOutcome(enter.spent_round, result)))
         else:
             self.entered[client_id, enter.window] += 1
             self._seat(seat)

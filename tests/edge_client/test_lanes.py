@@ -22,17 +22,17 @@ def test_an_id_of_the_spools_stream_has_its_sequence_number_and_others_have_none
 
 
 def test_everything_below_a_number_is_answered_once_the_lowest_that_waits_is_not() -> None:
-    outstanding = SendWindow(range(3))
-    assert outstanding.pick(0.0, 64) == (0, 1, 2)
+    send_window = SendWindow(range(3))
+    assert send_window.pick(0.0, 64) == (0, 1, 2)
     for number in (2, 0):
-        outstanding.settle(number)
-        assert not outstanding.is_answered(number + 1)  # until that is durable
-        outstanding.settled(number)
-    assert outstanding.is_answered(1)
-    assert not outstanding.is_answered(2)
-    outstanding.settle(1)
-    outstanding.settled(1)
-    assert outstanding.is_answered(outstanding.end)
+        send_window.settle(number)
+        assert not send_window.is_answered(number + 1)  # until that is durable
+        send_window.settled(number)
+    assert send_window.is_answered(1)
+    assert not send_window.is_answered(2)
+    send_window.settle(1)
+    send_window.settled(1)
+    assert send_window.is_answered(send_window.end)
 
 
 def test_deltas_that_may_be_sent_again_but_have_no_place_wake_nobody() -> None:

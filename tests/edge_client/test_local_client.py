@@ -123,12 +123,12 @@ async def test_a_silo_submits_at_a_moment_that_no_record_decides(tmp_path: Path)
             clock.pass_time(0)
             if records:
                 await client.add(np.ones((records, 2)))
-            taker = client._started().taker
-            assert taker is not None
-            taker._participation.keep([], clock.now_ms())  # the same moment for both
+            scheduler = client._started().scheduler
+            assert scheduler is not None
+            scheduler._participation.keep([], clock.now_ms())  # the same moment for both
             moment_ms = SILO.window.end_ms(WINDOW) + 60_000
-            taker._participation._turns[WINDOW] = taker._participation._first(WINDOW, clock.now_ms())
-            taker._participation._turns[WINDOW].due_ms = moment_ms
+            scheduler._participation._turns[WINDOW] = scheduler._participation._first(WINDOW, clock.now_ms())
+            scheduler._participation._turns[WINDOW].due_ms = moment_ms
             clock.pass_time((moment_ms - 1000 - clock.at_ms) / 1000)
             for _ in range(60):
                 clock.pass_time(0.5)
@@ -235,9 +235,9 @@ async def test_noise_drawn_anew_for_a_resend_would_be_seen(
     async with client_of(service, path, clock) as client:
         with suppress(NotCountedError):
             await client.flush(30)
-        taker = client._started().taker
-        assert isinstance(taker, SiloSubmitter)
-        again = prepared(SILO, WINDOW, taker._submissions.pending(WINDOW), taker._secrets)
+        scheduler = client._started().scheduler
+        assert isinstance(scheduler, SiloSubmitter)
+        again = prepared(SILO, WINDOW, scheduler._submissions.pending(WINDOW), scheduler._secrets)
         with pytest.raises(EdgeError):  # the table of spends holds a window once, whoever asks
             await client._started().writer.put(again)
     await service.stop()

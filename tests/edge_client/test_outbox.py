@@ -241,11 +241,11 @@ async def test_under_random_troubles_each_partition_stays_in_order(rng: np.rando
     broker = Broker()
 
     async def send(partition: int, entries: Sequence[bytes]) -> None:
-        fate = rng.random()
-        if fate < 0.2:
+        result = rng.random()
+        if result < 0.2:
             raise NotStoredError("refused")
         await broker.send(partition, entries)
-        if fate < 0.4:
+        if result < 0.4:
             raise NotStoredError("the reply is lost")
 
     outbox = Outbox(send, JumpingRuntime(), OutboxSettings(batch_bytes=8, waiting_bytes_max=40, timeout_s=1e9))

@@ -119,16 +119,16 @@ def test_who_flushes_is_due_now_and_a_second_flush_does_not_shorten_a_back_off()
 
 
 def test_the_same_clock_and_the_same_fates_give_the_same_moments(rng: np.random.Generator) -> None:
-    fates = rng.integers(0, 3, 60).tolist()
+    results = rng.integers(0, 3, 60).tolist()
 
     def life() -> list[tuple[int, int]]:
         part, begun = participation(b"public"), []
-        for step, fate in enumerate(fates):
+        for step, result in enumerate(results):
             now_ms = END + step * MINUTE
             part.keep(windows_at(SCHEDULE, now_ms), now_ms)
             for window in part.due(now_ms):
                 begun.append((now_ms, window))
-                if fate:
+                if result:
                     part.failed(window, now_ms)
                 else:
                     part.leave(window)

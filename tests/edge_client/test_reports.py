@@ -126,11 +126,11 @@ def test_a_window_is_charged_with_its_first_batch_and_never_again(path: Path) ->
     left = []
     for window in (7, 7, 8, 7):
         spool.add([1.0, 2.0], window)
-        left.append(spool.books.account.left.epsilon)
+        left.append(spool.budget.account.left.epsilon)
     assert left[0] == left[1] > left[2] == left[3]
-    assert len(spool.books.account.spends) == 2
+    assert len(spool.budget.account.spends) == 2
     spool.anew()
-    assert spool.books.account.left.epsilon == left[-1]
+    assert spool.budget.account.left.epsilon == left[-1]
 
 
 def test_what_the_account_does_not_pay_for_is_refused_whole(path: Path) -> None:
@@ -140,7 +140,7 @@ def test_what_the_account_does_not_pay_for_is_refused_whole(path: Path) -> None:
     before, counted = spool.spool.load(0, 64, 2**30), tallies(spool)
     refused = spool.result([1.0, 2.0], 9)
     assert isinstance(refused, AccountError)
-    assert (refused.window, refused.left) == (9, spool.books.account.left)
+    assert (refused.window, refused.left) == (9, spool.budget.account.left)
     assert "cannot pay" in str(refused)
     spool.anew()
     assert isinstance(spool.result([1.0, 2.0], 9), AccountError)
@@ -156,16 +156,16 @@ def test_two_windows_of_one_transaction_are_not_paid_for_with_the_same_money(pat
     assert isinstance(second, AccountError)
     assert isinstance(first, tuple)
     assert isinstance(third, tuple)
-    assert len(spool.books.account.spends) == 2
+    assert len(spool.budget.account.spends) == 2
 
 
 def test_an_add_that_is_refused_charges_nothing(path: Path) -> None:
     spool = ReportSpool(path, CLIENT, bytes_max=10)
     assert isinstance(spool.result([1.0, 2.0]), SpoolFullError)
     assert isinstance(spool.result([[1.0, 2.0]] * 4), SpoolFullError)
-    assert spool.books.account.spends == ()
+    assert spool.budget.account.spends == ()
     spool.anew()
-    assert spool.books.account.spends == ()
+    assert spool.budget.account.spends == ()
 
 
 def test_a_commit_that_fails_binds_and_charges_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,11 +173,11 @@ def test_a_commit_that_fails_binds_and_charges_nothing(path: Path, monkeypatch: 
     spool.spool._database.execute("CREATE TEMP TRIGGER no BEFORE INSERT ON rounds BEGIN SELECT RAISE(ABORT, 'no'); END")
     with pytest.raises(SpoolError):
         spool.result([1.0, 2.0])
-    assert spool.books.account.spends == ()
+    assert spool.budget.account.spends == ()
     assert spool.spool.load(0, 64, 2**30) == ()
     spool.spool._database.execute("DROP TRIGGER no")
     spool.add([1.0, 2.0])
-    assert len(spool.books.account.spends) == 1
+    assert len(spool.budget.account.spends) == 1
 
 
 def test_what_is_spent_counts_when_nothing_of_it_is_left_to_send(path: Path) -> None:
@@ -215,7 +215,7 @@ def test_a_kill_loses_no_batch_that_was_bound_and_no_charge(path: Path) -> None:
     assert done.returncode == -signal.SIGKILL, done.stderr
     spool = ReportSpool(path, CLIENT)
     assert [bound.data.hex() for bound in spool.spool.load(0, 64, 2**30)] == done.stdout.split()
-    assert len(spool.books.account.spends) == 2
+    assert len(spool.budget.account.spends) == 2
     assert isinstance(spool.result([1.0, 2.0], 9), AccountError)
 
 

@@ -225,7 +225,7 @@ async def test_a_client_takes_part_after_its_windows_end_with_records_or_without
 
 
 def lie_at(
-    step: object, lies: int, fate: RoundResult | None = RoundResult.ABORTED
+    step: object, lies: int, result: RoundResult | None = RoundResult.ABORTED
 ) -> Callable[[Seat, RoundReply], RoundReply | None]:
     """Says "it has failed, come again" (or, without a fate, breaks the call) in place of what comes at this step."""
     left = [lies]
@@ -236,7 +236,7 @@ def lie_at(
             return reply
         left[0] -= 1
         round_id = seat.round.id if seat.round is not None else bytes(32)
-        return None if fate is None else RoundOutcome(round_id, fate, "it has failed", again=True)
+        return None if result is None else RoundOutcome(round_id, result, "it has failed", again=True)
 
     return lie
 
@@ -249,21 +249,21 @@ STEPS = [*TOLD, OUTCOME]
 SPENT_BY = frozenset({Kind.SURVIVORS, Kind.QUORUM, OUTCOME})
 
 
-@pytest.mark.parametrize("fate", [RoundResult.ABORTED, None], ids=["failed", "broken"])
+@pytest.mark.parametrize("result", [RoundResult.ABORTED, None], ids=["failed", "broken"])
 @pytest.mark.parametrize("step", STEPS, ids=named)
 async def test_a_service_that_lies_once_never_gets_a_second_vector_and_a_free_failure_is_tried_again(
-    service: RoundService, path: Path, clock: RushingClock, step: object, fate: RoundResult | None
+    service: RoundService, path: Path, clock: RushingClock, step: object, result: RoundResult | None
 ) -> None:
-    service.lie = lie_at(step, 1, fate)
+    service.lie = lie_at(step, 1, result)
     async with client_of(service, path, clock) as client:
         await client.add([[1.0, 2.0]])
         await flushed(client)
     assert vectors(service) == 1
     assert client.tallies.submissions_spent == 1
     assert service.entered[NAMES[0], WINDOW] == (1 if step in SPENT_BY else 2)
-    lost = step in SPENT_BY and (fate is not None or step != OUTCOME)
+    lost = step in SPENT_BY and (result is not None or step != OUTCOME)
     assert client.tallies.submissions_counted + client.tallies.submissions_lost == 1
-    if not (step in SPENT_BY and fate is None):  # else it asks, and what it is told depends on how far the round came
+    if not (step in SPENT_BY and result is None):  # else it asks, and what it is told depends on how far the round came
         assert client.tallies.submissions_lost == lost
 
 
@@ -563,7 +563,7 @@ async def test_lies_at_random_never_get_two_vectors(
             return reply
         round_id = seat.round.id if seat.round is not None else bytes(32)
         said: list[RoundReply | None] = [None, Message(reply.data[:-1] + b"x") if isinstance(reply, Message) else reply]
-        said += [RoundOutcome(round_id, fate, "a lie", again=True) for fate in RoundResult]
+        said += [RoundOutcome(round_id, result, "a lie", again=True) for result in RoundResult]
         return said[rng.integers(len(said))]
 
     service.lie = lie

@@ -253,7 +253,7 @@ def test_another_plan_stops_the_session_and_drops_nothing(rng: np.random.Generat
     assert isinstance(world.stopped, PlanChangedError)
     assert world.state is State.STOPPED
     assert world.settling == {}
-    assert len(world.session.outstanding) == 3
+    assert len(world.session.send_window) == 3
 
 
 @pytest.mark.parametrize(
@@ -277,7 +277,7 @@ def test_a_refusal_of_the_whole_session_stops_it_and_drops_nothing(
     for world in (by_answer, by_status):
         assert isinstance(world.stopped, error)
         assert world.settling == {}
-        assert len(world.session.outstanding) == 1
+        assert len(world.session.send_window) == 1
 
 
 def test_a_protocol_version_that_is_not_spoken_here_stops_the_session(rng: np.random.Generator) -> None:
@@ -301,7 +301,7 @@ def test_clocks_further_apart_than_the_lateness_are_told_once(rng: np.random.Gen
 
 
 def test_outstanding_numbers_may_have_gaps_but_only_grow() -> None:
-    outstanding = SendWindow([8, 70, 71, 72])
-    assert outstanding.pick(0.0, 64) == (8, 70, 71)
+    send_window = SendWindow([8, 70, 71, 72])
+    assert send_window.pick(0.0, 64) == (8, 70, 71)
     with pytest.raises(AssertionError):
-        outstanding.append([72])
+        send_window.append([72])

@@ -199,7 +199,7 @@ def test_a_spend_holds_the_plans_own_charge_and_its_round(path: Path) -> None:
     assert isinstance(data, bytes)
     assert Spend.from_bytes(data) == spend
     assert rounds.account.spends == (spend,)
-    assert rounds.look(range(7, 9)).untold == ((8, ROUND),)
+    assert rounds.look(range(7, 9)).unreported == ((8, ROUND),)
     spool.close()
     spool = opened(path)
     assert rounds_of(spool).account.spends == (spend,)
@@ -468,17 +468,17 @@ def test_a_window_that_passes_unspent_is_over_for_ever_and_what_waited_for_it_is
     spool.close()
 
 
-@pytest.mark.parametrize("fate", list(RoundResult))
-def test_the_first_word_on_a_submission_stands(path: Path, fate: RoundResult) -> None:
+@pytest.mark.parametrize("result", list(RoundResult))
+def test_the_first_word_on_a_submission_stands(path: Path, result: RoundResult) -> None:
     spool = opened(path)
     rounds = rounds_of(spool)
     rounds.spend(7, ROUND, 0)
-    assert rounds.settle(7, fate)
-    assert not rounds.settle(7, RoundResult.COUNTED if fate is not RoundResult.COUNTED else RoundResult.ABORTED)
+    assert rounds.settle(7, result)
+    assert not rounds.settle(7, RoundResult.COUNTED if result is not RoundResult.COUNTED else RoundResult.ABORTED)
     assert not rounds.settle(8, RoundResult.COUNTED)
-    assert rounds.look(range(7, 9)).untold == ()
+    assert rounds.look(range(7, 9)).unreported == ()
     rounds.look(range(9, 10))
-    counted = int(fate is RoundResult.COUNTED)
+    counted = int(result is RoundResult.COUNTED)
     told = tallies(spool)
     assert (told.submissions_spent, told.submissions_counted, told.submissions_lost) == (1, counted, 1 - counted)
     with pytest.raises(NoPartError):

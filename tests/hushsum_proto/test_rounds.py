@@ -84,9 +84,8 @@ def test_what_no_service_says_is_malformed(message: pb.RoundReply) -> None:
 
 
 def test_every_number_of_a_fate_is_translated() -> None:
-    assert {fate: pb.Fate.Name(number) for fate, number in convert_rounds.FATES.items()} == {
-        fate: f"FATE_{fate.name}" for fate in RoundResult
-    }
+    names = {result: pb.Fate.Name(number) for result, number in convert_rounds.FATES.items()}
+    assert names == {result: f"FATE_{result.name}" for result in RoundResult}
     assert sorted(convert_rounds.FATES.values()) == [number for number in pb.Fate.values() if number]
 
 

@@ -94,7 +94,7 @@ async def seal(address: str) -> None:
 
 async def next_release(address: str) -> pb.ReleaseInfo:
     async with RawClient(address) as client:
-        async for info in client.catalogue.WatchReleases(pb.ListReleasesRequest()):
+        async for info in client.catalog.WatchReleases(pb.ListReleasesRequest()):
             return info
     raise AssertionError("the stream has ended")
 
@@ -143,7 +143,7 @@ async def test_a_service_of_five_processes_counts_exactly_while_a_worker_and_a_r
         told = await watching
         assert told == released.release, "the gateway tells what another process has published"
         async with RawClient(gateway) as client:
-            chunks = [chunk async for chunk in client.catalogue.GetRelease(_get(told))]
+            chunks = [chunk async for chunk in client.catalog.GetRelease(_get(told))]
         assert Release.from_bytes(b"".join(chunk.data for chunk in chunks)).window == WINDOW
         assert (await status_of(gateway)).releaser_address == await other.address()
         states = {

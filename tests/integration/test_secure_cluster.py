@@ -254,12 +254,12 @@ async def test_two_gateways_sum_a_cohort_each_and_a_worker_that_is_killed_counts
             await assert_remembered(dsn, plan, [entry_of(plan, each) for each in (first, second)])
             asked = Enter(plan.id, window, round_id)
             one = tmp_path / f"{first.names[0]}.pem"
-            told = [(await outcome_at(address, one, asked)).fate for address in addresses]
+            told = [(await outcome_at(address, one, asked)).result for address in addresses]
             assert told == [RoundResult.COUNTED, RoundResult.UNKNOWN], (
                 "a round is remembered where it was run, and nowhere else"
             )
             entered = await outcome_at(addresses[1], one, Enter(plan.id, window))
-            assert entered.fate is RoundResult.LATE
+            assert entered.result is RoundResult.LATE
             released = await console.release()
         async with Console(addresses[1]) as console:
             release = await console.fetch(released.release)

@@ -56,11 +56,11 @@ async def contribute(target: str, folder: Path, number: int, window: int, rng: n
 
 async def published(address: str, window: int) -> Release:
     async with RawClient(address) as client:
-        watching = client.catalogue.WatchReleases(pb.ListReleasesRequest(first_window=window, from_first=True))
+        watching = client.catalog.WatchReleases(pb.ListReleasesRequest(first_window=window, from_first=True))
         async for info in watching:
             if info.window == window:
                 break
-        chunks = client.catalogue.GetRelease(pb.GetReleaseRequest(kind=info.kind, window=window))
+        chunks = client.catalog.GetRelease(pb.GetReleaseRequest(kind=info.kind, window=window))
         return Release.from_bytes(b"".join([chunk.data async for chunk in chunks]))
 
 

@@ -221,17 +221,17 @@ class _Parts:
         site, runtime = self._site, self._runtime
         metrics = cast("Metrics", Silence())
         first_window = await self._store.first_window(site.plan.id)
-        openings = WindowTracker(
+        window_tracker = WindowTracker(
             site.plan, self._store, runtime, skew_ms=round(1000 * SKEW_S), first_window=first_window
         )
-        await openings.load()
-        await openings.open_accepted()
-        self.supervision.forever("openings", openings.run)
-        commits = GroupCommitter(self._log, openings, runtime, _LIMITS, metrics)
+        await window_tracker.load()
+        await window_tracker.open_accepted()
+        self.supervision.forever("window tracker", window_tracker.run)
+        commits = GroupCommitter(self._log, window_tracker, runtime, _LIMITS, metrics)
         commits.start()
         gateway = Gateway(
             site.plan,
-            openings=openings,
+            window_tracker=window_tracker,
             commits=commits,
             folds=folds,
             runtime=runtime,
@@ -239,7 +239,7 @@ class _Parts:
             pending_entries_max=_LIMITS.pending_entries_max,
         )
         self.supervision.at_the_end("gateway", gateway.finish, self._stop_s)
-        reception = Handshake(site.plan, openings=openings, runtime=runtime, in_flight_max=16)
+        reception = Handshake(site.plan, window_tracker=window_tracker, runtime=runtime, in_flight_max=16)
         site.network.fronts[self._host.name] = SimFront(self.process, gateway, reception)
 
 

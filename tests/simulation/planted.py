@@ -80,8 +80,8 @@ class _SealsOnePartition(_Through):
         return [position] * len(entries)
 
     async def read(self, partition: int, position: int, limit: int, wait_s: float) -> EntryBatch:
-        stretch: EntryBatch = await self._inner.read(partition, position, limit, wait_s)
-        return stretch
+        entry_batch: EntryBatch = await self._inner.read(partition, position, limit, wait_s)
+        return entry_batch
 
 
 def _unfenced() -> Planted:

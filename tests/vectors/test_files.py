@@ -38,10 +38,10 @@ async def test_a_service_goes_on_from_files_of_version_1(folder: Path, said: dic
     runtime = SetRuntime(NOW_MS + HOUR_MS)
     config = config_of(folder, PLAN, partitions=2)
     async with service_of(config, runtime) as service, RawClient(service.grpc, "alice") as client:
-        (info,) = (await client.catalogue.ListReleases(pb.ListReleasesRequest())).releases
+        (info,) = (await client.catalog.ListReleases(pb.ListReleasesRequest())).releases
         assert (info.window, info.sha256.hex()) == (said["released_window"], said["release_sha256"])
         request = pb.GetReleaseRequest(plan_id=PLAN.id, kind=info.kind, window=info.window)
-        data = b"".join([chunk.data async for chunk in client.catalogue.GetRelease(request)])
+        data = b"".join([chunk.data async for chunk in client.catalog.GetRelease(request)])
         assert Release.from_bytes(data).accounted
         assert await client.seal() == said["open_window"]
         sealed = read_sealed(folder / "data" / "store.db", PLAN, said["open_window"])

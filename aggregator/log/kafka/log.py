@@ -352,9 +352,9 @@ class KafkaLog:
             left_s = wait_s - (self._runtime.monotonic() - began_s)
             try:
                 reader = await self._reader(partition, self._readers)
-                stretch = await reader.read(position, limit, max(left_s, 0.0))
+                entry_batch = await reader.read(position, limit, max(left_s, 0.0))
                 await self._identity.confirm(reader.topic_id)
-                return stretch
+                return entry_batch
             except LogUnavailableError as error:
                 self._observer.retried("kafka-read", str(error))
                 await self._drop(partition, self._readers)

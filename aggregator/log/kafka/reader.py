@@ -248,9 +248,9 @@ class PartitionReader:
             if position != self._next:
                 await self._seek(position)
             self._next = None  # until this read has come to its end
-            stretch = await self._collect(position, limit, wait_s)
-            self._next = stretch.end
-            return stretch
+            entry_batch = await self._collect(position, limit, wait_s)
+            self._next = entry_batch.end
+            return entry_batch
 
     async def end(self) -> int:
         """The high watermark, as a position.

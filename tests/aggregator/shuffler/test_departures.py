@@ -156,10 +156,10 @@ async def test_a_kill_between_that_note_and_the_answer_sends_the_same_bytes_agai
 
 def test_the_note_never_goes_back_and_says_what_it_cannot_read(tmp_path: Path) -> None:
     path = tmp_path / LEFT
-    departures = SentWatermark(path, fresh=True)
-    assert (departures.through, departures.known, path.read_text()) == (None, True, "none\n")
+    sent_watermark = SentWatermark(path, fresh=True)
+    assert (sent_watermark.through, sent_watermark.known, path.read_text()) == (None, True, "none\n")
     for window in (-3, 7, 5):
-        departures.reach(window)
+        sent_watermark.reach(window)
     assert path.stat().st_mode & 0o077 == 0
     assert SentWatermark(path, fresh=True).through == SentWatermark(path, fresh=False).through == 7
     path.write_text("seven")

@@ -15,7 +15,7 @@ from tests.services import config_of, service_of
 
 async def said(shuffler: Shuffler) -> list[object]:
     """What the pages say, and gRPC's health service of everything and of the process."""
-    page = shuffler.vitals.health_page
+    page = shuffler.telemetry.health_page
     told: list[object] = [(await asyncio.to_thread(asked, page, path))[0] for path in ("/livez", "/readyz")]
     async with grpc.aio.insecure_channel(shuffler.grpc) as channel:
         stub = health_pb2_grpc.HealthStub(channel)

@@ -47,7 +47,7 @@ class Both:
         async with RawClient(self.aggregator.grpc) as client:
             assert await client.seal() == WINDOW
             info = (await client.release()).release
-            chunks = client.catalogue.GetRelease(pb.GetReleaseRequest(kind=info.kind, window=info.window))
+            chunks = client.catalog.GetRelease(pb.GetReleaseRequest(kind=info.kind, window=info.window))
             return Release.from_bytes(b"".join([chunk.data async for chunk in chunks]))
 
 
@@ -153,12 +153,12 @@ async def test_a_plan_comes_with_its_signature_and_stays_after_a_restart_without
         running(shuffler_config(tmp_path, "127.0.0.1:1"), SetRuntime()) as shuffler,
         RawClient(shuffler.grpc) as device,
     ):
-        reply = await device.catalogue.GetPlan(pb.GetPlanRequest())
+        reply = await device.catalog.GetPlan(pb.GetPlanRequest())
         assert SignedPlan.received(reply.plan, reply.key_id, reply.suite, reply.signature) == signed
         with pytest.raises(grpc.aio.AioRpcError, match="ask the aggregator"):
-            await device.catalogue.ListReleases(pb.ListReleasesRequest())
+            await device.catalog.ListReleases(pb.ListReleasesRequest())
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            async for _ in device.catalogue.WatchReleases(pb.ListReleasesRequest()):
+            async for _ in device.catalog.WatchReleases(pb.ListReleasesRequest()):
                 pass
         assert trailing(refused.value)["hushsum-reason"] == "not_found"
 

@@ -7,9 +7,9 @@ from aggregator.shuffler.pool import (
     ForwardResult,
     check_plan,
     cut_ms,
-    fate_of,
     is_over,
     newest_cut,
+    result_for,
     taken_windows,
     word,
 )
@@ -63,7 +63,7 @@ def test_what_a_sender_is_told_of_a_window_that_was_cut(
 
 
 @pytest.mark.parametrize(
-    ("answer", "over", "fate"),
+    ("answer", "over", "result"),
     [
         (Answer(DeltaId(1, 0), Status.ACKNOWLEDGED), False, ForwardResult.DELIVERED),
         (Answer(DeltaId(1, 0), Status.COUNTED), True, ForwardResult.DELIVERED),
@@ -75,8 +75,8 @@ def test_what_a_sender_is_told_of_a_window_that_was_cut(
         (UNKNOWN_KEY, True, ForwardResult.LOST),
     ],
 )
-def test_what_an_answer_means_for_a_batch(answer: Answer, over: bool, fate: ForwardResult) -> None:
-    assert fate_of(answer, over=over) is fate
+def test_what_an_answer_means_for_a_batch(answer: Answer, over: bool, result: ForwardResult) -> None:
+    assert result_for(answer, over=over) is result
 
 
 def test_a_plan_without_a_shuffler_or_with_no_time_for_one_is_refused_by_its_key() -> None:

@@ -111,8 +111,8 @@ def test_only_batches_that_are_counted_are_in_a_release() -> None:
     assert found == {"ann": [1], "bob": [0, 1]}
 
 
-def of_cohorts(fates: Sequence[dict[int, str]]) -> Journal:
-    accounts = {f"client-{number}": Account(fates=each) for number, each in enumerate(fates)}
+def of_cohorts(results: Sequence[dict[int, str]]) -> Journal:
+    accounts = {f"client-{number}": Account(results=each) for number, each in enumerate(results)}
     return Journal("ab" * 32, 10, 1, 1.0, accounts)
 
 
@@ -138,7 +138,7 @@ def test_clients_whose_submission_counts_are_those_that_were_told_so() -> None:
 
 def test_a_journal_comes_back_as_it_was_written(tmp_path: Path) -> None:
     written = journal(("late", "acknowledged", ""))
-    written.accounts["ann"].fates[10] = "counted"
+    written.accounts["ann"].results[10] = "counted"
     written.accounts["ann"].stream = 2**64 - 1
     written.accounts["ann"].answers[DeltaId(2**64 - 1, 5)] = "acknowledged"
     written.save(tmp_path / "sent.json")

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from aggregator.caught_up import StalenessGuard
 from aggregator.errors import RefusedError
 from aggregator.ingest.window_tracker import WindowTracker
 from aggregator.observability.health import LOOK_S, SIGHT_S, SOON_S, DependencyProbe
 from aggregator.observability.metrics import Metrics
+from aggregator.staleness_guard import StalenessGuard
 from aggregator.workers.pool import WorkerPool
 from aggregator.workers.worker import WorkerSettings
 from hushsum_proto.answers import Answer, ServiceReason, Status
@@ -27,10 +27,10 @@ PARTITIONS = 2
 # --------------------------------------------------------------------------------------------------------- what is seen
 
 
-def caught_up(ends: dict[int, int], marks: dict[int, int]) -> StalenessGuard:
+def staleness(ends: dict[int, int], marks: dict[int, int]) -> StalenessGuard:
     seen = StalenessGuard(PARTITIONS)
-    seen.learn(marks)
-    seen.expect(ends)
+    seen.update_positions(marks)
+    seen.set_targets(ends)
     return seen
 
 
@@ -39,9 +39,9 @@ def test_nothing_is_taken_before_anything_was_seen() -> None:
     with pytest.raises(RefusedError) as caught:
         seen.check()
     assert (caught.value.refusal.reason, caught.value.refusal.retry) == (ServiceReason.UNAVAILABLE, True)
-    seen.learn({0: 5, 1: 5})
+    seen.update_positions({0: 5, 1: 5})
     assert seen.why, "where the log ends is not known"
-    assert seen.needs_ends
+    assert seen.needs_targets
 
 
 @pytest.mark.parametrize(
@@ -56,44 +56,44 @@ def test_nothing_is_taken_before_anything_was_seen() -> None:
     ],
 )
 def test_every_mark_has_to_pass_the_end(ends: dict[int, int], marks: dict[int, int], behind: tuple[int, ...]) -> None:
-    seen = caught_up(ends, marks)
+    seen = staleness(ends, marks)
     assert seen.behind == behind
     assert bool(seen.why) is bool(behind)
-    seen.learn({0: 10, 1: 10})
+    seen.update_positions({0: 10, 1: 10})
     seen.check()
 
 
 def test_what_is_appended_later_need_not_be_passed() -> None:
-    seen = caught_up({0: 7, 1: 9}, {0: 7, 1: 9})
-    seen.learn({0: 7, 1: 9})
-    assert not seen.needs_ends
+    seen = staleness({0: 7, 1: 9}, {0: 7, 1: 9})
+    seen.update_positions({0: 7, 1: 9})
+    assert not seen.needs_targets
     seen.check()
 
 
 @pytest.mark.parametrize("marks", [{0: 6, 1: 20}, {1: 20}])
 def test_a_mark_that_went_back_shuts_it_until_the_end_of_then_is_passed(marks: dict[int, int]) -> None:
-    seen = caught_up({0: 7, 1: 9}, {0: 7, 1: 9})
-    seen.learn(marks)
-    assert seen.needs_ends
+    seen = staleness({0: 7, 1: 9}, {0: 7, 1: 9})
+    seen.update_positions(marks)
+    assert seen.needs_targets
     assert [*seen.behind] == [0, 1]
-    seen.expect({0: 30, 1: 20})
+    seen.set_targets({0: 30, 1: 20})
     assert [*seen.behind] == [0]
-    seen.learn({0: 29, 1: 25})
+    seen.update_positions({0: 29, 1: 25})
     assert seen.why
-    seen.learn({0: 30, 1: 25})
+    seen.update_positions({0: 30, 1: 25})
     seen.check()
 
 
 def test_out_of_sight_nothing_is_taken_and_nothing_is_forgotten() -> None:
-    seen = caught_up({0: 7, 1: 9}, {0: 7, 1: 9})
-    seen.lose_sight()
+    seen = staleness({0: 7, 1: 9}, {0: 7, 1: 9})
+    seen.invalidate()
     assert seen.why
     assert not seen.behind
-    seen.learn({0: 7, 1: 9})
+    seen.update_positions({0: 7, 1: 9})
     seen.check()
-    seen.lose_sight()
-    seen.learn({0: 6, 1: 9})
-    assert seen.needs_ends, "it went back meanwhile"
+    seen.invalidate()
+    seen.update_positions({0: 6, 1: 9})
+    assert seen.needs_targets, "it went back meanwhile"
 
 
 # ------------------------------------------------------------------------------------------------------ from end to end
@@ -105,18 +105,18 @@ class Watched(Front):
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(cluster)
         self.seen, self.told = StalenessGuard(cluster.log.partitions), list[bool]()
-        self.openings._caught_up = self.seen
+        self.window_tracker._staleness = self.seen
 
         async def tell(is_ready: bool) -> None:
             self.told.append(is_ready)
 
         store, log = self.hooks.around(cluster.store), self.hooks.around(cluster.log)
-        self.soundings = DependencyProbe(PLAN.id, log, store, cluster.runtime, Metrics(), tell, caught_up=self.seen)
+        self.probe = DependencyProbe(PLAN.id, log, store, cluster.runtime, Metrics(), tell, staleness=self.seen)
 
     async def start(self) -> None:
-        await self.soundings.look()
+        await self.probe.look()
         await super().start()
-        self.looking = asyncio.create_task(self.soundings.run())
+        self.looking = asyncio.create_task(self.probe.run())
         await self.cluster.runtime.settle()
 
     async def end(self) -> None:
@@ -225,8 +225,8 @@ async def test_what_is_under_way_when_the_store_goes_back_is_not_acknowledged(cl
     front.hooks.put("append", held)
     answer = front.begin(3, client_of(0, PARTITIONS))
     await cluster.runtime.settle()
-    front.seen.learn({0: 9})
-    front.seen.learn({0: 8})
+    front.seen.update_positions({0: 9})
+    front.seen.update_positions({0: 8})
     held.let_go()
     await cluster.runtime.settle()
     assert isinstance(answer, asyncio.Future)
@@ -289,14 +289,14 @@ async def lose_windows(cluster: Cluster) -> None:
 
 
 async def test_a_window_that_the_store_has_lost_is_forgotten(cluster: Cluster) -> None:
-    openings = WindowTracker(PLAN, cluster.store, cluster.runtime, skew_ms=0, first_window=FIRST)
-    await openings.load()
-    assert openings.state(FIRST) == "open"
+    window_tracker = WindowTracker(PLAN, cluster.store, cluster.runtime, skew_ms=0, first_window=FIRST)
+    await window_tracker.load()
+    assert window_tracker.state(FIRST) == "open"
     await lose_windows(cluster)
-    await openings.refresh([FIRST])
-    assert openings.state(FIRST) is None
-    await openings.open_accepted()
-    assert openings.state(FIRST) == "open", "its time has not gone by: it is opened anew"
+    await window_tracker.refresh([FIRST])
+    assert window_tracker.state(FIRST) is None
+    await window_tracker.open_accepted()
+    assert window_tracker.state(FIRST) == "open", "its time has not gone by: it is opened anew"
 
 
 @pytest.mark.parametrize("here", [False, True])
@@ -307,7 +307,7 @@ async def test_who_sent_for_a_window_that_was_lost_meanwhile_is_told_to_send_aga
     front = Front(cluster)
     if here:
         front.gateway._looks = replace(front.gateway._looks, folds=process.workers)
-        front.gateway._flights._folds = front.gateway._settling._folds = process.workers
+        front.gateway._inflight._folds = front.gateway._resolver._folds = process.workers
     await front.start()
     held = Held()
     front.hooks.put("states", held)

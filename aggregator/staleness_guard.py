@@ -31,8 +31,8 @@ class StalenessGuard:
         self._is_seen = False
 
     @property
-    def needs_ends(self) -> bool:
-        """Whether :meth:`expect` is to be told where every partition of the log ends."""
+    def needs_targets(self) -> bool:
+        """Whether :meth:`set_targets` is to be told where every partition of the log ends."""
         return self._ends is None
 
     @property
@@ -56,17 +56,17 @@ class StalenessGuard:
             "this gateway takes deltas once they have; see that workers run"
         )
 
-    def expect(self, ends: Mapping[int, int]) -> None:
-        """The marks have to pass these ends, read after whatever :meth:`learn` was told last."""
+    def set_targets(self, ends: Mapping[int, int]) -> None:
+        """The marks have to pass these ends, read after whatever :meth:`update_positions` was told last."""
         self._ends = dict(ends)
 
-    def learn(self, marks: Mapping[int, int]) -> None:
+    def update_positions(self, marks: Mapping[int, int]) -> None:
         """What the store says now: the position of each partition's latest checkpoint."""
         if any(marks.get(partition, 0) < before for partition, before in self._seen.items()):
             self._ends = None
         self._seen, self._is_seen = dict(marks), True
 
-    def lose_sight(self) -> None:
+    def invalidate(self) -> None:
         """The store did not answer: which one answers next, nobody knows before its marks are seen."""
         self._is_seen = False
 
