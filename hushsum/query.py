@@ -4,7 +4,6 @@ Counters of reports are undone in :mod:`hushsum.local.decoding`.
 """
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -69,10 +68,10 @@ def noise_variance(plan: Plan, submissions: int | None = None) -> float:
     Raises:
         GuaranteeError: The plan's counters are of reports, to which no noise is added.
     """
-    noise, h = plan.privacy.mechanism.noise(), plan.privacy.mechanism.honest_survivors
+    variance, h = plan.privacy.mechanism.noise_variance, plan.privacy.mechanism.honest_survivors
     if submissions is None or (h is None and plan.privacy.local is None):
-        return noise.variance
-    return noise.variance * submissions / (h or 1)
+        return variance
+    return variance * submissions / (h or 1)
 
 
 def count(plan: Plan, counts: Counters, *, label: str | None = None, counters: Counters | None = None) -> float:
@@ -119,7 +118,8 @@ def density(  # noqa: PLR0913 -- counts beside what kernel_sum takes
     records = max(count(plan, counts, label=label), 1.0)
     answer = kernel_sum(plan, counters, queries, label=label, groups=groups, submissions=submissions).over(records)
     of_count = count_std_error(plan, label=label, submissions=submissions) / records
-    return replace(answer, std_error=np.hypot(answer.std_error, answer.value * of_count))
+    std_error = np.hypot(answer.std_error, answer.value * of_count)
+    return Answer(answer.value, std_error, answer.spread, answer.degrees, answer.bias)
 
 
 def _classes(plan: Plan, label: str | None) -> slice:

@@ -1,6 +1,6 @@
 """What every family offers: the protocol, and the values that pass through it."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar, Protocol, Self
 
@@ -109,7 +109,7 @@ class Answer:
     def over(self, total: float) -> "Answer":
         """The same divided by a number above 0."""
         bias = None if self.bias is None else self.bias / total
-        return replace(self, value=self.value / total, std_error=self.std_error / total, bias=bias)
+        return Answer(self.value / total, self.std_error / total, self.spread, self.degrees, bias)
 
 
 class Family(Protocol):

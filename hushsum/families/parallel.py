@@ -55,6 +55,9 @@ def spread(work: Callable[[slice], _Result], parts: list[slice], records: int) -
     Raises:
         BaseException: What the first part that failed raised, once all have ended; or an interrupt meanwhile.
     """
+    if len(parts) == 1:
+        with _one_blas_thread(records):
+            return [work(parts[0])]
     results: dict[int, _Result] = {}
     errors: dict[int, BaseException] = {}
     threads: dict[int, threading.Thread] = {}

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from types import MappingProxyType
 from typing import Final, Self
 
@@ -115,6 +116,11 @@ class Mechanism:
                 f"{self.name} randomises each report on its device: it has no noise to add to counters"
             )
         return SAMPLERS[self.name](self.scale)
+
+    @cached_property
+    def noise_variance(self) -> float:
+        """That of :meth:`noise`, on one counter."""
+        return self.noise().variance
 
     def share(self) -> Sampler:
         """The sampler of one client's share of a counter's noise in a secure sum (MATH: secure sum).

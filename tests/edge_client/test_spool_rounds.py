@@ -391,12 +391,12 @@ def test_what_was_spent_is_erased_from_the_file_and_its_log(path: Path) -> None:
 
 SPENDER = """
 import sys
-from edge_client.spool.window_submissions import Rounds
+from edge_client.spool.window_submissions import SecureSubmissions
 from edge_client.spool.spool import Spool
 from hushsum.entropy import OsEntropy
 from tests.edge_client.secure_plans import secure_plan
 spool = Spool(sys.argv[1], client_id=None, entropy=OsEntropy(), bytes_max=2**30)
-rounds = Rounds(spool, secure_plan())
+rounds = SecureSubmissions(spool, secure_plan())
 rounds.look(range(1000))
 for window in range(1000):
     rounds.spend(window, window.to_bytes(32, "big"), 0)

@@ -118,8 +118,12 @@ class RowReads:
         """What the rows of each set read, see :func:`numpy_engine.sums`; queries are prepared once."""
         m = len(self.queries)
 
-        def work(some: slice) -> Float64:
-            return np.asarray(loops.sums_of_sets(self.rows, self.counters, self.less, self.queries[some], sets))
+        def work(some: slice) -> list[tuple[Float64, Float64, Float64]]:
+            return loops.sums_of_sets(self.rows, self.counters, self.less, self.queries[some], sets)
 
         parts = parallel.spread(work, parallel.shares(m, m), m)
-        return [(first, total, squares) for first, total, squares in np.concatenate(parts, axis=2)]
+        if len(parts) == 1:
+            return parts[0]
+        return [
+            (first, total, squares) for first, total, squares in np.concatenate(list(map(np.asarray, parts)), axis=2)
+        ]

@@ -15,7 +15,9 @@ two different code vectors share one with probability 1/W exactly. Else it is (v
 within a relative (W/2³²)² of that. A bare ``code mod W`` would let far points collide with certainty.
 """
 
+import threading
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, Protocol
 
 import numpy as np
@@ -120,6 +122,19 @@ def rehash(seed: PublicSeed, *, rows: int, power: int, buckets: int) -> Rehash:
     return Rehash(words.reshape(rows, power + 1), buckets)
 
 
+class Scratch(threading.local):
+    """Memory of one thread. A copy of it is empty.
+
+    Attributes:
+        engine: What computed here last.
+    """
+
+    engine: object = None
+
+    def __reduce__(self) -> tuple[type["Scratch"], tuple[()]]:
+        return Scratch, ()
+
+
 @dataclass(frozen=True, eq=False)
 class Rows:
     """All that an engine knows of the rows of a sketch: R rows of p concatenated codes.
@@ -139,6 +154,11 @@ class Rows:
     def __len__(self) -> int:
         """R."""
         return len(self.code) // self.power
+
+    @cached_property
+    def scratch(self) -> "Scratch":
+        """What an engine keeps of these rows from one call to the next, in each thread its own."""
+        return Scratch()
 
     @property
     def projection(self) -> Projection:

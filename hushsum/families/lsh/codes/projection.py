@@ -77,9 +77,16 @@ class Projection:
 
     def far(self, queries: Float32) -> npt.NDArray[np.bool_]:
         """(m,): queries (m, d) with some code that leaves 32 bits."""
+        if np.abs(queries).max(initial=0.0) < self._near:
+            return np.zeros(len(queries), np.bool_)
         with np.errstate(invalid="ignore"):
             reach = np.abs(queries).astype(np.float64) @ self.widest
         return np.asarray(~(reach < CODE_LIMIT), np.bool_)
+
+    @cached_property
+    def _near(self) -> np.float32:
+        """Queries whose coordinates all are below this are not far, whatever their codes."""
+        return np.float32(0.5 * CODE_LIMIT / self.widest.sum())
 
     @cached_property
     def shifts(self) -> Float32:

@@ -75,7 +75,7 @@ def sums_of_sets(
 ) -> list[tuple[Float64, Float64, Float64]]:
     """The same for each of several sets of rows; queries are prepared once."""
     found = [(np.zeros(len(queries)), np.zeros(len(queries)), np.zeros(len(queries))) for _ in sets]
-    engine = Engine(rows)
+    engine = _kept(rows)
     lines = np.empty(2 * engine.block_records, np.int64)
     for some in _chunks(slice(0, len(queries)), engine.block_records):
         block, n = engine.block(queries[some]), some.stop - some.start
@@ -89,6 +89,13 @@ def sums_of_sets(
                 moments = (first[some], lines[: 2 * n].reshape(2, n), total[some], squares[some])
                 bucket_loops.gather(buckets, widths, counters[chunk], less[chunk], *moments)
     return found
+
+
+def _kept(rows: Rows) -> "Engine":
+    """One engine of these rows in each thread: to make one takes as long as to read a single query."""
+    if not isinstance(rows.scratch.engine, Engine):
+        rows.scratch.engine = Engine(rows)
+    return rows.scratch.engine
 
 
 class Engine:
