@@ -20,6 +20,19 @@ _BLAS_RECORDS: Final = 256
 _Result = TypeVar("_Result")
 
 
+class Scratch(threading.local):
+    """Memory of one thread. A copy of it is empty.
+
+    Attributes:
+        engine: What computed here last.
+    """
+
+    engine: object = None
+
+    def __reduce__(self) -> tuple[type["Scratch"], tuple[()]]:
+        return Scratch, ()
+
+
 def cores() -> int:
     """The cores that this process may use, or as many as ``PYTHON_CPU_COUNT`` says (Python 3.13 and later)."""
     counted = getattr(os, "process_cpu_count", None)

@@ -15,7 +15,6 @@ two different code vectors share one with probability 1/W exactly. Else it is (v
 within a relative (W/2³²)² of that. A bare ``code mod W`` would let far points collide with certainty.
 """
 
-import threading
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Protocol
@@ -26,6 +25,7 @@ from hushsum.draws import PublicSeed, PublicStream
 from hushsum.families.lsh.arrays import Int32, Int64, Points, UInt64
 from hushsum.families.lsh.codes.code import Code
 from hushsum.families.lsh.codes.projection import Projection
+from hushsum.families.parallel import Scratch
 
 #: The bucket of a code that no record within the bounds can have; a query there meets an empty bucket.
 OUTSIDE: Final = -1
@@ -122,19 +122,6 @@ def rehash(seed: PublicSeed, *, rows: int, power: int, buckets: int) -> Rehash:
     return Rehash(words.reshape(rows, power + 1), buckets)
 
 
-class Scratch(threading.local):
-    """Memory of one thread. A copy of it is empty.
-
-    Attributes:
-        engine: What computed here last.
-    """
-
-    engine: object = None
-
-    def __reduce__(self) -> tuple[type["Scratch"], tuple[()]]:
-        return Scratch, ()
-
-
 @dataclass(frozen=True, eq=False)
 class Rows:
     """All that an engine knows of the rows of a sketch: R rows of p concatenated codes.
@@ -156,7 +143,7 @@ class Rows:
         return len(self.code) // self.power
 
     @cached_property
-    def scratch(self) -> "Scratch":
+    def scratch(self) -> Scratch:
         """What an engine keeps of these rows from one call to the next, in each thread its own."""
         return Scratch()
 
