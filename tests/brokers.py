@@ -19,7 +19,7 @@ from simulator.testbed.postgres import (
     missing_postgres,
     with_address,
 )
-from simulator.testbed.tcp_proxy import FaultProxy
+from simulator.testbed.tcp_proxy import TcpProxy
 
 CACHE = Path(__file__).resolve().parent.parent / ".cache" / "kafka"
 JARS = CACHE / "jars"
@@ -83,7 +83,7 @@ class ProxiedKafka:
     """A broker behind a proxy."""
 
     broker: KafkaBroker
-    proxy: FaultProxy
+    proxy: TcpProxy
 
     @property
     def bootstrap(self) -> str:
@@ -101,7 +101,7 @@ class ProxiedPostgres:
     """A database server behind a proxy."""
 
     server: Postgres
-    proxy: FaultProxy
+    proxy: TcpProxy
 
     def fresh_database(self) -> tuple[str, str]:
         """The DSN of a new database through the proxy, and that without it."""

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from hushsum.entropy import OsEntropy, ReplayableEntropy
 from simulator.testbed.kafka import KafkaBroker
 from simulator.testbed.postgres import Postgres
-from simulator.testbed.tcp_proxy import FaultProxy
+from simulator.testbed.tcp_proxy import TcpProxy
 from tests.brokers import ProxiedKafka, ProxiedPostgres, running_kafka, some_postgres
 
 # A slow machine is no failure, CI runs the same examples each time, and what fails is printed to be replayed.
@@ -103,14 +103,14 @@ def postgres() -> Generator[Postgres, None, None]:
 @pytest.fixture
 async def kafka_behind_proxy(kafka: KafkaBroker) -> AsyncIterator[ProxiedKafka]:
     """The broker as seen through a proxy of this test's own."""
-    async with FaultProxy(kafka.proxied, kafka.proxy_port) as proxy:
+    async with TcpProxy(kafka.proxied, kafka.proxy_port) as proxy:
         yield ProxiedKafka(kafka, proxy)
 
 
 @pytest.fixture
 async def postgres_behind_proxy(postgres: Postgres) -> AsyncIterator[ProxiedPostgres]:
     """The database server as seen through a proxy of this test's own."""
-    async with FaultProxy(postgres.address) as proxy:
+    async with TcpProxy(":".join(map(str, postgres.address))) as proxy:
         yield ProxiedPostgres(postgres, proxy)
 
 

@@ -17,7 +17,7 @@ from simulator.demo.fleet import Fleet, Totals, kill_untold, streaming
 from simulator.demo.services import Console, Server
 from simulator.errors import JourneyError
 from simulator.progress import Progress
-from simulator.testbed.tcp_proxy import Relay
+from simulator.testbed.tcp_proxy import TcpProxy
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ async def travel(plan: Plan, shares: Sequence[Share], *, folder: Path, partition
     """
     plan_file = folder / "plan.json"
     plan_file.write_bytes(plan.bundle)
-    async with Relay() as relay, Server(folder, plan_file, partitions) as server:
+    async with TcpProxy() as relay, Server(folder, plan_file, partitions) as server:
         relay.aim(server.address)
         window = await _open_window(server)
         fleet = _fleet(plan, shares, relay, folder, window)
@@ -87,7 +87,7 @@ async def travel(plan: Plan, shares: Sequence[Share], *, folder: Path, partition
         )
 
 
-def _fleet(plan: Plan, shares: Sequence[Share], relay: Relay, folder: Path, window: int) -> Fleet:
+def _fleet(plan: Plan, shares: Sequence[Share], relay: TcpProxy, folder: Path, window: int) -> Fleet:
     spools = folder / "spools"
     spools.mkdir()
     # Every event time lies in the window that the service named: an hour that ends in mid-run does no harm.

@@ -27,7 +27,7 @@ from simulator.demo.evaluation import Sent
 from simulator.demo.services import Service
 from simulator.errors import JourneyError
 from simulator.progress import Progress, Row, Stage
-from simulator.testbed.tcp_proxy import Relay
+from simulator.testbed.tcp_proxy import TcpProxy
 
 _ONLINE_MAX: Final = 200
 _THREADS: Final = 4  # most of them wait for the disk: every add and every answer is durable before it counts
@@ -295,7 +295,7 @@ class Member:
 
     share: Share
     leaves: Stage | None
-    relay: Relay
+    relay: TcpProxy
     client: EdgeClient | None = None
     stage: Stage = Stage.ADDING
     cohort: int = 0
@@ -329,7 +329,7 @@ class CohortFleet:
         shares: Sequence[Share],
         leaving: Mapping[str, Stage],
         *,
-        relay: Relay,
+        relay: TcpProxy,
         target: str,
         folder: Path,
         time_ms: int,
@@ -344,7 +344,7 @@ class CohortFleet:
         self._starting = asyncio.Semaphore(_STARTING_MAX)
         self._cohorts: dict[bytes, int] = {}  # by the id of a round: one that starts again is the same cohort's
         self.members = tuple(
-            Member(share, leaves, relay if leaves is None else Relay())
+            Member(share, leaves, relay if leaves is None else TcpProxy())
             for share in shares
             for leaves in (leaving.get(share.client_id),)
         )
@@ -564,7 +564,7 @@ class Stream:
             raise JourneyError(f"nothing has moved for {_PATIENCE_S:.0f} s; {left} deltas have no answer yet")
 
 
-async def kill_untold(stream: Stream, fleet: Fleet, relay: Relay, server: Service, *, size: int = 0) -> int:
+async def kill_untold(stream: Stream, fleet: Fleet, relay: TcpProxy, server: Service, *, size: int = 0) -> int:
     """Kills what the fleet sends to while it has taken more deltas than were acknowledged; returns how many more.
 
     Args:

@@ -47,7 +47,7 @@ from simulator.errors import JourneyError, SettingsConflictError
 from simulator.plans import CENTRAL_SIZES, central_twin_of_local
 from simulator.progress import Progress
 from simulator.scenario import Material, Settings, gather
-from simulator.testbed.tcp_proxy import Relay
+from simulator.testbed.tcp_proxy import TcpProxy
 
 _ID: Final = "shuffler-1"
 _SPARE_MS: Final = 15_000  # of a fleet that is killed half way
@@ -295,10 +295,10 @@ class _Site:
         behind: Between the shuffler and the aggregator.
     """
 
-    relay: Relay
+    relay: TcpProxy
     server: Server
     shuffler: Shuffler | None
-    behind: Relay
+    behind: TcpProxy
 
     @property
     def front(self) -> Service:
@@ -321,7 +321,7 @@ async def _started(plan: Plan, stack: AsyncExitStack, folder: Path, partitions: 
     shuffled = plan.privacy.shuffle_min > 0
     directory = made_key(folder) if shuffled else None
     settings = {} if directory is None else {"shufflers": str(directory)}
-    relay, behind = await stack.enter_async_context(Relay()), await stack.enter_async_context(Relay())
+    relay, behind = await stack.enter_async_context(TcpProxy()), await stack.enter_async_context(TcpProxy())
     server = await stack.enter_async_context(Server(folder, folder / "plan.json", partitions, settings))
     shuffler = None
     if directory is not None:

@@ -36,7 +36,7 @@ from simulator.demo.summary import SecureSummary
 from simulator.errors import JourneyError
 from simulator.progress import Progress, Stage
 from simulator.scenario import Material, Settings, gather
-from simulator.testbed.tcp_proxy import Relay
+from simulator.testbed.tcp_proxy import TcpProxy
 
 # A client that vanishes before its vector costs those that are left another attempt, of few: as all that vanish at one
 # step do so in one round, three such steps are three more attempts.
@@ -113,7 +113,7 @@ async def take_part(
     plan_file, spools = folder / "plan.json", folder / "spools"
     plan_file.write_bytes(plan.bundle)
     spools.mkdir()
-    async with Relay() as relay, Server(folder, plan_file, partitions) as server:
+    async with TcpProxy() as relay, Server(folder, plan_file, partitions) as server:
         relay.aim(server.address)
         async with Console(server.address) as console:
             window = (await console.welcome()).window

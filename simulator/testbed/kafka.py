@@ -112,9 +112,9 @@ class KafkaBroker(ServerHandle):
         return f"127.0.0.1:{self.port}"
 
     @property
-    def proxied(self) -> tuple[str, int]:
+    def proxied(self) -> str:
         """Where a proxy that listens on ``proxy_port`` leads to."""
-        return ("127.0.0.1", self._proxied_port)
+        return f"127.0.0.1:{self._proxied_port}"
 
     @property
     def data(self) -> Path:

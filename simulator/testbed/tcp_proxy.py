@@ -1,8 +1,8 @@
-"""TCP proxies on loopback: one breaks links in the ways in which networks do, one holds replies back.
+"""A TCP proxy on loopback that breaks links in the ways in which networks do, and holds replies back.
 
-The relay between the fleet and the server is one port that outlives the server. While replies are held, what the fleet
-sends still flows; what the server answers stays unread in the relay's sockets. A server that is killed then has made
-durable what nobody was told of: the case that exactly-once is about.
+Its port outlives the server behind it. While replies are held, what clients send still flows; what the server answers
+goes no further than the proxy. A server that is killed then has made durable what nobody was told of: the case that
+exactly-once is about.
 """
 
 import asyncio
@@ -34,12 +34,16 @@ class Fault(Enum):
 class _Rules:
     """What every connection of a proxy goes by."""
 
+    target: tuple[str, int] | None = None
     fault: Fault | None = None
     aimed: Callable[[bytes], bool] | None = None
     left: int | None = None
     delay_s: float = 0.0
     refusing: bool = False
     silent: bool = False
+    hold_after: int | None = None
+    unheld: asyncio.Event = field(default_factory=asyncio.Event)
+    allowance: float = math.inf
     struck: int = 0
     connections: int = 0
     sent: int = 0
@@ -59,17 +63,20 @@ class _Rules:
         return fault
 
 
-class FaultProxy:
-    """Joins each connection to one server, and breaks it when told to.
+class TcpProxy:
+    """Joins each connection to the target of that moment, and breaks it when told to.
+
+    A connection that comes while there is no target, or whose target does not answer, is closed at once.
 
     Args:
-        target: The server's host and port.
+        target: Where connections lead, ``host:port``; None: nowhere, until :meth:`aim`.
         port: Where to listen; 0: on a free one.
     """
 
-    def __init__(self, target: tuple[str, int], port: int = 0) -> None:
-        self._target, self._port = target, port
+    def __init__(self, target: str | None = None, port: int = 0) -> None:
+        self._port = port
         self._rules = _Rules()
+        self.aim(target)
         self._server: asyncio.Server | None = None
 
     async def __aenter__(self) -> Self:
@@ -89,7 +96,7 @@ class FaultProxy:
 
     @property
     def address(self) -> str:
-        """``host:port``."""
+        """``host:port``, the same for its whole life."""
         assert self._server is not None, "entered first"
         host, port = self._server.sockets[0].getsockname()[:2]
         return f"{host}:{port}"
@@ -113,6 +120,40 @@ class FaultProxy:
     def received(self) -> int:
         """Bytes that reached the clients."""
         return self._rules.received
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether it has carried what :meth:`carry` allowed, and has ended for it."""
+        return self._rules.allowance < 0
+
+    def aim(self, target: str | None) -> None:
+        """Where connections that come from now on lead: ``host:port``, or nowhere."""
+        if target is None:
+            self._rules.target = None
+        else:
+            host, _, port = target.rpartition(":")
+            self._rules.target = (host, int(port))
+
+    def carry(self, size: int) -> None:
+        """Carries so many bytes more of the clients, then nothing: every connection is cut, and no other is made."""
+        self._rules.allowance = size
+
+    def hold_replies(self, after: int = 0) -> None:
+        """From now on no byte of the server reaches a client; requests flow on.
+
+        Args:
+            after: On each connection only once it has carried so many bytes more of its client: what is larger than a
+                window of HTTP/2 does not come through without the server's word that there is room.
+        """
+        self._rules.hold_after = after
+        self._rules.unheld.clear()
+        for link in self._rules.links:
+            link.carried = 0
+
+    def release_replies(self) -> None:
+        """Replies flow again, those held back first."""
+        self._rules.hold_after = None
+        self._rules.unheld.set()
 
     def inject(self, fault: Fault, times: int | None = 1, only: Callable[[bytes], bool] | None = None) -> None:
         """From the next request on.
@@ -139,7 +180,7 @@ class FaultProxy:
         self._rules.silent = True
 
     def cut(self) -> None:
-        """Resets every connection of now."""
+        """Resets every connection of now; replies that are held back are lost, and stay lost."""
         for link in list(self._rules.links):
             link.task.cancel()
 
@@ -163,7 +204,7 @@ class FaultProxy:
         link = _Link(self._rules, task)
         self._rules.links.add(link)
         try:
-            await link.run(reader, writer, self._target)
+            await link.run(reader, writer)
         except asyncio.CancelledError:
             pass  # cut: the task ends here in any case
         finally:
@@ -176,14 +217,15 @@ class _Link:
 
     def __init__(self, rules: _Rules, task: "asyncio.Task[None]") -> None:
         self._rules, self.task = rules, task
-        self._dropping = False
+        self._dropping = self._cut = False
         self.silent = False
+        self.carried = 0  # of the client, since replies are to be held
 
-    async def run(
-        self, client_in: asyncio.StreamReader, client_out: asyncio.StreamWriter, target: tuple[str, int]
-    ) -> None:
+    async def run(self, client_in: asyncio.StreamReader, client_out: asyncio.StreamWriter) -> None:
+        if self._rules.target is None:
+            return
         try:
-            server_in, server_out = await asyncio.open_connection(*target)
+            server_in, server_out = await asyncio.open_connection(*self._rules.target)
         except OSError:
             return
         ways = [
@@ -192,11 +234,14 @@ class _Link:
         ]
         try:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-            client_out.transport.abort()
+            if self._cut:
+                client_out.transport.abort()
             # What was handed over still goes out; the connection then ends.
-            server_out.close()
-            with suppress(OSError):
-                await server_out.wait_closed()
+            for writer in (client_out, server_out):
+                writer.close()
+            for writer in (client_out, server_out):
+                with suppress(OSError):
+                    await writer.wait_closed()
         finally:
             for way in ways:
                 way.cancel()
@@ -206,7 +251,8 @@ class _Link:
     async def _requests(self, client: asyncio.StreamReader, server: asyncio.StreamWriter) -> None:
         while data := await _piece(client):
             fault = None if self._is_silent else self._rules.strikes(data)
-            if fault is Fault.CUT_BEFORE_REQUEST:
+            if fault is Fault.CUT_BEFORE_REQUEST or not self._allows(len(data)):
+                self._cut = True
                 return
             if fault is Fault.HALF_OPEN:
                 self.silent = True
@@ -215,22 +261,42 @@ class _Link:
             if fault is Fault.CUT_BEFORE_REPLY:
                 self._dropping = True
             await self._wait()
+            self.carried += len(data)
             server.write(data)
             self._rules.sent += len(data)
             if not await _drained(server) or fault is Fault.CUT_AFTER_REQUEST:
+                self._cut = True
                 return
 
     async def _replies(self, server: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
         while data := await _piece(server):
             if self._dropping:
+                self._cut = True
                 return
             await self._wait()
+            while self._holds:
+                await self._rules.unheld.wait()
             if self._is_silent:
                 continue
             client.write(data)
             self._rules.received += len(data)
             if not await _drained(client):
                 return
+
+    def _allows(self, size: int) -> bool:
+        """Whether so many bytes may still be carried; else nothing is any more."""
+        self._rules.allowance -= size
+        if self._rules.allowance >= 0:
+            return True
+        self._rules.target = None
+        for link in self._rules.links - {self}:
+            link.task.cancel()
+        return False
+
+    @property
+    def _holds(self) -> bool:
+        after = self._rules.hold_after
+        return after is not None and self.carried >= after
 
     @property
     def _is_silent(self) -> bool:
@@ -255,196 +321,3 @@ async def _drained(writer: asyncio.StreamWriter) -> bool:
     except OSError:
         return False
     return True
-
-
-class Relay:
-    """Listens on a free port of loopback and joins each connection to the target of that moment.
-
-    A connection that comes while there is no target, or whose target does not answer, is closed at once.
-    """
-
-    def __init__(self) -> None:
-        self._server: asyncio.Server | None = None
-        self._state = _State()
-
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.get_running_loop().create_server(lambda: _Fleet(self._state), _LOOPBACK, 0)
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._server is not None, "entered first"
-        self._server.close()
-        self.cut()
-        await self._server.wait_closed()
-
-    @property
-    def address(self) -> str:
-        """``host:port``, the same for the relay's whole life."""
-        assert self._server is not None, "entered first"
-        host, port = self._server.sockets[0].getsockname()[:2]
-        return f"{host}:{port}"
-
-    @property
-    def is_spent(self) -> bool:
-        """Whether it has carried what :meth:`carry` allowed, and has ended for it."""
-        return self._state.left < 0
-
-    def carry(self, size: int) -> None:
-        """Carries so many bytes more of the fleet, then nothing: every connection is cut, and no other is made."""
-        self._state.left = size
-
-    def aim(self, target: str | None) -> None:
-        """Where connections that come from now on lead: ``host:port``, or nowhere."""
-        if target is None:
-            self._state.target = None
-        else:
-            host, _, port = target.rpartition(":")
-            self._state.target = (host, int(port))
-
-    def hold_replies(self, after: int = 0) -> None:
-        """From now on no byte of the server reaches the fleet; requests flow on.
-
-        Args:
-            after: On each connection only once it has carried so many bytes more of the fleet: what is larger than a
-                window of HTTP/2 does not come through without the server's word that there is room.
-        """
-        self._state.hold_after = after
-        for link in self._state.links:
-            link.hold()
-
-    def release_replies(self) -> None:
-        """Replies flow again, those held back first."""
-        self._state.hold_after = None
-        for link in self._state.links:
-            link.resume_replies()
-
-    def cut(self) -> None:
-        """Ends every connection; replies that are held back are lost, and stay lost."""
-        for link in list(self._state.links):
-            link.abort()
-
-
-@dataclass
-class _State:
-    """What every connection of a relay goes by."""
-
-    target: tuple[str, int] | None = None
-    hold_after: int | None = None
-    left: float = math.inf
-    links: "set[_Fleet]" = field(default_factory=set)
-
-
-class _Fleet(asyncio.Protocol):
-    """A client's side of one connection."""
-
-    def __init__(self, state: _State) -> None:
-        self._state = state
-        self._transport: asyncio.Transport | None = None
-        self._server: _Server | None = None
-        self._joining: asyncio.Task[None] | None = None
-        self._carried = 0  # since replies are to be held
-
-    @property
-    def holds(self) -> bool:
-        """Whether replies are held here."""
-        after = self._state.hold_after
-        return after is not None and self._carried >= after
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport), "a server of TCP makes no others"
-        self._transport = transport
-        transport.pause_reading()  # until there is somebody to pass it on to
-        self._state.links.add(self)
-        self._joining = asyncio.get_running_loop().create_task(self._join(transport))
-
-    async def _join(self, fleet: asyncio.Transport) -> None:
-        if self._state.target is None:
-            fleet.abort()
-            return
-        try:
-            _, server = await asyncio.get_running_loop().create_connection(
-                lambda: _Server(fleet, self), *self._state.target
-            )
-        except OSError:
-            fleet.abort()
-            return
-        if fleet.is_closing():
-            server.transport.abort()
-            return
-        self._server = server
-        fleet.resume_reading()
-
-    def data_received(self, data: bytes) -> None:
-        assert self._server is not None, "reading starts when joined"
-        self._state.left -= len(data)
-        if self._state.left < 0:
-            self._state.target = None
-            self.abort()
-            return
-        self._carried += len(data)
-        if self.holds:
-            self.pause_replies()
-        self._server.transport.write(data)
-
-    def pause_writing(self) -> None:
-        self.pause_replies()
-
-    def resume_writing(self) -> None:
-        if not self.holds:
-            self.resume_replies()
-
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  asyncio calls it so
-        self._state.links.discard(self)
-        if self._server is not None:
-            self._server.transport.close()
-
-    def hold(self) -> None:
-        self._carried = 0
-        if self.holds:
-            self.pause_replies()
-
-    def pause_replies(self) -> None:
-        if self._server is not None:
-            self._server.transport.pause_reading()
-
-    def resume_replies(self) -> None:
-        if self._server is not None:
-            self._server.transport.resume_reading()
-
-    def abort(self) -> None:
-        if self._joining is not None:
-            self._joining.cancel()
-        if self._server is not None:
-            self._server.transport.abort()
-        if self._transport is not None:
-            self._transport.abort()
-
-
-class _Server(asyncio.Protocol):
-    """The server's side of one connection."""
-
-    transport: asyncio.Transport
-
-    def __init__(self, fleet: asyncio.Transport, link: _Fleet) -> None:
-        self._fleet = fleet
-        self._link = link
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport), "a connection of TCP makes no others"
-        self.transport = transport
-        if self._link.holds:
-            transport.pause_reading()
-
-    def data_received(self, data: bytes) -> None:
-        self._fleet.write(data)
-
-    def pause_writing(self) -> None:
-        self._fleet.pause_reading()
-
-    def resume_writing(self) -> None:
-        self._fleet.resume_reading()
-
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  asyncio calls it so
-        self._fleet.close()

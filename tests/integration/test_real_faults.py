@@ -16,7 +16,7 @@ from simulator.chaos.cluster import Operator
 from simulator.chaos.run import fault_plan, run
 from simulator.chaos.senders import Journal, Sender
 from simulator.testbed.postgres import missing_postgres
-from simulator.testbed.tcp_proxy import Fault, FaultProxy
+from simulator.testbed.tcp_proxy import Fault, TcpProxy
 from tests.brokers import JARS, ProxiedKafka, ProxiedPostgres, fresh_prefix, left_out, missing_kafka
 from tests.services import config_of
 
@@ -73,7 +73,7 @@ def retries(service: Service) -> float:
     return sum(sample.value for sample in samples if sample.name == "hushsum_retries_total")
 
 
-async def every_fault(proxy: FaultProxy) -> None:
+async def every_fault(proxy: TcpProxy) -> None:
     """Each kind once, with a moment of peace between them."""
     for fault in Fault:
         before = proxy.struck

@@ -1,7 +1,4 @@
-"""The proxy that breaks links, before a server that says back what it hears.
-
-The relay, on real sockets: what flows, what is held back, what is lost when it must be.
-"""
+"""The proxy on real sockets: links that break, and what flows, what is held back, what is lost when it must be."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -9,7 +6,7 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from simulator.testbed.tcp_proxy import Fault, FaultProxy, Relay
+from simulator.testbed.tcp_proxy import Fault, TcpProxy
 
 PATIENCE_S = 60.0
 SILENCE_S = 0.1
@@ -40,19 +37,19 @@ class Echo:
 
 
 @asynccontextmanager
-async def proxied() -> AsyncIterator[tuple[Echo, FaultProxy]]:
+async def proxied() -> AsyncIterator[tuple[Echo, TcpProxy]]:
     echo = Echo()
     server = await asyncio.start_server(echo.serve, "127.0.0.1", 0)
-    async with server, FaultProxy(server.sockets[0].getsockname()) as proxy:
+    async with server, TcpProxy("{}:{}".format(*server.sockets[0].getsockname()[:2])) as proxy:
         yield echo, proxy
 
 
-async def connect(proxy: FaultProxy) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def connect(proxy: TcpProxy) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     host, _, port = proxy.address.rpartition(":")
     return await asyncio.open_connection(host, int(port))
 
 
-async def answer(proxy: FaultProxy, data: bytes) -> bytes:
+async def answer(proxy: TcpProxy, data: bytes) -> bytes:
     """What comes back on a new connection: nothing where it is cut."""
     reader, writer = await connect(proxy)
     try:
@@ -165,7 +162,7 @@ async def far_server() -> AsyncIterator[Far]:
 
 
 @asynccontextmanager
-async def connected(relay: Relay) -> AsyncIterator[Streams]:
+async def connected(relay: TcpProxy) -> AsyncIterator[Streams]:
     host, _, port = relay.address.rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     try:
@@ -194,7 +191,7 @@ async def many_turns() -> None:
 
 
 async def test_bytes_flow_both_ways() -> None:
-    async with far_server() as far, Relay() as relay:
+    async with far_server() as far, TcpProxy() as relay:
         relay.aim(far.address)
         async with connected(relay) as (reader, writer):
             writer.write(b"question")
@@ -206,7 +203,7 @@ async def test_bytes_flow_both_ways() -> None:
 
 
 async def test_replies_are_held_while_requests_flow_and_come_in_order_afterwards() -> None:
-    async with far_server() as far, Relay() as relay:
+    async with far_server() as far, TcpProxy() as relay:
         relay.aim(far.address)
         async with connected(relay) as (reader, writer):
             writer.write(b"1")
@@ -227,7 +224,7 @@ async def test_replies_are_held_while_requests_flow_and_come_in_order_afterwards
 
 
 async def test_what_is_held_when_it_is_cut_is_never_delivered() -> None:
-    async with far_server() as far, Relay() as relay:
+    async with far_server() as far, TcpProxy() as relay:
         relay.aim(far.address)
         async with connected(relay) as (reader, writer):
             writer.write(b"1")
@@ -243,7 +240,7 @@ async def test_what_is_held_when_it_is_cut_is_never_delivered() -> None:
 
 
 async def test_replies_of_a_connection_that_comes_while_they_are_held_are_held_too() -> None:
-    async with far_server() as far, Relay() as relay:
+    async with far_server() as far, TcpProxy() as relay:
         relay.aim(far.address)
         relay.hold_replies()
         async with connected(relay) as (reader, _writer):
@@ -258,7 +255,7 @@ async def test_replies_of_a_connection_that_comes_while_they_are_held_are_held_t
 
 
 async def test_a_connection_to_nowhere_is_closed_and_the_next_one_finds_the_new_server() -> None:
-    async with Relay() as relay:
+    async with TcpProxy() as relay:
         async with connected(relay) as (reader, _writer):
             assert await rest(reader) == b""
         relay.aim("127.0.0.1:1")  # nobody listens there
@@ -273,7 +270,7 @@ async def test_a_connection_to_nowhere_is_closed_and_the_next_one_finds_the_new_
 
 
 async def test_the_end_of_the_server_is_the_end_of_the_connection_after_its_last_byte() -> None:
-    async with far_server() as far, Relay() as relay:
+    async with far_server() as far, TcpProxy() as relay:
         relay.aim(far.address)
         async with connected(relay) as (reader, _writer):
             _, far_writer = await far.accepted.get()
@@ -284,7 +281,7 @@ async def test_the_end_of_the_server_is_the_end_of_the_connection_after_its_last
 
 async def test_eight_megabytes_pass_unchanged_to_a_slow_reader() -> None:
     data = bytes(range(256)) * 32_768
-    async with far_server() as far, Relay() as relay:
+    async with far_server() as far, TcpProxy() as relay:
         relay.aim(far.address)
         async with connected(relay) as (reader, writer):
             far_reader, far_writer = await far.accepted.get()
@@ -296,7 +293,7 @@ async def test_eight_megabytes_pass_unchanged_to_a_slow_reader() -> None:
 
 
 async def test_after_what_it_may_carry_it_cuts_everything_for_good() -> None:
-    async with far_server() as far, Relay() as relay:
+    async with far_server() as far, TcpProxy() as relay:
         relay.aim(far.address)
         async with connected(relay) as (reader, writer):
             writer.write(b"x" * 600)
@@ -313,7 +310,7 @@ async def test_after_what_it_may_carry_it_cuts_everything_for_good() -> None:
 
 
 async def test_replies_are_held_on_a_connection_once_it_has_carried_so_much() -> None:
-    async with far_server() as far, Relay() as relay:
+    async with far_server() as far, TcpProxy() as relay:
         relay.aim(far.address)
         async with connected(relay) as (reader, writer):
             far_reader, far_writer = await far.accepted.get()
