@@ -110,7 +110,7 @@ class TokenTable:
     __hash__ = None  # type: ignore[assignment]  # equal to others, and changed
 
     def __repr__(self) -> str:
-        return f"Table({len(self)} tokens)"
+        return f"TokenTable({len(self)} tokens)"
 
     def get(self, id: str) -> TokenEntry | None:
         """The token of an id."""
