@@ -10,8 +10,8 @@ from hushsum.families import warm_up
 from hushsum.families.lsh import numpy_engine
 from hushsum.families.lsh.compiled import buckets as bucket_loops
 from hushsum.families.lsh.compiled import engine as compiled_engine
-from hushsum.families.lsh.compiled.engine import Engine
-from hushsum.families.lsh.placement import Rows
+from hushsum.families.lsh.compiled.engine import BucketEngine
+from hushsum.families.lsh.placement import HashedRows
 
 TITLE = "Encoding one delta of n records, µs on one core, R = 1000 (fast sorts below n = W/2, else it counts)"
 SIZES = (1, 10, 100)
@@ -58,8 +58,8 @@ def _measure(workload: Workload, n: int, *, quick: bool) -> Row:
     }
 
 
-def _by_sorting(rows: Rows, records: rivals.Float32) -> tuple[rivals.Int64, rivals.Int64]:
-    engine, n = Engine(rows), len(records)
+def _by_sorting(rows: HashedRows, records: rivals.Float32) -> tuple[rivals.Int64, rivals.Int64]:
+    engine, n = BucketEngine(rows), len(records)
     indices, values, count = np.empty(len(rows) * n + 1, np.int64), np.zeros(len(rows) * n + 1, np.int64), 0
     for chunk, buckets in engine.all_rows(engine.block(records), None, n):
         buckets.sort(axis=1)
@@ -67,8 +67,8 @@ def _by_sorting(rows: Rows, records: rivals.Float32) -> tuple[rivals.Int64, riva
     return indices[:count].copy(), values[:count].copy()
 
 
-def _by_counters(rows: Rows, records: rivals.Float32) -> tuple[rivals.Int64, rivals.Int64]:
-    engine, most = Engine(rows), len(rows) * min(len(records), rows.buckets) + 1
+def _by_counters(rows: HashedRows, records: rivals.Float32) -> tuple[rivals.Int64, rivals.Int64]:
+    engine, most = BucketEngine(rows), len(rows) * min(len(records), rows.buckets) + 1
     indices, values, count = np.empty(most, np.int64), np.empty(most, np.int64), 0
     dense = np.zeros((_ROWS, rows.buckets), np.int64)
     for start in range(0, len(rows), _ROWS):

@@ -8,7 +8,7 @@ from benchmarks.stopwatch import Case, Rounds
 from benchmarks.workloads import ROWS, hashed
 from hushsum.families import Hashed, SetRecords, warm_up
 from hushsum.families.lsh.compiled import engine as compiled_engine
-from hushsum.families.lsh.placement import Rows
+from hushsum.families.lsh.placement import HashedRows
 from hushsum.families.sets import Sets
 from hushsum.schema import Table
 
@@ -40,7 +40,7 @@ def measure(*, quick: bool) -> list[Row]:
     return rows
 
 
-def _case(table: Rows, counters: rivals.Int64, sets: Sets) -> Case:
+def _case(table: HashedRows, counters: rivals.Int64, sets: Sets) -> Case:
     return lambda: compiled_engine.add(table, counters, sets)
 
 

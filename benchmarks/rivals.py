@@ -9,8 +9,8 @@ import numpy.typing as npt
 from benchmarks.stopwatch import Case
 from hushsum.families import Hashed
 from hushsum.families.lsh.arrays import Points
-from hushsum.families.lsh.compiled.engine import Engine
-from hushsum.families.lsh.placement import Rows
+from hushsum.families.lsh.compiled.engine import BucketEngine
+from hushsum.families.lsh.placement import HashedRows
 
 #: The largest d with a loop of its own for products.
 NARROW = 8
@@ -41,21 +41,21 @@ class Parameters:
         return cls(projection.directions, projection.offsets.astype(np.float32), family.buckets)
 
 
-def rows_of(family: Hashed) -> Rows:
+def rows_of(family: Hashed) -> HashedRows:
     """The tables of a family."""
     return family._tables  # noqa: SLF001  rivals start from the same parameters, which nobody else needs
 
 
 def ready_buckets(family: Hashed, records: Points, rows: slice | None = None) -> UInt32:
     """(R, n): the buckets of records, made beforehand; of some rows."""
-    engine = Engine(rows_of(family))
+    engine = BucketEngine(rows_of(family))
     parts = [buckets.copy() for _, buckets in engine.all_rows(engine.block(records), rows, len(records))]
     return np.concatenate(parts).view(np.uint32)
 
 
 def recomputed_share(family: Hashed, records: Float32) -> float:
     """The share of codes that the filter flagged."""
-    engine = Engine(rows_of(family))
+    engine = BucketEngine(rows_of(family))
     engine.add(slice(0, family.rows), np.zeros(family.shape, np.int64), records)
     return engine.flagged / engine.codes
 

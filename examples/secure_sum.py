@@ -57,10 +57,10 @@ def said(name: str, machine: client.ClientRound, effects: list[client.Effect]) -
     for effect in effects:
         match effect:
             case client.Send(data):
-                yield server.Received(name, data)
+                yield server.ClientMessage(name, data)
             case client.CountAttempt():
                 yield from said(name, machine, machine.handle(client.Opened()))
-            case client.Spend():  # a device writes to its disk here: no second vector in this window, whatever comes
+            case client.SpendWindow():  # a device writes to its disk here: no second vector in this window
                 yield from said(name, machine, machine.handle(client.Spent()))
             case client.SendVector(data):
                 yield server.Vanished(name) if name == LOST else server.Uploaded(name, data)
@@ -78,7 +78,7 @@ def run(hub: server.ServerRound, devices: dict[str, client.ClientRound]) -> tupl
         for effect in hub.handle(event):
             match effect:
                 case server.Tell(name, data):
-                    events.extend(said(name, devices[name], devices[name].handle(client.Received(data))))
+                    events.extend(said(name, devices[name], devices[name].handle(client.ServerMessage(data))))
                 case server.Done(total):
                     return total, vectors
     raise SystemExit("the round has ended without a sum")

@@ -142,7 +142,7 @@ class ReportSizes:
 
 
 @dataclass(frozen=True, eq=False)
-class Sizes:
+class UploadSizes:
     """The limits of everything that a plan's clients send.
 
     Attributes:

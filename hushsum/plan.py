@@ -20,13 +20,13 @@ import numpy.typing as npt
 from hushsum import canonical
 from hushsum.canonical import shown
 from hushsum.collection import Collection
-from hushsum.delta_sizes import DeltaSizes, ReportSizes, Sizes
+from hushsum.delta_sizes import DeltaSizes, ReportSizes, UploadSizes
 from hushsum.errors import CanonicalError, PlanError, RecordError
 from hushsum.families import FAMILIES, Family, RecordSchema, VectorRecords
 from hushsum.parameters import Parameters
 from hushsum.privacy.account import Limits
 from hushsum.privacy.guarantee import Guarantee
-from hushsum.privacy.local_mode import Space
+from hushsum.privacy.local_mode import ReportSpace
 from hushsum.privacy.numerals import numeral
 from hushsum.privacy.spec import PrivacySpec
 from hushsum.privacy.words import Words
@@ -88,7 +88,7 @@ class Plan:
             raise PlanError("record.classes", f"{total} counters in all classes", f"at most {_COUNTERS_MAX}")
         schedule = Schedule.from_table(top.table("window"))
         size = total + max(1, len(collection.classes))
-        space = Space(family.name, family.shape[0], prod(family.shape[1:]), len(collection.classes))
+        space = ReportSpace(family.name, family.shape[0], prod(family.shape[1:]), len(collection.classes))
         promise = PrivacySpec.from_table(top.table("privacy"), family.sensitivity, schedule.min_clients, size, space)
         promise.check_window(schedule)
         fields = {"name": name, "collection": collection, "family": family, "privacy": promise, "window": schedule}
@@ -246,9 +246,9 @@ class Plan:
         return self.sizes.words
 
     @cached_property
-    def sizes(self) -> Sizes:
+    def sizes(self) -> UploadSizes:
         """How large what its clients send can be."""
-        return Sizes(self.family, max(1, len(self.classes)), self.privacy)
+        return UploadSizes(self.family, max(1, len(self.classes)), self.privacy)
 
     @property
     def delta_sizes(self) -> DeltaSizes:

@@ -44,7 +44,7 @@ def heavy_cells(
         release: Of the family ``partition`` with ``cells = "grid"``.
         label: Of the class; None: all of them together, whose noise adds up.
         least: Records from which a cell is heavy.
-        deviations: See :class:`hushsum.families.partition.heavy.Threshold`.
+        deviations: See :class:`hushsum.families.partition.heavy.HeavyThreshold`.
         cells_max: At most so many cells of a level are looked at.
 
     Raises:

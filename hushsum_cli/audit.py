@@ -29,11 +29,11 @@ def audit(*, runs: int | None, quick: bool, as_json: bool) -> int:
     looked for in two processes and after a fork. Exits with 1 when anything that is found is above what is claimed.
     """
     from simulator.audit.report import print_report
-    from simulator.audit.runner import QUICK_RUNS, RUNS, Settings
+    from simulator.audit.runner import QUICK_RUNS, RUNS, AuditSettings
     from simulator.audit.runner import audit as run
     from simulator.progress import Bars, Quiet
 
-    settings = Settings(runs or (QUICK_RUNS if quick else RUNS), services=not quick)
+    settings = AuditSettings(runs or (QUICK_RUNS if quick else RUNS), services=not quick)
     if sys.stderr.isatty():
         with Bars() as bars:
             report = run(settings, bars)

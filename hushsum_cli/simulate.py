@@ -99,12 +99,12 @@ def simulate(*, columns: str | None, as_json: bool, **choices: Any) -> int:
     counted twice, when the service has kept whose a report is, or when what is spent does not add up.
     """
     _refuse_contradictions(choices)
-    from simulator import Settings
+    from simulator import RunSettings
     from simulator import simulate as run
     from simulator.demo.tables import print_summary
     from simulator.progress import Bars, Lines, Quiet
 
-    settings = Settings(columns=tuple(columns.split(",")) if columns else (), **_with_defaults(choices))
+    settings = RunSettings(columns=tuple(columns.split(",")) if columns else (), **_with_defaults(choices))
     with _terminated_like_interrupted():
         if sys.stderr.isatty():
             with Bars() as bars:

@@ -3,6 +3,6 @@
 from simulator.demo.runner import simulate
 from simulator.demo.summary import Summary
 from simulator.errors import SimulatorError
-from simulator.scenario import Settings
+from simulator.scenario import RunSettings
 
-__all__ = ["Settings", "SimulatorError", "Summary", "simulate"]
+__all__ = ["RunSettings", "SimulatorError", "Summary", "simulate"]

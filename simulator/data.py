@@ -214,7 +214,7 @@ _ZIPF_EXPONENT: Final = 0.7
 
 
 @dataclass(frozen=True, eq=False)
-class Share:
+class ClientRecords:
     """One client's records.
 
     Attributes:
@@ -232,10 +232,10 @@ class Share:
         """How many records the client holds."""
         return sum(map(len, self.batches))
 
-    def parts(self, places: Sequence[int]) -> "Share":
+    def parts(self, places: Sequence[int]) -> "ClientRecords":
         """The same with these batches alone."""
         labels = None if self.labels is None else tuple(self.labels[place] for place in places)
-        return Share(self.client_id, tuple(self.batches[place] for place in places), labels)
+        return ClientRecords(self.client_id, tuple(self.batches[place] for place in places), labels)
 
 
 def deal(
@@ -246,7 +246,7 @@ def deal(
     seed: int,
     records_per_client: int | None,
     labels: Sequence[str | None] | None = None,
-) -> list[Share]:
+) -> list[ClientRecords]:
     """Cuts the records into consecutive parts of uneven size, and each part into batches.
 
     Args:
@@ -272,7 +272,7 @@ def deal(
     for index, part in enumerate(parts):
         cuts = [slice(at, min(at + size, part.stop)) for at in range(part.start, part.stop, size)]
         mine = None if labels is None else tuple(tuple(labels[cut]) for cut in cuts)
-        shares.append(Share(f"client-{index + 1:0{digits}}", tuple(values[cut] for cut in cuts), mine))
+        shares.append(ClientRecords(f"client-{index + 1:0{digits}}", tuple(values[cut] for cut in cuts), mine))
     return shares
 
 

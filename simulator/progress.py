@@ -51,7 +51,7 @@ _COLOURS: Final = {
 
 
 @dataclass(frozen=True)
-class Row:
+class ProgressRow:
     """One cohort, or those that are in none.
 
     Attributes:
@@ -71,7 +71,7 @@ class Row:
         return f"{self.name}: " + ", ".join(f"{self.clients[at]} {at.name.lower()}" for at in Stage if self.clients[at])
 
 
-def table(rows: Sequence[Row], *, width: int) -> "Table":
+def table(rows: Sequence[ProgressRow], *, width: int) -> "Table":
     """The rows with their bars, and what the colours are, on a terminal of so many cells."""
     from rich import box
     from rich.table import Table
@@ -91,7 +91,7 @@ def table(rows: Sequence[Row], *, width: int) -> "Table":
     return board
 
 
-def _bar(row: Row, cells: int) -> "Text":
+def _bar(row: ProgressRow, cells: int) -> "Text":
     """Cells in proportion, the furthest stage first; those that vanished at the end."""
     from rich.text import Text
 
@@ -108,7 +108,7 @@ def _bar(row: Row, cells: int) -> "Text":
 #: Tells a bar how much is done.
 Bar = Callable[[int], None]
 #: Tells a board where everybody is.
-Board = Callable[[Sequence[Row]], None]
+Board = Callable[[Sequence[ProgressRow]], None]
 _LINES_S: Final = 3.0
 
 
@@ -163,7 +163,7 @@ class Lines(Quiet):
         written: dict[str, str] = {}
         at = time.monotonic() - _LINES_S
 
-        def show(rows: Sequence[Row]) -> None:
+        def show(rows: Sequence[ProgressRow]) -> None:
             nonlocal at
             done = all(row.settled for row in rows)
             if not done and time.monotonic() - at < _LINES_S:
@@ -185,7 +185,7 @@ class Bars:
         from rich.live import Live
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-        self._rows: Sequence[Row] = ()
+        self._rows: Sequence[ProgressRow] = ()
         self._progress = Progress(
             SpinnerColumn(finished_text="[green]✓"),
             TextColumn("{task.description}"),
@@ -224,7 +224,7 @@ class Bars:
     def board(self) -> Board:
         """The table below the bars."""
 
-        def show(rows: Sequence[Row]) -> None:
+        def show(rows: Sequence[ProgressRow]) -> None:
             self._rows = tuple(rows)
 
         return show

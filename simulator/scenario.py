@@ -14,7 +14,7 @@ from hushsum.plan import Plan
 from hushsum.privacy.guarantee import CENTRAL, LOCAL, SECURE
 from hushsum.privacy.local_mode import REPORT
 from simulator import plans
-from simulator.data import Floats, Records, Share, deal, hold_out, load, photograph
+from simulator.data import ClientRecords, Floats, Records, deal, hold_out, load, photograph
 from simulator.errors import RecordsError
 from simulator.plans import fit, require_room
 from simulator.progress import Progress
@@ -25,7 +25,7 @@ _BATCHES: Final = 4  # of a client in secure mode, on average
 
 
 @dataclass(frozen=True)
-class Settings:
+class RunSettings:
     """What a run is asked to do.
 
     Attributes:
@@ -87,7 +87,7 @@ class Material:
     """
 
     plan: Plan
-    shares: list[Share]
+    shares: list[ClientRecords]
     counted: Floats
     queries: Floats
     labels: tuple[str | None, ...] | None = None
@@ -110,7 +110,7 @@ class Material:
         return replace(self, shares=shares, counted=counted, labels=None if self.labels is None else _labels(shares))
 
 
-def gather(settings: Settings, progress: Progress) -> Material:
+def gather(settings: RunSettings, progress: Progress) -> Material:
     """Records, plan, queries and shares.
 
     Raises:
@@ -138,7 +138,7 @@ def gather(settings: Settings, progress: Progress) -> Material:
     return Material(plan, shares, counted, queries, _labels(shares) if plan.classes else None)
 
 
-def _dealt(settings: Settings, plan: Plan, source: Records) -> list[Share]:
+def _dealt(settings: RunSettings, plan: Plan, source: Records) -> list[ClientRecords]:
     deltas, bound = settings.deltas, plan.privacy.records_per_client
     if plan.privacy.mode == SECURE:
         if len(source.values) < settings.clients:
@@ -157,11 +157,11 @@ def _dealt(settings: Settings, plan: Plan, source: Records) -> list[Share]:
     )
 
 
-def _labels(shares: list[Share]) -> tuple[str | None, ...]:
+def _labels(shares: list[ClientRecords]) -> tuple[str | None, ...]:
     return tuple(label for share in shares for batch in share.labels or () for label in batch)
 
 
-def _declared(settings: Settings) -> Plan | None:
+def _declared(settings: RunSettings) -> Plan | None:
     """The user's plan, before anything else is looked at."""
     if settings.plan is None:
         return None
@@ -182,7 +182,7 @@ def _declared(settings: Settings) -> Plan | None:
     return plan.replace_privacy(**given) if given else plan
 
 
-def _fitting(settings: Settings, source: Records, progress: Progress) -> Plan:
+def _fitting(settings: RunSettings, source: Records, progress: Progress) -> Plan:
     """A plan that fits the records."""
     unit = settings.unit or ("record" if settings.records_per_client is None else "client")
     epsilon, bound = settings.epsilon or Fraction(1), settings.records_per_client
@@ -200,7 +200,7 @@ def _fitting(settings: Settings, source: Records, progress: Progress) -> Plan:
     return plans.of_file(source, privacy, settings.seed)
 
 
-def _local_privacy(settings: Settings, source: Records, unit: str) -> dict[str, object]:
+def _local_privacy(settings: RunSettings, source: Records, unit: str) -> dict[str, object]:
     """``[privacy]`` of a run's own plan of mode local."""
     left, bound = len(source.values) - settings.queries, settings.records_per_client
     table = plans.privacy_table(settings.epsilon or plans.LOCAL_EPSILON[settings.form], unit, bound)

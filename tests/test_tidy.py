@@ -1,12 +1,13 @@
 """The shape of the code: what the import contracts in pyproject.toml and the linters cannot say."""
 
+import ast
 import os
 import pkgutil
 import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -196,6 +197,33 @@ def test_every_rule_has_a_planted_breach() -> None:
 def test_no_rule_objects_to_what_is_right(path: str, text: str) -> None:
     found = [finding for rule in RULES for finding in rule(Source(path, text))]
     assert not found, report(found)
+
+
+PACKAGES = ("hushsum", "hushsum_cli", "hushsum_proto", "edge_client", "aggregator", "simulator")
+
+
+def public_classes_of_one_name(files: Iterable[Source]) -> list[Finding]:
+    """Classes of one package that share a name: a reader would take one for the other."""
+    first: dict[tuple[str, str], Source] = {}
+    found = []
+    for source in files:
+        for node in source.tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_") and source.package in PACKAGES:
+                other = first.setdefault((source.package, node.name), source)
+                if other is not source:
+                    found.append(source.found(node.lineno, f"{node.name}: {other.path} has a class of this name"))
+    return found
+
+
+def test_no_two_public_classes_of_a_package_share_a_name() -> None:
+    found = public_classes_of_one_name(sources())
+    assert not found, report(found)
+
+
+def test_a_planted_class_of_the_same_name_is_found() -> None:
+    a, b = Source("aggregator/a.py", "class Pool: ...\n"), Source("aggregator/secure/b.py", "class Pool: ...\n")
+    assert public_classes_of_one_name([a, b]) == [b.found(1, "Pool: aggregator/a.py has a class of this name")]
+    assert not public_classes_of_one_name([a, Source("edge_client/b.py", b.text)])
 
 
 # Paths of one machine, and where packages come from: neither belongs to the project. The brackets keep the pattern from

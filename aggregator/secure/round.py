@@ -33,6 +33,7 @@ from hushsum.secure_sum.messages import HASH_BYTES, ID_BYTES_MAX, KEYS_BYTES, SE
 from hushsum.secure_sum.parameters import RoundParameters
 from hushsum.secure_sum.server import (
     Await,
+    ClientMessage,
     Done,
     Drop,
     Effect,
@@ -40,7 +41,6 @@ from hushsum.secure_sum.server import (
     Expired,
     Failed,
     Grant,
-    Received,
     ServerRound,
     Step,
     Sum,
@@ -446,7 +446,7 @@ class RoundDriver:
         """Takes a client's message, and returns once it is handled: no more than one of a client waits."""
         client_id, size = part.caller.client_id, len(message.data)
         if size <= self._limits.message_bytes_max:
-            await self._put(Received(client_id, message.data), part)
+            await self._put(ClientMessage(client_id, message.data), part)
         elif self._is_in(part):
             self._refuse(client_id, f"a message of {size} bytes, expected at most {self._limits.message_bytes_max}")
 
@@ -475,7 +475,7 @@ class RoundDriver:
     # ------------------------------------------------------------------------------------------------- the machine
 
     async def _handle(self, event: Event) -> None:
-        if isinstance(event, Received | Uploaded):
+        if isinstance(event, ClientMessage | Uploaded):
             self._heard.add(event.client_id)
         step = self._machine.step
         effects = await self._runtime.blocking(self._machine.handle, event)

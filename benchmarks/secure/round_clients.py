@@ -14,10 +14,10 @@ from hushsum.secure_sum.client import (
     CountAttempt,
     Effect,
     Opened,
-    Received,
     Send,
     SendVector,
-    Spend,
+    ServerMessage,
+    SpendWindow,
     Spent,
 )
 
@@ -41,7 +41,7 @@ def take_part(pipe: Connection, setting: Setting, ids: tuple[str, ...]) -> None:
     while (message := told.get()) is not None:
         name, data = message
         if name in machines:
-            effects = machines[name].handle(Received(data))
+            effects = machines[name].handle(ServerMessage(data))
         else:
             machines[name] = begin(name)
             effects = machines[name].begin()
@@ -78,9 +78,9 @@ def _done(machine: ClientRound, effects: list[Effect], *, vanishes: bool) -> Ite
             yield Said.MESSAGE, effect.data
         elif isinstance(effect, CountAttempt):
             yield from _done(machine, machine.handle(Opened()), vanishes=vanishes)
-        elif isinstance(effect, Spend) and vanishes:
+        elif isinstance(effect, SpendWindow) and vanishes:
             yield Said.VANISHED, b""
-        elif isinstance(effect, Spend):
+        elif isinstance(effect, SpendWindow):
             yield from _done(machine, machine.handle(Spent()), vanishes=vanishes)
         elif isinstance(effect, SendVector):
             yield Said.VECTOR, effect.data

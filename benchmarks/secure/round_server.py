@@ -14,12 +14,23 @@ import numpy as np
 
 from benchmarks.secure.round_clients import Said, take_part
 from benchmarks.secure.round_setting import Setting
-from hushsum.secure_sum.server import Done, Drop, Effect, Failed, Received, ServerRound, Sum, Tell, Uploaded, Vanished
+from hushsum.secure_sum.server import (
+    ClientMessage,
+    Done,
+    Drop,
+    Effect,
+    Failed,
+    ServerRound,
+    Sum,
+    Tell,
+    Uploaded,
+    Vanished,
+)
 
 _SPAWN: Final = multiprocessing.get_context("spawn")
 _CLIENT_PROCESSES: Final = 2
-_EVENTS: Final[dict[Said, Callable[[str, bytes], Received | Uploaded | Vanished]]] = {
-    Said.MESSAGE: Received,
+_EVENTS: Final[dict[Said, Callable[[str, bytes], ClientMessage | Uploaded | Vanished]]] = {
+    Said.MESSAGE: ClientMessage,
     Said.VECTOR: Uploaded,
     Said.VANISHED: lambda name, _: Vanished(name),
 }

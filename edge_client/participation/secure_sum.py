@@ -42,11 +42,11 @@ from hushsum.secure_sum.client import (
     Effect,
     Event,
     Opened,
-    Received,
     Revealed,
     Send,
     SendVector,
-    Spend,
+    ServerMessage,
+    SpendWindow,
     Spent,
 )
 from hushsum.secure_sum.contribution import Int64, Share
@@ -360,7 +360,7 @@ class RoundParticipant:
         if self._machine is None or data[:2] == _INVITATION:
             await self._begin(round_of(data, self._parts.plan.id, self._window))
         else:
-            await self._handle(Received(data))
+            await self._handle(ServerMessage(data))
 
     async def _begin(self, round_id: bytes) -> None:
         """A round begins, in place of one that has ended before anything was spent."""
@@ -388,7 +388,7 @@ class RoundParticipant:
                 case CountAttempt():
                     await blocking(rounds.count_attempt, self._window)
                     await self._handle(Opened())
-                case Spend():
+                case SpendWindow():
                     await self._spend()
                     await self._handle(Spent())
                 case SendVector(data):

@@ -25,7 +25,7 @@ def of_points(lower: Float32, upper: Float32, transforms: Transforms) -> Float64
     """(d',): how far a coordinate that the transforms give in float32 may be from the same without rounding.
 
     Of points within [lower, upper], (d,) each. ``unit-norm`` starts from 0: there the exact kernel is that of the
-    rounded point (:meth:`hushsum.families.vectors.Space.exact`).
+    rounded point (:meth:`hushsum.families.vectors.VectorSpace.exact`).
     """
     error = _UNIT * _reach(lower, upper)
     for step in transforms.steps:

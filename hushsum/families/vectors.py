@@ -4,7 +4,7 @@ This is part of the definition of a family's bytes: coordinates are cast to floa
 by way of float64, row by row: :mod:`hushsum.families.vector_rows`), clipped to
 float32 of the bounds, put through the plan's transforms (:mod:`hushsum.families.transforms`), clipped to the bounds
 that follow for what comes out, and less float32 of their midpoint in float32 arithmetic. A real of the plan becomes
-float32 by way of float64. A :class:`Space` does all of it; a :class:`Box` is the part without transforms.
+float32 by way of float64. A :class:`VectorSpace` does all of it; a :class:`Box` is the part without transforms.
 """
 
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ def vector_records(record: RecordSchema, family: str) -> VectorRecords:
 
 
 @dataclass(frozen=True, eq=False)
-class Space:
+class VectorSpace:
     """From the caller's vectors to those that are hashed.
 
     Attributes:
@@ -60,7 +60,7 @@ class Space:
     @classmethod
     def of(
         cls, record: VectorRecords, transforms: Transforms, *, centred: bool = True, rounded: bool = False
-    ) -> "Space":
+    ) -> "VectorSpace":
         """The space of a schema.
 
         Raises:
@@ -77,7 +77,7 @@ class Space:
     @classmethod
     def from_table(
         cls, sketch: Table, record: RecordSchema, parameters: Parameters, *, family: str, centred: bool = True
-    ) -> "Space":
+    ) -> "VectorSpace":
         """Reads ``transforms`` of ``[sketch]``.
 
         Raises:

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from hushsum.noise.thresholds import Form, Threshold
+from hushsum.noise.thresholds import Form, ProbabilityThreshold
 
 WORD_BITS: Final = 16  # of a first comparison
 WORD: Final = np.dtype("<u2")
@@ -28,7 +28,7 @@ class Digits:
         first_words: (columns,) the first 16 bits of each threshold.
     """
 
-    thresholds: tuple[Threshold, ...]
+    thresholds: tuple[ProbabilityThreshold, ...]
     first_words: UInt16
 
     @property
@@ -48,7 +48,10 @@ def digits(scale: Fraction) -> Digits:
     top = 0
     while 2**top < _TOP_EXPONENT * scale:  # until q^(2^B) < 2^−64
         top += 1
-    thresholds = (*(Threshold(2**i / scale, Form.DIGIT) for i in range(top)), Threshold(2**top / scale, Form.TAIL))
+    thresholds = (
+        *(ProbabilityThreshold(2**i / scale, Form.DIGIT) for i in range(top)),
+        ProbabilityThreshold(2**top / scale, Form.TAIL),
+    )
     first_words = np.array([threshold.prefix(WORD_BITS) for threshold in thresholds], dtype=np.uint16)
     first_words.flags.writeable = False
     return Digits(thresholds, first_words)

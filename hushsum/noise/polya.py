@@ -27,7 +27,17 @@ import numpy.typing as npt
 from hushsum import elementary
 from hushsum.entropy import Entropy
 from hushsum.noise.discrete_laplace import SCALE_MAX, SCALE_MIN
-from hushsum.noise.polya_events import CHOICE_BITS, COUNT_BITS, GUIDE_BITS, TIED, Counts, Sizes, UInt64, counts, sizes
+from hushsum.noise.polya_events import (
+    CHOICE_BITS,
+    COUNT_BITS,
+    GUIDE_BITS,
+    TIED,
+    Counts,
+    EventSizes,
+    UInt64,
+    counts,
+    sizes,
+)
 from hushsum.noise.words import TIE_BITS, below, check_draws, read, word, wrapped
 
 SHARES_MAX: Final = 2**16
@@ -158,7 +168,7 @@ class _Undecided(NamedTuple):
     place: int
 
 
-def settle(envelope: Sizes, words: UInt64) -> tuple[Int64, Int64]:
+def settle(envelope: EventSizes, words: UInt64) -> tuple[Int64, Int64]:
     """The signed sizes of (n, 2) words, 0 where they are not kept, and the ascending positions of the undecided.
 
     Every step is one float64 operation, rounded alike everywhere: the same events are undecided on all platforms.
@@ -193,7 +203,7 @@ def _number(decided: Counts, digits: int, entropy: Entropy) -> int:
         digits, bits = digits << TIE_BITS | word(entropy), bits + TIE_BITS
 
 
-def _resolve(envelope: Sizes, event: _Undecided, entropy: Entropy) -> int:
+def _resolve(envelope: EventSizes, event: _Undecided, entropy: Entropy) -> int:
     """The signed size of an undecided event; 0 where it is not kept."""
     block = int(np.searchsorted(envelope.ends, event.choice >> CHOICE_BITS, side="right"))
     place, bits = event.place & (1 << 63) - 1, 63

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from hushsum.noise.thresholds import Form, Threshold, exp_minus
+from hushsum.noise.thresholds import Form, ProbabilityThreshold, exp_minus
 
 CHOICE_BITS: Final = 32  # of the word that chooses a block
 GUIDE_BITS: Final = 12  # of them that the guide takes at once
@@ -31,7 +31,7 @@ UInt64 = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True, eq=False)
-class Sizes:
+class EventSizes:
     """The envelope of the sizes of events. Its arrays have J + 2 entries: the blocks, the tail, the void.
 
     Attributes:
@@ -59,11 +59,11 @@ class Sizes:
         """The entry of the tail."""
         return self.count
 
-    def acceptance(self, block: int, size: int) -> Threshold:
+    def acceptance(self, block: int, size: int) -> ProbabilityThreshold:
         """The probability that an event of this size of the block is kept; the block may be one of the tail's."""
         weight = self.weights[min(block, self.tail)]
         piece = max(0, block - self.tail + 1)  # i + 1
-        return Threshold(size / self.scale, Form.TAIL, Fraction(self.peak << block + piece, size * weight))
+        return ProbabilityThreshold(size / self.scale, Form.TAIL, Fraction(self.peak << block + piece, size * weight))
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,13 +80,13 @@ class Counts:
     first: int
     table: UInt16
 
-    def below(self, n: int) -> Threshold:
+    def below(self, n: int) -> ProbabilityThreshold:
         """P(at most n events)."""
         return _at_most(self.rate, n)
 
 
 @lru_cache(maxsize=64)
-def sizes(scale: Fraction) -> Sizes:
+def sizes(scale: Fraction) -> EventSizes:
     """The envelope of q = e^(−1/``scale``)."""
     count = 0
     while 2**count < _TAIL_EXPONENT * scale:
@@ -102,7 +102,7 @@ def sizes(scale: Fraction) -> Sizes:
     heights = [float(Fraction(peak * low, weight << _WORKING_BITS)) for low, weight in zip(lows, weights, strict=False)]
     ends = np.array(list(accumulate(weights)), dtype=np.uint64)
     buckets = np.arange(1 << GUIDE_BITS, dtype=np.uint64) << np.uint64(CHOICE_BITS - GUIDE_BITS)
-    return Sizes(
+    return EventSizes(
         scale=scale,
         count=count,
         peak=peak,
@@ -132,8 +132,8 @@ def counts(scale: Fraction, shares: int) -> Counts:
 
 
 @lru_cache(maxsize=4096)
-def _at_most(rate: Fraction, n: int) -> Threshold:
-    return Threshold(rate, Form.TAIL, _partial(rate, n))
+def _at_most(rate: Fraction, n: int) -> ProbabilityThreshold:
+    return ProbabilityThreshold(rate, Form.TAIL, _partial(rate, n))
 
 
 @lru_cache(maxsize=4096)

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from hushsum.noise.thresholds import Form, Threshold, exp_minus
+from hushsum.noise.thresholds import Form, ProbabilityThreshold, exp_minus
 
 CHOICE_BITS: Final = 32  # of the word that chooses a strip
 GUIDE_BITS: Final = 12  # of them that the guide takes at once
@@ -64,18 +64,18 @@ class Strips:
         """The entry of the tail."""
         return self.count
 
-    def acceptance(self, strip: int, x: int) -> Threshold:
+    def acceptance(self, strip: int, x: int) -> ProbabilityThreshold:
         """The probability that |x| of this strip is kept. Where w = 1, zero is kept with either sign."""
         factor = Fraction(self.peak, self.weights[strip])
         return self._acceptance(x, factor / 2 if self.shift == 0 and x == 0 else factor)
 
-    def tail_acceptance(self, piece: int, x: int) -> Threshold:
+    def tail_acceptance(self, piece: int, x: int) -> ProbabilityThreshold:
         """The probability that |x| of this piece of the tail is kept."""
         factor = Fraction(self.peak << self.tail_shift + piece + 1, self.weights[self.tail] << self.shift)
         return self._acceptance(x, factor)
 
-    def _acceptance(self, x: int, factor: Fraction) -> Threshold:
-        return Threshold(x * x / (2 * self.scale), Form.TAIL, factor)
+    def _acceptance(self, x: int, factor: Fraction) -> ProbabilityThreshold:
+        return ProbabilityThreshold(x * x / (2 * self.scale), Form.TAIL, factor)
 
 
 @lru_cache(maxsize=64)

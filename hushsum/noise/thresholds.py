@@ -52,7 +52,7 @@ def exp_upper(x: Fraction, bits: int = 64) -> Fraction:
     return Fraction(1 << working, low)
 
 
-class Threshold:
+class ProbabilityThreshold:
     """A probability that a random word is compared with: U < p, where U = 0.w₁w₂w₃… in binary.
 
     Its digits are computed when they are first asked for, and kept; it holds nothing that depends on what is compared.

@@ -3,7 +3,7 @@
 from typing import Final
 
 from hushsum.entropy import Entropy
-from hushsum.noise.thresholds import Threshold
+from hushsum.noise.thresholds import ProbabilityThreshold
 
 TIE_BITS: Final = 64  # of each further comparison
 _TIE_MASK: Final = 2**TIE_BITS - 1
@@ -39,13 +39,13 @@ def word(entropy: Entropy) -> int:
     return int.from_bytes(read(entropy, TIE_BITS // 8), "little")
 
 
-def below(threshold: Threshold, digits: int, bits: int, entropy: Entropy) -> bool:
+def below(threshold: ProbabilityThreshold, digits: int, bits: int, entropy: Entropy) -> bool:
     """Whether U < p, where the first ``bits`` binary digits of U are ``digits`` and all others are still to be read."""
     wanted = threshold.prefix(bits)  # 2^bits where p = 1, which no digits reach
     return digits < wanted if digits != wanted else below_tied(threshold, bits, entropy)
 
 
-def below_tied(threshold: Threshold, bits: int, entropy: Entropy) -> bool:
+def below_tied(threshold: ProbabilityThreshold, bits: int, entropy: Entropy) -> bool:
     """Whether U < p, given that their first ``bits`` binary digits are equal."""
     while True:
         further = word(entropy)

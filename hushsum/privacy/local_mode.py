@@ -29,7 +29,7 @@ _OF_REPORTS: Final = ("randomiser", "memoise", "shuffle_min")
 
 
 @dataclass(frozen=True)
-class Space:
+class ReportSpace:
     """What a record's report is drawn from, by the family alone.
 
     Attributes:
@@ -139,7 +139,7 @@ class LocalMode:
         return self.form == REPORT
 
     @classmethod
-    def from_table(cls, table: Table | None, space: Space) -> Self:
+    def from_table(cls, table: Table | None, space: ReportSpace) -> Self:
         """Reads ``[privacy.local]``; None: it was left out.
 
         Raises:
@@ -162,7 +162,7 @@ class LocalMode:
         table.finish()
         return local
 
-    def of(self, space: Space) -> Reports | None:
+    def of(self, space: ReportSpace) -> Reports | None:
         """How a record of such a family becomes a report; None for ``silo``."""
         return None if self.randomiser is None else Reports(self.randomiser, space.rows, space.inputs)
 
@@ -197,7 +197,7 @@ class LocalMode:
         return local
 
 
-def _randomisers(space: Space) -> tuple[str, ...]:
+def _randomisers(space: ReportSpace) -> tuple[str, ...]:
     randomisers = _RANDOMISERS_OF.get(space.family)
     if randomisers is None:
         known = " or ".join(map(repr, _RANDOMISERS_OF))

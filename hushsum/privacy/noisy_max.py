@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hushsum.entropy import Entropy
-from hushsum.noise.thresholds import Form, Threshold
+from hushsum.noise.thresholds import Form, ProbabilityThreshold
 from hushsum.noise.words import below, word
 from hushsum.privacy.calibration import round_up
 from hushsum.privacy.event import REPORT_NOISY_MAX, Event
@@ -76,7 +76,7 @@ def report_noisy_max(utilities: Sequence[int], *, sensitivity: int, epsilon: Fra
     scale = scale_for(sensitivity, epsilon)
     gaps = _gaps(utilities)
     first = [word(entropy) for _ in gaps]
-    stays = [Threshold(gap / scale, Form.TAIL) for gap in gaps]
+    stays = [ProbabilityThreshold(gap / scale, Form.TAIL) for gap in gaps]
     left = [r for r, (p, digits) in enumerate(zip(stays, first, strict=True)) if below(p, digits, _BITS, entropy)]
     return left[_uniform(len(left), entropy)]
 

@@ -13,7 +13,7 @@ from hushsum.privacy.calibration import round_up
 from hushsum.privacy.claim import Claim
 from hushsum.privacy.cohort import Cohort
 from hushsum.privacy.guarantee import CENTRAL, LOCAL, MODES, Guarantee
-from hushsum.privacy.local_mode import SILO, LocalMode, Reports, Space
+from hushsum.privacy.local_mode import SILO, LocalMode, Reports, ReportSpace
 from hushsum.privacy.mechanism import DISCRETE_GAUSSIAN, Mechanism
 from hushsum.privacy.relation import ADD_REMOVE, REPLACE, ZERO_OUT, Cost, Loss
 from hushsum.privacy.spec_keys import (
@@ -88,7 +88,7 @@ class PrivacySpec:
         sensitivity: Sensitivity,
         min_clients: int = 0,
         counters: int | None = None,
-        space: Space | None = None,
+        space: ReportSpace | None = None,
     ) -> "PrivacySpec":
         """Reads ``[privacy]``; calibrates the mechanism where it is not written, verifies it where it is.
 

@@ -9,7 +9,7 @@ from hushsum.privacy.calibration import calibrate
 from hushsum.privacy.claim import Claim
 from hushsum.privacy.cohort import Cohort
 from hushsum.privacy.guarantee import LOCAL, SECURE
-from hushsum.privacy.local_mode import LocalMode, Space
+from hushsum.privacy.local_mode import LocalMode, ReportSpace
 from hushsum.privacy.mechanism import Mechanism
 from hushsum.privacy.numerals import numeral
 from hushsum.privacy.relation import FAILURE_SHARE
@@ -60,7 +60,7 @@ def participation_of(table: Table, mode: str) -> str:
     return PUBLIC
 
 
-def local_of(table: Table, mode: str, space: Space | None) -> LocalMode | None:
+def local_of(table: Table, mode: str, space: ReportSpace | None) -> LocalMode | None:
     """The form of mode ``local``; None in other modes."""
     if mode != LOCAL:
         if table.has("local"):

@@ -34,11 +34,11 @@ from hushsum.secure_sum.client_events import (
     Effect,
     Event,
     Opened,
-    Received,
     Revealed,
     Send,
     SendVector,
-    Spend,
+    ServerMessage,
+    SpendWindow,
     Spent,
 )
 from hushsum.secure_sum.contribution import Belongings, Share
@@ -63,11 +63,11 @@ __all__ = [
     "Effect",
     "Event",
     "Opened",
-    "Received",
     "Revealed",
     "Send",
     "SendVector",
-    "Spend",
+    "ServerMessage",
+    "SpendWindow",
     "Spent",
 ]
 
@@ -160,7 +160,7 @@ class ClientRound:
             ValueError: An event that nobody was asked for.
         """
         try:
-            if isinstance(event, Received):
+            if isinstance(event, ServerMessage):
                 kind, body = messages.unpack(self._parameters, event.data)
                 return self._move(kind, body)
             return self._move(type(event), b"")
@@ -214,7 +214,7 @@ class ClientRound:
     def _on_grant(self, body: bytes) -> list[Effect]:
         messages.cut(body, Kind.GRANT)
         self._vector = self._secrets.masked()
-        return [Spend()]
+        return [SpendWindow()]
 
     def _on_spent(self, _: bytes) -> list[Effect]:
         assert self._vector is not None, "it is masked before it is paid for"

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class Received:
+class ServerMessage:
     """The server's next message."""
 
     data: bytes = field(repr=False)
@@ -33,7 +33,7 @@ class CountAttempt:
 
 
 @dataclass(frozen=True)
-class Spend:
+class SpendWindow:
     """The window is to be charged, durably; then say :class:`Spent`. Nothing of the vector has left before."""
 
 
@@ -49,5 +49,5 @@ class Revealed:
     """The client's part is done; what became of the sum is the service's to say."""
 
 
-Event = Received | Opened | Spent
-Effect = Send | CountAttempt | Spend | SendVector | Revealed
+Event = ServerMessage | Opened | Spent
+Effect = Send | CountAttempt | SpendWindow | SendVector | Revealed

@@ -30,6 +30,7 @@ from hushsum.secure_sum.messages import Kind
 from hushsum.secure_sum.parameters import RoundParameters
 from hushsum.secure_sum.server_events import (
     Await,
+    ClientMessage,
     Done,
     Drop,
     Effect,
@@ -37,7 +38,6 @@ from hushsum.secure_sum.server_events import (
     Expired,
     Failed,
     Grant,
-    Received,
     Step,
     Sum,
     Tell,
@@ -47,6 +47,7 @@ from hushsum.secure_sum.server_events import (
 
 __all__ = [
     "Await",
+    "ClientMessage",
     "Done",
     "Drop",
     "Effect",
@@ -54,7 +55,6 @@ __all__ = [
     "Expired",
     "Failed",
     "Grant",
-    "Received",
     "ServerRound",
     "Step",
     "Sum",
@@ -117,7 +117,7 @@ class ServerRound:
         """What is to be done about an event, in this order; nothing, once the round is over."""
         if self.step is not Step.ENDED:
             match event:
-                case Received(client_id, data):
+                case ClientMessage(client_id, data):
                     self._take(client_id, lambda: self._on_message(client_id, data))
                 case Uploaded(client_id, data):
                     self._take(client_id, lambda: self._on_vector(client_id, data))

@@ -20,7 +20,7 @@ class Step(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Received:
+class ClientMessage:
     """A message of a client."""
 
     client_id: str
@@ -125,5 +125,5 @@ class Failed:
     suspects: tuple[str, ...] = ()
 
 
-Event = Received | Uploaded | Vanished | Expired
+Event = ClientMessage | Uploaded | Vanished | Expired
 Effect = Tell | Grant | Drop | Await | Done | Failed

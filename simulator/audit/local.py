@@ -31,7 +31,7 @@ from simulator.audit.cases import TARGET, DataSet, Integers, column, contents, p
 from simulator.audit.empirical import audited, fit_check
 from simulator.audit.exact import Change, changes, epsilon, stated
 from simulator.audit.pipelines import Vector, sent, streams
-from simulator.audit.report import ERROR, Check, Row
+from simulator.audit.report import ERROR, AuditRow, Check
 
 Law = Mapping[int, Fraction]  # of what was sent; reports that never come are not in it
 Floats = npt.NDArray[np.float64]
@@ -171,12 +171,12 @@ def integers(plan: Plan) -> int:
     return choice.outputs * int(ratio.numerator / likeliest)
 
 
-def exact_report_row(plan: Plan) -> Row:
+def exact_report_row(plan: Plan) -> AuditRow:
     """What a plan claims of a unit's reports, and what all words show."""
     return replace(_report_row("report, classes" if plan.classes else "report", plan), exact=exact_epsilon(plan))
 
 
-def run_reports(plan: Plan, first: Held, second: Held, runs: int, what: str = "report") -> Row:
+def run_reports(plan: Plan, first: Held, second: Held, runs: int, what: str = "report") -> AuditRow:
     """The lower limit of ε that so many reports of each of two records prove."""
     likelihood = _Likelihood(plan, first, second)
     seen = [likelihood.rows(_sent(plan, record, runs)) for record in (first, second)]
@@ -245,7 +245,7 @@ def _size_check(plan: Plan, laws: Sequence[Sequence[Fraction]]) -> Check:
     return Check(what, holds, f"{float(most):.6g} of {float(ratio):.6g}")
 
 
-def report_rows(runs: int) -> Iterable[Row]:
+def report_rows(runs: int) -> Iterable[AuditRow]:
     """Every plan exactly, and one of each randomiser by runs: against another record, and against an unusable one."""
     for index, plan in enumerate(report_plans()):
         yield exact_report_row(plan)
@@ -270,9 +270,11 @@ class _Words:
         return len(self._left)
 
 
-def _report_row(what: str, plan: Plan) -> Row:
+def _report_row(what: str, plan: Plan) -> AuditRow:
     promise, privacy = plan.guarantee, plan.privacy
-    return Row(what, promise.unit, promise.relation, privacy.mechanism.name, float(privacy.epsilon), 0.0, mode="local")
+    return AuditRow(
+        what, promise.unit, promise.relation, privacy.mechanism.name, float(privacy.epsilon), 0.0, mode="local"
+    )
 
 
 _ID: Final = DeltaId(1, 0)
@@ -300,13 +302,13 @@ def counted(plan: Plan, data: Sequence[DataSet]) -> list[Vector]:
     return [_counted(plan, _held(each)) for each in data]
 
 
-def exact_silo_row(plan: Plan) -> Row:
+def exact_silo_row(plan: Plan) -> AuditRow:
     """The ε of one submission over all outcomes, for everything that one unit can hold, against nothing."""
     row = _silo_row("silo", plan)
     return replace(row, exact=epsilon(plan, _changes(plan), row.delta))
 
 
-def run_silo(plan: Plan, runs: int) -> Row:
+def run_silo(plan: Plan, runs: int) -> AuditRow:
     """The lower limit of ε that so many submissions prove, of a device that holds all it may, and of one emptied."""
     mine = worst_content(plan)
     vectors = [_counted(plan, held) for held in (mine, mine[:0])]
@@ -382,7 +384,7 @@ def _pairs(size: int) -> list[tuple[int, int, int]]:
     return [(first, second, sign) for first, second in combinations(range(size), 2) for sign in (1, -1)]
 
 
-def silo_rows(runs: int) -> Iterator[Row]:
+def silo_rows(runs: int) -> Iterator[AuditRow]:
     """Every plan exactly; the first of either law, and one with classes, by runs too."""
     for index, plan in enumerate(silo_plans()):
         row = exact_silo_row(plan)
@@ -431,7 +433,7 @@ def _flat(vector: Vector) -> Integers:
     return np.append(vector.counters.reshape(-1), vector.counts)
 
 
-def _silo_row(what: str, plan: Plan) -> Row:
+def _silo_row(what: str, plan: Plan) -> AuditRow:
     promise, privacy = plan.guarantee, plan.privacy
     epsilon_, delta = float(privacy.epsilon), float(privacy.delta)
-    return Row(what, promise.unit, promise.relation, privacy.mechanism.name, epsilon_, delta, mode=privacy.mode)
+    return AuditRow(what, promise.unit, promise.relation, privacy.mechanism.name, epsilon_, delta, mode=privacy.mode)

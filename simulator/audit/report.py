@@ -70,7 +70,7 @@ _ROUNDING: Final = 1e-9  # relative, of an exact ε in floats
 
 
 @dataclass(frozen=True)
-class Row:
+class AuditRow:
     """One promise, and what an audit found of it.
 
     Attributes:
@@ -133,7 +133,7 @@ class Report:
         seconds: Of the whole audit.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[AuditRow, ...]
     checks: tuple[Check, ...]
     seconds: float
 
@@ -158,7 +158,7 @@ class Report:
         return json.dumps(fields, indent=2, allow_nan=False) + "\n"
 
 
-def _sentence(row: Row) -> str:
+def _sentence(row: AuditRow) -> str:
     found = [f"{row.exact:.4g} exactly"] if row.exact is not None else []
     found += [f"at least {row.audited:.4g}"] if row.audited is not None else []
     found += [f"{row.redrawn} withheld outcomes drawn again"] if row.redrawn else []
@@ -196,7 +196,7 @@ def print_report(report: Report) -> None:
         console.print("[green]Nothing that was found is above what is claimed.[/green]")
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: AuditRow) -> tuple[str, ...]:
     claimed = f"{row.epsilon:.4g}" + (f" {row.delta:.2g}" if row.delta else "")
     exact = "" if row.exact is None else f"{row.exact:.4f}"
     audited = "" if row.audited is None else f"{row.audited:.3f}"

@@ -26,7 +26,7 @@ from simulator.audit.empirical import (
 )
 from simulator.audit.exact import change, changes, epsilon
 from simulator.audit.pipelines import Pipeline, added, decided, folded, in_process, service, submitted
-from simulator.audit.report import ERROR, Check, Floats, Report, Row
+from simulator.audit.report import ERROR, AuditRow, Check, Floats, Report
 from simulator.audit.secure import drawn_sum, honest_shares, sum_epsilon
 from simulator.progress import Bar, Progress
 
@@ -42,7 +42,7 @@ _CLIENTS: Final = 4  # of a plan with a least number of clients, others
 
 
 @dataclass(frozen=True)
-class Settings:
+class AuditSettings:
     """How much is run.
 
     Attributes:
@@ -54,7 +54,7 @@ class Settings:
     services: bool = True
 
 
-def audit(settings: Settings, progress: Progress) -> Report:
+def audit(settings: AuditSettings, progress: Progress) -> Report:
     """Everything; two minutes at most with the default settings."""
     began = time.monotonic()
     rows = [row for what, plan in plans() for row in _promise(what, plan, settings, progress)]
@@ -73,7 +73,7 @@ def plans() -> Iterator[tuple[str, Plan]]:
             yield "outcome", cases.plan_of(min_clients=_CLIENTS, min_clients_share="0.5", **keys)
 
 
-def _promise(what: str, plan: Plan, settings: Settings, progress: Progress) -> Iterator[Row]:
+def _promise(what: str, plan: Plan, settings: AuditSettings, progress: Progress) -> Iterator[AuditRow]:
     """One plan: exact ε on the sketches of both roads, and what the runs of each prove."""
     delta, tested = float(plan.privacy.delta), plan.privacy.mechanism.clients_noise() is not None
     found = epsilon(plan, changes(plan, added) | changes(plan, folded), delta)
@@ -100,7 +100,7 @@ def cohort_plans() -> Iterator[Plan]:
     yield cases.plan_of(mode="secure", secure=cohort, delta=_SECURE_DELTA, epsilon=_COHORT_EPSILON)
 
 
-def _secure() -> Iterator[Row]:
+def _secure() -> Iterator[AuditRow]:
     """What a server sees of one cohort of mode secure: the sum of its vectors, with the noise of h honest shares."""
     for plan in secure_plans():
         row = row_of(f"sum, {honest_shares(plan)} shares", plan)
@@ -110,17 +110,17 @@ def _secure() -> Iterator[Row]:
         yield replace(row, exact=sum_epsilon(plan, changes(plan, submitted), drawn_sum))
 
 
-def _local(settings: Settings) -> Iterator[Row]:
+def _local(settings: AuditSettings) -> Iterator[AuditRow]:
     """What leaves a device of mode local: randomised reports, and noised sums."""
     yield from local.report_rows(settings.runs)
     yield from local.silo_rows(_submissions(settings))
 
 
-def _submissions(settings: Settings) -> int:
+def _submissions(settings: AuditSettings) -> int:
     return max(settings.runs // _SUBMISSIONS, _SUBMISSIONS_MIN)
 
 
-def _others(settings: Settings, progress: Progress) -> Iterator[Row]:
+def _others(settings: AuditSettings, progress: Progress) -> Iterator[AuditRow]:
     """What the small plans of :func:`plans` leave out."""
     several = cases.plan_of(sketch={"rows": 3, "buckets": 4})
     yield replace(row_of("several rows", several), exact=epsilon(several, changes(several, added), 0.0))
@@ -142,7 +142,7 @@ def _others(settings: Settings, progress: Progress) -> Iterator[Row]:
         yield run(case, service, runs // _WINDOWS, progress)
 
 
-def run(case: Case, pipeline: Pipeline, runs: int, progress: Progress, *, asks: bool = False) -> Row:
+def run(case: Case, pipeline: Pipeline, runs: int, progress: Progress, *, asks: bool = False) -> AuditRow:
     """The lower limit of ε that so many runs of one road prove.
 
     Args:
@@ -165,7 +165,7 @@ def run(case: Case, pipeline: Pipeline, runs: int, progress: Progress, *, asks: 
     return replace(row, audited=bound.epsilon, event=bound.event, runs=runs, redrawn=redrawn)
 
 
-def _choice(settings: Settings, progress: Progress) -> Row:
+def _choice(settings: AuditSettings, progress: Progress) -> AuditRow:
     """Report noisy max: exactly, and by many choices under two neighbouring lists of utilities."""
     claimed, runs = Fraction(1), max(settings.runs // 4, QUICK_RUNS)
     bar = progress.bar("private choice", 2)
@@ -174,12 +174,12 @@ def _choice(settings: Settings, progress: Progress) -> Row:
         seen.append(np.array(exact.winners(utilities, 1, claimed, runs)))
         bar(len(seen))
     bound = audited(seen[0], seen[1], ("winner",))
-    row = Row("private choice", "record", "add/remove", "report-noisy-max", float(claimed), 0.0)
+    row = AuditRow("private choice", "record", "add/remove", "report-noisy-max", float(claimed), 0.0)
     found = exact.selection_epsilon(1, claimed)
     return replace(row, exact=found, audited=bound.epsilon, event=bound.event, runs=runs)
 
 
-def _checks(settings: Settings) -> Iterator[Check]:
+def _checks(settings: AuditSettings) -> Iterator[Check]:
     draws = 10 * settings.runs
     for plan in (cases.plan_of(), cases.plan_of(delta=_DELTA)):
         yield sampler_check(plan.privacy.mechanism, draws)
@@ -210,7 +210,7 @@ def full_clients() -> Iterator[Plan]:
     yield cases.plan_of(sketch={**ends_apart, "rows": 3}, delta="0.000001", **client)
 
 
-def one_record_less(plan: Plan) -> Row:
+def one_record_less(plan: Plan) -> AuditRow:
     """What a ledger of records charges for a client's release, and what one record less shows of it."""
     case = cases.one_record_less(plan, "a full client, one record less")
     delta, relation = plan.privacy.delta, plan.guarantee.relation
@@ -220,7 +220,7 @@ def one_record_less(plan: Plan) -> Row:
     return replace(row_of(case.what, plan), unit=RECORD, epsilon=float(claimed.epsilon), exact=found)
 
 
-def _replaced(plan: Plan) -> Row:
+def _replaced(plan: Plan) -> AuditRow:
     """What add/remove implies for one content against another: (2ε, (1 + e^ε)·δ), see PRIVACY on the ledger."""
     row = row_of("in process", plan)
     claimed = (1 + math.exp(row.epsilon)) * row.delta
@@ -228,10 +228,10 @@ def _replaced(plan: Plan) -> Row:
     return replace(row, relation="replace", epsilon=2 * row.epsilon, delta=claimed, exact=found)
 
 
-def row_of(what: str, plan: Plan) -> Row:
+def row_of(what: str, plan: Plan) -> AuditRow:
     """What a plan claims; nothing is found yet."""
     promise = plan.guarantee
-    return Row(
+    return AuditRow(
         what,
         promise.unit,
         promise.relation,

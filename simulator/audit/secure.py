@@ -44,7 +44,7 @@ from simulator.audit.exact import (
 from simulator.audit.report import Integers
 
 
-class Share(Protocol):
+class NoiseShare(Protocol):
     """The sampler of one client's share of the noise: its law follows from these."""
 
     @property
@@ -60,7 +60,7 @@ class Share(Protocol):
 Flags = npt.NDArray[np.bool_]
 
 #: The law of the sum of so many shares, |k| up to a reach.
-SumLaw = Callable[[Share, int, int], Bounds]
+SumLaw = Callable[[NoiseShare, int, int], Bounds]
 
 _REACH: Final = 64  # beyond a change: fewer shares than the scale is divided by lose most around 0
 _DIGITS: Final = 60
@@ -112,7 +112,7 @@ def sum_epsilon(plan: Plan, moved: Iterable[Change], law: SumLaw | None = None) 
     return max(sum(losses[each] for each in change) for change in changed)
 
 
-def polya_sum(share: Share, number: int, reach: int) -> Bounds:
+def polya_sum(share: NoiseShare, number: int, reach: int) -> Bounds:
     """The law of so many Pólya shares together, NB(1/h, q) − NB(1/h, q) each, between tight bounds."""
     shares: int = getattr(share, "shares", 1)  # whole discrete Laplace noise is a share of one
     return _polya_sum(share.scale, shares, number, reach)
@@ -146,7 +146,7 @@ def gaussian_sum(scale: Fraction, number: int) -> tuple[Floats, float]:
     return np.array([float(Fraction(each, 1 << _SUM_BITS)) for each in law]), missing
 
 
-def sum_law(name: str, share: Share, number: int, reach: int) -> Floats:
+def sum_law(name: str, share: NoiseShare, number: int, reach: int) -> Floats:
     """The chances (2·reach + 1,) of what so many shares come to together, its middle 0; what is beyond is not in it."""
     if name == GAUSSIAN:
         law = gaussian_sum(share.scale, number)[0]
@@ -230,7 +230,7 @@ _DRAWN_SLACK: Final = Fraction(1, 10**11)  # relative: more than what is cut, an
 ComesOut = Callable[[Integers], Flags]
 
 
-def drawn_sum(share: Share, number: int, reach: int) -> Bounds:
+def drawn_sum(share: NoiseShare, number: int, reach: int) -> Bounds:
     """The law of so many drawn shares together, where none has an event of the tail (all but 10^-11 of the sums).
 
     Args:
@@ -245,7 +245,7 @@ def drawn_sum(share: Share, number: int, reach: int) -> Bounds:
     return {k: (mass * (1 - _DRAWN_SLACK), mass * (1 + _DRAWN_SLACK)) for k, mass in masses.items()}
 
 
-def _law(share: Share) -> list[int]:
+def _law(share: NoiseShare) -> list[int]:
     """P(k) of one drawn share in fixed point, its middle 0, up to the largest size of the ordinary blocks."""
     counts = _counts(share)
     event = _Events(share, (counts[0] >> _TIE_DIGITS) + 1).law()
@@ -257,7 +257,7 @@ def _law(share: Share) -> list[int]:
     return total
 
 
-def _counts(share: Share) -> list[int]:
+def _counts(share: NoiseShare) -> list[int]:
     """The first 56 binary digits of P(at most n events), n = 0, 1, … until they are all ones."""
 
     def number(first: int, tied: int) -> int:
@@ -283,7 +283,7 @@ class _Events:
         single: The first word of such a draw.
     """
 
-    def __init__(self, share: Share, single: int) -> None:
+    def __init__(self, share: NoiseShare, single: int) -> None:
         self._share = share
         self._single = single
         self._blocks = (math.ceil(_SCALES * share.scale) - 1).bit_length()

@@ -52,7 +52,7 @@ class Victim(Protocol):
         """SIGCONT."""
 
 
-class Member(ServerHandle):
+class ClusterProcess(ServerHandle):
     """One process of the service.
 
     Args:
@@ -111,7 +111,7 @@ class Cluster:
         self._plan, self._jars, self._folder, self._settings = plan, jars, folder, dict(settings)
         self._closing = ExitStack()
         self.victims: dict[str, Victim] = {}
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, ClusterProcess] = {}
 
     def __enter__(self) -> Self:
         try:
@@ -126,7 +126,7 @@ class Cluster:
     ) -> None:
         self._closing.close()
 
-    def of_role(self, role: str) -> list[Member]:
+    def of_role(self, role: str) -> list[ClusterProcess]:
         """The processes of one role."""
         return [member for name, member in self.members.items() if name.startswith(role)]
 
@@ -158,7 +158,7 @@ class Cluster:
                 name = f"{role} {number}"
                 folder = self._folder / name.replace(" ", "-")
                 folder.mkdir()
-                member = Member(role, folder, settings)
+                member = ClusterProcess(role, folder, settings)
                 self._closing.callback(member.kill)
                 self.members[name] = member
                 member.start()

@@ -24,7 +24,7 @@ from hushsum.releases import Release
 from hushsum_proto.answers import Status
 from hushsum_proto.messages import ReleaseInfo
 from simulator.chaos.cluster import Cluster, Operator, Victim
-from simulator.chaos.senders import Journal, Sender, Verdict
+from simulator.chaos.senders import Sender, SenderJournal, Verdict
 from simulator.errors import JourneyError
 from simulator.testbed.kafka import missing_java
 from simulator.testbed.postgres import missing_postgres
@@ -145,7 +145,7 @@ def fault_plan() -> Plan:
 
 
 @dataclass
-class Tally:
+class ChaosTally:
     """Sums over all rounds, and what went wrong.
 
     Attributes:
@@ -206,9 +206,9 @@ class Run:
         self._senders = [Sender(plan, number, gateways, _RATE, seed) for number in range(_CLIENTS)]
         self._deck = Deck(sorted(cluster.victims), seed)
         self._digests: dict[int, bytes] = {}
-        self.tally = Tally()
+        self.tally = ChaosTally()
 
-    async def go(self, rounds: int) -> Tally:
+    async def go(self, rounds: int) -> ChaosTally:
         """Runs so many rounds, and looks at every release once more.
 
         Raises:
@@ -231,7 +231,7 @@ class Run:
         return self.tally
 
     async def _round(self, number: int, window: int, tasks: "list[asyncio.Task[None]]") -> None:
-        journal = Journal(self._plan, window)
+        journal = SenderJournal(self._plan, window)
         for sender in self._senders:
             sender.journal = journal
         # Some of them fall into the seal and the release.
@@ -282,7 +282,9 @@ class Run:
                 raise JourneyError(f"deltas without an answer {_PATIENCE_S:.0f} s after everything was there again")
             await asyncio.sleep(_LOOK_S)
 
-    def _note(self, number: int, journal: Journal, verdict: Verdict, strikes: list[Strike], began_s: float) -> None:
+    def _note(
+        self, number: int, journal: SenderJournal, verdict: Verdict, strikes: list[Strike], began_s: float
+    ) -> None:
         tally = self.tally
         tally.rounds += 1
         tally.sent += len(journal.sent)
@@ -301,7 +303,7 @@ class Run:
 
 async def run(
     *, rounds: int, seed: int, jars: Path, folder: Path, load_s: float, strikes: int, say: Callable[[str], None]
-) -> Tally:
+) -> ChaosTally:
     """Starts everything, and runs so many rounds."""
     plan = fault_plan()
     settings = {

@@ -32,7 +32,7 @@ DROPPED: Final = frozenset({Status.LATE, Status.REFUSED})
 
 
 @dataclass(eq=False)
-class Sent:
+class SentRecord:
     """One delta of one record.
 
     Attributes:
@@ -66,13 +66,13 @@ class Verdict:
     unexplained: bool
 
 
-class Journal:
+class SenderJournal:
     """All deltas that were sent for one window."""
 
     def __init__(self, plan: Plan, window: int) -> None:
         self._plan = plan
         self.window = window
-        self.sent: list[Sent] = []
+        self.sent: list[SentRecord] = []
         self.contradicted = 0
 
     @property
@@ -84,7 +84,7 @@ class Journal:
         """Deltas with one of these answers."""
         return sum(sent.status in statuses for sent in self.sent)
 
-    def answered(self, sent: Sent, status: Status) -> None:
+    def answered(self, sent: SentRecord, status: Status) -> None:
         """Notes an answer; one that takes back an earlier one is a fault of its own."""
         if sent.status is None:
             sent.status = status
@@ -104,7 +104,7 @@ class Journal:
             return Verdict(len(kept), 0, 0, unexplained=False)
         return self._decompose(counters.ravel(), len(kept))
 
-    def _sum(self, deltas: Iterable[Sent]) -> Counters:
+    def _sum(self, deltas: Iterable[SentRecord]) -> Counters:
         total = np.zeros(np.prod(self._plan.counters_shape), np.int64)
         for sent in deltas:
             total[sent.cells] += 1
@@ -149,12 +149,12 @@ class Sender:
         self._client_id, self._stream = f"client-{number}", 1000 + number
         self._values = np.random.default_rng([seed, number])
         self._choice = random.Random(f"{seed}/{number}")
-        self._waiting: dict[DeltaId, tuple[Journal, Sent]] = {}
-        self._answered: dict[DeltaId, tuple[Journal, Sent]] = {}
+        self._waiting: dict[DeltaId, tuple[SenderJournal, SentRecord]] = {}
+        self._answered: dict[DeltaId, tuple[SenderJournal, SentRecord]] = {}
         self._next = 0
         self._heard_s = 0.0
         self.resent = 0
-        self.journal: Journal | None = None  # the window that is contributed to now, if any
+        self.journal: SenderJournal | None = None  # the window that is contributed to now, if any
 
     @property
     def idle(self) -> bool:
@@ -193,7 +193,9 @@ class Sender:
                 reading.cancel()
                 await asyncio.gather(reading, return_exceptions=True)
 
-    async def _write(self, call: "grpc.aio.StreamStreamCall[pb.SubmitRequest, pb.SubmitReply]", sent: Sent) -> None:
+    async def _write(
+        self, call: "grpc.aio.StreamStreamCall[pb.SubmitRequest, pb.SubmitReply]", sent: SentRecord
+    ) -> None:
         await asyncio.wait_for(call.write(convert.submission_to_wire(self._plan.id, sent.data)), _PATIENCE_S)
 
     async def _read(self, call: "grpc.aio.StreamStreamCall[pb.SubmitRequest, pb.SubmitReply]") -> None:
@@ -217,13 +219,13 @@ class Sender:
         lowest = min((id.sequence for id in self._waiting), default=self._next)
         return self._next - lowest < _AHEAD_MAX
 
-    def _make(self, journal: Journal) -> Sent:
+    def _make(self, journal: SenderJournal) -> SentRecord:
         id, self._next = DeltaId(self._stream, self._next), self._next + 1
         values = self._values.uniform(0, 10, (1, self._plan.vectors.dim))
         delta, _ = encode(self._plan, values, window=journal.window, id=id)
         assert delta is not None, "its record is finite"
         cells = np.asarray(delta.runs[0].increments.indices, np.int64)
-        sent = Sent(self._client_id, id, delta.pack(self._plan), cells)
+        sent = SentRecord(self._client_id, id, delta.pack(self._plan), cells)
         journal.sent.append(sent)
         self._waiting[id] = (journal, sent)
         return sent

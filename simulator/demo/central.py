@@ -11,7 +11,7 @@ from hushsum.plan import Plan
 from hushsum.releases import Release
 from hushsum.sketch import Sketch
 from hushsum_proto.messages import Released
-from simulator.data import Share
+from simulator.data import ClientRecords
 from simulator.demo.evaluation import Reconciliation, reconcile
 from simulator.demo.fleet import Fleet, Totals, kill_untold, streaming
 from simulator.demo.services import Console, Server
@@ -45,7 +45,9 @@ class Journey:
     epsilon_left: str
 
 
-async def travel(plan: Plan, shares: Sequence[Share], *, folder: Path, partitions: int, progress: Progress) -> Journey:
+async def travel(
+    plan: Plan, shares: Sequence[ClientRecords], *, folder: Path, partitions: int, progress: Progress
+) -> Journey:
     """Runs the whole journey on loopback.
 
     Args:
@@ -87,7 +89,7 @@ async def travel(plan: Plan, shares: Sequence[Share], *, folder: Path, partition
         )
 
 
-def _fleet(plan: Plan, shares: Sequence[Share], relay: TcpProxy, folder: Path, window: int) -> Fleet:
+def _fleet(plan: Plan, shares: Sequence[ClientRecords], relay: TcpProxy, folder: Path, window: int) -> Fleet:
     spools = folder / "spools"
     spools.mkdir()
     # Every event time lies in the window that the service named: an hour that ends in mid-run does no harm.

@@ -24,7 +24,7 @@ from hushsum.releases import Release
 from hushsum.sketch import Sketch
 from simulator.data import ExactSums, Floats, clip
 from simulator.progress import Progress
-from simulator.scenario import Material, Settings
+from simulator.scenario import Material, RunSettings
 
 #: Where fewer than a thousandth of all records are near, a relative error divides by next to nothing.
 FLOOR_SHARE: Final = 1e-3
@@ -131,7 +131,7 @@ def asked(material: Material, truth: ExactSums, progress: Progress) -> tuple[Flo
     return queries, truth.at(queries, progress.bar("queries compared", len(queries)))
 
 
-def draw(settings: Settings, release: Release, truth: ExactSums, progress: Progress) -> None:
+def draw(settings: RunSettings, release: Release, truth: ExactSums, progress: Progress) -> None:
     """Writes density.png: the release beside the exact density, where that does not take too long."""
     view = _PHOTOGRAPH_VIEW if settings.data is None else plots.densest_view(release)
     points = plots.points_drawn(view)
@@ -217,7 +217,7 @@ def _part(values: _Floats, vector: Counters) -> float:
     return float(values @ own) / length if length else 0.0
 
 
-class Sent(NamedTuple):
+class SentDelta(NamedTuple):
     """A delta that a client has bound and sent."""
 
     client_id: str
@@ -241,7 +241,7 @@ class Reconciliation:
     duplicates: int
 
 
-def reconcile(sent: AbstractSet[Sent], verdicts: Iterable[Verdict]) -> Reconciliation:
+def reconcile(sent: AbstractSet[SentDelta], verdicts: Iterable[Verdict]) -> Reconciliation:
     """Compares by id.
 
     Args:

@@ -22,11 +22,11 @@ from hushsum.delta import DeltaId
 from hushsum.plan import Plan
 from hushsum.privacy.relation import Cost
 from hushsum.secure_sum.client import ClientStep
-from simulator.data import Share
-from simulator.demo.evaluation import Sent
+from simulator.data import ClientRecords
+from simulator.demo.evaluation import SentDelta
 from simulator.demo.services import Service
 from simulator.errors import JourneyError
-from simulator.progress import Progress, Row, Stage
+from simulator.progress import Progress, ProgressRow, Stage
 from simulator.testbed.tcp_proxy import TcpProxy
 
 _ONLINE_MAX: Final = 200
@@ -92,7 +92,7 @@ class Fleet:
         time_ms: The event time of every record.
     """
 
-    def __init__(self, plan: Plan, shares: Sequence[Share], *, target: str, folder: Path, time_ms: int) -> None:
+    def __init__(self, plan: Plan, shares: Sequence[ClientRecords], *, target: str, folder: Path, time_ms: int) -> None:
         self._policy = policy_of(plan)
         self._shares = shares
         self._target = target
@@ -100,7 +100,7 @@ class Fleet:
         self._time_ms = time_ms
         self._clients: set[EdgeClient] = set()  # those that are online
         self._done = Totals()  # of those that are no more
-        self._sent: set[Sent] = set()
+        self._sent: set[SentDelta] = set()
         self._runtime = SystemRuntime(_THREADS)
         self._online = asyncio.Semaphore(_ONLINE_MAX)
         self._gate = asyncio.Event()
@@ -130,7 +130,7 @@ class Fleet:
         return sum((self._totals_of(client.tallies) for client in self._clients), self._done)
 
     @property
-    def sent(self) -> frozenset[Sent]:
+    def sent(self) -> frozenset[SentDelta]:
         """The ids of all deltas of the clients that are done."""
         return frozenset(self._sent)
 
@@ -153,7 +153,7 @@ class Fleet:
         """Lets the second half be added."""
         self._gate.set()
 
-    async def _contribute(self, share: Share) -> None:
+    async def _contribute(self, share: ClientRecords) -> None:
         client = EdgeClient(
             self._target,
             spool=self._folder / f"{share.client_id}.spool",
@@ -178,9 +178,9 @@ class Fleet:
     def _totals_of(self, tallies: Stats) -> Totals:
         return Totals.of(tallies)
 
-    def _answered(self, share: Share, client: EdgeClient) -> None:
+    def _answered(self, share: ClientRecords, client: EdgeClient) -> None:
         """Notes what is known of a client that has its answers."""
-        self._sent |= {Sent(share.client_id, DeltaId(client.stream, n)) for n in range(client.tallies.deltas)}
+        self._sent |= {SentDelta(share.client_id, DeltaId(client.stream, n)) for n in range(client.tallies.deltas)}
 
 
 _WINDOW_BYTES: Final = 1 << 15  # half of the least that HTTP/2 has
@@ -221,7 +221,7 @@ class LocalFleet(Fleet):
         told: By client.
     """
 
-    def __init__(self, plan: Plan, shares: Sequence[Share], *, target: str, folder: Path, time_ms: int) -> None:
+    def __init__(self, plan: Plan, shares: Sequence[ClientRecords], *, target: str, folder: Path, time_ms: int) -> None:
         super().__init__(plan, shares, target=target, folder=folder, time_ms=time_ms)
         self.told: dict[str, Told] = {}
         self._silos = len(shares) if plan.privacy.reports is None else 0
@@ -253,7 +253,7 @@ class LocalFleet(Fleet):
         return replace(totals, deltas=tallies.submissions_spent, acknowledged=tallies.submissions_counted)
 
     @override
-    def _answered(self, share: Share, client: EdgeClient) -> None:
+    def _answered(self, share: ClientRecords, client: EdgeClient) -> None:
         account = client.account
         spent, left = (_NOTHING, _NOTHING) if account is None else (account.spent, account.left)
         self.told[share.client_id] = Told(client.tallies, spent, left)
@@ -278,7 +278,7 @@ _STAGES: Final = {
 
 
 @dataclass(eq=False, repr=False)  # it holds all records
-class Member:
+class FleetClient:
     """One client of the fleet.
 
     Attributes:
@@ -293,7 +293,7 @@ class Member:
         tallies: At its end; bytes are those of its first life.
     """
 
-    share: Share
+    share: ClientRecords
     leaves: Stage | None
     relay: TcpProxy
     client: EdgeClient | None = None
@@ -326,7 +326,7 @@ class CohortFleet:
     def __init__(
         self,
         plan: Plan,
-        shares: Sequence[Share],
+        shares: Sequence[ClientRecords],
         leaving: Mapping[str, Stage],
         *,
         relay: TcpProxy,
@@ -344,7 +344,7 @@ class CohortFleet:
         self._starting = asyncio.Semaphore(_STARTING_MAX)
         self._cohorts: dict[bytes, int] = {}  # by the id of a round: one that starts again is the same cohort's
         self.members = tuple(
-            Member(share, leaves, relay if leaves is None else TcpProxy())
+            FleetClient(share, leaves, relay if leaves is None else TcpProxy())
             for share in shares
             for leaves in (leaving.get(share.client_id),)
         )
@@ -387,7 +387,7 @@ class CohortFleet:
                     await member.relay.__aexit__(None, None, None)
         self._runtime.close()
 
-    def look(self) -> list[Row]:
+    def look(self) -> list[ProgressRow]:
         """Where everybody is, a row a cohort."""
         for member in self.members:
             self._place(member)
@@ -395,10 +395,10 @@ class CohortFleet:
         rows = []
         for number in numbers:
             inside = Counter(member.stage for member in self.members if member.cohort == number)
-            rows.append(Row(f"cohort {number}" if number else "none yet", inside))
+            rows.append(ProgressRow(f"cohort {number}" if number else "none yet", inside))
         return rows
 
-    async def _add(self, member: Member) -> None:
+    async def _add(self, member: FleetClient) -> None:
         share = member.share
         if member.relay is not self._relay:
             await member.relay.__aenter__()
@@ -411,7 +411,7 @@ class CohortFleet:
                 await client.add(batch, time=self._time_ms, labels=labels)
         self.added += 1
 
-    def _client(self, member: Member, target: str) -> EdgeClient:
+    def _client(self, member: FleetClient, target: str) -> EdgeClient:
         return EdgeClient(
             target,
             spool=self._folder / f"{member.share.client_id}.spool",
@@ -421,7 +421,7 @@ class CohortFleet:
             runtime=self._runtime,
         )
 
-    async def _take_part(self, member: Member) -> None:
+    async def _take_part(self, member: FleetClient) -> None:
         assert member.client is not None, "added before"
         work = asyncio.create_task(self._flush(member.client))
         try:
@@ -440,7 +440,7 @@ class CohortFleet:
         with suppress(NotCountedError, RefusedError):  # its tallies say what became of it
             await client.flush()
 
-    async def _vanish(self, member: Member, at: Stage, work: "asyncio.Task[None]") -> None:
+    async def _vanish(self, member: FleetClient, at: Stage, work: "asyncio.Task[None]") -> None:
         """Cuts the connection as soon as the client is seen at the step, or past it; an upload, in the middle."""
         carries = False
         while not work.done():
@@ -458,20 +458,20 @@ class CohortFleet:
                 return
             await asyncio.sleep(_STAGES_LOOK_S)
 
-    async def _ask(self, member: Member) -> None:
+    async def _ask(self, member: FleetClient) -> None:
         async with self._starting, self._client(member, self._target) as client:
             with suppress(NotCountedError, FlushTimeoutError):  # its tallies say it
                 await client.flush(_TOLD_S)
         member.tallies = replace(client.tallies, bytes_sent=member.tallies.bytes_sent)
         member.asked = True
 
-    async def _end(self, member: Member) -> None:
+    async def _end(self, member: FleetClient) -> None:
         if member.client is not None:
             client, member.client = member.client, None
             await client.__aexit__(None, None, None)
             member.tallies = client.tallies
 
-    def _place(self, member: Member) -> None:
+    def _place(self, member: FleetClient) -> None:
         if member.client is None or member.stage >= Stage.DONE:
             return
         standing = member.client.standing

@@ -37,7 +37,7 @@ from hushsum.plan import Plan
 from hushsum.releases import Release
 from hushsum.signatures import SigningKey
 from hushsum_proto.messages import Released
-from simulator.data import ExactSums, Floats, Share
+from simulator.data import ClientRecords, ExactSums, Floats
 from simulator.demo.evaluation import Accuracy, Counters, Residual, asked, compare, draw, examine, excess_of, in_bulk
 from simulator.demo.fleet import LocalFleet, Told, Totals, kill_untold, streaming
 from simulator.demo.secure import require_one_window
@@ -46,7 +46,7 @@ from simulator.demo.summary import LocalSummary
 from simulator.errors import JourneyError, SettingsConflictError
 from simulator.plans import CENTRAL_SIZES, central_twin_of_local
 from simulator.progress import Progress
-from simulator.scenario import Material, Settings, gather
+from simulator.scenario import Material, RunSettings, gather
 from simulator.testbed.tcp_proxy import TcpProxy
 
 _ID: Final = "shuffler-1"
@@ -223,7 +223,7 @@ class LocalJourney:
 
 
 async def travel_local(
-    plan: Plan, shares: Sequence[Share], *, folder: Path, partitions: int, progress: Progress
+    plan: Plan, shares: Sequence[ClientRecords], *, folder: Path, partitions: int, progress: Progress
 ) -> LocalJourney:
     """Runs the whole journey on loopback.
 
@@ -429,7 +429,7 @@ async def _close(window: int, server: Server, progress: Progress) -> tuple[Relea
 _NO_RESIDUAL = Residual(1.0, 0.0, 0.0, 0.0)
 
 
-def simulate_local(settings: Settings, progress: Progress) -> LocalSummary:
+def simulate_local(settings: RunSettings, progress: Progress) -> LocalSummary:
     """Runs the main job in local mode, and writes the same files as in central mode.
 
     Raises:
@@ -514,7 +514,7 @@ def _tell(plan: Plan, progress: Progress) -> None:
         progress.step(f"a shuffler stands before the server; what leaves it has at least {local.shuffle_min:,} reports")
 
 
-def _travel(material: Material, settings: Settings, progress: Progress) -> LocalJourney:
+def _travel(material: Material, settings: RunSettings, progress: Progress) -> LocalJourney:
     with tempfile.TemporaryDirectory(prefix="hushsum-", ignore_cleanup_errors=True) as name, warnings.catch_warnings():
         warnings.simplefilter("ignore", EdgeWarning)  # what they say is in the summary
         folder, partitions = Path(name), settings.partitions
@@ -523,7 +523,7 @@ def _travel(material: Material, settings: Settings, progress: Progress) -> Local
         )
 
 
-def _twin(material: Material, settings: Settings) -> Material:
+def _twin(material: Material, settings: RunSettings) -> Material:
     """The same records under a plan of central mode: as a run makes it for itself, or of the user's sketch."""
     own = settings.plan is None and material.plan.family.name == "hashed"
     return replace(material, plan=central_twin_of_local(material.plan, CENTRAL_SIZES if own else {}))
@@ -537,7 +537,7 @@ def _sketch(plan: Plan) -> str:
 
 
 def _of_every_run(
-    settings: Settings, material: Material, journey: LocalJourney, accuracy: Accuracy, seconds: float
+    settings: RunSettings, material: Material, journey: LocalJourney, accuracy: Accuracy, seconds: float
 ) -> dict[str, Any]:  # Any: numbers and texts of a summary, which checks nothing
     plan, totals, release = material.plan, journey.totals, journey.release
     of_noise = release.submissions if plan.privacy.reports is None else int(release.count)

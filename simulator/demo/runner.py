@@ -20,10 +20,10 @@ from simulator.demo.local import simulate_local
 from simulator.demo.secure import simulate_secure
 from simulator.demo.summary import Summary
 from simulator.progress import Progress
-from simulator.scenario import Material, Settings, gather
+from simulator.scenario import Material, RunSettings, gather
 
 
-def simulate(settings: Settings, progress: Progress) -> Summary:
+def simulate(settings: RunSettings, progress: Progress) -> Summary:
     """Runs the main job, and writes summary.json, density.png, plan.json and the release to ``settings.out``.
 
     Raises:
@@ -49,7 +49,7 @@ def simulate(settings: Settings, progress: Progress) -> Summary:
     return summary
 
 
-def _travel(material: Material, settings: Settings, progress: Progress) -> Journey:
+def _travel(material: Material, settings: RunSettings, progress: Progress) -> Journey:
     with tempfile.TemporaryDirectory(prefix="hushsum-", ignore_cleanup_errors=True) as name, warnings.catch_warnings():
         warnings.simplefilter("ignore", EdgeWarning)  # what they say is in the summary
         folder, partitions = Path(name), settings.partitions
@@ -59,7 +59,7 @@ def _travel(material: Material, settings: Settings, progress: Progress) -> Journ
 
 
 def _summary(
-    settings: Settings, material: Material, journey: Journey, bulk: Sketch, accuracy: Accuracy, seconds: float
+    settings: RunSettings, material: Material, journey: Journey, bulk: Sketch, accuracy: Accuracy, seconds: float
 ) -> Summary:
     plan, totals = material.plan, journey.totals
     same = (

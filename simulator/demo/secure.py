@@ -28,14 +28,14 @@ from hushsum.releases import Release
 from hushsum.sketch import Sketch
 from hushsum_proto.messages import Released
 from simulator import plans
-from simulator.data import ExactSums, Share
+from simulator.data import ClientRecords, ExactSums
 from simulator.demo.evaluation import Accuracy, Counters, Residual, asked, draw, examine, excess_of, in_bulk, measure
-from simulator.demo.fleet import CohortFleet, Member
+from simulator.demo.fleet import CohortFleet, FleetClient
 from simulator.demo.services import Console, Server
 from simulator.demo.summary import SecureSummary
 from simulator.errors import JourneyError
 from simulator.progress import Progress, Stage
-from simulator.scenario import Material, Settings, gather
+from simulator.scenario import Material, RunSettings, gather
 from simulator.testbed.tcp_proxy import TcpProxy
 
 # A client that vanishes before its vector costs those that are left another attempt, of few: as all that vanish at one
@@ -79,7 +79,7 @@ class SecureJourney:
         rounds_s: From the first client that entered to the last that was told, in seconds.
     """
 
-    members: tuple[Member, ...]
+    members: tuple[FleetClient, ...]
     rounds: Mapping[str, int]
     release: Release
     epsilon_spent: str
@@ -89,7 +89,7 @@ class SecureJourney:
 
 async def take_part(
     plan: Plan,
-    shares: Sequence[Share],
+    shares: Sequence[ClientRecords],
     leaving: Mapping[str, Stage],
     *,
     folder: Path,
@@ -232,7 +232,7 @@ async def _close(window: int, server: Server, progress: Progress) -> tuple[Relea
 _SUMMED: Final = "counted"  # the server's word for a round whose sum counts
 
 
-def simulate_secure(settings: Settings, progress: Progress) -> SecureSummary:
+def simulate_secure(settings: RunSettings, progress: Progress) -> SecureSummary:
     """Runs the main job in secure mode, and writes the same files as in central mode.
 
     Raises:
@@ -260,7 +260,7 @@ def simulate_secure(settings: Settings, progress: Progress) -> SecureSummary:
     return summary
 
 
-def _tell(plan: Plan, settings: Settings, progress: Progress) -> None:
+def _tell(plan: Plan, settings: RunSettings, progress: Progress) -> None:
     cohort, size = plan.privacy.cohort, math.prod(plan.counters_shape)
     assert cohort is not None, "gathered for secure mode"
     progress.step(
@@ -273,7 +273,7 @@ def _tell(plan: Plan, settings: Settings, progress: Progress) -> None:
     )
 
 
-def _travel(material: Material, settings: Settings, progress: Progress) -> SecureJourney:
+def _travel(material: Material, settings: RunSettings, progress: Progress) -> SecureJourney:
     leaving = victims([share.client_id for share in material.shares], settings.dropout_rate, settings.seed)
     with tempfile.TemporaryDirectory(prefix="hushsum-", ignore_cleanup_errors=True) as name, warnings.catch_warnings():
         warnings.simplefilter("ignore", EdgeWarning)  # what they say is in the summary
@@ -317,7 +317,7 @@ def _twin(bulk: Sketch) -> Sketch:
 
 
 def _summary(
-    settings: Settings,
+    settings: RunSettings,
     material: Material,
     journey: SecureJourney,
     residual: Residual,
@@ -346,7 +346,7 @@ def _summary(
 
 
 def _of_every_run(
-    settings: Settings, material: Material, journey: SecureJourney, accuracy: Accuracy, seconds: float
+    settings: RunSettings, material: Material, journey: SecureJourney, accuracy: Accuracy, seconds: float
 ) -> dict[str, Any]:  # Any: numbers and texts of a summary, which checks nothing
     plan, tallies = material.plan, [member.tallies for member in journey.members]
     records = sum(each.records for each in tallies)

@@ -12,7 +12,7 @@ from time import strftime
 from typing import Final
 
 from hushsum.errors import HushsumError
-from simulator.deployment.settings import VARIABLES, Settings
+from simulator.deployment.settings import VARIABLES, DeploymentSettings
 from simulator.errors import VariableError
 
 _DONE, _FAILED, _MISUSED = 0, 1, 2
@@ -29,28 +29,28 @@ def main() -> int:
     parser.add_argument("program", choices=sorted(_PROGRAMS), help="prepare first, then fleet, then check")
     program = parser.parse_args().program
     try:
-        return _PROGRAMS[program](Settings.from_environment(os.environ))
+        return _PROGRAMS[program](DeploymentSettings.from_environment(os.environ))
     except VariableError as error:
         return _told(program, error, _MISUSED)
     except (HushsumError, OSError) as error:
         return _told(program, error, _FAILED)
 
 
-def _prepare(settings: Settings) -> int:
+def _prepare(settings: DeploymentSettings) -> int:
     from simulator.deployment.prepare import prepare
 
     prepare(settings, _say)
     return _DONE
 
 
-def _fleet(settings: Settings) -> int:
+def _fleet(settings: DeploymentSettings) -> int:
     from simulator.deployment.fleet import fleet
 
     fleet(settings, _say)
     return _DONE
 
 
-def _check(settings: Settings) -> int:
+def _check(settings: DeploymentSettings) -> int:
     from simulator.deployment.check import check
 
     violations = check(settings, _say)
@@ -59,7 +59,11 @@ def _check(settings: Settings) -> int:
     return _FAILED if violations else _DONE
 
 
-_PROGRAMS: Final[Mapping[str, Callable[[Settings], int]]] = {"prepare": _prepare, "fleet": _fleet, "check": _check}
+_PROGRAMS: Final[Mapping[str, Callable[[DeploymentSettings], int]]] = {
+    "prepare": _prepare,
+    "fleet": _fleet,
+    "check": _check,
+}
 
 
 def _say(text: str) -> None:
@@ -74,7 +78,7 @@ def _told(program: str, error: Exception, status: int) -> int:
 
 def _variables() -> str:
     """Every variable with its default, a line each."""
-    defaults = {f"HUSHSUM_{each.name.upper()}": each.default for each in fields(Settings)}
+    defaults = {f"HUSHSUM_{each.name.upper()}": each.default for each in fields(DeploymentSettings)}
     lines = ["variables:"]
     for name, text in VARIABLES.items():
         value = defaults[name]

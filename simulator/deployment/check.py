@@ -29,12 +29,17 @@ from hushsum_proto.messages import ServiceStatus
 from simulator.chaos.cluster import Operator
 from simulator.data import ExactSums, Floats
 from simulator.demo.evaluation import Accuracy, asked, compare, draw
-from simulator.deployment.journal import Account, Added, Journal
+from simulator.deployment.journal import Account, Added, FleetJournal
 from simulator.deployment.prepare import Say, dealt, prepared, source_of
-from simulator.deployment.settings import Settings, administrator_credentials, reader_credentials, write_public
+from simulator.deployment.settings import (
+    DeploymentSettings,
+    administrator_credentials,
+    reader_credentials,
+    write_public,
+)
 from simulator.deployment.summary import SUBMISSIONS, DeploymentSummary, WindowSummary, print_summary
 from simulator.deployment.verdicts import (
-    Tally,
+    VerdictTally,
     by_id,
     by_number,
     by_submission,
@@ -45,8 +50,7 @@ from simulator.deployment.verdicts import (
 )
 from simulator.errors import JourneyError
 from simulator.progress import Quiet
-from simulator.scenario import Material
-from simulator.scenario import Settings as RunSettings
+from simulator.scenario import Material, RunSettings
 
 # Standard errors that one number may be off, and how often a service without a fault is more. Of one normal variable
 # P(|Z| > 6) = 2e-9; of one Laplace variable P(|X| > 10σ) = exp(-10·√2) = 7e-7. Sums over thousands of counters are
@@ -141,7 +145,7 @@ class Contents:
 
 
 def contents_of(
-    material: Material, journal: Journal, verdicts: Sequence[Verdict], window: int, release: Release | None
+    material: Material, journal: FleetJournal, verdicts: Sequence[Verdict], window: int, release: Release | None
 ) -> Contents:
     """What must be in the release of a window.
 
@@ -171,7 +175,7 @@ def _exactly(inside: Material, records: int, *, reports: bool = False) -> Conten
     return Contents(inside, Expected(records, records, reports))
 
 
-def _of_submissions(material: Material, journal: Journal, window: int, release: Release | None) -> Contents:
+def _of_submissions(material: Material, journal: FleetJournal, window: int, release: Release | None) -> Contents:
     """Clients that were told so are in it; those that were told nothing, as far as it says that it has more."""
     counted, untold = submitted(journal, window)
     found = 0 if release is None else release.submissions or 0
@@ -193,14 +197,14 @@ def _left_out(account: Account) -> int:
     return max(0, account.tallies.records_unspent + account.tallies.records_absent - never)
 
 
-def _batches(journal: Journal, window: int) -> Mapping[str, list[int]]:
+def _batches(journal: FleetJournal, window: int) -> Mapping[str, list[int]]:
     return {
         name: [added.batch for added in account.added if added.window == window]
         for name, account in journal.accounts.items()
     }
 
 
-def _added(journal: Journal, window: int) -> list[Added]:
+def _added(journal: FleetJournal, window: int) -> list[Added]:
     return [added for account in journal.accounts.values() for added in account.added if added.window == window]
 
 
@@ -253,7 +257,7 @@ class Comparison:
         latest: The last release with records in it, and their truth; None where there is none.
     """
 
-    def __init__(self, material: Material, journal: Journal, found: Found) -> None:
+    def __init__(self, material: Material, journal: FleetJournal, found: Found) -> None:
         self._material, self._journal, self._found = material, journal, found
         self._plan = material.plan
         self._submits = self._plan.privacy.mode != CENTRAL and self._plan.privacy.reports is None
@@ -261,7 +265,7 @@ class Comparison:
         self.latest: tuple[Release, ExactSums] | None = None
         tallies = self._tallies()
         windows = sorted({*tallies, *found.outcomes})
-        self._windows = tuple(self._window(window, tallies.get(window, Tally())) for window in windows)
+        self._windows = tuple(self._window(window, tallies.get(window, VerdictTally())) for window in windows)
 
     def summary(self) -> DeploymentSummary:
         """Everything in numbers."""
@@ -284,14 +288,14 @@ class Comparison:
             **self._of_clients(),
         )
 
-    def _tallies(self) -> dict[int, Tally]:
+    def _tallies(self) -> dict[int, VerdictTally]:
         if self._plan.privacy.mode == CENTRAL:
             return by_id(self._journal, self._found.verdicts)
         if self._plan.privacy.reports is not None:
             return by_number(self._journal, self._found.verdicts)
         return by_submission(self._journal, self._found.submissions())
 
-    def _window(self, window: int, tally: Tally) -> WindowSummary:
+    def _window(self, window: int, tally: VerdictTally) -> WindowSummary:
         release, filled = self._found.outcomes.get(window), window in self._journal.window_range
         contents = contents_of(self._material, self._journal, self._found.verdicts, window, release)
         inside = contents.inside
@@ -378,7 +382,7 @@ def _is_wrong(account: Account) -> bool:
     return not tallies.submissions_spent == told == len(account.results)
 
 
-def check(settings: Settings, say: Say) -> list[str]:
+def check(settings: DeploymentSettings, say: Say) -> list[str]:
     """Compares, prints the table, writes summary.json, the releases and density.png.
 
     Returns:
@@ -388,7 +392,7 @@ def check(settings: Settings, say: Say) -> list[str]:
         HushsumError: Something is not there, or the service does not answer.
         OSError: A folder cannot be written.
     """
-    plan, journal = prepared(settings), Journal.load(settings.sent_file)
+    plan, journal = prepared(settings), FleetJournal.load(settings.sent_file)
     if journal.plan_id != plan.hex_id:
         raise JourneyError(f"{settings.sent_file}: of plan {journal.plan_id[:12]}, expected {plan.hex_id[:12]}")
     material = dealt(settings, plan, source_of(settings))
@@ -409,7 +413,7 @@ def check(settings: Settings, say: Say) -> list[str]:
     return summary.violations()
 
 
-async def _ask(settings: Settings, plan: Plan, windows: Sequence[int], end_ms: int) -> Found:
+async def _ask(settings: DeploymentSettings, plan: Plan, windows: Sequence[int], end_ms: int) -> Found:
     """Waits for what the service says."""
     patience_s = max(0.0, end_ms / 1000 - time.time()) + settings.deadline_s
     analyst = Operator(settings.gateways, credentials=reader_credentials(settings), patience_s=patience_s)

@@ -25,11 +25,11 @@ from hushsum.privacy.guarantee import SECURE
 from hushsum_proto.answers import Answer
 from hushsum_proto.credentials import Credentials
 from simulator.chaos.cluster import Operator
-from simulator.data import Share
+from simulator.data import ClientRecords
 from simulator.demo.fleet import policy_of
-from simulator.deployment.journal import Account, Added, Journal
+from simulator.deployment.journal import Account, Added, FleetJournal
 from simulator.deployment.prepare import Say, dealt, prepared, source_of
-from simulator.deployment.settings import Settings, client_credentials, write_json
+from simulator.deployment.settings import DeploymentSettings, client_credentials, write_json
 from simulator.errors import JourneyError
 
 _PERIODS: Final = 2  # in a window: whoever is away misses no window whole
@@ -85,7 +85,7 @@ def _joined(periods: Sequence[int]) -> list[Stay]:
 
 
 @dataclass(eq=False, repr=False)  # it holds records and a token
-class Member:
+class DeployedClient:
     """One client.
 
     Attributes:
@@ -99,7 +99,7 @@ class Member:
         past: What its earlier lives have sent.
     """
 
-    share: Share
+    share: ClientRecords
     target: str
     credentials: Credentials
     stays: Sequence[Stay]
@@ -122,7 +122,7 @@ class Member:
         )
 
 
-def members_of(settings: Settings, shares: Sequence[Share]) -> list[Member]:
+def members_of(settings: DeploymentSettings, shares: Sequence[ClientRecords]) -> list[DeployedClient]:
     """All of them, each for one gateway for good.
 
     Raises:
@@ -132,7 +132,7 @@ def members_of(settings: Settings, shares: Sequence[Share]) -> list[Member]:
     groups = [[share.client_id for share in shares[place :: len(gateways)]] for place in range(len(gateways))]
     online = stays(groups, churn=settings.churn, windows=settings.windows, seed=settings.seed)
     return [
-        Member(
+        DeployedClient(
             share,
             gateways[place % len(gateways)],
             credentials[share.client_id],
@@ -178,7 +178,7 @@ class DeployedFleet:
         shares: Who adds what.
     """
 
-    def __init__(self, settings: Settings, plan: Plan, shares: Sequence[Share]) -> None:
+    def __init__(self, settings: DeploymentSettings, plan: Plan, shares: Sequence[ClientRecords]) -> None:
         self._settings, self._plan = settings, plan
         self._turns = plan.privacy.mode == SECURE or plan.privacy.is_silo
         self._spools = settings.fleet / "spools"
@@ -204,7 +204,7 @@ class DeployedFleet:
             "online": sum(member.client is not None for member in self._members),
         }
 
-    async def run(self) -> Journal:
+    async def run(self) -> FleetJournal:
         """Adds everything; returns what was told when all of it is.
 
         Raises:
@@ -223,9 +223,9 @@ class DeployedFleet:
             self._runtime.close()
         accounts = {member.share.client_id: member.account for member in self._members}
         seconds = time.monotonic() - began
-        return Journal(self._plan.hex_id, self._first, self._settings.windows, seconds, accounts)
+        return FleetJournal(self._plan.hex_id, self._first, self._settings.windows, seconds, accounts)
 
-    async def _live(self, member: Member) -> None:
+    async def _live(self, member: DeployedClient) -> None:
         for number, stay in enumerate(member.stays, start=1):
             await self._until(stay.start)
             async with self._online(member) as client:
@@ -236,7 +236,7 @@ class DeployedFleet:
             member.account.results = await asyncio.to_thread(fates_in, self._spool(member))
 
     @asynccontextmanager
-    async def _online(self, member: Member) -> AsyncIterator[EdgeClient]:
+    async def _online(self, member: DeployedClient) -> AsyncIterator[EdgeClient]:
         """A life of a client, on the spool that stays."""
         client_id, account = member.share.client_id, member.account
         key = self._settings.fleet / "keys" / f"{client_id}.pem"
@@ -262,7 +262,7 @@ class DeployedFleet:
             account.tallies = member.past = member.tallies
             member.client = None
 
-    async def _add(self, member: Member, client: EdgeClient, end: float) -> None:
+    async def _add(self, member: DeployedClient, client: EdgeClient, end: float) -> None:
         """Adds what is due until then, and what was due while the client was away."""
         share, added = member.share, member.account.added
         while len(added) < len(share.batches):
@@ -279,7 +279,7 @@ class DeployedFleet:
             made = (after.deltas - before.deltas, after.records - before.records, after.reports - before.reports)
             added.append(Added(window, len(added), before.deltas, *made))
 
-    async def _settle(self, member: Member, client: EdgeClient) -> None:
+    async def _settle(self, member: DeployedClient, client: EdgeClient) -> None:
         """Returns once the client was told what became of everything."""
         name, left = member.share.client_id, self._settings.deadline_s
         if self._turns:
@@ -297,7 +297,7 @@ class DeployedFleet:
         except FlushTimeoutError as error:
             raise JourneyError(f"{name}: {client.unanswered} deltas have no answer after {left:.0f} s") from error
 
-    def _spool(self, member: Member) -> Path:
+    def _spool(self, member: DeployedClient) -> Path:
         return self._spools / f"{member.share.client_id}.spool"
 
     def _ms(self, windows: float) -> int:
@@ -315,7 +315,7 @@ def _now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def fleet(settings: Settings, say: Say) -> None:
+def fleet(settings: DeploymentSettings, say: Say) -> None:
     """Runs the fleet; writes progress.json as it goes, and sent.json at its end.
 
     Raises:
@@ -332,7 +332,7 @@ def fleet(settings: Settings, say: Say) -> None:
     say(f"everything is answered after {journal.seconds:.0f} s; the clients were started {lives} times")
 
 
-async def _run(settings: Settings, plan: Plan, shares: Sequence[Share], say: Say) -> Journal:
+async def _run(settings: DeploymentSettings, plan: Plan, shares: Sequence[ClientRecords], say: Say) -> FleetJournal:
     await _answering(settings, plan)
     clients = DeployedFleet(settings, plan, shares)
     watch = asyncio.create_task(_watch(settings, clients, say))
@@ -346,7 +346,7 @@ async def _run(settings: Settings, plan: Plan, shares: Sequence[Share], say: Say
     return journal
 
 
-async def _answering(settings: Settings, plan: Plan) -> None:
+async def _answering(settings: DeploymentSettings, plan: Plan) -> None:
     """Returns once every gateway answers, so that the first window finds all of them."""
     credentials = next(iter(client_credentials(settings).values()))  # the fleet has no others
     for gateway in settings.gateways:
@@ -355,7 +355,7 @@ async def _answering(settings: Settings, plan: Plan) -> None:
             raise JourneyError(f"{gateway} collects plan {collected.hex_id[:12]}, expected {plan.hex_id[:12]}")
 
 
-async def _watch(settings: Settings, clients: DeployedFleet, say: Say) -> None:
+async def _watch(settings: DeploymentSettings, clients: DeployedFleet, say: Say) -> None:
     told = 0
     while True:
         progress = clients.progress

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, Self
 from edge_client import Stats
 from hushsum.delta import DeltaId
 from hushsum_proto.answers import Status
-from simulator.demo.evaluation import Sent
+from simulator.demo.evaluation import SentDelta
 from simulator.deployment import settings
 from simulator.errors import JourneyError
 
@@ -62,11 +62,11 @@ class Account:
         """Deltas of which it was told that they are in no release. Of one that is unknown it was told nothing."""
         return {id for id, answer in self.answers.items() if answer in _DROPPED}
 
-    def sent(self, client_id: str) -> Iterator[tuple[Sent, int]]:
+    def sent(self, client_id: str) -> Iterator[tuple[SentDelta, int]]:
         """The ids of its deltas, each with its window."""
         for added in self.added:
             for id in self.ids(added):
-                yield Sent(client_id, id), added.window
+                yield SentDelta(client_id, id), added.window
 
     def ids(self, added: Added) -> Iterator[DeltaId]:
         """The ids of the deltas of a batch."""
@@ -75,7 +75,7 @@ class Account:
 
 
 @dataclass(frozen=True)
-class Journal:
+class FleetJournal:
     """What the whole fleet has.
 
     Attributes:

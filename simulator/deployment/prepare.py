@@ -28,7 +28,7 @@ from hushsum.signatures import SigningKey
 from hushsum_proto.authority import Authority
 from simulator import data, plans
 from simulator.data import Records, deal
-from simulator.deployment.settings import Settings, read_json, write_json, write_private, write_public
+from simulator.deployment.settings import DeploymentSettings, read_json, write_json, write_private, write_public
 from simulator.errors import JourneyError, SettingsConflictError, VariableError
 from simulator.plans import fit
 from simulator.scenario import Material
@@ -45,7 +45,7 @@ _BATCHES: Final = 3  # of a client and window that never leave it as they are
 _WAIT_SHARE: Final = 0.3
 
 
-def source_of(settings: Settings) -> Records:
+def source_of(settings: DeploymentSettings) -> Records:
     """The records: a part of them, chosen by the seed, where there are more than were asked for.
 
     Raises:
@@ -58,7 +58,7 @@ def source_of(settings: Settings) -> Records:
     return replace(source, values=source.values[np.sort(chosen)])
 
 
-def made_plan(settings: Settings, source: Records, directory: str) -> Plan:
+def made_plan(settings: DeploymentSettings, source: Records, directory: str) -> Plan:
     """The plan that fits the deployment.
 
     Args:
@@ -84,7 +84,7 @@ def made_plan(settings: Settings, source: Records, directory: str) -> Plan:
     return plans.of_file(source, privacy, settings.seed, tables)
 
 
-def dealt(settings: Settings, plan: Plan, source: Records) -> Material:
+def dealt(settings: DeploymentSettings, plan: Plan, source: Records) -> Material:
     """The records that are added, by client and in batches; and those that are held out as queries.
 
     Raises:
@@ -99,7 +99,7 @@ def dealt(settings: Settings, plan: Plan, source: Records) -> Material:
     return Material(plan, shares, np.concatenate([batch for share in shares for batch in share.batches]), queries)
 
 
-def _privacy(settings: Settings, directory: str) -> Mapping[str, object]:
+def _privacy(settings: DeploymentSettings, directory: str) -> Mapping[str, object]:
     """``[privacy]`` of unit ``record``."""
     if settings.mode == LOCAL:
         delta = None if settings.form == SILO else Fraction(0)
@@ -115,7 +115,7 @@ def _privacy(settings: Settings, directory: str) -> Mapping[str, object]:
     return {**table, "secure": {**secure, "directory": directory, "cohort_wait": duration_text(wait_ms)}}
 
 
-def _cohort(settings: Settings) -> Cohort:
+def _cohort(settings: DeploymentSettings) -> Cohort:
     """All clients of a gateway: each gateway forms its own."""
     size = settings.clients_of_gateway
     away = round(settings.churn * size) + (settings.clients % len(settings.gateways) > 0)
@@ -132,7 +132,7 @@ _PROGRAM: Final = "python -m simulator.deployment prepare"
 Say = Callable[[str], None]
 
 
-def prepare(settings: Settings, say: Say) -> None:
+def prepare(settings: DeploymentSettings, say: Say) -> None:
     """Makes the plan, certificates, tokens and keys; nothing where they were made for the same settings.
 
     Raises:
@@ -162,7 +162,7 @@ def prepare(settings: Settings, say: Say) -> None:
     write_json(mark, {"plan": plan.hex_id, "made_for": settings.purpose})
 
 
-def prepared(settings: Settings) -> Plan:
+def prepared(settings: DeploymentSettings) -> Plan:
     """The plan that was made.
 
     Raises:
@@ -177,7 +177,7 @@ def prepared(settings: Settings) -> Plan:
         raise JourneyError(f"{settings.plan_file}: {error.strerror}; {_PROGRAM} writes it") from error
 
 
-def _require_same(settings: Settings) -> None:
+def _require_same(settings: DeploymentSettings) -> None:
     path = settings.config / _MARK
     made_for = read_json(path, _PROGRAM)["made_for"]
     differing = [name for name, value in settings.purpose.items() if made_for.get(name) != value]
@@ -186,7 +186,7 @@ def _require_same(settings: Settings) -> None:
         raise SettingsConflictError(f"{path}: made for {told}; remove the deployment's volumes to make it anew")
 
 
-def _keys(settings: Settings, names: Sequence[str]) -> str:
+def _keys(settings: DeploymentSettings, names: Sequence[str]) -> str:
     """Makes a key for each client; returns their directory."""
     tables = []
     for name in names:
@@ -198,13 +198,13 @@ def _keys(settings: Settings, names: Sequence[str]) -> str:
     return directory
 
 
-def _served(settings: Settings) -> list[str]:
+def _served(settings: DeploymentSettings) -> list[str]:
     """All names that the service is reached by."""
     hosts = (address.rpartition(":")[0].strip("[]") for address in settings.gateways)
     return list(dict.fromkeys([*settings.server_names, *hosts]))
 
 
-def _certificates(settings: Settings) -> None:
+def _certificates(settings: DeploymentSettings) -> None:
     now = datetime.now(UTC)
     authority, of_metrics = Authority.make(now), Authority.make(now, name="Hushsum metrics")
     server, reader = authority.server(_served(settings)), of_metrics.client("prometheus", ("admin",))
@@ -219,7 +219,7 @@ def _certificates(settings: Settings) -> None:
     write_public(settings.metrics / "client.key", reader.key)
 
 
-def _tokens(settings: Settings, names: Sequence[str]) -> None:
+def _tokens(settings: DeploymentSettings, names: Sequence[str]) -> None:
     now_ms, entropy = time.time_ns() // 1_000_000, OsEntropy()
     reader = issue(entropy, "reader", [Scope.READ], now_ms=now_ms)
     admin = issue(entropy, "admin", [Scope.READ, Scope.ADMIN], now_ms=now_ms)

@@ -26,7 +26,7 @@ _SHOWN_S: Final = 60  # no plan may have its clients show themselves more often
 _NAMES: Final = "gateway,gateway-1,gateway-2,worker-1,worker-2,releaser,localhost,127.0.0.1"
 _CLIENTS_MIN: Final = {SECURE: 5}  # of a gateway: a cohort that can lose one
 
-#: What each variable says, for people; its default stands in :class:`Settings`.
+#: What each variable says, for people; its default stands in :class:`DeploymentSettings`.
 VARIABLES: Final[Mapping[str, str]] = {
     "HUSHSUM_MODE": "central, local or secure",
     "HUSHSUM_FORM": "mode local: report, or silo",
@@ -57,7 +57,7 @@ VARIABLES: Final[Mapping[str, str]] = {
 
 
 @dataclass(frozen=True)
-class Settings:
+class DeploymentSettings:
     """A deployment. What a variable of :data:`VARIABLES` says stands in the attribute of its name.
 
     Attributes:
@@ -290,17 +290,17 @@ def _write(path: Path, data: bytes, mode: int) -> None:
     beside.replace(path)
 
 
-def reader_credentials(settings: Settings) -> Credentials:
+def reader_credentials(settings: DeploymentSettings) -> Credentials:
     """Of whoever reads releases."""
     return Credentials(token=settings.operator / "reader.token", ca=settings.config / "ca.pem")
 
 
-def administrator_credentials(settings: Settings) -> Credentials:
+def administrator_credentials(settings: DeploymentSettings) -> Credentials:
     """Of whoever looks at the ledger."""
     return Credentials(token=settings.operator / "admin.token", ca=settings.config / "ca.pem")
 
 
-def client_credentials(settings: Settings) -> Mapping[str, Credentials]:
+def client_credentials(settings: DeploymentSettings) -> Mapping[str, Credentials]:
     """Of each client, by its id.
 
     Raises:

@@ -5,7 +5,7 @@ import json
 from dataclasses import dataclass
 from typing import Final
 
-from simulator.deployment.verdicts import Tally
+from simulator.deployment.verdicts import VerdictTally
 
 #: What a client sends in a secure sum, and a silo.
 SUBMISSIONS: Final = "submissions"
@@ -32,7 +32,7 @@ class WindowSummary:
 
     window: int
     filled: bool
-    tally: Tally
+    tally: VerdictTally
     records: int
     released: bool
     mean_relative_error: float | None = None
@@ -99,9 +99,9 @@ class DeploymentSummary:
     plan_id: str
 
     @property
-    def total(self) -> Tally:
+    def total(self) -> VerdictTally:
         """Of all windows."""
-        return sum((each.tally for each in self.windows), Tally())
+        return sum((each.tally for each in self.windows), VerdictTally())
 
     def violations(self) -> list[str]:
         """One sentence for each promise that was broken; empty where all held."""

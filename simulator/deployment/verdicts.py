@@ -17,9 +17,9 @@ from aggregator.store.postgres import PostgresDatabase, PostgresSettings
 from hushsum.plan import Plan
 from hushsum_proto.answers import Status
 from hushsum_proto.rounds import RoundResult
-from simulator.demo.evaluation import Sent
-from simulator.deployment.journal import Journal
-from simulator.deployment.settings import Settings
+from simulator.demo.evaluation import SentDelta
+from simulator.deployment.journal import FleetJournal
+from simulator.deployment.settings import DeploymentSettings
 from simulator.errors import VariableError
 
 _COUNTED: Final = frozenset({RoundResult.COUNTED.value, Status.ACKNOWLEDGED.value, Status.COUNTED.value})
@@ -27,7 +27,7 @@ _UNTOLD: Final = frozenset({"", RoundResult.UNKNOWN.value, Status.UNKNOWN.value}
 
 
 @dataclass(frozen=True)
-class Tally:
+class VerdictTally:
     """Of one window; of deltas, of batches of reports, or of submissions.
 
     Attributes:
@@ -49,22 +49,22 @@ class Tally:
     dropped: int = 0
     untold: int = 0
 
-    def __add__(self, other: "Tally") -> "Tally":
-        return Tally(**{name: value + getattr(other, name) for name, value in vars(self).items()})
+    def __add__(self, other: "VerdictTally") -> "VerdictTally":
+        return VerdictTally(**{name: value + getattr(other, name) for name, value in vars(self).items()})
 
 
-def by_id(journal: Journal, verdicts: Iterable[Verdict]) -> dict[int, Tally]:
+def by_id(journal: FleetJournal, verdicts: Iterable[Verdict]) -> dict[int, VerdictTally]:
     """Deltas of mode ``central``, each by its id.
 
     Args:
         journal: Of the fleet.
         verdicts: Retained by the service, of everything that it folded.
     """
-    places: dict[Sent, list[int]] = {}
+    places: dict[SentDelta, list[int]] = {}
     for verdict in _counted(verdicts):
         assert verdict.client_id is not None, "an entry that was counted could be read"
         assert verdict.id is not None, "likewise"
-        places.setdefault(Sent(verdict.client_id, verdict.id), []).append(_window(verdict))
+        places.setdefault(SentDelta(verdict.client_id, verdict.id), []).append(_window(verdict))
     tallies: Counter[tuple[int, str]] = Counter()
     for name, account in journal.accounts.items():
         dropped = account.told_dropped
@@ -83,7 +83,7 @@ def by_id(journal: Journal, verdicts: Iterable[Verdict]) -> dict[int, Tally]:
     return _tallies(journal, tallies)
 
 
-def by_number(journal: Journal, verdicts: Iterable[Verdict]) -> dict[int, Tally]:
+def by_number(journal: FleetJournal, verdicts: Iterable[Verdict]) -> dict[int, VerdictTally]:
     """Batches of reports: each that was answered by its id, and all of them by their numbers in each window.
 
     A batch's id tells nothing of its window: what is lost is told of windows that have too few, what is doubled of
@@ -123,7 +123,7 @@ def by_number(journal: Journal, verdicts: Iterable[Verdict]) -> dict[int, Tally]
     return _tallies(journal, tallies)
 
 
-def by_submission(journal: Journal, submissions: Mapping[int, int]) -> dict[int, Tally]:
+def by_submission(journal: FleetJournal, submissions: Mapping[int, int]) -> dict[int, VerdictTally]:
     """Submissions of secure sums and of silos: how many a release says it holds, and what each client was told.
 
     Args:
@@ -143,19 +143,19 @@ def by_submission(journal: Journal, submissions: Mapping[int, int]) -> dict[int,
     return _tallies(journal, tallies)
 
 
-def told_windows(journal: Journal) -> set[int]:
+def told_windows(journal: FleetJournal) -> set[int]:
     """Windows for which some client has submitted: those that the fleet filled, and some that it only saw begin."""
     return {window for account in journal.accounts.values() for window in account.results}
 
 
-def submitted(journal: Journal, window: int) -> tuple[set[str], set[str]]:
+def submitted(journal: FleetJournal, window: int) -> tuple[set[str], set[str]]:
     """Clients that were told that their submission for a window is counted; and those that were told nothing."""
     results = {name: account.results[window] for name, account in journal.accounts.items() if window in account.results}
     counted = {name for name, result in results.items() if result in _COUNTED}
     return counted, {name for name, result in results.items() if result in _UNTOLD}
 
 
-def counted_batches(journal: Journal, verdicts: Iterable[Verdict], window: int) -> dict[str, list[int]]:
+def counted_batches(journal: FleetJournal, verdicts: Iterable[Verdict], window: int) -> dict[str, list[int]]:
     """Mode ``central``: of each client, its batches whose deltas are all counted in a window."""
     ids = {(verdict.client_id, verdict.id) for verdict in _counted(verdicts) if verdict.window == window}
     return {
@@ -177,16 +177,16 @@ def _window(verdict: Verdict) -> int:
     return verdict.window
 
 
-def _tallies(journal: Journal, counts: Mapping[tuple[int, str], int]) -> dict[int, Tally]:
+def _tallies(journal: FleetJournal, counts: Mapping[tuple[int, str], int]) -> dict[int, VerdictTally]:
     windows = sorted({*journal.window_range, *(window for window, _ in counts)})
-    names = Tally.__dataclass_fields__
-    return {window: Tally(**{name: counts.get((window, name), 0) for name in names}) for window in windows}
+    names = VerdictTally.__dataclass_fields__
+    return {window: VerdictTally(**{name: counts.get((window, name), 0) for name in names}) for window in windows}
 
 
 _POOL = 3
 
 
-async def retained(settings: Settings, plan: Plan) -> list[Verdict]:
+async def retained(settings: DeploymentSettings, plan: Plan) -> list[Verdict]:
     """One for each entry that was folded.
 
     Raises:

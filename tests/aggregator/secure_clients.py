@@ -24,11 +24,11 @@ from hushsum.secure_sum.client import (
     CountAttempt,
     Effect,
     Opened,
-    Received,
     Revealed,
     Send,
     SendVector,
-    Spend,
+    ServerMessage,
+    SpendWindow,
     Spent,
 )
 from hushsum.secure_sum.messages import Kind, round_of
@@ -230,7 +230,7 @@ class SecureClient:
             return
         assert self._machine is not None
         try:
-            effects = self._machine.begin() if kind is Kind.INVITATION else self._machine.handle(Received(data))
+            effects = self._machine.begin() if kind is Kind.INVITATION else self._machine.handle(ServerMessage(data))
         except SecureSumError as error:
             self.refusal = error
             return  # it says nothing more, and waits for the outcome
@@ -245,7 +245,7 @@ class SecureClient:
                     self._said = data
                 case CountAttempt():
                     await self._do(line, self._machine.handle(Opened()))
-                case Spend():
+                case SpendWindow():
                     self.spent = self.rounds[-1]
                     await self._do(line, self._machine.handle(Spent()))
                 case SendVector(data):

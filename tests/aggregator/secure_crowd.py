@@ -13,10 +13,10 @@ from hushsum.secure_sum.client import (
     CountAttempt,
     Effect,
     Opened,
-    Received,
     Send,
     SendVector,
-    Spend,
+    ServerMessage,
+    SpendWindow,
     Spent,
 )
 from tests.aggregator.secure_clients import fleet_of
@@ -77,7 +77,7 @@ def _live(pipe: Connection, bundle: bytes, number: int, window: int, round_id: b
             pipe.send_bytes(vectors[client][offset : offset + size])
             continue
         machine = machines[client]
-        effects = machine.begin() if not what else machine.handle(Received(what))
+        effects = machine.begin() if not what else machine.handle(ServerMessage(what))
         said = list(_said(machine, effects, client, vectors))
         pipe.send(len(said))
         for data in said:
@@ -91,7 +91,7 @@ def _said(machine: ClientRound, effects: list[Effect], client: int, vectors: dic
                 yield data
             case CountAttempt():
                 yield from _said(machine, machine.handle(Opened()), client, vectors)
-            case Spend():
+            case SpendWindow():
                 yield from _said(machine, machine.handle(Spent()), client, vectors)
             case SendVector(data):
                 vectors[client] = data

@@ -20,7 +20,18 @@ from hushsum.entropy import OsEntropy
 from hushsum.secure_sum import client as clients
 from hushsum.secure_sum.messages import Kind
 from hushsum.secure_sum.parameters import RoundParameters, round_parameters
-from hushsum.secure_sum.server import Done, Drop, Event, Failed, Received, ServerRound, Sum, Tell, Uploaded, Vanished
+from hushsum.secure_sum.server import (
+    ClientMessage,
+    Done,
+    Drop,
+    Event,
+    Failed,
+    ServerRound,
+    Sum,
+    Tell,
+    Uploaded,
+    Vanished,
+)
 from hushsum.signatures import SigningKey
 from hushsum_proto.convert_rounds import directory_chunk_to_wire, reply_to_wire, request_from_wire
 from hushsum_proto.metadata import CLIENT_ID, REASON, client_id_from_metadata
@@ -124,19 +135,19 @@ class RunningRound:
     def _companion_hears(self, name: str, data: bytes) -> None:
         machine = self._companions[name]
         invited = data[1] == Kind.INVITATION
-        self._companion_does(name, machine.begin() if invited else machine.handle(clients.Received(data)))
+        self._companion_does(name, machine.begin() if invited else machine.handle(clients.ServerMessage(data)))
 
     def _companion_does(self, name: str, effects: list[clients.Effect]) -> None:
         machine = self._companions[name]
         for effect in effects:
             match effect:
                 case clients.Send(data):
-                    self._events.append(Received(name, data))
+                    self._events.append(ClientMessage(name, data))
                 case clients.SendVector(data):
                     self._events.append(Uploaded(name, data))
                 case clients.CountAttempt():
                     self._companion_does(name, machine.handle(clients.Opened()))
-                case clients.Spend():
+                case clients.SpendWindow():
                     self._companion_does(name, machine.handle(clients.Spent()))
                 case clients.Revealed():
                     pass
@@ -246,7 +257,7 @@ class RoundService(stubs.SecureSumServicer, ModelService):
                 if len(seat.vector) == self.plan.words.bytes:
                     seat.round.tell(Uploaded(seat.client_id, bytes(seat.vector)))
             elif isinstance(request, Message) and not self.deaf:
-                seat.round.tell(Received(seat.client_id, request.data))
+                seat.round.tell(ClientMessage(seat.client_id, request.data))
 
 
 def companion(

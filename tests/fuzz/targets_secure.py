@@ -12,7 +12,7 @@ from hushsum.errors import SecureSumError
 from hushsum.secure_sum import messages
 from hushsum.secure_sum.agreement import KEY_BYTES
 from hushsum.secure_sum.bitmaps import bitmap_bytes, bitmap_of, flags_of
-from hushsum.secure_sum.client import ClientStep, Received
+from hushsum.secure_sum.client import ClientStep, ServerMessage
 from hushsum.secure_sum.messages import Kind, pack, pack_advertisement, round_of, unpack, unpack_advertisement
 from hushsum.secure_sum.parameters import RoundParameters
 from hushsum.secure_sum.roster import Roster
@@ -163,7 +163,7 @@ def _machine() -> Kit:
     def attempt(data: bytes) -> Verdict:
         step = _STEPS.get(Kind(data[1]) if len(data) > 1 and data[1] in set(Kind) else Kind.ROSTER, ClientStep.OPENED)
         client = stages[len(data) % len(stages)].at(step)
-        verdict, _ = judge(lambda data: client.handle(Received(data)), SecureSumError)(data)
+        verdict, _ = judge(lambda data: client.handle(ServerMessage(data)), SecureSumError)(data)
         refused = client.step is ClientStep.REFUSED
         expect(refused == (verdict is not None), "a client that refuses and goes on, or the other way round")
         return verdict

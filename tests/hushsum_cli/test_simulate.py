@@ -8,18 +8,18 @@ import pytest
 from aggregator.fold.fold import Verdict, VerdictKind
 from hushsum import Plan
 from hushsum.delta import DeltaId
-from simulator import Settings, Summary
-from simulator.demo.evaluation import Sent, reconcile
+from simulator import RunSettings, Summary
+from simulator.demo.evaluation import SentDelta, reconcile
 from tests.hushsum_cli.calling import Hushsum
 from tests.plans import model_plan, set_plan, small_plan
 from tests.simulator.demo.summaries import GOOD, GOOD_REPORTS, GOOD_SECURE, doctored, doctored_local
 
 
-def planted(monkeypatch: pytest.MonkeyPatch, summary: Summary) -> list[Settings]:
+def planted(monkeypatch: pytest.MonkeyPatch, summary: Summary) -> list[RunSettings]:
     """Lets every run come to this summary; the settings of each are noted."""
-    asked: list[Settings] = []
+    asked: list[RunSettings] = []
 
-    def run(settings: Settings, _: object) -> Summary:
+    def run(settings: RunSettings, _: object) -> Summary:
         asked.append(settings)
         return summary
 
@@ -57,7 +57,7 @@ def test_what_cannot_be_simulated_is_told_before_anything_starts(
 def test_a_lost_and_a_doubled_delta_end_with_1_and_a_line_each(
     hushsum: Hushsum, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sent = {Sent("a", DeltaId(1, sequence)) for sequence in range(3)}
+    sent = {SentDelta("a", DeltaId(1, sequence)) for sequence in range(3)}
     counted = [DeltaId(1, 0), DeltaId(1, 1), DeltaId(1, 1)]  # 2 is missing, 1 is there twice
     verdicts = [Verdict(VerdictKind.COUNTED, None, id, "a", 5, at) for at, id in enumerate(counted)]
     result = reconcile(sent, verdicts)

@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from edge_client import Config, EdgeClient, EdgeWarning, SystemRuntime
 from edge_client.errors import FlushTimeoutError, NotCountedError
-from hushsum.secure_sum.client import ClientRound, ClientStep, Received
+from hushsum.secure_sum.client import ClientRound, ClientStep, ServerMessage
 
 T = TypeVar("T")
 CONFIG = Config(backoff_first_s=0.05, backoff_longest_s=0.2, close_flush_s=0.0)
@@ -42,7 +42,7 @@ class HaltingRuntime(SystemRuntime):
         machine = getattr(function, "__self__", None)
         if not isinstance(machine, ClientRound):
             return await super().computing(function, *arguments)
-        if machine.step is ClientStep.SENT and arguments and isinstance(arguments[0], Received):
+        if machine.step is ClientStep.SENT and arguments and isinstance(arguments[0], ServerMessage):
             await self._reached(SURVIVORS)
         result = await super().computing(function, *arguments)
         await self._reached(machine.step.value)

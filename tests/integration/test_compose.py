@@ -14,7 +14,7 @@ from aggregator.config import DSN_VARIABLE, Config
 from compose.demo import Demo
 from compose.engine import DemoError, State
 from compose.environment import Sizes, read, resolved
-from simulator.deployment.settings import Settings
+from simulator.deployment.settings import DeploymentSettings
 from tests.integration.containers import ROOT, TOOLS, answers, demo
 
 COMPOSE = ROOT / "compose"
@@ -222,7 +222,7 @@ def test_the_demo_reads_env_as_compose_does_and_the_shell_counts_more(tmp_path: 
 def test_a_run_is_as_long_as_the_fleet_makes_it(said: dict[str, str], sizes: Sizes) -> None:
     found = Sizes.of(resolved(None, "x", {}, said))
     assert found == sizes
-    deployed = Settings.from_environment({f"HUSHSUM_{name}": value for name, value in said.items()})
+    deployed = DeploymentSettings.from_environment({f"HUSHSUM_{name}": value for name, value in said.items()})
     assert (deployed.length_s, deployed.open_s) == (found.window_s, found.lateness_s)
 
 

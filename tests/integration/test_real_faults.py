@@ -14,7 +14,7 @@ from aggregator.app import Service, running
 from aggregator.runtime import SystemRuntime
 from simulator.chaos.cluster import Operator
 from simulator.chaos.run import fault_plan, run
-from simulator.chaos.senders import Journal, Sender
+from simulator.chaos.senders import Sender, SenderJournal
 from simulator.testbed.postgres import missing_postgres
 from simulator.testbed.tcp_proxy import Fault, TcpProxy
 from tests.brokers import JARS, ProxiedKafka, ProxiedPostgres, fresh_prefix, left_out, missing_kafka
@@ -45,7 +45,7 @@ class Load:
     """Senders of one window, and what they were told."""
 
     def __init__(self, service: Service, window: int, seed: int) -> None:
-        self.journal = Journal(PLAN, window)
+        self.journal = SenderJournal(PLAN, window)
         self.senders = [Sender(PLAN, number, [service.grpc], RATE, seed) for number in range(SENDERS)]
 
     async def under(self, faults: Callable[[], Awaitable[None]]) -> None:

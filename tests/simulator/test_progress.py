@@ -6,10 +6,10 @@ from collections import Counter
 import pytest
 from rich.console import Console
 
-from simulator.progress import Lines, Quiet, Row, Stage, table
+from simulator.progress import Lines, ProgressRow, Quiet, Stage, table
 
-UNDER_WAY = Row("cohort 1", Counter({Stage.SHARES: 50, Stage.UPLOAD: 2, Stage.DONE: 40, Stage.DROPPED: 8}))
-SETTLED = Row("cohort 1", Counter({Stage.DONE: 92, Stage.DROPPED: 8}))
+UNDER_WAY = ProgressRow("cohort 1", Counter({Stage.SHARES: 50, Stage.UPLOAD: 2, Stage.DONE: 40, Stage.DROPPED: 8}))
+SETTLED = ProgressRow("cohort 1", Counter({Stage.DONE: 92, Stage.DROPPED: 8}))
 
 
 def test_a_line_names_the_steps_that_somebody_is_in() -> None:
@@ -43,7 +43,7 @@ def test_plain_lines_come_now_and_then_and_the_last_one_always(
     show = Lines().board()
     show([UNDER_WAY])
     now = 101.0
-    show([Row("cohort 1", Counter({Stage.REVEAL: 92, Stage.DROPPED: 8}))])  # too soon
+    show([ProgressRow("cohort 1", Counter({Stage.REVEAL: 92, Stage.DROPPED: 8}))])  # too soon
     show([SETTLED])
     show([SETTLED])  # nothing new
     assert capsys.readouterr().err.splitlines() == [f"  {UNDER_WAY}", f"  {SETTLED}"]

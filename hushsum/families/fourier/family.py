@@ -34,7 +34,7 @@ from hushsum.families.lsh.single_row import checked_rows, projected
 from hushsum.families.packed import SignedPacked
 from hushsum.families.stored import FieldsAlone, check_counters
 from hushsum.families.transforms import Transforms
-from hushsum.families.vectors import Space, vector_records
+from hushsum.families.vectors import VectorSpace, vector_records
 from hushsum.parameters import NO_PARAMETERS, Parameters
 from hushsum.schema import Table
 from hushsum.sensitivity import Sensitivity
@@ -272,8 +272,8 @@ class Fourier(Queried, SignedPacked, FieldsAlone):
         return waves(self.fraction_bits)
 
     @cached_property
-    def _space(self) -> Space:
-        return Space.of(self.record, self.transforms)
+    def _space(self) -> VectorSpace:
+        return VectorSpace.of(self.record, self.transforms)
 
     def _read_queries(self, queries: npt.ArrayLike) -> Float32:
         points = self._space.queries(queries)

@@ -27,7 +27,7 @@ _FINER: Final = (
 
 def add(pairs: Pairs, counters: Int64, records: Float32, rows: slice) -> None:
     """Adds records within the bounds to the counters (k, 2) int64 of a slice of the pairs, in place."""
-    engine = Engine(pairs)
+    engine = PhaseEngine(pairs)
     for block in _chunks(slice(0, len(records)), _BLOCK_RECORDS):
         for chunk, phases in engine.phases(rows, records[block]):
             target = counters[chunk.start - rows.start : chunk.stop - rows.start]
@@ -37,7 +37,7 @@ def add(pairs: Pairs, counters: Int64, records: Float32, rows: slice) -> None:
 def sums(pairs: Pairs, counters: Int64, queries: Float32, rows: slice) -> tuple[Float64, Float64, Float64]:
     """What a slice of the pairs reads at centred queries: see :func:`hushsum.families.fourier.plain.sums`."""
     first, total, squares = np.zeros(len(queries)), np.zeros(len(queries)), np.zeros(len(queries))
-    engine, read = Engine(pairs), pairs.waves.read
+    engine, read = PhaseEngine(pairs), pairs.waves.read
     for some in _chunks(slice(0, len(queries)), _BLOCK_RECORDS):
         for chunk, phases in engine.phases(rows, queries[some]):
             if chunk.start == rows.start:
@@ -57,7 +57,7 @@ def warm_up() -> None:
             sums(pairs, counters, records, slice(0, 2))
 
 
-class Engine:
+class PhaseEngine:
     """Phases of blocks of records, a chunk of pairs at a time, in reused memory: for one call, of one thread.
 
     Attributes:

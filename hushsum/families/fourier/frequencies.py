@@ -49,7 +49,7 @@ CUT: Final = {"gaussian": 0.0, "laplacian": 2.0**-20, "cauchy": 0.0, "exponentia
 
 
 @dataclass(frozen=True)
-class Given:
+class GivenFrequencies:
     """Frequencies and phases that came beside the plan: a set of low discrepancy, or one that was learned.
 
     Attributes:
@@ -61,7 +61,7 @@ class Given:
     table: Float32 = field(compare=False, repr=False)
 
     @classmethod
-    def of(cls, digest: str, table: Float32, rows: int) -> "Given":
+    def of(cls, digest: str, table: Float32, rows: int) -> "GivenFrequencies":
         """Checked.
 
         Raises:

@@ -14,7 +14,7 @@ from hushsum.draws import PublicSeed, PublicStream
 from hushsum.errors import PlanError
 from hushsum.families.estimates import Division
 from hushsum.families.fourier import frequencies
-from hushsum.families.fourier.frequencies import Given
+from hushsum.families.fourier.frequencies import GivenFrequencies
 from hushsum.families.fourier.phases import CHORD_ERROR, Pairs
 from hushsum.families.fourier.waves import waves
 from hushsum.families.kernel_names import read_kernel
@@ -50,7 +50,7 @@ class Spectrum:
     exponent: Fraction | None = None
     draws: str = "independent"
     sobol_sets: int | None = None
-    given: Given | None = None
+    given: GivenFrequencies | None = None
 
     @classmethod
     def from_table(cls, sketch: Table, parameters: Parameters, *, rows: int, dim: int) -> "Spectrum":
@@ -69,7 +69,9 @@ class Spectrum:
             sets = sketch.integer("sobol_sets", low=2, high=_SETS_MAX, default=_SOBOL_SETS)
         if draws == "given":
             digest = sketch.text("parameters")
-            given = Given.of(digest, parameters.take(sketch.name("parameters"), digest, columns=dim + 1), rows)
+            given = GivenFrequencies.of(
+                digest, parameters.take(sketch.name("parameters"), digest, columns=dim + 1), rows
+            )
         bandwidth = sketch.real("bandwidth", expected="a number above 0", above=0)
         return cls(kernel, bandwidth, exponent, draws, sets, given)
 

@@ -11,7 +11,7 @@ from hushsum.errors import PlanError
 from hushsum.families.estimates import Division
 from hushsum.families.hashed.products import NORMAL_KERNELS, Group, Product
 from hushsum.families.lsh.codes import fastfood
-from hushsum.families.lsh.given_directions import Given
+from hushsum.families.lsh.given_directions import GivenDirections
 from hushsum.families.lsh.hash import Domain, Wide, read_power
 from hushsum.parameters import Parameters
 from hushsum.schema import Table
@@ -125,4 +125,4 @@ def read_given(sketch: Table, parameters: Parameters, digest: str, *, rows: int,
     matrix = parameters.take("sketch.parameters", digest, columns=dim + 1)
     if len(matrix) != rows * power:
         raise PlanError("sketch.parameters", f"{len(matrix)} rows", f"rows x power = {rows * power}")
-    return Product((Group(Given(kernel, power, digest, matrix)),))
+    return Product((Group(GivenDirections(kernel, power, digest, matrix)),))

@@ -31,13 +31,13 @@ from hushsum.families.lsh import placement
 from hushsum.families.lsh.arrays import Points
 from hushsum.families.lsh.hash import Domain
 from hushsum.families.lsh.jaccard import SetSpace
-from hushsum.families.lsh.placement import Rows
+from hushsum.families.lsh.placement import HashedRows
 from hushsum.families.medians import checked_groups
 from hushsum.families.packed import RowsPacked
 from hushsum.families.row_counts import refuse_impossible_counts
 from hushsum.families.stored import FieldsAlone, check_counters
 from hushsum.families.transforms import Transforms
-from hushsum.families.vectors import Space
+from hushsum.families.vectors import VectorSpace
 from hushsum.parameters import NO_PARAMETERS, Parameters
 from hushsum.schema import Table
 from hushsum.sensitivity import Sensitivity
@@ -239,7 +239,7 @@ class Hashed(RowsPacked, RowReports, FieldsAlone):
         return shared_codes(self._tables, self._space.records(x), self._near(y))
 
     @cached_property
-    def _tables(self) -> Rows:
+    def _tables(self) -> HashedRows:
         code = self.product.draw(
             self.seed, self._space, rows=self.rows, draws=self.draws.kind, sets=self.draws.sobol_sets
         )
@@ -249,14 +249,14 @@ class Hashed(RowsPacked, RowReports, FieldsAlone):
         chosen = placement.direct(least.reshape(shape), largest.reshape(shape), self.buckets) or placement.rehash(
             self.seed, rows=self.rows, power=power, buckets=self.buckets
         )
-        return Rows(code, chosen, power, self.buckets)
+        return HashedRows(code, chosen, power, self.buckets)
 
     @cached_property
     def _space(self) -> Domain:
         if isinstance(self.record, SetRecords):
             return SetSpace(self.record.universe)
         centred = self.product.centred
-        return Space.of(self.record, self.transforms, centred=centred, rounded=not centred)
+        return VectorSpace.of(self.record, self.transforms, centred=centred, rounded=not centred)
 
     def _near(self, queries: Any) -> Points:
         points = self._space.queries(queries)

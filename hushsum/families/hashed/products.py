@@ -25,7 +25,7 @@ from hushsum.families.lsh.p_stable import Euclidean, Manhattan
 from hushsum.families.lsh.random_binning import Laplacian
 from hushsum.families.lsh.row_sources import Independent, Orthogonal, Sobol, Source
 from hushsum.families.transforms import Float64
-from hushsum.families.vectors import Space
+from hushsum.families.vectors import VectorSpace
 from hushsum.schema import Table
 
 VECTOR_HASHES: Final[dict[str, type[Hash]]] = {
@@ -53,7 +53,7 @@ class Columns:
         columns: Which.
     """
 
-    space: Space
+    space: VectorSpace
     columns: tuple[int, ...]
 
     @property
@@ -63,12 +63,12 @@ class Columns:
 
     @cached_property
     def sizes(self) -> Float32:
-        """See :attr:`Space.sizes`."""
+        """See :attr:`VectorSpace.sizes`."""
         return self.space.sizes[list(self.columns)]
 
     @property
     def rounding(self) -> Float64:
-        """See :attr:`Space.rounding`."""
+        """See :attr:`VectorSpace.rounding`."""
         return np.asarray(self.space.rounding[list(self.columns)], np.float64)
 
 

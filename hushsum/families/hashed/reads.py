@@ -14,14 +14,14 @@ from hushsum.families.family import Answer
 from hushsum.families.lsh import numpy_engine
 from hushsum.families.lsh.arrays import Points
 from hushsum.families.lsh.engines import RowEngine, engine
-from hushsum.families.lsh.placement import Rehash, Rows
+from hushsum.families.lsh.placement import HashedRows, Rehash
 from hushsum.families.medians import SparseMedianWarning, is_sparse, mean_of_groups, median_of_means
 
 Float64 = npt.NDArray[np.float64]
 Int64 = npt.NDArray[np.int64]
 
 
-def shared_codes(rows: Rows, points: Points, others: Points) -> Float64:
+def shared_codes(rows: HashedRows, points: Points, others: Points) -> Float64:
     """(n, m): the share of rows in which n and m accepted points share all their codes."""
     coder, shared = numpy_engine.coder(rows.code), np.zeros((len(points), len(others)))
     if not shared.size:
@@ -46,14 +46,14 @@ class RowReads:
         factor: 1, or W/(W − 1).
     """
 
-    rows: Rows
+    rows: HashedRows
     counters: Int64
     queries: Points
     less: Float64
     factor: float
 
     @classmethod
-    def of(cls, rows: Rows, counters: Int64, queries: Points) -> "RowReads":
+    def of(cls, rows: HashedRows, counters: Int64, queries: Points) -> "RowReads":
         """What is read where the rows place their codes."""
         if not isinstance(rows.placement, Rehash):
             return cls(rows, counters, queries, np.zeros(len(rows)), 1.0)

@@ -13,7 +13,7 @@ from hushsum.families.hashed.products import Product
 from hushsum.families.lsh import single_row
 from hushsum.families.lsh.arrays import Points
 from hushsum.families.lsh.hash import Domain
-from hushsum.families.lsh.placement import Rows
+from hushsum.families.lsh.placement import HashedRows
 
 Int64 = npt.NDArray[np.int64]
 
@@ -32,7 +32,7 @@ class _Hashed(Protocol):
     def rehashed(self) -> bool: ...
 
     @property
-    def _tables(self) -> Rows: ...
+    def _tables(self) -> HashedRows: ...
 
     @property
     def _space(self) -> Domain: ...

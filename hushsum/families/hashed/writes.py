@@ -8,13 +8,13 @@ from hushsum.families import parallel
 from hushsum.families.family import Counters
 from hushsum.families.lsh.arrays import Int64, Points
 from hushsum.families.lsh.engines import engine
-from hushsum.families.lsh.placement import Rows
+from hushsum.families.lsh.placement import HashedRows
 
 _ROWS_ABREAST: Final = 4  # the compiled loops take so many rows at once
 _COPIED_MAX: Final = 2**24  # counters
 
 
-def add(rows: Rows, counters: Counters, records: Points, *, together: bool) -> None:
+def add(rows: HashedRows, counters: Counters, records: Points, *, together: bool) -> None:
     """Adds records within the bounds to counters (R, W) in place.
 
     Each core takes some of the rows, or where the codes of all rows are computed ``together`` some of the records, with
@@ -36,7 +36,7 @@ def add(rows: Rows, counters: Counters, records: Points, *, together: bool) -> N
         counters += own
 
 
-def encode(rows: Rows, records: Points, *, together: bool) -> tuple[Int64, Int64]:
+def encode(rows: HashedRows, records: Points, *, together: bool) -> tuple[Int64, Int64]:
     """Flat indices, strictly increasing, and counts of what :func:`add` does to zeroes."""
     loops, n = engine(), len(records)
     work = parallel.shares(len(rows), 0 if together else n, grain=_ROWS_ABREAST)

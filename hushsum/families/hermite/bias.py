@@ -22,7 +22,7 @@ from typing import Final
 import numpy as np
 
 from hushsum.elementary import exp
-from hushsum.families.hermite.grid import Float32, Float64, Grid, Int64
+from hushsum.families.hermite.grid import Float32, Float64, Int64, MomentGrid
 from hushsum.families.hermite.series import (
     PAIR_BLOCK_NUMBERS,
     Read,
@@ -41,7 +41,7 @@ _STEEPEST_AT: Final = math.sqrt(0.5)  # where e^{−c²} is steepest
 
 
 def bias(
-    grid: Grid, counters: Int64, queries: Float32, cutoff: float, magnitude: Float64, value: Float64, read: Read
+    grid: MomentGrid, counters: Int64, queries: Float32, cutoff: float, magnitude: Float64, value: Float64, read: Read
 ) -> Float64:
     """The bound (m,) at queries (m, d), times s: the same bits in batches of any size and with either engine.
 
@@ -71,7 +71,7 @@ def bias(
     return bound
 
 
-def _all_cells(grid: Grid, counters: Int64, queries: Float32, reach: int, slack: Float64, read: Read) -> Float64:
+def _all_cells(grid: MomentGrid, counters: Int64, queries: Float32, reach: int, slack: Float64, read: Read) -> Float64:
     """Π K_j of every record, as if nothing were read; a row of numbers of records is read like moments."""
     m, dim = len(queries), len(grid.cells)
     cell, kernels = np.zeros((m, *(1,) * dim), np.int64), []
@@ -86,7 +86,7 @@ def _all_cells(grid: Grid, counters: Int64, queries: Float32, reach: int, slack:
 
 
 def _cells_read(
-    grid: Grid, counters: Int64, queries: Float32, cutoff: float, slack: Float64, value: Float64, read: Read
+    grid: MomentGrid, counters: Int64, queries: Float32, cutoff: float, slack: Float64, value: Float64, read: Read
 ) -> Float64:
     """What cells within the cutoff bring in place of their Π K_j."""
     cell, which, places = pairs(grid, queries, cutoff)

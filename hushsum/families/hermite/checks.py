@@ -5,13 +5,13 @@ from typing import Final
 import numpy as np
 
 from hushsum.errors import DeltaError, Reason
-from hushsum.families.hermite.grid import Grid, Int64
+from hushsum.families.hermite.grid import Int64, MomentGrid
 
 _LARGEST: Final = 2**46  # a counter of one delta; packing takes up to 2⁴⁷
 _HALF: Final = 20  # bits at which a sum of many counts is split, so that neither part leaves int64
 
 
-def check(grid: Grid, indices: Int64, values: Int64, records: int) -> None:
+def check(grid: MomentGrid, indices: Int64, values: Int64, records: int) -> None:
     """Refuses increments that no ``records`` records can make.
 
     The moment r = 0 is s for every record, so in each cell it is s times the number of records in that cell; these

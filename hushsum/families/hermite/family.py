@@ -27,11 +27,11 @@ from hushsum.families.hermite import bias as hermite_bias
 from hushsum.families.hermite import checks as hermite_checks
 from hushsum.families.hermite import grid as hermite_grid
 from hushsum.families.hermite import series as hermite_series
-from hushsum.families.hermite.grid import BLOCK_RECORDS, Float64, Grid
+from hushsum.families.hermite.grid import BLOCK_RECORDS, Float64, MomentGrid
 from hushsum.families.packed import SignedPacked
 from hushsum.families.stored import FieldsAlone, check_counters
 from hushsum.families.transforms import Transforms
-from hushsum.families.vectors import MAGNITUDE_MAX, Space, vector_records
+from hushsum.families.vectors import MAGNITUDE_MAX, VectorSpace, vector_records
 from hushsum.parameters import NO_PARAMETERS, Parameters
 from hushsum.schema import Table
 from hushsum.sensitivity import Sensitivity
@@ -236,8 +236,8 @@ class Hermite(Queried, SignedPacked, FieldsAlone):
         return kernels.gaussian(distances, float(self.bandwidth))
 
     @cached_property
-    def _grid(self) -> Grid:
-        return Grid.over(*self._space.ends, float(self.bandwidth), order=self.order, scale=2**self.fraction_bits)
+    def _grid(self) -> MomentGrid:
+        return MomentGrid.over(*self._space.ends, float(self.bandwidth), order=self.order, scale=2**self.fraction_bits)
 
     @cached_property
     def _magnitude(self) -> npt.NDArray[np.float64]:
@@ -249,8 +249,8 @@ class Hermite(Queried, SignedPacked, FieldsAlone):
         return hermite_series.norm_squared_max(self._space.dim, self.order, float(self.cutoff))
 
     @cached_property
-    def _space(self) -> Space:
-        return Space.of(self.record, self.transforms, centred=False)
+    def _space(self) -> VectorSpace:
+        return VectorSpace.of(self.record, self.transforms, centred=False)
 
 
 def _engine() -> ModuleType:

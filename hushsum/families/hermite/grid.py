@@ -28,7 +28,7 @@ BLOCK_RECORDS: Final = 1 << 13
 
 
 @dataclass(frozen=True, eq=False)
-class Grid:
+class MomentGrid:
     """Cells of side σ over the domain, and the moments of each.
 
     Attributes:
@@ -46,7 +46,7 @@ class Grid:
     scale: int
 
     @classmethod
-    def over(cls, lower: Float32, upper: Float32, width: float, *, order: int, scale: int) -> "Grid":
+    def over(cls, lower: Float32, upper: Float32, width: float, *, order: int, scale: int) -> "MomentGrid":
         """The grid that covers [lower, upper], both (d,): ⌈(upper − lower)/σ⌉ cells along each coordinate."""
         low = lower.astype(np.float64)
         sides = np.ceil((upper.astype(np.float64) - low) / width)
@@ -89,7 +89,7 @@ class Grid:
         return np.concatenate([np.empty(0, np.int64), *(self.locate(block)[0] for block in blocks)])
 
 
-def add(grid: Grid, counters: Int64, cells: Int64, places: Float64) -> None:
+def add(grid: MomentGrid, counters: Int64, cells: Int64, places: Float64) -> None:
     """Adds the moments of located records to the rows ``cells`` of counters (any number of rows, order^d), in place."""
     touched, inverse = np.unique(cells, return_inverse=True)
     sums = np.zeros((grid.moments, len(touched)))

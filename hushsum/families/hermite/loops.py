@@ -6,10 +6,10 @@ No product is contracted with a sum: the compiler may do so only where fastmath 
 import numpy as np
 
 from hushsum.acceleration import compiled
-from hushsum.families.hermite.grid import Float64, Grid, Int64
+from hushsum.families.hermite.grid import Float64, Int64, MomentGrid
 
 
-def add(grid: Grid, counters: Int64, cells: Int64, places: Float64) -> None:
+def add(grid: MomentGrid, counters: Int64, cells: Int64, places: Float64) -> None:
     """Adds the moments of located records to the rows ``cells`` of counters, C-contiguous int64, in place."""
     _add(counters, cells, places, grid.order, float(grid.scale))
 
@@ -23,7 +23,7 @@ def read(counters: Int64, cells: Int64, factors: list[Float64]) -> Float64:
 
 def warm_up() -> None:
     """Compiles the loops, or loads what was compiled before."""
-    grid, counters, cells = Grid(np.zeros(1), 1.0, (1,), 1, 1), np.zeros((1, 1), np.int64), np.zeros(1, np.int64)
+    grid, counters, cells = MomentGrid(np.zeros(1), 1.0, (1,), 1, 1), np.zeros((1, 1), np.int64), np.zeros(1, np.int64)
     add(grid, counters, cells, np.zeros((1, 1)))
     read(counters, cells, [np.zeros((1, 1))])
 

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from hushsum.elementary import exp
-from hushsum.families.hermite.grid import Float32, Float64, Grid, Int64
+from hushsum.families.hermite.grid import Float32, Float64, Int64, MomentGrid
 
 Read = Callable[[Int64, Int64, list[Float64]], Float64]
 
@@ -38,7 +38,7 @@ def functions(v: Float64, order: int) -> Float64:
     return values
 
 
-def sums(grid: Grid, counters: Int64, queries: Float32, cutoff: float, read: Read) -> tuple[Float64, Float64]:
+def sums(grid: MomentGrid, counters: Int64, queries: Float32, cutoff: float, read: Read) -> tuple[Float64, Float64]:
     """Σ g(q)·counters and ‖g(q)‖² at queries (m, d): the same bits in batches of any size.
 
     Every sum runs over one query's cells and moments in a fixed order. ``read`` is that of an engine, such as
@@ -53,7 +53,7 @@ def sums(grid: Grid, counters: Int64, queries: Float32, cutoff: float, read: Rea
     return value, squares
 
 
-def _sums(grid: Grid, counters: Int64, queries: Float32, cutoff: float, read: Read) -> tuple[Float64, Float64]:
+def _sums(grid: MomentGrid, counters: Int64, queries: Float32, cutoff: float, read: Read) -> tuple[Float64, Float64]:
     cell, which, places = pairs(grid, queries, cutoff)
     tables = [functions(v, grid.order) for v in places]
     terms, norms = np.empty(len(cell)), np.empty(len(cell))
@@ -66,7 +66,7 @@ def _sums(grid: Grid, counters: Int64, queries: Float32, cutoff: float, read: Re
     return by_query(which[0], terms, len(queries)), by_query(which[0], norms, len(queries))
 
 
-def pairs(grid: Grid, queries: Float32, cutoff: float) -> tuple[Int64, tuple[Int64, ...], list[Float64]]:
+def pairs(grid: MomentGrid, queries: Float32, cutoff: float) -> tuple[Int64, tuple[Int64, ...], list[Float64]]:
     """The cells that each of m queries (m, d) reads, query by query.
 
     Returns:
@@ -87,7 +87,7 @@ def pairs(grid: Grid, queries: Float32, cutoff: float) -> tuple[Int64, tuple[Int
     return cell[which], which, places
 
 
-def steps(grid: Grid, queries: Float32, j: int, reach: int) -> tuple[Float64, Float64]:
+def steps(grid: MomentGrid, queries: Float32, j: int, reach: int) -> tuple[Float64, Float64]:
     """The indices along coordinate j of the cells up to ``reach`` from each query's, and its places v relative to them.
 
     Both (m, 2·reach + 1). Indices may lie outside the domain.
@@ -117,7 +117,7 @@ def _squares(values: Float64) -> Float64:
     return total
 
 
-def kernel_error(grid: Grid, cutoff: float, slack: Float64) -> float:
+def kernel_error(grid: MomentGrid, cutoff: float, slack: Float64) -> float:
     """How far Σ g(q)·f(x)/s can be from the kernel, for any x in the domain and any q: the worst case of one record.
 
     What the records of a sketch may cost one query is usually far less: :mod:`hushsum.families.hermite.bias`.

@@ -18,7 +18,7 @@ from hushsum.families.lsh.codes.fastfood import Rotated
 from hushsum.families.lsh.codes.projection import Signs
 from hushsum.families.lsh.hash import read_power
 from hushsum.families.lsh.row_sources import Source
-from hushsum.families.vectors import Space
+from hushsum.families.vectors import VectorSpace
 from hushsum.schema import Table
 
 
@@ -44,20 +44,20 @@ class Angular:
         """The keys."""
         return {"kernel": self.kernel_name, "power": self.power}
 
-    def codes(self, domain: Space) -> int:
+    def codes(self, domain: VectorSpace) -> int:
         """p, one a part."""
         del domain
         return self.power
 
-    def uniforms(self, domain: Space) -> int:
+    def uniforms(self, domain: VectorSpace) -> int:
         """p·d."""
         return self.power * domain.dim
 
-    def refuse_codes(self, domain: Space, key: str, draws: str) -> None:
+    def refuse_codes(self, domain: VectorSpace, key: str, draws: str) -> None:
         """Nothing: codes are 0 and 1."""
         del domain, key, draws
 
-    def draw(self, source: Source, domain: Space) -> Code:
+    def draw(self, source: Source, domain: VectorSpace) -> Code:
         """The parameters of every row."""
         if isinstance(source, Rotated):
             return source.signs("angular", self.power, domain.dim)
@@ -68,7 +68,7 @@ class Angular:
         """(n, d) and (m, d) to (n, m)."""
         return kernels.angular(kernels.angles(x, y), self.power)
 
-    def kernel_error(self, domain: Space) -> float:
-        """0: the kernel is that of the float32 coordinates (:attr:`Space.rounded`)."""
+    def kernel_error(self, domain: VectorSpace) -> float:
+        """0: the kernel is that of the float32 coordinates (:attr:`VectorSpace.rounded`)."""
         del domain
         return 0.0

@@ -14,14 +14,14 @@ from hushsum.errors import PlanError
 from hushsum.families.lsh.arrays import Float32
 from hushsum.families.lsh.codes.projection import CODE_LIMIT, Projection, Signs
 from hushsum.families.lsh.row_sources import Source
-from hushsum.families.vectors import Space
+from hushsum.families.vectors import VectorSpace
 from hushsum.schema import Table
 
 _SIGNS_MAX: Final = 2.0**20
 
 
 @dataclass(frozen=True)
-class Given:
+class GivenDirections:
     """Directions and offsets of R·p codes.
 
     Attributes:
@@ -62,17 +62,17 @@ class Given:
         """The keys."""
         return {"kernel": self.kernel_name, "power": self.power}
 
-    def uniforms(self, domain: Space) -> int:
+    def uniforms(self, domain: VectorSpace) -> int:
         """None."""
         del domain
         return 0
 
-    def codes(self, domain: Space) -> int:
+    def codes(self, domain: VectorSpace) -> int:
         """p, one a part."""
         del domain
         return self.power
 
-    def refuse_codes(self, domain: Space, key: str, draws: str) -> None:
+    def refuse_codes(self, domain: VectorSpace, key: str, draws: str) -> None:
         """Refuses a matrix with which a code of some record leaves int32.
 
         Raises:
@@ -85,7 +85,7 @@ class Given:
             if self.kernel_name != "angular":
                 raise PlanError("sketch.parameters", f"row {row}: codes to {reach[row]:.3g}", "codes within 32 bits")
 
-    def draw(self, source: Source, domain: Space) -> Projection:
+    def draw(self, source: Source, domain: VectorSpace) -> Projection:
         """What was given."""
         del source
         directions = np.ascontiguousarray(self.matrix[:, :-1])
@@ -97,7 +97,7 @@ class Given:
         """Never: there is no closed form, see :func:`hushsum.families.hashed.reads.shared_codes`."""
         raise NotImplementedError
 
-    def kernel_error(self, domain: Space) -> float:
+    def kernel_error(self, domain: VectorSpace) -> float:
         """0: the kernel is that of these rows."""
         del domain
         return 0.0

@@ -1,7 +1,7 @@
 """What a kernel of the hashed family is made of: its keys, its draws and its closed form; one file a hash.
 
-Vectors come as a :class:`~hushsum.families.vectors.Space`; sets in a form of their own, which only the hashes of sets
-read (both have ``accept``, ``accepted``, ``queries``, ``exact`` and ``ends``). Hashes of vectors share the keys
+Vectors come as a :class:`~hushsum.families.vectors.VectorSpace`; sets in a form of their own, which only the hashes of
+sets read (both have ``accept``, ``accepted``, ``queries``, ``exact`` and ``ends``). Hashes of vectors share the keys
 ``bandwidth`` and ``power``, and the refusal of codes beyond int32.
 """
 
@@ -16,7 +16,7 @@ from hushsum.errors import PlanError
 from hushsum.families.lsh.codes.code import Code
 from hushsum.families.lsh.codes.projection import CODE_LIMIT
 from hushsum.families.lsh.row_sources import Source
-from hushsum.families.vectors import MAGNITUDE_MAX, Space
+from hushsum.families.vectors import MAGNITUDE_MAX, VectorSpace
 from hushsum.schema import Table
 
 #: What records are made of: a Space of vectors, or one of sets.
@@ -121,16 +121,16 @@ class Wide:
         """The keys."""
         return {"kernel": self.kernel_name, "bandwidth": real_text(self.bandwidth), "power": self.power}
 
-    def codes(self, domain: Space) -> int:
+    def codes(self, domain: VectorSpace) -> int:
         """p, one a part."""
         del domain
         return self.power
 
-    def uniforms(self, domain: Space) -> int:
+    def uniforms(self, domain: VectorSpace) -> int:
         """p·(d + 1): directions and offsets."""
         return self.power * (domain.dim + 1)
 
-    def rounding(self, domain: Space) -> float:
+    def rounding(self, domain: VectorSpace) -> float:
         """How far the kernel may move with coordinates of float32 (:mod:`hushsum.families.rounding`)."""
         raise NotImplementedError
 

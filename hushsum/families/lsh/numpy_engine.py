@@ -18,7 +18,7 @@ from hushsum.families.lsh.codes.joined import Joined
 from hushsum.families.lsh.codes.minhash import MinHash
 from hushsum.families.lsh.codes.one_permutation import OnePermutation
 from hushsum.families.lsh.codes.projection import Projection, Signs
-from hushsum.families.lsh.placement import OUTSIDE, NumpyCoder, Rows
+from hushsum.families.lsh.placement import OUTSIDE, HashedRows, NumpyCoder
 from hushsum.families.sets import Sets
 
 _BLOCK_RECORDS: Final = 4096
@@ -28,12 +28,12 @@ _BLOCK_IDS: Final = 1 << 17
 _KEPT_BLOCKS: Final = 2
 
 
-def add(rows: Rows, counters: Int64, records: Points, which: slice | None = None) -> None:
+def add(rows: HashedRows, counters: Int64, records: Points, which: slice | None = None) -> None:
     """Adds records within the bounds to the counters (k, W) int64 of these rows, or all, in place."""
     _add_chunk(_Blocks(rows, within=True), which or slice(0, len(rows)), counters, records)
 
 
-def encode(rows: Rows, records: Points, which: slice | None = None) -> tuple[Int64, Int64]:
+def encode(rows: HashedRows, records: Points, which: slice | None = None) -> tuple[Int64, Int64]:
     """Flat indices, strictly increasing, and counts of what :func:`add` does to zeroes."""
     indices, values = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     blocks, width, which = _Blocks(rows, within=True), rows.buckets, which or slice(0, len(rows))
@@ -55,7 +55,7 @@ def encode(rows: Rows, records: Points, which: slice | None = None) -> tuple[Int
 
 
 def sums(
-    rows: Rows, counters: Int64, less: Float64, queries: Points, which: slice | None = None
+    rows: HashedRows, counters: Int64, less: Float64, queries: Points, which: slice | None = None
 ) -> tuple[Float64, Float64, Float64]:
     """What these rows, or all, read at accepted queries, each an (m,) float64.
 
@@ -80,7 +80,7 @@ def sums(
 
 
 def sums_of_sets(
-    rows: Rows, counters: Int64, less: Float64, queries: Points, sets: Sequence[slice]
+    rows: HashedRows, counters: Int64, less: Float64, queries: Points, sets: Sequence[slice]
 ) -> list[tuple[Float64, Float64, Float64]]:
     """The same for each of several sets of rows."""
     return [sums(rows, counters, less, queries, which) for which in sets]
@@ -89,7 +89,7 @@ def sums_of_sets(
 class _Blocks:
     """Buckets of one block of records at a time, a chunk of rows at a time, in memory that the coder uses again."""
 
-    def __init__(self, rows: Rows, *, within: bool) -> None:
+    def __init__(self, rows: HashedRows, *, within: bool) -> None:
         self._rows, self._within = rows, within
         self._coder = coder(rows.code)
         self._size = max(1, min(_BLOCK_RECORDS, 4 * _BLOCK_CODES // rows.power))

@@ -23,7 +23,7 @@ from hushsum.families.lsh.codes.fastfood import Rotated
 from hushsum.families.lsh.codes.projection import Projection
 from hushsum.families.lsh.hash import Wide
 from hushsum.families.lsh.row_sources import Source, offsets
-from hushsum.families.vectors import Space
+from hushsum.families.vectors import VectorSpace
 
 _CUT_OFF: Final = 2.0 / (math.pi * distributions.CAUCHY_LIMIT)  # P(|a_j| > the limit), a little less
 
@@ -33,7 +33,7 @@ class Euclidean(Wide):
 
     kernel_name: ClassVar[str] = "euclidean"
 
-    def refuse_codes(self, domain: Space, key: str, draws: str) -> None:
+    def refuse_codes(self, domain: VectorSpace, key: str, draws: str) -> None:
         """Refuses a bandwidth with which some code might leave int32, whatever the seed.
 
         Raises:
@@ -45,7 +45,7 @@ class Euclidean(Wide):
             reach = math.sqrt(len(sizes) * math.fsum(size * size for size in sizes))
         self._refuse(reach * NORMAL_LIMIT, key)
 
-    def draw(self, source: Source, domain: Space) -> Code:
+    def draw(self, source: Source, domain: VectorSpace) -> Code:
         """The parameters of every row."""
         if isinstance(source, Rotated):
             return source.floors("euclidean", self.power, domain.dim, float(self.bandwidth))
@@ -60,11 +60,11 @@ class Euclidean(Wide):
         """(n, d) and (m, d) to (n, m)."""
         return kernels.euclidean(kernels.euclidean_distances(x, y), float(self.bandwidth), self.power)
 
-    def rounding(self, domain: Space) -> float:
+    def rounding(self, domain: VectorSpace) -> float:
         """p·E|a·ρ|/w: the collision probability falls by at most E|a·(Δ − Δ')|/w from one difference to another."""
         return self.power * math.sqrt(2 / math.pi) * float(np.linalg.norm(domain.rounding)) / float(self.bandwidth)
 
-    def kernel_error(self, domain: Space) -> float:
+    def kernel_error(self, domain: VectorSpace) -> float:
         """That of coordinates of float32 alone."""
         return min(1.0, self.rounding(domain))
 
@@ -74,7 +74,7 @@ class Manhattan(Wide):
 
     kernel_name: ClassVar[str] = "manhattan"
 
-    def refuse_codes(self, domain: Space, key: str, draws: str) -> None:
+    def refuse_codes(self, domain: VectorSpace, key: str, draws: str) -> None:
         """Refuses a bandwidth with which some code might leave int32, whatever the seed.
 
         Raises:
@@ -83,7 +83,7 @@ class Manhattan(Wide):
         del draws
         self._refuse(math.fsum(domain.sizes.tolist()) * distributions.CAUCHY_LIMIT, key)
 
-    def draw(self, source: Source, domain: Space) -> Projection:
+    def draw(self, source: Source, domain: VectorSpace) -> Projection:
         """The parameters of every row."""
         uniforms = source.uniforms("manhattan/directions", self.power * domain.dim)
         directions = distributions.cauchy(uniforms) / float(self.bandwidth)
@@ -97,7 +97,7 @@ class Manhattan(Wide):
         """(n, d) and (m, d) to (n, m)."""
         return kernels.manhattan(kernels.manhattan_distances(x, y), float(self.bandwidth), self.power)
 
-    def rounding(self, domain: Space) -> float:
+    def rounding(self, domain: VectorSpace) -> float:
         """p·(1 − k(ρ)): the kernel is convex, so no step of ρ in the distance c moves it more than the first.
 
         With u = c/w its slope is −ln(1 + u⁻²)/(πw), so 1 − k is (u ln(1 + u⁻²) + 2 arctan u)/π.
@@ -105,6 +105,6 @@ class Manhattan(Wide):
         u = math.fsum(domain.rounding.tolist()) / float(self.bandwidth)
         return self.power * (u * math.log1p(u**-2) + 2 * math.atan(u)) / math.pi if u else 0.0
 
-    def kernel_error(self, domain: Space) -> float:
+    def kernel_error(self, domain: VectorSpace) -> float:
         """The probability that some entry of a row is cut off, and what coordinates of float32 add."""
         return min(1.0, self.power * domain.dim * _CUT_OFF + self.rounding(domain))

@@ -123,7 +123,7 @@ def rehash(seed: PublicSeed, *, rows: int, power: int, buckets: int) -> Rehash:
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class HashedRows:
     """All that an engine knows of the rows of a sketch: R rows of p concatenated codes.
 
     Attributes:

@@ -17,7 +17,7 @@ from hushsum import distributions, kernels
 from hushsum.families.lsh.codes.bins import Bins
 from hushsum.families.lsh.hash import Wide
 from hushsum.families.lsh.row_sources import Source, offsets
-from hushsum.families.vectors import Space
+from hushsum.families.vectors import VectorSpace
 
 #: The least pitch over σ; a smaller draw, of probability 1 − e^(−t)(1 + t) < t²/2, is put at it.
 PITCH_LEAST: Final = 2.0**-16
@@ -28,15 +28,15 @@ class Laplacian(Wide):
 
     kernel_name: ClassVar[str] = "laplacian"
 
-    def codes(self, domain: Space) -> int:
+    def codes(self, domain: VectorSpace) -> int:
         """p·d, one a coordinate."""
         return self.power * domain.dim
 
-    def uniforms(self, domain: Space) -> int:
+    def uniforms(self, domain: VectorSpace) -> int:
         """3·p·d."""
         return 3 * self.power * domain.dim
 
-    def refuse_codes(self, domain: Space, key: str, draws: str) -> None:
+    def refuse_codes(self, domain: VectorSpace, key: str, draws: str) -> None:
         """Refuses a bandwidth with which some code might leave int32, whatever the seed.
 
         Raises:
@@ -45,7 +45,7 @@ class Laplacian(Wide):
         del draws
         self._refuse(float(domain.sizes.max()) / PITCH_LEAST, key)
 
-    def draw(self, source: Source, domain: Space) -> Bins:
+    def draw(self, source: Source, domain: VectorSpace) -> Bins:
         """The parameters of every row."""
         count = self.power * domain.dim
         uniforms = source.uniforms("laplacian/pitches", 2 * count)
@@ -60,10 +60,10 @@ class Laplacian(Wide):
         """(n, d) and (m, d) to (n, m)."""
         return kernels.laplacian(kernels.manhattan_distances(x, y), float(self.bandwidth), self.power)
 
-    def rounding(self, domain: Space) -> float:
+    def rounding(self, domain: VectorSpace) -> float:
         """p·Σρ_j/σ: e^(−c) is nowhere steeper than 1."""
         return self.power * math.fsum(domain.rounding.tolist()) / float(self.bandwidth)
 
-    def kernel_error(self, domain: Space) -> float:
+    def kernel_error(self, domain: VectorSpace) -> float:
         """The probability that some pitch of a row is put at the least, and what coordinates of float32 add."""
         return min(1.0, self.power * domain.dim * PITCH_LEAST**2 / 2 + self.rounding(domain))

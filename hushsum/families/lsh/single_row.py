@@ -19,7 +19,7 @@ from hushsum.families.lsh.codes.joined import Joined
 from hushsum.families.lsh.codes.minhash import MinHash
 from hushsum.families.lsh.codes.one_permutation import OnePermutation
 from hushsum.families.lsh.codes.projection import Projection, Signs
-from hushsum.families.lsh.placement import Rows
+from hushsum.families.lsh.placement import HashedRows
 from hushsum.families.sets import Sets
 
 _BLOCK: Final = 4096  # records
@@ -40,7 +40,7 @@ def checked_rows(rows: Int64, n: int, limit: int) -> Int64:
     return np.ascontiguousarray(rows)
 
 
-def buckets(rows: Rows, records: Points, which: Int64) -> Int64:
+def buckets(rows: HashedRows, records: Points, which: Int64) -> Int64:
     """The bucket of each accepted record in its row.
 
     Args:
@@ -59,7 +59,7 @@ def buckets(rows: Rows, records: Points, which: Int64) -> Int64:
     return found
 
 
-def buckets_at(rows: Rows, queries: Points) -> Iterator[tuple[slice, Int64]]:
+def buckets_at(rows: HashedRows, queries: Points) -> Iterator[tuple[slice, Int64]]:
     """(some of the accepted queries, their buckets (R, k) int64 in every row)."""
     coder, count = numpy_engine.coder(rows.code), len(rows)
     for some in _chunks(len(queries), max(1, min(_BLOCK, _ANSWERED // count))):

@@ -46,7 +46,7 @@ from hushsum.families.paired.rows import PairedRows
 from hushsum.families.row_counts import refuse_impossible_counts
 from hushsum.families.stored import FieldsAlone, check_counters
 from hushsum.families.transforms import Transforms
-from hushsum.families.vectors import Space, vector_records
+from hushsum.families.vectors import VectorSpace, vector_records
 from hushsum.parameters import NO_PARAMETERS, Parameters
 from hushsum.schema import Table
 from hushsum.sensitivity import Sensitivity
@@ -247,8 +247,8 @@ class Paired(RowsPacked, FieldsAlone):
         return PairedRows.draw(self._lift, self.seed, rows=self.rows, power=self.power, folded=self.folded)
 
     @cached_property
-    def _space(self) -> Space:
-        return Space.of(self.record, self.transforms, centred=False)
+    def _space(self) -> VectorSpace:
+        return VectorSpace.of(self.record, self.transforms, centred=False)
 
     @cached_property
     def _lift(self) -> Lift:

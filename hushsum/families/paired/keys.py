@@ -7,7 +7,7 @@ from hushsum.canonical import real_text
 from hushsum.errors import PlanError
 from hushsum.families.drawn_sizes import NORMAL, refuse_draws
 from hushsum.families.paired.lift import Lift
-from hushsum.families.vectors import MAGNITUDE_MAX, Space
+from hushsum.families.vectors import MAGNITUDE_MAX, VectorSpace
 from hushsum.schema import Table
 
 DIM_MAX: Final = 2**15
@@ -54,7 +54,7 @@ def read_norm_bound(sketch: Table, loss: str) -> Fraction:
     return bound
 
 
-def lift_of(space: Space, *, loss: str, radius: Fraction | None, norm_bound: Fraction | None) -> Lift:
+def lift_of(space: VectorSpace, *, loss: str, radius: Fraction | None, norm_bound: Fraction | None) -> Lift:
     """What is hashed; both constants are None for the orthogonal form.
 
     Raises:

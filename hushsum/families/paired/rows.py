@@ -21,7 +21,7 @@ from hushsum.families.family import Counters, Float32
 from hushsum.families.lsh.arrays import Float64, Int64
 from hushsum.families.lsh.codes.projection import Signs
 from hushsum.families.lsh.engines import engine
-from hushsum.families.lsh.placement import Direct, Rows
+from hushsum.families.lsh.placement import Direct, HashedRows
 from hushsum.families.paired.lift import Lift
 
 _BLOCK_RECORDS: Final = 4096
@@ -41,7 +41,7 @@ class PairedRows:
     """
 
     lift: Lift
-    rows: Rows
+    rows: HashedRows
     folded: bool
 
     @classmethod
@@ -51,7 +51,7 @@ class PairedRows:
         code = Signs.of(directions.reshape(rows * power, lift.dim), np.ones(lift.dim, np.float32))
         zeroes = np.zeros((rows, power), np.int64)
         placement = Direct(zeroes, zeroes + 2, zeroes + (1 << np.arange(power - 1, -1, -1)))
-        return cls(lift, Rows(code, placement, power, 1 << power), folded)
+        return cls(lift, HashedRows(code, placement, power, 1 << power), folded)
 
     @property
     def directions(self) -> Float32:

@@ -8,10 +8,10 @@ import numpy as np
 from hushsum.families.family import Answer
 from hushsum.families.lsh.arrays import Float32, Float64, Int64
 from hushsum.families.medians import means_of_groups, median_of_means
-from hushsum.families.partition.rows import Rows
+from hushsum.families.partition.rows import PartitionRows
 
 
-def mean(tables: Rows, counters: Int64, points: Float32, noise_variance: float) -> Answer:
+def mean(tables: PartitionRows, counters: Int64, points: Float32, noise_variance: float) -> Answer:
     """The mean of the rows of level 0 at points (m, d).
 
     Where no two cells collide the rows are no draws, and the noise on the counters is the whole error. Else one row has
@@ -27,7 +27,7 @@ def mean(tables: Rows, counters: Int64, points: Float32, noise_variance: float) 
     return Answer(value, _std(total, squares, rows) / math.sqrt(rows), degrees=rows - 1)
 
 
-def median(tables: Rows, counters: Int64, points: Float32, groups: int) -> Answer:
+def median(tables: PartitionRows, counters: Int64, points: Float32, groups: int) -> Answer:
     """The median of the means of so many groups of rows."""
     rows = len(tables)
     means = means_of_groups(rows, groups, partial(tables.sums, counters, points))

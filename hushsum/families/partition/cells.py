@@ -33,7 +33,7 @@ Words = npt.NDArray[np.uint32]
 
 
 @dataclass(frozen=True, eq=False)
-class Grid:
+class CellGrid:
     """Cubes of one side, cut at the bounds.
 
     Attributes:
@@ -49,7 +49,7 @@ class Grid:
     counts: Int64
 
     @classmethod
-    def of(cls, lower: Float32, upper: Float32, side: float) -> "Grid":
+    def of(cls, lower: Float32, upper: Float32, side: float) -> "CellGrid":
         """The grid of a box.
 
         Raises:

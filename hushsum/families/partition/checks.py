@@ -11,8 +11,8 @@ from hushsum.families.drawn_sizes import NORMAL, WORD, refuse_draws
 from hushsum.families.family import Increments
 from hushsum.families.lsh.codes.projection import DIM_MAX
 from hushsum.families.partition import cells as partition_cells
-from hushsum.families.partition.cells import Grid
-from hushsum.families.vectors import MAGNITUDE_MAX, Space
+from hushsum.families.partition.cells import CellGrid
+from hushsum.families.vectors import MAGNITUDE_MAX, VectorSpace
 
 _COUNTERS_MAX: Final = 2**31
 _RECORDS_MAX: Final = 2**38  # of one delta: sums of a row of counters stay far inside int64
@@ -39,7 +39,9 @@ def check(increments: Increments, records: int, rows: int, buckets: int) -> None
         raise DeltaError(Reason.IMPOSSIBLE_COUNTS, f"{came}, expected at most {records}, less an even number")
 
 
-def refuse_sizes(space: Space, bandwidth: Fraction, *, rows: int, buckets: int, levels: int, power: int | None) -> None:
+def refuse_sizes(
+    space: VectorSpace, bandwidth: Fraction, *, rows: int, buckets: int, levels: int, power: int | None
+) -> None:
     """Refuses what is too large, or has codes that are; ``power`` is None for a grid.
 
     Raises:
@@ -58,5 +60,5 @@ def refuse_sizes(space: Space, bandwidth: Fraction, *, rows: int, buckets: int, 
     refuse_draws(rows, numbers, "dim, and levels or power,")
     if power is not None:
         partition_cells.refuse_codes(space.sizes, side)
-    elif levels > (most := Grid.of(*space.ends, side).levels_max):
+    elif levels > (most := CellGrid.of(*space.ends, side).levels_max):
         raise PlanError("sketch.levels", levels, f"at most {most}: the cells of the last are the whole domain")

@@ -36,11 +36,11 @@ from hushsum.families.packed import SignedPacked
 from hushsum.families.partition import answers, checks
 from hushsum.families.partition import cells as partition_cells
 from hushsum.families.partition import hashes as partition_hashes
-from hushsum.families.partition.cells import Grid
-from hushsum.families.partition.rows import Rows
+from hushsum.families.partition.cells import CellGrid
+from hushsum.families.partition.rows import PartitionRows
 from hushsum.families.stored import FieldsAlone, check_counters
 from hushsum.families.transforms import Transforms
-from hushsum.families.vectors import Space, vector_records
+from hushsum.families.vectors import VectorSpace, vector_records
 from hushsum.parameters import NO_PARAMETERS, Parameters
 from hushsum.schema import Table
 from hushsum.sensitivity import Sensitivity
@@ -150,7 +150,7 @@ class Partition(Queried, SignedPacked, FieldsAlone):
         """Usable records, clipped and transformed, (k, d') float32, and the mask (n,) of those that were kept.
 
         Raises:
-            RecordError: See :meth:`hushsum.families.vectors.Space.accept`.
+            RecordError: See :meth:`hushsum.families.vectors.VectorSpace.accept`.
         """
         return self.space.accept(records)
 
@@ -249,13 +249,13 @@ class Partition(Queried, SignedPacked, FieldsAlone):
         return points
 
     @cached_property
-    def tables(self) -> Rows:
+    def tables(self) -> PartitionRows:
         """Cells, and the hashes of every row: what the engines know."""
         side, space = float(self.bandwidth), self.space
         parts, grid = self.power, None
-        cells: Grid | Projection
+        cells: CellGrid | Projection
         if self.cells == "grid":
-            cells = grid = Grid.of(*space.ends, side)
+            cells = grid = CellGrid.of(*space.ends, side)
             parts = space.dim
         else:
             cells = partition_cells.draw(self.seed, rows=self.rows, power=self.power, width=side, sizes=space.sizes)
@@ -270,9 +270,9 @@ class Partition(Queried, SignedPacked, FieldsAlone):
             )
             for level in range(self.levels)
         )
-        return Rows(cells, hashes, self.buckets)
+        return PartitionRows(cells, hashes, self.buckets)
 
     @cached_property
-    def space(self) -> Space:
+    def space(self) -> VectorSpace:
         """From the caller's vectors to those that are put into cells."""
-        return Space.of(self.record, self.transforms, centred=self.cells == "lsh")
+        return VectorSpace.of(self.record, self.transforms, centred=self.cells == "lsh")

@@ -13,8 +13,8 @@ import numpy as np
 
 from hushsum.families.lsh.arrays import Float64, Int64
 from hushsum.families.partition import Partition
-from hushsum.families.partition.cells import Grid
-from hushsum.families.partition.rows import Rows
+from hushsum.families.partition.cells import CellGrid
+from hushsum.families.partition.rows import PartitionRows
 
 #: Cells of a level that are looked at unless the caller allows more.
 CELLS_MAX: Final = 2**24
@@ -24,7 +24,7 @@ _ROWS_ENOUGH: Final = 99  # the median of more rows errs less
 
 
 @dataclass(frozen=True)
-class Threshold:
+class HeavyThreshold:
     """From which estimate on a cell is heavy.
 
     Attributes:
@@ -45,7 +45,7 @@ class Threshold:
             if not (0 <= value <= most and math.isfinite(value)):
                 raise ValueError(f"{name}: got {value}, expected a number from 0 to {most}")
 
-    def of(self, rows: Rows, counters: Int64, level: int) -> float:
+    def of(self, rows: PartitionRows, counters: Int64, level: int) -> float:
         """The least estimate at a level.
 
         Above level 0 ``least`` gives way, so that no cell well above it is lost with its parent.
@@ -53,7 +53,7 @@ class Threshold:
         error = self._error(rows, counters, level)
         return max(self.least - (error if level else 0.0), error)
 
-    def _error(self, rows: Rows, counters: Int64, level: int) -> float:
+    def _error(self, rows: PartitionRows, counters: Int64, level: int) -> float:
         """What an empty cell's estimate rarely exceeds.
 
         Without collisions that is the noise of a mean of R rows. Else row r holds sign·C of a bucket that others fill,
@@ -108,7 +108,7 @@ def heavy_cells(
         counters: (H·R, W), noised.
         noise_std: The standard deviation of the noise on each counter.
         least: Records from which a cell is heavy.
-        deviations: See :class:`Threshold`.
+        deviations: See :class:`HeavyThreshold`.
         cells_max: At most so many cells of a level are looked at.
 
     Raises:
@@ -120,7 +120,7 @@ def heavy_cells(
     if counters.shape != family.shape:
         raise ValueError(f"counters: got shape {counters.shape}, expected {family.shape}")
     counters = np.ascontiguousarray(counters, np.int64)
-    threshold, top = Threshold(noise_std, least, deviations), len(rows.levels) - 1
+    threshold, top = HeavyThreshold(noise_std, least, deviations), len(rows.levels) - 1
     _refuse_top(grid, top, cells_max)
     codes, counts, asked = _kept(rows, counters, top, _all_cells(grid.level_counts(top)), threshold)
     for level in range(top - 1, -1, -1):
@@ -147,7 +147,7 @@ def _row_probability(rows: int, deviations: float) -> float:
 
 
 def _kept(
-    rows: Rows, counters: Int64, level: int, candidates: Iterator[Int64], threshold: Threshold
+    rows: PartitionRows, counters: Int64, level: int, candidates: Iterator[Int64], threshold: HeavyThreshold
 ) -> tuple[Int64, Float64, float]:
     """Codes (k, d), estimates (k,) of the heavy ones of some cells, and the least estimate that was asked for."""
     least = threshold.of(rows, counters, level)
@@ -160,7 +160,7 @@ def _kept(
     return np.concatenate(codes), np.concatenate(counts), least
 
 
-def _refuse_top(grid: Grid, top: int, cells_max: int) -> None:
+def _refuse_top(grid: CellGrid, top: int, cells_max: int) -> None:
     if math.prod(grid.level_counts(top).tolist()) > cells_max:
         wanted = next(n for n in range(top, 64) if math.prod(grid.level_counts(n).tolist()) <= max(1, cells_max))
         raise ValueError(

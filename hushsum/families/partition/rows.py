@@ -14,7 +14,7 @@ from hushsum import acceleration
 from hushsum.families import parallel
 from hushsum.families.lsh.arrays import Float32, Float64, Int64
 from hushsum.families.lsh.codes.projection import Projection
-from hushsum.families.partition.cells import Grid, Words
+from hushsum.families.partition.cells import CellGrid, Words
 from hushsum.families.partition.hashes import SignedHashes
 
 _BLOCK_WORDS: Final = 1 << 20
@@ -22,7 +22,7 @@ _BLOCK_TOKENS: Final = 1 << 17  # a core's cache holds what becomes of them
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class PartitionRows:
     """All that the engines know of a sketch.
 
     Attributes:
@@ -31,7 +31,7 @@ class Rows:
         buckets: W.
     """
 
-    cells: Grid | Projection
+    cells: CellGrid | Projection
     levels: tuple[SignedHashes, ...]
     buckets: int
 
@@ -40,9 +40,9 @@ class Rows:
         return len(self.levels[0])
 
     @property
-    def grid(self) -> Grid | None:
+    def grid(self) -> CellGrid | None:
         """The cells, where they are a grid."""
-        return self.cells if isinstance(self.cells, Grid) else None
+        return self.cells if isinstance(self.cells, CellGrid) else None
 
     def add(self, counters: Int64, records: Float32) -> None:
         """Adds records within the bounds to counters (H·R, W) int64 in place, some of the H·R rows on each core."""
@@ -128,7 +128,7 @@ class Rows:
 
     def _block(self, points: Float32) -> "Words | Float64":
         """What all rows need of some points, coordinate after coordinate: words of a grid, else float64."""
-        if isinstance(self.cells, Grid):
+        if isinstance(self.cells, CellGrid):
             return self.cells.words(points)
         return np.ascontiguousarray(points.T, np.float64)
 
@@ -137,7 +137,7 @@ class Rows:
     ) -> Iterator[tuple[slice, Words]]:
         """(some of the rows, their words (1 or k, p, n)) with at most so many numbers for all of them, or one row."""
         n, engine = block.shape[1], _engine()
-        if isinstance(self.cells, Grid):
+        if isinstance(self.cells, CellGrid):
             words = (block.astype(np.uint32, copy=False) >> np.uint32(level))[None]
             yield from ((some, words) for some in _chunks(rows, max(1, most // n)))
             return

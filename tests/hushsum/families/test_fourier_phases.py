@@ -97,7 +97,7 @@ def test_the_filter_is_used_for_both_kinds_of_products_and_flags_few(rng: np.ran
     """Float32 where frequencies are low; float64 where its filter would flag a large share."""
     for bandwidth, most in ((3.0, 0.02), (0.01, 1e-3)):
         sketched = family(12, bandwidth, "gaussian", rows=100)
-        engine, records = fast.Engine(sketched._pairs), points(sketched, rng, 1000)
+        engine, records = fast.PhaseEngine(sketched._pairs), points(sketched, rng, 1000)
         for _ in engine.phases(slice(0, 100), records):
             pass
         assert engine.flagged <= most * 100 * len(records)

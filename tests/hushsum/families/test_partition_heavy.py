@@ -14,7 +14,7 @@ from hushsum.families import VectorRecords
 from hushsum.families.lsh.arrays import Float64, Int64
 from hushsum.families.partition import Partition
 from hushsum.families.partition.heavy import HeavyCells, heavy_cells
-from hushsum.families.partition.rows import Rows
+from hushsum.families.partition.rows import PartitionRows
 from hushsum.schema import Table
 
 SKIN = Path(__file__).resolve().parents[4] / "shared" / "data" / "skin.parquet"
@@ -142,12 +142,13 @@ def test_empty_cells_pass_as_rarely_as_stated(rng: np.random.Generator) -> None:
 
 @pytest.mark.statistical
 def test_the_mean_of_the_rows_would_find_empty_cells(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
-    right = Rows.read
+    right = PartitionRows.read
 
-    def mean(self: Rows, counters: Int64, codes: Int64, level: int) -> Float64:
+    def mean(self: PartitionRows, counters: Int64, codes: Int64, level: int) -> Float64:
         rows = len(self)
         apart = [
-            Rows(self.cells, tuple(_row(hashes, row) for hashes in self.levels), self.buckets) for row in range(rows)
+            PartitionRows(self.cells, tuple(_row(hashes, row) for hashes in self.levels), self.buckets)
+            for row in range(rows)
         ]
         reads = [right(each, counters[row::rows], codes, level) for row, each in enumerate(apart)]
         return np.asarray(np.mean(reads, axis=0), np.float64)
@@ -157,7 +158,7 @@ def test_the_mean_of_the_rows_would_find_empty_cells(rng: np.random.Generator, m
             hashes.places[row : row + 1], hashes.signs[row : row + 1], hashes.shift, hashes.factor, hashes.direct
         )
 
-    monkeypatch.setattr(Rows, "read", mean)
+    monkeypatch.setattr(PartitionRows, "read", mean)
     with pytest.raises(AssertionError):
         assert_empty_cells_pass_as_rarely_as_stated(rng)
 

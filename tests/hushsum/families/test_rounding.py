@@ -11,7 +11,7 @@ from hushsum import kernels
 from hushsum.errors import PlanError
 from hushsum.families import FAMILIES, Family, VectorRecords
 from hushsum.families.transforms import Transforms
-from hushsum.families.vectors import Space
+from hushsum.families.vectors import VectorSpace
 from hushsum.parameters import NO_PARAMETERS, Parameters, digest
 from hushsum.schema import Table
 
@@ -61,7 +61,7 @@ def test_the_error_of_a_kernel_holds_what_float32_does_to_coordinates(
     bandwidth = 6000.0 if transforms else 300.0
     family = build(name, bandwidth, low, low + wide, **more)
     x, y = rng.uniform(low, low + wide, (2, 300, 2))
-    space = Space.of(family.record, family.transforms)  # type: ignore[attr-defined]  # all of vectors
+    space = VectorSpace.of(family.record, family.transforms)  # type: ignore[attr-defined]  # all of vectors
     hashed = [space.accept(points)[0].astype(np.float64) for points in (x, y)]
     reach = float(np.abs(hashed).max()) + 1
     centred = build(name, bandwidth, -np.ceil(reach), np.ceil(reach), dim=space.dim)
@@ -111,12 +111,12 @@ def test_angles_are_those_of_the_coordinates_in_float32(unit: bool) -> None:
 def test_the_rounding_of_a_space_follows_its_steps() -> None:
     record = VectorRecords(2, (Fraction(-4),) * 2, (Fraction(8),) * 2)
     unit = 2.0**-24
-    one = Space.of(record, Transforms())
+    one = VectorSpace.of(record, Transforms())
     assert np.allclose(one.rounding, 2 * unit * (8 + 6))
-    assert np.allclose(Space.of(record, Transforms(), centred=False).rounding, 2 * unit * 8)
+    assert np.allclose(VectorSpace.of(record, Transforms(), centred=False).rounding, 2 * unit * 8)
     sphere = Transforms.from_table(Table({"transforms": [{"kind": "unit-norm"}]}, "sketch"), NO_PARAMETERS, 2)
-    assert Space.of(record, sphere).rounded
-    assert np.allclose(Space.of(record, sphere).rounding, 2 * unit)
+    assert VectorSpace.of(record, sphere).rounded
+    assert np.allclose(VectorSpace.of(record, sphere).rounding, 2 * unit)
 
 
 # ----------------------------------------------------------------------------------------------------- clipped records

@@ -12,7 +12,7 @@ from hushsum import PlanError
 from hushsum.canonical import real
 from hushsum.families import VectorRecords
 from hushsum.families.transforms import Float32, Linear, Transforms
-from hushsum.families.vectors import Space
+from hushsum.families.vectors import VectorSpace
 from hushsum.parameters import Parameters, digest
 from hushsum.schema import Table
 
@@ -51,10 +51,10 @@ def space_of(
     upper: list[float] = UPPER,
     centred: bool = True,
     arrays: Iterable[npt.ArrayLike] | None = None,
-) -> Space:
+) -> VectorSpace:
     parameters = Parameters.of([WIDE, BACK] if arrays is None else arrays)
     table = Table({} if steps is None else {"transforms": steps}, "sketch")
-    space = Space.from_table(table, records_of(lower, upper), parameters, family="the tests", centred=centred)
+    space = VectorSpace.from_table(table, records_of(lower, upper), parameters, family="the tests", centred=centred)
     table.finish()
     return space
 

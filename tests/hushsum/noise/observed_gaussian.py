@@ -12,7 +12,7 @@ import numpy as np
 
 from hushsum.noise import DiscreteGaussian
 from hushsum.noise.strips import strips
-from hushsum.noise.thresholds import Threshold
+from hushsum.noise.thresholds import ProbabilityThreshold
 
 ALL = 2**32  # choices, and first values of U
 NEGATIVE = 1 << 63  # of a second word
@@ -168,7 +168,7 @@ class Observed:
         one = 1 << 32 + 64 * ties
         return chance * Fraction(kept, 2 * one), chance * Fraction(min(kept + 1, one), 2 * one)
 
-    def _threshold(self, x: int, *further: int) -> Threshold:
+    def _threshold(self, x: int, *further: int) -> ProbabilityThreshold:
         if further:
             return self.table.tail_acceptance(further[0].bit_length(), x)
         return self.table.acceptance(x // self.width, x)

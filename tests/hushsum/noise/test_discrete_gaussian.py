@@ -18,7 +18,7 @@ from hushsum.entropy import Entropy, OsEntropy, ReplayableEntropy
 from hushsum.noise import DiscreteGaussian, discrete_gaussian, strips_fast, strips_plain
 from hushsum.noise.strips import Strips, strips
 from hushsum.noise.strips_plain import DOUBT, acceptance
-from hushsum.noise.thresholds import Threshold
+from hushsum.noise.thresholds import ProbabilityThreshold
 from tests.hushsum.noise.goodness import FALSE_ALARM, p_value
 from tests.hushsum.noise.observed import pmf
 from tests.hushsum.noise.observed_gaussian import NEGATIVE, Observed, check_places, draw, zero
@@ -332,7 +332,7 @@ def test_a_zero_that_weighs_double_fails_the_exact_check(plant: pytest.MonkeyPat
 
 @pytest.mark.parametrize("bits", (32, 96))
 def test_a_doubt_resolved_without_more_bits_fails_its_check(bits: int, plant: pytest.MonkeyPatch) -> None:
-    def hasty(threshold: Threshold, digits: int, known: int, entropy: Entropy) -> bool:
+    def hasty(threshold: ProbabilityThreshold, digits: int, known: int, entropy: Entropy) -> bool:
         while known < bits:
             digits, known = digits << 64 | int.from_bytes(entropy.read(8), "little"), known + 64
         return digits < threshold.prefix(known)

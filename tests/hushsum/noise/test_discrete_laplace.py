@@ -14,7 +14,7 @@ from hushsum.entropy import Entropy, OsEntropy, ReplayableEntropy
 from hushsum.noise import discrete_laplace
 from hushsum.noise.digits import digits
 from hushsum.noise.discrete_laplace import GROUP_DRAWS, DiscreteLaplace
-from hushsum.noise.thresholds import Form, Threshold
+from hushsum.noise.thresholds import Form, ProbabilityThreshold
 from hushsum.noise.words import below_tied, wrapped
 from tests.hushsum.noise.goodness import FALSE_ALARM, p_value
 from tests.hushsum.noise.observed import Tape, columns_of, draw, no_digits, pmf, prefix, true_prefix
@@ -259,15 +259,15 @@ def test_rounded_float_noise_fails_the_fit(scale: Fraction, entropy: Entropy) ->
 @pytest.mark.usefixtures("fresh_thresholds")
 @pytest.mark.parametrize("bits", (16, 80, 144))
 def test_a_threshold_rounded_up_at_any_depth_fails_the_exact_check(bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    true = Threshold.prefix
-    monkeypatch.setattr(Threshold, "prefix", lambda self, asked: true(self, asked) + (asked == bits))
+    true = ProbabilityThreshold.prefix
+    monkeypatch.setattr(ProbabilityThreshold, "prefix", lambda self, asked: true(self, asked) + (asked == bits))
     with pytest.raises(AssertionError):
         check_digits(Fraction(1))
 
 
 @pytest.mark.usefixtures("fresh_thresholds")
 def test_a_missing_top_part_fails_its_check(monkeypatch: pytest.MonkeyPatch) -> None:
-    def deaf_to_the_tail(threshold: Threshold, bits: int, entropy: Entropy) -> bool:
+    def deaf_to_the_tail(threshold: ProbabilityThreshold, bits: int, entropy: Entropy) -> bool:
         return threshold.form is not Form.TAIL and below_tied(threshold, bits, entropy)
 
     monkeypatch.setattr(discrete_laplace, "below_tied", deaf_to_the_tail)

@@ -13,7 +13,7 @@ import pytest
 from hushsum.entropy import Entropy, KeyedEntropy, OsEntropy, ReplayableEntropy
 from hushsum.noise import DiscreteLaplace, PolyaShare, Sampler, polya
 from hushsum.noise.polya_events import counts, sizes
-from hushsum.noise.thresholds import Threshold
+from hushsum.noise.thresholds import ProbabilityThreshold
 from tests.hushsum.noise.goodness import FALSE_ALARM, p_value
 from tests.hushsum.noise.observed_polya import CHOICES, Zeros, block_ends, event, events_at_most, kept, realised
 
@@ -144,7 +144,7 @@ def test_the_tail_is_unbounded_and_has_its_rate() -> None:
         factor = Fraction(envelope.peak << block + piece + 1, expected * envelope.weights[envelope.tail])
         probability = factor * Fraction(math.exp(-float(expected / scale)))
         assert drawn == (expected if probability * 2**32 >= 1 else drawn)
-        assert Threshold.prefix(envelope.acceptance(block, expected), 400) == pytest.approx(
+        assert ProbabilityThreshold.prefix(envelope.acceptance(block, expected), 400) == pytest.approx(
             float(factor) * 2.0**400 * math.exp(-2.0 * expected), rel=1e-9
         )
     assert event(share, start, 0, 5, 0) == 1 << envelope.count | 5 % (1 << envelope.count)

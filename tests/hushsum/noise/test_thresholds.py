@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hushsum.noise import thresholds
-from hushsum.noise.thresholds import Form, Threshold, exp_minus, exp_upper
+from hushsum.noise.thresholds import Form, ProbabilityThreshold, exp_minus, exp_upper
 from tests.hushsum.noise.observed import true_prefix
 
 exponents = st.fractions(min_value=Fraction(1, 10**6), max_value=40, max_denominator=10**6)
@@ -33,17 +33,17 @@ def test_without_bits_to_spare_an_enclosure_still_holds_the_number(monkeypatch: 
 @settings(max_examples=60)
 @given(x=exponents, bits=st.integers(1, 200), form=st.sampled_from(Form))
 def test_a_prefix_is_the_first_digits_of_the_probability(x: Fraction, bits: int, form: Form) -> None:
-    assert Threshold(x, form).prefix(bits) == true_prefix(x, bits, tail=form is Form.TAIL)
+    assert ProbabilityThreshold(x, form).prefix(bits) == true_prefix(x, bits, tail=form is Form.TAIL)
 
 
 @pytest.mark.parametrize("x", (Fraction(1, 2**48), Fraction(1, 10**30), Fraction(10**30), Fraction(2**54)))
 def test_extreme_exponents_are_answered_at_once(x: Fraction) -> None:
     near_half = 2**79 + math.floor(-(2**78) * x)  # 1/(1 + e^x) = 1/2 - x/4 + x^3/48 - ...
-    assert Threshold(x, Form.DIGIT).prefix(80) == (0 if x > 1 else near_half)
+    assert ProbabilityThreshold(x, Form.DIGIT).prefix(80) == (0 if x > 1 else near_half)
 
 
 def test_a_prefix_extends_the_shorter_one() -> None:
-    threshold = Threshold(Fraction(1, 1053), Form.DIGIT)
+    threshold = ProbabilityThreshold(Fraction(1, 1053), Form.DIGIT)
     assert threshold.prefix(400) >> 384 == threshold.prefix(16)
 
 
@@ -60,7 +60,7 @@ def test_an_upper_bound_of_exp_is_above_it_and_near(x: Fraction) -> None:
 @pytest.mark.parametrize("x", (Fraction(0), Fraction(-1)))
 def test_a_threshold_of_no_rate_is_refused(x: Fraction) -> None:
     with pytest.raises(ValueError, match="x > 0"):
-        Threshold(x, Form.DIGIT)
+        ProbabilityThreshold(x, Form.DIGIT)
 
 
 def test_a_negative_exponent_has_no_enclosure() -> None:

@@ -146,11 +146,11 @@ class Network:
         """Puts something on its way, past whoever meddles."""
         event: _Event
         if not passing.to_server:
-            event = of_client.Received(passing.data)
+            event = of_client.ServerMessage(passing.data)
         elif passing.kind is None:
             event = of_server.Uploaded(passing.client_id, passing.data)
         else:
-            event = of_server.Received(passing.client_id, passing.data)
+            event = of_server.ClientMessage(passing.client_id, passing.data)
         self._put(passing.client_id, event, to_server=passing.to_server)
 
     def said(self, client_id: str, kind: Kind | None, *, to_server: bool = True) -> list[bytes]:
@@ -159,7 +159,7 @@ class Network:
         return [each.data for each in self.passed if (each.client_id, each.to_server, each.kind) == wanted]
 
     def _to_server(self, event: of_server.Event) -> None:
-        if isinstance(event, of_server.Received | of_server.Uploaded):
+        if isinstance(event, of_server.ClientMessage | of_server.Uploaded):
             is_vector = isinstance(event, of_server.Uploaded)
             kind = None if is_vector else self._kind(event.data)
             self.passed.append(Passing(event.client_id, True, event.data, kind))
@@ -188,7 +188,7 @@ class Network:
                     pass
 
     def _to_client(self, client_id: str, event: of_client.Event) -> None:
-        if isinstance(event, of_client.Received):
+        if isinstance(event, of_client.ServerMessage):
             self.passed.append(Passing(client_id, False, event.data, self._kind(event.data)))
         try:
             effects = self.fleet.clients[client_id].handle(event)
@@ -217,7 +217,7 @@ class Network:
             case of_client.CountAttempt():
                 self.attempts.append(client_id)
                 self._put(client_id, of_client.Opened(), to_server=False)
-            case of_client.Spend():
+            case of_client.SpendWindow():
                 self.spent.append(client_id)
                 self._put(client_id, of_client.Spent(), to_server=False)
             case of_client.Revealed():

@@ -11,7 +11,16 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from hushsum.errors import SecureSumError
 from hushsum.secure_sum import agreement, masks, messages, shamir
 from hushsum.secure_sum.bitmaps import Flags, bitmap_of
-from hushsum.secure_sum.client import ClientStep, CountAttempt, Opened, Received, Send, SendVector, Spend, Spent
+from hushsum.secure_sum.client import (
+    ClientStep,
+    CountAttempt,
+    Opened,
+    Send,
+    SendVector,
+    ServerMessage,
+    SpendWindow,
+    Spent,
+)
 from hushsum.secure_sum.contribution import Belongings
 from hushsum.secure_sum.graph import neighbours
 from hushsum.secure_sum.messages import SHARE_BYTES, Kind
@@ -62,8 +71,8 @@ class LyingServer:
         """The body of what a client answers; None if it refuses."""
         client = self.clients[client_id]
         try:
-            effects = client.handle(Received(messages.pack(self.parameters, kind, *body)))
-            if effects and isinstance(effects[0], CountAttempt | Spend):
+            effects = client.handle(ServerMessage(messages.pack(self.parameters, kind, *body)))
+            if effects and isinstance(effects[0], CountAttempt | SpendWindow):
                 effects = client.handle(Opened() if isinstance(effects[0], CountAttempt) else Spent())
         except SecureSumError as error:
             self.refused.setdefault(client_id, str(error))

@@ -14,7 +14,7 @@ from hushsum.secure_sum.client import (
     ClientStep,
     Event,
     Opened,
-    Received,
+    ServerMessage,
     Spent,
 )
 from hushsum.secure_sum.messages import Kind
@@ -70,14 +70,14 @@ class Stage:
     def events(self) -> list[tuple[ClientStep, Event]]:
         """Every event of the round, and what the victim has done when it was handled."""
         return [
-            (ClientStep.COUNTING, Received(self.told(Kind.ROSTER))),
+            (ClientStep.COUNTING, ServerMessage(self.told(Kind.ROSTER))),
             (ClientStep.OPENED, Opened()),
-            (ClientStep.SHARED, Received(self.told(Kind.OPENINGS))),
-            (ClientStep.READY, Received(self.told(Kind.INBOX))),
-            (ClientStep.SPENDING, Received(self.told(Kind.GRANT))),
+            (ClientStep.SHARED, ServerMessage(self.told(Kind.OPENINGS))),
+            (ClientStep.READY, ServerMessage(self.told(Kind.INBOX))),
+            (ClientStep.SPENDING, ServerMessage(self.told(Kind.GRANT))),
             (ClientStep.SENT, Spent()),
-            (ClientStep.CONSENTED, Received(self.told(Kind.SURVIVORS))),
-            (ClientStep.REVEALED, Received(self.told(Kind.QUORUM))),
+            (ClientStep.CONSENTED, ServerMessage(self.told(Kind.SURVIVORS))),
+            (ClientStep.REVEALED, ServerMessage(self.told(Kind.QUORUM))),
         ]
 
     @property
@@ -99,11 +99,11 @@ def staged(parameters: RoundParameters, seed: int = 7, kills: dict[str, Kill] | 
 def refuses(client: ClientRound, data: bytes, match: str = ".") -> None:
     """It refuses this, is dead, and has nothing to say to anything."""
     with pytest.raises(SecureSumError, match=match):
-        client.handle(Received(data))
+        client.handle(ServerMessage(data))
     assert client.step is ClientStep.REFUSED
     for kind in Kind:
         with pytest.raises(SecureSumError):
-            client.handle(Received(messages.pack(COMPLETE, kind)))
+            client.handle(ServerMessage(messages.pack(COMPLETE, kind)))
     for event in (Opened(), Spent()):
         with pytest.raises(ValueError, match="refused"):
             client.handle(event)

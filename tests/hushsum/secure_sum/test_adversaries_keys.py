@@ -10,7 +10,7 @@ from hushsum.entropy import ReplayableEntropy
 from hushsum.errors import SecureSumError
 from hushsum.secure_sum import agreement, messages, server_events
 from hushsum.secure_sum.agreement import KeyPair
-from hushsum.secure_sum.client import ClientRound, Received, Send
+from hushsum.secure_sum.client import ClientRound, Send, ServerMessage
 from hushsum.secure_sum.graph import neighbours_of
 from hushsum.secure_sum.messages import Keys, Kind
 from hushsum.secure_sum.roster import Roster, advertised, circle_of
@@ -259,7 +259,7 @@ def test_a_quorum_on_another_transcript_is_refused_even_by_a_victim_that_takes_a
     assert not network.said(VICTIM, Kind.UNMASKING)
     (quorum,) = network.said(OTHER, Kind.QUORUM, to_server=False)
     with pytest.raises(SecureSumError, match="no survivor's signature"):
-        made.clients[VICTIM].handle(Received(quorum))
+        made.clients[VICTIM].handle(ServerMessage(quorum))
 
 
 def test_a_corrupt_client_that_takes_anothers_keys_for_its_own_is_out(rng: np.random.Generator) -> None:
@@ -269,9 +269,9 @@ def test_a_corrupt_client_that_takes_anothers_keys_for_its_own_is_out(rng: np.ra
     server.begin()
     (first,) = made.clients["device-01"].begin()
     assert isinstance(first, Send)
-    assert not server.handle(server_events.Received("device-01", first.data))
+    assert not server.handle(server_events.ClientMessage("device-01", first.data))
     taken = made.clients["device-01"]._advertisement.keys._replace(identity=made.keys[OTHER].verify_key.raw)
     data = messages.pack_advertisement(SMALL, advertised(SMALL, OTHER, taken, made.keys[OTHER]))
-    assert server.handle(server_events.Received(OTHER, data)) == [
+    assert server.handle(server_events.ClientMessage(OTHER, data)) == [
         Drop(OTHER, "an advertisement with a key that is there already")
     ]

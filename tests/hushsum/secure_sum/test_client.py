@@ -17,11 +17,11 @@ from hushsum.secure_sum.client import (
     CountAttempt,
     Effect,
     Opened,
-    Received,
     Revealed,
     Send,
     SendVector,
-    Spend,
+    ServerMessage,
+    SpendWindow,
     Spent,
 )
 from hushsum.secure_sum.messages import SHARE_BYTES, Kind
@@ -46,7 +46,7 @@ def test_an_honest_round_is_what_the_table_says(stage: Stage) -> None:
     for step, event in stage.events():
         effects += [type(effect) for effect in client.handle(event)]
         assert client.step is step
-    expected = [Send, CountAttempt, Send, Send, Spend, SendVector, Send, Send, Revealed]
+    expected = [Send, CountAttempt, Send, Send, SpendWindow, SendVector, Send, Send, Revealed]
     assert effects == expected
 
 
@@ -61,7 +61,7 @@ def test_every_message_in_every_wrong_step_is_refused(stage: Stage, step: Client
     for kind in Kind:
         said = stage.network.said(VICTIM, kind, to_server=False) or stage.network.said(VICTIM, kind)
         data = said[0] if said else messages.pack(stage.parameters, kind)
-        if expected != Received(data):
+        if expected != ServerMessage(data):
             refuses(stage.at(step), data)
             tried += 1
     for event in (Opened(), Spent()):
@@ -88,7 +88,7 @@ def test_of_a_survivor_the_share_of_its_self_mask_is_revealed_and_of_others_that
     held = dict(zip(client._own._neighbours, client._own._held, strict=True))
     survivors = flags_of(stage.told(Kind.SURVIVORS)[HEAD:], 8)
     assert survivors.sum() == 7
-    (send, _) = client.handle(Received(stage.told(Kind.QUORUM)))
+    (send, _) = client.handle(ServerMessage(stage.told(Kind.QUORUM)))
     assert isinstance(send, Send)
     body = send.data[HEAD:]
     revealed = [body[at : at + SHARE_BYTES] for at in range(0, len(body), SHARE_BYTES)]
@@ -111,7 +111,7 @@ def test_noise_is_drawn_when_the_vector_is_granted_once_and_not_before() -> None
 
 def test_no_vector_leaves_before_the_spend_is_durable() -> None:
     client = ON_COMPLETE.at(ClientStep.READY)
-    assert client.handle(Received(ON_COMPLETE.told(Kind.GRANT))) == [Spend()]
+    assert client.handle(ServerMessage(ON_COMPLETE.told(Kind.GRANT))) == [SpendWindow()]
     (effect,) = client.handle(Spent())
     assert isinstance(effect, SendVector)
     assert len(effect.data) == COMPLETE.words.bytes
@@ -120,7 +120,7 @@ def test_no_vector_leaves_before_the_spend_is_durable() -> None:
 def test_no_contribution_leaves_before_the_attempt_is_counted() -> None:
     client = ON_COMPLETE.at(ClientStep.ADVERTISED)
     contribution = client._own.contribution if client._own else b""
-    assert client.handle(Received(ON_COMPLETE.told(Kind.ROSTER))) == [CountAttempt()]
+    assert client.handle(ServerMessage(ON_COMPLETE.told(Kind.ROSTER))) == [CountAttempt()]
     (effect,) = client.handle(Opened())
     assert isinstance(effect, Send)
     assert effect.data.endswith(contribution)

@@ -17,9 +17,9 @@ from hushsum.secure_sum.client import (
     CountAttempt,
     Event,
     Opened,
-    Received,
     Revealed,
     Send,
+    ServerMessage,
 )
 from hushsum.secure_sum.graph import order
 from hushsum.secure_sum.messages import Keys, Kind
@@ -45,7 +45,7 @@ from tests.hushsum.secure_sum.stages import (
 @pytest.mark.parametrize("kind", [Kind.ROSTER, Kind.OPENINGS, Kind.INBOX, Kind.GRANT, Kind.SURVIVORS, Kind.QUORUM])
 @pytest.mark.parametrize("change", ["longer", "shorter", "plan", "window", "round", "format"])
 def test_a_message_of_another_length_plan_window_or_round_is_refused(stage: Stage, kind: Kind, change: str) -> None:
-    step = next(now for now, event in before(stage) if event == Received(stage.told(kind)))
+    step = next(now for now, event in before(stage) if event == ServerMessage(stage.told(kind)))
     data = bytearray(stage.told(kind))
     at = {"format": 0, "plan": 2, "window": 41, "round": 50}.get(change)
     if at is None:
@@ -121,7 +121,7 @@ def altered_neighbour(stage: Stage, part: str) -> tuple[bytes, bytes]:
 def test_a_swapped_key_of_a_neighbour_is_refused_before_any_share_is_sealed(part: str) -> None:
     roster, openings = altered_neighbour(ON_COMPLETE, part)
     client = ON_COMPLETE.at(ClientStep.ADVERTISED)
-    client.handle(Received(roster))
+    client.handle(ServerMessage(roster))
     client.handle(Opened())
     refuses(client, openings, "that it has not signed")
 
@@ -131,7 +131,7 @@ def test_without_a_directory_a_swapped_identity_is_taken_for_the_clients_own() -
     data = repacked(ON_COMPLETE, lambda members: members.update({OTHER: members[OTHER]._replace(identity=foreign)}))
     client = ON_COMPLETE.victim(directory=None)
     client.begin()
-    assert client.handle(Received(data)) == [CountAttempt()]
+    assert client.handle(ServerMessage(data)) == [CountAttempt()]
 
 
 @STAGES
@@ -215,7 +215,7 @@ def consents(stage: Stage) -> dict[str, bytes]:
 def test_a_quorum_that_is_just_enough_is_taken_and_one_less_is_refused(stage: Stage) -> None:
     need = stage.parameters.quorum(len(stage.roster))
     signed = list(consents(stage).items())[-need:]
-    effects = stage.at(ClientStep.CONSENTED).handle(Received(quorum_of(stage, dict(signed))))
+    effects = stage.at(ClientStep.CONSENTED).handle(ServerMessage(quorum_of(stage, dict(signed))))
     assert [type(effect) for effect in effects] == [Send, Revealed]
     refuses(stage.at(ClientStep.CONSENTED), quorum_of(stage, dict(signed[1:])), "signatures, expected")
 

@@ -12,9 +12,9 @@ from hushsum.secure_sum.agreement import KeyPair
 from hushsum.secure_sum.messages import Advertisement, Kind
 from hushsum.secure_sum.roster import advertised
 from hushsum.secure_sum.server import (
+    ClientMessage,
     Drop,
     Failed,
-    Received,
     ServerRound,
     Step,
     Tell,
@@ -148,7 +148,7 @@ def test_members_beyond_the_plan_or_twice_are_our_own_fault() -> None:
 
 
 def test_no_repr_shows_what_clients_said() -> None:
-    shown = repr([Tell("a", b"secret"), Received("a", b"secret"), Uploaded("a", b"secret"), Drop("a", "why")])
+    shown = repr([Tell("a", b"secret"), ClientMessage("a", b"secret"), Uploaded("a", b"secret"), Drop("a", "why")])
     assert "secret" not in shown
     assert KeyPair(bytes(32)).public.hex() in repr(KeyPair(bytes(32)))
     assert "ServerRound(5 clients, advertise)" in repr(joined().fleet.server)

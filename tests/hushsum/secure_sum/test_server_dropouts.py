@@ -11,13 +11,13 @@ from hushsum.secure_sum.client import ClientStep
 from hushsum.secure_sum.messages import Kind
 from hushsum.secure_sum.server import (
     Await,
+    ClientMessage,
     Done,
     Effect,
     Event,
     Expired,
     Failed,
     Grant,
-    Received,
     ServerRound,
     Step,
     Tell,
@@ -154,7 +154,13 @@ def test_what_comes_of_a_client_that_is_out_or_after_the_end_means_nothing() -> 
     network = joined(kills={LIAR: Kill(ClientStep.SENT, before=True)})
     assert exact(network, network.run())
     server = network.fleet.server
-    for event in (Received(LIAR, b""), Uploaded(LIAR, b""), Vanished(LIAR), Expired(Step.UNMASK), Vanished("nobody")):
+    for event in (
+        ClientMessage(LIAR, b""),
+        Uploaded(LIAR, b""),
+        Vanished(LIAR),
+        Expired(Step.UNMASK),
+        Vanished("nobody"),
+    ):
         assert server.handle(event) == []
     assert server.step is Step.ENDED
 

@@ -15,7 +15,7 @@ from simulator.audit import cases, exact, runner
 from simulator.audit.cases import Case, DataSet
 from simulator.audit.empirical import outcome_check, sampler_check, selection_check
 from simulator.audit.pipelines import Pipeline, Seen, Tell, decided, in_process, windows_of
-from simulator.audit.report import Row
+from simulator.audit.report import AuditRow
 from simulator.progress import Quiet
 from tests.doubles import ManualRuntime
 from tests.simulator.audit import planted
@@ -26,7 +26,7 @@ CLIENT: dict[str, object] = {"unit": "client", "records_per_client": 2}
 DELTA: dict[str, object] = {"delta": "0.05", "epsilon": 2}
 
 
-def run(case: Case, pipeline: Pipeline, runs: int, *, asks: bool = False) -> Row:
+def run(case: Case, pipeline: Pipeline, runs: int, *, asks: bool = False) -> AuditRow:
     row = runner.run(case, pipeline, runs, Quiet(), asks=asks)
     assert row.audited is not None
     return row

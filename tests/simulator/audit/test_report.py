@@ -11,11 +11,11 @@ from scipy.stats import binom
 
 from hushsum_cli.audit import audit
 from simulator.audit import runner
-from simulator.audit.report import Check, Hits, Report, Row, at_least, at_most, epsilon_at_least, print_report
+from simulator.audit.report import AuditRow, Check, Hits, Report, at_least, at_most, epsilon_at_least, print_report
 from tests.hushsum_cli.calling import Hushsum
 from tests.simulator.audit import planted
 
-ROW = Row("fold", "record", "add/remove", "discrete-laplace", 1.0, 0.0, exact=1.0 + 1e-12, audited=0.6, runs=1000)
+ROW = AuditRow("fold", "record", "add/remove", "discrete-laplace", 1.0, 0.0, exact=1.0 + 1e-12, audited=0.6, runs=1000)
 
 
 def test_a_promise_holds_while_nothing_that_was_found_is_above_it() -> None:
@@ -73,7 +73,7 @@ def test_the_command_audits_this_installation_and_ends_with_status_0() -> None:
 def test_the_command_ends_with_status_1_where_anything_is_broken(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    rows: tuple[Row, ...],
+    rows: tuple[AuditRow, ...],
     checks: tuple[Check, ...],
     sentence: str,
     form: tuple[str, ...],

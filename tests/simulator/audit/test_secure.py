@@ -16,7 +16,7 @@ from simulator.audit import cases, runner, secure
 from simulator.audit.empirical import shares_check
 from simulator.audit.exact import GAUSSIAN, LAPLACE, Bounds, changes, disagreements, gaussian_losses, stated
 from simulator.audit.pipelines import added, submitted
-from simulator.audit.secure import Share, drawn_sum, gaussian_sum, honest_shares, polya_sum, sum_epsilon, sum_law
+from simulator.audit.secure import NoiseShare, drawn_sum, gaussian_sum, honest_shares, polya_sum, sum_epsilon, sum_law
 from tests.hushsum.noise.observed_polya import realised
 from tests.simulator.audit import planted
 
@@ -45,7 +45,7 @@ def observed(share: PolyaShare, reach: int) -> Any:
     return realised(share, reach)
 
 
-def drawn(share: Share, number: int, reach: int) -> Bounds:
+def drawn(share: NoiseShare, number: int, reach: int) -> Bounds:
     """The law of a sum of what the code draws, by its observed decisions, near 0: where too few shares show most."""
     assert isinstance(share, PolyaShare)
     looked, reach = 24, min(reach, 4)

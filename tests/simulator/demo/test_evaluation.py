@@ -16,7 +16,7 @@ import hushsum as hs
 from aggregator.fold.fold import Verdict, VerdictKind
 from hushsum.delta import DeltaId
 from simulator.data import ExactSums
-from simulator.demo.evaluation import Residual, Sent, examine, measure, reconcile
+from simulator.demo.evaluation import Residual, SentDelta, examine, measure, reconcile
 from tests.plans import small_plan
 
 
@@ -72,7 +72,7 @@ def test_without_a_query_above_the_floor_there_is_no_error() -> None:
     assert accuracy.expected_relative is None
 
 
-SENT = {Sent("a", DeltaId(1, 0)), Sent("a", DeltaId(1, 1)), Sent("b", DeltaId(2, 0))}
+SENT = {SentDelta("a", DeltaId(1, 0)), SentDelta("a", DeltaId(1, 1)), SentDelta("b", DeltaId(2, 0))}
 
 
 def verdicts(*seen: tuple[VerdictKind, str, DeltaId]) -> list[Verdict]:

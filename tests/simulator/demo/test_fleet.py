@@ -8,8 +8,8 @@ from typing_extensions import override
 
 from edge_client import SystemRuntime
 from hushsum.delta import Delta
-from simulator.data import Share
-from simulator.demo.evaluation import Sent
+from simulator.data import ClientRecords
+from simulator.demo.evaluation import SentDelta
 from simulator.demo.fleet import Fleet
 from tests.edge_client.model_service import ModelService
 from tests.plans import small_plan
@@ -26,10 +26,10 @@ class StoppedClock(SystemRuntime):
         return NOW
 
 
-def shares() -> Sequence[Share]:
+def shares() -> Sequence[ClientRecords]:
     """Three clients: with two batches, one and none."""
     records = np.random.default_rng(3).uniform(0, 10, (3, 5, 2))
-    return [Share("a", (records[0], records[1])), Share("b", (records[2],)), Share("c", ())]
+    return [ClientRecords("a", (records[0], records[1])), ClientRecords("b", (records[2],)), ClientRecords("c", ())]
 
 
 async def test_a_fleet_knows_every_delta_that_counts(tmp_path: Path) -> None:
@@ -43,7 +43,7 @@ async def test_a_fleet_knows_every_delta_that_counts(tmp_path: Path) -> None:
     fleet.open_gate()
     await fleet.run()
     await service.stop()
-    assert fleet.sent == {Sent(client_id, id) for client_id, id in service.fold.bytes_of}
+    assert fleet.sent == {SentDelta(client_id, id) for client_id, id in service.fold.bytes_of}
     assert len(fleet.sent) == 3
     assert fleet.at_gate
     assert fleet.totals.deltas == fleet.totals.acknowledged == 3

@@ -17,7 +17,7 @@ from hushsum.delta import DeltaId
 from hushsum.entropy import OsEntropy
 from hushsum.local import silo
 from hushsum.releases import of_silos
-from simulator.data import Share
+from simulator.data import ClientRecords
 from simulator.demo.evaluation import in_bulk
 from simulator.demo.local import residual_of, search
 from simulator.scenario import Material
@@ -29,7 +29,7 @@ NUMBER = 6
 
 def material(rng: np.random.Generator) -> Material:
     values = rng.uniform(0, 10, (NUMBER * 1000, 2))
-    shares = [Share(f"c{at}", (values[at * 1000 : (at + 1) * 1000],)) for at in range(NUMBER)]
+    shares = [ClientRecords(f"c{at}", (values[at * 1000 : (at + 1) * 1000],)) for at in range(NUMBER)]
     return Material(PLAN, shares, values, values[:1])
 
 

@@ -15,11 +15,11 @@ from hushsum.delta import DeltaId
 from hushsum.releases import Release
 from hushsum.sketch import Sketch
 from simulator.deployment.check import Comparison, Found, contents_of
-from simulator.deployment.journal import Account, Added, Journal
+from simulator.deployment.journal import Account, Added, FleetJournal
 from simulator.deployment.prepare import dealt, made_plan, source_of
-from simulator.deployment.settings import Settings
+from simulator.deployment.settings import DeploymentSettings
 from simulator.deployment.summary import DeploymentSummary, WindowSummary
-from simulator.deployment.verdicts import Tally
+from simulator.deployment.verdicts import VerdictTally
 from simulator.scenario import Material
 
 FIRST, WINDOWS = 100, 2
@@ -33,7 +33,7 @@ class Run:
     """A fleet that was told that everything counts, and a service that says so."""
 
     material: Material
-    journal: Journal
+    journal: FleetJournal
     verdicts: list[Verdict]
 
     def summary(self, releases: Mapping[int, Release | None]) -> DeploymentSummary:
@@ -58,7 +58,9 @@ class Run:
 
 
 def ran(mode: str) -> Run:
-    settings = Settings.from_environment({f"HUSHSUM_{name}": value for name, value in (SMALL | {"MODE": mode}).items()})
+    settings = DeploymentSettings.from_environment(
+        {f"HUSHSUM_{name}": value for name, value in (SMALL | {"MODE": mode}).items()}
+    )
     source = source_of(settings)
     material = dealt(settings, made_plan(settings, source, ""), source)
     accounts, verdicts, by_report = {}, [], mode == "local"
@@ -76,7 +78,7 @@ def ran(mode: str) -> Run:
             Verdict(VerdictKind.COUNTED, None, id, None if by_report else share.client_id, each.window, 0)
             for id, each in zip(ids, added, strict=True)
         ]
-    return Run(material, Journal(material.plan.hex_id, FIRST, WINDOWS, 1.0, accounts), verdicts)
+    return Run(material, FleetJournal(material.plan.hex_id, FIRST, WINDOWS, 1.0, accounts), verdicts)
 
 
 @pytest.fixture(scope="module")
@@ -186,13 +188,17 @@ def test_a_run_in_which_nothing_counts_does_not_pass(central: Run, word: str) ->
 @pytest.mark.parametrize(
     ("tally", "released", "wanted"),
     [
-        pytest.param(Tally(sent=5, dropped=5), False, "is withheld, and 5 submissions", id="all-aborted"),
-        pytest.param(Tally(sent=5, untold=5), False, "window 100 counts none of 5", id="all-unknown"),
-        pytest.param(Tally(sent=5, counted=2, untold=3), True, "2 of 5 submissions are in a sum", id="under-half"),
-        pytest.param(Tally(sent=5, counted=3, dropped=1, untold=1), True, "", id="over-half"),
+        pytest.param(VerdictTally(sent=5, dropped=5), False, "is withheld, and 5 submissions", id="all-aborted"),
+        pytest.param(VerdictTally(sent=5, untold=5), False, "window 100 counts none of 5", id="all-unknown"),
+        pytest.param(
+            VerdictTally(sent=5, counted=2, untold=3), True, "2 of 5 submissions are in a sum", id="under-half"
+        ),
+        pytest.param(VerdictTally(sent=5, counted=3, dropped=1, untold=1), True, "", id="over-half"),
     ],
 )
-def test_secure_sums_need_half_of_what_was_submitted(central: Run, tally: Tally, released: bool, wanted: str) -> None:
+def test_secure_sums_need_half_of_what_was_submitted(
+    central: Run, tally: VerdictTally, released: bool, wanted: str
+) -> None:
     summary = central.summary(central.releases())
     window = WindowSummary(FIRST, filled=True, tally=tally, records=10, released=released)
     found = replace(summary, mode="secure", what="submissions", windows=(window,)).violations()

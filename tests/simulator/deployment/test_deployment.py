@@ -15,9 +15,9 @@ import pytest
 
 from simulator.demo.services import Server
 from simulator.deployment.check import check
-from simulator.deployment.journal import Journal
+from simulator.deployment.journal import FleetJournal
 from simulator.deployment.prepare import prepare, prepared
-from simulator.deployment.settings import Settings
+from simulator.deployment.settings import DeploymentSettings
 from simulator.deployment.verdicts import counted_batches, retained
 from simulator.testbed.process import free_port
 
@@ -47,7 +47,7 @@ def environment_in(folder: Path, port: int, more: Mapping[str, str]) -> dict[str
 
 
 @asynccontextmanager
-async def serving(folder: Path, settings: Settings, port: int) -> AsyncIterator[Server]:
+async def serving(folder: Path, settings: DeploymentSettings, port: int) -> AsyncIterator[Server]:
     """All roles in one process, on SQLite."""
     more: dict[str, str | int | bool] = {
         "listen": f"127.0.0.1:{port}",
@@ -63,7 +63,9 @@ async def serving(folder: Path, settings: Settings, port: int) -> AsyncIterator[
         yield server
 
 
-async def contributed(environment: Mapping[str, str], settings: Settings, strike: Callable[[], Any] | None) -> None:
+async def contributed(
+    environment: Mapping[str, str], settings: DeploymentSettings, strike: Callable[[], Any] | None
+) -> None:
     """Runs the fleet as the process that it is, and strikes once something is acknowledged."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "simulator.deployment", "fleet"),
@@ -87,7 +89,7 @@ async def contributed(environment: Mapping[str, str], settings: Settings, strike
     assert process.returncode == 0, output.decode()
 
 
-def progress(settings: Settings) -> dict[str, Any]:
+def progress(settings: DeploymentSettings) -> dict[str, Any]:
     try:
         read: dict[str, Any] = json.loads(settings.progress_file.read_text())
     except FileNotFoundError:
@@ -97,11 +99,11 @@ def progress(settings: Settings) -> dict[str, Any]:
 
 async def run(
     folder: Path, more: Mapping[str, str], *, kill: bool = False
-) -> tuple[Settings, list[str], dict[str, Any]]:
+) -> tuple[DeploymentSettings, list[str], dict[str, Any]]:
     """Prepares, serves, contributes and checks; returns what was violated, and the summary."""
     port = free_port()
     environment = environment_in(folder, port, more)
-    settings = Settings.from_environment(environment)
+    settings = DeploymentSettings.from_environment(environment)
     prepare(settings, lambda _: None)
     async with serving(folder, settings, port) as server:
 
@@ -117,9 +119,9 @@ async def run(
     return settings, violations, summary
 
 
-async def planted(settings: Settings) -> list[str]:
+async def planted(settings: DeploymentSettings) -> list[str]:
     """Checks again with a journal that names another window for a delta that counts, and leaves another one out."""
-    journal = Journal.load(settings.sent_file)
+    journal = FleetJournal.load(settings.sent_file)
     verdicts = await retained(settings, prepared(settings))
     counted = [
         (name, batch)

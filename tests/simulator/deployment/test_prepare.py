@@ -15,7 +15,7 @@ from aggregator.plan_loading import client_directory_of
 from hushsum.plan import Plan
 from hushsum.signatures import SigningKey
 from simulator.deployment.prepare import dealt, prepare, prepared, source_of
-from simulator.deployment.settings import Settings, client_credentials
+from simulator.deployment.settings import DeploymentSettings, client_credentials
 from simulator.errors import JourneyError, SettingsConflictError
 
 SMALL = {"HUSHSUM_CLIENTS": "12", "HUSHSUM_RECORDS": "200", "HUSHSUM_ROWS": "8", "HUSHSUM_BUCKETS": "16"}
@@ -27,13 +27,13 @@ MODES = [
 ]
 
 
-def settings_in(folder: Path, **more: str) -> Settings:
+def settings_in(folder: Path, **more: str) -> DeploymentSettings:
     folders = {
         f"HUSHSUM_{name}": str(folder / name.lower()) for name in ("CONFIG", "SECRETS", "FLEET", "OPERATOR", "REPORTS")
     }
     np.save(folder / "points.npy", np.random.default_rng(1).integers(0, 256, (250, 2)).astype(float))
     data = {"HUSHSUM_DATA_FOLDER": str(folder), "HUSHSUM_DATA": "points.npy"}
-    return Settings.from_environment({**SMALL, **folders, **data, **more})
+    return DeploymentSettings.from_environment({**SMALL, **folders, **data, **more})
 
 
 def contents(folder: Path) -> dict[Path, bytes]:

@@ -5,13 +5,13 @@ import sys
 import pytest
 
 from simulator.deployment.__main__ import main
-from simulator.deployment.settings import VARIABLES, Settings
+from simulator.deployment.settings import VARIABLES, DeploymentSettings
 from simulator.errors import VariableError
 
 
 def test_an_empty_environment_takes_every_default_and_so_does_an_empty_variable() -> None:
-    assert Settings.from_environment({}) == Settings()
-    assert Settings.from_environment(dict.fromkeys(VARIABLES, " ")) == Settings()
+    assert DeploymentSettings.from_environment({}) == DeploymentSettings()
+    assert DeploymentSettings.from_environment(dict.fromkeys(VARIABLES, " ")) == DeploymentSettings()
 
 
 def test_what_variables_say_is_read() -> None:
@@ -21,7 +21,7 @@ def test_what_variables_say_is_read() -> None:
         "HUSHSUM_GATEWAYS": "a:1, [::1]:2",
         "HUSHSUM_SECRETS": "/s",
     }
-    settings = Settings.from_environment(said)
+    settings = DeploymentSettings.from_environment(said)
     assert (settings.clients, settings.churn, settings.gateways) == (12, 0.5, ("a:1", "[::1]:2"))
     assert settings.metrics.parent == settings.secrets
 
@@ -42,25 +42,25 @@ def test_what_variables_say_is_read() -> None:
 )
 def test_a_variable_that_says_what_it_must_not_is_named(name: str, value: str) -> None:
     with pytest.raises(VariableError, match=f"{name}: got '{value}', expected") as told:
-        Settings.from_environment({name: value})
+        DeploymentSettings.from_environment({name: value})
     assert told.value.name == name
 
 
 def test_a_cohort_needs_more_clients_than_a_few() -> None:
     with pytest.raises(VariableError, match="HUSHSUM_CLIENTS: got '9', expected at least 10"):
-        Settings.from_environment({"HUSHSUM_MODE": "secure", "HUSHSUM_CLIENTS": "9"})
+        DeploymentSettings.from_environment({"HUSHSUM_MODE": "secure", "HUSHSUM_CLIENTS": "9"})
 
 
 def test_the_address_of_the_database_shows_nowhere() -> None:
-    settings = Settings.from_environment({"HUSHSUM_POSTGRES_DSN": "postgresql://u:hidden@h/n"})
+    settings = DeploymentSettings.from_environment({"HUSHSUM_POSTGRES_DSN": "postgresql://u:hidden@h/n"})
     assert "hidden" not in repr(settings)
     assert "hidden" not in str(settings.purpose)
 
 
 def test_clients_that_show_themselves_have_windows_of_a_minute() -> None:
-    assert Settings.from_environment({"HUSHSUM_MODE": "secure"}).length_s == 60
-    assert Settings.from_environment({"HUSHSUM_MODE": "local", "HUSHSUM_FORM": "silo"}).length_s == 60
-    assert Settings.from_environment({"HUSHSUM_MODE": "local"}).length_s == 20
+    assert DeploymentSettings.from_environment({"HUSHSUM_MODE": "secure"}).length_s == 60
+    assert DeploymentSettings.from_environment({"HUSHSUM_MODE": "local", "HUSHSUM_FORM": "silo"}).length_s == 60
+    assert DeploymentSettings.from_environment({"HUSHSUM_MODE": "local"}).length_s == 20
 
 
 def test_the_help_names_every_variable(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

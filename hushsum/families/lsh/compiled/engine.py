@@ -28,7 +28,7 @@ from hushsum.families.lsh.compiled.minhash import LANES, CompiledMinHash
 from hushsum.families.lsh.compiled.one_permutation import CompiledOnePermutation
 from hushsum.families.lsh.compiled.projection import NARROW, CompiledProjection
 from hushsum.families.lsh.numpy_engine import JoinedCoders
-from hushsum.families.lsh.placement import CompiledCoder, Direct, Placement, Rehash, Rows
+from hushsum.families.lsh.placement import CompiledCoder, Direct, HashedRows, Placement, Rehash
 from hushsum.families.sets import Sets
 
 _SPAN_BLOCKS: Final = 64  # what is prepared once for all chunks of rows
@@ -38,14 +38,14 @@ _SMALL_ROWS: Final = 4  # with which each loop is compiled
 _SMALL_BUCKETS: Final = 64
 
 
-def add(rows: Rows, counters: Int64, records: Points, which: slice | None = None) -> None:
+def add(rows: HashedRows, counters: Int64, records: Points, which: slice | None = None) -> None:
     """Adds records within the bounds to the counters (k, W) int64 of these rows, or all, in place."""
-    Engine(rows).add(which or slice(0, len(rows)), counters, records)
+    BucketEngine(rows).add(which or slice(0, len(rows)), counters, records)
 
 
-def encode(rows: Rows, records: Points, which: slice | None = None) -> tuple[Int64, Int64]:
+def encode(rows: HashedRows, records: Points, which: slice | None = None) -> tuple[Int64, Int64]:
     """Flat indices, strictly increasing, and counts of what :func:`add` does to zeroes."""
-    engine, width, n, which = Engine(rows), rows.buckets, len(records), which or slice(0, len(rows))
+    engine, width, n, which = BucketEngine(rows), rows.buckets, len(records), which or slice(0, len(rows))
     k = which.stop - which.start
     most = k * min(n, width) + 1  # what compacting looks at last is written, and not kept
     indices, values, count = np.empty(most, np.int64), np.zeros(most, np.int64), 0
@@ -64,14 +64,14 @@ def encode(rows: Rows, records: Points, which: slice | None = None) -> tuple[Int
 
 
 def sums(
-    rows: Rows, counters: Int64, less: Float64, queries: Points, which: slice | None = None
+    rows: HashedRows, counters: Int64, less: Float64, queries: Points, which: slice | None = None
 ) -> tuple[Float64, Float64, Float64]:
     """What the rows read at accepted queries: see :func:`hushsum.families.lsh.numpy_engine.sums`."""
     return sums_of_sets(rows, counters, less, queries, [which or slice(0, len(rows))])[0]
 
 
 def sums_of_sets(
-    rows: Rows, counters: Int64, less: Float64, queries: Points, sets: Sequence[slice]
+    rows: HashedRows, counters: Int64, less: Float64, queries: Points, sets: Sequence[slice]
 ) -> list[tuple[Float64, Float64, Float64]]:
     """The same for each of several sets of rows; queries are prepared once."""
     found = [(np.zeros(len(queries)), np.zeros(len(queries)), np.zeros(len(queries))) for _ in sets]
@@ -91,14 +91,14 @@ def sums_of_sets(
     return found
 
 
-def _kept(rows: Rows) -> "Engine":
+def _kept(rows: HashedRows) -> "BucketEngine":
     """One engine of these rows in each thread: to make one takes as long as to read a single query."""
-    if not isinstance(rows.scratch.engine, Engine):
-        rows.scratch.engine = Engine(rows)
+    if not isinstance(rows.scratch.engine, BucketEngine):
+        rows.scratch.engine = BucketEngine(rows)
     return rows.scratch.engine
 
 
-class Engine:
+class BucketEngine:
     """Buckets of blocks of records, a chunk of rows at a time, in reused memory.
 
     Args:
@@ -109,7 +109,7 @@ class Engine:
             bounds may have one that is not below, as unsigned.
     """
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: HashedRows) -> None:
         self._rows = rows
         lowest = np.zeros(len(rows.code), np.int32)
         if not isinstance(rows.placement, Rehash):
@@ -252,7 +252,7 @@ def coder(code: Code, lowest: Int32) -> CompiledCoder:
 
 def warm_up() -> None:
     """Compiles every loop, or loads what was compiled before: seconds the first time, then a fraction of one."""
-    small: Iterator[tuple[Rows, Points]] = chain(_vector_rows(), _with_signs(_vector_rows()), _set_rows())
+    small: Iterator[tuple[HashedRows, Points]] = chain(_vector_rows(), _with_signs(_vector_rows()), _set_rows())
     for rows, records in small:
         counters = np.zeros((len(rows), rows.buckets), np.int64)
         for n in (1, len(records)):
@@ -261,7 +261,7 @@ def warm_up() -> None:
         sums(rows, counters, np.zeros(len(rows)), records)
 
 
-def _vector_rows() -> Iterator[tuple[Rows, Float32]]:
+def _vector_rows() -> Iterator[tuple[HashedRows, Float32]]:
     """Small rows of every hash of vectors, and records for them."""
     for dim, power in product((1, NARROW + 1), (1, 2)):
         records = np.zeros((9, dim), np.float32)
@@ -277,10 +277,10 @@ def _vector_rows() -> Iterator[tuple[Rows, Float32]]:
             zeroes = np.zeros((_SMALL_ROWS, each), np.int64)
             rehash = Rehash(np.zeros((_SMALL_ROWS, each + 1), np.uint64), _SMALL_BUCKETS)
             for placement in (Direct(zeroes, zeroes + 1, zeroes + 1), rehash):
-                yield Rows(code, placement, each, _SMALL_BUCKETS), records
+                yield HashedRows(code, placement, each, _SMALL_BUCKETS), records
 
 
-def _set_rows() -> Iterator[tuple[Rows, Sets]]:
+def _set_rows() -> Iterator[tuple[HashedRows, Sets]]:
     """Small rows of every hash of sets, and records for them."""
     records = Sets(np.array([0, 1, *range(3, 19, 2)]), np.array([0] + [0, 1] * 8, np.uint32))
     for draw, rows in ((minhash.draw, _SMALL_ROWS), (minhash.draw, LANES), (one_permutation.draw, _SMALL_ROWS)):
@@ -290,10 +290,10 @@ def _set_rows() -> Iterator[tuple[Rows, Sets]]:
             Direct(zeroes, zeroes + 2, zeroes + 1),
             Rehash(np.zeros((rows, 2), np.uint64), _SMALL_BUCKETS),
         ):
-            yield Rows(code, placement, 1, _SMALL_BUCKETS), records
+            yield HashedRows(code, placement, 1, _SMALL_BUCKETS), records
 
 
-def _with_signs(small: Iterable[tuple[Rows, Points]]) -> Iterator[tuple[Rows, Points]]:
+def _with_signs(small: Iterable[tuple[HashedRows, Points]]) -> Iterator[tuple[HashedRows, Points]]:
     """Rows of signs in place of those that round a projection."""
     for rows, records in small:
         if isinstance(rows.code, Projection):

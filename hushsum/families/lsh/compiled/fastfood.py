@@ -157,7 +157,7 @@ def rotated_codes(  # noqa: PLR0913, PLR0917 -- flat: the compiler knows arrays 
                     _floors(two[j], np.float64(scales[part]), offsets[part], lowest[part], some, row)
 
 
-class Block(NamedTuple):
+class FastfoodBlock(NamedTuple):
     """u of n records, as (tiles, D, TILE)."""
 
     tiles: Float32
@@ -181,13 +181,13 @@ class CompiledFastfood:
         height = self._fastfood.height
         return min(max(1, _ROWS // height) * height, _CODES_MAX // (n * power))
 
-    def prepare(self, records: Float32) -> Block:
+    def prepare(self, records: Float32) -> FastfoodBlock:
         """u of the definition."""
         tiles = np.empty((-(-len(records) // TILE), self._fastfood.size, TILE), np.float32)
         spread_out(np.ascontiguousarray(records.T), self._fastfood.flips, tiles)
-        return Block(tiles, len(records))
+        return FastfoodBlock(tiles, len(records))
 
-    def codes(self, parts: slice, block: Block) -> Int32:
+    def codes(self, parts: slice, block: FastfoodBlock) -> Int32:
         """(k, n) less the least code of each part."""
         fastfood, count, n = self._fastfood, parts.stop - parts.start, block.n
         if count * n > len(self._out):
@@ -199,6 +199,6 @@ class CompiledFastfood:
         self.computed += out.size
         return out
 
-    def buckets(self, rows: slice, block: Block, placement: Placement, width: int) -> None:
+    def buckets(self, rows: slice, block: FastfoodBlock, placement: Placement, width: int) -> None:
         """None: the codes are written down first."""
         del rows, block, placement, width

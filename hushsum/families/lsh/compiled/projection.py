@@ -413,7 +413,7 @@ def narrow_sign_buckets(  # noqa: PLR0913, PLR0917 -- flat: see the top of the f
     return total
 
 
-class Block(NamedTuple):
+class ProjectionBlock(NamedTuple):
     """n records with what every chunk of rows needs of them.
 
     Attributes:
@@ -447,17 +447,19 @@ class CompiledProjection:
         codes = _BLOCK_CODES * (2 if len(self._projection.sizes) > _WIDE else 1)
         return codes // (n * power)
 
-    def prepare(self, records: Float32) -> Block:
+    def prepare(self, records: Float32) -> ProjectionBlock:
         """What every chunk of rows needs of some records, at least one."""
         norms = self._projection.norms(records)
         tiles: Float32 = np.maximum.reduceat(norms, np.arange(0, len(norms), TILE))
-        return Block(records, None if self._padded is None else np.ascontiguousarray(_padded(records).T), tiles)
+        return ProjectionBlock(
+            records, None if self._padded is None else np.ascontiguousarray(_padded(records).T), tiles
+        )
 
-    def codes(self, parts: slice, block: Block) -> Int32:
+    def codes(self, parts: slice, block: ProjectionBlock) -> Int32:
         """(k, n) less the least code of each part."""
         return self._loops(parts, block, _NONE, 0)
 
-    def buckets(self, rows: slice, block: Block, placement: Placement, width: int) -> Int32 | None:
+    def buckets(self, rows: slice, block: ProjectionBlock, placement: Placement, width: int) -> Int32 | None:
         """(rows, n): of a rehash where a row has one code and W is a power of two; direct where codes are signs."""
         if not isinstance(placement, Rehash):
             return self._sign_buckets(rows, block, placement, width)
@@ -465,7 +467,7 @@ class CompiledProjection:
             return None
         return self._loops(rows, block, placement.multipliers[rows], placement.bits)
 
-    def _sign_buckets(self, rows: slice, block: Block, direct: Direct, width: int) -> Int32 | None:
+    def _sign_buckets(self, rows: slice, block: ProjectionBlock, direct: Direct, width: int) -> Int32 | None:
         """Direct buckets of several signs a row; W or more where one is outside."""
         projection, (records, columns, norms) = self._projection, block
         power, n = direct.strides.shape[1], len(records)
@@ -490,7 +492,7 @@ class CompiledProjection:
         self.computed, self.flagged = self.computed + count * n, self.flagged + flagged
         return out
 
-    def _loops(self, parts: slice, block: Block, multipliers: UInt64, bits: int) -> Int32:
+    def _loops(self, parts: slice, block: ProjectionBlock, multipliers: UInt64, bits: int) -> Int32:
         projection, (records, columns, norms) = self._projection, block
         count, n = parts.stop - parts.start, len(records)
         self._grow(count * n, n)

@@ -18,7 +18,7 @@ from hushsum.families.lsh.codes.code import Code
 from hushsum.families.lsh.codes.joined import Joined
 from hushsum.families.lsh.codes.projection import Projection, Signs
 from hushsum.families.lsh.compiled import engine as compiled_engine
-from hushsum.families.lsh.placement import Rows
+from hushsum.families.lsh.placement import HashedRows
 
 Float32 = npt.NDArray[np.float32]
 Int64 = npt.NDArray[np.int64]
@@ -74,7 +74,7 @@ def rehash(multipliers: list[int], code: list[int], buckets: int) -> int:
     return ((h >> 32) * buckets) >> 32
 
 
-def buckets(rows: Rows, records: Float32) -> Int64:
+def buckets(rows: HashedRows, records: Float32) -> Int64:
     """(R, n): every bucket by the definition."""
     vectors = codes(rows.code, records).reshape(len(rows), rows.power, len(records)).tolist()
     chosen: list[list[int]] = []
@@ -97,7 +97,7 @@ def mixed_radix(code: list[int], lowest: list[int], spans: list[int]) -> int:
     return number
 
 
-def counters(rows: Rows, records: Float32) -> Int64:
+def counters(rows: HashedRows, records: Float32) -> Int64:
     """(R, W): the counters of a sketch of the records."""
     result = np.zeros((len(rows), rows.buckets), np.int64)
     for row, chosen in enumerate(buckets(rows, records)):
@@ -105,10 +105,12 @@ def counters(rows: Rows, records: Float32) -> Int64:
     return result
 
 
-def rehashed_rows(projection: Code, width: int = 4096, power: int = 1, seed: int = 5) -> Rows:
+def rehashed_rows(projection: Code, width: int = 4096, power: int = 1, seed: int = 5) -> HashedRows:
     """Rows of any projection, with buckets that tell neighbouring codes apart."""
     count = len(projection) // power
-    return Rows(projection, placement.rehash(PublicSeed(seed), rows=count, power=power, buckets=width), power, width)
+    return HashedRows(
+        projection, placement.rehash(PublicSeed(seed), rows=count, power=power, buckets=width), power, width
+    )
 
 
 def edge_records(projection: Projection, rng: np.random.Generator, size: float, per_part: int = 3) -> Float32:
@@ -149,7 +151,7 @@ def _around(direction: list[float], offset: float, record: list[float], j: int, 
     yield from ([*record[:j], moves[i], *record[j + 1 :]] for i in below + above)
 
 
-def digest(rows: Rows, records: Float32, queries: Float32) -> str:
+def digest(rows: HashedRows, records: Float32, queries: Float32) -> str:
     """Of all that both engines do with records in this process; in every other it is the same."""
     hasher = hashlib.sha256()
     for engine in ENGINES.values():

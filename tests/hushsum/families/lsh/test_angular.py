@@ -86,7 +86,7 @@ def test_few_codes_are_computed_again(rng: np.random.Generator) -> None:
 
     for d in (3, 30):
         family = hash_checks.build(d, -1, 1, **KEYS)
-        engine = compiled_engine.Engine(family._tables)
+        engine = compiled_engine.BucketEngine(family._tables)
         records = family.accept(rng.uniform(-1, 1, (5000, d)))[0]
         engine.add(slice(0, 40), np.zeros(family.shape, np.int64), records)
         assert engine.flagged < 1e-3 * engine.codes == 1e-3 * 40 * 5000

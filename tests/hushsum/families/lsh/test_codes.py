@@ -22,9 +22,9 @@ from hushsum.families.lsh import numpy_engine
 from hushsum.families.lsh.codes.projection import Projection
 from hushsum.families.lsh.compiled import engine as compiled_engine
 from hushsum.families.lsh.p_stable import Euclidean
-from hushsum.families.lsh.placement import Rows
+from hushsum.families.lsh.placement import HashedRows
 from hushsum.families.lsh.row_sources import Independent
-from hushsum.families.vectors import Space
+from hushsum.families.vectors import VectorSpace
 from hushsum.schema import Table
 from tests.hushsum.families.lsh import reference
 
@@ -39,24 +39,24 @@ engines = pytest.mark.parametrize("engine", reference.ENGINES.values(), ids=refe
 dimensions = pytest.mark.parametrize("d", DIMENSIONS)
 
 
-def drawn_rows(d: int, parts: int = 24, power: int = 1, seed: int = 11) -> Rows:
-    space = Space.of(VectorRecords(d, (Fraction(-SIZE),) * d, (Fraction(SIZE),) * d), NO_TRANSFORMS)
+def drawn_rows(d: int, parts: int = 24, power: int = 1, seed: int = 11) -> HashedRows:
+    space = VectorSpace.of(VectorRecords(d, (Fraction(-SIZE),) * d, (Fraction(SIZE),) * d), NO_TRANSFORMS)
     source = Independent(PublicSeed(seed), "hashed", parts // power)
     projection = Euclidean(Fraction("1.5"), power).draw(source, space)
     return reference.rehashed_rows(projection, power=power)
 
 
-def chosen_rows(directions: list[list[float]], offsets: list[float]) -> Rows:
+def chosen_rows(directions: list[list[float]], offsets: list[float]) -> HashedRows:
     matrix = np.array(directions, np.float32)
     assert np.array_equal(matrix, np.array(directions))
     return reference.rehashed_rows(Projection(matrix, np.array(offsets), np.ones(matrix.shape[1], np.float32)))
 
 
-def edges_of(rows: Rows, per_part: int = 3) -> Float32:
+def edges_of(rows: HashedRows, per_part: int = 3) -> Float32:
     return reference.edge_records(rows.projection, np.random.default_rng(7), SIZE, per_part)
 
 
-def counted(engine: ModuleType, rows: Rows, records: Float32, cut: list[int]) -> Int64:
+def counted(engine: ModuleType, rows: HashedRows, records: Float32, cut: list[int]) -> Int64:
     """Counters after adding the records in batches that end at ``cut``."""
     total = np.zeros((len(rows), rows.buckets), np.int64)
     for part in np.split(records, cut):
@@ -64,11 +64,11 @@ def counted(engine: ModuleType, rows: Rows, records: Float32, cut: list[int]) ->
     return total
 
 
-def without_the_definition(rows: Rows) -> Rows:
+def without_the_definition(rows: HashedRows) -> HashedRows:
     """The planted mistake: float32 alone, no code is ever computed again."""
     projection = Projection(rows.projection.directions, rows.projection.offsets, rows.projection.sizes)
     projection.__dict__["limit"] = np.float32(np.inf)
-    return Rows(projection, rows.placement, rows.power, rows.buckets)
+    return HashedRows(projection, rows.placement, rows.power, rows.buckets)
 
 
 @dimensions
@@ -214,7 +214,7 @@ def test_the_fast_engine_computes_few_codes_again(d: int, rng: np.random.Generat
     rows = drawn_rows(d, parts=100)
     records = rng.uniform(-SIZE, SIZE, (5000, d)).astype(np.float32)
     for some, low, high in ((records, 0, RECOMPUTED_MAX), (edges_of(rows), 0.005, 1)):
-        engine = compiled_engine.Engine(rows)
+        engine = compiled_engine.BucketEngine(rows)
         engine.add(slice(0, len(rows)), np.zeros((len(rows), rows.buckets), np.int64), some)
         assert engine.codes == len(rows) * len(some)
         assert low <= engine.flagged / engine.codes <= high

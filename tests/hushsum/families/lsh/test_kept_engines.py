@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hushsum as hs
-from hushsum.families.lsh.placement import Rows
+from hushsum.families.lsh.placement import HashedRows
 from tests.plans import small_plan
 
 POINTS = np.random.default_rng(3).uniform(0, 10, (40, 2))
@@ -46,7 +46,9 @@ def test_threads_that_query_at_once_read_the_same(release: hs.Release) -> None:
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda rows: pickle.loads(pickle.dumps(rows))])
-def test_a_copy_of_rows_that_have_answered_keeps_nothing(release: hs.Release, copied: Callable[[Rows], Rows]) -> None:
+def test_a_copy_of_rows_that_have_answered_keeps_nothing(
+    release: hs.Release, copied: Callable[[HashedRows], HashedRows]
+) -> None:
     release.kernel_sum(POINTS[:1])
     rows = release.plan.family._tables  # type: ignore[attr-defined]  # of the hashed family
     assert copied(rows).scratch.engine is None

@@ -10,7 +10,7 @@ from hushsum.families.lsh import numpy_engine
 from hushsum.families.lsh.codes import minhash, one_permutation
 from hushsum.families.lsh.compiled import engine as compiled_engine
 from hushsum.families.lsh.compiled.minhash import LANES, TILE
-from hushsum.families.lsh.placement import Rows, direct, rehash
+from hushsum.families.lsh.placement import HashedRows, direct, rehash
 from hushsum.families.sets import Sets
 from tests.hushsum.families.lsh import reference
 from tests.hushsum.families.lsh.minhash_reference import WORD, Definition, defined, fast_codes, packed, plain_codes
@@ -41,10 +41,10 @@ def test_codes_are_those_of_the_definition_in_both_engines(
             assert np.array_equal(codes(code, sets, parts), expected[parts]), codes.__name__
 
 
-def rows_of(code: Definition, power: int, buckets: int) -> Rows:
+def rows_of(code: Definition, power: int, buckets: int) -> HashedRows:
     least, largest = (end.reshape(-1, power) for end in code.ends())
     rehashed = rehash(PublicSeed(4), rows=len(least), power=power, buckets=buckets)
-    return Rows(code, direct(least, largest, buckets) or rehashed, power, buckets)
+    return HashedRows(code, direct(least, largest, buckets) or rehashed, power, buckets)
 
 
 @pytest.mark.parametrize("kind", DRAWS)
