@@ -143,7 +143,7 @@ def members_of(settings: DeploymentSettings, shares: Sequence[ClientRecords]) ->
     ]
 
 
-def fates_in(spool: Path) -> dict[int, str]:
+def results_in(spool: Path) -> dict[int, str]:
     """What a client that is not running was told of its submissions, by window; empty text where nothing."""
     with closing(sqlite3.connect(f"file:{spool}?mode=ro", uri=True)) as database:
         return {window: result or "" for window, result in database.execute("SELECT window, fate FROM rounds")}
@@ -233,7 +233,7 @@ class DeployedFleet:
                 await self._add(member, client, stay.end)
                 await (self._settle(member, client) if last else self._until(stay.end))
         if self._turns:
-            member.account.results = await asyncio.to_thread(fates_in, self._spool(member))
+            member.account.results = await asyncio.to_thread(results_in, self._spool(member))
 
     @asynccontextmanager
     async def _online(self, member: DeployedClient) -> AsyncIterator[EdgeClient]:

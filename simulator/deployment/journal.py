@@ -125,12 +125,12 @@ def _account_fields(account: Account) -> dict[str, object]:
     results = [[window, result] for window, result in account.results.items()]
     # A stream has 64 bits, more than numbers of JSON are sure to have.
     answers = [[str(id.stream), id.sequence, answer] for id, answer in account.answers.items()]
-    return {**vars(account), "stream": str(account.stream), "tallies": told, "answers": answers, "fates": results}
+    return {**vars(account), "stream": str(account.stream), "tallies": told, "answers": answers, "results": results}
 
 
 def _account(fields: Mapping[str, object]) -> Account:
     read: dict[str, object] = dict(fields)
-    names = ("stream", "added", "tallies", "answers", "fates")
+    names = ("stream", "added", "tallies", "answers", "results")
     stream, added, tallies, answers, results = (read.pop(name) for name in names)
     assert isinstance(added, list)
     assert isinstance(answers, list)

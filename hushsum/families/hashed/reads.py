@@ -107,9 +107,11 @@ class RowReads:
         """(m,) each: the mean of these rows, and their variance (of one row: 0)."""
         loops, n = engine(), which.stop - which.start
         first, total, squares = self._sums(loops, which)
-        value = (first + total / n) * self.factor
+        value = first + total / n
         variance = np.maximum(squares - total * total / n, 0.0) / max(1, n - 1)
-        return value, variance * (self.factor * self.factor)
+        return (
+            (value, variance) if self.factor == 1.0 else (value * self.factor, variance * (self.factor * self.factor))
+        )
 
     def _sums(self, loops: RowEngine, which: slice) -> tuple[Float64, Float64, Float64]:
         return self._sums_of_sets(loops, [which])[0]

@@ -140,6 +140,10 @@ class HashedRows:
 
     def __len__(self) -> int:
         """R."""
+        return self._number
+
+    @cached_property
+    def _number(self) -> int:
         return len(self.code) // self.power
 
     @cached_property

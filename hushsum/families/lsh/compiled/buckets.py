@@ -119,6 +119,14 @@ def _read(buckets: Int32, width: np.uint32, row: Int64, line: Int64) -> None:
 
 
 @compiled
+def read_row(buckets: Int32, width: np.uint32, row: Int64, taken: float, line: Int64, out: Float64) -> None:
+    """What one row (W,) reads at buckets (n,), less what is taken off it. ``line`` (n,) is scratch."""
+    _read(buckets, width, row, line)
+    for i in range(len(out)):
+        out[i] = np.float64(line[i]) - taken
+
+
+@compiled
 def gather(  # noqa: PLR0913, PLR0917 -- flat: tuples of arrays cost reference counts in the inner loops
     buckets: Int32,
     widths: UInt32,

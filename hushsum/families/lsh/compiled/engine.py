@@ -83,9 +83,8 @@ def sums_of_sets(
             for chunk, buckets in engine.all_rows(block, which, n):
                 widths = engine.widths[chunk]
                 if chunk.start == which.start:
-                    inside = buckets[0].view(np.uint32) < widths[0]
-                    read = counters[chunk.start, np.where(inside, buckets[0], 0)]
-                    first[some] = np.where(inside, read, 0) - less[chunk.start]
+                    row, taken = counters[chunk.start], less[chunk.start]
+                    bucket_loops.read_row(buckets[0], widths[0], row, taken, lines[:n], first[some])
                 moments = (first[some], lines[: 2 * n].reshape(2, n), total[some], squares[some])
                 bucket_loops.gather(buckets, widths, counters[chunk], less[chunk], *moments)
     return found

@@ -221,6 +221,56 @@ def wide_codes(  # noqa: PLR0913, PLR0917 -- flat: see the top of the file
 
 
 @compiled
+def codes_of_one(  # noqa: PLR0913, PLR0917 -- flat: see the top of the file
+    products: Float32,
+    norm: np.float32,
+    limit: np.float32,
+    slopes: Float32,
+    shifts: Float32,
+    least: Int32,
+    signs: bool,  # noqa: FBT001 -- compiled loops take no keywords
+    directions: Float32,
+    offsets: Float64,
+    records: Float32,
+    flags: Int32,
+    multipliers: UInt64,
+    bits: int,
+    out: Int32,
+) -> int:
+    """The same of one record, from products (k,): here the vectors are of parts, and ``out`` is (k, 1)."""
+    total, count, down, any_flagged = 0, 0, np.uint64(64 - bits), False
+    terms, codes = np.zeros((ABREAST, directions.shape[1]), np.float64), out[:, 0]
+    if signs:
+        for k in range(len(products)):
+            any_flagged = any_flagged | (not np.abs(products[k]) > limit + slopes[k] * norm)
+    else:
+        for k in range(len(products)):
+            shifted = products[k] + shifts[k]
+            any_flagged = any_flagged | (np.abs(shifted - np.rint(shifted)) > limit - slopes[k] * norm)
+    for k in range(len(products)):
+        product, flagged = products[k], False  # codes may take the memory of the products
+        if signs:
+            code = np.int32(product >= np.float32(0.0)) - least[k]
+            if any_flagged:
+                flagged = not np.abs(product) > limit + slopes[k] * norm
+        else:
+            shifted = product + shifts[k]
+            g = np.rint(shifted)
+            code = np.int32(g) - least[k]
+            if any_flagged:
+                flagged = np.abs(shifted - g) > limit - slopes[k] * norm
+        codes[k] = _bucket(multipliers[k, 0], multipliers[k, 1], code, down) if len(multipliers) else code
+        if flagged:
+            flags[0, count], flags[1, count] = k, 0
+            count += 1
+            if count == flags.shape[1]:
+                _define(signs, directions, offsets, least, records, flags, count, terms, multipliers, down, out)
+                total, count = total + count, 0
+    _define(signs, directions, offsets, least, records, flags, count, terms, multipliers, down, out)
+    return total + count
+
+
+@compiled
 def narrow_codes(  # noqa: PLR0913, PLR0917 -- flat: see the top of the file
     padded: Float32,
     columns: Float32,
@@ -450,6 +500,8 @@ class CompiledProjection:
     def prepare(self, records: Float32) -> ProjectionBlock:
         """What every chunk of rows needs of some records, at least one."""
         norms = self._projection.norms(records)
+        if len(records) == 1:
+            return ProjectionBlock(records, None, norms)
         tiles: Float32 = np.maximum.reduceat(norms, np.arange(0, len(norms), TILE))
         return ProjectionBlock(
             records, None if self._padded is None else np.ascontiguousarray(_padded(records).T), tiles
@@ -501,7 +553,10 @@ class CompiledProjection:
         fixed = (projection.limit, projection.slopes[parts], projection.shifts[parts], self._lowest[parts])
         rehash = (multipliers, bits)
         definition = (projection.signs, directions, projection.offsets[parts])
-        if columns is None or self._padded is None:
+        if n == 1:
+            np.dot(directions, records.T, out=products)
+            flagged = codes_of_one(products[:, 0], norms[0], *fixed, *definition, records, flags, *rehash, out)
+        elif columns is None or self._padded is None:
             np.dot(directions, records.T, out=products)
             flagged = wide_codes(
                 products, norms, *fixed, *definition, records, line.view(np.int32), flags, *rehash, out
