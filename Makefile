@@ -16,7 +16,7 @@ PY := $(VENV)/bin/python
 UV_VERSION := 0.13.9
 
 # mypy refuses a folder without any Python.
-SOURCES := hushsum hushsum_cli edge_client aggregator simulator proto/hushsum_proto benchmarks examples build_tools compose tests
+SOURCES := hushsum hushsum_cli edge_client aggregator hushsum_simulator proto/hushsum_proto benchmarks examples build_tools compose tests
 TYPED := $(foreach folder,$(SOURCES),$(if $(wildcard $(folder)/*.py $(folder)/*/*.py),$(folder)))
 
 export MPLBACKEND := Agg
@@ -70,7 +70,7 @@ simulate-cohorts: setup ## random schedules of secure sums with dropouts and a l
 	@$(PY) -m tests.hushsum.secure_sum.schedules --schedules $(N) --seed $(SEED)
 
 real-faults: setup broker ## kill and pause real processes, Kafka and PostgreSQL under load (ROUNDS=50 SEED=1)
-	@$(PY) -m simulator.chaos.run --rounds $(ROUNDS) --seed $(SEED) $(ARGS)
+	@$(PY) -m hushsum_simulator.chaos.run --rounds $(ROUNDS) --seed $(SEED) $(ARGS)
 
 compose-demo: setup ## the whole service in containers: killed, restarted, checked (MODE=central|local|secure; Docker)
 	@$(PY) -m compose.demo $(if $(MODE),--mode $(MODE)) $(ARGS)

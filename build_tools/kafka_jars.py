@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from simulator.testbed.kafka import missing_java
+from hushsum_simulator.testbed.kafka import missing_java
 
 ROOT = Path(__file__).resolve().parent.parent
 POM = ROOT / "build_tools" / "kafka" / "pom.xml"

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from hushsum.schedule import Schedule
     from hushsum_proto.credentials import Credentials
     from hushsum_proto.messages import LedgerPage, WindowsPage
-    from simulator.demo.services import Console
+    from hushsum_simulator.demo.services import Console
 
 STATES: Final = ("open", "closing", "sealed", "released", "withheld", "skipped")
 _LIMIT_MAX: Final = 1_000_000
@@ -154,7 +154,7 @@ def _totals(page: "LedgerPage") -> list[tuple[str, str]]:
 
 async def _schedule(console: "Console") -> "Schedule | None":
     """When windows begin and end; None where the process that is asked shows no plan, as a worker."""
-    from simulator.errors import ServiceError
+    from hushsum_simulator.errors import ServiceError
 
     try:
         return (await console.plan()).window

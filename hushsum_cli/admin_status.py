@@ -12,7 +12,7 @@ from hushsum_cli.output import examples, pairs_table, plain_console, print_json,
 if TYPE_CHECKING:
     from hushsum_proto.credentials import Credentials
     from hushsum_proto.messages import ServiceStatus
-    from simulator.demo.services import Console
+    from hushsum_simulator.demo.services import Console
 
 _EVERY_S: Final = 2.0
 _WINDOWS_WATCHED: Final = 10  # so that a table that is drawn in place fits its terminal
@@ -51,7 +51,7 @@ async def _follow(asked: "Console") -> None:
 
     from rich.live import Live
 
-    from simulator.errors import ServiceError
+    from hushsum_simulator.errors import ServiceError
 
     shown, problem = await asked.status(), ""
     console = plain_console()

@@ -82,7 +82,7 @@ def advise(  # noqa: PLR0913  an option each, and click passes them by name
     reports no limit but --memory-mib is read. A plan that names arrays is made first: give its plan.json.
     """
     from hushsum.advice import Allowance
-    from simulator.plans import load
+    from hushsum_simulator.plans import load
 
     plan = load(plan_file)
     try:

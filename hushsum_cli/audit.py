@@ -28,10 +28,10 @@ def audit(*, runs: int | None, quick: bool, as_json: bool) -> int:
     records too; by runs; and by the fit of what is drawn under plans of real sizes. Whether noise ever repeats is
     looked for in two processes and after a fork. Exits with 1 when anything that is found is above what is claimed.
     """
-    from simulator.audit.report import print_report
-    from simulator.audit.runner import QUICK_RUNS, RUNS, AuditSettings
-    from simulator.audit.runner import audit as run
-    from simulator.progress import Bars, Quiet
+    from hushsum_simulator.audit.report import print_report
+    from hushsum_simulator.audit.runner import QUICK_RUNS, RUNS, AuditSettings
+    from hushsum_simulator.audit.runner import audit as run
+    from hushsum_simulator.progress import Bars, Quiet
 
     settings = AuditSettings(runs or (QUICK_RUNS if quick else RUNS), services=not quick)
     if sys.stderr.isatty():

@@ -2,6 +2,8 @@
 
 import os
 import sys
+from importlib.util import find_spec
+from pathlib import Path
 from typing import NoReturn
 
 import click
@@ -21,6 +23,7 @@ from hushsum_cli.serve import serve
 from hushsum_cli.simulate import simulate
 
 _INTERRUPTED = 130
+_GENERIC = ("aggregator", "edge_client")  # names that a package of somebody else may have, too
 
 
 def _show_version(context: click.Context, _: click.Parameter, wanted: object) -> None:
@@ -56,6 +59,9 @@ plan.add_command(advise)
 def main() -> NoReturn:
     """Runs the command line; exits with 0, 1 for what went wrong, or 2 for how it was called."""
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what it would tell of lost connections is told in our own words
+    for name in _GENERIC:
+        if (foreign := _foreign(name)) is not None:
+            _end(f"{foreign} is found in place of Hushsum's package {name}: take its folder off PYTHONPATH", 1)
     try:
         status = cli.main(prog_name="hushsum", standalone_mode=False)
     except click.ClickException as error:
@@ -72,6 +78,14 @@ def main() -> NoReturn:
             raise
         _end(sentence, 1)
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _foreign(name: str) -> str | None:
+    """Where a package of this name lies that is another than ours; None: it is ours, or not there."""
+    found = find_spec(name)
+    if found is None or found.origin is None or Path(found.origin).parents[1] == Path(__file__).parents[1]:
+        return None
+    return found.origin
 
 
 def _expected(error: Exception) -> str | None:

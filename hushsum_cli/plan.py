@@ -74,7 +74,7 @@ def make(*, plan_toml: Path, out: Path | None, force: bool, parameters: tuple[Pa
 @as_json_option
 def show(*, plan_file: Path, parameters: tuple[Path, ...], as_json: bool) -> None:
     """Show a plan.json, or what a plan.toml would be made into."""
-    from simulator.plans import load
+    from hushsum_simulator.plans import load
 
     shown = load(plan_file, [_array(path) for path in parameters])
     _print(shown, as_json=as_json, signature=beside(plan_file, shown))

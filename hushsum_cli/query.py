@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from hushsum.plan import Plan
     from hushsum.releases import Release
-    from simulator.data import Floats
+    from hushsum_simulator.data import Floats
 
     Ids = npt.NDArray[np.int64]
 
@@ -174,8 +174,8 @@ def _numbers(plan: "Plan") -> str:
 
 
 def _from_file(path: Path, columns: str | None, release: "Release") -> "Floats":
-    from simulator.data import load
-    from simulator.errors import RecordsError
+    from hushsum_simulator.data import load
+    from hushsum_simulator.errors import RecordsError
 
     plan = release.plan
     if not plan.family.query_dim:

@@ -45,7 +45,7 @@ def list_(*, service: str, credentials: "Credentials", as_json: bool) -> None:
     """
     import asyncio
 
-    from simulator.demo.services import Console
+    from hushsum_simulator.demo.services import Console
 
     async def ask() -> "tuple[Plan, list[ReleaseInfo]]":
         async with Console(service, credentials) as console:
@@ -94,8 +94,8 @@ def get(*, service: str, credentials: "Credentials", window: int | None, out: Pa
     """Fetch a published release as a .hush file, which answers any number of queries without the service."""
     import asyncio
 
-    from simulator.demo.services import Console
-    from simulator.errors import ServiceError
+    from hushsum_simulator.demo.services import Console
+    from hushsum_simulator.errors import ServiceError
 
     async def ask() -> "Release":
         async with Console(service, credentials) as console:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from edge_client import EdgeClient, Stats
     from hushsum.plan import Plan
     from hushsum_proto.credentials import Credentials
-    from simulator.data import Records
-    from simulator.progress import Progress
+    from hushsum_simulator.data import Records
+    from hushsum_simulator.progress import Progress
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _BATCH = 1000
@@ -82,8 +82,8 @@ def send(  # noqa: PLR0913  one argument an option
     import sys
 
     from edge_client import Config, EdgeClient, Policy
-    from simulator.data import load as load_records
-    from simulator.progress import Bars, Quiet
+    from hushsum_simulator.data import load as load_records
+    from hushsum_simulator.progress import Bars, Quiet
 
     def load() -> "Records":
         return load_records(data, tuple(columns.split(",")) if columns else (), label_column)
@@ -172,7 +172,7 @@ async def _add(client: "EdgeClient", load: "Callable[[], Records]", progress: "P
 def _check(plan: "Plan", loaded: "Records") -> None:
     """Refuses records that do not fit the plan, before any of them is hashed."""
     from hushsum.families import SetRecords
-    from simulator.errors import RecordsError
+    from hushsum_simulator.errors import RecordsError
 
     if isinstance(plan.record, SetRecords):
         raise RecordsError(f"{loaded.source}: a table holds no sets, which the plan collects; send them by edge_client")

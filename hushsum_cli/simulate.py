@@ -99,10 +99,10 @@ def simulate(*, columns: str | None, as_json: bool, **choices: Any) -> int:
     counted twice, when the service has kept whose a report is, or when what is spent does not add up.
     """
     _refuse_contradictions(choices)
-    from simulator import RunSettings
-    from simulator import simulate as run
-    from simulator.demo.tables import print_summary
-    from simulator.progress import Bars, Lines, Quiet
+    from hushsum_simulator import RunSettings
+    from hushsum_simulator import simulate as run
+    from hushsum_simulator.demo.tables import print_summary
+    from hushsum_simulator.progress import Bars, Lines, Quiet
 
     settings = RunSettings(columns=tuple(columns.split(",")) if columns else (), **_with_defaults(choices))
     with _terminated_like_interrupted():

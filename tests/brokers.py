@@ -10,8 +10,8 @@ from typing import NoReturn
 
 import pytest
 
-from simulator.testbed.kafka import KafkaBroker, missing_java
-from simulator.testbed.postgres import (
+from hushsum_simulator.testbed.kafka import KafkaBroker, missing_java
+from hushsum_simulator.testbed.postgres import (
     DSN_VARIABLE,
     ExternalPostgres,
     Postgres,
@@ -19,7 +19,7 @@ from simulator.testbed.postgres import (
     missing_postgres,
     with_address,
 )
-from simulator.testbed.tcp_proxy import TcpProxy
+from hushsum_simulator.testbed.tcp_proxy import TcpProxy
 
 CACHE = Path(__file__).resolve().parent.parent / ".cache" / "kafka"
 JARS = CACHE / "jars"

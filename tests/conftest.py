@@ -11,9 +11,9 @@ import structlog
 from hypothesis import HealthCheck, settings
 
 from hushsum.entropy import OsEntropy, ReplayableEntropy
-from simulator.testbed.kafka import KafkaBroker
-from simulator.testbed.postgres import Postgres
-from simulator.testbed.tcp_proxy import TcpProxy
+from hushsum_simulator.testbed.kafka import KafkaBroker
+from hushsum_simulator.testbed.postgres import Postgres
+from hushsum_simulator.testbed.tcp_proxy import TcpProxy
 from tests.brokers import ProxiedKafka, ProxiedPostgres, running_kafka, some_postgres
 
 # A slow machine is no failure, CI runs the same examples each time, and what fails is printed to be replayed.
@@ -34,7 +34,7 @@ _BASE = os.environ.get(SEED_VARIABLE, "0")
 LONG_VARIABLE = "HUSHSUM_TEST_LONG"
 
 #: Few tests, each of minutes or processes of its own.
-WHOLE_RUNS = ("tests/integration/", "tests/simulator/", "tests/benchmarks/")
+WHOLE_RUNS = ("tests/integration/", "tests/hushsum_simulator/", "tests/benchmarks/")
 
 
 # Before each test pytest-randomly sets `random` and numpy's global generator to what its seed and the test's name give.

@@ -10,7 +10,11 @@ from tests.conftest import WHOLE_RUNS
 
 ROOT = Path(__file__).parents[1]
 FILES = (
-    *("tests/simulator/test_progress.py", "tests/simulator/demo/test_summary.py", "tests/simulator/test_data.py"),
+    *(
+        "tests/hushsum_simulator/test_progress.py",
+        "tests/hushsum_simulator/demo/test_summary.py",
+        "tests/hushsum_simulator/test_data.py",
+    ),
     *("tests/hushsum/test_bounds.py", "tests/hushsum/test_canonical.py", "tests/hushsum/test_student.py"),
     *("tests/hushsum/test_packing.py", "tests/hushsum/test_elementary.py"),
 )

@@ -53,7 +53,7 @@ def test_the_rule_holds_everywhere(rule: Rule) -> None:
 
 def test_the_rules_look_at_every_package() -> None:
     seen = {source.path.partition("/")[0] for source in sources()}
-    assert {"hushsum", "hushsum_cli", "edge_client", "aggregator", "simulator", "proto", "tests"} <= seen
+    assert {"hushsum", "hushsum_cli", "edge_client", "aggregator", "hushsum_simulator", "proto", "tests"} <= seen
 
 
 PLANTED: list[tuple[Rule, str, str]] = [
@@ -135,7 +135,11 @@ PLANTED: list[tuple[Rule, str, str]] = [
     ),
     (rules.generated_stubs_stay_at_the_edges, "proto/hushsum_proto/entries.py", "from .v1 import wire_pb2\n"),
     (rules.nobody_imports_the_estimators, "hushsum/__init__.py", "from . import estimators\n"),
-    (rules.nobody_imports_the_estimators, "simulator/demo/fleet.py", "from hushsum.estimators import KernelDensity\n"),
+    (
+        rules.nobody_imports_the_estimators,
+        "hushsum_simulator/demo/fleet.py",
+        "from hushsum.estimators import KernelDensity\n",
+    ),
     (rules.modules_are_named_after_ideas, "aggregator/utils.py", ""),
     (rules.modules_are_named_after_ideas, "hushsum/common/codes.py", ""),
     (
@@ -172,7 +176,7 @@ ALLOWED: list[tuple[str, str]] = [
         "import asyncio\nlock = asyncio.Lock()\nruntime.sleep(1)\nruntime.spawn(work())\n",
     ),
     ("aggregator/ingest/gateway_streams.py", "from hushsum_proto.v1 import wire_pb2\n"),
-    ("simulator/demo/fleet.py", "import random\nimport time\n"),
+    ("hushsum_simulator/demo/fleet.py", "import random\nimport time\n"),
     ("tests/hushsum_proto/test_convert.py", "from hushsum_proto.v1 import wire_pb2\n"),
     (
         "hushsum/events.py",
@@ -199,7 +203,7 @@ def test_no_rule_objects_to_what_is_right(path: str, text: str) -> None:
     assert not found, report(found)
 
 
-PACKAGES = ("hushsum", "hushsum_cli", "hushsum_proto", "edge_client", "aggregator", "simulator")
+PACKAGES = ("hushsum", "hushsum_cli", "hushsum_proto", "edge_client", "aggregator", "hushsum_simulator")
 
 
 def public_classes_of_one_name(files: Iterable[Source]) -> list[Finding]:

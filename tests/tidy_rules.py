@@ -110,7 +110,7 @@ OPEN_RANDOMNESS = ("random", "numpy.random")
 HEAVY = ("dp_accounting", "matplotlib", "numba", "pandas", "scipy", "sklearn")
 STRAY_NAMES = {"util", "utils", "helper", "helpers", "common", "manager", "managers", "misc"}
 SHELLS = {"aggregator", "edge_client"}
-PRODUCT = {"hushsum", "hushsum_proto", "hushsum_cli", "edge_client", "aggregator", "simulator"}
+PRODUCT = {"hushsum", "hushsum_proto", "hushsum_cli", "edge_client", "aggregator", "hushsum_simulator"}
 # The translator, and the edges that speak gRPC: a module of that name, with a suffix, or in a room of that name.
 STUB_USERS = (
     "hushsum_proto.convert",
@@ -119,8 +119,8 @@ STUB_USERS = (
     "aggregator.shuffler.intake",
     "aggregator.shuffler.forwarder",
     "edge_client.transport.grpc",
-    "simulator.demo.services",
-    "simulator.chaos.senders",
+    "hushsum_simulator.demo.services",
+    "hushsum_simulator.chaos.senders",
 )
 
 
@@ -171,7 +171,7 @@ def _run_at_import(body: list[ast.stmt]) -> Iterator[ast.AST]:
 
 def private_randomness_is_the_operating_systems(source: Source) -> Iterator[Finding]:
     """A generator that can be replayed protects nobody: it is for tests, the simulator and benchmarks."""
-    if source.package not in PRODUCT - {"simulator"}:
+    if source.package not in PRODUCT - {"hushsum_simulator"}:
         return
     for use in source.references:
         if use.within(*OPEN_RANDOMNESS) or use.name.endswith(".ReplayableEntropy"):

@@ -6,8 +6,8 @@ library in the same run.
 
 from benchmarks.command import Room
 from benchmarks.service import checkpoints, fold, latency, memory, streaming, topics
-from simulator.testbed.kafka import missing_java
-from simulator.testbed.postgres import missing_postgres
+from hushsum_simulator.testbed.kafka import missing_java
+from hushsum_simulator.testbed.postgres import missing_postgres
 
 SUBJECTS = {
     "streaming": streaming,

@@ -14,7 +14,7 @@ from benchmarks.report import Row
 from benchmarks.service.deltas import Deltas, plan_of
 from hushsum.plan import Plan
 from hushsum_proto.entries import DeltaEntry
-from simulator.testbed.postgres import PostgresServer
+from hushsum_simulator.testbed.postgres import PostgresServer
 
 TITLE = (
     "A checkpoint, R = 1000, W = 1024 (250 blocks of 32 KiB): bytes that the database writes to its log, beside the "

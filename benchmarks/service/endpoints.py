@@ -17,7 +17,7 @@ from hushsum.plan import Plan
 from hushsum_proto import metadata
 from hushsum_proto.v1 import wire_pb2 as pb
 from hushsum_proto.v1 import wire_pb2_grpc as stubs
-from simulator.testbed.process import ServerProcess, free_port, is_listening
+from hushsum_simulator.testbed.process import ServerProcess, free_port, is_listening
 
 IN_FLIGHT = 60  # of a session; the protocol allows 63 numbers above the lowest unanswered one
 _START_S = 60.0

@@ -24,7 +24,7 @@ from benchmarks.report import Row
 from benchmarks.service.deltas import Deltas, plan_of
 from hushsum_proto.convert import entry_to_bytes
 from hushsum_proto.entries import DeltaEntry
-from simulator.testbed.kafka import KafkaBroker
+from hushsum_simulator.testbed.kafka import KafkaBroker
 
 TITLE = (
     "From Kafka into counters, R = 100, W = 1024, one partition, one process (bare: an aiokafka consumer that looks at "

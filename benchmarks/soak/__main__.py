@@ -29,7 +29,7 @@ from edge_client.runtime import SystemRuntime
 from hushsum import Plan
 from hushsum.entropy import OsEntropy
 from hushsum_proto.credentials import Credentials
-from simulator.demo.services import Service
+from hushsum_simulator.demo.services import Service
 
 TITLE: Final = "A service among strangers: good clients beside hostile connections"
 PICTURE: Final = Path(__file__).parent.parent.parent / "docs" / "soak.png"

@@ -16,7 +16,7 @@ from aggregator.model import NewEntry, PositionedEntry
 from aggregator.runtime import SystemRuntime
 from hushsum_proto.convert import entry_to_bytes
 from hushsum_proto.entries import DeltaEntry
-from simulator.testbed.kafka import KafkaBroker
+from hushsum_simulator.testbed.kafka import KafkaBroker
 from tests.doubles import RecordingObserver
 from tests.plans import small_plan
 

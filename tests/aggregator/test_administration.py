@@ -19,8 +19,8 @@ from hushsum_proto import convert_admin
 from hushsum_proto.errors import MalformedMessageError
 from hushsum_proto.messages import PAGE_MAX, LedgerPage, PlanInfo, WindowsPage
 from hushsum_proto.v1 import wire_pb2 as pb
-from simulator.demo.services import Console
-from simulator.errors import ServiceError
+from hushsum_simulator.demo.services import Console
+from hushsum_simulator.errors import ServiceError
 from tests.hushsum.privacy.spends import spend
 from tests.plans import small_plan
 from tests.services import WINDOW, RawClient, config_of, service_of
@@ -121,7 +121,7 @@ async def test_pages_of_spends_follow_each_other_whatever_is_spent_meanwhile(
         for _ in range(3):
             await console.seal()
             await console.release()
-        monkeypatch.setattr("simulator.demo.services.PAGE_MAX", 1)  # a page a spend
+        monkeypatch.setattr("hushsum_simulator.demo.services.PAGE_MAX", 1)  # a page a spend
         asked, ledger = 0, console._ledger
 
         async def and_then_release(skip: int, limit: int) -> LedgerPage:

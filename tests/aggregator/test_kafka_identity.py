@@ -12,7 +12,7 @@ from aggregator.log.entries import PlainMessages
 from aggregator.log.kafka.client import KafkaSettings
 from aggregator.log.kafka.log import KafkaLog
 from aggregator.runtime import SystemRuntime
-from simulator.testbed.kafka import KafkaBroker
+from hushsum_simulator.testbed.kafka import KafkaBroker
 from tests.aggregator.kafka_logs import PLAN, STEP, delta, opened_log, to_zero, until_appended
 from tests.brokers import fresh_prefix
 from tests.doubles import RecordingObserver

@@ -10,7 +10,7 @@ from aggregator.log.kafka.client import KafkaSettings
 from aggregator.log.kafka.membership import KafkaMembership, _Member
 from aggregator.log.kafka.topic import entries_topic, prepare_topic
 from aggregator.runtime import SystemRuntime
-from simulator.testbed.kafka import KafkaBroker
+from hushsum_simulator.testbed.kafka import KafkaBroker
 from tests.brokers import ProxiedKafka, fresh_prefix
 from tests.doubles import RecordingObserver
 from tests.plans import small_plan

@@ -19,7 +19,7 @@ from aggregator.runtime import SystemRuntime
 from hushsum.plan import Plan
 from hushsum_proto.convert import entry_from_bytes, entry_to_bytes
 from hushsum_proto.entries import ReportsEntry, SealEntry
-from simulator.testbed.kafka import KafkaBroker
+from hushsum_simulator.testbed.kafka import KafkaBroker
 from tests.aggregator.kafka_logs import STEP, WAIT_S, everything, files_of, records_in, times_in
 from tests.aggregator.reports import report_plan, reports_of
 from tests.brokers import fresh_prefix

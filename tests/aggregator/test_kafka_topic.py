@@ -17,7 +17,7 @@ from aggregator.model import entry_bytes_max
 from aggregator.runtime import SystemRuntime
 from hushsum_proto.convert import entry_to_bytes
 from hushsum_proto.entries import CohortSumEntry
-from simulator.testbed.kafka import KafkaBroker
+from hushsum_simulator.testbed.kafka import KafkaBroker
 from tests.aggregator.sums import secure_plan
 from tests.brokers import fresh_prefix
 from tests.doubles import RecordingObserver

@@ -14,7 +14,7 @@ from aggregator.log.kafka.client import KafkaSettings, Security, administration
 from aggregator.log.kafka.log import KafkaLog
 from aggregator.log.kafka.reader import PartitionClient
 from aggregator.model import PositionedEntry
-from simulator.testbed.kafka import KafkaBroker
+from hushsum_simulator.testbed.kafka import KafkaBroker
 from tests.aggregator.kafka_logs import STEP, delta, everything, opened_log, to_zero, until, until_appended
 from tests.brokers import ProxiedKafka, fresh_prefix
 from tests.doubles import RecordingObserver

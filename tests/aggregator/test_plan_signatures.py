@@ -14,7 +14,7 @@ from aggregator.store.store import memory_store, open_sqlite_store
 from hushsum.errors import PlanError
 from hushsum.signatures import SigningKey
 from hushsum.signed_plan import SignedPlan, signature_file
-from simulator.testbed.postgres import Postgres
+from hushsum_simulator.testbed.postgres import Postgres
 from tests.aggregator.reports import silo_plan
 from tests.aggregator.stores import PLAN, postgres_store
 from tests.doubles import ManualRuntime, MemoryStore

@@ -18,8 +18,8 @@ from aggregator.store.transaction import Transaction
 from hushsum.privacy.event import TUMBLING
 from hushsum.signatures import SigningKey
 from hushsum.signed_plan import SignedPlan
-from simulator.testbed.postgres import Postgres, PostgresServer, missing_postgres
-from simulator.testbed.tcp_proxy import Fault
+from hushsum_simulator.testbed.postgres import Postgres, PostgresServer, missing_postgres
+from hushsum_simulator.testbed.tcp_proxy import Fault
 from tests.aggregator.stores import (
     FENCE,
     MARK,

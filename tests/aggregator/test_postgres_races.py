@@ -22,7 +22,7 @@ from hushsum.errors import BudgetError
 from hushsum.plan import Plan
 from hushsum.privacy.event import TUMBLING
 from hushsum_proto.entries import SealEntry
-from simulator.testbed.postgres import Postgres
+from hushsum_simulator.testbed.postgres import Postgres
 from tests.aggregator.stores import (
     DIGEST,
     FENCE,

@@ -8,7 +8,7 @@ import pytest
 from aggregator.errors import StoreError, StoreUnavailableError
 from aggregator.runtime import SystemRuntime
 from aggregator.store.postgres import PostgresDatabase, PostgresSettings, address_error, promises_lost
-from simulator.testbed.postgres import Postgres, PostgresServer, missing_postgres
+from hushsum_simulator.testbed.postgres import Postgres, PostgresServer, missing_postgres
 from tests.aggregator.stores import fresh_schema
 from tests.brokers import left_out
 

@@ -16,7 +16,7 @@ from aggregator.runtime import SystemRuntime
 from hushsum.entropy import ReplayableEntropy
 from hushsum.privacy.event import TUMBLING, ClaimedEvent, Spend
 from hushsum.releases import spend_of
-from simulator.testbed.kafka import KafkaBroker
+from hushsum_simulator.testbed.kafka import KafkaBroker
 from tests.brokers import ProxiedKafka, fresh_prefix
 from tests.doubles import RecordingObserver
 from tests.plans import small_plan

@@ -22,9 +22,9 @@ from hushsum_proto.answers import Status
 from hushsum_proto.batches import signed_batch
 from hushsum_proto.convert_batches import batch_to_bytes
 from hushsum_proto.v1 import wire_pb2 as pb
-from simulator.testbed.kafka import KafkaBroker
-from simulator.testbed.postgres import Postgres
-from simulator.testbed.process import free_port
+from hushsum_simulator.testbed.kafka import KafkaBroker
+from hushsum_simulator.testbed.postgres import Postgres
+from hushsum_simulator.testbed.process import free_port
 from tests.brokers import ProxiedKafka, ProxiedPostgres, fresh_prefix
 from tests.plans import small_plan
 from tests.services import Contributor, RawClient, SetRuntime, config_of, counted, service_of, trailing

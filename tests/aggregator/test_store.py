@@ -17,7 +17,7 @@ from hushsum.errors import BudgetError
 from hushsum.plan import Plan
 from hushsum.privacy.event import IN_PROCESS, TUMBLING, Spend
 from hushsum_proto.entries import LogEntry
-from simulator.testbed.postgres import Postgres
+from hushsum_simulator.testbed.postgres import Postgres
 from tests.aggregator.deltas import client_of, entry, tally, tally_plan
 from tests.aggregator.histories import History, Partition
 from tests.aggregator.stores import (

@@ -8,7 +8,7 @@ import pytest
 from aggregator.fold.fold import Fold
 from aggregator.fold.state import BLOCK
 from aggregator.store.store import SqlStore, open_sqlite_store
-from simulator.testbed.postgres import Postgres
+from hushsum_simulator.testbed.postgres import Postgres
 from tests.aggregator.deltas import client_of, entry, tally, tally_plan
 from tests.aggregator.stores import W, postgres_store, sqlite_of
 from tests.doubles import ManualRuntime

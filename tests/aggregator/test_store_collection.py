@@ -33,7 +33,7 @@ from hushsum_proto.entries import (
     partition_of,
     partition_of_sum,
 )
-from simulator.testbed.postgres import Postgres
+from hushsum_simulator.testbed.postgres import Postgres
 from tests.aggregator.deltas import client_of, tally_plan
 from tests.aggregator.reports import report_plan, reports_of, silo_of, silo_plan
 from tests.aggregator.stores import DIGEST, FENCE, MARK, Given, fresh_schema, lower_fence, postgres_store

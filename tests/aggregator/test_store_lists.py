@@ -15,7 +15,7 @@ from aggregator.store.transaction import Row
 from hushsum.plan import Plan
 from hushsum.signatures import SigningKey
 from hushsum.signed_plan import SignedPlan
-from simulator.testbed.postgres import Postgres
+from hushsum_simulator.testbed.postgres import Postgres
 from tests.aggregator.stores import FENCE, PARTITIONS, PLAN, W, fresh_schema, postgres_store, prepared
 from tests.doubles import ManualRuntime, MemoryStore
 from tests.plans import tables

@@ -12,7 +12,7 @@ from aggregator.errors import FencedError
 from aggregator.fold.fold import Fold
 from aggregator.runtime import SystemRuntime
 from aggregator.store.store import SqlStore, open_postgres_store, open_sqlite_store
-from simulator.testbed.postgres import Postgres
+from hushsum_simulator.testbed.postgres import Postgres
 from tests.aggregator.stores import PARTITIONS, PLAN, Folding, W
 
 Copies = tuple[SqlStore, Callable[[], Awaitable[SqlStore]]]

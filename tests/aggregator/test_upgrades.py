@@ -17,7 +17,7 @@ from aggregator.errors import StoreError
 from aggregator.release.receipts import RECEIPTS_FORMAT
 from aggregator.store.schema import STORE_FILE, STORE_FORMAT
 from hushsum.privacy.claimed_event import ClaimedEvent
-from simulator.demo.services import Console
+from hushsum_simulator.demo.services import Console
 from tests.processes import Aggregator
 from tests.vectors.generate_files import ARCHIVE, FILES, PLAN
 

@@ -6,7 +6,17 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-HEAVY = ("numba", "scipy", "sklearn", "matplotlib", "pandas", "pyarrow", "dp_accounting", "aggregator", "simulator")
+HEAVY = (
+    "numba",
+    "scipy",
+    "sklearn",
+    "matplotlib",
+    "pandas",
+    "pyarrow",
+    "dp_accounting",
+    "aggregator",
+    "hushsum_simulator",
+)
 
 PROGRAM = """
 import sys

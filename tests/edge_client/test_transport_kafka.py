@@ -24,9 +24,9 @@ from hushsum.directory import Directory, DirectoryKey, Role
 from hushsum.errors import DeltaError, Reason
 from hushsum.signatures import SigningKey
 from hushsum_proto.batches import topic_of
-from simulator.testbed.kafka import KafkaBroker
-from simulator.testbed.process import free_port
-from simulator.testbed.tcp_proxy import Fault
+from hushsum_simulator.testbed.kafka import KafkaBroker
+from hushsum_simulator.testbed.process import free_port
+from hushsum_simulator.testbed.tcp_proxy import Fault
 from tests.aggregator.deltas import tally, tally_plan
 from tests.brokers import ProxiedKafka, fresh_prefix
 from tests.edge_client.secure_plans import secure_plan

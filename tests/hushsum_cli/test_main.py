@@ -115,6 +115,23 @@ def test_what_goes_wrong_is_one_line_and_ends_with_1(
     assert ended.out == ""
 
 
+@pytest.mark.parametrize("name", ["aggregator", "edge_client"])
+def test_a_package_of_somebody_else_under_a_name_of_ours_is_named(
+    hushsum: Hushsum, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    for module in [each for each in sys.modules if each.partition(".")[0] == name]:
+        monkeypatch.delitem(sys.modules, module)
+    ended = hushsum("--version")
+    assert (ended.status, ended.out) == (1, "")
+    path = tmp_path / name / "__init__.py"
+    assert ended.err == (
+        f"hushsum: {path} is found in place of Hushsum's package {name}: take its folder off PYTHONPATH\n"
+    )
+
+
 def test_a_bug_of_ours_shows_its_trace(hushsum: Hushsum, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def broken(*_: object) -> None:
         raise ZeroDivisionError

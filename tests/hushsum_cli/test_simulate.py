@@ -1,4 +1,4 @@
-"""What `hushsum simulate` makes of a run's summary. Whole runs are in tests/simulator."""
+"""What `hushsum simulate` makes of a run's summary. Whole runs are in tests/hushsum_simulator."""
 
 import json
 from pathlib import Path
@@ -8,11 +8,11 @@ import pytest
 from aggregator.fold.fold import Verdict, VerdictKind
 from hushsum import Plan
 from hushsum.delta import DeltaId
-from simulator import RunSettings, Summary
-from simulator.demo.evaluation import SentDelta, reconcile
+from hushsum_simulator import RunSettings, Summary
+from hushsum_simulator.demo.evaluation import SentDelta, reconcile
 from tests.hushsum_cli.calling import Hushsum
+from tests.hushsum_simulator.demo.summaries import GOOD, GOOD_REPORTS, GOOD_SECURE, doctored, doctored_local
 from tests.plans import model_plan, set_plan, small_plan
-from tests.simulator.demo.summaries import GOOD, GOOD_REPORTS, GOOD_SECURE, doctored, doctored_local
 
 
 def planted(monkeypatch: pytest.MonkeyPatch, summary: Summary) -> list[RunSettings]:
@@ -23,7 +23,7 @@ def planted(monkeypatch: pytest.MonkeyPatch, summary: Summary) -> list[RunSettin
         asked.append(settings)
         return summary
 
-    monkeypatch.setattr("simulator.simulate", run)
+    monkeypatch.setattr("hushsum_simulator.simulate", run)
     return asked
 
 
@@ -43,7 +43,7 @@ def test_what_cannot_be_simulated_is_told_before_anything_starts(
     hushsum: Hushsum, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: Plan
 ) -> None:
     started: list[object] = []
-    monkeypatch.setattr("simulator.demo.runner.travel", lambda *_, **__: started.append(None))
+    monkeypatch.setattr("hushsum_simulator.demo.runner.travel", lambda *_, **__: started.append(None))
     (tmp_path / "plan.json").write_bytes(plan.bundle)
     (tmp_path / "data.csv").write_text("no records\n")
     data = ("--data", str(tmp_path / "data.csv"), "--out", str(tmp_path / "out"))

@@ -15,7 +15,7 @@ from hushsum_proto.errors import CredentialsError
 from hushsum_proto.handshakes import explanation
 from hushsum_proto.v1 import wire_pb2 as pb
 from hushsum_proto.v1 import wire_pb2_grpc as stubs
-from simulator.demo.services import Console
+from hushsum_simulator.demo.services import Console
 from tests.authorities import Certified
 
 HERE = ("localhost:7443", "127.0.0.1:7443", "[::1]:7443", "ipv4:127.0.0.2:1", "unix:/tmp/socket", "dns:///localhost:1")

@@ -15,8 +15,8 @@ from hushsum_proto import convert_admin
 from hushsum_proto.answers import Status
 from hushsum_proto.messages import ServiceStatus
 from hushsum_proto.v1 import wire_pb2 as pb
-from simulator.testbed.kafka import KafkaBroker
-from simulator.testbed.postgres import Postgres
+from hushsum_simulator.testbed.kafka import KafkaBroker
+from hushsum_simulator.testbed.postgres import Postgres
 from tests.brokers import fresh_prefix
 from tests.plans import small_plan
 from tests.processes import Aggregator, processes

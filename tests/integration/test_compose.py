@@ -14,7 +14,7 @@ from aggregator.config import DSN_VARIABLE, Config
 from compose.demo import Demo
 from compose.engine import DemoError, State
 from compose.environment import Sizes, read, resolved
-from simulator.deployment.settings import DeploymentSettings
+from hushsum_simulator.deployment.settings import DeploymentSettings
 from tests.integration.containers import ROOT, TOOLS, answers, demo
 
 COMPOSE = ROOT / "compose"

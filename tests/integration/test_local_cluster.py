@@ -20,9 +20,9 @@ from hushsum.local import batches, silo
 from hushsum.releases import Release
 from hushsum_proto.answers import Answer, Status
 from hushsum_proto.batches import topic_of
-from simulator.demo.services import Console
-from simulator.testbed.kafka import KafkaBroker
-from simulator.testbed.postgres import Postgres
+from hushsum_simulator.demo.services import Console
+from hushsum_simulator.testbed.kafka import KafkaBroker
+from hushsum_simulator.testbed.postgres import Postgres
 from tests.aggregator.kafka_logs import files_of, records_in, times_in
 from tests.aggregator.local_clients import batch_of
 from tests.brokers import fresh_prefix

@@ -10,8 +10,8 @@ import pytest
 from edge_client import Config, EdgeClient
 from hushsum import Plan, Release, Sketch
 from hushsum_proto.v1 import wire_pb2 as pb
-from simulator.demo.services import Console
-from simulator.errors import ServiceError
+from hushsum_simulator.demo.services import Console
+from hushsum_simulator.errors import ServiceError
 from tests.integration.test_edge_client import DeviceRuntime
 from tests.plans import small_plan
 from tests.services import WINDOW, RawClient, config_of, counted, service_of

@@ -1,7 +1,7 @@
 """The real service, Kafka and PostgreSQL under faults: nothing lost, nothing doubled, no stack trace, retries counted.
 
 The oracle is the release itself: its plan's noise is drawn as ever and rounds away, and every delta is known by its
-cells (simulator.chaos.senders, whose own tests plant mistakes).
+cells (hushsum_simulator.chaos.senders, whose own tests plant mistakes).
 """
 
 import asyncio
@@ -12,11 +12,11 @@ import pytest
 
 from aggregator.app import Service, running
 from aggregator.runtime import SystemRuntime
-from simulator.chaos.cluster import Operator
-from simulator.chaos.run import fault_plan, run
-from simulator.chaos.senders import Sender, SenderJournal
-from simulator.testbed.postgres import missing_postgres
-from simulator.testbed.tcp_proxy import Fault, TcpProxy
+from hushsum_simulator.chaos.cluster import Operator
+from hushsum_simulator.chaos.run import fault_plan, run
+from hushsum_simulator.chaos.senders import Sender, SenderJournal
+from hushsum_simulator.testbed.postgres import missing_postgres
+from hushsum_simulator.testbed.tcp_proxy import Fault, TcpProxy
 from tests.brokers import JARS, ProxiedKafka, ProxiedPostgres, fresh_prefix, left_out, missing_kafka
 from tests.services import config_of
 

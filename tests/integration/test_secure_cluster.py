@@ -32,10 +32,10 @@ from hushsum.signatures import SigningKey
 from hushsum_proto.convert import entry_to_bytes
 from hushsum_proto.entries import CohortSumEntry, partition_of_sum
 from hushsum_proto.rounds import Enter, RoundOutcome, RoundResult, entry_parts
-from simulator.demo.services import Console
-from simulator.plans import central_twin
-from simulator.testbed.kafka import KafkaBroker
-from simulator.testbed.postgres import Postgres
+from hushsum_simulator.demo.services import Console
+from hushsum_simulator.plans import central_twin
+from hushsum_simulator.testbed.kafka import KafkaBroker
+from hushsum_simulator.testbed.postgres import Postgres
 from tests.aggregator.secure_clients import Line, stub_of
 from tests.brokers import fresh_prefix
 from tests.doubles import RecordingObserver

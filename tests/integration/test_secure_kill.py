@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from hushsum import Release, Sketch
-from simulator.demo.services import Console
-from simulator.plans import central_twin
+from hushsum_simulator.demo.services import Console
+from hushsum_simulator.plans import central_twin
 from tests.integration.secure_device import SURVIVORS
 from tests.plans import small_plan
 from tests.processes import ROOT, Aggregator

@@ -18,7 +18,7 @@ from hushsum.plan import Plan
 from hushsum.signatures import SigningKey
 from hushsum_proto.answers import Status
 from hushsum_proto.v1 import wire_pb2 as pb
-from simulator.testbed.process import free_port
+from hushsum_simulator.testbed.process import free_port
 from tests.aggregator.shuffler.shuffled import shuffled_plan
 from tests.processes import Aggregator
 from tests.services import RawClient

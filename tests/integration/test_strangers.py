@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from simulator.demo.services import Console
+from hushsum_simulator.demo.services import Console
 from tests.plans import small_plan
 from tests.processes import Aggregator
 from tests.services import RawClient

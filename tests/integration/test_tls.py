@@ -21,8 +21,8 @@ from hushsum import Sketch
 from hushsum.directory import DirectoryKey, Role, toml_of
 from hushsum.entropy import OsEntropy
 from hushsum_proto.messages import Welcome
-from simulator.demo.services import Console
-from simulator.errors import ServiceError
+from hushsum_simulator.demo.services import Console
+from hushsum_simulator.errors import ServiceError
 from tests.aggregator.shuffler.shuffled import KEY, shuffled_plan
 from tests.authorities import Certified, expired, replace
 from tests.plans import small_plan

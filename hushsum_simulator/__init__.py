@@ -1,0 +1,8 @@
+"""A fleet of clients over real data: the demo and its fault injector. Nothing here is part of the service."""
+
+from hushsum_simulator.demo.runner import simulate
+from hushsum_simulator.demo.summary import Summary
+from hushsum_simulator.errors import SimulatorError
+from hushsum_simulator.scenario import RunSettings
+
+__all__ = ["RunSettings", "SimulatorError", "Summary", "simulate"]

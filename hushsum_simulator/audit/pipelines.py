@@ -1,0 +1,395 @@
+"""The roads from records to published outcomes, driven as they are: in one process, and through a service.
+
+All windows of the service hold the same submissions, so that each is a trial of its own; they run as a service runs
+them, with files of their own, the clock and the operating system's randomness. What is collected are the published
+outcomes, as an analyst is told of them.
+
+Of mode local it is what really leaves a device: the batches that its own code makes of records, and keeps in its
+spool.
+"""
+
+import asyncio
+import tempfile
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+import numpy as np
+
+import hushsum as hs
+from aggregator.errors import StoreError
+from aggregator.fold.state import Verdict
+from aggregator.interfaces import Log, Receipts, Store
+from aggregator.log.sqlite import SqliteLog
+from aggregator.model import NewEntry, SealedWindow, StoredOutcome
+from aggregator.release.receipts import ReceiptsFile
+from aggregator.release.releaser import Releaser, ReleaserPorts
+from aggregator.runtime import Runtime, SystemRuntime
+from aggregator.store.store import open_sqlite_store
+from aggregator.workers.pool import WorkerPool
+from aggregator.workers.worker import WorkerSettings
+from edge_client.encoding import Randomising, counters_of, reports_max, split
+from edge_client.spool.changes import NO_ID
+from edge_client.spool.spool import Spool
+from hushsum import outcomes
+from hushsum.delta import Delta, DeltaId, encode_all
+from hushsum.entropy import Entropy, OsEntropy
+from hushsum.errors import ContributionError
+from hushsum.local.batches import unpack
+from hushsum.plan import Plan
+from hushsum.privacy.event import TUMBLING
+from hushsum.releases import Release
+from hushsum.sketch import Sketch
+from hushsum_proto.convert import entry_to_bytes
+from hushsum_proto.entries import DeltaEntry
+from hushsum_simulator.audit.cases import DataSet, Integers, Submission, column, plan_of
+from hushsum_simulator.audit.report import Check
+
+_ASKED: Final = 3  # how often an operator asks for the outcome of a window that is withheld, or fails
+_STREAM: Final = 1
+_ID: Final = DeltaId(_STREAM, 0)  # until each delta gets its own
+_DELTAS_MAX: Final = 8  # of a client in a window
+_FIRST: Final = 0
+_THREADS: Final = 2
+_OPEN: Final = 8  # windows at once: more would make the log that is rewritten behind each outcome longer
+
+#: A final release, or None for a withheld window; and how often the window was told withheld before.
+Seen = tuple[Release | None, int]
+Tell = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Durable:
+    """Where a service keeps what outlives it."""
+
+    log: Log
+    store: Store
+    receipts: Receipts
+
+
+Opened = Callable[[Plan, Runtime], AbstractAsyncContextManager[Durable]]
+
+
+def windows_of(
+    plan: Plan, data: DataSet, runs: int, tell: Tell, *, opened: Opened | None = None, runtime: Runtime | None = None
+) -> list[Seen]:
+    """The published outcomes of so many windows of one service.
+
+    Args:
+        plan: What is collected.
+        data: What every window holds.
+        runs: Number of windows.
+        tell: Is told how many are done.
+        opened: Where the service keeps what it knows; by default in SQLite files of its own.
+        runtime: Its time and tasks; by default the real ones.
+    """
+
+    async def run() -> list[Seen]:
+        seen: list[Seen] = []
+        async with _site(plan, opened or on_files, runtime or SystemRuntime(_THREADS)) as site:
+            for start in range(_FIRST, _FIRST + runs, _OPEN):
+                windows = range(start, min(start + _OPEN, _FIRST + runs))
+                await site.collect(data, windows)
+                for window in windows:
+                    seen.append(await site.outcome(window))
+                    tell(len(seen))
+        return seen
+
+    return asyncio.run(run())
+
+
+def sealed_windows(plan: Plan, contents: Sequence[DataSet]) -> list[SealedWindow]:
+    """What the folds of a service make of these submissions, each in a window of its own.
+
+    Returns:
+        Of each the exact sum, and the exact number of clients.
+    """
+
+    async def run() -> list[SealedWindow]:
+        found = []
+        async with _site(plan, on_files, SystemRuntime(_THREADS)) as site:
+            for window, data in enumerate(contents, _FIRST):
+                await site.collect(data, range(window, window + 1))
+                await site.releaser.seal(window)
+                sealed = await site.durable.store.sealed_window(plan, window)
+                assert sealed is not None, "it was sealed above"
+                found.append(sealed)
+        return found
+
+    return asyncio.run(run())
+
+
+class _Site:
+    """The inner half of a service, from the log to the outcome."""
+
+    def __init__(self, plan: Plan, durable: Durable, releaser: Releaser) -> None:
+        self.plan, self.durable, self.releaser = plan, durable, releaser
+
+    async def collect(self, data: DataSet, windows: range) -> None:
+        """Appends the deltas of every submission for each of these windows, which all become open."""
+        await self.durable.store.open_windows(self.plan.id, windows[0], windows[-1])
+        batches = [(each.client, _encoded(self.plan, each)) for each in data]
+        entries = [
+            NewEntry(0, window, entry_to_bytes(DeltaEntry(client, delta, 0)))
+            for window in windows
+            for client, delta in _deltas(self.plan, batches, window)
+        ]
+        await self.durable.log.append(entries)
+
+    async def outcome(self, window: int) -> Seen:
+        """Seals a window and asks for its outcome, again where it is withheld or fails: that must change nothing.
+
+        Raises:
+            StoreError: It failed as often as it was asked for.
+        """
+        await self.releaser.seal(window)
+        withheld, failure = 0, None
+        for _ in range(_ASKED):
+            try:
+                stored = await self.releaser.release(window)
+            except StoreError as error:
+                failure = error
+                continue
+            if not stored.withheld:
+                return Release.from_bytes(stored.data), withheld
+            withheld += 1
+        if failure is not None and not withheld:
+            raise failure
+        return None, withheld
+
+
+def packed_deltas(plan: Plan, submission: Submission) -> list[bytes]:
+    """The packed deltas of a submission, as a device makes them; none where it has no usable record."""
+    return [delta.pack(plan) for delta in _encoded(plan, submission)]
+
+
+def _encoded(plan: Plan, submission: Submission) -> list[Delta]:
+    """The deltas of a submission, but for their windows and ids; none where it has no usable record."""
+    return encode_all(plan, submission.records, window=_FIRST, id=_ID)[0]
+
+
+def _deltas(plan: Plan, batches: Sequence[tuple[str, Sequence[Delta]]], window: int) -> Iterator[tuple[str, bytes]]:
+    """(client, packed delta) of each delta in a window."""
+    sent: Counter[str] = Counter()
+    for client, encoded in batches:
+        for delta in encoded:
+            assert sent[client] < _DELTAS_MAX, "the next window's ids begin there"
+            id = DeltaId(_STREAM, window * _DELTAS_MAX + sent[client])
+            sent[client] += 1
+            yield client, replace(delta, window=window, id=id).pack(plan)
+
+
+class _Unwatched:
+    """Nobody counts what the folds and the releaser do."""
+
+    def folded(self, partition: int, position: int, verdicts: Sequence[Verdict]) -> None:
+        """Nothing."""
+
+    def checkpointed(self, partition: int, position: int, seconds: float) -> None:
+        """Nothing."""
+
+    def released(self, release: StoredOutcome) -> None:
+        """Nothing."""
+
+    def withheld(self, outcome: StoredOutcome) -> None:
+        """Nothing."""
+
+    def releasing_stopped(self, why: str) -> None:
+        """Nothing: who asks for the outcome is told."""
+
+    def forgetting_pending(self, why: str) -> None:
+        """Nothing."""
+
+    def partitions_held(self, partitions: Collection[int]) -> None:
+        """Nothing."""
+
+    def partition_stopped(self, partition: int, why: str) -> None:
+        """Nothing: who waits for it is told."""
+
+    def leading(self, leads: bool) -> None:  # noqa: FBT001  a fact that is told, not a switch
+        """Nothing."""
+
+    def retried(self, what: str, why: str) -> None:
+        """Nothing."""
+
+
+@asynccontextmanager
+async def on_files(plan: Plan, runtime: Runtime) -> AsyncIterator[Durable]:
+    """In a temporary folder of this service alone."""
+    with tempfile.TemporaryDirectory(prefix="hushsum-audit-") as name:
+        folder = Path(name)
+        store = await open_sqlite_store(folder / "store.db", runtime)
+        log = await SqliteLog.open(folder / "log.db", plan.id, 1, runtime)
+        try:
+            yield Durable(log, store, await ReceiptsFile.open(folder / "receipts.jsonl", runtime, OsEntropy()))
+        finally:
+            await log.close()
+            await store.close()
+
+
+@asynccontextmanager
+async def _site(plan: Plan, opened: Opened, runtime: Runtime) -> AsyncIterator[_Site]:
+    observer = _Unwatched()
+    async with opened(plan, runtime) as durable:
+        await durable.store.register(plan, 1, _FIRST)
+        workers = WorkerPool(plan, durable.log, durable.store, runtime, observer, WorkerSettings())
+        ports = ReleaserPorts(
+            log=durable.log,
+            store=durable.store,
+            receipts=durable.receipts,
+            folds=workers,
+            entropy=OsEntropy(),
+            runtime=runtime,
+            observer=observer,
+        )
+        fence = await durable.store.acquire_lease(plan.id, "audit", "", 3600)
+        assert fence is not None, "no other process releases"
+        releaser = Releaser(plan, ports, fence=fence)
+        await workers.start()
+        await releaser.start()
+        try:
+            yield _Site(plan, durable, releaser)
+        finally:
+            await workers.stop()
+
+
+#: Independent outcomes of one data set.
+Pipeline = Callable[[Plan, DataSet, int, Tell], list[Seen]]
+
+_STEP: Final = 500  # runs between two looks at the progress bar
+
+
+def added(plan: Plan, contents: Sequence[DataSet]) -> list[Sketch]:
+    """The sketches of all records of each data set, one batch a client."""
+    return [_added(plan, data) for data in contents]
+
+
+def folded(plan: Plan, contents: Sequence[DataSet]) -> list[Sketch]:
+    """The same, of the deltas that a service has folded."""
+    return [sealed.sketch for sealed in sealed_windows(plan, contents)]
+
+
+@dataclass(frozen=True)
+class Vector:
+    """What clients of mode secure add up to, before any noise.
+
+    Attributes:
+        counters: int64 (D,).
+        counts: int64 (classes,): the count counters.
+    """
+
+    counters: Integers
+    counts: Integers
+
+
+def submitted(plan: Plan, contents: Sequence[DataSet]) -> list[Vector]:
+    """The sums of what the devices of mode secure submit: each that of the deltas that it has kept for itself."""
+    return [_submitted(plan, data) for data in contents]
+
+
+def in_process(plan: Plan, data: DataSet, runs: int, tell: Tell) -> list[Seen]:
+    """``Sketch.add`` and ``hushsum.release``: the road of an analyst."""
+    (sketch,) = added(plan, [data])
+    return [(hs.release(sketch), 0) for _ in _counted(runs, tell)]
+
+
+def decided(plan: Plan, data: DataSet, runs: int, tell: Tell) -> list[Seen]:
+    """One window of a service, folded and sealed once; its outcome is decided again and again."""
+    (sealed,) = sealed_windows(plan, [data])
+    seen: list[Seen] = []
+    for window in _counted(runs, tell):
+        outcome = outcomes.decide(
+            sealed.sketch, kind=TUMBLING, window=window, clients=sealed.clients, entropy=OsEntropy()
+        )
+        seen.append((outcome, 0) if isinstance(outcome, Release) else (None, 1))
+    return seen
+
+
+def service(plan: Plan, data: DataSet, runs: int, tell: Tell) -> list[Seen]:
+    """A running service of many windows: log, fold, store, ledger, receipts and catalogue."""
+    return windows_of(plan, data, runs, tell)
+
+
+def _added(plan: Plan, data: DataSet) -> Sketch:
+    sketch = hs.Sketch(plan)
+    for submission in data:
+        clients = [submission.client] * len(submission.records) if plan.privacy.unit == "client" else None
+        if len(submission.records):
+            with suppress(ContributionError):  # one client a batch: it is refused alone, as a fold refuses its delta
+                sketch.add(submission.records, clients=clients)
+    return sketch
+
+
+def _submitted(plan: Plan, data: DataSet) -> Vector:
+    vectors = [counters_of(plan, packed_deltas(plan, each)) for each in data]
+    counters, counts = (np.stack(parts) for parts in zip(*vectors, strict=True))
+    return Vector(counters.sum(axis=0), counts.sum(axis=0))
+
+
+def _counted(runs: int, tell: Tell) -> Iterator[int]:
+    for run in range(runs):
+        yield run
+        if (run + 1) % _STEP == 0 or run + 1 == runs:
+            tell(run + 1)
+
+
+_CLIENT: Final[dict[str, Any]] = {"unit": "client", "records_per_client": 2}
+_USUAL, _UNUSABLE = 5.0, float("nan")
+#: What one device adds to one window, call by call.
+_CALLS: Final[Sequence[Sequence[Sequence[float]]]] = (
+    ([_USUAL], [_USUAL], [_USUAL]),
+    ([_USUAL, _UNUSABLE], [_USUAL]),
+    ([_UNUSABLE], [_UNUSABLE], [_UNUSABLE]),
+    ([_USUAL, _USUAL, _USUAL], [_USUAL]),
+)
+_BYTES_MAX: Final = 2**20
+
+
+def sent(plan: Plan, records: Any, labels: object, entropy: Entropy) -> Integers:
+    """(n,) the reports of these records, in the order in which a device sends them, which is not theirs.
+
+    Raises:
+        OSError: ``entropy`` gave fewer bytes than it was asked for.
+    """
+    addition = split(plan, records, 0, labels, Randomising(plan, entropy=entropy)).addition
+    found = [unpack(unbound.pack(NO_ID), plan).reports for unbound in addition.deltas]
+    return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
+
+
+def streams(plan: Plan, reports: int) -> int:
+    """How many words a device reads beside those of its reports: one for each batch."""
+    return -(-reports // reports_max(plan))
+
+
+def bound_checks() -> Iterator[Check]:
+    """No client sends more reports of a window than its plan counts it with, however many records it adds."""
+    for memoise in (False, True):
+        local = {"randomiser": "k-rr", "memoise": memoise}
+        yield bound_check(plan_of(mode="local", local=local, sketch={"buckets": 4}, **_CLIENT))
+
+
+def bound_check(plan: Plan) -> Check:
+    """The same of one plan of unit client, whose devices memoise or not: by what a spool holds of each window."""
+    most, local = plan.privacy.records_per_client, plan.privacy.local
+    assert most is not None, "a plan of clients"
+    assert local is not None, "a plan of reports"
+    with TemporaryDirectory() as folder:
+        spool = Spool(Path(folder) / "spool.db", client_id=None, entropy=OsEntropy(), bytes_max=_BYTES_MAX)
+        spool.keep_rounds()
+        spool.keep_books(plan)
+        randomising = Randomising(plan, spool.keep_memo(OsEntropy()) if local.memoise else None)
+        for window, calls in enumerate(_CALLS):
+            for values in calls:
+                spool.commit([split(plan, column(*values), window, None, randomising).addition])
+        held = [unpack(bound.data, plan) for bound in spool.load(0, 100, _BYTES_MAX)]
+        spool.close()
+    reports: Counter[int] = Counter()
+    for batch in held:
+        reports[batch.window] += len(batch.reports)
+    found = [reports[window] for window in range(len(_CALLS))]
+    what = f"a device that {'memoises' if local.memoise else 'draws anew'} sends at most its {most} reports of a window"
+    return Check(what, max(found) == most, ", ".join(map(str, found)))

@@ -1,0 +1,369 @@
+"""Records of a run, who holds which of them, and their exact kernel sums.
+
+The records are the pixels of a photograph that scikit-learn ships, or the user's own file. They are cut in their own
+order into uneven parts, so that clients differ as devices do. The exact sums are what releases are compared with: the
+one thing that needs the records themselves.
+"""
+
+import itertools
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from hushsum import kernels
+from hushsum.plan import Plan
+from hushsum_simulator.errors import RecordsError
+from hushsum_simulator.progress import Bar
+
+Floats = npt.NDArray[np.float64]
+_PHOTOGRAPH: Final = "china.jpg"
+_Content = tuple[Floats, tuple[str, ...], tuple[str | None, ...] | None]  # values, names, labels
+
+
+@dataclass(frozen=True, eq=False)
+class Records:
+    """Rows of numbers with the names of their columns.
+
+    Attributes:
+        values: (n, d) float64; a missing value is NaN, whose record a client drops.
+        names: d names of columns.
+        source: What they were read from, for people.
+        labels: n of them, None for a missing one; or None where no column of labels was named.
+    """
+
+    values: Floats
+    names: tuple[str, ...]
+    source: str
+    labels: tuple[str | None, ...] | None = None
+
+
+def photograph() -> Records:
+    """The 273,280 pixels of china.jpg, in the order of its lines, as red, green and blue from 0 to 255."""
+    from sklearn.datasets import load_sample_image
+
+    pixels = load_sample_image(_PHOTOGRAPH).reshape(-1, 3).astype(np.float64)
+    return Records(pixels, ("red", "green", "blue"), f"the pixels of {_PHOTOGRAPH}")
+
+
+def load(path: Path, columns: Sequence[str] = (), label_column: str | None = None) -> Records:
+    """The rows of a ``.parquet``, ``.csv`` or ``.npy`` file.
+
+    Args:
+        path: The file. A CSV may have a line of names first; an array of one axis is one column.
+        columns: Names of the columns to take, in this order; all others than the labels where none are named.
+        label_column: Name of the column of labels: strings, or integers, which become their decimal text.
+
+    Raises:
+        RecordsError: The file cannot be read, or a column of it holds no numbers, or no labels.
+    """
+    readers = {".parquet": _parquet, ".csv": _csv, ".npy": _npy}
+    reader = readers.get(path.suffix.lower())
+    if reader is None:
+        raise RecordsError(
+            f"{path}: expected a file that ends in {', '.join(readers)}, got {path.suffix or 'no end'!r}"
+        )
+    if not path.is_file():
+        raise RecordsError(f"{path}: no such file")
+    values, names, labels = reader(path, tuple(columns), label_column)
+    if not values.size:
+        raise RecordsError(f"{path}: expected at least one record, got {values.shape[0]} rows of {values.shape[1]}")
+    return Records(values, names, path.name, labels)
+
+
+def hold_out(records: Records, queries_max: int, seed: int) -> tuple[Records, Floats]:
+    """Takes some records out, to be queries; the rest keeps its order.
+
+    Args:
+        records: All.
+        queries_max: How many to take, at most a tenth of the records; those with a NaN or an infinity stay.
+        seed: Of the choice, which is uniform.
+
+    Returns:
+        The rest with their labels, and the queries (m, d), at least one.
+
+    Raises:
+        RecordsError: Fewer than two usable records.
+    """
+    values, labels = records.values, records.labels
+    usable = np.flatnonzero(np.isfinite(values).all(axis=1))
+    if len(usable) < 2:
+        raise RecordsError(f"expected at least two records without missing values, got {len(usable)}")
+    wanted = max(1, min(queries_max, len(usable) // 10))
+    chosen = np.random.default_rng(seed).choice(usable, wanted, replace=False)
+    kept = np.ones(len(values), np.bool_)
+    kept[chosen] = False
+    rest = None if labels is None else tuple(label for label, keep in zip(labels, kept, strict=True) if keep)
+    return replace(records, values=values[kept], labels=rest), values[chosen]
+
+
+def _npy(path: Path, columns: tuple[str, ...], label_column: str | None) -> _Content:
+    try:
+        array = np.load(path, allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise RecordsError(f"{path}: not a NumPy array file: {error}") from error
+    if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
+        raise RecordsError(f"{path}: expected an array of numbers, got {getattr(array, 'dtype', type(array))}")
+    if array.ndim == 1:
+        array = array[:, None]
+    if array.ndim != 2:
+        raise RecordsError(f"{path}: expected an array (records, columns), got one of shape {array.shape}")
+    names = tuple(f"column {index}" for index in range(array.shape[1]))
+    named = (*columns, *([] if label_column is None else [label_column]))
+    if named:
+        raise RecordsError(f"{path}: the columns of a .npy file have no names; got {', '.join(named)}")
+    return array.astype(np.float64), names, None
+
+
+def _parquet(path: Path, columns: tuple[str, ...], label_column: str | None) -> _Content:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    try:
+        table = parquet.read_table(path)
+    except (pa.ArrowException, OSError) as error:
+        raise RecordsError(f"{path}: not a Parquet file: {_first_line(error)}") from error
+    return _content(path, table, columns, label_column)
+
+
+def _csv(path: Path, columns: tuple[str, ...], label_column: str | None) -> _Content:
+    import pyarrow as pa
+    from pyarrow import csv
+
+    nameless = _all_numbers(path)
+    try:
+        table = csv.read_csv(path, read_options=csv.ReadOptions(autogenerate_column_names=nameless))
+    except (pa.ArrowException, OSError) as error:
+        raise RecordsError(f"{path}: not a CSV file: {_first_line(error)}") from error
+    if nameless:
+        table = table.rename_columns([f"column {index}" for index in range(table.num_columns)])
+    return _content(path, table, columns, label_column)
+
+
+def _content(path: Path, table: Any, wanted: tuple[str, ...], label_column: str | None) -> _Content:
+    if label_column is None:
+        return (*_columns(path, table, wanted), None)
+    labels = _labels(path, table, label_column)
+    return (
+        *_columns(path, table, wanted or tuple(name for name in table.column_names if name != label_column)),
+        labels,
+    )
+
+
+def _labels(path: Path, table: Any, name: str) -> tuple[str | None, ...]:
+    """A column's strings, or its integers as decimal text."""
+    import pyarrow as pa
+
+    if name not in table.column_names:
+        raise RecordsError(f"{path}: no column {name!r}; it has {', '.join(table.column_names)}")
+    column = table[name]
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    kind = column.type
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind)):
+        raise RecordsError(f"{path}: column {name!r} holds {kind}, expected labels: strings or integers")
+    return tuple(column.cast(pa.string()).to_pylist())
+
+
+def _columns(path: Path, table: Any, wanted: tuple[str, ...]) -> tuple[Floats, tuple[str, ...]]:
+    """The numbers of a table of Arrow, which ships no types."""
+    import pyarrow as pa
+
+    names = tuple(table.column_names)
+    missing = [name for name in wanted if name not in names]
+    if missing:
+        raise RecordsError(f"{path}: no column {missing[0]!r}; it has {', '.join(names)}")
+    chosen = wanted or names
+    values = np.empty((table.num_rows, len(chosen)))
+    for place, name in enumerate(chosen):
+        column = table[name]
+        kind = column.type
+        if pa.types.is_boolean(kind):
+            column = column.cast(pa.int8())
+        elif not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)):
+            raise RecordsError(
+                f"{path}: column {name!r} holds {kind}, expected numbers; name the columns to take with --columns"
+            )
+        values[:, place] = column.cast(pa.float64(), safe=False).to_numpy()
+    return values, chosen
+
+
+def _all_numbers(path: Path) -> bool:
+    """Whether the first line of a CSV holds numbers alone, and so no names."""
+    try:
+        with path.open(encoding="utf-8-sig") as lines:
+            cells = next(lines, "").strip().split(",")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecordsError(f"{path}: not a CSV file in UTF-8: {error}") from error
+    try:
+        return bool([float(cell) for cell in cells])
+    except ValueError:
+        return False
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0]
+
+
+# Shares fall as 1/rank^0.7: of 200 clients the largest holds 7 % of all records, the smallest a sixth of a percent.
+_ZIPF_EXPONENT: Final = 0.7
+
+
+@dataclass(frozen=True, eq=False)
+class ClientRecords:
+    """One client's records.
+
+    Attributes:
+        client_id: Its name.
+        batches: What it adds, one delta each: each (k, d).
+        labels: Of each batch: k of them; None where records have none.
+    """
+
+    client_id: str
+    batches: tuple[Floats, ...]
+    labels: tuple[tuple[str | None, ...], ...] | None = None
+
+    @property
+    def records(self) -> int:
+        """How many records the client holds."""
+        return sum(map(len, self.batches))
+
+    def parts(self, places: Sequence[int]) -> "ClientRecords":
+        """The same with these batches alone."""
+        labels = None if self.labels is None else tuple(self.labels[place] for place in places)
+        return ClientRecords(self.client_id, tuple(self.batches[place] for place in places), labels)
+
+
+def deal(
+    values: Floats,
+    *,
+    clients: int,
+    deltas: int,
+    seed: int,
+    records_per_client: int | None,
+    labels: Sequence[str | None] | None = None,
+) -> list[ClientRecords]:
+    """Cuts the records into consecutive parts of uneven size, and each part into batches.
+
+    Args:
+        values: (n, d); a client's records stand beside each other, as one photographer's pixels do.
+        clients: How many parts; no more than there are records.
+        deltas: At least so many batches in all, or one a record where there are fewer.
+        seed: Of which client gets a large part.
+        records_per_client: At most so many of each client are dealt out, the first of its part; None for all.
+        labels: n of them, dealt out with their records.
+
+    Returns:
+        The parts, each with at least one record.
+    """
+    clients = min(clients, len(values))
+    weights = np.arange(1, clients + 1) ** -_ZIPF_EXPONENT
+    np.random.default_rng(seed).shuffle(weights)
+    spare = len(values) - clients  # one record for everybody first
+    edges = np.arange(clients + 1) + np.rint(np.concatenate([[0], np.cumsum(weights)]) / weights.sum() * spare)
+    parts = [range(int(first), int(last))[:records_per_client] for first, last in itertools.pairwise(edges)]
+    size = max(1, sum(map(len, parts)) // deltas)
+    digits = len(str(clients))
+    shares = []
+    for index, part in enumerate(parts):
+        cuts = [slice(at, min(at + size, part.stop)) for at in range(part.start, part.stop, size)]
+        mine = None if labels is None else tuple(tuple(labels[cut]) for cut in cuts)
+        shares.append(ClientRecords(f"client-{index + 1:0{digits}}", tuple(values[cut] for cut in cuts), mine))
+    return shares
+
+
+_TABLE_MAX: Final = 1 << 22
+_PAIRS_MAX: Final = 1 << 29  # without a table: about 40 ns each
+_BLOCK_PAIRS: Final = 1 << 18
+_TABLE_POINTS: Final = 2048  # blocks that stay in a core's own cache
+_TABLE_QUERIES: Final = 16
+_THREADS: Final = 2
+_PARTS: Final = 50
+
+
+class ExactSums:
+    """Σ_x k(x, q) over all records, for any queries.
+
+    Args:
+        plan: Whose kernel it is, and whose bounds records are clipped to, as its sketches do.
+        values: (n, d) records; those with NaN or infinity are left out.
+    """
+
+    def __init__(self, plan: Plan, values: Floats) -> None:
+        self._plan = plan
+        usable = clip(plan, values[np.isfinite(values).all(axis=1)])
+        self.records = len(usable)
+        self._points, self._weights = kernels.merge_equal(usable)
+        self._table = _table(plan, self._points)
+
+    def affordable(self, queries: int) -> int:
+        """How many of so many queries can be compared within seconds: all, but for large files of real numbers."""
+        if self._table is not None:
+            return queries
+        return min(queries, max(1, _PAIRS_MAX // max(1, len(self._points))))
+
+    def at(self, queries: Floats, bar: Bar) -> Floats:
+        """The sums at (m, d) queries: (m,) float64."""
+        parts = np.array_split(queries, max(1, min(_PARTS, len(queries))))
+        on_grid = self._table is not None and bool(np.all(queries == np.rint(queries)))
+        lower, upper = self._points.min(initial=0.0), self._points.max(initial=0.0)
+        on_grid = on_grid and bool(lower <= queries.min() and queries.max() <= upper)
+        sums: list[Floats] = []
+        with ThreadPoolExecutor(_THREADS) as threads:
+            for part in threads.map(self._by_table if on_grid else self._by_kernel, parts):
+                sums.append(part)
+                bar(sum(map(len, sums)))
+        return np.concatenate(sums)
+
+    def _by_kernel(self, queries: Floats) -> Floats:
+        kernel = self._plan.family.kernel
+        return kernels.weighted_kernel_sums(kernel, self._points, self._weights, queries, block_pairs=_BLOCK_PAIRS)
+
+    def _by_table(self, queries: Floats) -> Floats:
+        assert self._table is not None, "looked at before"
+        # ‖p − q‖² = (−2p, ‖p‖², 1)·(q, 1, ‖q‖²): one product of matrices. float32 holds every integer below 2^24
+        # exactly, and so all that comes up in it.
+        points, asked = self._points.astype(np.float32), queries.astype(np.float32)
+        left = np.column_stack([asked, np.ones(len(asked), np.float32), np.einsum("ij,ij->i", asked, asked)])
+        right = np.vstack([-2.0 * points.T, np.einsum("ij,ij->i", points, points), np.ones(len(points), np.float32)])
+        sums = np.zeros(len(queries))
+        for start in range(0, len(points), _TABLE_POINTS):
+            block = np.ascontiguousarray(right[:, start : start + _TABLE_POINTS])
+            weights = self._weights[start : start + _TABLE_POINTS]
+            for first in range(0, len(queries), _TABLE_QUERIES):
+                squared = (left[first : first + _TABLE_QUERIES] @ block).astype(np.int32)
+                sums[first : first + _TABLE_QUERIES] += np.take(self._table, squared, mode="clip") @ weights
+        return sums
+
+
+def clip(plan: Plan, points: Floats) -> Floats:
+    """Points (n, d) within the plan's public bounds."""
+    lower, upper = ([float(bound) for bound in bounds] for bounds in (plan.vectors.lower, plan.vectors.upper))
+    return np.clip(points, lower, upper)
+
+
+def _table(plan: Plan, points: Floats) -> Floats | None:
+    """The kernel at every squared distance that integers can have; None where coordinates are no small integers.
+
+    Of pixels, every squared distance is an integer below 200,000: the kernel is evaluated once for each instead of once
+    for each of hundreds of millions of pairs, with the same result.
+    """
+    fields = plan.family.to_fields()
+    if fields.get("kernel") != "euclidean" or "transforms" in fields:  # else a distance does not decide
+        return None
+    if np.any(points != np.rint(points)) or not len(points):
+        return None
+    dim = points.shape[1]
+    lower, upper = points.min(), points.max()
+    largest = dim * (upper - lower) ** 2
+    if max(largest, 4 * dim * max(abs(lower), abs(upper)) ** 2) >= _TABLE_MAX:
+        return None
+    at = np.zeros((int(largest) + 1, dim))
+    at[:, 0] = np.sqrt(np.arange(len(at)))
+    origin = clip(plan, np.zeros((1, dim)))  # the kernel clips records to the bounds
+    kernel: Floats = plan.family.kernel(origin, origin + at)[0]
+    return kernel

@@ -1,0 +1,427 @@
+"""``check``: waits for the outcomes of the fleet's windows, and compares all that was told with all that is there.
+
+What must be in a window's release follows from what the fleet has done and was told. A release's own counters are
+looked at beside those of exactly these records: what is left is noise, or a fault. Every counter's noise is independent
+and of a known variance, so three numbers say whether all is there: the count, what multiple of the exact counters the
+release holds, and how large its noise is.
+"""
+
+import asyncio
+import importlib.util
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from aggregator.fold.state import Verdict, VerdictKind
+from hushsum import query
+from hushsum.plan import Plan
+from hushsum.privacy.guarantee import CENTRAL, SECURE
+from hushsum.privacy.mechanism import DISCRETE_LAPLACE
+from hushsum.releases import Release
+from hushsum.sketch import Sketch
+from hushsum_proto.messages import ServiceStatus
+from hushsum_simulator.chaos.cluster import Operator
+from hushsum_simulator.data import ExactSums, Floats
+from hushsum_simulator.demo.evaluation import Accuracy, asked, compare, draw
+from hushsum_simulator.deployment.journal import Account, Added, FleetJournal
+from hushsum_simulator.deployment.prepare import Say, dealt, prepared, source_of
+from hushsum_simulator.deployment.settings import (
+    DeploymentSettings,
+    administrator_credentials,
+    reader_credentials,
+    write_public,
+)
+from hushsum_simulator.deployment.summary import SUBMISSIONS, DeploymentSummary, WindowSummary, print_summary
+from hushsum_simulator.deployment.verdicts import (
+    VerdictTally,
+    by_id,
+    by_number,
+    by_submission,
+    counted_batches,
+    retained,
+    submitted,
+    told_windows,
+)
+from hushsum_simulator.errors import JourneyError
+from hushsum_simulator.progress import Quiet
+from hushsum_simulator.scenario import Material, RunSettings
+
+# Standard errors that one number may be off, and how often a service without a fault is more. Of one normal variable
+# P(|Z| > 6) = 2e-9; of one Laplace variable P(|X| > 10σ) = exp(-10·√2) = 7e-7. Sums over thousands of counters are
+# normal, with a kurtosis of 6 at most for each counter (discrete Laplace).
+_NORMAL_MAX: Final = 6.0
+_LAPLACE_MAX: Final = 10.0
+_SQUARES_VARIANCE: Final = 5.0  # Var(X²)/Var(X)² of Laplace noise; of all others it is less
+_COUNTERS_MIN: Final = 2000  # of fewer, sums are not normal so far out
+_ROUNDING: Final = 1e-9
+
+
+@dataclass(frozen=True)
+class Expected:
+    """How many records must be in a release.
+
+    Attributes:
+        least: At least so many,
+        most: and at most.
+        reports: They are counted exactly, in reports.
+    """
+
+    least: int
+    most: int
+    reports: bool = False
+
+
+def count_fault(release: Release, expected: Expected) -> str:
+    """What is wrong with the release's count, as the end of a sentence; empty where nothing is.
+
+    False alarms: none for reports, at most 7e-7 a window for others.
+    """
+    found = release.count
+    if expected.reports:
+        wrong = not expected.least <= found <= expected.most
+        return f"holds {found:,.0f} reports, expected {_between(expected)}" if wrong else ""
+    error = query.count_std_error(release.plan, submissions=release.submissions)
+    allowed = _count_errors_max(release) * error + _ROUNDING
+    if expected.least - allowed <= found <= expected.most + allowed:
+        return ""
+    return f"counts {found:,.0f} records ± {error:.3g}, expected {_between(expected)}"
+
+
+def counter_faults(release: Release, inside: Material) -> list[str]:
+    """The same of its counters, where they are of exactly these records; false alarms: at most 1e-8 a window.
+
+    Args:
+        release: With noise on its counters, and not of reports.
+        inside: What must be in it.
+    """
+    plan = release.plan
+    exact = Sketch(plan)
+    exact.add(inside.counted[np.isfinite(inside.counted).all(axis=1)])
+    truth = exact.counters.astype(np.float64).ravel()
+    noise = release.counters.astype(np.float64).ravel() - truth
+    variance = query.noise_variance(plan, release.submissions)
+    faults = []
+    length = float(truth @ truth)
+    if length > 0:
+        multiple, error = 1 + float(noise @ truth) / length, math.sqrt(variance / length)
+        if abs(multiple - 1) > _NORMAL_MAX * error + _ROUNDING:
+            faults.append(f"holds {multiple:.3g} ± {error:.2g} times the records that were counted, expected 1")
+    if variance > 0 and noise.size >= _COUNTERS_MIN:
+        ratio, error = float(noise @ noise) / (noise.size * variance), math.sqrt(_SQUARES_VARIANCE / noise.size)
+        if abs(ratio - 1) > _NORMAL_MAX * error:
+            faults.append(f"errs by {ratio:.3g} ± {error:.2g} times the variance of its plan's noise, expected 1")
+    return faults
+
+
+def _count_errors_max(release: Release) -> float:
+    return _LAPLACE_MAX if release.plan.privacy.mechanism.name == DISCRETE_LAPLACE else _NORMAL_MAX
+
+
+def _between(expected: Expected) -> str:
+    if expected.least == expected.most:
+        return f"{expected.least:,}"
+    return f"{expected.least:,} to {expected.most:,}"
+
+
+@dataclass(frozen=True, eq=False)
+class Contents:
+    """Of one window.
+
+    Attributes:
+        inside: The records that are in its release;
+        expected: how many there must be;
+        is_certain: whether it is exactly these: of a secure sum or of silos some may be in it of whom nobody was told.
+    """
+
+    inside: Material
+    expected: Expected
+    is_certain: bool = True
+
+
+def contents_of(
+    material: Material, journal: FleetJournal, verdicts: Sequence[Verdict], window: int, release: Release | None
+) -> Contents:
+    """What must be in the release of a window.
+
+    Args:
+        material: The records, dealt as the fleet has them.
+        journal: Of the fleet.
+        verdicts: Retained by the service; mode ``central``.
+        window: Its index.
+        release: Its own; None where it is withheld.
+    """
+    privacy = material.plan.privacy
+    if privacy.mode == CENTRAL:
+        inside = material.parts(counted_batches(journal, verdicts, window))
+        return _exactly(inside, usable(inside))
+    if privacy.reports is not None:
+        inside = material.parts(_batches(journal, window))
+        return _exactly(inside, sum(each.reports for each in _added(journal, window)), reports=True)
+    return _of_submissions(material, journal, window, release)
+
+
+def usable(material: Material) -> int:
+    """How many records a sketch takes."""
+    return int(np.isfinite(material.counted).all(axis=1).sum())
+
+
+def _exactly(inside: Material, records: int, *, reports: bool = False) -> Contents:
+    return Contents(inside, Expected(records, records, reports))
+
+
+def _of_submissions(material: Material, journal: FleetJournal, window: int, release: Release | None) -> Contents:
+    """Clients that were told so are in it; those that were told nothing, as far as it says that it has more."""
+    counted, untold = submitted(journal, window)
+    found = 0 if release is None else release.submissions or 0
+    if found >= len(counted | untold):
+        counted, untold = counted | untold, set()
+    elif found <= len(counted):
+        untold = set()
+    batches = _batches(journal, window)
+    inside = material.parts({name: places for name, places in batches.items() if name in counted})
+    more = material.parts({name: places for name, places in batches.items() if name in untold})
+    missing = sum(_left_out(journal.accounts[name]) for name in counted | untold)
+    sure = usable(inside)
+    return Contents(inside, Expected(max(0, sure - missing), sure + usable(more)), not (untold or missing))
+
+
+def _left_out(account: Account) -> int:
+    """Records of a client that it left out of what it submitted: not those of windows for which it never did."""
+    never = sum(added.records for added in account.added if added.window not in account.results)
+    return max(0, account.tallies.records_unspent + account.tallies.records_absent - never)
+
+
+def _batches(journal: FleetJournal, window: int) -> Mapping[str, list[int]]:
+    return {
+        name: [added.batch for added in account.added if added.window == window]
+        for name, account in journal.accounts.items()
+    }
+
+
+def _added(journal: FleetJournal, window: int) -> list[Added]:
+    return [added for account in journal.accounts.values() for added in account.added if added.window == window]
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """What the service says.
+
+    Attributes:
+        outcomes: Of every window: its release, or None where it is withheld.
+        verdicts: Retained.
+        status: Of the service, with the population's ledger.
+        charged: Outcomes before and after it was asked for that.
+    """
+
+    outcomes: Mapping[int, Release | None]
+    verdicts: Sequence[Verdict]
+    status: ServiceStatus
+    charged: tuple[int, int]
+
+    def submissions(self) -> dict[int, int]:
+        """Of each window's release."""
+        return {window: 0 if each is None else each.submissions or 0 for window, each in self.outcomes.items()}
+
+
+class _Answers(NamedTuple):
+    """Of one release, at the queries that are compared.
+
+    Attributes:
+        values: (m,),
+        std_errors: (m,), of which
+        noise: is noise,
+        exact: and the truth (m,).
+    """
+
+    values: Floats
+    std_errors: Floats
+    noise: float
+    exact: Floats
+
+
+class Comparison:
+    """What the fleet did, and what the service says of it.
+
+    Args:
+        material: The records, dealt as the fleet has them.
+        journal: Of the fleet.
+        found: By the service.
+
+    Attributes:
+        latest: The last release with records in it, and their truth; None where there is none.
+    """
+
+    def __init__(self, material: Material, journal: FleetJournal, found: Found) -> None:
+        self._material, self._journal, self._found = material, journal, found
+        self._plan = material.plan
+        self._submits = self._plan.privacy.mode != CENTRAL and self._plan.privacy.reports is None
+        self._answers: list[_Answers] = []
+        self.latest: tuple[Release, ExactSums] | None = None
+        tallies = self._tallies()
+        windows = sorted({*tallies, *found.outcomes})
+        self._windows = tuple(self._window(window, tallies.get(window, VerdictTally())) for window in windows)
+
+    def summary(self) -> DeploymentSummary:
+        """Everything in numbers."""
+        plan, status = self._plan, self._found.status
+        together = self._together()
+        return DeploymentSummary(
+            mode=plan.privacy.mode,
+            what="deltas" if plan.privacy.mode == CENTRAL else "batches" if plan.privacy.reports else SUBMISSIONS,
+            windows=self._windows,
+            mean_relative_error=together.mean_relative,
+            expected_relative_error=together.expected_relative,
+            queries=together.queries,
+            epsilon=float(plan.privacy.epsilon),
+            delta=float(plan.privacy.delta),
+            unit=plan.privacy.unit,
+            epsilon_spent=float(Fraction(status.epsilon_spent)),
+            epsilon_left=float(Fraction(status.epsilon_left)),
+            windows_charged=self._found.charged,
+            plan_id=plan.hex_id,
+            **self._of_clients(),
+        )
+
+    def _tallies(self) -> dict[int, VerdictTally]:
+        if self._plan.privacy.mode == CENTRAL:
+            return by_id(self._journal, self._found.verdicts)
+        if self._plan.privacy.reports is not None:
+            return by_number(self._journal, self._found.verdicts)
+        return by_submission(self._journal, self._found.submissions())
+
+    def _window(self, window: int, tally: VerdictTally) -> WindowSummary:
+        release, filled = self._found.outcomes.get(window), window in self._journal.window_range
+        contents = contents_of(self._material, self._journal, self._found.verdicts, window, release)
+        inside = contents.inside
+        records = len(inside.counted)
+        summary = WindowSummary(window, filled, tally, records, released=release is not None)
+        if release is None:
+            return summary
+        faults = [count_fault(release, contents.expected)]
+        if contents.is_certain and self._plan.privacy.reports is None:
+            faults += counter_faults(release, inside)
+        summary = replace(summary, faults=tuple(filter(None, faults)))
+        if not records:
+            return summary
+        truth = ExactSums(self._plan, inside.labelled)
+        self.latest = (release, truth)
+        queries, exact = asked(inside, truth, Quiet())
+        answer = release.kernel_sum(queries)
+        self._answers.append(_Answers(answer.value, answer.std_error, self._noise(release), exact))
+        accuracy = compare(answer.value, answer.std_error, exact, records)
+        mean, expected = accuracy.mean_relative, accuracy.expected_relative
+        return replace(summary, mean_relative_error=mean, expected_relative_error=expected)
+
+    def _noise(self, release: Release) -> float:
+        of_reports = self._plan.privacy.reports is not None
+        return query.noise_std_error(self._plan, int(release.count) if of_reports else release.submissions)
+
+    def _together(self) -> Accuracy:
+        """All windows: their answers add up, their noise is independent, and what the hash errs by is not."""
+        if not self._answers:
+            return Accuracy(None, None, 0, 0.0, 0.0)
+        least = min(len(each.exact) for each in self._answers)
+        hashing = sum(np.sqrt(np.maximum(0.0, each.std_errors[:least] ** 2 - each.noise**2)) for each in self._answers)
+        noise = math.sqrt(sum(each.noise**2 for each in self._answers))
+        return compare(
+            np.sum([each.values[:least] for each in self._answers], axis=0),
+            np.hypot(hashing, noise),
+            np.sum([each.exact[:least] for each in self._answers], axis=0),
+            sum(each.records for each in self._windows),
+        )
+
+    def _of_clients(self) -> dict[str, Any]:  # Any: numbers of a summary, which checks nothing
+        accounts, releases = list(self._journal.accounts.values()), self._found.outcomes.values()
+        of_reports = self._plan.privacy.reports is not None
+        every = [added for account in accounts for added in account.added]
+        return {
+            "clients": len(accounts),
+            "lives": sum(account.lives for account in accounts),
+            "records": sum(_usable(share.batches) for share in self._material.shares),
+            "records_added": sum(self._added_once(name) for name in self._journal.accounts),
+            "records_left_out": sum(each.tallies.records_unspent + each.tallies.records_absent for each in accounts),
+            "resent": sum(each.tallies.deltas_resent for each in accounts),
+            "unanswered": sum(_unanswered(each, submits=self._submits) for each in accounts),
+            "duplicates": sum(each.kind is VerdictKind.DUPLICATE for each in self._found.verdicts),
+            "reports_sent": sum(added.reports for added in every),
+            "reports_counted": sum(int(each.count) for each in releases if each is not None) if of_reports else 0,
+            "accounts_wrong": sum(map(_is_wrong, accounts)) if self._submits else 0,
+            "seconds": self._journal.seconds,
+        }
+
+    def _added_once(self, name: str) -> int:
+        """Records of a client that has added each of its batches once; else 0."""
+        added = self._journal.accounts[name].added
+        batches = [len(share.batches) for share in self._material.shares if share.client_id == name]
+        if [list(range(count)) for count in batches] != [[each.batch for each in added]]:
+            return 0
+        return sum(each.records for each in added)
+
+
+def _usable(batches: Sequence[Floats]) -> int:
+    return sum(int(np.isfinite(batch).all(axis=1).sum()) for batch in batches)
+
+
+def _unanswered(account: Account, *, submits: bool) -> int:
+    if submits:
+        return sum(not result for result in account.results.values())
+    told = account.tallies
+    answered = told.acknowledged + told.counted + told.late + told.unknown + sum(told.refused.values())
+    return told.deltas - answered
+
+
+def _is_wrong(account: Account) -> bool:
+    tallies = account.tallies
+    told = tallies.submissions_counted + tallies.submissions_lost
+    return not tallies.submissions_spent == told == len(account.results)
+
+
+def check(settings: DeploymentSettings, say: Say) -> list[str]:
+    """Compares, prints the table, writes summary.json, the releases and density.png.
+
+    Returns:
+        A sentence for each promise that was broken.
+
+    Raises:
+        HushsumError: Something is not there, or the service does not answer.
+        OSError: A folder cannot be written.
+    """
+    plan, journal = prepared(settings), FleetJournal.load(settings.sent_file)
+    if journal.plan_id != plan.hex_id:
+        raise JourneyError(f"{settings.sent_file}: of plan {journal.plan_id[:12]}, expected {plan.hex_id[:12]}")
+    material = dealt(settings, plan, source_of(settings))
+    windows = sorted({*journal.window_range, *told_windows(journal)})
+    end_ms = plan.window.end_ms(windows[-1]) + plan.window.lateness_ms
+    say(f"waiting for the outcomes of {len(windows)} windows, the last in {max(0, end_ms / 1000 - time.time()):.0f} s")
+    found = asyncio.run(_ask(settings, plan, windows, end_ms))
+    compared = Comparison(material, journal, found)
+    summary = compared.summary()
+    write_public(settings.reports / "summary.json", summary.to_json().encode())
+    for window, release in found.outcomes.items():
+        if release is not None:
+            release.save(settings.reports / f"release-{window}.hush")
+    if compared.latest is not None and importlib.util.find_spec("matplotlib") is not None:
+        shown = RunSettings(data=Path(settings.data) if settings.data else None, out=settings.reports)
+        draw(shown, *compared.latest, Quiet())
+    print_summary(summary)
+    return summary.violations()
+
+
+async def _ask(settings: DeploymentSettings, plan: Plan, windows: Sequence[int], end_ms: int) -> Found:
+    """Waits for what the service says."""
+    patience_s = max(0.0, end_ms / 1000 - time.time()) + settings.deadline_s
+    analyst = Operator(settings.gateways, credentials=reader_credentials(settings), patience_s=patience_s)
+    outcomes = {window: await analyst.outcome(window) for window in windows}
+    before = await analyst.outcomes()
+    administrator = Operator(settings.gateways, credentials=administrator_credentials(settings), patience_s=patience_s)
+    status = await administrator.status()
+    after = await analyst.outcomes()
+    by_verdicts = plan.privacy.mode != SECURE and not plan.privacy.is_silo
+    verdicts = await retained(settings, plan) if by_verdicts else []
+    return Found(outcomes, verdicts, status, (before, after))

@@ -1,0 +1,368 @@
+"""``fleet``: fills the deployment's windows while its gateways and brokers are killed, and writes what it was told.
+
+Its clients are real ones in one event loop, each with its token and a spool that stays. They come and go: when each is
+online, and when it adds what, follows from the seed alone, before anything starts.
+"""
+
+import asyncio
+import itertools
+import math
+import sqlite3
+import time
+import warnings
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from edge_client import Config, EdgeClient, EdgeWarning, FlushTimeoutError, RefusedError, Stats, SystemRuntime
+from hushsum.delta import DeltaId
+from hushsum.plan import Plan
+from hushsum.privacy.guarantee import SECURE
+from hushsum_proto.answers import Answer
+from hushsum_proto.credentials import Credentials
+from hushsum_simulator.chaos.cluster import Operator
+from hushsum_simulator.data import ClientRecords
+from hushsum_simulator.demo.fleet import policy_of
+from hushsum_simulator.deployment.journal import Account, Added, FleetJournal
+from hushsum_simulator.deployment.prepare import Say, dealt, prepared, source_of
+from hushsum_simulator.deployment.settings import DeploymentSettings, client_credentials, write_json
+from hushsum_simulator.errors import JourneyError
+
+_PERIODS: Final = 2  # in a window: whoever is away misses no window whole
+#: The part of a window in which records are added: none is on its way when the window ends.
+ADDING: Final = 0.85
+
+
+@dataclass(frozen=True)
+class Stay:
+    """A time in which a client is online, in windows since the fleet's first one began."""
+
+    start: float
+    end: float
+
+
+def stays(groups: Sequence[Sequence[str]], *, churn: float, windows: int, seed: int) -> dict[str, list[Stay]]:
+    """When each client is online.
+
+    A share of each group is offline in each half of a window, others each time; nobody in the last half of the last
+    window, so that all is added.
+
+    Args:
+        groups: Clients by what they connect to: each group loses the same share, as cohorts form in it.
+        churn: The share.
+        windows: How many there are.
+        seed: Of who it is.
+    """
+    periods = _PERIODS * windows
+    rng = np.random.default_rng(seed)
+    offline: dict[str, set[int]] = {name: set() for group in groups for name in group}
+    for period in range(periods - 1):
+        for group in groups:
+            rested = [name for name in group if period - 1 not in offline[name]]
+            away = min(round(churn * len(group)), len(rested))
+            for place in rng.choice(len(rested), away, replace=False).tolist():
+                offline[rested[place]].add(period)
+    return {
+        name: _joined([period for period in range(periods) if period not in away]) for name, away in offline.items()
+    }
+
+
+def moments(batches: int, windows: int) -> list[float]:
+    """When a client adds its batches if it is online then, in windows: evenly, and none at a window's end."""
+    evenly = ((number + 0.5) * windows / batches for number in range(batches))
+    return [int(at) + ADDING * (at - int(at)) for at in evenly]
+
+
+def _joined(periods: Sequence[int]) -> list[Stay]:
+    """Stays of consecutive periods."""
+    runs = itertools.groupby(enumerate(periods), lambda pair: pair[1] - pair[0])
+    ends = [[period for _, period in run] for _, run in runs]
+    return [Stay(run[0] / _PERIODS, (run[-1] + 1) / _PERIODS) for run in ends]
+
+
+@dataclass(eq=False, repr=False)  # it holds records and a token
+class DeployedClient:
+    """One client.
+
+    Attributes:
+        share: Its records.
+        target: Its gateway.
+        credentials: Its token.
+        stays: When it is online.
+        moments: When it adds each batch.
+        account: What it has done, and was told.
+        client: The real one, while it is online.
+        past: What its earlier lives have sent.
+    """
+
+    share: ClientRecords
+    target: str
+    credentials: Credentials
+    stays: Sequence[Stay]
+    moments: Sequence[float]
+    account: Account = field(default_factory=Account)
+    client: EdgeClient | None = None
+    past: Stats = field(default_factory=Stats)
+
+    @property
+    def tallies(self) -> Stats:
+        """So far: what the spool counts for its whole life, and what was sent, of all lives."""
+        if self.client is None:
+            return self.account.tallies
+        now, past = self.client.tallies, self.past
+        return replace(
+            now,
+            deltas_sent=now.deltas_sent + past.deltas_sent,
+            deltas_resent=now.deltas_resent + past.deltas_resent,
+            bytes_sent=now.bytes_sent + past.bytes_sent,
+        )
+
+
+def members_of(settings: DeploymentSettings, shares: Sequence[ClientRecords]) -> list[DeployedClient]:
+    """All of them, each for one gateway for good.
+
+    Raises:
+        JourneyError: Their tokens are not there.
+    """
+    credentials, gateways = client_credentials(settings), settings.gateways
+    groups = [[share.client_id for share in shares[place :: len(gateways)]] for place in range(len(gateways))]
+    online = stays(groups, churn=settings.churn, windows=settings.windows, seed=settings.seed)
+    return [
+        DeployedClient(
+            share,
+            gateways[place % len(gateways)],
+            credentials[share.client_id],
+            online[share.client_id],
+            moments(len(share.batches), settings.windows),
+        )
+        for place, share in enumerate(shares)
+    ]
+
+
+def results_in(spool: Path) -> dict[int, str]:
+    """What a client that is not running was told of its submissions, by window; empty text where nothing."""
+    with closing(sqlite3.connect(f"file:{spool}?mode=ro", uri=True)) as database:
+        return {window: result or "" for window, result in database.execute("SELECT window, fate FROM rounds")}
+
+
+_THREADS: Final = 4
+_STARTING_MAX: Final = 32
+_LOOK_S: Final = 0.5
+_SPARE_S: Final = 1.0  # after a window takes nothing any more, in which the last are told
+_CONFIG: Final = Config(backoff_first_s=0.1, backoff_longest_s=2.0, close_flush_s=0.0)
+
+
+class _Listening(EdgeClient):
+    """A client that writes down what it is told of each delta, in any of its lives."""
+
+    def __init__(self, target: str, answers: dict[DeltaId, str], **options: Any) -> None:  # Any: those of a client
+        super().__init__(target, **options)
+        self._answers = answers
+
+    def _note(self, answer: Answer) -> None:
+        super()._note(answer)
+        if answer.id is not None:
+            self._answers[answer.id] = answer.status.value
+
+
+class DeployedFleet:
+    """All clients of a deployment.
+
+    Args:
+        settings: Of it.
+        plan: What they allow.
+        shares: Who adds what.
+    """
+
+    def __init__(self, settings: DeploymentSettings, plan: Plan, shares: Sequence[ClientRecords]) -> None:
+        self._settings, self._plan = settings, plan
+        self._turns = plan.privacy.mode == SECURE or plan.privacy.is_silo
+        self._spools = settings.fleet / "spools"
+        self._runtime = SystemRuntime(_THREADS)
+        # One that is down keeps nobody else's clients waiting.
+        self._starting = {gateway: asyncio.Semaphore(_STARTING_MAX) for gateway in settings.gateways}
+        self._config = replace(_CONFIG, first_contact_s=settings.deadline_s)
+        self._policy = policy_of(plan)
+        self._first = 0
+        self._members = members_of(settings, shares)
+
+    @property
+    def progress(self) -> dict[str, object]:
+        """How far it is."""
+        tallies = [member.tallies for member in self._members]
+        answered = (each.submissions_counted if self._turns else each.acknowledged + each.counted for each in tallies)
+        return {
+            "window": min(max(0, 1 + math.floor(self._position())), self._settings.windows) if self._first else 0,
+            "of": self._settings.windows,
+            "added": sum(each.records for each in tallies),
+            "acknowledged": sum(answered),
+            "deltas": sum(each.submissions_spent if self._turns else each.deltas for each in tallies),
+            "online": sum(member.client is not None for member in self._members),
+        }
+
+    async def run(self) -> FleetJournal:
+        """Adds everything; returns what was told when all of it is.
+
+        Raises:
+            HushsumError: A client could not, or something has no answer when the time is over.
+        """
+        began, schedule = time.monotonic(), self._plan.window
+        self._spools.mkdir(parents=True, exist_ok=True)
+        self._first = schedule.index_at(_now_ms()) + 1
+        try:
+            async with asyncio.TaskGroup() as clients:
+                for member in self._members:
+                    clients.create_task(self._live(member))
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None  # the others were cancelled for it
+        finally:
+            self._runtime.close()
+        accounts = {member.share.client_id: member.account for member in self._members}
+        seconds = time.monotonic() - began
+        return FleetJournal(self._plan.hex_id, self._first, self._settings.windows, seconds, accounts)
+
+    async def _live(self, member: DeployedClient) -> None:
+        for number, stay in enumerate(member.stays, start=1):
+            await self._until(stay.start)
+            async with self._online(member) as client:
+                last = number == len(member.stays)
+                await self._add(member, client, stay.end)
+                await (self._settle(member, client) if last else self._until(stay.end))
+        if self._turns:
+            member.account.results = await asyncio.to_thread(results_in, self._spool(member))
+
+    @asynccontextmanager
+    async def _online(self, member: DeployedClient) -> AsyncIterator[EdgeClient]:
+        """A life of a client, on the spool that stays."""
+        client_id, account = member.share.client_id, member.account
+        key = self._settings.fleet / "keys" / f"{client_id}.pem"
+        client = _Listening(
+            member.target,
+            account.answers,
+            spool=self._spool(member),
+            client_id=client_id,
+            policy=self._policy,
+            config=self._config,
+            runtime=self._runtime,
+            key=key if self._plan.privacy.mode == SECURE else None,
+            credentials=member.credentials,
+        )
+        async with self._starting[member.target]:
+            await client.__aenter__()
+        member.client, account.stream = client, client.stream
+        account.lives += 1
+        try:
+            yield client
+        finally:
+            await client.__aexit__(None, None, None)
+            account.tallies = member.past = member.tallies
+            member.client = None
+
+    async def _add(self, member: DeployedClient, client: EdgeClient, end: float) -> None:
+        """Adds what is due until then, and what was due while the client was away."""
+        share, added = member.share, member.account.added
+        while len(added) < len(share.batches):
+            due = max(member.moments[len(added)], self._position())
+            if due - int(due) > ADDING and due < self._settings.windows - 1:
+                due = int(due) + 1.0
+            if due >= end and end < self._settings.windows:
+                return
+            await self._until(due)
+            before = client.tallies
+            time_ms = min(_now_ms(), self._ms(self._settings.windows) - 1)
+            await client.add(share.batches[len(added)], time=time_ms)
+            after, window = client.tallies, self._plan.window.index_at(time_ms)
+            made = (after.deltas - before.deltas, after.records - before.records, after.reports - before.reports)
+            added.append(Added(window, len(added), before.deltas, *made))
+
+    async def _settle(self, member: DeployedClient, client: EdgeClient) -> None:
+        """Returns once the client was told what became of everything."""
+        name, left = member.share.client_id, self._settings.deadline_s
+        if self._turns:
+            await self._until(self._settings.windows, self._settings.open_s + _SPARE_S)
+            deadline = time.monotonic() + left
+            while client.unanswered:
+                if time.monotonic() > deadline:
+                    raise JourneyError(f"{name}: {client.unanswered} submissions have no answer after {left:.0f} s")
+                await asyncio.sleep(_LOOK_S)
+            return
+        try:
+            await client.flush(max(0.0, self._ms(self._settings.windows) - _now_ms()) / 1000 + left)
+        except RefusedError:
+            pass  # its tallies say it
+        except FlushTimeoutError as error:
+            raise JourneyError(f"{name}: {client.unanswered} deltas have no answer after {left:.0f} s") from error
+
+    def _spool(self, member: DeployedClient) -> Path:
+        return self._spools / f"{member.share.client_id}.spool"
+
+    def _ms(self, windows: float) -> int:
+        schedule = self._plan.window
+        return schedule.start_ms(self._first) + round(windows * schedule.length_ms)
+
+    def _position(self) -> float:
+        return (_now_ms() - self._ms(0)) / self._plan.window.length_ms
+
+    async def _until(self, windows: float, more_s: float = 0.0) -> None:
+        await asyncio.sleep(max(0.0, (self._ms(windows) - _now_ms()) / 1000 + more_s))
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def fleet(settings: DeploymentSettings, say: Say) -> None:
+    """Runs the fleet; writes progress.json as it goes, and sent.json at its end.
+
+    Raises:
+        HushsumError: A client could not, or something has no answer when the time is over.
+        OSError: A folder cannot be written.
+    """
+    plan = prepared(settings)
+    shares = dealt(settings, plan, source_of(settings)).shares
+    say(f"{len(shares)} clients with {sum(share.records for share in shares):,} records, {settings.windows} windows")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", EdgeWarning)  # what they say is in sent.json
+        journal = asyncio.run(_run(settings, plan, shares, say))
+    lives = sum(account.lives for account in journal.accounts.values())
+    say(f"everything is answered after {journal.seconds:.0f} s; the clients were started {lives} times")
+
+
+async def _run(settings: DeploymentSettings, plan: Plan, shares: Sequence[ClientRecords], say: Say) -> FleetJournal:
+    await _answering(settings, plan)
+    clients = DeployedFleet(settings, plan, shares)
+    watch = asyncio.create_task(_watch(settings, clients, say))
+    try:
+        journal = await clients.run()
+    finally:
+        watch.cancel()
+        await asyncio.gather(watch, return_exceptions=True)
+    await asyncio.to_thread(journal.save, settings.sent_file)
+    await asyncio.to_thread(write_json, settings.progress_file, {**clients.progress, "done": True})
+    return journal
+
+
+async def _answering(settings: DeploymentSettings, plan: Plan) -> None:
+    """Returns once every gateway answers, so that the first window finds all of them."""
+    credentials = next(iter(client_credentials(settings).values()))  # the fleet has no others
+    for gateway in settings.gateways:
+        operator = Operator([gateway], credentials=credentials, patience_s=settings.deadline_s)
+        if (collected := await operator.plan()).id != plan.id:
+            raise JourneyError(f"{gateway} collects plan {collected.hex_id[:12]}, expected {plan.hex_id[:12]}")
+
+
+async def _watch(settings: DeploymentSettings, clients: DeployedFleet, say: Say) -> None:
+    told = 0
+    while True:
+        progress = clients.progress
+        await asyncio.to_thread(write_json, settings.progress_file, {**progress, "done": False})
+        window = progress["window"]
+        assert isinstance(window, int)
+        if window > told:
+            told = window
+            say(f"window {window} of {progress['of']}: {progress['online']} clients are online")
+        await asyncio.sleep(_LOOK_S)

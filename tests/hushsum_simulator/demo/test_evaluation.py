@@ -1,0 +1,159 @@
+"""The expected error of a release is the one that is measured.
+
+Every delta by its id.
+
+What is left of a release without the exact sum: noise passes, and whatever else is in it does not.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+import hushsum as hs
+from aggregator.fold.fold import Verdict, VerdictKind
+from hushsum.delta import DeltaId
+from hushsum_simulator.data import ExactSums
+from hushsum_simulator.demo.evaluation import Residual, SentDelta, examine, measure, reconcile
+from tests.plans import small_plan
+
+
+def told(_: int) -> None:
+    """A bar that nobody looks at."""
+
+
+@pytest.mark.statistical
+@pytest.mark.usefixtures("repeatable_noise")
+@pytest.mark.parametrize("epsilon", ("0.5", "50"), ids=("mostly noise", "mostly hashing"))
+def test_the_mean_error_over_many_plans_is_the_expected_one(rng: np.random.Generator, epsilon: str) -> None:
+    """The ratio has a standard deviation of 0.045 (of 12 repetitions): 0.3 is more than six of them."""
+    records, queries = rng.uniform(0, 10, (400, 2)), rng.uniform(0, 10, (40, 2))
+    measured, expected = [], []
+    for draw in range(80):
+        plan = small_plan(sketch={"seed": draw}, privacy={"epsilon": epsilon})
+        bulk = hs.Sketch(plan)
+        bulk.add(records)
+        truth = ExactSums(plan, records).at(queries, told)
+        accuracy = measure(hs.release(bulk), bulk, queries, truth)
+        assert accuracy.mean_relative is not None
+        assert accuracy.expected_relative is not None
+        measured.append(accuracy.mean_relative)
+        expected.append(accuracy.expected_relative)
+    assert np.mean(measured) / np.mean(expected) == pytest.approx(1, abs=0.3)
+
+
+def test_queries_below_the_floor_do_not_count() -> None:
+    plan = small_plan()
+    bulk = hs.Sketch(plan)
+    bulk.add(np.full((2000, 2), 5.0))
+    queries = np.array([[5.0, 5], [5, 5], [0, 0]])
+    accuracy = measure(hs.release(bulk), bulk, queries, np.array([2000.0, 2000.0, 1.9]))
+    assert accuracy.queries == 2
+    assert accuracy.floor == 2.0
+    assert accuracy.mean_kernel_sum == 2000.0
+
+
+def test_one_row_alone_does_not_show_what_error_to_expect() -> None:
+    bulk = hs.Sketch(small_plan(sketch={"rows": 1}))
+    bulk.add(np.full((2000, 2), 5.0))
+    accuracy = measure(hs.release(bulk), bulk, np.full((1, 2), 5.0), np.array([2000.0]))
+    assert accuracy.mean_relative is not None
+    assert accuracy.expected_relative is None
+
+
+def test_without_a_query_above_the_floor_there_is_no_error() -> None:
+    plan = small_plan()
+    bulk = hs.Sketch(plan)
+    bulk.add(np.full((2000, 2), 5.0))
+    accuracy = measure(hs.release(bulk), bulk, np.zeros((1, 2)), np.zeros(1))
+    assert accuracy.mean_relative is None
+    assert accuracy.expected_relative is None
+
+
+SENT = {SentDelta("a", DeltaId(1, 0)), SentDelta("a", DeltaId(1, 1)), SentDelta("b", DeltaId(2, 0))}
+
+
+def verdicts(*seen: tuple[VerdictKind, str, DeltaId]) -> list[Verdict]:
+    return [Verdict(kind, None, id, client, 5, position) for position, (kind, client, id) in enumerate(seen)]
+
+
+COUNTED, DUPLICATE, LATE = VerdictKind.COUNTED, VerdictKind.DUPLICATE, VerdictKind.LATE
+ALL = [(COUNTED, sent.client_id, sent.id) for sent in sorted(SENT)]
+
+
+def test_what_was_sent_and_counted_once_is_in_order() -> None:
+    result = reconcile(SENT, verdicts(*ALL, (DUPLICATE, "a", DeltaId(1, 0))))
+    assert (result.counted, result.lost, result.double_counted, result.duplicates) == (3, 0, 0, 1)
+
+
+def test_what_was_not_counted_is_lost_whatever_else_became_of_it() -> None:
+    result = reconcile(SENT, verdicts(*ALL[1:], (LATE, *ALL[0][1:])))
+    assert (result.counted, result.lost) == (2, 1)
+
+
+def test_what_was_counted_twice_is_seen() -> None:
+    result = reconcile(SENT, verdicts(*ALL, ALL[2]))
+    assert (result.counted, result.double_counted) == (3, 1)
+
+
+def test_the_same_id_of_another_client_is_another_delta() -> None:
+    result = reconcile(SENT, verdicts(*ALL[1:], (COUNTED, "b", DeltaId(1, 0))))
+    assert (result.counted, result.lost, result.double_counted) == (2, 1, 1)
+
+
+Counters = npt.NDArray[np.int64]
+SIZE, CLIENTS, STD = 20_000, 40, 60.0
+
+
+@pytest.fixture
+def vectors(rng: np.random.Generator) -> list[Counters]:
+    """Counters of clients with 50 rows of 400 buckets each, and 100 records in every row."""
+    return [rng.multinomial(100, [1 / 400] * 400, size=50).reshape(-1).astype(np.int64) for _ in range(CLIENTS)]
+
+
+@pytest.fixture
+def noise(rng: np.random.Generator) -> Counters:
+    return np.rint(rng.normal(0, STD, SIZE)).astype(np.int64)
+
+
+def examined(left: Counters, vectors: list[Counters], excess: float = 0.0) -> Residual:
+    makers: list[Callable[[], Counters]] = [partial(np.copy, vector) for vector in vectors]
+    return examine(left, makers, STD**2 + 1 / 12, excess=excess)
+
+
+@pytest.mark.statistical
+def test_noise_of_the_stated_variance_is_noise(noise: Counters, vectors: list[Counters]) -> None:
+    """Of 42 quantities that are standard normal, one passes 6 once in 10⁷ tests."""
+    residual = examined(noise, vectors)
+    assert residual.is_noise
+    assert residual.variance_ratio == pytest.approx(1, abs=0.1)
+
+
+@pytest.mark.statistical
+def test_heavier_tails_widen_what_the_variance_may_be(rng: np.random.Generator, vectors: list[Counters]) -> None:
+    """Of Laplace noise (excess 3) the variance's z is a standard normal one too, up to its skew: 7 for six of those."""
+    laplace = np.rint(rng.laplace(0, STD / 2**0.5, SIZE)).astype(np.int64)
+    assert abs(examined(laplace, vectors, excess=3).variance_z) < 7
+    narrow, wide = examined(laplace, vectors), examined(laplace, vectors, excess=3)
+    assert abs(narrow.variance_z) == pytest.approx(abs(wide.variance_z) * 2.5**0.5)
+
+
+@pytest.mark.parametrize("times", (-1, 1), ids=("lost", "counted twice"))
+def test_one_client_lost_or_doubled_is_seen(noise: Counters, vectors: list[Counters], times: int) -> None:
+    strong = [vector * 10 for vector in vectors]
+    residual = examined(noise + times * strong[7], strong)
+    assert not residual.is_noise
+    assert residual.client_z * times > 6
+
+
+@pytest.mark.parametrize("factor", (0.9, 1.1))
+def test_noise_of_another_variance_is_seen(noise: Counters, vectors: list[Counters], factor: float) -> None:
+    residual = examined(np.rint(noise * factor).astype(np.int64), vectors)
+    assert not residual.is_noise
+    assert (residual.variance_z > 6) == (factor > 1)
+
+
+def test_a_shift_of_all_counters_is_seen(noise: Counters, vectors: list[Counters]) -> None:
+    assert examined(noise + 5, []).mean_z > 6
