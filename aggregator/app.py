@@ -25,7 +25,7 @@ from aggregator.ingest.group_commit import CommitLimits, GroupCommitter
 from aggregator.ingest.handshake import Handshake
 from aggregator.ingest.validation import submission_policy_of
 from aggregator.ingest.window_tracker import WindowTracker
-from aggregator.interfaces import NO_TRACES, Authenticator, Folds, Log, Store, Tracer
+from aggregator.interfaces import NO_TRACES, Authenticator, Folds, Log, Tracer
 from aggregator.logs import journal, told
 from aggregator.observability.health import DependencyProbe, ProcessTelemetry
 from aggregator.observability.metrics import Metrics, StoreMetrics, StoreMetricsCollector
@@ -62,6 +62,7 @@ from aggregator.secure.round import RoundSettings
 from aggregator.secure.sum_submission import SumSubmitter
 from aggregator.shuffler.app import running as shuffling
 from aggregator.staleness_guard import StalenessGuard
+from aggregator.store.store import Store
 from aggregator.workers.pool import WorkerPool
 from aggregator.workers.remote import RemoteFolds
 from aggregator.workers.worker import WorkerSettings

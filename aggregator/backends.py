@@ -14,7 +14,7 @@ from aggregator.auth.tokens import TokenFile, TokenMetrics
 from aggregator.config import Config
 from aggregator.data_dir import DataDir, held
 from aggregator.errors import ConfigError, ReceiptsError
-from aggregator.interfaces import Authenticator, Log, Membership, Receipts, Store
+from aggregator.interfaces import Authenticator, Log, Membership, Receipts
 from aggregator.log.entries import LogMessages, PlainMessages, SignedMessages
 from aggregator.log.kafka.client import KafkaSettings
 from aggregator.log.sqlite import SqliteLog
@@ -23,7 +23,7 @@ from aggregator.observability.metrics import Metrics
 from aggregator.observability.observer import Observers
 from aggregator.release.receipts import NoReceipts, open_receipts
 from aggregator.runtime import Runtime, TaskSupervisor, retry, within
-from aggregator.store.store import SqlStore, open_sqlite_store
+from aggregator.store.store import Store, open_sqlite_store
 from hushsum.directory import Directory
 from hushsum.entropy import OsEntropy
 from hushsum.errors import HushsumError
@@ -81,7 +81,7 @@ class Backends:
         async def open_store(_: Observers) -> Store:
             database = await postgres.PostgresDatabase.open(settings, self._runtime)
             _warn(database.warnings)
-            return SqlStore(database)
+            return Store(database)
 
         return await self._patiently("the database", open_store)
 

@@ -5,7 +5,7 @@ from math import prod
 from pathlib import Path
 
 from aggregator.errors import ConfigError
-from aggregator.interfaces import Store
+from aggregator.store.store import Store
 from hushsum.directory import Directory, Role
 from hushsum.errors import DirectoryError, PlanError
 from hushsum.plan import Plan

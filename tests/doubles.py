@@ -36,6 +36,7 @@ from aggregator.model import (
 )
 from aggregator.release.receipts import Receipt, ReceiptLines, ReceiptsHeader
 from aggregator.runtime import Runtime, Watermark
+from aggregator.store.store import Store
 from aggregator.windows import WindowState
 from hushsum.entropy import KEY_BYTES, Entropy
 from hushsum.plan import Plan
@@ -256,8 +257,8 @@ def described(state: FoldState) -> tuple[object, ...]:
     )
 
 
-class MemoryStore:
-    """A store of one plan that forgets everything with its process; it keeps to the port, and to nothing else."""
+class MemoryStore(Store):
+    """A store of one plan that forgets everything with its process: in place of tables it has attributes to look at."""
 
     def __init__(self, runtime: Runtime | None = None) -> None:
         self._runtime = runtime

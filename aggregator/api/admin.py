@@ -5,12 +5,13 @@ from typing import Final
 
 from aggregator.api.calls import Call, Handler, Methods
 from aggregator.ingest.window_tracker import WindowTracker
-from aggregator.interfaces import Log, Store
+from aggregator.interfaces import Log
 from aggregator.model import Lease, Scope
 from aggregator.observability.metrics import Metrics
 from aggregator.observability.observer import Observers
 from aggregator.release.catalog import info_of
 from aggregator.release.leader import Leadership
+from aggregator.store.store import Store
 from aggregator.windows import WindowState
 from hushsum.plan import Plan
 from hushsum.privacy.account import Account

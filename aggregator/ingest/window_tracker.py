@@ -4,9 +4,9 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from aggregator.errors import RefusedError
-from aggregator.interfaces import Store
 from aggregator.runtime import Runtime
 from aggregator.staleness_guard import StalenessGuard
+from aggregator.store.store import Store
 from aggregator.windows import UNSEALED, WindowState, accepted_windows
 from hushsum.errors import Reason
 from hushsum.plan import Plan

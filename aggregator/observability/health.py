@@ -14,13 +14,14 @@ from typing import Final, Protocol
 from aggregator.config import Config
 from aggregator.errors import AggregatorError
 from aggregator.fold.state import FoldMark
-from aggregator.interfaces import NO_TRACES, Log, Store, Tracer
+from aggregator.interfaces import NO_TRACES, Log, Tracer
 from aggregator.logs import journal
 from aggregator.observability.http import HttpPage, Reply, metrics_page
 from aggregator.observability.metrics import Metrics, until_step_s
 from aggregator.observability.tracing import otlp_tracer
 from aggregator.runtime import Runtime, within
 from aggregator.staleness_guard import StalenessGuard
+from aggregator.store.store import Store
 from hushsum.plan import Plan
 
 

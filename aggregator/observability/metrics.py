@@ -20,9 +20,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metr
 
 from aggregator.errors import AggregatorError
 from aggregator.fold.state import Verdict, Verdicts
-from aggregator.interfaces import Store
 from aggregator.model import StoredOutcome
 from aggregator.runtime import Runtime, within
+from aggregator.store.store import Store
 from aggregator.windows import UNFINISHED
 from hushsum import __version__
 from hushsum.errors import HushsumError, Reason

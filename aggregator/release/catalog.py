@@ -6,9 +6,9 @@ from typing import Final
 
 from aggregator.errors import AggregatorError
 from aggregator.fold.fold import takes_reports
-from aggregator.interfaces import Store
 from aggregator.model import Outcome, StoredOutcome
 from aggregator.runtime import Runtime
+from aggregator.store.store import Store
 from hushsum.plan import Plan
 from hushsum.signed_plan import SignedPlan
 from hushsum_proto.messages import ReleaseInfo

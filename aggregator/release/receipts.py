@@ -25,10 +25,11 @@ from typing import Any, Final, Self
 
 from aggregator.data_dir import FILE_MODE, close_to_others
 from aggregator.errors import ForeignReceiptsError, ReceiptsError
-from aggregator.interfaces import Receipts, Store
+from aggregator.interfaces import Receipts
 from aggregator.logs import journal
 from aggregator.model import Outcome, ReceiptsMark, StoredOutcome
 from aggregator.runtime import Runtime
+from aggregator.store.store import Store
 from hushsum import canonical
 from hushsum.durable import sync_folder
 from hushsum.entropy import Entropy

@@ -32,10 +32,11 @@ from aggregator.errors import (
     WindowOrderError,
 )
 from aggregator.fold.fold import takes_reports
-from aggregator.interfaces import NO_TRACES, Folds, Log, Observer, Receipts, Store, Tracer
+from aggregator.interfaces import NO_TRACES, Folds, Log, Observer, Receipts, Tracer
 from aggregator.model import NewEntry, SealedWindow, StoredOutcome
 from aggregator.release.receipts import reconciled
 from aggregator.runtime import Runtime
+from aggregator.store.store import Store
 from aggregator.windows import WindowBook, WindowState, due_ms
 from hushsum.entropy import Entropy, KeyedEntropy
 from hushsum.errors import BudgetError

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 
 from aggregator.ingest.budget import ASK_S, asked
-from aggregator.interfaces import Store
 from aggregator.logs import FailureLog, journal
 from aggregator.model import RoundMembers
 from aggregator.runtime import TRANSIENT, Backoff, Runtime, within
+from aggregator.store.store import Store
 from hushsum.plan import Plan
 
 _journal = journal("secure sums")

@@ -7,7 +7,7 @@ from aggregator.store.windows import check, plan_number
 
 
 async def mark(tx: Transaction) -> ReceiptsMark | None:
-    """The receipts that the store is bound to, and how far it knows them; see :class:`aggregator.interfaces.Store`."""
+    """The receipts that the store is bound to, and how far it knows them; see :class:`aggregator.store.store.Store`."""
     row = await tx.fetch_row("SELECT id, lines, digest FROM receipts")
     return None if row is None else ReceiptsMark(bytes(row[0]), int(row[1]), bytes(row[2]))
 

@@ -12,10 +12,11 @@ from itertools import chain
 from aggregator.errors import LogGapError, PartitionStoppedError, StoreError, StoreUnavailableError
 from aggregator.fold.fold import Fold
 from aggregator.fold.state import RememberedKind, StreamUse
-from aggregator.interfaces import FoldPeek, Log, Membership, Observer, PartitionOwner, Store, Tracer
+from aggregator.interfaces import FoldPeek, Log, Membership, Observer, PartitionOwner, Tracer
 from aggregator.logs import FailureLog, journal
 from aggregator.observability.tracing import of_checkpoints
 from aggregator.runtime import Runtime, retry
+from aggregator.store.store import Store
 from aggregator.workers.worker import PartitionSupervisor, Worker, WorkerPorts, WorkerSettings
 from hushsum.delta import DeltaId
 from hushsum.errors import Reason

@@ -9,8 +9,9 @@ from aggregator.errors import AggregatorError, FoldsBehindError
 from aggregator.fold.fold import recall
 from aggregator.fold.state import FoldMark, RememberedKind, StreamUse
 from aggregator.fold.streams import StreamState
-from aggregator.interfaces import FoldPeek, Observer, Store
+from aggregator.interfaces import FoldPeek, Observer
 from aggregator.runtime import TRANSIENT, Backoff, Runtime, Watermark, within
+from aggregator.store.store import Store
 from hushsum.delta import DeltaId
 from hushsum.errors import Reason
 from hushsum.plan import Plan

@@ -11,11 +11,12 @@ from typing import Final
 
 from aggregator.errors import FencedError, LogGapError, PartitionStoppedError, StoreUnavailableError
 from aggregator.fold.fold import Fold
-from aggregator.interfaces import NO_TRACES, Log, Observer, Store, Tracer
+from aggregator.interfaces import NO_TRACES, Log, Observer, Tracer
 from aggregator.log.entries import admit_all
 from aggregator.logs import told
 from aggregator.model import EntryBatch, PositionedEntry
 from aggregator.runtime import TRANSIENT, Backoff, Runtime, Watermark, retry, within
+from aggregator.store.store import Store
 from hushsum.plan import Plan
 
 _NOTHING: Final = EntryBatch((), 0)

@@ -9,7 +9,7 @@ from pathlib import Path
 from aggregator.fold.fold import Fold, warm_up
 from aggregator.fold.state import BLOCK, Checkpoint
 from aggregator.runtime import SystemRuntime
-from aggregator.store.store import SqlStore, open_postgres_store, open_sqlite_store
+from aggregator.store.store import Store, open_postgres_store, open_sqlite_store
 from benchmarks.report import Row
 from benchmarks.service.deltas import Deltas, plan_of
 from hushsum.plan import Plan
@@ -44,7 +44,7 @@ async def _measure(counts: tuple[int, ...]) -> list[Row]:
     return rows
 
 
-async def _row(name: str, plan: Plan, store: SqlStore, written: Written, count: int) -> Row:
+async def _row(name: str, plan: Plan, store: Store, written: Written, count: int) -> Row:
     await store.register(plan, 1, 0)
     await store.open_windows(plan.id, 0, 0)
     claimed = await store.claim_partition(plan, 0, "bench")

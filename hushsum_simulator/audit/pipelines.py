@@ -23,13 +23,13 @@ import numpy as np
 import hushsum as hs
 from aggregator.errors import StoreError
 from aggregator.fold.state import Verdict
-from aggregator.interfaces import Log, Receipts, Store
+from aggregator.interfaces import Log, Receipts
 from aggregator.log.sqlite import SqliteLog
 from aggregator.model import NewEntry, SealedWindow, StoredOutcome
 from aggregator.release.receipts import ReceiptsFile
 from aggregator.release.releaser import Releaser, ReleaserPorts
 from aggregator.runtime import Runtime, SystemRuntime
-from aggregator.store.store import open_sqlite_store
+from aggregator.store.store import Store, open_sqlite_store
 from aggregator.workers.pool import WorkerPool
 from aggregator.workers.worker import WorkerSettings
 from edge_client.encoding import Randomising, counters_of, reports_max, split

@@ -15,7 +15,7 @@ from aggregator.offline import read_verdicts
 from aggregator.release.receipts import ReceiptsFile
 from aggregator.release.releaser import Releaser, ReleaserPorts
 from aggregator.runtime import Runtime
-from aggregator.store.store import SqlStore, open_sqlite_store
+from aggregator.store.store import Store, open_sqlite_store
 from aggregator.store.transaction import SqliteDatabase
 from aggregator.workers.pool import WorkerPool
 from aggregator.workers.worker import WorkerSettings
@@ -45,7 +45,7 @@ class DiskSite:
     """
 
     def __init__(
-        self, folder: Path, plan: Plan, runtime: Runtime, log: SqliteLog, store: SqlStore, receipts: ReceiptsFile
+        self, folder: Path, plan: Plan, runtime: Runtime, log: SqliteLog, store: Store, receipts: ReceiptsFile
     ) -> None:
         self.folder, self.plan, self.runtime = folder, plan, runtime
         self.log, self.store, self.receipts = log, store, receipts

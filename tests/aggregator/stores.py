@@ -4,10 +4,9 @@ import uuid
 from collections.abc import Sequence
 
 from aggregator.fold.fold import Checkpoint, Fold
-from aggregator.interfaces import Store
 from aggregator.model import ReceiptsMark
 from aggregator.runtime import SystemRuntime
-from aggregator.store.store import SqlStore, open_postgres_store
+from aggregator.store.store import Store, open_postgres_store
 from aggregator.store.transaction import SqliteDatabase, Transaction
 from hushsum.plan import Plan
 from hushsum.privacy.event import TUMBLING, Spend
@@ -15,6 +14,7 @@ from hushsum.releases import spend_of
 from hushsum_proto.entries import LogEntry, SealEntry
 from tests.aggregator.deltas import client_of, entry, tally, tally_plan
 from tests.aggregator.histories import FIRST
+from tests.doubles import MemoryStore
 
 W = FIRST
 PARTITIONS = 2
@@ -23,14 +23,14 @@ MARK = ReceiptsMark(b"receipts in test", 1, bytes(32))  # what :func:`prepared` 
 FENCE = 1  # of the lease that :func:`prepared` takes
 
 
-async def postgres_store(dsn: str, *, schema: str | None = None, pool: int = 4) -> SqlStore:
+async def postgres_store(dsn: str, *, schema: str | None = None, pool: int = 4) -> Store:
     """A store in a schema of its own."""
     return await open_postgres_store(dsn, SystemRuntime(), pool=pool, schema=schema or fresh_schema())
 
 
 def sqlite_of(store: Store) -> SqliteDatabase:
     """The database of a store that is a file."""
-    assert isinstance(store, SqlStore)
+    assert not isinstance(store, MemoryStore)
     assert isinstance(store.database, SqliteDatabase)
     return store.database
 
@@ -43,7 +43,7 @@ async def prepared(store: Store) -> None:
     """Registers the plan, and takes the lease of its releaser."""
     await store.register(PLAN, PARTITIONS, W)
     assert await store.acquire_lease(PLAN.id, "test", "localhost:1", 10) is not None
-    if isinstance(store, SqlStore):
+    if not isinstance(store, MemoryStore):
         await store.database.write(lower_fence)  # fences follow the clock; a small one is known to every test
     await store.bind_receipts(PLAN.id, MARK, fence=FENCE)
 

@@ -69,7 +69,7 @@ async def uncharge(service: Service) -> None:
     async def deleted(tx: object) -> None:
         await tx.execute("DELETE FROM spends")  # type: ignore[attr-defined]  # tx is a transaction
 
-    await service.store.database.write(deleted)  # type: ignore[attr-defined]  # it is an SqlStore
+    await service.store.database.write(deleted)
 
 
 async def spends_of(service: Service) -> int:

@@ -141,7 +141,7 @@ async def test_killed_at_any_step_after_its_charge_a_window_stays_withheld_whate
     assert steps.count >= fatal
     second = await lived(tmp_path, runtime, Steps(), RELEASES)
     done = steps.names if after else steps.names[:-1]
-    withheld = "SqlStore.reserve_outcome" in done
+    withheld = "Store.reserve_outcome" in done
     shown = {
         stored.withheld for life in (first, second) for stored in life.observer.releases + life.observer.withholdings
     }

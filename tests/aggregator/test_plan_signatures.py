@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from aggregator.errors import ConfigError, StoreError
-from aggregator.interfaces import Store
 from aggregator.plan_loading import plan_of, signature_of
 from aggregator.release.catalog import ReleaseCatalog
-from aggregator.store.store import memory_store, open_sqlite_store
+from aggregator.store.store import Store, memory_store, open_sqlite_store
 from hushsum.errors import PlanError
 from hushsum.signatures import SigningKey
 from hushsum.signed_plan import SignedPlan, signature_file

@@ -13,7 +13,7 @@ from aggregator.runtime import SystemRuntime
 from aggregator.store import windows as store_leases
 from aggregator.store.postgres import PostgresDatabase, PostgresSettings, translated
 from aggregator.store.schema import POSTGRES_SCHEMA_FORMAT
-from aggregator.store.store import SqlStore
+from aggregator.store.store import Store
 from aggregator.store.transaction import Transaction
 from hushsum.privacy.event import TUMBLING
 from hushsum.signatures import SigningKey
@@ -53,9 +53,9 @@ async def admin(postgres_dsn: str) -> AsyncIterator[asyncpg.Connection]:
     await connection.close()
 
 
-async def opened(dsn: str, timeout_s: float = 15.0, patience_s: float = 0.0) -> SqlStore:
+async def opened(dsn: str, timeout_s: float = 15.0, patience_s: float = 0.0) -> Store:
     settings = PostgresSettings(dsn, schema=fresh_schema(), pool=3, timeout_s=timeout_s, patience_s=patience_s)
-    return SqlStore(await PostgresDatabase.open(settings, SystemRuntime()))
+    return Store(await PostgresDatabase.open(settings, SystemRuntime()))
 
 
 # --------------------------------------------------------------------------------------------------------- opening
@@ -250,7 +250,7 @@ async def test_a_process_that_stops_inside_a_transaction_holds_the_others_up_for
 ) -> None:
     schema = fresh_schema()
     settings = PostgresSettings(postgres_dsn, schema=schema, pool=2, timeout_s=0.5)
-    slow, other = [SqlStore(await PostgresDatabase.open(settings, ManualRuntime())) for _ in range(2)]
+    slow, other = [Store(await PostgresDatabase.open(settings, ManualRuntime())) for _ in range(2)]
     await prepared(slow)
 
     async def stopped(tx: Transaction) -> None:

@@ -11,7 +11,7 @@ import pytest
 from aggregator.errors import StoreError, StoreUnavailableError
 from aggregator.runtime import SystemRuntime
 from aggregator.store.postgres import PostgresDatabase, PostgresSettings, vacuum
-from aggregator.store.store import SqlStore
+from aggregator.store.store import Store
 from aggregator.store.transaction import Transaction
 from hushsum.privacy.event import TUMBLING
 from hushsum_simulator.testbed.postgres import Postgres, PostgresServer, missing_postgres
@@ -34,18 +34,18 @@ async def admin(postgres_dsn: str) -> AsyncIterator[asyncpg.Connection]:
     await connection.close()
 
 
-async def opened(dsn: str, schema: str, *, pool: int = 4, older_s: float = 0.2) -> SqlStore:
+async def opened(dsn: str, schema: str, *, pool: int = 4, older_s: float = 0.2) -> Store:
     settings = PostgresSettings(dsn, schema=schema, pool=pool, older_s=older_s)
-    return SqlStore(await PostgresDatabase.open(settings, SystemRuntime()))
+    return Store(await PostgresDatabase.open(settings, SystemRuntime()))
 
 
-async def with_a_key(store: SqlStore) -> None:
+async def with_a_key(store: Store) -> None:
     await prepared(store)
     await sealed(store)
     await reserved(store, W, KEY)
 
 
-async def published(store: SqlStore) -> None:
+async def published(store: Store) -> None:
     await committed(store, W, b"draw")
     await store.publish(PLAN.id, TUMBLING, W, receipts=MARK, fence=FENCE)
 

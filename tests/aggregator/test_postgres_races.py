@@ -16,7 +16,7 @@ from aggregator.store import outcomes as store_outcomes
 from aggregator.store import receipts as store_receipts
 from aggregator.store import windows as store_leases
 from aggregator.store import windows as store_windows
-from aggregator.store.store import SqlStore
+from aggregator.store.store import Store
 from aggregator.store.transaction import Transaction
 from hushsum.errors import BudgetError
 from hushsum.plan import Plan
@@ -53,7 +53,7 @@ def postgres_dsn(postgres: Postgres) -> str:
 
 
 @pytest.fixture
-async def stores(postgres_dsn: str) -> AsyncIterator[tuple[SqlStore, SqlStore]]:
+async def stores(postgres_dsn: str) -> AsyncIterator[tuple[Store, Store]]:
     """Those of two processes."""
     schema = fresh_schema()
     one, two = [await postgres_store(postgres_dsn, schema=schema) for _ in range(2)]
@@ -65,7 +65,7 @@ async def stores(postgres_dsn: str) -> AsyncIterator[tuple[SqlStore, SqlStore]]:
 
 @asynccontextmanager
 async def uncommitted(
-    store: SqlStore, work: Callable[..., Coroutine[Any, Any, Any]], *arguments: Any, **keywords: Any
+    store: Store, work: Callable[..., Coroutine[Any, Any, Any]], *arguments: Any, **keywords: Any
 ) -> AsyncIterator["asyncio.Task[Any]"]:
     """Does all of some work but its commit, which comes once the block has ended and others had the time to come."""
     done, go = asyncio.Event(), asyncio.Event()
@@ -88,7 +88,7 @@ async def uncommitted(
         await asyncio.wait([task])
 
 
-async def test_partitions_that_close_at_once_always_end_sealed(stores: tuple[SqlStore, SqlStore]) -> None:
+async def test_partitions_that_close_at_once_always_end_sealed(stores: tuple[Store, Store]) -> None:
     one, two = stores
     await one.open_windows(PLAN.id, W, W)
     await one.mark_closing(PLAN.id, W, fence=FENCE)
@@ -103,7 +103,7 @@ async def test_partitions_that_close_at_once_always_end_sealed(stores: tuple[Sql
     assert await one.windows(PLAN.id) == {W: "sealed"}
 
 
-async def test_what_opens_while_a_later_window_closes_stays_skipped(stores: tuple[SqlStore, SqlStore]) -> None:
+async def test_what_opens_while_a_later_window_closes_stays_skipped(stores: tuple[Store, Store]) -> None:
     one, two = stores
     await one.open_windows(PLAN.id, W + 2, W + 2)
     async with uncommitted(one, store_outcomes.mark_closing, PLAN.id, W + 2, fence=FENCE) as closing:
@@ -114,7 +114,7 @@ async def test_what_opens_while_a_later_window_closes_stays_skipped(stores: tupl
 
 
 async def test_a_window_does_not_close_before_an_older_one_that_is_just_being_opened(
-    stores: tuple[SqlStore, SqlStore],
+    stores: tuple[Store, Store],
 ) -> None:
     one, two = stores
     await one.open_windows(PLAN.id, W + 2, W + 2)
@@ -126,7 +126,7 @@ async def test_a_window_does_not_close_before_an_older_one_that_is_just_being_op
 
 
 async def test_releasers_of_two_plans_that_bind_at_once_are_bound_to_the_same_receipts(
-    stores: tuple[SqlStore, SqlStore],
+    stores: tuple[Store, Store],
 ) -> None:
     one, two = stores
     other = Plan.from_fields({**tables(), "name": "other", "privacy": {**TABLES["privacy"], "population": "other"}})
@@ -144,7 +144,7 @@ async def unbound(tx: Transaction) -> None:
     await tx.execute("DELETE FROM receipts")
 
 
-async def test_who_reserves_at_once_gets_one_key_for_one_charge(stores: tuple[SqlStore, SqlStore]) -> None:
+async def test_who_reserves_at_once_gets_one_key_for_one_charge(stores: tuple[Store, Store]) -> None:
     one, two = stores
     await sealed(one)
     asked = (PLAN, TUMBLING, W, DIGEST, Given(b"1" * 32))
@@ -155,7 +155,7 @@ async def test_who_reserves_at_once_gets_one_key_for_one_charge(stores: tuple[Sq
 
 
 async def test_plans_of_one_population_that_charge_at_once_keep_to_its_limit(
-    stores: tuple[SqlStore, SqlStore],
+    stores: tuple[Store, Store],
 ) -> None:
     one, two = stores
     other = await other_plan(two)
@@ -170,7 +170,7 @@ async def test_plans_of_one_population_that_charge_at_once_keep_to_its_limit(
     assert (await one.account("")).spends == (spend(W), spend(W + 1))
 
 
-async def other_plan(store: SqlStore) -> Plan:
+async def other_plan(store: Store) -> Plan:
     """Another plan of the same population, with a window that waits for its outcome."""
     fields = {key: value for key, value in PLAN.to_fields().items() if key != "format"}
     plan = Plan.from_fields({**fields, "name": "other"})
@@ -188,7 +188,7 @@ async def other_plan(store: SqlStore) -> Plan:
 
 
 async def test_a_checkpoint_of_who_is_just_losing_the_partition_changes_nothing(
-    stores: tuple[SqlStore, SqlStore],
+    stores: tuple[Store, Store],
 ) -> None:
     one, two = stores
     slow = await Folding.of(one, 0)
@@ -206,7 +206,7 @@ async def test_a_checkpoint_of_who_is_just_losing_the_partition_changes_nothing(
 
 
 async def test_a_claim_waits_for_the_checkpoint_that_is_under_way_and_has_all_of_it(
-    stores: tuple[SqlStore, SqlStore],
+    stores: tuple[Store, Store],
 ) -> None:
     one, two = stores
     slow = await Folding.of(one, 0)
@@ -222,7 +222,7 @@ async def test_a_claim_waits_for_the_checkpoint_that_is_under_way_and_has_all_of
 
 @pytest.mark.parametrize("first_ever", [False, True])
 async def test_of_two_who_ask_at_once_for_a_lease_that_nobody_holds_one_gets_it(
-    stores: tuple[SqlStore, SqlStore],
+    stores: tuple[Store, Store],
     first_ever: bool,
 ) -> None:
     one, two = stores
@@ -243,7 +243,7 @@ async def no_lease(tx: Transaction) -> None:
     await tx.execute("DELETE FROM leases")
 
 
-async def test_a_releaser_that_is_just_losing_its_lease_changes_nothing(stores: tuple[SqlStore, SqlStore]) -> None:
+async def test_a_releaser_that_is_just_losing_its_lease_changes_nothing(stores: tuple[Store, Store]) -> None:
     one, two = stores
     await one.open_windows(PLAN.id, W, W)
     await one.return_lease(PLAN.id, fence=FENCE)
@@ -256,7 +256,7 @@ async def test_a_releaser_that_is_just_losing_its_lease_changes_nothing(stores: 
 
 
 async def test_a_lease_is_taken_over_once_it_has_run_out_by_the_databases_clock(
-    stores: tuple[SqlStore, SqlStore],
+    stores: tuple[Store, Store],
 ) -> None:
     one, two = stores
     await one.renew_lease(PLAN.id, 0.4, "why it stopped", fence=FENCE)
@@ -274,7 +274,7 @@ async def test_a_lease_is_taken_over_once_it_has_run_out_by_the_databases_clock(
 
 
 async def test_a_connection_that_is_killed_in_mid_transaction_leaves_nothing_of_it(
-    stores: tuple[SqlStore, SqlStore], postgres_dsn: str
+    stores: tuple[Store, Store], postgres_dsn: str
 ) -> None:
     one, _ = stores
     folding = await Folding.of(one, 0)
@@ -297,7 +297,7 @@ async def test_a_connection_that_is_killed_in_mid_transaction_leaves_nothing_of_
 
 
 async def test_many_processes_at_once_never_wait_for_each_other_in_a_circle(
-    stores: tuple[SqlStore, SqlStore],
+    stores: tuple[Store, Store],
 ) -> None:
     """A deadlock would come as StoreUnavailableError."""
     one, two = stores
@@ -308,11 +308,11 @@ async def test_many_processes_at_once_never_wait_for_each_other_in_a_circle(
         for number in range(10):
             await fold.apply(fold.delta(number, W + 2 + number, sequence=number + 1))
 
-    async def opening(store: SqlStore) -> None:
+    async def opening(store: Store) -> None:
         for number in range(10):
             await store.open_windows(PLAN.id, W + 2, W + 2 + number)
 
-    async def releasing(store: SqlStore, window: int) -> None:
+    async def releasing(store: Store, window: int) -> None:
         for _ in range(10):
             await store.reserve_outcome(PLAN, TUMBLING, window, DIGEST, Given(b"k" * 32), fence=FENCE)
             await store.renew_lease(PLAN.id, 10, "", fence=FENCE)

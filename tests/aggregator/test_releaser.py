@@ -322,18 +322,18 @@ async def step_names(folder: Path) -> list[str]:
 async def test_every_step_of_a_release_is_one_that_can_be_died_at(tmp_path: Path) -> None:
     names = await step_names(tmp_path)
     of_one_window = [
-        "SqlStore.mark_closing",
+        "Store.mark_closing",
         "SqliteLog.append",
-        *["SqlStore.checkpoint"] * PARTITIONS,
-        "SqlStore.reserve_outcome",
-        "SqlStore.commit_outcome",
+        *["Store.checkpoint"] * PARTITIONS,
+        "Store.reserve_outcome",
+        "Store.commit_outcome",
         "ReceiptsFile.write",
-        "SqlStore.publish",
-        *["SqlStore.checkpoint"] * PARTITIONS,
+        "Store.publish",
+        *["Store.checkpoint"] * PARTITIONS,
         "SqliteLog.forget",
-        "SqlStore.forget",
+        "Store.forget",
     ]
-    assert names == ["ReceiptsFile.begin", "SqlStore.bind_receipts", *of_one_window, *of_one_window]
+    assert names == ["ReceiptsFile.begin", "Store.bind_receipts", *of_one_window, *of_one_window]
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])

@@ -167,7 +167,7 @@ async def test_a_draw_whose_caller_goes_away_is_the_same_when_it_is_drawn_again(
         assert (stored.withheld, await charged(site)) == (not released, not released)
 
 
-@pytest.mark.parametrize("step", ["SqlStore.reserve_outcome", "SqlStore.commit_outcome"])
+@pytest.mark.parametrize("step", ["Store.reserve_outcome", "Store.commit_outcome"])
 async def test_killed_between_its_charge_and_its_storing_a_window_gets_the_outcome_that_was_fixed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, released: bool, step: str
 ) -> None:

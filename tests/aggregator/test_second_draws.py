@@ -165,7 +165,7 @@ async def test_a_store_that_has_only_reserved_an_outcome_misses_its_receipts(tmp
         await site.releaser.seal()
         await site.releaser.release()
     await site.die()
-    assert steps.names[-1] == "SqlStore.reserve_outcome"
+    assert steps.names[-1] == "Store.reserve_outcome"
     (tmp_path / RECEIPTS).unlink()
     await check_stopped(tmp_path, runtime, "missing, although this store has had receipts")
 

@@ -6,11 +6,11 @@ from contextlib import asynccontextmanager
 from typing import cast
 
 from aggregator.errors import StoreUnavailableError
-from aggregator.interfaces import Store
 from aggregator.model import NewEntry, Outcome
 from aggregator.observability.health import LOOK_S, PATIENCE_S, DependencyProbe
 from aggregator.observability.metrics import Metrics
 from aggregator.release.catalog import ReleaseCatalog
+from aggregator.store.store import Store
 from tests.doubles import ManualRuntime, MemoryStore, PowerLossLog
 from tests.hooks import Hooks
 from tests.plans import small_plan

@@ -9,10 +9,9 @@ import pytest
 
 from aggregator.errors import FencedError, OutcomeExistsError, StaleCheckpointError, StoreError, WindowOrderError
 from aggregator.fold.fold import Checkpoint, Fold, FoldState
-from aggregator.interfaces import Store
 from aggregator.observability.metrics import LedgerFigures
 from aggregator.offline import read_sealed, read_verdicts
-from aggregator.store.store import SqlStore, memory_store, open_sqlite_store
+from aggregator.store.store import Store, memory_store, open_sqlite_store
 from hushsum.errors import BudgetError
 from hushsum.plan import Plan
 from hushsum.privacy.event import IN_PROCESS, TUMBLING, Spend
@@ -45,7 +44,7 @@ def postgres_dsn(postgres: Postgres) -> str:
     return postgres.fresh_database()
 
 
-async def file_store(folder: Path) -> SqlStore:
+async def file_store(folder: Path) -> Store:
     return await open_sqlite_store(folder / "store.db", ManualRuntime())
 
 
@@ -72,7 +71,7 @@ async def store(empty_store: Store) -> Store:
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-async def sql_store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[SqlStore]:
+async def sql_store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
     if request.param == "sqlite":
         opened = await file_store(tmp_path)
     else:
@@ -83,7 +82,7 @@ async def sql_store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIter
 
 
 @pytest.fixture
-async def sqlite_store(tmp_path: Path) -> AsyncIterator[SqlStore]:
+async def sqlite_store(tmp_path: Path) -> AsyncIterator[Store]:
     opened = await file_store(tmp_path)
     await prepared(opened)
     yield opened
@@ -111,7 +110,7 @@ async def test_another_number_of_partitions_is_refused(store: Store) -> None:
         await store.register(PLAN, PARTITIONS + 1, W)
 
 
-async def test_a_changed_plan_of_the_same_name_is_refused(sql_store: SqlStore) -> None:
+async def test_a_changed_plan_of_the_same_name_is_refused(sql_store: Store) -> None:
     with pytest.raises(StoreError, match="another plan named 'test'"):
         await sql_store.register(tally_plan(), 1, W)
 
@@ -122,7 +121,7 @@ def named(name: str, plan: Plan) -> Plan:
 
 
 async def test_a_second_plan_of_the_population_may_lower_its_limits_and_never_raise_them(
-    sql_store: SqlStore,
+    sql_store: Store,
 ) -> None:
     with pytest.raises(BudgetError, match="never raise"):
         await sql_store.register(named("raises", tally_plan(records_per_client=3, total_epsilon=3)), 1, W)
@@ -131,7 +130,7 @@ async def test_a_second_plan_of_the_population_may_lower_its_limits_and_never_ra
     assert (await sql_store.account("")).limits.epsilon == 1.5
 
 
-async def test_a_plan_whose_spends_would_imply_nothing_for_the_population_is_refused(sql_store: SqlStore) -> None:
+async def test_a_plan_whose_spends_would_imply_nothing_for_the_population_is_refused(sql_store: Store) -> None:
     with pytest.raises(BudgetError, match="none"):
         await sql_store.register(named("records", tally_plan(total_epsilon=2)), 1, W)
 
@@ -278,7 +277,7 @@ def noting(changes: list[tuple[int, Checkpoint]], part: Partition) -> Callable[[
 
 
 async def test_the_real_store_gives_back_what_the_double_gives_back(
-    sql_store: SqlStore, seed: int, monkeypatch: pytest.MonkeyPatch
+    sql_store: Store, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whole random histories: every checkpoint goes to both."""
     history = History(PLAN, PARTITIONS, seed)
@@ -363,7 +362,7 @@ async def test_a_withheld_window_is_stored_listed_and_given_back_as_withheld(sto
     assert [(each.window, each.withheld) for each in await store.outcomes(PLAN.id)] == [(W, True), (W + 1, False)]
 
 
-async def test_spends_of_a_sort_are_counted_by_the_database(sql_store: SqlStore) -> None:
+async def test_spends_of_a_sort_are_counted_by_the_database(sql_store: Store) -> None:
     await sealed(sql_store)
     withheld = [replace(spend(window), events=()) for window in (-7, W, 12345)]
     others = [replace(spend(window), plan_id="f" * 64) for window in (0, 1)]
@@ -468,7 +467,7 @@ async def test_the_clients_of_a_sealed_window_are_those_of_all_its_partitions(st
         assert found.clients == clients
 
 
-async def test_an_outcome_out_of_order_is_refused(sql_store: SqlStore) -> None:
+async def test_an_outcome_out_of_order_is_refused(sql_store: Store) -> None:
     await sealed(sql_store, (W, W + 1))
     await sql_store.open_windows(PLAN.id, W + 2, W + 2)
     for window in (W + 1, W + 2, W + 3):
@@ -491,7 +490,7 @@ async def test_a_spend_that_a_receipt_proves_is_counted_once_whatever_the_limits
 # ------------------------------------------------------------------------------------------------------ forgetting
 
 
-async def test_only_what_has_its_published_outcome_is_forgotten(sql_store: SqlStore) -> None:
+async def test_only_what_has_its_published_outcome_is_forgotten(sql_store: Store) -> None:
     await sealed(sql_store)
     for step in (
         committed(sql_store, W, b"draw"),
@@ -504,7 +503,7 @@ async def test_only_what_has_its_published_outcome_is_forgotten(sql_store: SqlSt
 
 
 async def test_no_byte_of_forgotten_counters_streams_and_clients_is_left_in_the_file(
-    sqlite_store: SqlStore, tmp_path: Path
+    sqlite_store: Store, tmp_path: Path
 ) -> None:
     await sqlite_store.open_windows(PLAN.id, W, W)
     await sqlite_store.mark_closing(PLAN.id, W, fence=FENCE)
@@ -561,7 +560,7 @@ async def test_the_counters_of_a_forgotten_window_are_not_taken_for_an_empty_sum
 
 
 async def test_another_process_can_read_sealed_counters_and_verdicts_while_the_store_is_open(
-    sqlite_store: SqlStore, tmp_path: Path
+    sqlite_store: Store, tmp_path: Path
 ) -> None:
     path = tmp_path / "store.db"
     await sqlite_store.open_windows(PLAN.id, W, W)

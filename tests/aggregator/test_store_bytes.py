@@ -7,7 +7,7 @@ import pytest
 
 from aggregator.fold.fold import Fold
 from aggregator.fold.state import BLOCK
-from aggregator.store.store import SqlStore, open_sqlite_store
+from aggregator.store.store import Store, open_sqlite_store
 from hushsum_simulator.testbed.postgres import Postgres
 from tests.aggregator.deltas import client_of, entry, tally, tally_plan
 from tests.aggregator.stores import W, postgres_store, sqlite_of
@@ -38,7 +38,7 @@ class Written:
 async def test_a_checkpoint_writes_at_most_half_as_much_again_as_the_blocks_it_touches(
     database: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    store: SqlStore
+    store: Store
     if database == "sqlite":
         store, written = (
             await open_sqlite_store(tmp_path / "store.db", ManualRuntime()),

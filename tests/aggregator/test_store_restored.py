@@ -11,11 +11,11 @@ import pytest
 from aggregator.errors import FencedError
 from aggregator.fold.fold import Fold
 from aggregator.runtime import SystemRuntime
-from aggregator.store.store import SqlStore, open_postgres_store, open_sqlite_store
+from aggregator.store.store import Store, open_postgres_store, open_sqlite_store
 from hushsum_simulator.testbed.postgres import Postgres
 from tests.aggregator.stores import PARTITIONS, PLAN, Folding, W
 
-Copies = tuple[SqlStore, Callable[[], Awaitable[SqlStore]]]
+Copies = tuple[Store, Callable[[], Awaitable[Store]]]
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -27,7 +27,7 @@ async def copies(request: pytest.FixtureRequest, tmp_path: Path) -> Copies:
     return await copied_database(server.fresh_database())
 
 
-async def used(store: SqlStore) -> None:
+async def used(store: Store) -> None:
     await store.register(PLAN, PARTITIONS, W)
     await Folding.of(store, 0)
     fence = await store.acquire_lease(PLAN.id, "first", "", 0)
@@ -40,7 +40,7 @@ async def copied_file(folder: Path) -> Copies:
     await used(await open_sqlite_store(folder / "store.db", SystemRuntime()))
     shutil.copy(folder / "store.db", folder / "older.db")
 
-    async def older() -> SqlStore:
+    async def older() -> Store:
         return await open_sqlite_store(folder / "older.db", SystemRuntime())
 
     return await open_sqlite_store(folder / "store.db", SystemRuntime()), older
@@ -53,7 +53,7 @@ async def copied_database(dsn: str) -> Copies:
     await connection.execute(f"CREATE DATABASE {name}_older TEMPLATE {name}")
     await connection.close()
 
-    async def older() -> SqlStore:
+    async def older() -> Store:
         return await open_postgres_store(f"{address}/{name}_older", SystemRuntime())
 
     return await open_postgres_store(dsn, SystemRuntime()), older

@@ -11,11 +11,12 @@ from aggregator.ingest.gateway import Gateway
 from aggregator.ingest.group_commit import CommitLimits, GroupCommitter
 from aggregator.ingest.handshake import Handshake
 from aggregator.ingest.window_tracker import WindowTracker
-from aggregator.interfaces import Folds, Log, Observer, Receipts, Store
+from aggregator.interfaces import Folds, Log, Observer, Receipts
 from aggregator.observability.metrics import Metrics
 from aggregator.release.leader import Leadership, LeaseSettings
 from aggregator.release.releaser import Releaser, ReleaserPorts
 from aggregator.runtime import TaskSupervisor
+from aggregator.store.store import Store
 from aggregator.workers.pool import WorkerPool
 from aggregator.workers.remote import RemoteFolds
 from aggregator.workers.worker import WorkerSettings

@@ -5,8 +5,9 @@ from dataclasses import replace
 from typing import Any, Final, cast
 
 from aggregator.fold.state import Checkpoint
-from aggregator.interfaces import Log, Store
+from aggregator.interfaces import Log
 from aggregator.model import ClaimedFold, EntryBatch, NewEntry
+from aggregator.store.store import Store
 from hushsum.plan import Plan
 from hushsum_proto.convert import entry_from_bytes
 from hushsum_proto.entries import SealEntry

@@ -8,8 +8,8 @@ from random import Random
 from typing import Any, Final
 
 from aggregator.errors import LogError, LogUnavailableError, ReceiptsError, StoreError, StoreUnavailableError
-from aggregator.interfaces import Log, Store
-from aggregator.store.store import memory_store
+from aggregator.interfaces import Log
+from aggregator.store.store import Store, memory_store
 from aggregator.store.transaction import run_to_end
 from hushsum.plan import Plan
 from tests.plans import small_plan

@@ -4,8 +4,8 @@ import hashlib
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, cast
 
-from aggregator.interfaces import Store
 from aggregator.model import ClaimedFold, StoredOutcome
+from aggregator.store.store import Store
 from aggregator.store.transaction import run_to_end
 from tests.simulation.books import Books
 from tests.simulation.loop import Process
@@ -41,7 +41,7 @@ _RELEASERS: Final = frozenset(
 
 
 class SimStore:
-    """Every method of :class:`aggregator.interfaces.Store`, over a line.
+    """Every method of :class:`aggregator.store.store.Store`, over a line.
 
     Args:
         line: The way to the store.

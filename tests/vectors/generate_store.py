@@ -14,10 +14,9 @@ from typing import Any, Final
 
 import asyncpg
 
-from aggregator.interfaces import Store
 from aggregator.model import RoundMembers
 from aggregator.store.schema import POSTGRES_MIGRATIONS, STORE_FORMAT
-from aggregator.store.store import open_sqlite_store
+from aggregator.store.store import Store, open_sqlite_store
 from hushsum.privacy.event import TUMBLING
 from hushsum.signatures import SigningKey
 from hushsum.signed_plan import SignedPlan
