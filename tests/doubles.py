@@ -18,8 +18,17 @@ from aggregator.errors import (
     WindowNotBegunError,
     WindowOrderError,
 )
-from aggregator.fold.fold import Checkpoint, FoldState, Verdict
-from aggregator.fold.state import BLOCK, Contribution, Counters, FoldMark, StreamKey, WindowSum
+from aggregator.fold.state import (
+    BLOCK,
+    Checkpoint,
+    Contribution,
+    Counters,
+    FoldMark,
+    FoldState,
+    StreamKey,
+    Verdict,
+    WindowSum,
+)
 from aggregator.model import (
     ClaimedFold,
     EntryBatch,

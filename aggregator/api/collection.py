@@ -33,8 +33,6 @@ from hushsum_proto.errors import MalformedMessageError
 from hushsum_proto.messages import CHUNK_BYTES, Authenticity, DeltaChunk, Hello, Welcome
 from hushsum_proto.v1 import wire_pb2 as pb
 
-__all__ = ["BYTES_S_MIN", "GRACE_S", "Chunks", "LargeDeltas"]
-
 
 class DeltaReceiver(Protocol):
     """Takes what clients send."""

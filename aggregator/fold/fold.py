@@ -62,8 +62,6 @@ from hushsum_proto.entries import (
     partition_of_sum,
 )
 
-__all__ = ["Checkpoint", "Fold", "FoldState", "RememberedKind", "Verdict", "VerdictKind", "Verdicts", "warm_up"]
-
 
 def kind_counted(plan: Plan) -> type[DeltaEntry | CohortSumEntry | ReportsEntry]:
     """The kind that counts; in form ``silo`` a delta's bytes are those of a noised whole one."""

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from aggregator.fold.fold import Fold, FoldState, VerdictKind, warm_up
+from aggregator.fold.fold import Fold, warm_up
+from aggregator.fold.state import FoldState, VerdictKind
 from benchmarks.report import Row
 from benchmarks.stopwatch import Case, Rounds
 from hushsum.acceleration import VARIABLE, compiled

@@ -2,7 +2,8 @@
 
 import gc
 
-from aggregator.fold.fold import Fold, FoldState, warm_up
+from aggregator.fold.fold import Fold, warm_up
+from aggregator.fold.state import FoldState
 from aggregator.process import memory_used
 from benchmarks.report import Row
 from benchmarks.service.deltas import Deltas, plan_of

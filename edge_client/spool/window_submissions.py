@@ -43,8 +43,6 @@ from hushsum.privacy.spending import spend_of
 from hushsum.signatures import KEY_BYTES, SigningKey
 from hushsum_proto.rounds import RoundResult
 
-__all__ = ["PendingRecords", "SecureSubmissions", "WindowStatus"]
-
 _LOG: Final = logging.getLogger("edge_client")
 _UNSPENT: Final = (TAKES_PART, UNPAID)
 

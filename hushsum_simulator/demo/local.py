@@ -26,7 +26,7 @@ import numpy as np
 import hushsum as hs
 from aggregator import offline
 from aggregator.errors import AggregatorError
-from aggregator.fold.fold import VerdictKind
+from aggregator.fold.state import VerdictKind
 from aggregator.shuffler.pool import KIND, cut_ms
 from edge_client import EdgeWarning
 from hushsum import query

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from aggregator.fold.fold import Fold, FoldState, VerdictKind
-from aggregator.fold.state import NOTHING_CLOSED
+from aggregator.fold.fold import Fold
+from aggregator.fold.state import NOTHING_CLOSED, FoldState, VerdictKind
 from hushsum.delta import read_header
 from hushsum.errors import Reason
 from hushsum.plan import Plan

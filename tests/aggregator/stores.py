@@ -3,7 +3,8 @@
 import uuid
 from collections.abc import Sequence
 
-from aggregator.fold.fold import Checkpoint, Fold
+from aggregator.fold.fold import Fold
+from aggregator.fold.state import Checkpoint
 from aggregator.model import ReceiptsMark
 from aggregator.runtime import SystemRuntime
 from aggregator.store.store import Store, open_postgres_store

@@ -3,8 +3,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pytest
 
-from aggregator.fold.fold import Fold, FoldState, RememberedKind, Verdict, VerdictKind
-from aggregator.fold.state import BLOCK
+from aggregator.fold.fold import Fold
+from aggregator.fold.state import BLOCK, FoldState, RememberedKind, Verdict, VerdictKind
 from hushsum.delta import DeltaId, digest
 from hushsum.errors import Reason
 from hushsum.plan import Plan

@@ -7,8 +7,8 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from aggregator.fold.fold import Checkpoint, Fold, FoldState, Verdict, VerdictKind, warm_up
-from aggregator.fold.state import OUTCOMES, Verdicts
+from aggregator.fold.fold import Fold, warm_up
+from aggregator.fold.state import OUTCOMES, Checkpoint, FoldState, Verdict, VerdictKind, Verdicts
 from aggregator.fold.streams import StreamTable
 from hushsum.delta import Delta, DeltaId, Run
 from hushsum.errors import Reason

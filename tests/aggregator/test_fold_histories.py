@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from aggregator.errors import StaleCheckpointError
-from aggregator.fold.fold import Checkpoint, Fold, FoldState, VerdictKind
+from aggregator.fold.fold import Fold
+from aggregator.fold.state import Checkpoint, FoldState, VerdictKind
 from hushsum.errors import Reason
 from hushsum.plan import Plan
 from tests.aggregator.deltas import COUNTERS, tally_plan

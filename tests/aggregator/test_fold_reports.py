@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from aggregator.fold.fold import Fold, FoldState, RememberedKind, Verdict, VerdictKind
-from aggregator.fold.state import BLOCK, StreamKey
+from aggregator.fold.fold import Fold
+from aggregator.fold.state import BLOCK, FoldState, RememberedKind, StreamKey, Verdict, VerdictKind
 from hushsum.delta import DeltaId, digest, read_header
 from hushsum.errors import Reason
 from hushsum.local.batches import unpack

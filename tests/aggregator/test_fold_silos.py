@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from aggregator.fold.fold import Fold, FoldState, RememberedKind, Verdict, VerdictKind
-from aggregator.fold.state import Contribution
+from aggregator.fold.fold import Fold
+from aggregator.fold.state import Contribution, FoldState, RememberedKind, Verdict, VerdictKind
 from hushsum.delta import DeltaId, digest, read_header, renumbered
 from hushsum.delta_batch import reader_of
 from hushsum.errors import Reason

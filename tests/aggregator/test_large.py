@@ -10,8 +10,8 @@ import grpc.aio
 import pytest
 
 from aggregator.api import collection
-from aggregator.api.admission_control import Malformed
-from aggregator.api.collection import BYTES_S_MIN, GRACE_S, LargeDeltas
+from aggregator.api.admission_control import BYTES_S_MIN, GRACE_S, Malformed
+from aggregator.api.collection import LargeDeltas
 from aggregator.errors import RefusedError
 from aggregator.observability.metrics import Metrics
 from aggregator.rate_limits import SendLimits

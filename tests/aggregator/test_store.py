@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from aggregator.errors import FencedError, OutcomeExistsError, StaleCheckpointError, StoreError, WindowOrderError
-from aggregator.fold.fold import Checkpoint, Fold, FoldState
+from aggregator.fold.fold import Fold
+from aggregator.fold.state import Checkpoint, FoldState
 from aggregator.observability.metrics import LedgerFigures
 from aggregator.offline import read_sealed, read_verdicts
 from aggregator.store.store import Store, memory_store, open_sqlite_store

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pytest
 
 import hushsum as hs
-from aggregator.fold.fold import Verdict, VerdictKind
+from aggregator.fold.state import Verdict, VerdictKind
 from hushsum.delta import DeltaId
 from hushsum_simulator.data import ExactSums
 from hushsum_simulator.demo.evaluation import Residual, SentDelta, examine, measure, reconcile
