@@ -31,7 +31,6 @@ LEFT_OUT: Final[dict[str, str]] = {
     "aggregator.store.store": "this process's own database; its plans are read by Plan.from_bytes",
     "aggregator.store.plans": "this process's own database; its plans are read by Plan.from_bytes",
     "aggregator.offline": "this process's own database",
-    "aggregator.interfaces": "a port",
     "aggregator.secure.coordinator.ActiveRounds.round_of": "this process's own state",
     "aggregator.auth.tokens": "reads a file for TokenTable.from_bytes",
     "aggregator.config": "the operator's own settings",
