@@ -15,13 +15,12 @@ from aggregator.model import (
     StreamMemory,
 )
 from aggregator.runtime import Runtime
-from aggregator.sqlite import SqliteFile as DatabaseFile
-from aggregator.store import checkpoints as store_folds
+from aggregator.sqlite import SqliteFile
+from aggregator.store import checkpoints as store_checkpoints
 from aggregator.store import collection as store_collection
 from aggregator.store import outcomes as store_outcomes
 from aggregator.store import plans as store_plans
 from aggregator.store import receipts as store_receipts
-from aggregator.store import windows as store_leases
 from aggregator.store import windows as store_windows
 from aggregator.store.postgres import PostgresDatabase, PostgresSettings
 from aggregator.store.schema import STORE_FILE
@@ -174,7 +173,7 @@ class Store:
             Its fence; None while somebody else's lease holds.
         """
         return await self._database.write(
-            store_leases.acquire, plan_id, owner, address, seconds, exclusive=self._exclusive
+            store_windows.acquire, plan_id, owner, address, seconds, exclusive=self._exclusive
         )
 
     async def renew_lease(self, plan_id: bytes, seconds: float, note: str, *, fence: int) -> None:
@@ -183,15 +182,15 @@ class Store:
         Raises:
             FencedError: Another process has it.
         """
-        await self._database.write(store_leases.renew, plan_id, seconds, note, fence=fence)
+        await self._database.write(store_windows.renew, plan_id, seconds, note, fence=fence)
 
     async def return_lease(self, plan_id: bytes, *, fence: int) -> None:
         """Lets another process take it at once; nothing where it is another's already."""
-        await self._database.write(store_leases.give_back, plan_id, fence=fence)
+        await self._database.write(store_windows.give_back, plan_id, fence=fence)
 
     async def lease(self, plan_id: bytes) -> Lease | None:
         """Who releases, as last heard; None where nobody ever did."""
-        return await self._database.read(store_leases.lease, plan_id)
+        return await self._database.read(store_windows.lease, plan_id)
 
     # ----------------------------------------------------------------------------------------------------- folds
 
@@ -200,7 +199,7 @@ class Store:
 
         None where the plan or the partition is not registered.
         """
-        return await self._database.write(store_folds.claim, plan, partition, owner)
+        return await self._database.write(store_checkpoints.claim, plan, partition, owner)
 
     async def checkpoint(self, plan: Plan, partition: int, change: Checkpoint, *, fence: int) -> None:
         """Counters (touched blocks alone), stream states, verdicts to retain and position, in one transaction.
@@ -211,15 +210,15 @@ class Store:
             FencedError: Another worker has claimed the partition.
             StaleCheckpointError: Its position is before the stored one.
         """
-        await self._database.write(store_folds.checkpoint, plan.id, partition, change, fence=fence)
+        await self._database.write(store_checkpoints.checkpoint, plan.id, partition, change, fence=fence)
 
     async def fold_marks(self, plan_id: bytes) -> dict[int, FoldMark]:
         """How far each partition's fold has come in its latest checkpoint: no replay starts before its position."""
-        return await self._database.look(store_folds.marks, plan_id)
+        return await self._database.look(store_checkpoints.marks, plan_id)
 
     async def stream_memory(self, plan_id: bytes, partition: int, client_id: str, stream: int) -> StreamMemory:
         """What the latest checkpoint of a partition holds of one stream, and how far it had come: one moment."""
-        return await self._database.look(store_folds.stream_memory, plan_id, partition, client_id, stream)
+        return await self._database.look(store_checkpoints.stream_memory, plan_id, partition, client_id, stream)
 
     async def sealed_window(self, plan: Plan, window: int) -> SealedWindow | None:
         """The sum and the number of clients (and cohorts) of a window over all partitions, of one moment.
@@ -229,15 +228,15 @@ class Store:
         Raises:
             StoreError: The window's counters are forgotten.
         """
-        return await self._database.read(store_folds.sealed_window, plan, window)
+        return await self._database.read(store_checkpoints.sealed_window, plan, window)
 
     async def ask_to_forget(self, plan_id: bytes, window: int, *, fence: int) -> None:
         """Tells every fold, wherever it runs, that windows up to this one have their published outcome."""
-        await self._database.write(store_leases.ask_to_forget, plan_id, window, fence=fence)
+        await self._database.write(store_windows.ask_to_forget, plan_id, window, fence=fence)
 
     async def forget_asked(self, plan_id: bytes) -> int | None:
         """The last window that folds were asked to forget."""
-        return await self._database.look(store_leases.forget_asked, plan_id)
+        return await self._database.look(store_windows.forget_asked, plan_id)
 
     async def forget(self, plan: Plan, window: int, *, fence: int) -> None:
         """Erases the counters of windows up to ``window``, which all have their published outcome (or were skipped).
@@ -249,7 +248,7 @@ class Store:
         Raises:
             StoreUnavailableError: Somebody still reads an older moment; it is to be tried again.
         """
-        await self._database.write(store_folds.forget, plan.id, window, fence=fence)
+        await self._database.write(store_checkpoints.forget, plan.id, window, fence=fence)
         await self._database.erase(
             "blocks", "counts", "streams", "contributions", "reservations", "round_claims", certain=True
         )
@@ -395,9 +394,9 @@ async def open_sqlite_store(path: Path, runtime: Runtime) -> Store:
     Raises:
         StoreError: Not a store, a newer format, or no durability here.
     """
-    writer = DatabaseFile(STORE_FILE, await runtime.blocking(STORE_FILE.open_writing, path), runtime)
+    writer = SqliteFile(STORE_FILE, await runtime.blocking(STORE_FILE.open_writing, path), runtime)
     try:
-        reader = DatabaseFile(STORE_FILE, await runtime.blocking(STORE_FILE.open_reading, path), runtime)
+        reader = SqliteFile(STORE_FILE, await runtime.blocking(STORE_FILE.open_reading, path), runtime)
     except BaseException:
         await writer.close()
         raise
@@ -411,7 +410,7 @@ def memory_store(runtime: Runtime, *, exclusive: bool = False) -> Store:
         runtime: Its clock, by which leases run out.
         exclusive: Whether a lease is given to whoever asks, as by a file, or held for its time, as by PostgreSQL.
     """
-    database = DatabaseFile(STORE_FILE, STORE_FILE.open_in_memory(), runtime)
+    database = SqliteFile(STORE_FILE, STORE_FILE.open_in_memory(), runtime)
     return Store(SqliteDatabase(database, database, runtime), exclusive=exclusive)
 
 

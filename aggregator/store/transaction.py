@@ -19,7 +19,7 @@ from functools import lru_cache
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 from aggregator.runtime import Runtime
-from aggregator.sqlite import SqliteFile as DatabaseFile
+from aggregator.sqlite import SqliteFile
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -135,7 +135,7 @@ class SqliteDatabase:
     for a checkpoint. In memory they are one.
     """
 
-    def __init__(self, writer: DatabaseFile, reader: DatabaseFile, runtime: Runtime) -> None:
+    def __init__(self, writer: SqliteFile, reader: SqliteFile, runtime: Runtime) -> None:
         self.writer, self.reader = writer, reader
         self._runtime = runtime
 
