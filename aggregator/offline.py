@@ -11,7 +11,7 @@ from typing import TypeVar
 from aggregator.fold.state import Verdict
 from aggregator.log.sqlite import LOG_FILE
 from aggregator.sqlite import DatabaseKind
-from aggregator.store import checkpoints as store_folds
+from aggregator.store import checkpoints as store_checkpoints
 from aggregator.store.schema import STORE_FILE
 from aggregator.store.transaction import SqliteTransaction, run_to_end
 from hushsum.plan import Plan
@@ -31,7 +31,7 @@ def read_sealed(path: Path, plan: Plan, window: int) -> Sketch | None:
     Raises:
         StoreError: No store, a newer format, an unknown plan, or a window that is forgotten.
     """
-    sealed = _look(STORE_FILE, path, lambda db: run_to_end(store_folds.sealed_window(_on(db), plan, window)))
+    sealed = _look(STORE_FILE, path, lambda db: run_to_end(store_checkpoints.sealed_window(_on(db), plan, window)))
     return None if sealed is None else sealed.sketch
 
 
@@ -41,7 +41,7 @@ def read_verdicts(path: Path, plan: Plan) -> list[tuple[int, Verdict]]:
     Raises:
         StoreError: No store, a newer format, or an unknown plan.
     """
-    return _look(STORE_FILE, path, lambda db: run_to_end(store_folds.verdicts(_on(db), plan.id)))
+    return _look(STORE_FILE, path, lambda db: run_to_end(store_checkpoints.verdicts(_on(db), plan.id)))
 
 
 def log_size(path: Path) -> int:

@@ -8,7 +8,6 @@ unready, and they stay as they were last seen.
 
 import copy
 import math
-from collections import Counter as CollectionsCounter
 from collections import Counter as Counts
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -414,4 +413,4 @@ class StoreMetricsCollector:
         if states:
             ended_ms = self._plan.window.end_ms(min(states))
             oldest_s = max(self._runtime.now_ms() - ended_ms, 0) / 1000
-        self._metrics.windows(CollectionsCounter(states.values()), oldest_s)
+        self._metrics.windows(Counts(states.values()), oldest_s)
