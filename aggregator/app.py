@@ -110,7 +110,7 @@ class ProcessRole:
         return self.collects or self.releases
 
 
-def soundings_of(
+def probe_of(
     plan: Plan,
     log: Log,
     store: Store,
@@ -492,7 +492,7 @@ class Service:
 
     async def _start_looking(self, folder: DataDir | None) -> None:
         """Looks at what other processes do, and at whether log and store answer; once before anybody is served."""
-        probe = soundings_of(
+        probe = probe_of(
             self.plan, self.log, self.store, self.runtime, self.telemetry, folder=folder, staleness=self._staleness
         )
         await probe.look()

@@ -89,7 +89,7 @@ class _Grouped(click.Command):
 @click.option("--client-calls-rate", type=float, help="Other calls a second.  [default: 20]")
 @click.option("--client-calls-burst", type=click.IntRange(1), help="So many it may be ahead.  [default: 1000]")
 @click.option("--client-sessions-max", type=click.IntRange(1), help="Open sessions.  [default: 16]")
-@click.option("--client-streams-max", type=click.IntRange(2), help="Streams in one window.  [default: 1024]")
+@click.option("--client-streams-max", type=click.IntRange(1), help="Streams in one window.  [default: 1024]")
 @click.option("--insecure", is_flag=True, default=None, help="Allow plaintext off this machine.")
 @click.option("--kafka-bootstrap", metavar=f"{_HOST_PORT},…", help="Brokers to ask first.")
 @click.option("--kafka-prefix", metavar="NAME", help="What the names of topics begin with.  [default: hushsum]")

@@ -63,7 +63,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_report_header() -> str:
-    return f"{SEED_VARIABLE}={_BASE}; random order: --randomly-seed=N repeats one, -p no:randomly sorts by name"
+    return f"{SEED_VARIABLE}={_BASE}; random order: --randomly-seed=N repeats one, -p no:randomly turns it off"
 
 
 @pytest.fixture

@@ -152,7 +152,7 @@ _POSTGRES_RECEIPTS_OF_OLDER: Final = """INSERT INTO receipts SELECT 1, ''::bytea
             EXISTS (SELECT 1 FROM leases) OR EXISTS (SELECT 1 FROM reservations) OR EXISTS (SELECT 1 FROM outcomes)
             OR EXISTS (SELECT 1 FROM windows WHERE state <> 'open')"""
 
-#: Step n makes schema n of schema n - 1. `data` of counters is packed already (see `store_schema.pack`): EXTERNAL keeps
+#: Step n makes schema n of schema n - 1. `data` of counters is packed already (see `pack`): EXTERNAL keeps
 #: PostgreSQL from compressing it again.
 POSTGRES_MIGRATIONS: Final = (
     (

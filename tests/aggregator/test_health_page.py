@@ -114,7 +114,7 @@ async def test_a_service_that_drains_is_alive_and_not_ready_whatever_else_is_fou
             return str(health_pb2.HealthCheckResponse.ServingStatus.Name(reply.status))
 
         probes.drain()
-        probes.tell(ready=True)  # the soundings go on meanwhile
+        probes.tell(ready=True)  # the probes go on meanwhile
         assert [await said(name) for name in ("", "some.Service", LIVENESS)] == [*["NOT_SERVING"] * 2, "SERVING"]
     await server.stop(None)
 
