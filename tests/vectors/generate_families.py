@@ -1,6 +1,6 @@
-"""Writes the frozen vectors of every family, once: ``python -m tests.vectors.generate_families``.
+"""Freezes the vectors of plans that are not frozen yet: ``python -m tests.vectors.generate_families``.
 
-One file, beside those of :mod:`tests.vectors.generate`; it too refuses to write again.
+One file, beside those of :mod:`tests.vectors.generate`; what stands in it is never written again.
 """
 
 import json
@@ -86,11 +86,10 @@ def vectors_of(name: str) -> dict[str, object]:
 
 
 def main() -> None:
-    """Writes the file."""
-    PATH.parent.mkdir(exist_ok=True)
-    with PATH.open("x", encoding="utf-8") as file:
-        json.dump({name: vectors_of(name) for name in PLANS}, file, separators=(",", ":"))
-        file.write("\n")
+    """Adds the plans that are not frozen yet; what is frozen stays, for today's code draws other noise for it."""
+    frozen = json.loads(PATH.read_text(encoding="utf-8"))
+    added = {name: vectors_of(name) for name in PLANS if name not in frozen}
+    PATH.write_text(json.dumps(frozen | added, separators=(",", ":")) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
