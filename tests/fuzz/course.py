@@ -116,6 +116,7 @@ def try_one(kit: Kit, data: bytes, tally: Tally, memory: "Memory") -> str | None
     Returns:
         What became of it, without its numbers; None where something was found.
     """
+    memory.grown()  # what it took to draw the input is not the decoder's
     began_s = time.process_time()
     verdict, finding = attempt(kit, data)
     took_s = time.process_time() - began_s

@@ -2,10 +2,12 @@
 
 import json
 import os
+import random
 import re
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +102,16 @@ def test_a_peak_of_the_process_that_started_a_run_hides_no_memory_that_is_too_la
         "import subprocess, sys; bytearray(512 << 20); subprocess.run([sys.executable, '-c', sys.argv[1]], check=True)"
     )
     assert python("-c", start, GREEDY).split() == ["memory"]
+
+
+def wasteful(rng: random.Random, data: bytes, donors: Sequence[bytes]) -> bytes:
+    """Draws an input by way of 64 MB."""
+    return (b" " * (64 << 20))[:1] + json_mutator()(rng, data, donors)
+
+
+def test_what_it_takes_to_draw_an_input_is_not_its_decoders() -> None:
+    kit = Kit(SAMPLES, plainly(canonical.decode, CanonicalError, check=same_bytes(canonical.encode)), wasteful, 1 << 22)
+    assert not run(kit, "wasteful", 20).findings
 
 
 def test_what_takes_too_long_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
