@@ -344,14 +344,14 @@ def share_of(most: int, least: int = 1) -> int:
     return max(most // _SHARES, least)
 
 
-class PaidInAdvance(Protocol):
+class PrepaidBytes(Protocol):
     """What a delta has paid before it was whole."""
 
     def give_back(self) -> None:
         """All of it."""
 
 
-class Charge:
+class RateReservation:
     """What one delta has taken of its client's limits.
 
     It lives no longer than the answer to the delta is waited for.
@@ -359,9 +359,7 @@ class Charge:
 
     __slots__ = ("_client_id", "_cost", "_limits", "_paid", "_size")
 
-    def __init__(
-        self, limits: "SendLimits", client_id: str, size: int, cost: int, paid: "PaidInAdvance | None"
-    ) -> None:
+    def __init__(self, limits: "SendLimits", client_id: str, size: int, cost: int, paid: "PrepaidBytes | None") -> None:
         self._limits = limits
         self._client_id = client_id
         self._size = size
@@ -398,7 +396,7 @@ class SendLimits:
         self, rate: float, burst: int, held_bytes_max: int, runtime: Runtime, delta_bytes_max: int | None = None
     ) -> None:
         self._delta_bytes_max = held_bytes_max if delta_bytes_max is None else delta_bytes_max
-        self.prepaid: dict[str, PaidInAdvance] = {}
+        self.prepaid: dict[str, PrepaidBytes] = {}
         self._rates = RateLimits(rate, burst)
         self._held_bytes_max = held_bytes_max
         self._runtime = runtime
@@ -408,7 +406,7 @@ class SendLimits:
         """Clients that hold something."""
         return len(self._held)
 
-    def take(self, client_id: str, size: int) -> Charge:
+    def take(self, client_id: str, size: int) -> RateReservation:
         """Takes what came as a delta of so many bytes, of which nothing was looked at yet; all of them are paid for.
 
         Raises:
@@ -422,7 +420,7 @@ class SendLimits:
         if paid is None:
             self.pay(client_id, cost)
         self._held[client_id] = held
-        return Charge(self, client_id, holds, cost, paid)
+        return RateReservation(self, client_id, holds, cost, paid)
 
     def pay(self, client_id: str, size: int) -> None:
         """Takes so many bytes of the rate, which hold nothing: of what is no delta, too.
@@ -586,7 +584,7 @@ def call_limits_of(config: Config, runtime: Runtime) -> CallLimits:
     return CallLimits(config.client_calls_rate, config.client_calls_burst, config.client_sessions_max, runtime)
 
 
-class ChunkPayments:
+class ChunkReservations:
     """What a delta that comes in pieces has paid, as they came.
 
     Args:
@@ -637,7 +635,7 @@ NOT_ITS_SENDERS: Final = frozenset(
 )
 
 
-class LimitCharge(Protocol):
+class LimitReservation(Protocol):
     """What a delta has taken of a limit of its client."""
 
     def let_go(self) -> None:
@@ -675,7 +673,7 @@ class QuotaReservation:
 
     __slots__ = ("_taken", "name")
 
-    def __init__(self, name: str, *taken: LimitCharge) -> None:
+    def __init__(self, name: str, *taken: LimitReservation) -> None:
         self.name = name
         self._taken = taken
 
@@ -711,7 +709,7 @@ def anonymous(
     Raises:
         RefusedError: Its sender has to wait; then it has cost nothing.
     """
-    taken: tuple[LimitCharge, ...] = () if sends is None else (sends.take(client_id, size),)
+    taken: tuple[LimitReservation, ...] = () if sends is None else (sends.take(client_id, size),)
     wait_ms = rates.wait_ms(client_id, reports, runtime.monotonic())
     if wait_ms != 0:
         QuotaReservation(NOBODY, *taken).costs_nothing()

@@ -23,7 +23,7 @@ from aggregator.ingest.handshake import FEATURES_MAX, VERSIONS_MAX, check_number
 from aggregator.ingest.validation import id_in
 from aggregator.model import Scope
 from aggregator.observability.metrics import Metrics
-from aggregator.rate_limits import NOT_ITS_SENDERS, ChunkPayments, SendLimits
+from aggregator.rate_limits import NOT_ITS_SENDERS, ChunkReservations, SendLimits
 from aggregator.runtime import Runtime, within
 from hushsum.errors import DeltaError, Reason
 from hushsum_proto import convert
@@ -204,7 +204,7 @@ class _Coming:
     """
 
     moved_s: float
-    paid: ChunkPayments | None
+    paid: ChunkReservations | None
     plan_id: bytes = b""
     head: bytes | None = None
     data: bytearray = field(default_factory=bytearray)
@@ -261,7 +261,7 @@ class LargeDeltas:
         if self._sends is not None:
             self._sends.check(client_id)  # else it would send all of it to be refused
         self._senders.add(client_id)
-        paid = None if self._sends is None else ChunkPayments(self._sends, client_id)
+        paid = None if self._sends is None else ChunkReservations(self._sends, client_id)
         coming = _Coming(self._runtime.monotonic(), paid)
         try:
             data = await self._whole(coming, chunks)

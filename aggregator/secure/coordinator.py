@@ -42,7 +42,15 @@ from aggregator.secure.cohorts import (
     WindowOver,
     Woke,
 )
-from aggregator.secure.round import Participant, RoundDriver, RoundEnd, RoundSettings, VectorUploads, limits_of
+from aggregator.secure.round import (
+    AGAIN_MS,
+    Participant,
+    RoundDriver,
+    RoundEnd,
+    RoundSettings,
+    VectorUploads,
+    limits_of,
+)
 from aggregator.secure.sum_submission import SumSubmitter
 from aggregator.windows import WindowState
 from hushsum.directory import Directory, Role
@@ -193,7 +201,6 @@ class SumMetrics:
 ROUNDS_MAX: Final = 4  # at once: each holds a sum and the vectors that come in
 UPLOADS_MAX: Final = 2  # of a round, at once
 ROUND_BYTES: Final = 32
-_AGAIN_MS: Final = 1000
 
 _journal = journal("secure sums")
 
@@ -260,7 +267,7 @@ class ActiveRounds:
             over = RoundOver(window, members, (), frozenset(), milliseconds(self._runtime))
             asyncio.get_running_loop().call_soon(self.on_round_end, over)  # not here, where it may start the next one
             for part in parts:
-                part.end(outcome_of(b"", RoundResult.ABORTED, again=True, retry_after_ms=_AGAIN_MS))
+                part.end(outcome_of(b"", RoundResult.ABORTED, again=True, retry_after_ms=AGAIN_MS))
             return
         self._slots.add(ongoing)
         self._rounds[ongoing.id] = ongoing
@@ -412,7 +419,7 @@ class ActiveRounds:
         result = became.result_for(client_id)
         # A client reads its grant before it reads this, and has spent by then, whether or not anything of it came here.
         again = result is RoundResult.ABORTED and client_id not in ongoing.granted and not self._stopping
-        part.end(outcome_of(ongoing.id, result, again=again, retry_after_ms=_AGAIN_MS if again else 0))
+        part.end(outcome_of(ongoing.id, result, again=again, retry_after_ms=AGAIN_MS if again else 0))
 
     def _count(self, ongoing: RoundDriver, outcome: str, counted: frozenset[str]) -> None:
         self._metrics.round_over(outcome, lost=len(ongoing.granted - counted), dropped=len(ongoing.dropped))

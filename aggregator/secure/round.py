@@ -324,7 +324,7 @@ class Participant:
 PROGRESS_S: Final = 0.2  # how often, at most, it is looked who is in which step
 
 _LATE: Final = "the vector did not come in its time"
-_AGAIN_MS: Final = 1000
+AGAIN_MS: Final = 1000
 _ALL_NEEDED: Final = frozenset({Step.ADVERTISE, Step.OPEN, Step.SHARE})
 
 _journal = journal("secure sums")
@@ -619,6 +619,6 @@ class RoundDriver:
                 self._leave_out(client_id, _LATE if is_granted else "the others were slow", again=not is_granted)
 
     def _leave_out(self, client_id: str, why: str, *, again: bool = False) -> None:
-        after_ms = _AGAIN_MS if again else 0
+        after_ms = AGAIN_MS if again else 0
         self.parts[client_id].end(RoundOutcome(self.id, RoundResult.LEFT_OUT, why, again, after_ms))
         self._drop(client_id)

@@ -119,9 +119,5 @@ async def _close(
         released = await operator.release_through(window)
         progress.step(f"sealed and released window {window}: ε = {released.epsilon_spent} is spent")
     async with Console(server.address) as analyst:
-        listed = [info for info in await analyst.releases() if info.window == window]
-        if not listed:
-            raise JourneyError(f"window {window} is released, and the catalogue does not list it")
-        if listed[0].withheld:
-            raise JourneyError(f"window {window} is withheld, too few clients by the plan's test: nothing to compare")
-        return folded, reconciliation, released, await analyst.fetch(listed[0])
+        release = await analyst.fetch_window(window, withheld="too few clients by the plan's test")
+    return folded, reconciliation, released, release

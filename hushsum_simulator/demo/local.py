@@ -36,7 +36,6 @@ from hushsum.errors import PlanError
 from hushsum.plan import Plan
 from hushsum.releases import Release
 from hushsum.signatures import SigningKey
-from hushsum_proto.messages import Released
 from hushsum_simulator.data import ClientRecords, ExactSums, Floats
 from hushsum_simulator.demo.evaluation import (
     Accuracy,
@@ -51,7 +50,7 @@ from hushsum_simulator.demo.evaluation import (
 )
 from hushsum_simulator.demo.fleet import LocalFleet, Told, Totals, kill_untold, streaming
 from hushsum_simulator.demo.secure import require_one_window
-from hushsum_simulator.demo.services import Console, Server, Service
+from hushsum_simulator.demo.services import Console, Server, Service, close_window
 from hushsum_simulator.demo.summary import LocalSummary
 from hushsum_simulator.errors import JourneyError, SettingsConflictError
 from hushsum_simulator.plans import CENTRAL_SIZES, central_twin_of_local
@@ -267,7 +266,9 @@ async def travel_local(
             forwarded = await _forward(site, _batch_bytes(plan, fleet), progress)
         names = [share.client_id for share in shares]
         searched = await asyncio.to_thread(_searched, site, names, plan)
-        released, release = await _close(window, site.server, progress)
+        released, release = await close_window(
+            window, site.server.address, progress, withheld="too little came by the plan's rule"
+        )
         verdicts = await asyncio.to_thread(offline.read_verdicts, site.server.data / "store.db", plan)
         searched |= await asyncio.to_thread(_searched, site, names, plan)
         for each in site.services:
@@ -419,21 +420,6 @@ def _of_service(service: Service, names: Sequence[str], plan: Plan, *, running: 
         with urllib.request.urlopen(f"http://{service.metrics}/metrics", timeout=_ASK_S) as answer:
             page = answer.read()
     return search([service.data, service.output], names, plan.bundle[:_CONTROL], beside=page)
-
-
-async def _close(window: int, server: Server, progress: Progress) -> tuple[Released, Release]:
-    """Seals and releases, and fetches the release as an analyst does."""
-    async with Console(server.address) as operator:
-        await operator.seal_through(window)
-        released = await operator.release_through(window)
-        progress.step(f"sealed and released window {window}: ε = {released.epsilon_spent} is spent")
-    async with Console(server.address) as analyst:
-        listed = [info for info in await analyst.releases() if info.window == window]
-        if not listed:
-            raise JourneyError(f"window {window} is released, and the catalogue does not list it")
-        if listed[0].withheld:
-            raise JourneyError(f"window {window} is withheld, too little came by the plan's rule: nothing to compare")
-        return released, await analyst.fetch(listed[0])
 
 
 _NO_RESIDUAL = Residual(1.0, 0.0, 0.0, 0.0)

@@ -26,7 +26,6 @@ from hushsum import query
 from hushsum.plan import Plan
 from hushsum.releases import Release
 from hushsum.sketch import Sketch
-from hushsum_proto.messages import Released
 from hushsum_simulator import plans
 from hushsum_simulator.data import ClientRecords, ExactSums
 from hushsum_simulator.demo.evaluation import (
@@ -41,7 +40,7 @@ from hushsum_simulator.demo.evaluation import (
     measure,
 )
 from hushsum_simulator.demo.fleet import CohortFleet, FleetClient
-from hushsum_simulator.demo.services import Console, Server
+from hushsum_simulator.demo.services import Console, Server, close_window
 from hushsum_simulator.demo.summary import SecureSummary
 from hushsum_simulator.errors import JourneyError
 from hushsum_simulator.progress import Progress, Stage
@@ -138,7 +137,9 @@ async def take_part(
         finally:
             await fleet.close()
         rounds = await asyncio.to_thread(_ended_rounds, server.metrics)
-        released, release = await _close(window, server, progress)
+        released, release = await close_window(window, server.address, progress, withheld="as no secure window is")
+        if not release.submissions:
+            raise JourneyError(f"window {window} is released with no submission in it: no round came to its end")
         return SecureJourney(
             members=fleet.members,
             rounds=rounds,
@@ -221,22 +222,6 @@ def _ended_rounds(metrics: str) -> dict[str, int]:
     with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=_ASK_S) as page:
         text = page.read().decode("utf-8")
     return {outcome: int(float(count)) for outcome, count in _ROUNDS.findall(text)}
-
-
-async def _close(window: int, server: Server, progress: Progress) -> tuple[Released, Release]:
-    """Seals and releases, and fetches the release as an analyst does."""
-    async with Console(server.address) as operator:
-        await operator.seal_through(window)
-        released = await operator.release_through(window)
-        progress.step(f"sealed and released window {window}: ε = {released.epsilon_spent} is spent")
-    async with Console(server.address) as analyst:
-        listed = [info for info in await analyst.releases() if info.window == window]
-        if not listed:
-            raise JourneyError(f"window {window} is released, and the catalogue does not list it")
-        release = await analyst.fetch(listed[0])
-    if not release.submissions:
-        raise JourneyError(f"window {window} is released with no submission in it: no round came to its end")
-    return released, release
 
 
 _SUMMED: Final = "counted"  # the server's word for a round whose sum counts

@@ -41,7 +41,8 @@ from hushsum_proto.messages import (
 from hushsum_proto.metadata import CLIENT_ID
 from hushsum_proto.v1 import wire_pb2 as pb
 from hushsum_proto.v1 import wire_pb2_grpc as stubs
-from hushsum_simulator.errors import ServerError, ServiceError
+from hushsum_simulator.errors import JourneyError, ServerError, ServiceError
+from hushsum_simulator.progress import Progress
 
 _START_S: Final = 60.0
 _STOP_S: Final = 30.0
@@ -326,6 +327,23 @@ class Console:
             reply = await stub.ListReleases(pb.ListReleasesRequest(), metadata=self._metadata, timeout=_QUICK_S)
             return [convert_outcomes.release_info_from_wire(info) for info in reply.releases]
 
+    async def fetch_window(self, window: int, *, withheld: str) -> Release:
+        """The release of a window, found among all as an analyst finds it.
+
+        Args:
+            window: Which; it has its outcome.
+            withheld: What is said where there is no release, because the window was withheld.
+
+        Raises:
+            JourneyError: It is not listed, or was withheld.
+        """
+        listed = [info for info in await self.releases() if info.window == window]
+        if not listed:
+            raise JourneyError(f"window {window} is released, and the catalogue does not list it")
+        if listed[0].withheld:
+            raise JourneyError(f"window {window} is withheld, {withheld}: nothing to compare")
+        return await self.fetch(listed[0])
+
     async def fetch(self, info: ReleaseInfo) -> Release:
         """A published release, checked against its sum.
 
@@ -375,3 +393,17 @@ class Console:
             raise ServiceError(f"{self._target}: {details}") from error
         except (WireError, PlanError) as error:
             raise ServiceError(f"{self._target}: an answer that this version cannot read: {error}") from error
+
+
+async def close_window(window: int, address: str, progress: Progress, *, withheld: str) -> tuple[Released, Release]:
+    """Seals and releases a window, and fetches its release as an analyst does.
+
+    Raises:
+        JourneyError: As :meth:`Console.fetch_window`.
+    """
+    async with Console(address) as operator:
+        await operator.seal_through(window)
+        released = await operator.release_through(window)
+        progress.step(f"sealed and released window {window}: ε = {released.epsilon_spent} is spent")
+    async with Console(address) as analyst:
+        return released, await analyst.fetch_window(window, withheld=withheld)

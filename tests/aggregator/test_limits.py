@@ -12,7 +12,7 @@ from aggregator.app import Service
 from aggregator.config import Config
 from aggregator.errors import LogUnavailableError, RefusedError
 from aggregator.interfaces import Log
-from aggregator.rate_limits import DELTA_COST_MIN, CallLimits, Charge, SendLimits, share_of
+from aggregator.rate_limits import DELTA_COST_MIN, CallLimits, RateReservation, SendLimits, share_of
 from edge_client import Config as DeviceConfig
 from edge_client import EdgeClient, SystemRuntime
 from hushsum.plan import Plan
@@ -284,7 +284,7 @@ def reason_of(take: Callable[[], object]) -> object:
 
 def test_what_a_client_holds_is_its_own_and_is_forgotten_when_it_is_answered(seed: int) -> None:
     rng, limits = np.random.default_rng(seed), sends(rate=1e12, burst=10**12, held=10_000)
-    holding: dict[str, list[tuple[Charge, int]]] = {"alice": [], "bob": []}
+    holding: dict[str, list[tuple[RateReservation, int]]] = {"alice": [], "bob": []}
     for _ in range(2000):
         client = str(rng.choice(["alice", "bob"]))
         if holding[client] and rng.random() < 0.5:

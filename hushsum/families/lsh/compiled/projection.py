@@ -238,27 +238,18 @@ def codes_of_one(  # noqa: PLR0913, PLR0917 -- flat: see the top of the file
     out: Int32,
 ) -> int:
     """The same of one record, from products (k,): here the vectors are of parts, and ``out`` is (k, 1)."""
-    total, count, down, any_flagged = 0, 0, np.uint64(64 - bits), False
+    total, count, down = 0, 0, np.uint64(64 - bits)
     terms, codes = np.zeros((ABREAST, directions.shape[1]), np.float64), out[:, 0]
-    if signs:
-        for k in range(len(products)):
-            any_flagged = any_flagged | (not np.abs(products[k]) > limit + slopes[k] * norm)
-    else:
-        for k in range(len(products)):
-            shifted = products[k] + shifts[k]
-            any_flagged = any_flagged | (np.abs(shifted - np.rint(shifted)) > limit - slopes[k] * norm)
     for k in range(len(products)):
-        product, flagged = products[k], False  # codes may take the memory of the products
+        product, reach = products[k], slopes[k] * norm  # codes may take the memory of the products
         if signs:
             code = np.int32(product >= np.float32(0.0)) - least[k]
-            if any_flagged:
-                flagged = not np.abs(product) > limit + slopes[k] * norm
+            flagged = not np.abs(product) > limit + reach
         else:
             shifted = product + shifts[k]
             g = np.rint(shifted)
             code = np.int32(g) - least[k]
-            if any_flagged:
-                flagged = np.abs(shifted - g) > limit - slopes[k] * norm
+            flagged = np.abs(shifted - g) > limit - reach
         codes[k] = _bucket(multipliers[k, 0], multipliers[k, 1], code, down) if len(multipliers) else code
         if flagged:
             flags[0, count], flags[1, count] = k, 0
