@@ -20,7 +20,6 @@ from hushsum_proto.v1 import wire_pb2_grpc as stubs
 from hushsum_simulator.testbed.process import ServerProcess, free_port, is_listening
 
 IN_FLIGHT = 60  # of a session; the protocol allows 63 numbers above the lowest unanswered one
-_START_S = 60.0
 _OPTIONS = (("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1))
 
 
@@ -30,7 +29,6 @@ class Endpoint:
     def __init__(self, port: int, process: ServerProcess) -> None:
         self.address, self._process = f"127.0.0.1:{port}", process
         process.start()
-        process.wait_until(lambda: is_listening(port), _START_S)
 
     def cpu_s(self) -> float:
         """CPU seconds of its process so far; Linux tells."""
@@ -89,7 +87,8 @@ def bare(folder: Path) -> Iterator[Endpoint]:
 
 def _served(name: str, port: int, command: Sequence[str], folder: Path) -> Iterator[Endpoint]:
     environment = {"PYTHONPATH": ":".join([str(Path.cwd()), *(entry for entry in sys.path if entry)])}
-    process = ServerProcess(name, [sys.executable, *command], folder / "output.log", environment=environment)
+    output, words = folder / "output.log", [sys.executable, *command]
+    process = ServerProcess(name, words, output, lambda: is_listening(port), environment=environment)
     try:
         yield Endpoint(port, process)
     finally:

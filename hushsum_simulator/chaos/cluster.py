@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Protocol, Self, TypeVar
+from typing import Final, Self, TypeVar
 
 from hushsum.errors import HushsumError
 from hushsum.plan import Plan
@@ -23,36 +23,14 @@ from hushsum_simulator.demo.services import Console
 from hushsum_simulator.errors import JourneyError, ServiceError
 from hushsum_simulator.testbed.kafka import KafkaBroker
 from hushsum_simulator.testbed.postgres import PostgresServer
-from hushsum_simulator.testbed.process import ServerHandle, ServerProcess, free_port, is_listening
+from hushsum_simulator.testbed.process import ServerProcess, free_port, is_listening
 
 ROLES: Final = ("gateway", "worker", "releaser")
 EACH: Final = 2  # processes of a role
-_START_S: Final = 60.0
-_STOP_S: Final = 20.0
 _TRACE: Final = "Traceback (most recent call last)"
 
 
-class Victim(Protocol):
-    """What can be struck."""
-
-    @property
-    def is_running(self) -> bool:
-        """Whether it is there, paused or not."""
-
-    def start(self) -> None:
-        """Returns once it takes requests."""
-
-    def kill(self) -> None:
-        """SIGKILL."""
-
-    def pause(self) -> None:
-        """SIGSTOP."""
-
-    def resume(self) -> None:
-        """SIGCONT."""
-
-
-class ClusterProcess(ServerHandle):
+class ClusterProcess(ServerProcess):
     """One process of the service.
 
     Args:
@@ -62,35 +40,17 @@ class ClusterProcess(ServerHandle):
     """
 
     def __init__(self, role: str, folder: Path, settings: Mapping[str, object]) -> None:
-        self._port, metrics = free_port(), free_port()
-        self.address = f"127.0.0.1:{self._port}"
+        port, metrics = free_port(), free_port()
+        self.address = f"127.0.0.1:{port}"
         self.metrics = f"127.0.0.1:{metrics}"
         own = {"role": role, "listen": self.address, "metrics_listen": self.metrics}
         file = folder / "aggregator.toml"
         lines = [f"{key} = {json.dumps(value)}" for key, value in {**settings, **own}.items()]
         file.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        self.output = folder / "output.log"
         command = [sys.executable, "-m", "aggregator", "--config", str(file)]
         # Its working directory is another folder, from where it finds what this process finds.
         path = {"PYTHONPATH": ":".join(entry for entry in sys.path if entry)}
-        super().__init__(ServerProcess(f"the {role}", command, self.output, environment=path))
-
-    def start(self) -> None:
-        """Starts it, and returns once it listens.
-
-        Raises:
-            ServerError: It does not, in a minute.
-        """
-        self._process.start()
-        self._process.wait_until(lambda: is_listening(self._port), _START_S)
-
-    def stop(self) -> None:
-        """SIGTERM, and SIGKILL where that does not end it in time."""
-        self._process.stop(_STOP_S)
-
-    def last_line(self) -> str:
-        """The last line that it wrote."""
-        return self._process.last_line()
+        super().__init__(f"the {role}", command, folder / "output.log", lambda: is_listening(port), environment=path)
 
     def traces(self) -> int:
         """Stack traces in what it wrote."""
@@ -110,7 +70,7 @@ class Cluster:
     def __init__(self, plan: Plan, jars: Path, folder: Path, settings: Mapping[str, object]) -> None:
         self._plan, self._jars, self._folder, self._settings = plan, jars, folder, dict(settings)
         self._closing = ExitStack()
-        self.victims: dict[str, Victim] = {}
+        self.victims: dict[str, ServerProcess] = {}
         self.members: dict[str, ClusterProcess] = {}
 
     def __enter__(self) -> Self:

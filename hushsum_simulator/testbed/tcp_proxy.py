@@ -1,15 +1,15 @@
-"""A TCP proxy on loopback that breaks links in the ways in which networks do, and holds replies back.
+"""A TCP proxy on loopback that breaks connections as networks do, and can hold replies back.
 
-Its port outlives the server behind it. While replies are held, what clients send still flows; what the server answers
-goes no further than the proxy. A server that is killed then has made durable what nobody was told of: the case that
-exactly-once is about.
+Its port outlives the server behind it. While replies are held, requests still pass, but nothing from the server reaches
+the clients. A server that is killed then has made deltas durable without acknowledging them: the case that exactly-once
+is about.
 """
 
 import asyncio
 import math
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
 from typing import Final, Self
@@ -18,66 +18,60 @@ _LOOPBACK: Final = "127.0.0.1"
 
 
 class Fault(Enum):
-    """What becomes of a connection once a request comes that the fault is for."""
+    """What happens to a connection when it carries a request that the fault applies to."""
 
     #: The request never reaches the server, and the connection is reset.
     CUT_BEFORE_REQUEST = "cut before request"
-    #: The request is handed to the server, and the connection is reset at once.
+    #: The request reaches the server, and the connection is reset at once.
     CUT_AFTER_REQUEST = "cut after request"
-    #: The server has done what was asked; its answer is dropped, and the connection is reset.
+    #: The server has processed the request; its reply is dropped, and the connection is reset.
     CUT_BEFORE_REPLY = "cut before reply"
-    #: Nothing passes any more in either direction, and nobody is told.
+    #: Nothing passes any more in either direction, without an error.
     HALF_OPEN = "half-open"
 
 
-@dataclass
-class _Rules:
-    """What every connection of a proxy goes by."""
+@dataclass(eq=False)
+class _Link:
+    """The connection of one client, joined to one of the server."""
 
-    target: tuple[str, int] | None = None
-    fault: Fault | None = None
-    aimed: Callable[[bytes], bool] | None = None
-    left: int | None = None
-    delay_s: float = 0.0
-    refusing: bool = False
-    silent: bool = False
-    hold_after: int | None = None
-    unheld: asyncio.Event = field(default_factory=asyncio.Event)
-    allowance: float = math.inf
-    struck: int = 0
-    connections: int = 0
-    sent: int = 0
-    received: int = 0
-    links: "set[_Link]" = field(default_factory=set)
-
-    def strikes(self, data: bytes) -> Fault | None:
-        """The fault that this request meets, counted; None where it passes."""
-        if self.fault is None or (self.aimed is not None and not self.aimed(data)):
-            return None
-        fault = self.fault
-        self.struck += 1
-        if self.left is not None:
-            self.left -= 1
-            if self.left == 0:
-                self.fault = None
-        return fault
+    task: "asyncio.Task[None]"
+    drops_reply: bool = False
+    is_cut: bool = False
+    is_silent: bool = False
+    carried: int = 0  # bytes of the client since hold_replies
 
 
 class TcpProxy:
-    """Joins each connection to the target of that moment, and breaks it when told to.
+    """Joins each connection to the current target, and breaks it on request.
 
-    A connection that comes while there is no target, or whose target does not answer, is closed at once.
+    A connection is closed at once if there is no target, or the target does not accept it.
 
     Args:
-        target: Where connections lead, ``host:port``; None: nowhere, until :meth:`aim`.
-        port: Where to listen; 0: on a free one.
+        target: ``host:port`` that connections lead to; None: none until :meth:`aim`.
+        port: To listen on; 0: a free one.
+
+    Attributes:
+        struck: Requests that a fault applied to.
+        connections: Accepted ones, without those that were refused.
+        sent: Bytes that reached the server.
+        received: Bytes that reached the clients.
     """
 
     def __init__(self, target: str | None = None, port: int = 0) -> None:
+        self.struck = self.connections = self.sent = self.received = 0
         self._port = port
-        self._rules = _Rules()
-        self.aim(target)
         self._server: asyncio.Server | None = None
+        self._target: tuple[str, int] | None = None
+        self._links: set[_Link] = set()
+        self._fault: Fault | None = None
+        self._fault_left: int | None = None
+        self._fault_only: Callable[[bytes], bool] | None = None
+        self._delay_s = 0.0
+        self._is_refusing = self._is_silent = False
+        self._hold_after: int | None = None
+        self._unheld = asyncio.Event()
+        self._allowance = math.inf
+        self.aim(target)
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(self._accept, _LOOPBACK, self._port)
@@ -88,7 +82,7 @@ class TcpProxy:
     ) -> None:
         assert self._server is not None, "entered first"
         self._server.close()
-        tasks = [link.task for link in self._rules.links]
+        tasks = [link.task for link in self._links]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -102,213 +96,187 @@ class TcpProxy:
         return f"{host}:{port}"
 
     @property
-    def struck(self) -> int:
-        """How many requests have met a fault."""
-        return self._rules.struck
-
-    @property
-    def connections(self) -> int:
-        """How many connections were accepted, those that were refused left out."""
-        return self._rules.connections
-
-    @property
-    def sent(self) -> int:
-        """Bytes that reached the server."""
-        return self._rules.sent
-
-    @property
-    def received(self) -> int:
-        """Bytes that reached the clients."""
-        return self._rules.received
-
-    @property
     def is_spent(self) -> bool:
-        """Whether it has carried what :meth:`carry` allowed, and has ended for it."""
-        return self._rules.allowance < 0
+        """Whether the bytes that :meth:`carry` allowed are used up, and everything is cut."""
+        return self._allowance < 0
 
     def aim(self, target: str | None) -> None:
-        """Where connections that come from now on lead: ``host:port``, or nowhere."""
+        """Sets where new connections lead: ``host:port``, or nowhere."""
         if target is None:
-            self._rules.target = None
+            self._target = None
         else:
             host, _, port = target.rpartition(":")
-            self._rules.target = (host, int(port))
+            self._target = (host, int(port))
 
     def carry(self, size: int) -> None:
-        """Carries so many bytes more of the clients, then nothing: every connection is cut, and no other is made."""
-        self._rules.allowance = size
+        """Allows this many more bytes of the clients; then every connection is cut, and no new one is made."""
+        self._allowance = size
 
     def hold_replies(self, after: int = 0) -> None:
-        """From now on no byte of the server reaches a client; requests flow on.
+        """From now on no byte of the server reaches a client; requests still pass.
 
         Args:
-            after: On each connection only once it has carried so many bytes more of its client: what is larger than a
-                window of HTTP/2 does not come through without the server's word that there is room.
+            after: Holds replies on a connection only once its client has sent this many more bytes: a request larger
+                than the flow-control window of HTTP/2 needs the server's window updates.
         """
-        self._rules.hold_after = after
-        self._rules.unheld.clear()
-        for link in self._rules.links:
+        self._hold_after = after
+        self._unheld.clear()
+        for link in self._links:
             link.carried = 0
 
     def release_replies(self) -> None:
-        """Replies flow again, those held back first."""
-        self._rules.hold_after = None
-        self._rules.unheld.set()
+        """Lets replies pass again, those that were held first."""
+        self._hold_after = None
+        self._unheld.set()
 
     def inject(self, fault: Fault, times: int | None = 1, only: Callable[[bytes], bool] | None = None) -> None:
-        """From the next request on.
+        """Applies a fault to the next requests.
 
         Args:
-            fault: What happens.
-            times: To how many requests; None: to each, until :meth:`heal`.
-            only: Says of what a client sent at once whether it is meant; None: whatever it is.
+            fault: Which.
+            times: To how many requests; None: to all until :meth:`heal`.
+            only: Whether the fault applies to this piece of a client's bytes; None: to any.
         """
         assert times is None or times > 0, "at least one"
-        self._rules.fault, self._rules.left, self._rules.aimed = fault, times, only
+        self._fault, self._fault_left, self._fault_only = fault, times, only
 
     def delay(self, seconds: float) -> None:
         """From now on every piece takes this much longer, in both directions."""
-        self._rules.delay_s = seconds
+        self._delay_s = seconds
 
     def refuse(self) -> None:
-        """Resets every connection, and from now on each new one as it comes."""
-        self._rules.refusing = True
+        """Resets every connection, and from now on each new one."""
+        self._is_refusing = True
         self.cut()
 
     def fall_silent(self) -> None:
-        """From now on connections are taken and kept, those that are there too, and nothing passes."""
-        self._rules.silent = True
+        """From now on connections are accepted and kept, and nothing passes on any of them."""
+        self._is_silent = True
 
     def cut(self) -> None:
-        """Resets every connection of now; replies that are held back are lost, and stay lost."""
-        for link in list(self._rules.links):
+        """Resets every current connection; replies that are held are lost."""
+        for link in list(self._links):
             link.task.cancel()
 
     def heal(self) -> None:
-        """No faults any more. What fell silent is reset: what was lost of it cannot be known."""
-        if self._rules.silent:
-            self.cut()
-        for link in list(self._rules.links):
-            if link.silent:
+        """Ends all faults. Silent connections are reset, since an unknown part of their bytes is lost."""
+        for link in list(self._links):
+            if self._is_silent or link.is_silent:
                 link.task.cancel()
-        self._rules.fault, self._rules.delay_s = None, 0.0
-        self._rules.refusing = self._rules.silent = False
+        self._fault, self._delay_s = None, 0.0
+        self._is_refusing = self._is_silent = False
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None, "a server runs each connection in a task"
-        if self._rules.refusing:
+        if self._is_refusing:
             writer.transport.abort()
             return
-        self._rules.connections += 1
-        link = _Link(self._rules, task)
-        self._rules.links.add(link)
+        self.connections += 1
+        link = _Link(task)
+        self._links.add(link)
         try:
-            await link.run(reader, writer)
+            await self._join(link, reader, writer)
         except asyncio.CancelledError:
             pass  # cut: the task ends here in any case
         finally:
-            self._rules.links.discard(link)
+            self._links.discard(link)
             writer.transport.abort()
 
-
-class _Link:
-    """One client's connection and the server's beside it."""
-
-    def __init__(self, rules: _Rules, task: "asyncio.Task[None]") -> None:
-        self._rules, self.task = rules, task
-        self._dropping = self._cut = False
-        self.silent = False
-        self.carried = 0  # of the client, since replies are to be held
-
-    async def run(self, client_in: asyncio.StreamReader, client_out: asyncio.StreamWriter) -> None:
-        if self._rules.target is None:
+    async def _join(self, link: _Link, client_in: asyncio.StreamReader, client_out: asyncio.StreamWriter) -> None:
+        if self._target is None:
             return
         try:
-            server_in, server_out = await asyncio.open_connection(*self._rules.target)
+            server_in, server_out = await asyncio.open_connection(*self._target)
         except OSError:
             return
-        ways = [
-            asyncio.ensure_future(self._requests(client_in, server_out)),
-            asyncio.ensure_future(self._replies(server_in, client_out)),
+        directions = [
+            asyncio.ensure_future(self._requests(link, client_in, server_out)),
+            asyncio.ensure_future(self._replies(link, server_in, client_out)),
         ]
         try:
-            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-            if self._cut:
+            await asyncio.wait(directions, return_when=asyncio.FIRST_COMPLETED)
+            if link.is_cut:
                 client_out.transport.abort()
-            # What was handed over still goes out; the connection then ends.
+            # Bytes that were written before still go out; then the connection ends.
             for writer in (client_out, server_out):
                 writer.close()
             for writer in (client_out, server_out):
                 with suppress(OSError):
                     await writer.wait_closed()
         finally:
-            for way in ways:
-                way.cancel()
+            for direction in directions:
+                direction.cancel()
             server_out.transport.abort()
-            await asyncio.gather(*ways, return_exceptions=True)
+            await asyncio.gather(*directions, return_exceptions=True)
 
-    async def _requests(self, client: asyncio.StreamReader, server: asyncio.StreamWriter) -> None:
+    async def _requests(self, link: _Link, client: asyncio.StreamReader, server: asyncio.StreamWriter) -> None:
         while data := await _piece(client):
-            fault = None if self._is_silent else self._rules.strikes(data)
-            if fault is Fault.CUT_BEFORE_REQUEST or not self._allows(len(data)):
-                self._cut = True
+            fault = None if self._silences(link) else self._fault_for(data)
+            if fault is Fault.CUT_BEFORE_REQUEST or not self._allows(link, len(data)):
+                link.is_cut = True
                 return
             if fault is Fault.HALF_OPEN:
-                self.silent = True
-            if self._is_silent:
+                link.is_silent = True
+            if self._silences(link):
                 continue
             if fault is Fault.CUT_BEFORE_REPLY:
-                self._dropping = True
+                link.drops_reply = True
             await self._wait()
-            self.carried += len(data)
+            link.carried += len(data)
             server.write(data)
-            self._rules.sent += len(data)
+            self.sent += len(data)
             if not await _drained(server) or fault is Fault.CUT_AFTER_REQUEST:
-                self._cut = True
+                link.is_cut = True
                 return
 
-    async def _replies(self, server: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
+    async def _replies(self, link: _Link, server: asyncio.StreamReader, client: asyncio.StreamWriter) -> None:
         while data := await _piece(server):
-            if self._dropping:
-                self._cut = True
+            if link.drops_reply:
+                link.is_cut = True
                 return
             await self._wait()
-            while self._holds:
-                await self._rules.unheld.wait()
-            if self._is_silent:
+            while self._hold_after is not None and link.carried >= self._hold_after:
+                await self._unheld.wait()
+            if self._silences(link):
                 continue
             client.write(data)
-            self._rules.received += len(data)
+            self.received += len(data)
             if not await _drained(client):
                 return
 
-    def _allows(self, size: int) -> bool:
-        """Whether so many bytes may still be carried; else nothing is any more."""
-        self._rules.allowance -= size
-        if self._rules.allowance >= 0:
+    def _fault_for(self, data: bytes) -> Fault | None:
+        """The fault that applies to this request, which is counted; None if it passes."""
+        if self._fault is None or (self._fault_only is not None and not self._fault_only(data)):
+            return None
+        fault = self._fault
+        self.struck += 1
+        if self._fault_left is not None:
+            self._fault_left -= 1
+            if self._fault_left == 0:
+                self._fault = None
+        return fault
+
+    def _allows(self, link: _Link, size: int) -> bool:
+        """Whether :meth:`carry` allows this many more bytes; otherwise everything is cut."""
+        self._allowance -= size
+        if self._allowance >= 0:
             return True
-        self._rules.target = None
-        for link in self._rules.links - {self}:
-            link.task.cancel()
+        self._target = None
+        for other in self._links - {link}:
+            other.task.cancel()
         return False
 
-    @property
-    def _holds(self) -> bool:
-        after = self._rules.hold_after
-        return after is not None and self.carried >= after
-
-    @property
-    def _is_silent(self) -> bool:
-        return self.silent or self._rules.silent
+    def _silences(self, link: _Link) -> bool:
+        return self._is_silent or link.is_silent
 
     async def _wait(self) -> None:
-        if self._rules.delay_s > 0.0:
-            await asyncio.sleep(self._rules.delay_s)
+        if self._delay_s > 0.0:
+            await asyncio.sleep(self._delay_s)
 
 
 async def _piece(reader: asyncio.StreamReader) -> bytes:
-    """What has come; nothing once the other side has ended."""
+    """The bytes that arrived; empty once the other side has ended."""
     try:
         return await reader.read(1 << 16)
     except OSError:
