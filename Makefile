@@ -70,7 +70,7 @@ simulate-cohorts: setup ## random schedules of secure sums with dropouts and a l
 	@$(PY) -m tests.hushsum.secure_sum.schedules --schedules $(N) --seed $(SEED)
 
 real-faults: setup broker ## kill and pause real processes, Kafka and PostgreSQL under load (ROUNDS=50 SEED=1)
-	@$(PY) -m hushsum_simulator.chaos.run --rounds $(ROUNDS) --seed $(SEED) $(ARGS)
+	@$(PY) -m hushsum_simulator.deployment faults --rounds $(ROUNDS) --seed $(SEED) $(ARGS)
 
 compose-demo: setup ## the whole service in containers: killed, restarted, checked (MODE=central|local|secure; Docker)
 	@$(PY) -m compose.demo $(if $(MODE),--mode $(MODE)) $(ARGS)

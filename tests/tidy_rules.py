@@ -120,7 +120,7 @@ STUB_USERS = (
     "aggregator.shuffler.forwarder",
     "edge_client.transport.grpc",
     "hushsum_simulator.demo.services",
-    "hushsum_simulator.chaos.senders",
+    "hushsum_simulator.deployment.senders",
 )
 
 

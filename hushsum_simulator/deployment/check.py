@@ -26,10 +26,10 @@ from hushsum.privacy.mechanism import DISCRETE_LAPLACE
 from hushsum.releases import Release
 from hushsum.sketch import Sketch
 from hushsum_proto.messages import ServiceStatus
-from hushsum_simulator.chaos.cluster import Operator
 from hushsum_simulator.data import ExactSums, Floats
 from hushsum_simulator.demo.evaluation import Accuracy, asked, compare, draw
 from hushsum_simulator.deployment.journal import Account, Added, FleetJournal
+from hushsum_simulator.deployment.operator import Operator
 from hushsum_simulator.deployment.prepare import Say, dealt, prepared, source_of
 from hushsum_simulator.deployment.settings import (
     DeploymentSettings,

@@ -1,9 +1,9 @@
-"""What a fleet has done and was told, from which ``check`` works out what must be in which release."""
+"""What a fleet sent and which answers it received: the checks derive from it what each release must hold."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 from edge_client import Stats
 from hushsum.delta import DeltaId
@@ -12,21 +12,25 @@ from hushsum_simulator.demo.evaluation import SentDelta
 from hushsum_simulator.deployment import settings
 from hushsum_simulator.errors import JourneyError
 
+#: A client that received one of these answers may rely on the delta being in its release, once.
+KEPT: Final = frozenset({Status.ACKNOWLEDGED.value, Status.COUNTED.value})
+#: A client that received one of these answers may rely on the delta being in no release.
+DROPPED: Final = frozenset({Status.LATE.value, Status.REFUSED.value})
+
 _FORMAT: Final = 2
-_DROPPED: Final = frozenset({Status.LATE.value, Status.REFUSED.value})
 _PROGRAM: Final = "python -m hushsum_simulator.deployment fleet"
 
 
 class Added(NamedTuple):
-    """One batch, when it was added.
+    """One batch of records that a client added.
 
     Attributes:
-        window: That its time is in.
-        batch: Its place in the client's share.
-        sequence: Of the first delta that it became.
+        window: Of its event time.
+        batch: Its index in the client's share.
+        sequence: Of its first delta.
         deltas: How many it became.
         records: Usable ones.
-        reports: That it became, where the plan is of reports.
+        reports: How many it became; 0 unless the plan is of reports.
     """
 
     window: int
@@ -39,14 +43,14 @@ class Added(NamedTuple):
 
 @dataclass
 class Account:
-    """What one client has done, and was told.
+    """One client.
 
     Attributes:
         stream: Of its deltas.
         added: Its batches.
-        tallies: At its end, of its spool's whole life; what was sent, of all its lives.
-        answers: What it was told of each delta or batch, for good.
-        results: With a secure sum, or of a silo: what it was told of its submission for a window; ``""``: nothing.
+        tallies: At its end: the spool's counts over all its lives, and what was sent in all of them.
+        answers: The definitive answer to each delta or batch of reports.
+        results: Secure mode and silos: the result of its submission for each window; ``""`` if none is known.
         lives: How often it was started.
     """
 
@@ -59,8 +63,8 @@ class Account:
 
     @property
     def told_dropped(self) -> set[DeltaId]:
-        """Deltas of which it was told that they are in no release. Of one that is unknown it was told nothing."""
-        return {id for id, answer in self.answers.items() if answer in _DROPPED}
+        """Deltas that were answered as being in no release. The answer ``unknown`` says nothing about that."""
+        return {id for id, answer in self.answers.items() if answer in DROPPED}
 
     def sent(self, client_id: str) -> Iterator[tuple[SentDelta, int]]:
         """The ids of its deltas, each with its window."""
@@ -76,14 +80,14 @@ class Account:
 
 @dataclass(frozen=True)
 class FleetJournal:
-    """What the whole fleet has.
+    """The whole fleet.
 
     Attributes:
-        plan_id: Of its plan, in hexadecimal.
-        first_window: The first that it filled,
-        windows: and how many.
-        seconds: Of its run.
-        accounts: By client.
+        plan_id: In hexadecimal.
+        first_window: The first window that it filled.
+        windows: How many it filled.
+        seconds: Duration of its run.
+        accounts: By client id.
     """
 
     plan_id: str
@@ -98,16 +102,15 @@ class FleetJournal:
         return range(self.first_window, self.first_window + self.windows)
 
     def save(self, path: Path) -> None:
-        """Writes it."""
         accounts = {name: _account_fields(account) for name, account in self.accounts.items()}
         settings.write_json(path, {"format": _FORMAT, **self.__dict__, "accounts": accounts})
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Reads it.
+        """Reads a saved journal.
 
         Raises:
-            JourneyError: It is not there, or damaged.
+            JourneyError: The file is missing or damaged.
         """
         read = settings.read_json(path, _PROGRAM)
         try:
@@ -120,27 +123,21 @@ class FleetJournal:
 
 
 def _account_fields(account: Account) -> dict[str, object]:
-    tallies = {name: value for name, value in vars(account.tallies).items() if name != "refused"}
-    told = {**tallies, "refused": dict(account.tallies.refused)}
-    results = [[window, result] for window, result in account.results.items()]
-    # A stream has 64 bits, more than numbers of JSON are sure to have.
-    answers = [[str(id.stream), id.sequence, answer] for id, answer in account.answers.items()]
-    return {**vars(account), "stream": str(account.stream), "tallies": told, "answers": answers, "results": results}
+    return {
+        **vars(account),
+        "stream": str(account.stream),  # a stream has 64 bits, more than JSON numbers reliably hold
+        "tallies": {**vars(account.tallies), "refused": dict(account.tallies.refused)},
+        "answers": [[str(id.stream), id.sequence, answer] for id, answer in account.answers.items()],
+        "results": [[window, result] for window, result in account.results.items()],
+    }
 
 
-def _account(fields: Mapping[str, object]) -> Account:
-    read: dict[str, object] = dict(fields)
-    names = ("stream", "added", "tallies", "answers", "results")
-    stream, added, tallies, answers, results = (read.pop(name) for name in names)
-    assert isinstance(added, list)
-    assert isinstance(answers, list)
-    assert isinstance(tallies, dict)
-    assert isinstance(results, list)
+def _account(fields: Mapping[str, Any]) -> Account:  # Any: JSON
     return Account(
-        **read,  # type: ignore[arg-type]  # the count of lives, or a TypeError
-        stream=int(str(stream)),
-        added=[Added(*each) for each in added],
-        tallies=Stats(**tallies),
-        answers={DeltaId(int(of), sequence): answer for of, sequence, answer in answers},
-        results=dict(results),
+        stream=int(fields["stream"]),
+        added=[Added(*each) for each in fields["added"]],
+        tallies=Stats(**fields["tallies"]),
+        answers={DeltaId(int(stream), sequence): answer for stream, sequence, answer in fields["answers"]},
+        results=dict(fields["results"]),
+        lives=fields["lives"],
     )

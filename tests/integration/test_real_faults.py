@@ -1,20 +1,21 @@
 """The real service, Kafka and PostgreSQL under faults: nothing lost, nothing doubled, no stack trace, retries counted.
 
 The oracle is the release itself: its plan's noise is drawn as ever and rounds away, and every delta is known by its
-cells (hushsum_simulator.chaos.senders, whose own tests plant mistakes).
+cells (hushsum_simulator.deployment.verdicts; test_faults.py plants mistakes).
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 from aggregator.app import Service, running
 from aggregator.runtime import SystemRuntime
-from hushsum_simulator.chaos.cluster import Operator
-from hushsum_simulator.chaos.run import fault_plan, run
-from hushsum_simulator.chaos.senders import Sender, SenderJournal
+from hushsum_simulator.deployment.faults import fault_plan, run_faults
+from hushsum_simulator.deployment.journal import KEPT
+from hushsum_simulator.deployment.operator import Operator
+from hushsum_simulator.deployment.senders import SenderFleet
+from hushsum_simulator.deployment.verdicts import VerdictTally, by_id, read_from_release
 from hushsum_simulator.testbed.postgres import missing_postgres
 from hushsum_simulator.testbed.tcp_proxy import Fault, TcpProxy
 from tests.brokers import JARS, ProxiedKafka, ProxiedPostgres, fresh_prefix, left_out, missing_kafka
@@ -30,41 +31,15 @@ PATIENCE_S = 180.0
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-async def test_kills_and_pauses_of_every_process_lose_and_double_nothing(tmp_path: Path, seed: int) -> None:
+def test_kills_and_pauses_of_every_process_lose_and_double_nothing(tmp_path: Path, seed: int) -> None:
     if (why := missing_kafka() or missing_postgres()) is not None:
         left_out(why)
     lines: list[str] = []
-    tally = await run(rounds=1, seed=seed % 2**32, jars=JARS, folder=tmp_path, load_s=3.0, strikes=4, say=lines.append)
-    told = "\n".join([*lines, str(tally)])
-    assert tally.clean, told
-    assert (tally.rounds, tally.strikes) == (1, 4), told
-    assert tally.acknowledged > 0, told
-
-
-class Load:
-    """Senders of one window, and what they were told."""
-
-    def __init__(self, service: Service, window: int, seed: int) -> None:
-        self.journal = SenderJournal(PLAN, window)
-        self.senders = [Sender(PLAN, number, [service.grpc], RATE, seed) for number in range(SENDERS)]
-
-    async def under(self, faults: Callable[[], Awaitable[None]]) -> None:
-        """Sends while the faults go on, and then until everything is answered."""
-        tasks = [asyncio.create_task(sender.run()) for sender in self.senders]
-        try:
-            for sender in self.senders:
-                sender.journal = self.journal
-            await faults()
-            for sender in self.senders:
-                sender.journal = None
-            async with asyncio.timeout(PATIENCE_S):
-                while not all(sender.idle for sender in self.senders):
-                    assert not any(task.done() for task in tasks), "a sender has failed"
-                    await asyncio.sleep(0.05)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+    found = run_faults(rounds=1, seed=seed % 2**32, jars=JARS, folder=tmp_path, load_s=3.0, strikes=4, say=lines.append)
+    told = "\n".join([*lines, str(found)])
+    assert found.is_clean, told
+    assert (found.rounds, found.strikes) == (1, 4), told
+    assert found.deltas.counted > 0, told
 
 
 def retries(service: Service) -> float:
@@ -116,16 +91,22 @@ async def test_behind_a_link_that_breaks_in_every_way_nothing_is_lost_or_doubled
     async with running(config, SystemRuntime()) as service:
         operator = Operator([service.grpc], [service.grpc])
         window = await operator.first_window()
-        load = Load(service, window, seed % 2**32)
         before = retries(service)
-        await load.under(lambda: every_fault(proxy))
+        async with SenderFleet(PLAN, [service.grpc], clients=SENDERS, rate=RATE, seed=seed % 2**32) as fleet:
+            fleet.fill(window)
+            await every_fault(proxy)
+            fleet.fill(None)
+            await fleet.answered(PATIENCE_S)
         await operator.seal(window)
         _, release = await operator.release(window)
         counted = retries(service) - before
 
-    verdict = load.journal.judge(release.counters, release.counts)
-    assert verdict.acknowledged == len(load.journal.sent) > 0
-    assert (verdict.lost, verdict.doubled, verdict.unexplained, load.journal.contradicted) == (0, 0, False, 0)
+    journal = fleet.journal(window)
+    verdicts, is_explained = read_from_release(PLAN, journal, fleet.cells(), release.counters, release.counts)
+    sent = len(fleet.cells())
+    assert by_id(journal, verdicts)[window] == VerdictTally(sent=sent, counted=sent)
+    assert all(answer in KEPT for account in journal.accounts.values() for answer in account.answers.values())
+    assert (sent > 0, is_explained, fleet.contradicted) == (True, True, 0)
     assert proxy.struck >= len(Fault)
     assert counted > 0
     assert "Traceback" not in capfd.readouterr().err
