@@ -1,29 +1,26 @@
-"""What is audited: small plans, and data sets that differ by one unit, as real records of real clients.
+"""The audited cases: small plans, and data sets that differ by one unit, as real records of real clients.
 
-And what an attacker sees of one window: a row of numbers, from published outcomes alone. The attacker knows the plan,
-both neighbouring data sets, and how the noise is meant to be distributed; whatever distinguishes the two must show in
-one of these numbers.
+An attacker sees a row of numbers of each window, from published outcomes alone. The attacker knows the plan, both
+neighbouring data sets and the intended law of the noise; every difference must show in one of these numbers.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
 from itertools import combinations_with_replacement
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from hushsum.canonical import real_text
 from hushsum.plan import Plan
 from hushsum.releases import Release
-from hushsum.sketch import Sketch
-
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
+from hushsum_simulator.audit.report import Floats, Integers
 
 TARGET: Final = "target"  # the client that the neighbours differ by; for unit record it also holds others' records
+#: Keys of ``[privacy]`` for unit ``client``.
+CLIENT: Final[Mapping[str, Any]] = {"unit": "client", "records_per_client": 2}
 
 _TABLES: Final[Mapping[str, Mapping[str, object]]] = {
     "record": {"kind": "vector", "dim": 1, "lower": [0], "upper": [10]},
@@ -37,12 +34,7 @@ _GRID: Final = np.linspace(0.0, 10.0, 41)  # every pattern of buckets that one c
 
 @dataclass(frozen=True)
 class Submission:
-    """What one client contributes to a window.
-
-    Attributes:
-        client: Its id.
-        records: (n, 1); NaN is an unusable record, none at all is a submission without records.
-    """
+    """The records (n, 1) of one client in a window; NaN is an unusable record, n may be 0."""
 
     client: str
     records: Floats = field(repr=False)
@@ -53,14 +45,7 @@ DataSet = tuple[Submission, ...]
 
 @dataclass(frozen=True)
 class Case:
-    """Two neighbouring data sets of one plan.
-
-    Attributes:
-        what: In words.
-        plan: What is collected.
-        first: Submissions,
-        second: and those of the neighbour.
-    """
+    """Two neighbouring data sets of one plan."""
 
     what: str
     plan: Plan
@@ -90,7 +75,7 @@ def plan_of(*, sketch: Any = None, record: Any = None, min_clients: Any = 0, **p
 
 
 def secure_plan_of(clients: int, *, sketch: Any = None, **privacy: Any) -> Plan:
-    """The same for mode secure; one of so many clients may vanish and one be corrupt: h = ``clients`` − 2."""
+    """A small plan of mode secure; one of its clients may vanish and one be corrupt: h = ``clients`` − 2."""
     one = real_text(Fraction(1, clients))
     return plan_of(sketch=sketch, mode="secure", secure={"cohort": clients, "corrupt": one, "dropout": one}, **privacy)
 
@@ -101,17 +86,14 @@ def column(*values: float) -> Floats:
 
 
 def others(clients: int) -> DataSet:
-    """What both neighbours hold: so many clients of one record each."""
+    """The part that both neighbours share: clients with one record each."""
     return tuple(Submission(f"other-{index}", column(2.5 * (index % 5))) for index in range(clients))
 
 
 def case(plan: Plan, what: str = "", *, clients: int = 2) -> Case:
     """The neighbours that this plan's noise hides least: one more record, or one more client with all that it may hold.
 
-    Args:
-        plan: What is collected.
-        what: In words.
-        clients: How many others there are; the target of unit ``record`` is one of them.
+    For unit ``record`` the target is one of the other clients.
     """
     protection = plan.privacy
     mine, rest = worst_content(plan), others(clients)
@@ -126,7 +108,7 @@ def case(plan: Plan, what: str = "", *, clients: int = 2) -> Case:
 
 
 def lone_record(plan: Plan, what: str, *, clients: int) -> Case:
-    """One more record, of a client that has no other: whether it takes part hangs on that record."""
+    """One more record, of a client without others: the number of clients depends on it."""
     rest = others(clients)
     return Case(what, plan, (*rest, Submission(TARGET, worst_content(plan))), rest)
 
@@ -134,12 +116,8 @@ def lone_record(plan: Plan, what: str, *, clients: int) -> Case:
 def one_record_less(plan: Plan, what: str) -> Case:
     """A full client of three batches, against the same without its first record, which decides which of them fit.
 
-    A batch that would pass the bound m is refused whole: with the record that are the m at one end of the bounds, and
-    without it the m − 1 at the other.
-
-    Args:
-        plan: Of unit ``client``; what lies at the ends of its bounds has no counter in common, or few.
-        what: In words.
+    A batch that would exceed the bound m is refused as a whole: with the record the m records at one end of the bounds,
+    without it the m − 1 at the other. Records at the two ends must share no counter, or few. Unit ``client`` alone.
     """
     bound = plan.privacy.records_per_client
     assert bound is not None, "unit client has a bound"
@@ -149,7 +127,7 @@ def one_record_less(plan: Plan, what: str) -> Case:
 
 
 def bad_record(plan: Plan, what: str) -> Case:
-    """One more record that is unusable, in a batch with others' records: it must take nothing with it."""
+    """One more record that is unusable, in a batch with usable ones, which must count."""
     good = column(*[5.0] * 6)
     batch = np.concatenate([good[:3], column(np.nan), good[3:]])
     rest = others(1)
@@ -157,7 +135,7 @@ def bad_record(plan: Plan, what: str) -> Case:
 
 
 def contents(plan: Plan) -> Iterator[Floats]:
-    """Everything that one unit can hold, up to what falls into the same counters: (n, 1) records each."""
+    """Everything that one unit can hold, (n, 1) records each; of equal counters one."""
     most = plan.privacy.records_per_client or 1
     for number in range(1, most + 1):
         for chosen in combinations_with_replacement(_patterns(plan), number):
@@ -165,13 +143,13 @@ def contents(plan: Plan) -> Iterator[Floats]:
 
 
 def worst_content(plan: Plan) -> Floats:
-    """The content that changes the counters most: all of a unit's records in the same buckets."""
+    """The content that changes the counters most: all records of a unit in the same buckets."""
     return column(*[_patterns(plan)[0]] * (plan.privacy.records_per_client or 1))
 
 
 @lru_cache(maxsize=64)
 def _patterns(plan: Plan) -> tuple[float, ...]:
-    """One value for each set of counters that a record can fall into."""
+    """One value for each set of counters that a record can change."""
     found: dict[bytes, float] = {}
     for value in _GRID:
         increments = plan.family.encode(plan.family.accept(column(value))[0])
@@ -181,7 +159,7 @@ def _patterns(plan: Plan) -> tuple[float, ...]:
 
 COLUMNS: Final = (
     "released",  # 1, or 0: the window is withheld
-    "times withheld",  # before this outcome was final, by all that was told of the window
+    "times withheld",  # reported before this outcome was final
     "noisy count",
     "counters along the difference",  # the best test of Gaussian noise
     "counters along the difference, clipped",  # of Laplace noise
@@ -191,47 +169,48 @@ COLUMNS: Final = (
 _PLACE: Final = np.array([[5.0]])
 
 
-class View:
-    """Looks at outcomes of two neighbouring data sets.
+class Counted(Protocol):
+    """Counters and count counters: of a sketch, a release, or a device's submission."""
+
+    @property
+    def counters(self) -> Integers: ...
+
+    @property
+    def counts(self) -> Integers: ...
+
+
+def flat(counted: Counted) -> Integers:
+    """All counters in one row, the count counters last."""
+    return np.append(counted.counters.reshape(-1), counted.counts)
+
+
+def along_the_difference(shown: Integers | Floats, first: Integers, second: Integers) -> tuple[Floats, Floats]:
+    """The likelihood of the second data set against the first, for Gaussian and (clipped) for Laplace noise.
 
     Args:
-        plan: Of the outcomes.
-        first: The exact sketch of one data set,
-        second: and of its neighbour.
-        asks: Whether the release is asked too; that takes most of the time.
+        shown: (..., counters) with noise.
+        first: (counters,) the exact ones of a data set.
+        second: (counters,) the exact ones of its neighbour.
     """
+    change, middle = (second - first).astype(np.float64), shown - (first + second) / 2
+    half = np.abs(change) / 2
+    return middle @ change, np.clip(middle, -half, half) @ np.sign(change)
 
-    def __init__(self, plan: Plan, first: Sketch, second: Sketch, *, asks: bool = True) -> None:
-        self._plan, self._asks = plan, asks
-        values = [
-            np.append(sketch.counters.reshape(-1), sketch.counts).astype(np.float64) for sketch in (first, second)
-        ]
-        self._change = values[1] - values[0]
-        self._middle = (values[0] + values[1]) / 2
 
-    def row(self, release: Release | None, *, withheld: int = 0) -> list[float]:
-        """The numbers of one outcome; None: withheld for good."""
-        if release is None:
-            return [0.0, float(withheld), *[np.nan] * (len(COLUMNS) - 2)]
-        shown = np.append(release.counters.reshape(-1), release.counts).astype(np.float64) - self._middle
-        half = np.abs(self._change) / 2
-        clipped = np.clip(shown, -half, half) @ np.sign(self._change)
-        return [
-            1.0,
-            float(withheld),
-            release.count,
-            float(shown @ self._change),
-            float(clipped),
-            *self._answers(release),
-        ]
+def seen_of(release: Release | None, withheld: int, exact: tuple[Integers, Integers], *, asks: bool) -> list[float]:
+    """What an attacker sees of one outcome: the numbers of :data:`COLUMNS`.
 
-    def _answers(self, release: Release) -> tuple[float, float]:
-        if not self._asks:
-            return np.nan, np.nan
+    Args:
+        release: None: withheld for good.
+        withheld: How often the window was reported as withheld before.
+        exact: The counters of the two neighbouring data sets.
+        asks: Whether the release is queried too, which takes most of the time.
+    """
+    if release is None:
+        return [0.0, float(withheld), *[np.nan] * (len(COLUMNS) - 2)]
+    along, clipped = along_the_difference(flat(release), *exact)
+    total = density = np.nan
+    if asks:
         total, density = (float(answer.value[0]) for answer in (release.kernel_sum(_PLACE), release.density(_PLACE)))
-        return density, total / density if density else np.nan
-
-
-def stacked(rows: Sequence[Sequence[float]]) -> Floats:
-    """(n, columns) of n runs."""
-    return np.array(rows, dtype=np.float64).reshape(-1, len(COLUMNS))
+    implied = total / density if density else np.nan
+    return [1.0, float(withheld), release.count, float(along), float(clipped), density, implied]

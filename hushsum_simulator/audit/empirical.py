@@ -1,20 +1,20 @@
-"""Lower bounds on ε from many runs, goodness of fit, and whether noise ever repeats.
+"""Lower limits of ε from many runs, goodness of fit, and whether noise ever repeats.
 
-Which event tells two neighbouring data sets apart best is learned on one half of the runs and tested on the other: an
-event that was chosen and counted on the same runs would prove too much. What an attacker sees of one run is a row of
-numbers (:class:`hushsum_simulator.audit.cases.View`); the events are half-lines of one of them: at least, or at most,
-so much.
+The event that distinguishes two neighbouring data sets best is learned on one half of the runs and tested on the other:
+an event that was chosen and counted on the same runs would prove too much. An attacker sees a row of numbers of each
+run (:func:`hushsum_simulator.audit.cases.seen_of`); the events are half-lines: one of them is at least, or at most, a
+threshold.
 
-Goodness of fit says whether what runs draws from the law that the exact audits take for granted. It sees what is not
-rare. What is drawn once in 2^64 times is the business of the samplers' own tests, which drive them with crafted words.
-The exact audit of local mode tries every word, which takes small plans; so plans of real sizes are fitted here, where
-code that goes wrong for many values alone shows.
+Goodness of fit checks that the running code draws from the law that the exact audits assume, for all that is not rare.
+Draws that happen once in 2^64 times are left to the samplers' own tests, which feed them crafted words. The exact audit
+of local mode tries every word, which needs small plans; so plans of real sizes are fitted here, and mistakes that only
+occur with many values show.
 
-Every release must have noise of its own, in one process, in two, and after a fork. A source that is seeded, by a
-constant, by public values or by what a fork copies, repeats its noise: the difference of two releases then shows exact
-counters. No ε of a single release tells, so it is looked for by itself: the noise of one sketch is drawn again and
-again, under the same plan and window, and no two draws may be equal. Each has at least 64 counters: honest draws are
-equal with a probability below 10⁻³⁰.
+Every release must have its own noise, in one process, in two, and after a fork. A source that is seeded by a constant,
+by public values or by state that a fork copies repeats its noise: the difference of two releases then shows exact
+counters. No ε of a single release expresses that. So the noise of one sketch is drawn again and again, under the same
+plan and window, and no two draws may be equal. Each has at least 64 counters: honest draws are equal with a probability
+below 10⁻³⁰.
 """
 
 import hashlib
@@ -22,14 +22,13 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 import hushsum as hs
 from hushsum.entropy import OsEntropy
@@ -46,10 +45,18 @@ from hushsum_simulator.audit import exact
 from hushsum_simulator.audit.cases import column, plan_of
 from hushsum_simulator.audit.exact import stated, tail
 from hushsum_simulator.audit.pipelines import Seen, sent
-from hushsum_simulator.audit.report import ERROR, Check, Hits, Integers, at_least, at_most, epsilon_at_least
+from hushsum_simulator.audit.report import (
+    ERROR,
+    AuditRow,
+    Check,
+    Floats,
+    Hits,
+    Integers,
+    at_least,
+    at_most,
+    epsilon_at_least,
+)
 from hushsum_simulator.audit.secure import honest_shares, sum_law
-
-Floats = npt.NDArray[np.float64]
 
 _THRESHOLDS: Final = 64  # of a number, at most
 _LEARNING_ERROR: Final = 1e-3  # of the limits by which events are compared
@@ -57,13 +64,12 @@ _LEARNING_ERROR: Final = 1e-3  # of the limits by which events are compared
 
 @dataclass(frozen=True)
 class Event:
-    """What is counted.
+    """A number of a run is at least or at most a threshold.
 
     Attributes:
-        column: Which of the numbers.
-        sign: 1: it is at least the threshold; −1: at most. A number that was not seen (NaN) is neither.
-        threshold: Which value.
-        likelier: On which data set the event is the likelier one: 0 for the first, 1 for the second.
+        column: Of the number.
+        sign: 1: at least; −1: at most. A number that was not seen (NaN) is neither.
+        likelier: The data set on which it is more likely: 0 or 1.
     """
 
     column: int
@@ -72,20 +78,13 @@ class Event:
     likelier: int
 
     def hits(self, seen: Floats) -> Hits:
-        """How often it happened in runs (n, columns)."""
+        """How often it happened in these runs (n, columns)."""
         return Hits(int((self.sign * seen[:, self.column] >= self.sign * self.threshold).sum()), len(seen))
 
 
 @dataclass(frozen=True)
 class Bound:
-    """What the runs prove.
-
-    Attributes:
-        epsilon: ε is at least this, but for a probability of the stated error.
-        event: By which event; in words.
-        likelier: How often it was seen where it is the likelier,
-        rarer: and where it is the rarer.
-    """
+    """A lower limit of ε, the event that proves it, and its hits where it is likelier and where it is rarer."""
 
     epsilon: float
     event: str
@@ -99,15 +98,22 @@ def audited(
     """The largest lower limit of ε that these runs prove.
 
     Args:
-        first: (n, columns) what was seen of n independent runs on one data set.
-        second: The same of its neighbour.
+        first: (n, columns) the numbers of n independent runs on one data set.
+        second: Those on its neighbour.
         columns: Names of the numbers.
-        delta: The δ that is claimed.
-        error: How likely the limit may be above the true ε, over all events together (Bonferroni).
+        delta: The claimed δ.
+        error: Probability that the limit is above the true ε, over all events together (Bonferroni).
     """
     learned = [_best(first[0::2], second[0::2], column, delta=delta) for column in range(len(columns))]
     tested = [_tested(event, first[1::2], second[1::2], columns, delta, error / len(learned)) for event in learned]
     return max(tested, key=lambda bound: bound.epsilon)
+
+
+def with_runs(row: AuditRow, seen: Sequence[Floats], columns: Sequence[str]) -> AuditRow:
+    """A row with the lower limit of ε that runs (n, columns) on each of two data sets prove."""
+    first, second = seen
+    bound = audited(first, second, columns, delta=row.delta)
+    return replace(row, audited=bound.epsilon, event=bound.event, runs=len(first))
 
 
 def _tested(event: Event, first: Floats, second: Floats, columns: Sequence[str], delta: float, error: float) -> Bound:
@@ -118,7 +124,7 @@ def _tested(event: Event, first: Floats, second: Floats, columns: Sequence[str],
 
 
 def _best(first: Floats, second: Floats, column: int, *, delta: float) -> Event:
-    """The event of one number that promises most on these runs."""
+    """The event of one number that gives the largest ratio on these runs."""
     seen = np.concatenate([first[:, column], second[:, column]])
     values = np.unique(seen[~np.isnan(seen)])
     if len(values) > _THRESHOLDS:
@@ -142,44 +148,66 @@ _EXPECTED: Final = 20.0  # of a cell, at least
 
 def sampler_check(mechanism: Mechanism, draws: int) -> Check:
     """χ² of fresh draws against the stated law; an honest sampler fails with probability 10⁻⁶."""
-    name, sampler = mechanism.name, mechanism.noise()
-    reach = max(8, int(40 * sampler.std))
-    law = stated(name, sampler.scale, reach)
-    chances = [float(law[k][0]) for k in range(-reach, reach + 1)]
-    seen = np.bincount(np.clip(sampler.sample(draws, OsEntropy()), -reach, reach) + reach, minlength=len(chances))
-    return fit_check(f"{name} of parameter {sampler.scale} is drawn as stated", seen, chances)
+    sampler = mechanism.noise()
+    what = f"{mechanism.name} of parameter {sampler.scale} is drawn as stated"
+    return noise_fit(what, [sampler.sample(draws, OsEntropy())], chances_of(mechanism))
+
+
+@lru_cache(maxsize=8)
+def chances_of(mechanism: Mechanism) -> tuple[float, ...]:
+    """The stated chances of a mechanism's noise, its middle 0."""
+    noise = mechanism.noise()
+    reach = max(8, int(40 * noise.std))
+    law = stated(mechanism.name, noise.scale, reach)
+    return tuple(float(law[k][0]) for k in range(-reach, reach + 1))
 
 
 def shares_check(plan: Plan, draws: int) -> Check:
-    """The same of the noise in the sum of a cohort of mode secure, with as few honest clients as its clients sign."""
+    """χ² of the noise in the sum of a cohort of mode secure, with as few honest clients as its clients sign."""
     name, share, number = plan.privacy.mechanism.name, plan.privacy.mechanism.share(), honest_shares(plan)
-    reach = max(8, int(20 * share.std * math.sqrt(number)))
-    chances = sum_law(name, share, number, reach)
+    chances = sum_law(name, share, number, max(8, int(20 * share.std * math.sqrt(number))))
     drawn = share.sample(number * draws, OsEntropy()).reshape(number, draws).sum(axis=0)
-    seen = np.bincount(np.clip(drawn, -reach, reach) + reach, minlength=len(chances))
-    return fit_check(f"{number} shares of {name} noise sum to what is stated", seen, chances.tolist())
+    return noise_fit(f"{number} shares of {name} noise sum to what is stated", [drawn], chances.tolist())
 
 
 def selection_check(epsilon: Fraction, runs: int) -> Check:
-    """The same of report noisy max, whose outcomes are its candidates."""
+    """χ² of the winners of report noisy max."""
     utilities = tuple(range(exact.CANDIDATES))
     won = [int(row[0]) for row in exact.winners(utilities, 1, epsilon, runs)]
     chances = win_probabilities(utilities, scale_for(1, epsilon)).tolist()
-    return fit_check("report-noisy-max chooses as stated", np.bincount(won, minlength=len(utilities)), chances)
+    return fit_check("report-noisy-max chooses as stated", [(np.bincount(won, minlength=len(utilities)), chances)])
 
 
 def outcome_check(plan: Plan, clients: int, seen: Sequence[Seen]) -> Check:
-    """The same of how often windows of so many clients are released, where a noised number decides it."""
+    """χ² of how often windows with this many clients are released, where a noised number decides it."""
     noise = plan.privacy.mechanism.clients_noise()
     assert noise is not None, "the plan has a test"
     released = sum(release is not None for release, _ in seen)
     chance = float(tail(noise.scale, plan.window.min_clients - clients)[0])
     counted = np.array([len(seen) - released, released])
-    return fit_check("windows are withheld as often as stated", counted, [1 - chance, chance])
+    return fit_check("windows are withheld as often as stated", [(counted, [1 - chance, chance])])
 
 
-def fit_check(what: str, seen: Integers, chances: Sequence[float], *, tests: int = 1) -> Check:
-    """χ² of what was seen against stated chances; honest draws fail with 10⁻⁶, over so many tests together."""
+def noise_fit(what: str, drawn: Iterable[Integers], chances: Sequence[float]) -> Check:
+    """χ² of each array of noise against chances whose middle is 0; what lies beyond counts at the ends."""
+    reach = len(chances) // 2
+    seen = (np.bincount(np.clip(each, -reach, reach) + reach, minlength=len(chances)) for each in drawn)
+    return fit_check(what, [(each, chances) for each in seen])
+
+
+def fit_check(what: str, tests: Sequence[tuple[Integers, Sequence[float]]]) -> Check:
+    """χ² of each test's counts against its chances; honest draws fail with 10⁻⁶, over all tests together.
+
+    Returns:
+        The first test that fails, or the first one.
+    """
+    found = [(_p_value(seen, chances), int(seen.sum())) for seen, chances in tests]
+    failed = [each for each in found if each[0] <= ERROR / len(tests)]
+    p_value, draws = (failed or found)[0]
+    return Check(what, not failed, f"p = {p_value:.2g} of {draws:,} draws")
+
+
+def _p_value(seen: Integers, chances: Sequence[float]) -> float:
     from scipy.stats import chisquare
 
     expected = np.array(chances) * seen.sum()
@@ -189,11 +217,10 @@ def fit_check(what: str, seen: Integers, chances: Sequence[float], *, tests: int
         cell = np.arange(len(chances))
     wanted, found = np.bincount(cell, expected), np.bincount(cell, seen)
     kept = wanted > 0
-    p_value = float(chisquare(found[kept], wanted[kept] * seen.sum() / wanted[kept].sum()).pvalue)
-    return Check(what, p_value > ERROR / tests, f"p = {p_value:.2g} of {seen.sum():,} draws")
+    return float(chisquare(found[kept], wanted[kept] * seen.sum() / wanted[kept].sum()).pvalue)
 
 
-#: Draws in a process of its own.
+#: A process that draws.
 PROGRAM: Final = (sys.executable, "-c", "from hushsum_simulator.audit import empirical; empirical.main()")
 
 _NOISE_ROWS: Final = 16
@@ -208,7 +235,7 @@ _WAIT_S: Final = 60
 
 
 def drawn() -> list[str]:
-    """A digest of the noise of each of a few releases and outcomes of one sketch, drawn in this process."""
+    """Digests of the noise of a few releases and outcomes of one sketch, drawn in this process."""
     found = []
     for promise in _PROMISES:
         plan = plan_of(sketch={"rows": _NOISE_ROWS, "buckets": _NOISE_BUCKETS}, **promise)
@@ -222,7 +249,7 @@ def drawn() -> list[str]:
 
 
 def drawn_apart() -> list[str]:
-    """The same in this process, and in a child that was forked between two draws."""
+    """Digests drawn in this process, and in a child that was forked between two draws."""
     found = drawn()
     reading, writing = os.pipe()
     child = os.fork()
@@ -240,25 +267,14 @@ def drawn_apart() -> list[str]:
 
 
 def source_checks(program: Sequence[str] = PROGRAM) -> list[Check]:
-    """Whether noise ever repeats, in this process and in another.
-
-    Args:
-        program: What the other process runs.
-
-    Raises:
-        subprocess.CalledProcessError: It has failed.
-    """
-    here, elsewhere = drawn(), _run(program)
+    """Whether noise ever repeats, in this process and in another, which runs this program."""
+    done = subprocess.run(program, capture_output=True, text=True, check=True, timeout=_WAIT_S)
+    here, elsewhere = drawn(), done.stdout.split()
     return [
         _distinct("releases of one process have noise of their own", here),
         _distinct("so has a process that was forked between two releases", elsewhere),
         _distinct("and so has every process, for the same plan and window", [*here, *elsewhere]),
     ]
-
-
-def _run(program: Sequence[str]) -> list[str]:
-    done = subprocess.run(program, capture_output=True, text=True, check=True, timeout=_WAIT_S)
-    return done.stdout.split()
 
 
 def _distinct(what: str, found: Sequence[str]) -> Check:
@@ -272,7 +288,7 @@ def _digest(release: Release, sketch: hs.Sketch) -> str:
 
 
 def main() -> None:
-    """What the other process runs."""
+    """The other process."""
     sys.stdout.write("\n".join(drawn_apart()) + "\n")
 
 
@@ -284,7 +300,7 @@ _BIT: Final = {"family": "fourier", "kernel": "gaussian", "buckets": None, "rows
 
 
 def real_size_plans() -> Iterator[Plan]:
-    """Of up to 4,096 values, with and without classes, and of tables of usual and of the finest numbers."""
+    """Plans of up to 4,096 values, with and without classes, and with tables of usual and of the finest numbers."""
     labels = {"classes": [f"class-{number}" for number in range(16)]}
     for randomiser, epsilon, buckets, record in (
         ("k-rr", 2, 16, {}),
@@ -300,31 +316,25 @@ def real_size_plans() -> Iterator[Plan]:
         yield plan_of(mode="local", sketch={**_BIT, "fraction_bits": bits}, epsilon=2)
 
 
-def real_size_checks() -> Iterator[Check]:
-    """χ² of each plan."""
-    return map(drawn_check, real_size_plans())
-
-
 def drawn_check(plan: Plan) -> Check:
-    """χ² of hits and misses of each row, or of the bits of each entry; the worst of all records, at 10⁻⁶ together."""
+    """χ² of hits and misses of each row, or of the bits of each entry."""
     of = "bits" if plan.family.name == "fourier" else f"outputs for {choice_of(plan).inputs:,} values"
     what = f"{plan.privacy.mechanism.name} {of} are drawn as stated at epsilon {float(plan.privacy.epsilon):g}"
     if plan.family.name == "fourier":
         what += f", of numbers up to {bit_of(plan).peak:,}"
-    found = []
+    tests = []
     for value in _VALUES:
         labels = [plan.classes[-1]] * _DRAWS if plan.classes else None
         reports = sent(plan, np.repeat(column(value), _DRAWS, axis=0), labels, OsEntropy())
         if len(reports) != _DRAWS:
             return Check(what, holds=False, found=f"{len(reports):,} reports of {_DRAWS:,} records")
         cells, chances = _bits(plan, value) if plan.family.name == "fourier" else _choices(plan, value)
-        seen = np.bincount(cells[reports], minlength=len(chances))
-        found.append(fit_check(what, seen, chances, tests=len(_VALUES)))
-    return next((check for check in found if not check.holds), found[0])
+        tests.append((np.bincount(cells[reports], minlength=len(chances)), chances))
+    return fit_check(what, tests)
 
 
 def _choices(plan: Plan, value: float) -> tuple[Integers, list[float]]:
-    """The cell of each report, and the chance of each cell: of each row a hit, and parts of the others."""
+    """The cell of each report, and the chance of each cell: hits of each row, and parts of its other outputs."""
     family, choice = plan.family, choice_of(plan)
     assert isinstance(family, Hashed), "reports of buckets"
     accepted = family.accept(np.repeat(column(value), _ROWS, axis=0))[0]

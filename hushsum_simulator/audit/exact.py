@@ -1,18 +1,17 @@
-"""Exact audits: the ε that neighbours' real counters and the mechanism's law come to, over all outcomes.
+"""Exact audits: ε over all outcomes, from the neighbours' real counters and the law of the mechanism.
 
-Nothing is taken from the plan but the noise that it draws: by how much the counters differ is counted on real sketches
-of every neighbour, and what that is worth under the law is added up, not looked up.
+Only the noise is taken from the plan: the change of the counters is counted on real sketches of every neighbour, and
+its loss under the law is summed, not looked up.
 
 A law is P(k) for |k| <= reach, each between two fractions. It is either stated (the formula, in decimals of 80 digits)
-or read off a running sampler; whatever tells two laws apart tells their losses apart.
+or measured on a running sampler.
 
-For discrete Gaussian noise of parameter σ² and a change c, an outcome x + k tells the neighbours apart by the loss
-ln(P(k)/P(k − c)) = (‖c‖² − 2c·k)/(2σ²): it depends on the integer c·k alone. Its law is the convolution of the
+For discrete Gaussian noise of parameter σ² and a change c, the privacy loss of an outcome x + k is lnP(k)/P(k − c)) =
+(‖c‖² − 2c·k)/(2σ²): it depends on the integer c·k alone. Its law is the convolution of the
 counters' laws, done here in integers; δ(ε) = Σ P(c·k)·max(0, 1 − e^(ε − loss)) (Balle and Wang 2018, theorem 5).
 
-Report noisy max is audited by the exact chances of every winner. They are the stated ones
-(:func:`hushsum.privacy.noisy_max.win_probabilities`). Neighbouring data sets move every utility by one sensitivity at
-most, each its own way.
+Report noisy max is audited by the stated chances of every winner (:func:`hushsum.privacy.noisy_max.win_probabilities`).
+Neighbouring data sets change every utility by one sensitivity at most, in either direction.
 """
 
 import math
@@ -21,15 +20,15 @@ from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from fractions import Fraction
 from itertools import chain, product
-from typing import Final, Protocol
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from hushsum.entropy import OsEntropy
 from hushsum.plan import Plan
 from hushsum.privacy.noisy_max import report_noisy_max, scale_for, win_probabilities
-from hushsum_simulator.audit.cases import TARGET, Case, DataSet, Integers, Submission, contents, others
+from hushsum_simulator.audit.cases import TARGET, Case, Counted, DataSet, Submission, contents, flat, others
+from hushsum_simulator.audit.report import Floats
 
 Bounds = Mapping[int, tuple[Fraction, Fraction]]
 
@@ -38,20 +37,17 @@ GAUSSIAN: Final = "discrete-gaussian"
 
 _DIGITS: Final = 80
 _SLACK: Final = Fraction(1, 10**70)  # of the decimals, relative: far more than their rounding
-_TAIL: Final = 100  # terms of the normaliser are left out below e^-100 of the largest
+_TAIL: Final = 100  # terms of the normaliser below e^-100 of the largest are omitted
 
 
 def stated(name: str, scale: Fraction, reach: int) -> Bounds:
-    """The law that a mechanism's documents state.
+    """The documented law: ``discrete-laplace``: P(k) ∝ e^(−|k|/b); ``discrete-gaussian``: P(k) ∝ e^(−k²/(2σ²)).
 
-    Args:
-        name: ``discrete-laplace``: P(k) ∝ e^(−|k|/scale); ``discrete-gaussian``: P(k) ∝ e^(−k²/(2·scale)).
-        scale: b or σ², exact.
-        reach: Of k, on either side.
+    The scale is b or σ², exact.
     """
     with localcontext() as context:
         context.prec = _DIGITS
-        exact = Decimal(scale.numerator) / Decimal(scale.denominator)
+        exact = _decimal(scale)
         if name == LAPLACE:
             ratio = (-1 / exact).exp()
             weights = [(-Decimal(k) / exact).exp() for k in range(reach + 1)]
@@ -60,7 +56,7 @@ def stated(name: str, scale: Fraction, reach: int) -> Bounds:
             terms = max(reach, math.isqrt(2 * _TAIL * math.ceil(scale)) + 1)
             weights = [(-Decimal(k * k) / (2 * exact)).exp() for k in range(terms + 1)]
             total = 1 + 2 * sum(weights[1:], Decimal(0))
-            # Behind the last term the next one is smaller by more than this factor, and so on.
+            # Each further term is smaller than the one before by more than this factor.
             ratio = (-Decimal(2 * terms + 1) / (2 * exact)).exp()
             rest = 2 * weights[-1] * ratio / (1 - ratio)
         ends = [[Fraction(weight / each) for weight in weights[: reach + 1]] for each in (total + rest, total)]
@@ -69,7 +65,7 @@ def stated(name: str, scale: Fraction, reach: int) -> Bounds:
 
 
 def worst_loss(law: Bounds, change: int) -> tuple[float, float]:
-    """Bounds of the largest ln(P(k)/P(k − change)) over all k within reach; infinite where one alone can be."""
+    """Bounds of the largest ln(P(k)/P(k − change)) over all k within reach; infinite if only one is possible."""
     low, high = -math.inf, -math.inf
     for k in law:
         if k - change in law:
@@ -80,15 +76,15 @@ def worst_loss(law: Bounds, change: int) -> tuple[float, float]:
 
 
 def disagreements(first: Bounds, second: Bounds) -> list[int]:
-    """Where two laws certainly differ: their bounds have nothing in common."""
+    """Where two laws certainly differ: their bounds do not overlap."""
     return sorted(k for k in first.keys() & second.keys() if first[k][1] < second[k][0] or second[k][1] < first[k][0])
 
 
 def tail(scale: Fraction, least: int) -> tuple[Fraction, Fraction]:
-    """Bounds of P(Z >= least): what a threshold sees of discrete Laplace noise."""
+    """Bounds of P(Z >= least) for discrete Laplace noise Z."""
     with localcontext() as context:
         context.prec = _DIGITS
-        exact = Decimal(scale.numerator) / Decimal(scale.denominator)
+        exact = _decimal(scale)
         ratio = (-1 / exact).exp()
         above = (-Decimal(abs(least) + (least <= 0)) / exact).exp() / (1 + ratio)  # P(Z >= j) = q^j/(1 + q), j > 0
         value = Fraction(above if least > 0 else 1 - above)
@@ -103,11 +99,12 @@ def _logarithm(p: Fraction, q: Fraction) -> float:
         return math.inf
     with localcontext() as context:
         context.prec = 40
-        p_decimal, q_decimal = (Decimal(x.numerator) / Decimal(x.denominator) for x in (p, q))
-        return float((p_decimal / q_decimal).ln())
+        return float((_decimal(p) / _decimal(q)).ln())
 
 
-Floats = npt.NDArray[np.float64]
+def _decimal(fraction: Fraction) -> Decimal:
+    return Decimal(fraction.numerator) / Decimal(fraction.denominator)
+
 
 _BITS: Final = 160  # of a weight in fixed point
 _ROUNDING: Final = 1e-12  # relative, of the sums of floats below
@@ -116,12 +113,12 @@ _STEPS: Final = 100  # of a bisection
 
 @dataclass(frozen=True)
 class Losses:
-    """The law of the privacy loss of one pair of neighbours.
+    """The law of the privacy loss of a pair of neighbours.
 
     Attributes:
-        values: The losses that can be.
-        masses: The probability of each under the first neighbour.
-        missing: At most so much probability is in neither.
+        values: All possible losses.
+        masses: Their probabilities under the first neighbour.
+        missing: Upper bound of the probability that is omitted.
     """
 
     values: Floats
@@ -129,23 +126,20 @@ class Losses:
     missing: float
 
     def delta(self, epsilon: float) -> float:
-        """An upper bound of the least δ for which (ε, δ) holds, from the first neighbour to the second."""
+        """An upper bound of the least δ for which (ε, δ) holds from the first neighbour to the second."""
         above = self.values > epsilon
         excess = -np.expm1(epsilon - self.values[above]) * self.masses[above]
         return float(excess.sum()) * (1 + _ROUNDING) + self.missing
 
     def epsilon(self, delta: float) -> float:
-        """The least ε, within 1e-12, that holds at this δ; infinite where none does."""
+        """The least ε, within 1e-12, that holds at this δ; infinite if none does."""
         return least_epsilon(self.delta, delta, high=float(self.values.max()))
 
 
 def least_epsilon(delta_at: Callable[[float], float], delta: float, *, high: float) -> float:
-    """The least ε from 0 on at which a falling δ(ε) is at most this δ, rounded up; infinite where none does.
+    """The least ε >= 0 at which a falling δ(ε) is at most ``delta``, rounded up; infinite if there is none.
 
-    Args:
-        delta_at: δ of ε.
-        delta: What is claimed.
-        high: From this ε on it falls no more.
+    From ``high`` on δ(ε) is constant.
     """
     low, high = 0.0, max(0.0, high)
     if delta_at(low) <= delta:
@@ -161,7 +155,7 @@ def least_epsilon(delta_at: Callable[[float], float], delta: float, *, high: flo
 def gaussian_losses(changes: Sequence[int], scale: Fraction) -> Losses:
     """The losses of discrete Gaussian noise of parameter σ² on counters that differ by these changes.
 
-    The law is symmetric: the losses from the second neighbour to the first are the same.
+    The law is symmetric, so that the losses in the other direction are the same.
     """
     squared, moved = sum(change**2 for change in changes), sorted(abs(change) for change in changes if change)
     one_counter, missing = weights(scale)
@@ -177,11 +171,11 @@ def gaussian_losses(changes: Sequence[int], scale: Fraction) -> Losses:
 
 
 def weights(scale: Fraction) -> tuple[list[int], float]:
-    """e^(−k²/2σ²) in fixed point for k from −reach to reach, and a bound of the share that is left out."""
-    reach = math.isqrt(math.ceil(2 * scale * 80)) + 2  # e^-80 is left out
+    """e^(−k²/2σ²) in fixed point for k from −reach to reach, and a bound of the share that is omitted."""
+    reach = math.isqrt(math.ceil(2 * scale * 80)) + 2  # below e^-80 is omitted
     with localcontext() as context:
         context.prec = 80
-        double = 2 * Decimal(scale.numerator) / Decimal(scale.denominator)
+        double = 2 * _decimal(scale)
         one = Decimal(2**_BITS)
         half = [int((-Decimal(k * k) / double).exp() * one) for k in range(reach + 1)]
     missing = 2 * math.exp(-80) * (1 + float(scale)) + 2.0**-100  # the tail's sum is below its first term · (1 + σ²)
@@ -196,7 +190,7 @@ def _stretched(weights: list[int], change: int) -> list[int]:
 
 
 def convolved(first: list[int], second: list[int]) -> list[int]:
-    """The products of two polynomials with coefficients of at least 0: of two large integers that hold them."""
+    """The product of two polynomials with coefficients >= 0, as a product of two large integers that hold them."""
     bits = max(first).bit_length() + max(second).bit_length() + min(len(first), len(second)).bit_length()
     size = -(-bits // 8)
     packed = [int.from_bytes(b"".join(x.to_bytes(size, "little") for x in each), "little") for each in (first, second)]
@@ -206,13 +200,13 @@ def convolved(first: list[int], second: list[int]) -> list[int]:
 
 
 def cut(law: list[int], terms: int, bits: int) -> list[int]:
-    """The middle terms of a product of two laws in fixed point of so many bits, as such a law."""
+    """The middle terms of a product of two laws in fixed point, as a law in fixed point of these bits."""
     start = (len(law) - terms) // 2
     return [each >> bits for each in law[start : start + terms]]
 
 
 def summed(law: list[int], number: int, bits: int) -> list[int]:
-    """The law of the sum of so many, in fixed point, its middle 0; what lies beyond the reach of one is cut off."""
+    """The law of a sum of independent draws, in fixed point, its middle 0, cut to the reach of one draw."""
     total = [0] * len(law)
     total[len(law) // 2] = 1 << bits
     for binary in f"{number:b}":
@@ -226,57 +220,47 @@ Change = tuple[int, ...]  # of all counters, the count counters last
 Law = Callable[[str, Fraction, int], Bounds]
 
 
-class Counted(Protocol):
-    """What a data set adds up to, before any noise: a sketch, or what a device submits."""
-
-    @property
-    def counters(self) -> Integers:
-        """Of any shape."""
-        ...
-
-    @property
-    def counts(self) -> Integers:
-        """The count counters."""
-        ...
-
-
 Summed = Callable[[Plan, Sequence[DataSet]], Sequence[Counted]]
 
-_REACH: Final = 64  # beyond a change: from there on discrete Laplace noise repeats the same ratio
+_REACH: Final = 64  # beyond a change, where the ratio of discrete Laplace noise is constant
 _CLIENTS_REACH: Final = 10  # around the threshold, in scales
-_PRECISION: Final = 1e-9  # of an ε that is found by bisection
+_PRECISION: Final = 1e-9  # of an ε by bisection
 
 
 def changes(plan: Plan, summed: Summed, *, replace: bool = False) -> frozenset[Change]:
     """By how much all counters differ between neighbours, for everything that one unit can hold.
 
     Args:
-        plan: What is collected.
-        summed: How data sets become sketches: the real code of one road.
-        replace: One unit's content against another's, instead of against none.
+        plan: The plan.
+        summed: The real code of a pipeline, which turns data sets into counters.
+        replace: Compares one unit's content with another's, instead of with none.
     """
     rest = others(2)
     without, *holding = summed(plan, [rest, *((*rest, Submission(TARGET, held)) for held in contents(plan))])
-    moved = {_difference(_flat(without), _flat(sketch)) for sketch in holding}
-    if replace:
-        return frozenset(_difference(*pair) for pair in product(moved, repeat=2))
-    return frozenset(moved)
+    moved = frozenset(difference(without, sketch) for sketch in holding)
+    if not replace:
+        return moved
+    return frozenset(tuple(b - a for a, b in zip(*pair, strict=True)) for pair in product(moved, repeat=2))
 
 
 def change(case: Case, summed: Summed) -> Change:
     """By how much all counters differ between the two data sets of a case."""
-    first, second = summed(case.plan, [case.first, case.second])
-    return _difference(_flat(first), _flat(second))
+    return difference(*summed(case.plan, [case.first, case.second]))
+
+
+def difference(first: Counted, second: Counted) -> Change:
+    """By how much all counters differ."""
+    return tuple(map(int, flat(second) - flat(first)))
 
 
 def epsilon(plan: Plan, moved: Iterable[Change], delta: float, law: Law = stated) -> float:
     """The least ε that holds at δ between any of these neighbours, for one outcome of the plan.
 
     Args:
-        plan: Its mechanism, and whether a noised test of the number of clients decides about the release.
-        moved: How the counters of neighbours differ.
-        delta: The δ that is claimed; 0 for pure ε.
-        law: What discrete Laplace noise follows: as stated, or as read off the running sampler.
+        plan: Its mechanism, and possibly a noised test of the number of clients.
+        moved: Differences between the counters of neighbours.
+        delta: The claimed δ; 0 for pure ε.
+        law: Of discrete Laplace noise: as stated, or as measured on the running sampler.
     """
     mechanism, changed = plan.privacy.mechanism, distinct(moved)
     name, scale, test = mechanism.name, mechanism.noise().scale, mechanism.clients_noise()
@@ -290,12 +274,12 @@ def epsilon(plan: Plan, moved: Iterable[Change], delta: float, law: Law = stated
 
 @dataclass(frozen=True)
 class _Test:
-    """Whether a window is released, on two data sets that differ by one client.
+    """The test whether a window is released, on two data sets that differ by one client.
 
     Attributes:
-        probability: Of a release on the first.
+        probability: Of a release on the first data set.
         released: ln of the ratio of the probabilities of a release.
-        withheld: The same of withholding.
+        withheld: ln of the ratio of the probabilities of withholding.
     """
 
     probability: float
@@ -304,10 +288,10 @@ class _Test:
 
 
 def _tests(scale: Fraction) -> Iterator[_Test]:
-    """For every number of clients around the threshold, in both directions.
+    """A test for every number of clients around the threshold, in both directions.
 
-    Far below it the ratio of a release stays what it is, and its probability falls; far above both ratios vanish that
-    a release could add to: nothing worse is out there.
+    Far below the threshold the ratio of a release is constant and its probability falls; far above it both logarithms
+    vanish: no worse case exists there.
     """
     reach = math.ceil(_CLIENTS_REACH * scale)
     for missing in range(-reach, reach + 1):  # min_clients less the number of clients
@@ -322,7 +306,7 @@ def _tests(scale: Fraction) -> Iterator[_Test]:
 
 
 def _joint_epsilon(losses: Losses, tests: Sequence[_Test], delta: float) -> float:
-    """The least ε at δ where an outcome is either withheld, or a release with these losses."""
+    """The least ε at δ of an outcome that is either withheld, or a release with these losses."""
     low, high = 0.0, losses.epsilon(delta)
     if not tests or not math.isfinite(high):
         return high
@@ -340,7 +324,7 @@ def _joint_delta(losses: Losses, test: _Test, epsilon: float) -> float:
 
 
 def distinct(moved: Iterable[Change]) -> set[Change]:
-    """Changes without the counters that stay, whose order and sign no symmetric law tells apart."""
+    """Changes without zeros, order and sign, which make no difference under a symmetric law."""
     return {tuple(sorted(abs(each) for each in change if each)) for change in moved}
 
 
@@ -348,16 +332,8 @@ def _pure_loss(law: Law, name: str, scale: Fraction, change: int) -> float:
     return worst_loss(law(name, scale, _REACH + 2 * abs(change)), change)[1]
 
 
-def _difference(first: Change, second: Change) -> Change:
-    return tuple(b - a for a, b in zip(first, second, strict=True))
-
-
-def _flat(sketch: Counted) -> Change:
-    return (*map(int, sketch.counters.reshape(-1)), *map(int, sketch.counts))
-
-
 CANDIDATES: Final = 3
-_SPREAD: Final = 4  # utilities are audited from 0 to this, in sensitivities: beyond, gaps change no ratio
+_SPREAD: Final = 4  # utilities are audited from 0 to this, in sensitivities: larger gaps change no ratio
 
 
 def selection_epsilon(sensitivity: int, epsilon: Fraction) -> float:
@@ -369,7 +345,7 @@ def selection_epsilon(sensitivity: int, epsilon: Fraction) -> float:
 
 
 def neighbours(sensitivity: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Utilities that one unit may turn into each other, the worst cases among them."""
+    """Pairs of utilities that one unit can turn into each other, with the worst cases."""
     levels = range(0, _SPREAD * sensitivity + 1, sensitivity)
     for utilities in product(levels, repeat=CANDIDATES):
         for moves in product((-sensitivity, 0, sensitivity), repeat=CANDIDATES):
@@ -377,7 +353,7 @@ def neighbours(sensitivity: int) -> Iterator[tuple[tuple[int, ...], tuple[int, .
 
 
 def winners(utilities: Sequence[int], sensitivity: int, epsilon: Fraction, runs: int) -> list[list[float]]:
-    """Rows of one number, the winner, of so many choices."""
+    """The winner of each of these runs, as a row of one number."""
     entropy = OsEntropy()
     return [
         [float(report_noisy_max(utilities, sensitivity=sensitivity, epsilon=epsilon, entropy=entropy))]

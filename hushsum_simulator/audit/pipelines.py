@@ -1,11 +1,9 @@
-"""The roads from records to published outcomes, driven as they are: in one process, and through a service.
+"""The real pipelines from records to published outcomes: in one process, and through a service.
 
-All windows of the service hold the same submissions, so that each is a trial of its own; they run as a service runs
-them, with files of their own, the clock and the operating system's randomness. What is collected are the published
-outcomes, as an analyst is told of them.
+All windows of the service hold the same submissions, so that each is an independent trial. They run as in production,
+with files, the clock and the operating system's randomness; the published outcomes are collected.
 
-Of mode local it is what really leaves a device: the batches that its own code makes of records, and keeps in its
-spool.
+For mode local it is the output of a device: the batches that its own code makes of records and keeps in its spool.
 """
 
 import asyncio
@@ -46,25 +44,25 @@ from hushsum.releases import Release
 from hushsum.sketch import Sketch
 from hushsum_proto.convert import entry_to_bytes
 from hushsum_proto.entries import DeltaEntry
-from hushsum_simulator.audit.cases import DataSet, Integers, Submission, column, plan_of
-from hushsum_simulator.audit.report import Check
+from hushsum_simulator.audit.cases import CLIENT, DataSet, Submission, column, plan_of
+from hushsum_simulator.audit.report import Check, Integers
 
-_ASKED: Final = 3  # how often an operator asks for the outcome of a window that is withheld, or fails
+_ASKED: Final = 3  # how often an operator requests the outcome of a window that is withheld, or fails
 _STREAM: Final = 1
-_ID: Final = DeltaId(_STREAM, 0)  # until each delta gets its own
+_ID: Final = DeltaId(_STREAM, 0)  # until each delta gets its own id
 _DELTAS_MAX: Final = 8  # of a client in a window
 _FIRST: Final = 0
 _THREADS: Final = 2
-_OPEN: Final = 8  # windows at once: more would make the log that is rewritten behind each outcome longer
+_OPEN: Final = 8  # windows at once: with more, the log that is rewritten after each outcome is longer
 
-#: A final release, or None for a withheld window; and how often the window was told withheld before.
+#: A final release, or None for a withheld window; and how often the window was reported as withheld before.
 Seen = tuple[Release | None, int]
 Tell = Callable[[int], None]
 
 
 @dataclass(frozen=True)
 class Durable:
-    """Where a service keeps what outlives it."""
+    """The durable parts of a service."""
 
     log: Log
     store: Store
@@ -77,15 +75,15 @@ Opened = Callable[[Plan, Runtime], AbstractAsyncContextManager[Durable]]
 def windows_of(
     plan: Plan, data: DataSet, runs: int, tell: Tell, *, opened: Opened | None = None, runtime: Runtime | None = None
 ) -> list[Seen]:
-    """The published outcomes of so many windows of one service.
+    """The published outcomes of windows of one service.
 
     Args:
-        plan: What is collected.
-        data: What every window holds.
+        plan: The plan.
+        data: The submissions of every window.
         runs: Number of windows.
-        tell: Is told how many are done.
-        opened: Where the service keeps what it knows; by default in SQLite files of its own.
-        runtime: Its time and tasks; by default the real ones.
+        tell: Called with the number that are done.
+        opened: Opens the durable parts; by default SQLite files.
+        runtime: By default the real one.
     """
 
     async def run() -> list[Seen]:
@@ -103,11 +101,7 @@ def windows_of(
 
 
 def sealed_windows(plan: Plan, contents: Sequence[DataSet]) -> list[SealedWindow]:
-    """What the folds of a service make of these submissions, each in a window of its own.
-
-    Returns:
-        Of each the exact sum, and the exact number of clients.
-    """
+    """The exact sums and numbers of clients that the folds of a service compute, each data set in its own window."""
 
     async def run() -> list[SealedWindow]:
         found = []
@@ -130,7 +124,7 @@ class _Site:
         self.plan, self.durable, self.releaser = plan, durable, releaser
 
     async def collect(self, data: DataSet, windows: range) -> None:
-        """Appends the deltas of every submission for each of these windows, which all become open."""
+        """Opens these windows, and appends the deltas of every submission for each of them."""
         await self.durable.store.open_windows(self.plan.id, windows[0], windows[-1])
         batches = [(each.client, _encoded(self.plan, each)) for each in data]
         entries = [
@@ -141,10 +135,10 @@ class _Site:
         await self.durable.log.append(entries)
 
     async def outcome(self, window: int) -> Seen:
-        """Seals a window and asks for its outcome, again where it is withheld or fails: that must change nothing.
+        """Seals a window and requests its outcome, again if it is withheld or fails: that must change nothing.
 
         Raises:
-            StoreError: It failed as often as it was asked for.
+            StoreError: Every request failed.
         """
         await self.releaser.seal(window)
         withheld, failure = 0, None
@@ -163,17 +157,17 @@ class _Site:
 
 
 def packed_deltas(plan: Plan, submission: Submission) -> list[bytes]:
-    """The packed deltas of a submission, as a device makes them; none where it has no usable record."""
+    """The packed deltas of a submission, as a device makes them; none without a usable record."""
     return [delta.pack(plan) for delta in _encoded(plan, submission)]
 
 
 def _encoded(plan: Plan, submission: Submission) -> list[Delta]:
-    """The deltas of a submission, but for their windows and ids; none where it has no usable record."""
+    """The deltas of a submission, without their windows and ids; none without a usable record."""
     return encode_all(plan, submission.records, window=_FIRST, id=_ID)[0]
 
 
 def _deltas(plan: Plan, batches: Sequence[tuple[str, Sequence[Delta]]], window: int) -> Iterator[tuple[str, bytes]]:
-    """(client, packed delta) of each delta in a window."""
+    """(client, packed delta) of each delta of a window."""
     sent: Counter[str] = Counter()
     for client, encoded in batches:
         for delta in encoded:
@@ -184,42 +178,23 @@ def _deltas(plan: Plan, batches: Sequence[tuple[str, Sequence[Delta]]], window: 
 
 
 class _Unwatched:
-    """Nobody counts what the folds and the releaser do."""
+    """An observer that ignores everything."""
 
-    def folded(self, partition: int, position: int, verdicts: Sequence[Verdict]) -> None:
-        """Nothing."""
-
-    def checkpointed(self, partition: int, position: int, seconds: float) -> None:
-        """Nothing."""
-
-    def released(self, release: StoredOutcome) -> None:
-        """Nothing."""
-
-    def withheld(self, outcome: StoredOutcome) -> None:
-        """Nothing."""
-
-    def releasing_stopped(self, why: str) -> None:
-        """Nothing: who asks for the outcome is told."""
-
-    def forgetting_pending(self, why: str) -> None:
-        """Nothing."""
-
-    def partitions_held(self, partitions: Collection[int]) -> None:
-        """Nothing."""
-
-    def partition_stopped(self, partition: int, why: str) -> None:
-        """Nothing: who waits for it is told."""
-
-    def leading(self, leads: bool) -> None:  # noqa: FBT001  a fact that is told, not a switch
-        """Nothing."""
-
-    def retried(self, what: str, why: str) -> None:
-        """Nothing."""
+    def folded(self, partition: int, position: int, verdicts: Sequence[Verdict]) -> None: ...
+    def checkpointed(self, partition: int, position: int, seconds: float) -> None: ...
+    def released(self, release: StoredOutcome) -> None: ...
+    def withheld(self, outcome: StoredOutcome) -> None: ...
+    def releasing_stopped(self, why: str) -> None: ...
+    def forgetting_pending(self, why: str) -> None: ...
+    def partitions_held(self, partitions: Collection[int]) -> None: ...
+    def partition_stopped(self, partition: int, why: str) -> None: ...
+    def leading(self, leads: bool) -> None: ...  # noqa: FBT001  the form of any Observer
+    def retried(self, what: str, why: str) -> None: ...
 
 
 @asynccontextmanager
 async def on_files(plan: Plan, runtime: Runtime) -> AsyncIterator[Durable]:
-    """In a temporary folder of this service alone."""
+    """The durable parts in files of a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="hushsum-audit-") as name:
         folder = Path(name)
         store = await open_sqlite_store(folder / "store.db", runtime)
@@ -257,48 +232,57 @@ async def _site(plan: Plan, opened: Opened, runtime: Runtime) -> AsyncIterator[_
             await workers.stop()
 
 
-#: Independent outcomes of one data set.
+#: Gives independent outcomes of one data set.
 Pipeline = Callable[[Plan, DataSet, int, Tell], list[Seen]]
 
-_STEP: Final = 500  # runs between two looks at the progress bar
+_STEP: Final = 500  # runs between two updates of the progress bar
 
 
 def added(plan: Plan, contents: Sequence[DataSet]) -> list[Sketch]:
-    """The sketches of all records of each data set, one batch a client."""
-    return [_added(plan, data) for data in contents]
+    """The sketches of all records of each data set, one batch for each submission."""
+    sketches = []
+    for data in contents:
+        sketch = hs.Sketch(plan)
+        for submission in data:
+            clients = [submission.client] * len(submission.records) if plan.privacy.unit == "client" else None
+            if len(submission.records):
+                with suppress(ContributionError):  # this batch alone is refused, as a fold refuses its delta
+                    sketch.add(submission.records, clients=clients)
+        sketches.append(sketch)
+    return sketches
 
 
 def folded(plan: Plan, contents: Sequence[DataSet]) -> list[Sketch]:
-    """The same, of the deltas that a service has folded."""
+    """The sketches of each data set that a service folds from deltas."""
     return [sealed.sketch for sealed in sealed_windows(plan, contents)]
 
 
 @dataclass(frozen=True)
 class Vector:
-    """What clients of mode secure add up to, before any noise.
-
-    Attributes:
-        counters: int64 (D,).
-        counts: int64 (classes,): the count counters.
-    """
+    """Counters and count counters of devices before any noise."""
 
     counters: Integers
     counts: Integers
 
 
 def submitted(plan: Plan, contents: Sequence[DataSet]) -> list[Vector]:
-    """The sums of what the devices of mode secure submit: each that of the deltas that it has kept for itself."""
-    return [_submitted(plan, data) for data in contents]
+    """The sums of the vectors of devices of mode secure: each device sums the deltas in its spool."""
+    sums = []
+    for data in contents:
+        vectors = [counters_of(plan, packed_deltas(plan, each)) for each in data]
+        counters, counts = (np.stack(parts) for parts in zip(*vectors, strict=True))
+        sums.append(Vector(counters.sum(axis=0), counts.sum(axis=0)))
+    return sums
 
 
 def in_process(plan: Plan, data: DataSet, runs: int, tell: Tell) -> list[Seen]:
-    """``Sketch.add`` and ``hushsum.release``: the road of an analyst."""
+    """``Sketch.add`` and ``hushsum.release``, as an analyst calls them."""
     (sketch,) = added(plan, [data])
     return [(hs.release(sketch), 0) for _ in _counted(runs, tell)]
 
 
 def decided(plan: Plan, data: DataSet, runs: int, tell: Tell) -> list[Seen]:
-    """One window of a service, folded and sealed once; its outcome is decided again and again."""
+    """One window of a service, folded and sealed once, whose outcome is decided again and again."""
     (sealed,) = sealed_windows(plan, [data])
     seen: list[Seen] = []
     for window in _counted(runs, tell):
@@ -310,24 +294,8 @@ def decided(plan: Plan, data: DataSet, runs: int, tell: Tell) -> list[Seen]:
 
 
 def service(plan: Plan, data: DataSet, runs: int, tell: Tell) -> list[Seen]:
-    """A running service of many windows: log, fold, store, ledger, receipts and catalogue."""
+    """Many windows of a running service: log, fold, store, ledger, receipts and catalogue."""
     return windows_of(plan, data, runs, tell)
-
-
-def _added(plan: Plan, data: DataSet) -> Sketch:
-    sketch = hs.Sketch(plan)
-    for submission in data:
-        clients = [submission.client] * len(submission.records) if plan.privacy.unit == "client" else None
-        if len(submission.records):
-            with suppress(ContributionError):  # one client a batch: it is refused alone, as a fold refuses its delta
-                sketch.add(submission.records, clients=clients)
-    return sketch
-
-
-def _submitted(plan: Plan, data: DataSet) -> Vector:
-    vectors = [counters_of(plan, packed_deltas(plan, each)) for each in data]
-    counters, counts = (np.stack(parts) for parts in zip(*vectors, strict=True))
-    return Vector(counters.sum(axis=0), counts.sum(axis=0))
 
 
 def _counted(runs: int, tell: Tell) -> Iterator[int]:
@@ -337,9 +305,8 @@ def _counted(runs: int, tell: Tell) -> Iterator[int]:
             tell(run + 1)
 
 
-_CLIENT: Final[dict[str, Any]] = {"unit": "client", "records_per_client": 2}
 _USUAL, _UNUSABLE = 5.0, float("nan")
-#: What one device adds to one window, call by call.
+#: The calls with which one device adds records to a window.
 _CALLS: Final[Sequence[Sequence[Sequence[float]]]] = (
     ([_USUAL], [_USUAL], [_USUAL]),
     ([_USUAL, _UNUSABLE], [_USUAL]),
@@ -350,10 +317,10 @@ _BYTES_MAX: Final = 2**20
 
 
 def sent(plan: Plan, records: Any, labels: object, entropy: Entropy) -> Integers:
-    """(n,) the reports of these records, in the order in which a device sends them, which is not theirs.
+    """(n,) the reports of these records, in the (random) order in which a device sends them.
 
     Raises:
-        OSError: ``entropy`` gave fewer bytes than it was asked for.
+        OSError: ``entropy`` gave fewer bytes than requested.
     """
     addition = split(plan, records, 0, labels, Randomising(plan, entropy=entropy)).addition
     found = [unpack(unbound.pack(NO_ID), plan).reports for unbound in addition.deltas]
@@ -361,19 +328,19 @@ def sent(plan: Plan, records: Any, labels: object, entropy: Entropy) -> Integers
 
 
 def streams(plan: Plan, reports: int) -> int:
-    """How many words a device reads beside those of its reports: one for each batch."""
+    """How many words a device reads in addition to those of its reports: one for each batch."""
     return -(-reports // reports_max(plan))
 
 
 def bound_checks() -> Iterator[Check]:
-    """No client sends more reports of a window than its plan counts it with, however many records it adds."""
+    """No client sends more reports in a window than its plan allows, however many records it adds."""
     for memoise in (False, True):
         local = {"randomiser": "k-rr", "memoise": memoise}
-        yield bound_check(plan_of(mode="local", local=local, sketch={"buckets": 4}, **_CLIENT))
+        yield bound_check(plan_of(mode="local", local=local, sketch={"buckets": 4}, **CLIENT))
 
 
 def bound_check(plan: Plan) -> Check:
-    """The same of one plan of unit client, whose devices memoise or not: by what a spool holds of each window."""
+    """Counts the reports in the spool of a device, for one plan of unit client, memoised or not."""
     most, local = plan.privacy.records_per_client, plan.privacy.local
     assert most is not None, "a plan of clients"
     assert local is not None, "a plan of reports"

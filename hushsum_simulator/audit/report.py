@@ -1,7 +1,6 @@
-"""What an audit comes to: claimed and audited ε side by side, and the checks that no ε can express.
+"""The result of an audit: claimed and audited ε side by side, and checks that no ε expresses.
 
-What counts of an event on two neighbouring data sets prove about ε is an interval that holds with a stated
-confidence.
+Counts of an event on two neighbouring data sets give a lower limit of ε that holds with a stated confidence.
 """
 
 import dataclasses
@@ -13,6 +12,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from hushsum.plan import Plan
+
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
@@ -21,19 +22,14 @@ ERROR: Final = 1e-6  # of one audited bound: how likely it is above the true ε
 
 @dataclass(frozen=True)
 class Hits:
-    """How often an event was seen.
-
-    Attributes:
-        hits: From 0 to ``runs``.
-        runs: Independent ones.
-    """
+    """How often an event happened in independent runs."""
 
     hits: int
     runs: int
 
 
 def at_least(hits: npt.ArrayLike, runs: int, error: float) -> Floats:
-    """The Clopper–Pearson lower limit of a probability; it is above the truth with probability ``error`` at most."""
+    """The Clopper–Pearson lower limit of a probability: above the truth with probability ``error`` at most."""
     from scipy.special import betaincinv
 
     seen = np.asarray(hits, dtype=np.float64)
@@ -42,24 +38,16 @@ def at_least(hits: npt.ArrayLike, runs: int, error: float) -> Floats:
 
 
 def at_most(hits: npt.ArrayLike, runs: int, error: float) -> Floats:
-    """The Clopper–Pearson upper limit of a probability; it is below the truth with probability ``error`` at most."""
+    """The Clopper–Pearson upper limit of a probability: below the truth with probability ``error`` at most."""
     seen = np.asarray(hits, dtype=np.float64)
     return 1.0 - at_least(runs - seen, runs, error)
 
 
 def epsilon_at_least(likelier: Hits, rarer: Hits, *, delta: float, error: float) -> float:
-    """A lower limit of ε, from how often one event was seen on either of two neighbouring data sets.
+    """A lower limit of ε, from the hits of one event on two neighbouring data sets; at least 0.
 
-    (ε, δ) promises p <= e^ε·q + δ for every event, so that ε >= ln((p − δ)/q).
-
-    Args:
-        likelier: On the data set of p.
-        rarer: On that of q.
-        delta: The δ that is claimed.
-        error: How likely the limit may be above the true ε; half of it goes to either probability.
-
-    Returns:
-        At least 0: an event that proves nothing gives 0.
+    (ε, δ) promises p <= e^ε·q + δ for every event, so that ε >= ln((p − δ)/q). The limit is above the true ε with
+    probability ``error`` at most, half of it for either probability.
     """
     p = float(at_least(likelier.hits, likelier.runs, error / 2))
     q = float(at_most(rarer.hits, rarer.runs, error / 2))
@@ -71,21 +59,15 @@ _ROUNDING: Final = 1e-9  # relative, of an exact ε in floats
 
 @dataclass(frozen=True)
 class AuditRow:
-    """One promise, and what an audit found of it.
+    """A claim of (ε, δ), and the audit's results.
 
     Attributes:
-        what: Which road or relation, in words.
-        unit: Whom the promise protects.
-        relation: How neighbours differ.
-        mechanism: Whose noise.
-        epsilon: The ε that is claimed,
-        delta: and the δ.
-        exact: The ε over all outcomes, from real counters and the law of the noise; None: not computed.
-        audited: ε is at least this, by ``runs`` runs of the whole road; None: not run.
-        event: What tells the neighbours apart best.
+        what: Which pipeline or relation, in words.
+        exact: ε over all outcomes, from real counters and the law of the noise; None: not computed.
+        audited: Lower limit of ε from runs of the whole pipeline; None: not run.
+        event: What distinguishes the neighbours best.
         runs: On each of the two data sets; half of them learn the event, the others test it.
-        redrawn: In how many runs a window was told withheld, and released later: an outcome is drawn once.
-        mode: Who draws the noise: ``central``, or ``secure``: the clients, in shares.
+        redrawn: Runs in which a window was reported as withheld and released later: an outcome is drawn once.
     """
 
     what: str
@@ -103,20 +85,21 @@ class AuditRow:
 
     @property
     def holds(self) -> bool:
-        """Whether nothing that was found is above what is claimed."""
+        """Whether no result is above the claim."""
         exact = self.exact is None or self.exact <= self.epsilon * (1 + _ROUNDING)
         return exact and (self.audited is None or self.audited <= self.epsilon) and self.redrawn == 0
 
 
+def claimed(what: str, plan: Plan) -> AuditRow:
+    """The claim of a plan, without results."""
+    privacy, promise = plan.privacy, plan.guarantee
+    epsilon, delta = float(privacy.epsilon), float(privacy.delta)
+    return AuditRow(what, promise.unit, promise.relation, privacy.mechanism.name, epsilon, delta, mode=privacy.mode)
+
+
 @dataclass(frozen=True)
 class Check:
-    """Something that must be so, whatever ε is.
-
-    Attributes:
-        what: In words.
-        holds: Whether it is so.
-        found: What was seen.
-    """
+    """A requirement that no ε expresses."""
 
     what: str
     holds: bool
@@ -125,27 +108,21 @@ class Check:
 
 @dataclass(frozen=True)
 class Report:
-    """Everything that one audit found.
-
-    Attributes:
-        rows: Promises.
-        checks: What else must be so.
-        seconds: Of the whole audit.
-    """
+    """All results of one audit, and how long it took."""
 
     rows: tuple[AuditRow, ...]
     checks: tuple[Check, ...]
     seconds: float
 
     def violations(self) -> list[str]:
-        """One sentence for each promise that is broken; empty when all hold."""
+        """A sentence for each broken promise."""
         return [
             *(_sentence(row) for row in self.rows if not row.holds),
             *(f"{check.what}: {check.found}" for check in self.checks if not check.holds),
         ]
 
     def to_json(self) -> str:
-        """One JSON object; an ε that no finite one bounds is the text ``infinite``."""
+        """One JSON object; an infinite ε is the text ``infinite``."""
         fields = {
             "error": ERROR,
             "seconds": round(self.seconds, 1),
@@ -168,7 +145,7 @@ def _sentence(row: AuditRow) -> str:
 
 
 def print_report(report: Report) -> None:
-    """Prints the tables of an audit on standard output."""
+    """Prints the tables on standard output."""
     from rich import box
     from rich.console import Console
     from rich.table import Table

@@ -1,14 +1,14 @@
-"""Exact audits of what the server of a secure sum sees: counters with the noise of h honest shares, over all outcomes.
+"""Exact audits of the view of a secure-sum server: counters with the noise of h honest shares, over all outcomes.
 
-How many shares those are is asked of the check that every client makes of the survivors; what one share is, of the
-sampler that a client draws. The law of their sum is added up here, share by share: no theorem on it is relied on.
+The number of shares comes from the check that every client makes of the survivors, and the law of one share from the
+sampler that a client draws from. The law of their sum is computed here, share by share, without a theorem on it.
 
-The law of a sum of Pólya shares is also read off the running sampler, whatever its tables say. The sampler is driven
-with crafted words in place of random ones. A draw reads 16 bits that say how many events it has, 8 bytes more where
-they do not tell, and then 16 bytes an event. Behind what is crafted come zeros: with them every comparison comes out
-"below", and an event of zeros is +1. So bisection finds the digits of every probability, of the code and not of the
-formula, and the largest cohort costs as much as the smallest. That all places of a block and both signs are equally
-likely is taken for granted: they are bits of a uniform word.
+The law of a sum of Pólya shares is also measured on the running sampler, independently of its tables. The sampler is
+fed crafted words instead of random ones. A draw reads 16 bits that determine its number of events, 8 more bytes if they
+do not decide it, and then 16 bytes for each event. Zeros follow the crafted words: with them every comparison gives
+"below", and an event of zeros is +1. So bisection finds the digits of every probability of the code, not of the
+formula, and the largest cohort costs as much as the smallest. All places of a block and both signs are assumed to be
+equally likely: they are bits of a uniform word.
 """
 
 import math
@@ -32,7 +32,6 @@ from hushsum_simulator.audit.exact import (
     GAUSSIAN,
     Bounds,
     Change,
-    Floats,
     convolved,
     cut,
     distinct,
@@ -41,31 +40,29 @@ from hushsum_simulator.audit.exact import (
     weights,
     worst_loss,
 )
-from hushsum_simulator.audit.report import Integers
+from hushsum_simulator.audit.report import Floats, Integers
 
 
 class NoiseShare(Protocol):
-    """The sampler of one client's share of the noise: its law follows from these."""
+    """The sampler of one client's share of the noise."""
 
     @property
     def scale(self) -> Fraction:
-        """σ² of a discrete Gaussian share; b of the whole noise of Pólya shares, of which ``shares`` are the whole."""
+        """σ² of a discrete Gaussian share; b of the whole noise, which ``shares`` Pólya shares sum to."""
         ...
 
-    def sample(self, size: int, entropy: Entropy) -> Integers:
-        """(size,) independent draws."""
-        ...
+    def sample(self, size: int, entropy: Entropy) -> Integers: ...
 
 
 Flags = npt.NDArray[np.bool_]
 
-#: The law of the sum of so many shares, |k| up to a reach.
+#: The law of the sum of a number of shares, |k| up to a reach.
 SumLaw = Callable[[NoiseShare, int, int], Bounds]
 
-_REACH: Final = 64  # beyond a change: fewer shares than the scale is divided by lose most around 0
+_REACH: Final = 64  # beyond a change: with too few shares the loss is largest around 0
 _DIGITS: Final = 60
 _BITS: Final = 320  # of a probability of Pólya shares in fixed point
-_BEYOND: Final = 50  # scales that are looked at beyond the reach: what is left out is below 10^-40 of what is there
+_BEYOND: Final = 50  # scales that are computed beyond the reach: the rest is below 10^-40 of it
 _SLACK: Final = Fraction(1, 10**30)  # relative: more than that, and more than all rounding
 _EXPONENT: Final = 40  # outcomes of Gaussian noise below e^-40 of the likeliest count as lost
 _CUT: Final = 80  # e^-80 of the tails of a sum of discrete Gaussian shares is cut off
@@ -75,13 +72,14 @@ _ROUNDING: Final = 1e-13  # of a δ in floats, absolute
 
 
 def honest_shares(plan: Plan) -> int:
-    """The fewest honest clients of all sets of survivors that a client of the plan signs; 0 where none need be.
+    """The fewest honest clients of all sets of survivors that a client of the plan signs; 0 if it signs any.
 
-    Of a large cohort the sets are one of each size, its survivors spread evenly over the circle: none of that size is
-    more surely signed, for what else a client demands is that no part of the circle holds too few of them.
-    Of the survivors ⌈γN⌉ may be corrupt, and their shares are worth nothing.
+    Of a large cohort one set of each size is tried, with survivors spread evenly over the circle. No other set of that
+    size is more likely to be signed: a client also demands that no part of the circle holds too few of them.
+    Of the survivors ⌈γN⌉ may be corrupt, and their shares do not count.
     """
-    cohort = _cohort(plan)
+    cohort = plan.privacy.cohort
+    assert cohort is not None, "a plan of mode secure"
     parameters = round_parameters(plan, 0, bytes(ROUND_BYTES))
     signed = (
         int(survivors.sum())
@@ -93,12 +91,12 @@ def honest_shares(plan: Plan) -> int:
 
 
 def sum_epsilon(plan: Plan, moved: Iterable[Change], law: SumLaw | None = None) -> float:
-    """The least ε that holds between any of these neighbours for the sum of one cohort, at the δ left to the noise.
+    """The least ε that holds between any of these neighbours for the sum of one cohort, at the noise's part of δ.
 
     Args:
-        plan: Of mode secure: its cohort, and what its clients draw.
-        moved: How the counters of neighbours differ.
-        law: Of the sum of Pólya shares; by default what their parameters state.
+        plan: Of mode secure.
+        moved: Differences between the counters of neighbours.
+        law: Of the sum of Pólya shares; None: computed from their parameters.
     """
     honest, share, changed = honest_shares(plan), plan.privacy.mechanism.share(), distinct(moved)
     if honest == 0:
@@ -113,7 +111,7 @@ def sum_epsilon(plan: Plan, moved: Iterable[Change], law: SumLaw | None = None) 
 
 
 def polya_sum(share: NoiseShare, number: int, reach: int) -> Bounds:
-    """The law of so many Pólya shares together, NB(1/h, q) − NB(1/h, q) each, between tight bounds."""
+    """The law of a sum of Pólya shares, NB(1/h, q) − NB(1/h, q) each, between tight bounds."""
     shares: int = getattr(share, "shares", 1)  # whole discrete Laplace noise is a share of one
     return _polya_sum(share.scale, shares, number, reach)
 
@@ -136,7 +134,7 @@ def _polya_sum(scale: Fraction, shares: int, number: int, reach: int) -> Bounds:
 
 
 def gaussian_sum(scale: Fraction, number: int) -> tuple[Floats, float]:
-    """The law of so many discrete Gaussian shares together, its middle at k = 0, and a bound of what is not in it."""
+    """The law of a sum of discrete Gaussian shares, its middle at k = 0, and a bound of the omitted probability."""
     share, missing = weights(scale)
     reach = min(number * (len(share) // 2), math.isqrt(math.ceil(2 * number * scale * _CUT)) + 2)
     around = [0] * (reach - len(share) // 2)
@@ -147,7 +145,7 @@ def gaussian_sum(scale: Fraction, number: int) -> tuple[Floats, float]:
 
 
 def sum_law(name: str, share: NoiseShare, number: int, reach: int) -> Floats:
-    """The chances (2·reach + 1,) of what so many shares come to together, its middle 0; what is beyond is not in it."""
+    """The chances (2·reach + 1,) of a sum of shares, its middle 0; the rest is omitted."""
     if name == GAUSSIAN:
         law = gaussian_sum(share.scale, number)[0]
         middle = len(law) // 2
@@ -157,15 +155,15 @@ def sum_law(name: str, share: NoiseShare, number: int, reach: int) -> Floats:
 
 
 def _gaussian_epsilon(scale: Fraction, number: int, change: Change, delta: float) -> float:
-    """Of counters that differ by this change, each with the sum of its own shares.
+    """The least ε of counters that differ by this change, each with the sum of its own shares.
 
-    An outcome's loss is the sum of its counters' losses; here they are not linear in the outcome. So the last counter
-    is kept apart: δ(ε) = Σ_k P(k)·δ_rest(ε − loss(k)), where δ_rest(x) = Σ P·max(0, 1 − e^(x − loss)) over the others
-    is looked up in the sums over all losses above x.
+    An outcome's loss is the sum of its counters' losses, which are not linear in the outcome here. So the last counter
+    is treated separately: δ(ε) = Σ_k P(k)·δ_rest(ε − loss(k)), where δ_rest(x) = Σ P·max(0, 1 − e^(x − loss)) over the
+    other counters is looked up in the sums over all losses above x.
     """
     law, missing = gaussian_sum(scale, number)
     middle, reach = len(law) // 2, math.isqrt(math.ceil(2 * number * scale * _EXPONENT)) + max(change)
-    assert reach + max(change) <= middle, "the shares reach further than what is looked at"
+    assert reach + max(change) <= middle, "the shares reach further than the law"
     at = np.arange(middle - reach, middle + reach + 1)
     masses = law[at]
     lost = len(change) * (missing + float(law[: at[0]].sum()) * 2)
@@ -175,7 +173,7 @@ def _gaussian_epsilon(scale: Fraction, number: int, change: Change, delta: float
         rest, others = np.add.outer(rest, each).reshape(-1), np.multiply.outer(others, masses).reshape(-1)
     order = np.argsort(rest)
     rest, others = rest[order], others[order]
-    first = np.append(np.cumsum(others[::-1])[::-1], 0.0)  # of all losses from here on, on one data set
+    first = np.append(np.cumsum(others[::-1])[::-1], 0.0)  # over all losses from here on, on one data set
     second = np.append(np.cumsum((others * np.exp(-rest))[::-1])[::-1], 0.0)  # and on its neighbour
 
     def delta_at(epsilon: float) -> float:
@@ -188,7 +186,7 @@ def _gaussian_epsilon(scale: Fraction, number: int, change: Change, delta: float
 
 
 def _members(cohort: Cohort) -> Iterable[int]:
-    """How many clients the roster of a round may have; of a large cohort the fewest and the most."""
+    """The sizes that the roster of a round may have; of a large cohort the smallest and the largest."""
     every = range(cohort.survivors_min, cohort.size + 1)
     return every if cohort.size <= _EVERY_SET else {every[0], every[-1]}
 
@@ -211,32 +209,26 @@ def _signs(parameters: RoundParameters, survivors: Flags) -> bool:
     return True
 
 
-def _cohort(plan: Plan) -> Cohort:
-    assert plan.privacy.cohort is not None, "a plan of mode secure"
-    return plan.privacy.cohort
-
-
-_COUNT_BITS: Final = 16  # of the word that says how many events a draw has
-_CHOICE_BITS: Final = 32  # of an event's first word that choose its block; the other half is the first of U
-_TIE_BITS: Final = 64  # of a further word, where a comparison is not decided
+_COUNT_BITS: Final = 16  # of the word that determines the number of events of a draw
+_CHOICE_BITS: Final = 32  # of an event's first word that choose its block; the other half is the start of U
+_TIE_BITS: Final = 64  # of a further word, if a comparison is not decided
 _TIE_DIGITS: Final = 40  # of them that are read
-_SCALES: Final = 23  # sizes below so many scales lie in ordinary blocks, none in the tail
+_SCALES: Final = 23  # sizes below this many scales lie in ordinary blocks, not in the tail
 
-_DRAWN_BEYOND: Final = (
-    3  # outcomes are looked at up to the largest size over this: what is cut moves none by 10^-13 of it
-)
-_DRAWN_SLACK: Final = Fraction(1, 10**11)  # relative: more than what is cut, and the digits that are not read
+# Outcomes are computed up to the largest size over this; the cut changes none by more than 10^-13 of it.
+_DRAWN_BEYOND: Final = 3
+_DRAWN_SLACK: Final = Fraction(1, 10**11)  # relative: more than the cut and the unread digits
 
 ComesOut = Callable[[Integers], Flags]
 
 
 def drawn_sum(share: NoiseShare, number: int, reach: int) -> Bounds:
-    """The law of so many drawn shares together, where none has an event of the tail (all but 10^-11 of the sums).
+    """The law of a sum of drawn shares without events of the tail (all but 10^-11 of the sums).
 
     Args:
-        share: A sampler of Pólya shares, of a scale of at most about 100: every size is looked at.
+        share: A sampler of Pólya shares, of a scale of at most about 100: every size is tried.
         number: Of shares.
-        reach: Of the outcomes, at most; they end where what is not looked at would begin to show.
+        reach: Of the outcomes at most; they end before the sizes that are not tried would matter.
     """
     one = _law(share)
     whole, middle = summed(one, number, _BITS), len(one) // 2
@@ -258,7 +250,7 @@ def _law(share: NoiseShare) -> list[int]:
 
 
 def _counts(share: NoiseShare) -> list[int]:
-    """The first 56 binary digits of P(at most n events), n = 0, 1, … until they are all ones."""
+    """The first 56 binary digits of P(at most n events) for n = 0, 1, … until they are all ones."""
 
     def number(first: int, tied: int) -> int:
         words = first.to_bytes(2, "little") + (tied << _TIE_BITS - _TIE_DIGITS).to_bytes(8, "little")
@@ -276,12 +268,7 @@ def _counts(share: NoiseShare) -> list[int]:
 
 
 class _Events:
-    """Draws of just one event, driven.
-
-    Args:
-        share: Whose.
-        single: The first word of such a draw.
-    """
+    """Crafted draws of just one event, all of which begin with the word ``single``."""
 
     def __init__(self, share: NoiseShare, single: int) -> None:
         self._share = share
@@ -289,7 +276,7 @@ class _Events:
         self._blocks = (math.ceil(_SCALES * share.scale) - 1).bit_length()
 
     def law(self) -> list[int]:
-        """The chance in fixed point of each signed size; in the middle, at 0, that it is not kept."""
+        """The chance in fixed point of each signed size; in the middle, at 0, that the event is rejected."""
         ends = [0]
         for block in range(self._blocks):
             ends.append(ends[-1] + self._length(ends[-1], 1 << block))
@@ -301,7 +288,7 @@ class _Events:
         return [*side[::-1], (1 << _BITS) - 2 * sum(side), *side]
 
     def _length(self, start: int, size: int) -> int:
-        """How many choosing words from this one on give this size, where its place is the first and U is 0."""
+        """How many choosing words from this one on give this size, if its place is the first and U is 0."""
 
         def gives_it(more: Integers) -> Flags:
             zero, inside = np.zeros_like(more), start + more < 1 << _CHOICE_BITS
@@ -320,7 +307,7 @@ class _Events:
         ]
 
     def _drawn(self, choices: Integers, u: Integers, places: Integers, ties: Integers | None = None) -> Integers:
-        """What each of these events comes to; ties are further digits of U, of events that are all tied."""
+        """The result of each of these events; ties are further digits of U, of events that are all tied."""
         words = np.stack([choices << _CHOICE_BITS | u, places], axis=1)
         tape = np.full(len(u), self._single, dtype="<u2").tobytes() + words.astype("<i8").tobytes()
         if ties is not None:
@@ -329,7 +316,7 @@ class _Events:
 
 
 class _Tape:
-    """Entropy that was crafted, and zeros behind its end."""
+    """Crafted entropy, followed by zeros."""
 
     def __init__(self, data: bytes) -> None:
         self._left = memoryview(data)
@@ -340,7 +327,7 @@ class _Tape:
 
 
 def _last(bits: int, many: int, comes_out: ComesOut) -> Integers:
-    """The largest integer below 2^bits that comes out, of which all smaller ones do: of each of many; -1 where none."""
+    """By bisection the largest integer below 2^bits for which ``comes_out``, for each of many; −1 if there is none."""
     low, high = np.full(many, -1, dtype=np.int64), np.full(many, 1 << bits, dtype=np.int64)
     while (high - low > 1).any():
         middle = np.maximum((low + high) // 2, 0)

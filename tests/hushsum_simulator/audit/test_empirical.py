@@ -5,7 +5,8 @@ import sys
 import numpy as np
 import pytest
 
-from hushsum_simulator.audit.empirical import PROGRAM, Floats, audited, source_checks
+from hushsum_simulator.audit.empirical import PROGRAM, audited, source_checks
+from hushsum_simulator.audit.report import Floats
 from tests.hushsum_simulator.audit import planted
 
 COLUMNS = ("noise", "signal")
