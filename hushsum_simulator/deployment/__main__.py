@@ -118,10 +118,10 @@ def _variables() -> str:
     """A line for each variable with its default."""
     defaults = {f"HUSHSUM_{each.name.upper()}": each.default for each in fields(DeploymentSettings)}
     lines = ["variables:"]
-    for name, text in VARIABLES.items():
+    for name, variable in VARIABLES.items():
         value = defaults[name]
         shown = ",".join(value) if isinstance(value, tuple) else "" if value is None else str(value)
-        lines.append(f"  {name:22} {text}" + (f"  [{shown}]" if shown else ""))
+        lines.append(f"  {name:22} {variable.text}" + (f"  [{shown}]" if shown else ""))
     return "\n".join(lines)
 
 

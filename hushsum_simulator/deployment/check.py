@@ -1,9 +1,8 @@
-"""``check``: waits for the outcomes of the fleet's windows, and compares all that was told with all that is there.
+"""``check``: waits for the outcomes of the fleet's windows, and compares them with the fleet's journal.
 
-What must be in a window's release follows from what the fleet has done and was told. A release's own counters are
-looked at beside those of exactly these records: what is left is noise, or a fault. Every counter's noise is independent
-and of a known variance, so three numbers say whether all is there: the count, what multiple of the exact counters the
-release holds, and how large its noise is.
+The journal determines what each release must hold. The counters of the release are compared with those of exactly these
+records: the difference is noise, or a fault. Every counter's noise is independent and of a known variance, so three
+numbers are decisive: the count, the multiple of the exact counters that the release holds, and the size of its noise.
 """
 
 import asyncio
@@ -28,7 +27,7 @@ from hushsum.sketch import Sketch
 from hushsum_proto.messages import ServiceStatus
 from hushsum_simulator.data import ExactSums, Floats
 from hushsum_simulator.demo.evaluation import Accuracy, asked, compare, draw
-from hushsum_simulator.deployment.journal import Account, Added, FleetJournal
+from hushsum_simulator.deployment.journal import Account, FleetJournal
 from hushsum_simulator.deployment.operator import Operator
 from hushsum_simulator.deployment.prepare import Say, dealt, prepared, source_of
 from hushsum_simulator.deployment.settings import (
@@ -52,53 +51,55 @@ from hushsum_simulator.errors import JourneyError
 from hushsum_simulator.progress import Quiet
 from hushsum_simulator.scenario import Material, RunSettings
 
-# Standard errors that one number may be off, and how often a service without a fault is more. Of one normal variable
+# Allowed standard errors of one number, and how often a service without a fault exceeds them. Of one normal variable
 # P(|Z| > 6) = 2e-9; of one Laplace variable P(|X| > 10σ) = exp(-10·√2) = 7e-7. Sums over thousands of counters are
 # normal, with a kurtosis of 6 at most for each counter (discrete Laplace).
 _NORMAL_MAX: Final = 6.0
 _LAPLACE_MAX: Final = 10.0
-_SQUARES_VARIANCE: Final = 5.0  # Var(X²)/Var(X)² of Laplace noise; of all others it is less
-_COUNTERS_MIN: Final = 2000  # of fewer, sums are not normal so far out
+_SQUARES_VARIANCE: Final = 5.0  # Var(X²)/Var(X)² of Laplace noise; less for all others
+_COUNTERS_MIN: Final = 2000  # sums of fewer are not normal so far out
 _ROUNDING: Final = 1e-9
 
 
-@dataclass(frozen=True)
-class Expected:
-    """How many records must be in a release.
+@dataclass(frozen=True, eq=False)
+class Contents:
+    """What a window's release must hold.
 
     Attributes:
-        least: At least so many,
-        most: and at most.
-        reports: They are counted exactly, in reports.
+        inside: Its records.
+        least: Their least number (mode local: of reports).
+        most: Their largest number.
+        is_certain: Whether they are exactly these: with secure sums and silos it may hold records of clients that do
+            not know their result.
     """
 
+    inside: Material
     least: int
     most: int
-    reports: bool = False
+    is_certain: bool = True
 
 
-def count_fault(release: Release, expected: Expected) -> str:
-    """What is wrong with the release's count, as the end of a sentence; empty where nothing is.
+def count_fault(release: Release, contents: Contents) -> str:
+    """What is wrong with the release's count, as the end of a sentence; empty if nothing is.
 
-    False alarms: none for reports, at most 7e-7 a window for others.
+    False alarms: none for reports, which are counted exactly; at most 7e-7 a window for others.
     """
-    found = release.count
-    if expected.reports:
-        wrong = not expected.least <= found <= expected.most
-        return f"holds {found:,.0f} reports, expected {_between(expected)}" if wrong else ""
+    found, least, most = release.count, contents.least, contents.most
+    expected = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+    if release.plan.privacy.reports is not None:
+        return "" if least <= found <= most else f"holds {found:,.0f} reports, expected {expected}"
     error = query.count_std_error(release.plan, submissions=release.submissions)
-    allowed = _count_errors_max(release) * error + _ROUNDING
-    if expected.least - allowed <= found <= expected.most + allowed:
+    is_laplace = release.plan.privacy.mechanism.name == DISCRETE_LAPLACE
+    allowed = (_LAPLACE_MAX if is_laplace else _NORMAL_MAX) * error + _ROUNDING
+    if least - allowed <= found <= most + allowed:
         return ""
-    return f"counts {found:,.0f} records ± {error:.3g}, expected {_between(expected)}"
+    return f"counts {found:,.0f} records ± {error:.3g}, expected {expected}"
 
 
 def counter_faults(release: Release, inside: Material) -> list[str]:
-    """The same of its counters, where they are of exactly these records; false alarms: at most 1e-8 a window.
+    """What is wrong with the counters of a release (not of reports) that must hold exactly these records.
 
-    Args:
-        release: With noise on its counters, and not of reports.
-        inside: What must be in it.
+    False alarms: at most 1e-8 a window.
     """
     plan = release.plan
     exact = Sketch(plan)
@@ -119,64 +120,36 @@ def counter_faults(release: Release, inside: Material) -> list[str]:
     return faults
 
 
-def _count_errors_max(release: Release) -> float:
-    return _LAPLACE_MAX if release.plan.privacy.mechanism.name == DISCRETE_LAPLACE else _NORMAL_MAX
-
-
-def _between(expected: Expected) -> str:
-    if expected.least == expected.most:
-        return f"{expected.least:,}"
-    return f"{expected.least:,} to {expected.most:,}"
-
-
-@dataclass(frozen=True, eq=False)
-class Contents:
-    """Of one window.
-
-    Attributes:
-        inside: The records that are in its release;
-        expected: how many there must be;
-        is_certain: whether it is exactly these: of a secure sum or of silos some may be in it of whom nobody was told.
-    """
-
-    inside: Material
-    expected: Expected
-    is_certain: bool = True
-
-
 def contents_of(
     material: Material, journal: FleetJournal, verdicts: Sequence[Verdict], window: int, release: Release | None
 ) -> Contents:
-    """What must be in the release of a window.
+    """What a window's release must hold.
 
     Args:
-        material: The records, dealt as the fleet has them.
+        material: The records as the fleet has them.
         journal: Of the fleet.
-        verdicts: Retained by the service; mode ``central``.
+        verdicts: Mode central: those that the service retained.
         window: Its index.
-        release: Its own; None where it is withheld.
+        release: Its release; None if it is withheld.
     """
     privacy = material.plan.privacy
     if privacy.mode == CENTRAL:
         inside = material.parts(counted_batches(journal, verdicts, window))
-        return _exactly(inside, usable(inside))
+        return Contents(inside, usable(inside), usable(inside))
     if privacy.reports is not None:
-        inside = material.parts(_batches(journal, window))
-        return _exactly(inside, sum(each.reports for each in _added(journal, window)), reports=True)
+        added = (each for account in journal.accounts.values() for each in account.added)
+        reports = sum(each.reports for each in added if each.window == window)
+        return Contents(material.parts(_batches(journal, window)), reports, reports)
     return _of_submissions(material, journal, window, release)
 
 
 def usable(material: Material) -> int:
-    """How many records a sketch takes."""
+    """How many records a sketch accepts."""
     return int(np.isfinite(material.counted).all(axis=1).sum())
 
 
-def _exactly(inside: Material, records: int, *, reports: bool = False) -> Contents:
-    return Contents(inside, Expected(records, records, reports))
-
-
 def _of_submissions(material: Material, journal: FleetJournal, window: int, release: Release | None) -> Contents:
-    """Clients that were told so are in it; those that were told nothing, as far as it says that it has more."""
+    """It holds clients with the result ``counted``, and as many without a result as it has more submissions."""
     counted, untold = submitted(journal, window)
     found = 0 if release is None else release.submissions or 0
     if found >= len(counted | untold):
@@ -188,11 +161,11 @@ def _of_submissions(material: Material, journal: FleetJournal, window: int, rele
     more = material.parts({name: places for name, places in batches.items() if name in untold})
     missing = sum(_left_out(journal.accounts[name]) for name in counted | untold)
     sure = usable(inside)
-    return Contents(inside, Expected(max(0, sure - missing), sure + usable(more)), not (untold or missing))
+    return Contents(inside, max(0, sure - missing), sure + usable(more), not (untold or missing))
 
 
 def _left_out(account: Account) -> int:
-    """Records of a client that it left out of what it submitted: not those of windows for which it never did."""
+    """Records that a client left out of its submissions, without those of windows for which it made none."""
     never = sum(added.records for added in account.added if added.window not in account.results)
     return max(0, account.tallies.records_unspent + account.tallies.records_absent - never)
 
@@ -204,19 +177,15 @@ def _batches(journal: FleetJournal, window: int) -> Mapping[str, list[int]]:
     }
 
 
-def _added(journal: FleetJournal, window: int) -> list[Added]:
-    return [added for account in journal.accounts.values() for added in account.added if added.window == window]
-
-
 @dataclass(frozen=True, eq=False)
 class Found:
-    """What the service says.
+    """The answers of the service.
 
     Attributes:
-        outcomes: Of every window: its release, or None where it is withheld.
-        verdicts: Retained.
-        status: Of the service, with the population's ledger.
-        charged: Outcomes before and after it was asked for that.
+        outcomes: Of every window its release, or None if it is withheld.
+        verdicts: Those that it retained.
+        status: With the population's ledger.
+        charged: The numbers of outcomes before and after the status was fetched.
     """
 
     outcomes: Mapping[int, Release | None]
@@ -225,19 +194,11 @@ class Found:
     charged: tuple[int, int]
 
     def submissions(self) -> dict[int, int]:
-        """Of each window's release."""
         return {window: 0 if each is None else each.submissions or 0 for window, each in self.outcomes.items()}
 
 
 class _Answers(NamedTuple):
-    """Of one release, at the queries that are compared.
-
-    Attributes:
-        values: (m,),
-        std_errors: (m,), of which
-        noise: is noise,
-        exact: and the truth (m,).
-    """
+    """The answers (m,) of one release, their standard errors, the part of these that is noise, and the exact sums."""
 
     values: Floats
     std_errors: Floats
@@ -246,15 +207,10 @@ class _Answers(NamedTuple):
 
 
 class Comparison:
-    """What the fleet did, and what the service says of it.
-
-    Args:
-        material: The records, dealt as the fleet has them.
-        journal: Of the fleet.
-        found: By the service.
+    """Compares the fleet's journal with the answers of the service.
 
     Attributes:
-        latest: The last release with records in it, and their truth; None where there is none.
+        latest: The last release that holds records, with their exact sums; None if there is none.
     """
 
     def __init__(self, material: Material, journal: FleetJournal, found: Found) -> None:
@@ -268,7 +224,6 @@ class Comparison:
         self._windows = tuple(self._window(window, tallies.get(window, VerdictTally())) for window in windows)
 
     def summary(self) -> DeploymentSummary:
-        """Everything in numbers."""
         plan, status = self._plan, self._found.status
         together = self._together()
         return DeploymentSummary(
@@ -303,7 +258,7 @@ class Comparison:
         summary = WindowSummary(window, filled, tally, records, released=release is not None)
         if release is None:
             return summary
-        faults = [count_fault(release, contents.expected)]
+        faults = [count_fault(release, contents)]
         if contents.is_certain and self._plan.privacy.reports is None:
             faults += counter_faults(release, inside)
         summary = replace(summary, faults=tuple(filter(None, faults)))
@@ -323,7 +278,7 @@ class Comparison:
         return query.noise_std_error(self._plan, int(release.count) if of_reports else release.submissions)
 
     def _together(self) -> Accuracy:
-        """All windows: their answers add up, their noise is independent, and what the hash errs by is not."""
+        """All windows: answers add up, noise is independent, and the errors of the hash are not."""
         if not self._answers:
             return Accuracy(None, None, 0, 0.0, 0.0)
         least = min(len(each.exact) for each in self._answers)
@@ -336,7 +291,7 @@ class Comparison:
             sum(each.records for each in self._windows),
         )
 
-    def _of_clients(self) -> dict[str, Any]:  # Any: numbers of a summary, which checks nothing
+    def _of_clients(self) -> dict[str, Any]:  # Any: numbers of a summary
         accounts, releases = list(self._journal.accounts.values()), self._found.outcomes.values()
         of_reports = self._plan.privacy.reports is not None
         every = [added for account in accounts for added in account.added]
@@ -356,7 +311,7 @@ class Comparison:
         }
 
     def _added_once(self, name: str) -> int:
-        """Records of a client that has added each of its batches once; else 0."""
+        """Records of a client that added each of its batches once; else 0."""
         added = self._journal.accounts[name].added
         batches = [len(share.batches) for share in self._material.shares if share.client_id == name]
         if [list(range(count)) for count in batches] != [[each.batch for each in added]]:
@@ -386,10 +341,10 @@ def check(settings: DeploymentSettings, say: Say) -> list[str]:
     """Compares, prints the table, writes summary.json, the releases and density.png.
 
     Returns:
-        A sentence for each promise that was broken.
+        A sentence for each broken promise.
 
     Raises:
-        HushsumError: Something is not there, or the service does not answer.
+        HushsumError: A file is missing, or the service does not answer.
         OSError: A folder cannot be written.
     """
     plan, journal = prepared(settings), FleetJournal.load(settings.sent_file)
@@ -414,7 +369,7 @@ def check(settings: DeploymentSettings, say: Say) -> list[str]:
 
 
 async def _ask(settings: DeploymentSettings, plan: Plan, windows: Sequence[int], end_ms: int) -> Found:
-    """Waits for what the service says."""
+    """Waits for all outcomes."""
     patience_s = max(0.0, end_ms / 1000 - time.time()) + settings.deadline_s
     analyst = Operator(settings.gateways, credentials=reader_credentials(settings), patience_s=patience_s)
     outcomes = {window: await analyst.outcome(window) for window in windows}

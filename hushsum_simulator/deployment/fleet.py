@@ -1,7 +1,7 @@
-"""``fleet``: fills the deployment's windows while its gateways and brokers are killed, and writes what it was told.
+"""``fleet``: fills the deployment's windows while its gateways and brokers are killed, and writes a journal.
 
-Its clients are real ones in one event loop, each with its token and a spool that stays. They come and go: when each is
-online, and when it adds what, follows from the seed alone, before anything starts.
+Its clients are real ones in one event loop, each with its token and a durable spool. They go offline and return: the
+seed alone determines when each is online, and when it adds which records.
 """
 
 import asyncio
@@ -32,14 +32,14 @@ from hushsum_simulator.deployment.prepare import Say, dealt, prepared, source_of
 from hushsum_simulator.deployment.settings import DeploymentSettings, client_credentials, write_json
 from hushsum_simulator.errors import JourneyError
 
-_PERIODS: Final = 2  # in a window: whoever is away misses no window whole
-#: The part of a window in which records are added: none is on its way when the window ends.
+_PERIODS: Final = 2  # of a window: no client is offline for a whole window
+#: The part of a window in which records are added, so that none is being sent when it ends.
 ADDING: Final = 0.85
 
 
 @dataclass(frozen=True)
 class Stay:
-    """A time in which a client is online, in windows since the fleet's first one began."""
+    """A time during which a client is online, in windows since the start of the fleet's first one."""
 
     start: float
     end: float
@@ -48,14 +48,9 @@ class Stay:
 def stays(groups: Sequence[Sequence[str]], *, churn: float, windows: int, seed: int) -> dict[str, list[Stay]]:
     """When each client is online.
 
-    A share of each group is offline in each half of a window, others each time; nobody in the last half of the last
-    window, so that all is added.
-
-    Args:
-        groups: Clients by what they connect to: each group loses the same share, as cohorts form in it.
-        churn: The share.
-        windows: How many there are.
-        seed: Of who it is.
+    The share ``churn`` of each group is offline in each half of a window, other clients each time. No client is offline
+    in the last half of the last window, so that everything is added. Groups are clients of the same gateway: they lose
+    the same share, since cohorts form within a group.
     """
     periods = _PERIODS * windows
     rng = np.random.default_rng(seed)
@@ -72,13 +67,13 @@ def stays(groups: Sequence[Sequence[str]], *, churn: float, windows: int, seed: 
 
 
 def moments(batches: int, windows: int) -> list[float]:
-    """When a client adds its batches if it is online then, in windows: evenly, and none at a window's end."""
+    """When a client adds its batches if it is online, in windows: evenly, and none at the end of a window."""
     evenly = ((number + 0.5) * windows / batches for number in range(batches))
     return [int(at) + ADDING * (at - int(at)) for at in evenly]
 
 
 def _joined(periods: Sequence[int]) -> list[Stay]:
-    """Stays of consecutive periods."""
+    """A stay for each run of consecutive periods."""
     runs = itertools.groupby(enumerate(periods), lambda pair: pair[1] - pair[0])
     ends = [[period for _, period in run] for _, run in runs]
     return [Stay(run[0] / _PERIODS, (run[-1] + 1) / _PERIODS) for run in ends]
@@ -91,12 +86,9 @@ class DeployedClient:
     Attributes:
         share: Its records.
         target: Its gateway.
-        credentials: Its token.
-        stays: When it is online.
         moments: When it adds each batch.
-        account: What it has done, and was told.
-        client: The real one, while it is online.
-        past: What its earlier lives have sent.
+        client: The real client, while it is online.
+        past: The tallies of its earlier lives.
     """
 
     share: ClientRecords
@@ -110,7 +102,7 @@ class DeployedClient:
 
     @property
     def tallies(self) -> Stats:
-        """So far: what the spool counts for its whole life, and what was sent, of all lives."""
+        """The spool's counts, and what was sent in all lives."""
         if self.client is None:
             return self.account.tallies
         now, past = self.client.tallies, self.past
@@ -123,11 +115,7 @@ class DeployedClient:
 
 
 def members_of(settings: DeploymentSettings, shares: Sequence[ClientRecords]) -> list[DeployedClient]:
-    """All of them, each for one gateway for good.
-
-    Raises:
-        JourneyError: Their tokens are not there.
-    """
+    """All clients; each keeps to one gateway."""
     credentials, gateways = client_credentials(settings), settings.gateways
     groups = [[share.client_id for share in shares[place :: len(gateways)]] for place in range(len(gateways))]
     online = stays(groups, churn=settings.churn, windows=settings.windows, seed=settings.seed)
@@ -144,7 +132,7 @@ def members_of(settings: DeploymentSettings, shares: Sequence[ClientRecords]) ->
 
 
 def results_in(spool: Path) -> dict[int, str]:
-    """What a client that is not running was told of its submissions, by window; empty text where nothing."""
+    """The results of the submissions of a client that is not running, by window; empty text if unknown."""
     with closing(sqlite3.connect(f"file:{spool}?mode=ro", uri=True)) as database:
         return {window: result or "" for window, result in database.execute("SELECT window, fate FROM rounds")}
 
@@ -152,14 +140,14 @@ def results_in(spool: Path) -> dict[int, str]:
 _THREADS: Final = 4
 _STARTING_MAX: Final = 32
 _LOOK_S: Final = 0.5
-_SPARE_S: Final = 1.0  # after a window takes nothing any more, in which the last are told
+_SPARE_S: Final = 1.0  # after a window closes, for the last results
 _CONFIG: Final = Config(backoff_first_s=0.1, backoff_longest_s=2.0, close_flush_s=0.0)
 
 
 class _Listening(EdgeClient):
-    """A client that writes down what it is told of each delta, in any of its lives."""
+    """A client that records the answer to each delta in ``answers``, over all its lives."""
 
-    def __init__(self, target: str, answers: dict[DeltaId, str], **options: Any) -> None:  # Any: those of a client
+    def __init__(self, target: str, answers: dict[DeltaId, str], **options: Any) -> None:  # Any: a client's options
         super().__init__(target, **options)
         self._answers = answers
 
@@ -170,20 +158,14 @@ class _Listening(EdgeClient):
 
 
 class DeployedFleet:
-    """All clients of a deployment.
-
-    Args:
-        settings: Of it.
-        plan: What they allow.
-        shares: Who adds what.
-    """
+    """All clients of a deployment."""
 
     def __init__(self, settings: DeploymentSettings, plan: Plan, shares: Sequence[ClientRecords]) -> None:
         self._settings, self._plan = settings, plan
         self._turns = plan.privacy.mode == SECURE or plan.privacy.is_silo
         self._spools = settings.fleet / "spools"
         self._runtime = SystemRuntime(_THREADS)
-        # One that is down keeps nobody else's clients waiting.
+        # For each gateway, so that one that is down does not delay the clients of others.
         self._starting = {gateway: asyncio.Semaphore(_STARTING_MAX) for gateway in settings.gateways}
         self._config = replace(_CONFIG, first_contact_s=settings.deadline_s)
         self._policy = policy_of(plan)
@@ -192,7 +174,6 @@ class DeployedFleet:
 
     @property
     def progress(self) -> dict[str, object]:
-        """How far it is."""
         tallies = [member.tallies for member in self._members]
         answered = (each.submissions_counted if self._turns else each.acknowledged + each.counted for each in tallies)
         return {
@@ -205,10 +186,10 @@ class DeployedFleet:
         }
 
     async def run(self) -> FleetJournal:
-        """Adds everything; returns what was told when all of it is.
+        """Adds everything, and returns the journal once all of it is answered.
 
         Raises:
-            HushsumError: A client could not, or something has no answer when the time is over.
+            HushsumError: A client failed, or a delta has no answer at the deadline.
         """
         began, schedule = time.monotonic(), self._plan.window
         self._spools.mkdir(parents=True, exist_ok=True)
@@ -218,7 +199,7 @@ class DeployedFleet:
                 for member in self._members:
                     clients.create_task(self._live(member))
         except BaseExceptionGroup as group:
-            raise group.exceptions[0] from None  # the others were cancelled for it
+            raise group.exceptions[0] from None  # the others were cancelled because of it
         finally:
             self._runtime.close()
         accounts = {member.share.client_id: member.account for member in self._members}
@@ -237,7 +218,7 @@ class DeployedFleet:
 
     @asynccontextmanager
     async def _online(self, member: DeployedClient) -> AsyncIterator[EdgeClient]:
-        """A life of a client, on the spool that stays."""
+        """One life of a client, on its spool."""
         client_id, account = member.share.client_id, member.account
         key = self._settings.fleet / "keys" / f"{client_id}.pem"
         client = _Listening(
@@ -263,7 +244,7 @@ class DeployedFleet:
             member.client = None
 
     async def _add(self, member: DeployedClient, client: EdgeClient, end: float) -> None:
-        """Adds what is due until then, and what was due while the client was away."""
+        """Adds the batches that are due before ``end``, with those that were due while the client was offline."""
         share, added = member.share, member.account.added
         while len(added) < len(share.batches):
             due = max(member.moments[len(added)], self._position())
@@ -280,7 +261,7 @@ class DeployedFleet:
             added.append(Added(window, len(added), before.deltas, *made))
 
     async def _settle(self, member: DeployedClient, client: EdgeClient) -> None:
-        """Returns once the client was told what became of everything."""
+        """Returns once the client has an answer to everything."""
         name, left = member.share.client_id, self._settings.deadline_s
         if self._turns:
             await self._until(self._settings.windows, self._settings.open_s + _SPARE_S)
@@ -293,7 +274,7 @@ class DeployedFleet:
         try:
             await client.flush(max(0.0, self._ms(self._settings.windows) - _now_ms()) / 1000 + left)
         except RefusedError:
-            pass  # its tallies say it
+            pass  # its tallies count it
         except FlushTimeoutError as error:
             raise JourneyError(f"{name}: {client.unanswered} deltas have no answer after {left:.0f} s") from error
 
@@ -316,17 +297,17 @@ def _now_ms() -> int:
 
 
 def fleet(settings: DeploymentSettings, say: Say) -> None:
-    """Runs the fleet; writes progress.json as it goes, and sent.json at its end.
+    """Runs the fleet; writes progress.json while it runs, and sent.json at the end.
 
     Raises:
-        HushsumError: A client could not, or something has no answer when the time is over.
+        HushsumError: A client failed, or a delta has no answer at the deadline.
         OSError: A folder cannot be written.
     """
     plan = prepared(settings)
     shares = dealt(settings, plan, source_of(settings)).shares
     say(f"{len(shares)} clients with {sum(share.records for share in shares):,} records, {settings.windows} windows")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", EdgeWarning)  # what they say is in sent.json
+        warnings.simplefilter("ignore", EdgeWarning)  # sent.json has what they warn of
         journal = asyncio.run(_run(settings, plan, shares, say))
     lives = sum(account.lives for account in journal.accounts.values())
     say(f"everything is answered after {journal.seconds:.0f} s; the clients were started {lives} times")
@@ -347,7 +328,7 @@ async def _run(settings: DeploymentSettings, plan: Plan, shares: Sequence[Client
 
 
 async def _answering(settings: DeploymentSettings, plan: Plan) -> None:
-    """Returns once every gateway answers, so that the first window finds all of them."""
+    """Returns once every gateway answers, so that all are there for the first window."""
     credentials = next(iter(client_credentials(settings).values()))  # the fleet has no others
     for gateway in settings.gateways:
         operator = Operator([gateway], credentials=credentials, patience_s=settings.deadline_s)

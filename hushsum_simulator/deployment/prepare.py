@@ -1,7 +1,7 @@
-"""``prepare``: everything that a deployment needs before its first process starts, made once.
+"""``prepare``: makes everything that a deployment needs before its first process starts, once.
 
-What is made belongs together, so all of it is made at once; ``prepared.json`` is written last and says what for. What a
-deployment begins with, its records, its plan and who adds what, is made in each of its programs anew.
+All files are made together; ``prepared.json`` is written last, with the settings that they were made for. The records
+and their distribution over clients are computed again in each program.
 """
 
 import json
@@ -34,19 +34,19 @@ from hushsum_simulator.plans import fit
 from hushsum_simulator.scenario import Material
 
 _QUERIES: Final = 1000
-# Pure ε adds noise by the rows: with so many, what it adds to a window of 4,000 records is what the hash errs by.
+# Noise of pure ε grows with the rows: with so many, in a window of 4,000 records it equals the error of the hash.
 _CENTRAL_ROWS: Final = 64
 _SECURE_DELTA: Final = Fraction(1, 10**6)
-# How many records a delta has, on average: a stream of small ones is what a kill finds under way.
+# Records of a delta, on average: with many small ones, some are being sent when a process is killed.
 _RECORDS_OF_DELTA: Final = 4
 _RECORDS_OF_BATCH: Final = 20  # of reports
-_BATCHES: Final = 3  # of a client and window that never leave it as they are
-# Clients come over a quarter of what the lateness leaves beside this wait: all are there before it is over.
+_BATCHES: Final = 3  # of a client and window, of a secure sum or a silo
+# Clients arrive over a quarter of the rest of the lateness: all are there before this wait is over.
 _WAIT_SHARE: Final = 0.3
 
 
 def source_of(settings: DeploymentSettings) -> Records:
-    """The records: a part of them, chosen by the seed, where there are more than were asked for.
+    """The records; if there are more than the settings ask for, a random part of them.
 
     Raises:
         RecordsError: They cannot be used.
@@ -59,16 +59,11 @@ def source_of(settings: DeploymentSettings) -> Records:
 
 
 def made_plan(settings: DeploymentSettings, source: Records, directory: str) -> Plan:
-    """The plan that fits the deployment.
-
-    Args:
-        settings: Of it.
-        source: Its records.
-        directory: In mode secure the digest of its clients' keys; else empty.
+    """The plan that fits the deployment; in mode secure ``directory`` is the digest of its clients' keys.
 
     Raises:
         PlanError: There is none.
-        VariableError: So many clients cannot be away.
+        VariableError: Too many clients are offline for a cohort.
     """
     sizes = {
         "rows": settings.rows or (_CENTRAL_ROWS if settings.mode == CENTRAL else None),
@@ -85,7 +80,7 @@ def made_plan(settings: DeploymentSettings, source: Records, directory: str) -> 
 
 
 def dealt(settings: DeploymentSettings, plan: Plan, source: Records) -> Material:
-    """The records that are added, by client and in batches; and those that are held out as queries.
+    """The records by client and in batches, and those that are held out as queries.
 
     Raises:
         RecordsError: There are too few.
@@ -100,7 +95,7 @@ def dealt(settings: DeploymentSettings, plan: Plan, source: Records) -> Material
 
 
 def _privacy(settings: DeploymentSettings, directory: str) -> Mapping[str, object]:
-    """``[privacy]`` of unit ``record``."""
+    """The table ``[privacy]``, of unit ``record``."""
     if settings.mode == LOCAL:
         delta = None if settings.form == SILO else Fraction(0)
         keys = plans.local_privacy_keys(form=settings.form, randomiser=None, delta=delta, shuffled=False, reports=1)
@@ -116,7 +111,7 @@ def _privacy(settings: DeploymentSettings, directory: str) -> Mapping[str, objec
 
 
 def _cohort(settings: DeploymentSettings) -> Cohort:
-    """All clients of a gateway: each gateway forms its own."""
+    """A cohort of all clients of a gateway: each gateway forms its own."""
     size = settings.clients_of_gateway
     away = round(settings.churn * size) + (settings.clients % len(settings.gateways) > 0)
     try:
@@ -133,10 +128,10 @@ Say = Callable[[str], None]
 
 
 def prepare(settings: DeploymentSettings, say: Say) -> None:
-    """Makes the plan, certificates, tokens and keys; nothing where they were made for the same settings.
+    """Makes the plan, certificates, tokens and keys, unless they were made for the same settings before.
 
     Raises:
-        SettingsConflictError: They were made for other ones.
+        SettingsConflictError: They were made for other settings.
         HushsumError: The records or the plan cannot be used.
         OSError: A folder cannot be written.
     """
@@ -163,7 +158,7 @@ def prepare(settings: DeploymentSettings, say: Say) -> None:
 
 
 def prepared(settings: DeploymentSettings) -> Plan:
-    """The plan that was made.
+    """The plan that ``prepare`` made.
 
     Raises:
         JourneyError: There is none.
@@ -187,7 +182,7 @@ def _require_same(settings: DeploymentSettings) -> None:
 
 
 def _keys(settings: DeploymentSettings, names: Sequence[str]) -> str:
-    """Makes a key for each client; returns their directory."""
+    """Makes a key for each client, and returns their directory."""
     tables = []
     for name in names:
         key = SigningKey.generate(OsEntropy())
@@ -199,7 +194,7 @@ def _keys(settings: DeploymentSettings, names: Sequence[str]) -> str:
 
 
 def _served(settings: DeploymentSettings) -> list[str]:
-    """All names that the service is reached by."""
+    """All names of the service."""
     hosts = (address.rpartition(":")[0].strip("[]") for address in settings.gateways)
     return list(dict.fromkeys([*settings.server_names, *hosts]))
 
@@ -215,7 +210,7 @@ def _certificates(settings: DeploymentSettings) -> None:
     write_public(settings.secrets / "metrics-ca.pem", of_metrics.own.certificate)
     write_public(settings.metrics / "ca.pem", authority.own.certificate)
     write_public(settings.metrics / "client.pem", reader.certificate)
-    # Whatever user reads the metrics reads this; the folder is mounted where that runs, and nowhere else.
+    # Prometheus runs as an unknown user; the folder is mounted there, and nowhere else.
     write_public(settings.metrics / "client.key", reader.key)
 
 

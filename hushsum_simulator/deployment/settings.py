@@ -1,68 +1,126 @@
-"""What the environment says of a deployment, and the files and credentials that its programs share.
+"""The environment variables of a deployment, and the files and credentials that its programs share.
 
-The environment says the same to ``prepare``, ``fleet`` and ``check``. Files are written whole or not at all, and
-secrets for their owner alone. What the programs show to their service, and whom they believe, is what ``prepare`` has
-made.
+``prepare``, ``fleet`` and ``check`` read the same variables. Files are written atomically, and secrets are readable for
+their owner alone. ``prepare`` makes the credentials that the programs use.
 """
 
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, NamedTuple, Self
 
 from hushsum.privacy.guarantee import LOCAL, MODES, SECURE
 from hushsum.privacy.local_mode import FORMS, REPORT, SILO
 from hushsum_proto.credentials import Credentials
 from hushsum_simulator.errors import JourneyError, VariableError
 
-Number = TypeVar("Number", int, float)
-
 _LATENESS_WINDOWS: Final = 2
-_OPEN_S: Final = 60  # a slow machine needs half of it to start again what was killed
-_SHOWN_S: Final = 60  # no plan may have its clients show themselves more often
+_OPEN_S: Final = 60  # a slow machine needs half of it to restart what was killed
+_SHOWN_S: Final = 60  # no plan may have its clients contact the service more often
 _NAMES: Final = "gateway,gateway-1,gateway-2,worker-1,worker-2,releaser,localhost,127.0.0.1"
 _CLIENTS_MIN: Final = {SECURE: 5}  # of a gateway: a cohort that can lose one
 
-#: What each variable says, for people; its default stands in :class:`DeploymentSettings`.
-VARIABLES: Final[Mapping[str, str]] = {
-    "HUSHSUM_MODE": "central, local or secure",
-    "HUSHSUM_FORM": "mode local: report, or silo",
-    "HUSHSUM_CLIENTS": "size of the fleet",
-    "HUSHSUM_DATA": "a .parquet, .csv or .npy file in the folder of data; empty: the pixels of a photograph",
-    "HUSHSUM_COLUMNS": "its columns to take, with commas; empty: all",
-    "HUSHSUM_RECORDS": "at most so many records are used",
-    "HUSHSUM_CHURN": "the share of the clients that are offline at a time, 0 to 0.5",
-    "HUSHSUM_WINDOWS": "windows that the fleet fills",
-    "HUSHSUM_WINDOW_S": "the length of one, in whole seconds (secure, silo: a minute at least)",
-    "HUSHSUM_LATENESS_S": "how long one takes deltas after its end; empty: two windows, or a minute (secure: that)",
-    "HUSHSUM_SEED": "of all public choices",
-    "HUSHSUM_GATEWAYS": "host:port with commas; clients are spread over them",
-    "HUSHSUM_ROWS": "rows of the sketch, a multiple of 8; empty: by the mode",
-    "HUSHSUM_BUCKETS": "and buckets of a row",
-    "HUSHSUM_DEADLINE_S": "how long answers and outcomes may take, once the fleet's windows are over",
-    "HUSHSUM_SERVER_NAMES": "names and addresses of the server's certificate, with commas",
-    "HUSHSUM_DATA_FOLDER": "folder of data",
-    "HUSHSUM_CONFIG": "folder of what is public: the plan, the authority, the directory of clients",
-    "HUSHSUM_SECRETS": "folder of the service's secrets",
-    "HUSHSUM_METRICS": "folder of what reads the service's metrics; empty: prometheus, in that of its secrets",
-    "HUSHSUM_FLEET": "folder of the fleet's secrets and spools",
-    "HUSHSUM_OPERATOR": "folder of the tokens that read releases and administer, of no device",
-    "HUSHSUM_REPORTS": "folder of progress.json, sent.json, summary.json",
-    "HUSHSUM_POSTGRES_DSN": "check: the service's store",
-    "HUSHSUM_STORE": "check: or its file, where that is SQLite",
+
+class Variable(NamedTuple):
+    """An environment variable.
+
+    Attributes:
+        text: For ``--help``.
+        read: Raises a ``ValueError`` for a value that is not allowed.
+        expected: The allowed values.
+    """
+
+    text: str
+    read: Callable[[str], object] = Path
+    expected: str = "a path"
+
+
+def _number(text: str, kind: type[int] | type[float], low: float, high: float) -> Variable:
+    def read(given: str) -> float:
+        value = kind(given)
+        if not (math.isfinite(value) and low <= value <= high):
+            raise ValueError(value)
+        return value
+
+    shown = f"an integer from {low} to {high:,}" if kind is int else f"a number from {low:g} to {high:g}"
+    return Variable(text, read, shown)
+
+
+def _choice(text: str, choices: Sequence[str]) -> Variable:
+    def read(given: str) -> str:
+        if given not in choices:
+            raise ValueError(given)
+        return given
+
+    return Variable(text, read, " or ".join(choices))
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise ValueError(text)
+    return names
+
+
+def _addresses(text: str) -> tuple[str, ...]:
+    addresses = _names(text)
+    for address in addresses:
+        host, _, port = address.rpartition(":")
+        if not host or not 1 <= int(port) < 2**16:
+            raise ValueError(text)
+    return addresses
+
+
+#: Their defaults are those of :class:`DeploymentSettings`.
+VARIABLES: Final[Mapping[str, Variable]] = {
+    "HUSHSUM_MODE": _choice("central, local or secure", MODES),
+    "HUSHSUM_FORM": _choice("mode local: report, or silo", FORMS),
+    "HUSHSUM_CLIENTS": _number("size of the fleet", int, 1, 10_000),
+    "HUSHSUM_DATA": Variable(
+        "a .parquet, .csv or .npy file in the folder of data; empty: the pixels of a photograph", str, "a file's name"
+    ),
+    "HUSHSUM_COLUMNS": Variable("its columns to take, with commas; empty: all", _names, "names with commas"),
+    "HUSHSUM_RECORDS": _number("at most so many records are used", int, 1, 10**9),
+    "HUSHSUM_CHURN": _number("the share of the clients that are offline at a time, 0 to 0.5", float, 0, 0.5),
+    "HUSHSUM_WINDOWS": _number("windows that the fleet fills", int, 1, 1000),
+    "HUSHSUM_WINDOW_S": _number(
+        "the length of one, in whole seconds (secure, silo: a minute at least)", int, 1, 86_400
+    ),
+    "HUSHSUM_LATENESS_S": _number(
+        "how long one takes deltas after its end; empty: two windows, or a minute (secure: that)", int, 1, 86_400
+    ),
+    "HUSHSUM_SEED": _number("of all public choices", int, 0, 2**32 - 1),
+    "HUSHSUM_GATEWAYS": Variable(
+        "host:port with commas; clients are spread over them", _addresses, "host:port,host:port"
+    ),
+    "HUSHSUM_ROWS": _number("rows of the sketch, a multiple of 8; empty: by the mode", int, 1, 100_000),
+    "HUSHSUM_BUCKETS": _number("and buckets of a row", int, 2, 2**20),
+    "HUSHSUM_DEADLINE_S": _number(
+        "how long answers and outcomes may take, once the fleet's windows are over", float, 1, 86_400
+    ),
+    "HUSHSUM_SERVER_NAMES": Variable(
+        "names and addresses of the server's certificate, with commas", _names, "names with commas"
+    ),
+    "HUSHSUM_DATA_FOLDER": Variable("folder of data"),
+    "HUSHSUM_CONFIG": Variable("folder of what is public: the plan, the authority, the directory of clients"),
+    "HUSHSUM_SECRETS": Variable("folder of the service's secrets"),
+    "HUSHSUM_METRICS": Variable(
+        "folder of what reads the service's metrics; empty: prometheus, in that of its secrets"
+    ),
+    "HUSHSUM_FLEET": Variable("folder of the fleet's secrets and spools"),
+    "HUSHSUM_OPERATOR": Variable("folder of the tokens that read releases and administer, of no device"),
+    "HUSHSUM_REPORTS": Variable("folder of progress.json, sent.json, summary.json"),
+    "HUSHSUM_POSTGRES_DSN": Variable("check: the service's store", str, "an address"),
+    "HUSHSUM_STORE": Variable("check: or its file, where that is SQLite"),
 }
 
 
 @dataclass(frozen=True)
 class DeploymentSettings:
-    """A deployment. What a variable of :data:`VARIABLES` says stands in the attribute of its name.
-
-    Attributes:
-        postgres_dsn: A secret.
-    """
+    """The settings of a deployment: an attribute for each of :data:`VARIABLES`."""
 
     mode: str = "central"
     form: str = REPORT
@@ -87,7 +145,7 @@ class DeploymentSettings:
     fleet: Path = Path("/fleet")
     operator: Path = Path("/operator")
     reports: Path = Path("/reports")
-    postgres_dsn: str = field(default="", repr=False)
+    postgres_dsn: str = field(default="", repr=False)  # a secret
     store: Path | None = None
 
     @classmethod
@@ -95,32 +153,33 @@ class DeploymentSettings:
         """Reads the variables; an empty one counts as not given.
 
         Raises:
-            VariableError: One has no value that it may have.
+            VariableError: A value is not allowed.
         """
         known = {name for name in VARIABLES if environment.get(name, "").strip()}
-        given = {_attribute(name): _read(name, environment[name].strip()) for name in known}
+        given = {name.removeprefix("HUSHSUM_").lower(): _read(name, environment[name].strip()) for name in known}
         secrets = given.get("secrets")
         if isinstance(secrets, Path):
             given.setdefault("metrics", secrets / "prometheus")
-        settings = cls(**given)  # type: ignore[arg-type]  # each was read as what its attribute is
+        settings = cls(**given)  # type: ignore[arg-type]  # each was read as its attribute's type
         settings._check_together()
         return settings
 
     @property
     def purpose(self) -> dict[str, object]:
-        """What files of ``prepare`` are made for: with another purpose they cannot be used."""
+        """The settings that the files of ``prepare`` depend on, as JSON holds them."""
         names = ("mode", "form", "clients", "data", "columns", "records", "windows", "window_s", "seed")
         more = ("lateness_s", "gateways", "rows", "buckets", "server_names", "churn")
-        return {name: _plain(getattr(self, name)) for name in (*names, *more)}
+        values = {name: getattr(self, name) for name in (*names, *more)}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
     @property
     def length_s(self) -> int:
-        """Length of a window: in modes in which clients show themselves once in each, a minute at least."""
+        """Length of a window; at least a minute in modes in which clients contact the service once in each."""
         return max(self.window_s, _SHOWN_S) if self._shown else self.window_s
 
     @property
     def open_s(self) -> int:
-        """How long a window takes deltas after its end: a gateway or a broker that was killed is back long before."""
+        """How long a window takes deltas after its end: much longer than a killed gateway or broker needs to return."""
         if self.lateness_s is not None:
             return self.lateness_s
         return _OPEN_S if self._shown else max(_OPEN_S, _LATENESS_WINDOWS * self.window_s)
@@ -131,22 +190,20 @@ class DeploymentSettings:
 
     @property
     def clients_of_gateway(self) -> int:
-        """How many clients connect to a gateway, at most."""
+        """The most clients that connect to one gateway."""
         return -(-self.clients // len(self.gateways))
 
     @property
     def progress_file(self) -> Path:
-        """How far the fleet is."""
         return self.reports / "progress.json"
 
     @property
     def sent_file(self) -> Path:
-        """What the fleet has sent, and was told."""
+        """The fleet's journal."""
         return self.reports / "sent.json"
 
     @property
     def plan_file(self) -> Path:
-        """The made plan."""
         return self.config / "plan.json"
 
     def _check_together(self) -> None:
@@ -158,116 +215,35 @@ class DeploymentSettings:
             raise VariableError("HUSHSUM_RECORDS", str(self.records), f"at least one of each client: {self.clients}")
 
 
-def _attribute(name: str) -> str:
-    return name.removeprefix("HUSHSUM_").lower()
-
-
-def _plain(value: object) -> object:
-    return list(value) if isinstance(value, tuple) else value
-
-
 def _read(name: str, text: str) -> object:
-    reader, expected = _READERS.get(name, (Path, "a path"))
+    variable = VARIABLES[name]
     try:
-        return reader(text)
+        return variable.read(text)
     except ValueError as error:
         shown = "something else" if name == "HUSHSUM_POSTGRES_DSN" else text
-        raise VariableError(name, shown, expected) from error
-
-
-def _integer(low: int, high: int) -> tuple[Callable[[str], int], str]:
-    def read(text: str) -> int:
-        return _within(int(text), low, high)
-
-    return read, f"an integer from {low} to {high:,}"
-
-
-def _real(low: float, high: float) -> tuple[Callable[[str], float], str]:
-    def read(text: str) -> float:
-        return _within(float(text), low, high)
-
-    return read, f"a number from {low:g} to {high:g}"
-
-
-def _choice(*choices: str) -> tuple[Callable[[str], str], str]:
-    def read(text: str) -> str:
-        if text not in choices:
-            raise ValueError(text)
-        return text
-
-    return read, " or ".join(choices)
-
-
-def _within(value: Number, low: float, high: float) -> Number:
-    if not (math.isfinite(value) and low <= value <= high):
-        raise ValueError(value)
-    return value
-
-
-def _names(text: str) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in text.split(","))
-    if not all(names):
-        raise ValueError(text)
-    return names
-
-
-def _addresses(text: str) -> tuple[str, ...]:
-    addresses = _names(text)
-    for address in addresses:
-        host, _, port = address.rpartition(":")
-        if not host or not 1 <= int(port) < 2**16:
-            raise ValueError(text)
-    return addresses
-
-
-_READERS: Final[Mapping[str, tuple[Callable[[str], object], str]]] = {
-    "HUSHSUM_MODE": _choice(*MODES),
-    "HUSHSUM_FORM": _choice(*FORMS),
-    "HUSHSUM_CLIENTS": _integer(1, 10_000),
-    "HUSHSUM_DATA": (str, "a file's name"),
-    "HUSHSUM_COLUMNS": (_names, "names with commas"),
-    "HUSHSUM_RECORDS": _integer(1, 10**9),
-    "HUSHSUM_CHURN": _real(0, 0.5),
-    "HUSHSUM_WINDOWS": _integer(1, 1000),
-    "HUSHSUM_WINDOW_S": _integer(1, 86_400),
-    "HUSHSUM_LATENESS_S": _integer(1, 86_400),
-    "HUSHSUM_SEED": _integer(0, 2**32 - 1),
-    "HUSHSUM_GATEWAYS": (_addresses, "host:port,host:port"),
-    "HUSHSUM_ROWS": _integer(1, 100_000),
-    "HUSHSUM_BUCKETS": _integer(2, 2**20),
-    "HUSHSUM_DEADLINE_S": _real(1, 86_400),
-    "HUSHSUM_SERVER_NAMES": (_names, "names with commas"),
-    "HUSHSUM_POSTGRES_DSN": (str, "an address"),
-}
-
-_PUBLIC: Final = 0o644
-_PRIVATE: Final = 0o600
+        raise VariableError(name, shown, variable.expected) from error
 
 
 def write_public(path: Path, data: bytes) -> None:
-    """Puts a file in its place that everybody may read."""
-    _write(path, data, _PUBLIC)
+    """Writes a file that everybody may read, atomically."""
+    _write(path, data, 0o644)
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Puts a file in its place that its owner alone may read."""
-    _write(path, data, _PRIVATE)
+    """Writes a file that its owner alone may read, atomically."""
+    _write(path, data, 0o600)
 
 
 def write_json(path: Path, value: object) -> None:
-    """The same of JSON that everybody may read."""
+    """Writes JSON that everybody may read, atomically."""
     write_public(path, json.dumps(value, allow_nan=False).encode() + b"\n")
 
 
-def read_json(path: Path, maker: str) -> Any:  # Any: whatever JSON holds
-    """What such a file holds.
-
-    Args:
-        path: The file.
-        maker: The program that writes it.
+def read_json(path: Path, maker: str) -> Any:  # Any: JSON
+    """Reads a JSON file.
 
     Raises:
-        JourneyError: It is not there, or holds something else.
+        JourneyError: It is missing, or no JSON; the text names its ``maker``, the program that writes it.
     """
     try:
         return json.loads(path.read_bytes())
@@ -282,8 +258,8 @@ def _write(path: Path, data: bytes, mode: int) -> None:
     beside = path.with_name(f".{path.name}.new")
     beside.unlink(missing_ok=True)
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-    with open(descriptor, "wb") as file:  # noqa: PTH123  a descriptor is opened, no path
-        os.fchmod(descriptor, mode)  # whatever this process masks
+    with open(descriptor, "wb") as file:  # noqa: PTH123  a descriptor, not a path
+        os.fchmod(descriptor, mode)  # regardless of the umask
         file.write(data)
         file.flush()
         os.fsync(descriptor)
@@ -291,12 +267,12 @@ def _write(path: Path, data: bytes, mode: int) -> None:
 
 
 def reader_credentials(settings: DeploymentSettings) -> Credentials:
-    """Of whoever reads releases."""
+    """Of a reader of releases."""
     return Credentials(token=settings.operator / "reader.token", ca=settings.config / "ca.pem")
 
 
 def administrator_credentials(settings: DeploymentSettings) -> Credentials:
-    """Of whoever looks at the ledger."""
+    """Of an administrator, who may see the ledger."""
     return Credentials(token=settings.operator / "admin.token", ca=settings.config / "ca.pem")
 
 
@@ -304,7 +280,7 @@ def client_credentials(settings: DeploymentSettings) -> Mapping[str, Credentials
     """Of each client, by its id.
 
     Raises:
-        JourneyError: Its tokens are not there.
+        JourneyError: The file of their tokens is missing.
     """
     tokens = read_json(settings.fleet / "tokens.json", "python -m hushsum_simulator.deployment prepare")
     return {name: Credentials(token=token, ca=settings.fleet / "ca.pem") for name, token in tokens.items()}

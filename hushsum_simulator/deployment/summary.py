@@ -1,4 +1,4 @@
-"""What a deployed fleet came to, the promises that its service may have broken, and the table of both."""
+"""The numbers of a deployed fleet, the promises that its service has broken, and a table of both."""
 
 import dataclasses
 import json
@@ -7,10 +7,10 @@ from typing import Final
 
 from hushsum_simulator.deployment.verdicts import VerdictTally
 
-#: What a client sends in a secure sum, and a silo.
+#: What clients of secure sums and silos send.
 SUBMISSIONS: Final = "submissions"
-# Times what was expected, √(2/π)·σ at each query: were the errors of all queries one normal variable, it would be more
-# once in 600,000 windows.
+# Times the expected error, √(2/π)·σ at each query: if the errors of all queries were one normal variable, it would be
+# exceeded once in 600,000 windows.
 _ERROR_MAX: Final = 6.0
 _ROUNDING: Final = 1e-5
 
@@ -20,14 +20,12 @@ class WindowSummary:
     """One window.
 
     Attributes:
-        window: Its index.
-        filled: Whether the fleet added records to it, and did not only see it begin.
-        tally: What was sent, and what became of it.
-        records: Exact, of what is in its release.
-        released: Whether there is a release; else the window is withheld.
-        mean_relative_error: Of its answers; None where there is nothing to compare.
-        expected_relative_error: What they say themselves that it may be.
-        faults: What its noise does not explain: of its count, and of its counters.
+        filled: Whether the fleet added records to it, and was not merely running when it began.
+        records: Exact number in its release.
+        released: Else the window is withheld.
+        mean_relative_error: Of its answers; None if there is nothing to compare.
+        expected_relative_error: By the answers' own standard errors.
+        faults: Deviations of its count and counters that noise does not explain.
     """
 
     window: int
@@ -45,31 +43,22 @@ class DeploymentSummary:
     """The numbers of a deployment.
 
     Attributes:
-        mode: ``central``, ``local`` or ``secure``.
         what: What was sent: deltas, batches of reports, or submissions.
-        clients: That contributed,
-        lives: and how often they were started.
-        records: Usable, that they were to add.
-        records_added: That they have.
-        records_left_out: That never left their clients: their window passed without them.
-        resent: Further sends of what had no answer.
-        unanswered: Of which no client was told anything for good.
+        lives: How often clients were started.
+        records: Usable records of all clients.
+        records_added: Those that were added.
+        records_left_out: Those that never left their clients, since their window ended before.
+        resent: How often a delta without an answer was sent again.
+        unanswered: Of what was sent, how much has no definitive answer.
         duplicates: Entries that were dropped as copies.
-        reports_sent: Mode local: that clients made of their records,
-        reports_counted: and that are in the releases; 0 in other modes.
-        accounts_wrong: Clients of whose submissions those that are spent are not those counted and those lost.
-        windows: Each by itself.
-        seconds: Of the fleet's run.
+        reports_sent: Mode local: reports that clients made of their records.
+        reports_counted: Mode local: reports in the releases.
+        accounts_wrong: Clients with another number of charged submissions than of counted and lost ones.
+        seconds: Duration of the fleet's run.
         mean_relative_error: Of the answers of all windows together.
-        expected_relative_error: What it may be.
+        expected_relative_error: By the answers' own standard errors.
         queries: That were compared.
-        epsilon: Of the plan.
-        delta: Of the plan.
-        unit: Of the plan.
-        epsilon_spent: By the population's ledger.
-        epsilon_left: The same.
-        windows_charged: Outcomes before and after the ledger was asked.
-        plan_id: In hexadecimal.
+        windows_charged: Outcomes before and after the ledger was read.
     """
 
     mode: str
@@ -100,11 +89,10 @@ class DeploymentSummary:
 
     @property
     def total(self) -> VerdictTally:
-        """Of all windows."""
         return sum((each.tally for each in self.windows), VerdictTally())
 
     def violations(self) -> list[str]:
-        """One sentence for each promise that was broken; empty where all held."""
+        """A sentence for each broken promise."""
         total, what = self.total, self.what
         least, most = self._expected_spend()
         checks = [
@@ -121,7 +109,7 @@ class DeploymentSummary:
                 self.reports_counted == self.reports_sent,
                 f"the releases hold {self.reports_counted:,} reports, and {self.reports_sent:,} were sent",
             ),
-            # Windows are open for longer than any outage of a demo; a round of a secure sum may end with its gateway.
+            # Windows stay open longer than any outage of a demo; but a round of a secure sum may end with its gateway.
             (
                 total.dropped == 0 or what == SUBMISSIONS,
                 f"{total.dropped} {what} were told late, or refused: expected none, a window is open for long enough",
@@ -142,11 +130,11 @@ class DeploymentSummary:
         return [sentence for holds, sentence in checks if not holds] + self._of_windows()
 
     def _expected_spend(self) -> tuple[float, float]:
-        """What the ledger may say: of unit ``record`` the most that a window costs, of unit ``client`` their sum."""
+        """The range of the ledger's ε: for unit ``record`` the cost of a window, for ``client`` the sum over windows."""
         if self.unit == "client":
             first, last = self.windows_charged
             return first * self.epsilon, last * self.epsilon
-        # Gaussian noise is told exactly, at the population's δ: no more than ε, and above 0.
+        # For Gaussian noise it is the exact ε at the population's δ: above 0, and at most ε.
         return (self.epsilon if self.delta == 0 else 2 * _ROUNDING), self.epsilon
 
     def _of_windows(self) -> list[str]:
@@ -167,15 +155,14 @@ class DeploymentSummary:
         return sentences
 
     def to_json(self) -> str:
-        """One JSON object with a key for each number."""
         return json.dumps({**dataclasses.asdict(self), "total": dataclasses.asdict(self.total)}, indent=2) + "\n"
 
 
-_COLUMNS = 150  # of a log that is no terminal, too
+_COLUMNS = 150  # also in a log that is no terminal
 
 
 def print_summary(summary: DeploymentSummary) -> None:
-    """Prints a deployment's numbers on standard output."""
+    """Prints the table on standard output."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -190,8 +177,8 @@ def print_summary(summary: DeploymentSummary) -> None:
     for row in _rows(summary):
         table.add_row(*row)
     console.print(table)
-    for line in _windows(summary):
-        console.print(f"  {line}", markup=False)
+    for each in summary.windows:
+        console.print(f"  {_line(summary, each)}", markup=False)
     if not summary.violations():
         console.print("[green]Nothing was lost, nothing was counted twice, and all is in its own window.[/green]")
 
@@ -227,25 +214,17 @@ def _rows(summary: DeploymentSummary) -> list[tuple[str, str, str]]:
     ]
 
 
-def _windows(summary: DeploymentSummary) -> list[str]:
-    """A line a window."""
+def _line(summary: DeploymentSummary, window: WindowSummary) -> str:
     dropped = "spent, in no sum" if summary.what == SUBMISSIONS else "told late"
-    lines = []
-    for each in summary.windows:
-        tally = each.tally
-        lines.append(
-            f"window {each.window}: {tally.sent:,} {summary.what}, {tally.counted:,} counted, {tally.lost} lost, "
-            f"{tally.doubled} doubled, {tally.wrong} wrong, {tally.dropped} {dropped}; {_outcome(each)}"
-        )
-    return lines
-
-
-def _outcome(window: WindowSummary) -> str:
-    if not window.released:
-        return "withheld"
-    if window.mean_relative_error is None:
-        return "released"
-    return f"error {_percent(window.mean_relative_error)}, expected {_percent(window.expected_relative_error)}"
+    outcome = "released" if window.released else "withheld"
+    if window.released and window.mean_relative_error is not None:
+        error, expected = window.mean_relative_error, window.expected_relative_error
+        outcome = f"error {_percent(error)}, expected {_percent(expected)}"
+    tally = window.tally
+    return (
+        f"window {window.window}: {tally.sent:,} {summary.what}, {tally.counted:,} counted, {tally.lost} lost, "
+        f"{tally.doubled} doubled, {tally.wrong} wrong, {tally.dropped} {dropped}; {outcome}"
+    )
 
 
 def _percent(share: float | None) -> str:
