@@ -72,10 +72,10 @@ class Durable:
 Opened = Callable[[Plan, Runtime], AbstractAsyncContextManager[Durable]]
 
 
-def windows_of(
+def service(
     plan: Plan, data: DataSet, runs: int, tell: Tell, *, opened: Opened | None = None, runtime: Runtime | None = None
 ) -> list[Seen]:
-    """The published outcomes of windows of one service.
+    """Windows of a running service: log, fold, store, ledger, receipts and catalogue.
 
     Args:
         plan: The plan.
@@ -88,12 +88,12 @@ def windows_of(
 
     async def run() -> list[Seen]:
         seen: list[Seen] = []
-        async with _site(plan, opened or on_files, runtime or SystemRuntime(_THREADS)) as site:
+        async with _running(plan, opened or on_files, runtime or SystemRuntime(_THREADS)) as (durable, releaser):
             for start in range(_FIRST, _FIRST + runs, _OPEN):
                 windows = range(start, min(start + _OPEN, _FIRST + runs))
-                await site.collect(data, windows)
+                await _collect(plan, durable, data, windows)
                 for window in windows:
-                    seen.append(await site.outcome(window))
+                    seen.append(await _outcome(releaser, window))
                     tell(len(seen))
         return seen
 
@@ -105,11 +105,11 @@ def sealed_windows(plan: Plan, contents: Sequence[DataSet]) -> list[SealedWindow
 
     async def run() -> list[SealedWindow]:
         found = []
-        async with _site(plan, on_files, SystemRuntime(_THREADS)) as site:
+        async with _running(plan, on_files, SystemRuntime(_THREADS)) as (durable, releaser):
             for window, data in enumerate(contents, _FIRST):
-                await site.collect(data, range(window, window + 1))
-                await site.releaser.seal(window)
-                sealed = await site.durable.store.sealed_window(plan, window)
+                await _collect(plan, durable, data, range(window, window + 1))
+                await releaser.seal(window)
+                sealed = await durable.store.sealed_window(plan, window)
                 assert sealed is not None, "it was sealed above"
                 found.append(sealed)
         return found
@@ -117,43 +117,38 @@ def sealed_windows(plan: Plan, contents: Sequence[DataSet]) -> list[SealedWindow
     return asyncio.run(run())
 
 
-class _Site:
-    """The inner half of a service, from the log to the outcome."""
+async def _collect(plan: Plan, durable: Durable, data: DataSet, windows: range) -> None:
+    """Opens these windows, and appends the deltas of every submission for each of them."""
+    await durable.store.open_windows(plan.id, windows[0], windows[-1])
+    batches = [(each.client, _encoded(plan, each)) for each in data]
+    entries = [
+        NewEntry(0, window, entry_to_bytes(DeltaEntry(client, delta, 0)))
+        for window in windows
+        for client, delta in _deltas(plan, batches, window)
+    ]
+    await durable.log.append(entries)
 
-    def __init__(self, plan: Plan, durable: Durable, releaser: Releaser) -> None:
-        self.plan, self.durable, self.releaser = plan, durable, releaser
 
-    async def collect(self, data: DataSet, windows: range) -> None:
-        """Opens these windows, and appends the deltas of every submission for each of them."""
-        await self.durable.store.open_windows(self.plan.id, windows[0], windows[-1])
-        batches = [(each.client, _encoded(self.plan, each)) for each in data]
-        entries = [
-            NewEntry(0, window, entry_to_bytes(DeltaEntry(client, delta, 0)))
-            for window in windows
-            for client, delta in _deltas(self.plan, batches, window)
-        ]
-        await self.durable.log.append(entries)
+async def _outcome(releaser: Releaser, window: int) -> Seen:
+    """Seals a window and requests its outcome, again if it is withheld or fails: that must change nothing.
 
-    async def outcome(self, window: int) -> Seen:
-        """Seals a window and requests its outcome, again if it is withheld or fails: that must change nothing.
-
-        Raises:
-            StoreError: Every request failed.
-        """
-        await self.releaser.seal(window)
-        withheld, failure = 0, None
-        for _ in range(_ASKED):
-            try:
-                stored = await self.releaser.release(window)
-            except StoreError as error:
-                failure = error
-                continue
-            if not stored.withheld:
-                return Release.from_bytes(stored.data), withheld
-            withheld += 1
-        if failure is not None and not withheld:
-            raise failure
-        return None, withheld
+    Raises:
+        StoreError: Every request failed.
+    """
+    await releaser.seal(window)
+    withheld, failure = 0, None
+    for _ in range(_ASKED):
+        try:
+            stored = await releaser.release(window)
+        except StoreError as error:
+            failure = error
+            continue
+        if not stored.withheld:
+            return Release.from_bytes(stored.data), withheld
+        withheld += 1
+    if failure is not None and not withheld:
+        raise failure
+    return None, withheld
 
 
 def packed_deltas(plan: Plan, submission: Submission) -> list[bytes]:
@@ -207,7 +202,8 @@ async def on_files(plan: Plan, runtime: Runtime) -> AsyncIterator[Durable]:
 
 
 @asynccontextmanager
-async def _site(plan: Plan, opened: Opened, runtime: Runtime) -> AsyncIterator[_Site]:
+async def _running(plan: Plan, opened: Opened, runtime: Runtime) -> AsyncIterator[tuple[Durable, Releaser]]:
+    """The inner half of a service, from the log to the outcome."""
     observer = _Unwatched()
     async with opened(plan, runtime) as durable:
         await durable.store.register(plan, 1, _FIRST)
@@ -227,7 +223,7 @@ async def _site(plan: Plan, opened: Opened, runtime: Runtime) -> AsyncIterator[_
         await workers.start()
         await releaser.start()
         try:
-            yield _Site(plan, durable, releaser)
+            yield durable, releaser
         finally:
             await workers.stop()
 
@@ -291,11 +287,6 @@ def decided(plan: Plan, data: DataSet, runs: int, tell: Tell) -> list[Seen]:
         )
         seen.append((outcome, 0) if isinstance(outcome, Release) else (None, 1))
     return seen
-
-
-def service(plan: Plan, data: DataSet, runs: int, tell: Tell) -> list[Seen]:
-    """Many windows of a running service: log, fold, store, ledger, receipts and catalogue."""
-    return windows_of(plan, data, runs, tell)
 
 
 def _counted(runs: int, tell: Tell) -> Iterator[int]:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -224,23 +224,35 @@ class Comparison:
         self._windows = tuple(self._window(window, tallies.get(window, VerdictTally())) for window in windows)
 
     def summary(self) -> DeploymentSummary:
-        plan, status = self._plan, self._found.status
-        together = self._together()
+        plan, privacy, status, found = self._plan, self._plan.privacy, self._found.status, self._found
+        accounts, releases = self._journal.accounts.values(), found.outcomes.values()
+        together, of_reports = self._together(), privacy.reports is not None
         return DeploymentSummary(
-            mode=plan.privacy.mode,
-            what="deltas" if plan.privacy.mode == CENTRAL else "batches" if plan.privacy.reports else SUBMISSIONS,
+            mode=privacy.mode,
+            what="deltas" if privacy.mode == CENTRAL else "batches" if of_reports else SUBMISSIONS,
+            clients=len(accounts),
+            lives=sum(each.lives for each in accounts),
+            records=usable(self._material),
+            records_added=sum(self._added_once(name) for name in self._journal.accounts),
+            records_left_out=sum(each.tallies.records_unspent + each.tallies.records_absent for each in accounts),
+            resent=sum(each.tallies.deltas_resent for each in accounts),
+            unanswered=sum(_unanswered(each, submits=self._submits) for each in accounts),
+            duplicates=sum(each.kind is VerdictKind.DUPLICATE for each in found.verdicts),
+            reports_sent=sum(added.reports for account in accounts for added in account.added),
+            reports_counted=sum(int(each.count) for each in releases if each is not None) if of_reports else 0,
+            accounts_wrong=sum(map(_is_wrong, accounts)) if self._submits else 0,
             windows=self._windows,
+            seconds=self._journal.seconds,
             mean_relative_error=together.mean_relative,
             expected_relative_error=together.expected_relative,
             queries=together.queries,
-            epsilon=float(plan.privacy.epsilon),
-            delta=float(plan.privacy.delta),
-            unit=plan.privacy.unit,
+            epsilon=float(privacy.epsilon),
+            delta=float(privacy.delta),
+            unit=privacy.unit,
             epsilon_spent=float(Fraction(status.epsilon_spent)),
             epsilon_left=float(Fraction(status.epsilon_left)),
-            windows_charged=self._found.charged,
+            windows_charged=found.charged,
             plan_id=plan.hex_id,
-            **self._of_clients(),
         )
 
     def _tallies(self) -> dict[int, VerdictTally]:
@@ -268,14 +280,12 @@ class Comparison:
         self.latest = (release, truth)
         queries, exact = asked(inside, truth, Quiet())
         answer = release.kernel_sum(queries)
-        self._answers.append(_Answers(answer.value, answer.std_error, self._noise(release), exact))
+        submissions = release.submissions if self._plan.privacy.reports is None else int(release.count)
+        noise = query.noise_std_error(self._plan, submissions)
+        self._answers.append(_Answers(answer.value, answer.std_error, noise, exact))
         accuracy = compare(answer.value, answer.std_error, exact, records)
         mean, expected = accuracy.mean_relative, accuracy.expected_relative
         return replace(summary, mean_relative_error=mean, expected_relative_error=expected)
-
-    def _noise(self, release: Release) -> float:
-        of_reports = self._plan.privacy.reports is not None
-        return query.noise_std_error(self._plan, int(release.count) if of_reports else release.submissions)
 
     def _together(self) -> Accuracy:
         """All windows: answers add up, noise is independent, and the errors of the hash are not."""
@@ -291,25 +301,6 @@ class Comparison:
             sum(each.records for each in self._windows),
         )
 
-    def _of_clients(self) -> dict[str, Any]:  # Any: numbers of a summary
-        accounts, releases = list(self._journal.accounts.values()), self._found.outcomes.values()
-        of_reports = self._plan.privacy.reports is not None
-        every = [added for account in accounts for added in account.added]
-        return {
-            "clients": len(accounts),
-            "lives": sum(account.lives for account in accounts),
-            "records": sum(_usable(share.batches) for share in self._material.shares),
-            "records_added": sum(self._added_once(name) for name in self._journal.accounts),
-            "records_left_out": sum(each.tallies.records_unspent + each.tallies.records_absent for each in accounts),
-            "resent": sum(each.tallies.deltas_resent for each in accounts),
-            "unanswered": sum(_unanswered(each, submits=self._submits) for each in accounts),
-            "duplicates": sum(each.kind is VerdictKind.DUPLICATE for each in self._found.verdicts),
-            "reports_sent": sum(added.reports for added in every),
-            "reports_counted": sum(int(each.count) for each in releases if each is not None) if of_reports else 0,
-            "accounts_wrong": sum(map(_is_wrong, accounts)) if self._submits else 0,
-            "seconds": self._journal.seconds,
-        }
-
     def _added_once(self, name: str) -> int:
         """Records of a client that added each of its batches once; else 0."""
         added = self._journal.accounts[name].added
@@ -317,10 +308,6 @@ class Comparison:
         if [list(range(count)) for count in batches] != [[each.batch for each in added]]:
             return 0
         return sum(each.records for each in added)
-
-
-def _usable(batches: Sequence[Floats]) -> int:
-    return sum(int(np.isfinite(batch).all(axis=1).sum()) for batch in batches)
 
 
 def _unanswered(account: Account, *, submits: bool) -> int:

@@ -44,11 +44,7 @@ class Operator:
 
     async def first_window(self) -> int:
         """The oldest window that is open."""
-
-        async def ask(console: Console) -> int:
-            return (await console.welcome()).oldest_window
-
-        return await self._retry("welcome", self._gateways, ask)
+        return (await self._retry("welcome", self._gateways, Console.welcome)).oldest_window
 
     async def plan(self) -> Plan:
         return await self._retry("fetch the plan", self._gateways, Console.plan)
@@ -58,11 +54,7 @@ class Operator:
 
     async def seal(self, window: int) -> None:
         """Closes a window, and returns once all of it is folded."""
-
-        async def ask(console: Console) -> int:
-            return await console.seal(window)
-
-        await self._retry(f"seal window {window}", self._releasers, ask)
+        await self._retry(f"seal window {window}", self._releasers, lambda console: console.seal(window))
 
     async def release(self, window: int) -> tuple[ReleaseInfo, Release]:
         """Draws the outcome of a sealed window unless it has one, and fetches it."""
@@ -94,11 +86,7 @@ class Operator:
 
     async def outcomes(self) -> int:
         """How many outcomes are published."""
-
-        async def ask(console: Console) -> int:
-            return len(await console.releases())
-
-        return await self._retry("list the outcomes", self._gateways, ask)
+        return len(await self._retry("list the outcomes", self._gateways, Console.releases))
 
     async def _retry(self, what: str, addresses: Sequence[str], ask: Callable[[Console], Awaitable[T]]) -> T:
         deadline, attempt = time.monotonic() + self._patience_s, 0

@@ -130,7 +130,7 @@ class DeploymentSummary:
         return [sentence for holds, sentence in checks if not holds] + self._of_windows()
 
     def _expected_spend(self) -> tuple[float, float]:
-        """The range of the ledger's ε: for unit ``record`` the cost of a window, for ``client`` the sum over windows."""
+        """The range of the ledger's ε: of unit ``record`` the cost of a window, of ``client`` the sum over windows."""
         if self.unit == "client":
             first, last = self.windows_charged
             return first * self.epsilon, last * self.epsilon

@@ -14,7 +14,7 @@ from hushsum.privacy import noisy_max
 from hushsum_simulator.audit import cases, exact, runner
 from hushsum_simulator.audit.cases import Case, DataSet
 from hushsum_simulator.audit.empirical import outcome_check, sampler_check, selection_check
-from hushsum_simulator.audit.pipelines import Pipeline, Seen, Tell, decided, in_process, windows_of
+from hushsum_simulator.audit.pipelines import Pipeline, Seen, Tell, decided, in_process, service
 from hushsum_simulator.audit.report import AuditRow
 from hushsum_simulator.progress import Quiet
 from tests.doubles import ManualRuntime
@@ -34,12 +34,12 @@ def run(case: Case, pipeline: Pipeline, runs: int, *, asks: bool = False) -> Aud
 
 def in_memory(plan: Plan, data: DataSet, runs: int, tell: Tell) -> list[Seen]:
     """A whole service without files, in virtual time."""
-    return windows_of(plan, data, runs, tell, opened=planted.in_memory, runtime=ManualRuntime())
+    return service(plan, data, runs, tell, opened=planted.in_memory, runtime=ManualRuntime())
 
 
 def on_a_full_disk(plan: Plan, data: DataSet, runs: int, tell: Tell) -> list[Seen]:
     """The same, where a release is stored at the third try alone, and a withheld window at once."""
-    return windows_of(plan, data, runs, tell, opened=planted.on_a_full_disk, runtime=ManualRuntime())
+    return service(plan, data, runs, tell, opened=planted.on_a_full_disk, runtime=ManualRuntime())
 
 
 def gated(share: str, **keys: object) -> Case:
