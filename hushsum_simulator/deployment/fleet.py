@@ -88,7 +88,6 @@ class DeployedClient:
         target: Its gateway.
         moments: When it adds each batch.
         client: The real client, while it is online.
-        past: The tallies of its earlier lives.
     """
 
     share: ClientRecords
@@ -98,14 +97,14 @@ class DeployedClient:
     moments: Sequence[float]
     account: Account = field(default_factory=Account)
     client: EdgeClient | None = None
-    past: Stats = field(default_factory=Stats)
 
     @property
     def tallies(self) -> Stats:
         """The spool's counts, and what was sent in all lives."""
+        past = self.account.tallies
         if self.client is None:
-            return self.account.tallies
-        now, past = self.client.tallies, self.past
+            return past
+        now = self.client.tallies
         return replace(
             now,
             deltas_sent=now.deltas_sent + past.deltas_sent,
@@ -114,7 +113,7 @@ class DeployedClient:
         )
 
 
-def members_of(settings: DeploymentSettings, shares: Sequence[ClientRecords]) -> list[DeployedClient]:
+def _members_of(settings: DeploymentSettings, shares: Sequence[ClientRecords]) -> list[DeployedClient]:
     """All clients; each keeps to one gateway."""
     credentials, gateways = client_credentials(settings), settings.gateways
     groups = [[share.client_id for share in shares[place :: len(gateways)]] for place in range(len(gateways))]
@@ -131,7 +130,7 @@ def members_of(settings: DeploymentSettings, shares: Sequence[ClientRecords]) ->
     ]
 
 
-def results_in(spool: Path) -> dict[int, str]:
+def _results_in(spool: Path) -> dict[int, str]:
     """The results of the submissions of a client that is not running, by window; empty text if unknown."""
     with closing(sqlite3.connect(f"file:{spool}?mode=ro", uri=True)) as database:
         return {window: result or "" for window, result in database.execute("SELECT window, fate FROM rounds")}
@@ -170,7 +169,7 @@ class DeployedFleet:
         self._config = replace(_CONFIG, first_contact_s=settings.deadline_s)
         self._policy = policy_of(plan)
         self._first = 0
-        self._members = members_of(settings, shares)
+        self._members = _members_of(settings, shares)
 
     @property
     def progress(self) -> dict[str, object]:
@@ -214,7 +213,7 @@ class DeployedFleet:
                 await self._add(member, client, stay.end)
                 await (self._settle(member, client) if last else self._until(stay.end))
         if self._turns:
-            member.account.results = await asyncio.to_thread(results_in, self._spool(member))
+            member.account.results = await asyncio.to_thread(_results_in, self._spool(member))
 
     @asynccontextmanager
     async def _online(self, member: DeployedClient) -> AsyncIterator[EdgeClient]:
@@ -240,7 +239,7 @@ class DeployedFleet:
             yield client
         finally:
             await client.__aexit__(None, None, None)
-            account.tallies = member.past = member.tallies
+            account.tallies = member.tallies
             member.client = None
 
     async def _add(self, member: DeployedClient, client: EdgeClient, end: float) -> None:
