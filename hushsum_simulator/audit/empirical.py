@@ -153,12 +153,15 @@ def sampler_check(mechanism: Mechanism, draws: int) -> Check:
     return noise_fit(what, [sampler.sample(draws, OsEntropy())], chances_of(mechanism))
 
 
-@lru_cache(maxsize=8)
 def chances_of(mechanism: Mechanism) -> tuple[float, ...]:
     """The stated chances of a mechanism's noise, its middle 0."""
     noise = mechanism.noise()
-    reach = max(8, int(40 * noise.std))
-    law = stated(mechanism.name, noise.scale, reach)
+    return _stated_chances(mechanism.name, noise.scale, max(8, int(40 * noise.std)))
+
+
+@lru_cache(maxsize=8)
+def _stated_chances(name: str, scale: Fraction, reach: int) -> tuple[float, ...]:
+    law = stated(name, scale, reach)
     return tuple(float(law[k][0]) for k in range(-reach, reach + 1))
 
 
