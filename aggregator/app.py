@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-from aggregator.api.admin import Admin, AdminService, StatusReporter
+from aggregator.api.admin import Admin, AdminService
 from aggregator.api.catalog import CatalogService
 from aggregator.api.collection import Collection, LargeDeltas
 from aggregator.api.connections import ConnectionSettings
@@ -29,7 +29,6 @@ from aggregator.interfaces import NO_TRACES, Authenticator, Folds, Log, Tracer
 from aggregator.logs import journal, told
 from aggregator.observability.health import DependencyProbe, ProcessTelemetry
 from aggregator.observability.metrics import Metrics, StoreMetrics, StoreMetricsCollector
-from aggregator.observability.observer import Observers
 from aggregator.observability.tracing import of_commits
 from aggregator.plan_loading import check_size, client_directory_of, plan_of, shufflers_of, signature_of
 from aggregator.process import (
@@ -343,7 +342,7 @@ class Service:
         waits = self.process_role.collects and not self.process_role.alone
         self._staleness = StalenessGuard(log.partitions) if waits else None
         self.catalog = ReleaseCatalog(plan, store)
-        self.observers = Observers(self.metrics, self.catalog.announce)
+        self.metrics.on_published = self.catalog.announce
         self.grpc = ""
 
     async def failed(self) -> None:
@@ -356,7 +355,7 @@ class Service:
 
     async def run(self, stack: AsyncExitStack, backends: Backends, folder: DataDir | None) -> None:
         """Starts every part of the role; the stack takes them apart again, the last one first."""
-        self._supervision = TaskSupervisor(stack, self.runtime, self.observers.retried)
+        self._supervision = TaskSupervisor(stack, self.runtime, self.metrics.retried)
         await self.runtime.blocking(warm_up)
         folds = await self._start_folds(backends)
         window_tracker = await self._start_openings()
@@ -386,7 +385,7 @@ class Service:
             await self._start_workers(backends)
         if self.process_role.alone:
             return self.workers
-        stored = RemoteFolds(self.plan, self.store, self.runtime, self.observers)
+        stored = RemoteFolds(self.plan, self.store, self.runtime, self.metrics)
         self._supervision.at_the_end("fold marks", stored.stop, self._stop_s)
         return stored
 
@@ -399,8 +398,8 @@ class Service:
             asks_s=None if self.process_role.alone else _FORGET_ASKED_S,
             owner=backends.owner,
         )
-        membership = backends.membership(self.plan, self.observers)
-        ports = self.log, self.store, self.runtime, self.observers
+        membership = backends.membership(self.plan, self.metrics)
+        ports = self.log, self.store, self.runtime, self.metrics
         self.workers = WorkerPool(self.plan, *ports, settings, membership=membership)
         self.workers.trace(self.telemetry.tracer)
         await self.workers.start()
@@ -450,7 +449,7 @@ class Service:
             folds=folds,
             entropy=OsEntropy(),
             runtime=self.runtime,
-            observer=self.observers,
+            observer=self.metrics,
             tracer=self.telemetry.tracer,
         )
         settings = LeaseSettings(backends.owner, self.config.lease_s, automatic=not self.config.manual)
@@ -468,11 +467,12 @@ class Service:
     ) -> Server:
         administration = Admin(
             self.plan,
-            self.log.partitions,
+            self.config.role,
+            log=self.log,
             store=self.store,
+            metrics=self.metrics,
             leadership=leadership,
             window_tracker=window_tracker if self.process_role.collects else None,
-            standing=StatusReporter(self.config.role, self.plan.id, self.log, self.store, self.observers, self.metrics),
         )
         collection, secure_sum = ingest or (None, None)
         catalog = CatalogService(self.catalog) if self.process_role.shows else None

@@ -14,13 +14,12 @@ from aggregator.auth.tokens import TokenFile, TokenMetrics
 from aggregator.config import Config
 from aggregator.data_dir import DataDir, held
 from aggregator.errors import ConfigError, ReceiptsError
-from aggregator.interfaces import Authenticator, Log, Membership, Receipts
+from aggregator.interfaces import Authenticator, Log, Membership, Observer, Receipts
 from aggregator.log.entries import LogMessages, PlainMessages, SignedMessages
 from aggregator.log.kafka.client import KafkaSettings
 from aggregator.log.sqlite import SqliteLog
 from aggregator.logs import journal
 from aggregator.observability.metrics import Metrics
-from aggregator.observability.observer import Observers
 from aggregator.release.receipts import NoReceipts, open_receipts
 from aggregator.runtime import Runtime, TaskSupervisor, retry, within
 from aggregator.store.store import Store, open_sqlite_store
@@ -78,7 +77,7 @@ class Backends:
         # The patience is this start's: it counts, and it knows what to say at its end.
         settings = postgres.PostgresSettings(self._config.dsn, pool=self._config.postgres_pool, patience_s=0.0)
 
-        async def open_store(_: Observers) -> Store:
+        async def open_store(_: "_Waiting") -> Store:
             database = await postgres.PostgresDatabase.open(settings, self._runtime)
             _warn(database.warnings)
             return Store(database)
@@ -102,7 +101,7 @@ class Backends:
             return await SqliteLog.open(self._files.log, plan.id, partitions, self._runtime)
         kafka, messages = _cluster("aggregator.log.kafka.log"), self._messages(plan)
 
-        async def open_log(waiting: Observers) -> Log:
+        async def open_log(waiting: "_Waiting") -> Log:
             marks = {} if self._store is None else await self._store.fold_marks(plan.id)
             passed = {partition: mark.position for partition, mark in marks.items()}
             opened = await kafka.KafkaLog.open(self._kafka, plan, partitions, messages, self._runtime, waiting, passed)
@@ -126,7 +125,7 @@ class Backends:
         assert self._store is not None, "the store says whether there were receipts"
         store = self._store
 
-        async def open_topic(waiting: Observers) -> Receipts:
+        async def open_topic(waiting: "_Waiting") -> Receipts:
             made = await store.receipts_mark() is not None
             try:
                 opened = await kafka.ReceiptsTopic.open(self._kafka, self._runtime, OsEntropy(), waiting, made=made)
@@ -151,7 +150,7 @@ class Backends:
             return NoReceipts(f"receipts {path}: {error}; nothing is released until they can be used")
         return await open_receipts(path, self._runtime, OsEntropy())
 
-    def membership(self, plan: Plan, observer: Observers) -> Membership | None:
+    def membership(self, plan: Plan, observer: Observer) -> Membership | None:
         """How this process comes to its partitions; None: all of them are its own."""
         if self._config.store == "sqlite":
             return None
@@ -195,7 +194,7 @@ class Backends:
         releaser = _key_of("releaser_key", config.releaser_key if config.role in {"all", "releaser"} else None)
         return SignedMessages(plan.id, directory, gateway, releaser, producers=config.direct_producers)
 
-    async def _patiently(self, what: str, work: Callable[[Observers], Awaitable[T]]) -> T:
+    async def _patiently(self, what: str, work: Callable[["_Waiting"], Awaitable[T]]) -> T:
         """What ``work`` comes to, within the time that a start may wait for what is not up yet."""
         start_s, waiting = self._config.start_s, _Waiting(what, self._metrics, self._runtime)
 
@@ -225,21 +224,20 @@ class Backends:
         self._stack.push_async_callback(end)
 
 
-class _Waiting(Observers):
-    """Who is told while a start waits: one line for people, and why for the last line of a start that gives up.
+class _Waiting:
+    """Reports the retries of a start: one line for people, and why for the last line of a start that gives up.
 
-    What was opened meanwhile keeps it, and is counted by it as by any other observer.
+    What was opened meanwhile keeps it as its Observer: of one, log and receipts report retries alone.
     """
 
     def __init__(self, what: str, metrics: Metrics, runtime: Runtime) -> None:
-        super().__init__(metrics)
-        self._what, self._runtime, self._began_s = what, runtime, runtime.monotonic()
+        self._metrics, self._what, self._runtime, self._began_s = metrics, what, runtime, runtime.monotonic()
         self._told = False
         self.why, self.over = "", False
 
     def retried(self, what: str, why: str) -> None:
         """Something is not there yet; what takes a moment alone is nobody's business."""
-        super().retried(what, why)
+        self._metrics.retried(what, why)
         self.why = why
         if not (self._told or self.over) and self._runtime.monotonic() - self._began_s > _MOMENT_S:
             self._told = True

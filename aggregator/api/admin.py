@@ -6,9 +6,8 @@ from typing import Final
 from aggregator.api.calls import Call, Handler, Methods
 from aggregator.ingest.window_tracker import WindowTracker
 from aggregator.interfaces import Log
-from aggregator.model import Lease, Scope
+from aggregator.model import Scope
 from aggregator.observability.metrics import Metrics
-from aggregator.observability.observer import Observers
 from aggregator.release.catalog import info_of
 from aggregator.release.leader import Leadership
 from aggregator.store.store import Store
@@ -24,43 +23,6 @@ from hushsum_proto.messages import FoldStatus, LedgerPage, PlanInfo, Released, S
 from hushsum_proto.v1 import wire_pb2 as pb
 
 LAGS_SHOWN: Final = 64  # each is a question to the log
-
-
-class StatusReporter:
-    """Where a service stands, as seen from one process.
-
-    Args:
-        role: Of this process.
-        plan_id: Of what.
-        log: Where partitions end.
-        store: How far folds have come; who releases.
-        observers: Know which partitions cannot go on here, and why.
-        metrics: Know what lies between two positions.
-    """
-
-    def __init__(
-        self, role: str, plan_id: bytes, log: Log, store: Store, observers: Observers, metrics: Metrics
-    ) -> None:
-        self.role = role
-        self._plan_id, self._log, self._store = plan_id, log, store
-        self._observers, self._metrics = observers, metrics
-
-    async def lease(self) -> Lease | None:
-        """Who releases; None where nobody does now."""
-        lease = await self._store.lease(self._plan_id)
-        return None if lease is None or lease.left_s < 0 else lease
-
-    async def folds(self) -> tuple[FoldStatus, ...]:
-        """Where each partition's fold stands."""
-        told = []
-        for partition, mark in sorted((await self._store.fold_marks(self._plan_id)).items()):
-            lag = None
-            if partition < LAGS_SHOWN:
-                lag = self._metrics.between(mark.position, await self._log.end(partition))
-            told.append(FoldStatus(partition, mark.position, lag, self._observers.stopped.get(partition, "")))
-        return tuple(told)
-
-
 WINDOWS_SHOWN: Final = 100
 
 
@@ -68,30 +30,29 @@ class Admin:
     """The operator's view of one plan.
 
     Args:
-        plan: Which.
-        partitions: P of its log.
-        store: Where everything stands.
-        leadership: Which process releases: seals and releases are done where that is this one, and refused elsewhere.
+        plan: What is collected.
+        role: Of this process.
+        log: Where partitions end.
+        store: Windows, ledger, lease, and how far folds are.
+        metrics: Which partitions cannot go on here, and why.
+        leadership: Seals and releases where this process is the releaser, and refuses elsewhere.
         window_tracker: The windows that this process's gateway knows; None where it has none.
-        standing: What this process can say of itself and of the folds.
     """
 
     def __init__(
         self,
         plan: Plan,
-        partitions: int,
+        role: str,
         *,
+        log: Log,
         store: Store,
+        metrics: Metrics,
         leadership: Leadership,
         window_tracker: WindowTracker | None,
-        standing: StatusReporter,
     ) -> None:
-        self._plan = plan
-        self._partitions = partitions
-        self._store = store
-        self._leadership = leadership
-        self._window_tracker = window_tracker
-        self._standing = standing
+        self._plan, self._role = plan, role
+        self._log, self._store, self._metrics = log, store, metrics
+        self._leadership, self._window_tracker = leadership, window_tracker
 
     async def status(self) -> ServiceStatus:
         """Everything at a glance."""
@@ -99,11 +60,13 @@ class Admin:
         unfinished = await self._store.unfinished(self._plan.id)
         account = await self._store.account(self._plan.privacy.population)
         limits, spent, left = account.limits, account.spent, account.left
-        lease = await self._standing.lease()
+        lease = await self._store.lease(self._plan.id)
+        if lease is not None and lease.left_s < 0:
+            lease = None  # it has run out: no process releases now
         return ServiceStatus(
             plan_id=self._plan.id,
             plan_name=self._plan.name,
-            partitions=self._partitions,
+            partitions=self._log.partitions,
             windows=tuple(reversed(newest)),
             epsilon_total=numeral(limits.epsilon, up=False),
             epsilon_spent=numeral(spent.epsilon, up=True),
@@ -115,14 +78,23 @@ class Admin:
             delta_spent=numeral(spent.delta, up=True),
             delta_left=numeral(left.delta, up=False),
             statement=self._told(account, newest),
-            role=self._standing.role,
+            role=self._role,
             releaser="" if lease is None else lease.owner,
             releaser_address="" if lease is None else lease.address,
-            folds=await self._standing.folds(),
+            folds=await self._folds(),
         )
 
+    async def _folds(self) -> tuple[FoldStatus, ...]:
+        folds = []
+        for partition, mark in sorted((await self._store.fold_marks(self._plan.id)).items()):
+            lag = None
+            if partition < LAGS_SHOWN:
+                lag = self._metrics.lag(mark.position, await self._log.end(partition))
+            folds.append(FoldStatus(partition, mark.position, lag, self._metrics.stopped.get(partition, "")))
+        return tuple(folds)
+
     async def plans(self) -> list[PlanInfo]:
-        """Every plan of the store, in the order in which they were registered."""
+        """Every plan of the store, in order of registration."""
         return [
             PlanInfo(*registered, collected_here=registered.plan_id == self._plan.id)
             for registered in await self._store.plans()

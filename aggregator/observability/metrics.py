@@ -1,9 +1,9 @@
-"""What a service counts of itself, in a registry of its own.
+"""Metrics of one process, and the log lines of its state changes.
 
-These are exact counts of what came: they are the operator's, never an analyst's (PRIVACY: who sees what).
+These are exact counts of what was received: they are the operator's, never an analyst's (PRIVACY: who sees what).
 
-What is read from the store for gauges has nothing that depends on it: what fails or takes long makes no process
-unready, and they stay as they were last seen.
+Nothing depends on the gauges that are read from the store: a read that fails or takes long makes no process unready,
+and the gauges keep their last values.
 """
 
 import copy
@@ -19,6 +19,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metr
 
 from aggregator.errors import AggregatorError
 from aggregator.fold.state import Verdict, Verdicts
+from aggregator.logs import journal
 from aggregator.model import StoredOutcome
 from aggregator.runtime import Runtime, within
 from aggregator.store.store import Store
@@ -34,21 +35,27 @@ _GROUP_SIZES: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 _PLAN_LABELS: Final = ("plan", "name", "mode", "role")
 _SECONDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
+_journal = journal("service")
+
 
 class Metrics:
-    """The counters of one service; also the Observer of its workers.
+    """The metrics of one process. The Observer of its workers and releaser, whose state changes it logs as well.
 
     Args:
-        step: By how much a position grows from one thing that is read to the next, for lags: an entry of a file has
-            the next number, a message of Kafka has 65,536 for all that it holds.
+        step: By how much positions grow from one log entry to the next, for lags: 1 in a file, 65,536 from one Kafka
+            message (of many entries) to the next.
 
     Attributes:
-        registry: Of this service alone, so that two in one process do not meet. Of a plan of reports it shows whole
-            minutes alone: see :class:`aggregator.observability.metrics.MinuteSnapshotRegistry`.
+        registry: Of this service alone, so that two of them in one process share nothing. For a plan of reports it
+            shows whole minutes only: see :class:`MinuteSnapshotRegistry`.
+        stopped: The partitions whose fold cannot go on here, and why.
+        on_published: Called after each outcome that this process publishes.
     """
 
     def __init__(self, *, step: int = 1) -> None:
         self.registry = MinuteSnapshotRegistry()
+        self.stopped: dict[int, str] = {}
+        self.on_published: Callable[[], None] = lambda: None
         self._step = step
         make: Any = {"registry": self.registry}  # Any: the three constructors have one keyword in common, no type
         self._deltas = Counter("hushsum_deltas", "Deltas by answer", ["status"], **make)
@@ -92,45 +99,57 @@ class Metrics:
         self._by_status = {status: self._deltas.labels(status.value) for status in Status}
         self._ends: dict[int, int] = {}
         self._positions: dict[int, int] = {}
-        self._stopped: set[int] = set()
+        self._pending = ""  # why something is not erased yet
+
+    def plan(self, plan: Plan, role: str) -> None:
+        """Shows the plan that this process collects, and its role."""
+        self._plan_info.labels(plan.hex_id, plan.name, plan.privacy.mode, role).set(1)
 
     # --------------------------------------------------------------------------------------------------- gateway
 
     def answered(self, answer: Answer) -> None:
-        """A delta got its answer."""
         self._by_status[answer.status].inc()
         if answer.refusal is not None:
             self.refused(answer.refusal.reason)
 
     def refused(self, reason: AnyReason | None) -> None:
-        """A delta or a call was refused."""
         counter = self._by_reason.get(reason)
         if counter is not None:
             counter.inc()
 
     def session_opened(self) -> None:
-        """A submission stream began."""
         self._sessions.inc()
 
     def session_closed(self) -> None:
-        """A submission stream ended."""
         self._sessions.dec()
 
     def committed(self, entries: int, size_bytes: int, seconds: float) -> None:
-        """A group is durable."""
+        """A group of entries is durable."""
         self._group_entries.observe(entries)
         self._appended_bytes.inc(size_bytes)
         self._commit_seconds.observe(seconds)
 
     def appended(self, partition: int, end: int) -> None:
-        """A partition's log ends here now."""
+        """A partition's log ends at ``end`` now."""
         self._ends[partition] = max(end, self._ends.get(partition, 0))
         self._log_end.labels(partition).set(self._ends[partition])
-        self._lag(partition)
+        self._show_lag(partition)
 
     def commit_failed(self) -> None:
-        """An append, or the read after it, failed."""
         self._commit_failures.inc()
+
+    # ------------------------------------------------------------------------------------------ dependency probe
+
+    def ready(self, is_ready: bool) -> None:  # noqa: FBT001  a fact that is told, not a switch
+        """Whether log and store can be reached, and the gateway here takes deltas."""
+        self._ready.set(is_ready)
+
+    def sounded(self, ends: Mapping[int, int], stored: Mapping[int, int]) -> None:
+        """Where partitions end, and how far their latest checkpoints are."""
+        for partition, end in ends.items():
+            self.appended(partition, end)
+            if partition in stored:
+                self._stored_lag.labels(partition).set(self.lag(stored[partition], end))
 
     # --------------------------------------------------------------------------------------- workers and releaser
 
@@ -141,74 +160,81 @@ class Metrics:
             self._folded.labels(partition, kind.value).inc(count)
         self._positions[partition] = position
         self._fold_position.labels(partition).set(position)
-        self._lag(partition)
+        self._show_lag(partition)
 
     def checkpointed(self, partition: int, position: int, seconds: float) -> None:  # noqa: ARG002  an Observer's form
-        """A checkpoint is durable."""
+        """A checkpoint is durable. It is not logged: it follows an entry by a fixed time, and would tell that time."""
         self._checkpoint_seconds.observe(seconds)
 
     def partitions_held(self, partitions: Collection[int]) -> None:
-        """These are folded here now; of what went elsewhere nothing is shown any more."""
+        """These are folded here now; nothing is shown any more of those that went elsewhere."""
         self._partitions_held.set(len(partitions))
         for partition in self._positions.keys() - set(partitions):
             del self._positions[partition]
             for gauge in (self._fold_position, self._fold_lag):
                 gauge.remove(partition)
-        for partition in self._stopped - set(partitions):
-            self.partition_stopped(partition, "")  # whoever folds it now says so, if it still is
+        for partition in self.stopped.keys() - set(partitions):
+            del self.stopped[partition]  # the process that folds it now reports it, if it is still stopped
+            self._partition_stopped.labels(partition).set(0)
+        _journal.debug("partitions held", partitions=sorted(partitions))
 
     def partition_stopped(self, partition: int, why: str) -> None:
-        """A fold cannot go on; empty: it goes on again."""
-        self._partition_stopped.labels(partition).set(1 if why else 0)  # the text goes to the journal
-        (self._stopped.add if why else self._stopped.discard)(partition)
+        """A fold cannot go on until an operator acts; empty: it goes on again."""
+        self._partition_stopped.labels(partition).set(1 if why else 0)
+        self.stopped.pop(partition, None)
+        if why:
+            self.stopped[partition] = why
+            _journal.error("partition stopped", partition=partition, why=why)
+        else:
+            _journal.info("partition goes on", partition=partition)
 
     def leading(self, leads: bool) -> None:  # noqa: FBT001  an Observer's form
         """Whether this process is the plan's releaser now."""
         self._leading.set(leads)
 
-    def retried(self, what: str, why: str) -> None:  # noqa: ARG002  an Observer's form
-        """Something failed in a way that passes."""
+    def retried(self, what: str, why: str) -> None:
+        """Something failed for a moment and is tried again."""
         self._retries.labels(what).inc()
-
-    def ready(self, is_ready: bool) -> None:  # noqa: FBT001  a fact that is told, not a switch
-        """Whether log and store can be reached."""
-        self._ready.set(is_ready)
-
-    def sounded(self, ends: Mapping[int, int], stored: Mapping[int, int]) -> None:
-        """Where partitions end, and how far their latest checkpoints have come."""
-        for partition, end in ends.items():
-            self.appended(partition, end)
-            if partition in stored:
-                self._stored_lag.labels(partition).set(self.between(stored[partition], end))
-
-    def plan(self, plan: Plan, role: str) -> None:
-        """What this process collects, and which part of that it does."""
-        self._plan_info.labels(plan.hex_id, plan.name, plan.privacy.mode, role).set(1)
+        _journal.debug("trying again", what=what, why=why)
 
     def released(self, release: StoredOutcome) -> None:
         """A release is published."""
-        self._outcomes.labels(release.kind).inc()
+        self._published("released", release)
 
     def withheld(self, outcome: StoredOutcome) -> None:
         """It is published that a window is withheld."""
-        self._outcomes.labels(outcome.kind).inc()
         self._withheld.labels(outcome.kind).inc()
+        self._published("withheld", outcome)
+
+    def _published(self, event: str, outcome: StoredOutcome) -> None:
+        self._outcomes.labels(outcome.kind).inc()
+        self.on_published()
+        _journal.info(event, kind=outcome.kind, window=outcome.window)
 
     def releasing_stopped(self, why: str) -> None:
-        """No outcome is taken; empty: it goes on again."""
-        self._releasing_stopped.set(1 if why else 0)  # the text goes to the journal, a gauge holds none
+        """No outcome is taken until an operator acts, or what is committed can be published; empty: it goes on."""
+        self._releasing_stopped.set(1 if why else 0)
+        if why:
+            _journal.error("releasing stopped", why=why)
+        else:
+            _journal.info("releasing goes on")
 
     def forgetting_pending(self, why: str) -> None:
-        """Something of a released window is not erased yet; empty: all of it is."""
+        """Something of a released window is not erased yet, and is tried again; empty: all of it is erased."""
         self._forgetting_pending.set(1 if why else 0)
+        before, self._pending = self._pending, why
+        if why:
+            _journal.warning("forgetting is not done, trying again", why=why)
+        elif before:
+            _journal.info("nothing is left for this process to forget")
 
-    def _lag(self, partition: int) -> None:
+    def _show_lag(self, partition: int) -> None:
         if partition in self._positions:
-            lag = self.between(self._positions[partition], self._ends.get(partition, 0))
+            lag = self.lag(self._positions[partition], self._ends.get(partition, 0))
             self._fold_lag.labels(partition).set(lag)
 
-    def between(self, position: int, end: int) -> int:
-        """How many entries (Kafka: messages) stand from one position up to another."""
+    def lag(self, position: int, end: int) -> int:
+        """How many entries (Kafka: messages) there are from one position up to another."""
         return max(-((position - end) // self._step), 0)
 
 

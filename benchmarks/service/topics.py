@@ -15,8 +15,6 @@ from aggregator.log.entries import PlainMessages
 from aggregator.log.kafka.client import KafkaSettings
 from aggregator.log.kafka.log import KafkaLog
 from aggregator.observability.metrics import Metrics
-from aggregator.observability.observer import Observers
-from aggregator.release.catalog import ReleaseCatalog
 from aggregator.runtime import SystemRuntime
 from aggregator.store.store import memory_store
 from aggregator.workers.worker import Worker, WorkerPorts, WorkerSettings
@@ -58,9 +56,8 @@ async def _measure(bootstrap: str, size: int, count: int, rounds: int) -> Row:
     plan, runtime = plan_of(_ROWS), SystemRuntime(threads=2)
     window = plan.window.index_at(runtime.now_ms())
     metrics, store = Metrics(), memory_store(runtime)
-    observer = Observers(metrics, ReleaseCatalog(plan, store).announce)
     settings = KafkaSettings(bootstrap, f"bench-{size}")
-    log = await KafkaLog.open(settings, plan, 1, PlainMessages(), runtime, observer)
+    log = await KafkaLog.open(settings, plan, 1, PlainMessages(), runtime, metrics)
     deltas = Deltas(plan, window)
     await _fill(bootstrap, log.topic, _messages(deltas, runtime.now_ms(), size, count))
     end, topic = await log.end(0), log.topic
@@ -71,9 +68,9 @@ async def _measure(bootstrap: str, size: int, count: int, rounds: int) -> Row:
     async def ours() -> None:
         claimed = await store.claim_partition(plan, 0, "bench")
         assert claimed is not None, "registered above"
-        log = await KafkaLog.open(settings, plan, 1, PlainMessages(), runtime, observer)
+        log = await KafkaLog.open(settings, plan, 1, PlainMessages(), runtime, metrics)
         fold = Fold(plan, 0, 1, claimed.state)
-        worker = Worker(fold, claimed.fence, plan, 0, WorkerPorts(log, store, runtime, observer))
+        worker = Worker(fold, claimed.fence, plan, 0, WorkerPorts(log, store, runtime, metrics))
         running = asyncio.create_task(worker.run(WorkerSettings(checkpoint_entries=_NEVER, checkpoint_s=float(_NEVER))))
         await worker.passed.reached(end)
         assert fold.position == end

@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 
-from aggregator.api.admin import Admin, StatusReporter
+from aggregator.api.admin import Admin
 from aggregator.errors import PartitionStoppedError, ReceiptsError, RefusedError
 from aggregator.observability.metrics import Metrics
-from aggregator.observability.observer import Observers
-from aggregator.release.catalog import ReleaseCatalog
 from aggregator.release.leader import Leadership, LeaseSettings
 from aggregator.release.releaser import ReleaserPorts
 from aggregator.workers.remote import RemoteFolds
@@ -48,15 +46,14 @@ class Office:
         )
         settings = LeaseSettings(name, LEASE_S, automatic=automatic)
         self.leadership = Leadership(cluster.plan, ports, settings, address=f"{name}:7")
-        metrics = Metrics()
-        observers = Observers(metrics, ReleaseCatalog(cluster.plan, store).announce)
         self.administration = Admin(
             cluster.plan,
-            cluster.log.partitions,
+            "releaser",
+            log=cluster.log,
             store=store,
+            metrics=Metrics(),
             leadership=self.leadership,
             window_tracker=None,
-            standing=StatusReporter("releaser", cluster.plan.id, cluster.log, store, observers, metrics),
         )
 
     async def two_windows(self) -> None:
