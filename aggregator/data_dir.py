@@ -1,33 +1,35 @@
-"""The folder that a service lives in: private files, one process at a time, and files that were replaced under it.
+"""The data directory of a service: private files, one process at a time; and whether files have changed.
 
-Files hold exact counts, and who contributed: nobody but this process's user may read them. The mode is given when a
-file is made, never after, so that there is no moment in which others can open it; and no mask of the process is
-changed, which its other threads would share.
+Files hold exact counts, and who contributed: only this process's user may read them. A file gets its mode when it is
+made, never after, so that others can open it at no moment; and the process's umask, which all its threads share, is not
+changed.
 """
 
 import json
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import IO, Final, Self
+from typing import IO, Final, Generic, NamedTuple, Self, TypeVar
 
-from aggregator.errors import ConfigError, StoreUnavailableError
+from aggregator.errors import AggregatorError, ConfigError, StoreUnavailableError
 from aggregator.logs import journal
 from aggregator.runtime import Runtime
 
 FILE_MODE: Final = 0o600
 FOLDER_MODE: Final = 0o700
-_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+
+T = TypeVar("T")
 
 
 def make_private_file(path: Path) -> None:
-    """Makes an empty file where there is none; one that is there stays, and is closed to others.
+    """Makes an empty file; one that exists stays, and is closed to others.
 
-    A file that is there is never opened: closing it again would drop the locks that SQLite holds on it here.
+    An existing file is never opened: closing it again would drop the locks that SQLite holds on it in this process.
 
     Raises:
-        OSError: It cannot be made, or is another user's and open to others.
+        OSError: It cannot be made, or belongs to another user and is open to others.
     """
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE))
@@ -36,22 +38,22 @@ def make_private_file(path: Path) -> None:
 
 
 def close_to_others(path: Path) -> bool:
-    """Takes away what others may do with a file or a folder that is there; whether there was anything to take.
+    """Removes all permissions of others from a file or folder; whether there were any.
 
     Raises:
-        OSError: It is not there, or is another user's.
+        OSError: It does not exist, or belongs to another user.
     """
     mode = stat.S_IMODE(path.stat().st_mode)
-    if mode & _OTHERS:
-        path.chmod(mode & ~_OTHERS)
-    return bool(mode & _OTHERS)
+    if mode & OTHERS:
+        path.chmod(mode & ~OTHERS)
+    return bool(mode & OTHERS)
 
 
 _journal = journal("data")
 
 
 class DataDir:
-    """A folder that this process holds until :meth:`close`. Made by :meth:`open`."""
+    """A folder that this process holds locked until :meth:`close`. Made by :meth:`open`."""
 
     def __init__(self, path: Path, lock: IO[str]) -> None:
         self.path = path
@@ -59,10 +61,10 @@ class DataDir:
 
     @classmethod
     def open(cls, path: Path) -> Self:
-        """Makes the folder where it is not there, and takes hold of it.
+        """Makes the folder if it does not exist, and locks it.
 
         Raises:
-            ConfigError: It cannot be written, or another process holds it: what lies in it has one writer.
+            ConfigError: It cannot be written, or another process holds it: its files have one writer.
         """
         try:
             _make_private(path)
@@ -80,17 +82,15 @@ class DataDir:
 
     @property
     def log(self) -> Path:
-        """The log's file."""
         return self.path / "log.db"
 
     @property
     def store(self) -> Path:
-        """The store's file."""
         return self.path / "store.db"
 
     @property
     def receipts(self) -> Path:
-        """The receipts' file, where no setting puts it elsewhere."""
+        """Where the receipts are unless a setting puts them elsewhere."""
         return self.path / "receipts.jsonl"
 
     @property
@@ -99,7 +99,7 @@ class DataDir:
         return self.path / "listening.json"
 
     def announce(self, *, grpc: str, metrics: str, health: str) -> None:
-        """Says, in one step, where this process listens: whoever sees the file can connect."""
+        """Writes where this process listens, in one step: whoever sees the file can connect."""
         written = self.path / "listening.json.new"
         make_private_file(written)
         said = {"grpc": grpc, "metrics": metrics, "health": health, "pid": os.getpid()}
@@ -107,15 +107,13 @@ class DataDir:
         written.replace(self.listening)
 
     def forget_listening(self) -> None:
-        """Says that nobody listens."""
         self.listening.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Lets go of the folder."""
         self._lock.close()
 
     def _close_files(self) -> None:
-        """Closes to others what an older version left open to them."""
+        """Closes files to others that an older version left open."""
         for path in (self.log, self.store):
             for file in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
                 if file.exists():
@@ -125,16 +123,16 @@ class DataDir:
 
 
 def _make_private(path: Path) -> None:
-    """Makes the folder for this user alone, or closes one that is there to others.
+    """Makes the folder for this user alone, or closes an existing one to others.
 
     Raises:
-        ConfigError: It is there, others may use it, and it is not this user's own, or is one for everybody's files.
+        ConfigError: Others may use it, and it belongs to another user or is a shared one (sticky bit).
         OSError: It cannot be made.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     path.mkdir(mode=FOLDER_MODE, exist_ok=True)
     found = path.stat()
-    if not found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+    if not found.st_mode & OTHERS:
         return
     if found.st_uid != os.geteuid() or found.st_mode & stat.S_ISVTX:
         raise ConfigError(f"data: {path} is open to others and not this user's own: take another folder, or chmod 700")
@@ -143,7 +141,7 @@ def _make_private(path: Path) -> None:
 
 
 def held(path: Path, what: str) -> IO[str]:
-    """A lock file, made where it is not there, and held until it is closed or this process ends in any way.
+    """A lock file, held until it is closed or this process ends in any way.
 
     Raises:
         ConfigError: Another process holds it: ``what`` is in use.
@@ -161,38 +159,106 @@ def held(path: Path, what: str) -> IO[str]:
     return lock
 
 
+class _Stamp(NamedTuple):
+    """What of a file changes when it is written, its mode changes, or another file takes its place."""
+
+    device: int
+    inode: int
+    size: int
+    modified_ns: int
+    changed_ns: int
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """What only another file changes."""
+        return self.device, self.inode
+
+
+def _stamp(path: Path) -> _Stamp | None:
+    try:
+        found = path.stat()  # through links, as secrets are mounted
+    except OSError:
+        return None
+    return _Stamp(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
 class ReplacedFileCheck:
-    """Files that were there when this was made.
+    """Notices when a file that this process writes is gone, or another file takes its place.
 
     Args:
-        paths: Their names; one that is not there now is nobody's business.
-        runtime: Threads.
+        paths: A file that does not exist now is not watched.
+        runtime: For its threads.
     """
 
     def __init__(self, paths: Iterable[Path], runtime: Runtime) -> None:
         self._runtime = runtime
-        self._known = {path: found for path in paths if (found := _identity(path)) is not None}
+        self._known = {path: found.identity for path in paths if (found := _stamp(path)) is not None}
 
     async def look(self) -> None:
-        """Looks whether each is still there.
+        """Compares each file with the one that was there at first.
 
         Raises:
-            StoreUnavailableError: One is gone, or another one stands in its place.
+            StoreUnavailableError: One is gone, or another one is in its place.
         """
         await self._runtime.blocking(self._look)
 
     def _look(self) -> None:
         for path, known in self._known.items():
-            if _identity(path) != known:
+            found = _stamp(path)
+            if found is None or found.identity != known:
                 raise StoreUnavailableError(
                     f"{path} is gone, or is another file: what is stored now is lost with this process; stop it, and "
                     "put the file back"
                 )
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
+class ReloadedFiles(Generic[T]):
+    """A value that is read from files, and read again when one of them changes; from any thread.
+
+    Args:
+        paths: The files.
+        read: Reads them.
+        on_failure: Called with the reason when new files cannot be used: once for each reason, not at each attempt.
+
+    Attributes:
+        value: As it was last read; files that cannot be used leave it as it is.
+        failure: Why the files cannot be used now; empty where they can.
+
+    Raises:
+        Exception: What ``read`` raises.
+    """
+
+    def __init__(self, paths: Iterable[Path], read: Callable[[], T], on_failure: Callable[[str], None]) -> None:
+        self._paths, self._read, self._on_failure = tuple(paths), read, on_failure
+        self._stamps: list[_Stamp | None] | None = self._current_stamps()
+        self.value, self.failure = read(), ""
+
+    def refresh(self) -> bool:
+        """Reads the files if they have changed; whether that gave a new value."""
+        stamps = self._current_stamps()  # before they are read: a change meanwhile is found the next time
+        if stamps == self._stamps:
+            return False
+        try:
+            self.value = self._read()
+        except (OSError, AggregatorError) as error:
+            # An error of the system may pass without a change of the files, wrong contents do not.
+            self._stamps = None if isinstance(error.__cause__ or error, OSError) else stamps
+            if str(error) != self.failure:
+                self.failure = str(error)
+                self._on_failure(self.failure)
+            return False
+        self._stamps, self.failure = stamps, ""
+        return True
+
+    def _current_stamps(self) -> list[_Stamp | None]:
+        return [_stamp(path) for path in self._paths]
+
+
+def read_with_mode(path: Path, bytes_max: int) -> tuple[bytes, int]:
+    """A file's bytes (of a larger file, ``bytes_max + 1`` of them), and the permission bits that it had then.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    with path.open("rb") as file:
+        return file.read(bytes_max + 1), stat.S_IMODE(os.fstat(file.fileno()).st_mode)

@@ -1,4 +1,4 @@
-"""A page over HTTP, from threads of its own: few connections at once, none for long, and a new one always gets in."""
+"""HTTP pages, from threads of their own: few connections at once, none for long, and a new one always gets in."""
 
 import socket
 import socketserver
@@ -10,25 +10,26 @@ from email.message import Message
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol, Self
+from typing import Final, NamedTuple
 
 from prometheus_client.exposition import choose_encoder
 
 from aggregator.auth.authenticators import holder_of_der
 from aggregator.config import Config, host_and_port, is_loopback
+from aggregator.data_dir import ReloadedFiles
 from aggregator.errors import ConfigError
 from aggregator.logs import journal
 from aggregator.model import Scope
 from aggregator.observability.metrics import Metrics
 
-CONNECTIONS_MAX: Final = 32  # beyond them the oldest is let go: who is served takes milliseconds
+CONNECTIONS_MAX: Final = 32  # beyond them the oldest is ended: a request that is answered takes milliseconds
 CONNECTION_S_MAX: Final = 10.0
 _POLL_S: Final = 0.25
-_WAITING_MAX: Final = 64  # connections that nobody has accepted yet
+_BACKLOG_MAX: Final = 64  # connections that are not accepted yet
 
 
 class Reply(NamedTuple):
-    """What is said to one request."""
+    """The response to one request."""
 
     status: HTTPStatus
     body: bytes
@@ -38,25 +39,15 @@ class Reply(NamedTuple):
 Answer = Callable[[str, "Message[str, str]"], Reply | None]
 
 
-class Tls(Protocol):
-    """How TLS is spoken, and with whom."""
-
-    def context(self) -> ssl.SSLContext:
-        """For the next connection; its clients show a certificate that it verifies."""
-
-    def admits(self, certificate: bytes) -> bool:
-        """Whether who shows this verified certificate (DER) is answered; else it is told that it is forbidden."""
-
-
-class HttpPage:
-    """Answers GET and HEAD until it is closed. What is wrong with a request is told by its status alone.
+class HttpPage(socketserver.ThreadingTCPServer):
+    """Answers GET and HEAD until it is closed. A wrong request gets its status and nothing else.
 
     Args:
-        key: Of the settings, for errors.
+        setting: The name of the setting, for errors.
         listen: ``host:port``; port 0 takes any free one.
-        answer: What to say to a path and the request's headers, from any thread; None: there is no such page.
-        clock: Seconds of a clock that never goes back.
-        tls: With whom TLS is spoken; None: plaintext.
+        answer: The reply to a path and the request's headers, from any thread; None: there is no such page.
+        clock: Monotonic seconds.
+        tls: Answers over TLS, and only clients that it admits; None: plaintext.
 
     Attributes:
         address: ``listen`` with the port that was taken.
@@ -65,55 +56,45 @@ class HttpPage:
         ConfigError: The address cannot be used.
     """
 
-    def __init__(
-        self,
-        key: str,
-        listen: str,
-        answer: Answer,
-        clock: Callable[[], float],
-        tls: Tls | None = None,
-    ) -> None:
-        try:
-            self._server = _Server(host_and_port(listen), answer, clock, tls)
-        except OSError as error:
-            raise ConfigError(f"{key}: {listen} cannot be used: {error.strerror or error}") from error
-        self.address = f"{listen.rpartition(':')[0]}:{self._server.server_address[1]}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(_POLL_S,), name=key, daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """Ends the threads and frees the port."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._server.let_go_of_all()
-        self._thread.join()
-
-
-class _Server(socketserver.ThreadingTCPServer):
     allow_reuse_address = True
     daemon_threads = True
     block_on_close = False
-    request_queue_size = _WAITING_MAX
+    request_queue_size = _BACKLOG_MAX
 
     def __init__(
         self,
-        address: tuple[str, int],
+        setting: str,
+        listen: str,
         answer: Answer,
         clock: Callable[[], float],
-        tls: Tls | None,
+        tls: "MutualTls | None" = None,
     ) -> None:
         self.answer, self._clock, self.tls = answer, clock, tls
-        self._guard, self._paused = threading.Lock(), threading.Event()
-        self._open: dict[socket.socket, float] = {}  # with when it came; oldest first
-        self.address_family = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0][0]
-        super().__init__(address, _Handler)
+        self._guard = threading.Lock()
+        self._open: dict[socket.socket, float] = {}  # the time at which each connection began; oldest first
+        address = host_and_port(listen)
+        try:
+            self.address_family = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0][0]
+            super().__init__(address, _Handler)
+        except OSError as error:
+            raise ConfigError(f"{setting}: {listen} cannot be used: {error.strerror or error}") from error
+        self.address = f"{listen.rpartition(':')[0]}:{self.server_address[1]}"
+        self._thread = threading.Thread(target=self.serve_forever, args=(_POLL_S,), name=setting, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Ends all connections and threads, and frees the port."""
+        self.shutdown()
+        self.server_close()
+        self._end_connections(most=0, since_s=0.0)
+        self._thread.join()
 
     def get_request(self) -> tuple[socket.socket, object]:
-        """A new connection; its TLS handshake is made in its own thread, where it holds up nobody."""
+        """Accepts a connection; the TLS handshake is made in the connection's own thread, where it delays no other."""
         try:
             connection, peer = self.socket.accept()
         except OSError:
-            self._paused.wait(_POLL_S)  # no more files can be opened now: to ask again at once would take a core
+            threading.Event().wait(_POLL_S)  # no more files can be opened now: to try again at once would take a core
             raise
         connection.settimeout(CONNECTION_S_MAX)
         if self.tls is not None:
@@ -121,49 +102,40 @@ class _Server(socketserver.ThreadingTCPServer):
                 connection = self.tls.context().wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
             except (OSError, ValueError) as error:
                 connection.close()
-                raise OSError("it was gone before it began") from error
+                raise OSError("the connection ended before it began") from error
         with self._guard:
             self._open[connection] = self._clock()
-            oldest = [*self._open][: max(len(self._open) - CONNECTIONS_MAX, 0)]
-        self._let_go(oldest)
         return connection, peer
 
     def service_actions(self) -> None:
-        """Lets go of what has had its time, whatever it still sends."""
-        until_s = self._clock() - CONNECTION_S_MAX
-        with self._guard:
-            late = [connection for connection, came_s in self._open.items() if came_s < until_s]
-        self._let_go(late)
+        """After each accept, and each ``_POLL_S``: ends the oldest of too many connections, and all that last long."""
+        self._end_connections(most=CONNECTIONS_MAX, since_s=self._clock() - CONNECTION_S_MAX)
 
     def shutdown_request(self, request: "socket.socket | tuple[bytes, socket.socket]") -> None:
-        """Ends one connection."""
         assert isinstance(request, socket.socket), "a server of streams"
         with self._guard:
             self._open.pop(request, None)
         super().shutdown_request(request)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Whoever goes away, or speaks something else, is no news."""
+        """Not logged: a client that goes away, or speaks another protocol."""
 
-    def let_go_of_all(self) -> None:
-        """Ends every connection."""
+    def _end_connections(self, most: int, since_s: float) -> None:
+        """Ends all but the newest ``most`` connections, and those that began before a time; their threads find out."""
         with self._guard:
-            every = [*self._open]
-        self._let_go(every)
-
-    def _let_go(self, connections: list[socket.socket]) -> None:
-        """Wakes their threads, which end them."""
-        for connection in connections:
-            with self._guard:
-                self._open.pop(connection, None)
-            with suppress(OSError, ValueError):  # it is gone
-                # Not the TLS socket's own: that forgets its TLS first, and who writes meanwhile writes in clear.
+            surplus = len(self._open) - most
+            ended = [each for at, (each, began_s) in enumerate(self._open.items()) if at < surplus or began_s < since_s]
+            for connection in ended:
+                del self._open[connection]
+        for connection in ended:
+            with suppress(OSError, ValueError):  # it has ended
+                # Not the TLS socket's own shutdown: that drops its TLS first, and a thread that writes meanwhile
+                # writes in plaintext.
                 socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
 
 class _Handler(BaseHTTPRequestHandler):
-    timeout = CONNECTION_S_MAX
-    server: _Server
+    server: HttpPage
 
     def setup(self) -> None:
         if isinstance(self.request, ssl.SSLSocket):
@@ -180,11 +152,11 @@ class _Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET  # noqa: N815  http.server's form
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002  the base class says what it gets
-        """The status alone: nothing of what came is sent back."""
+        """Sends the status alone: nothing of the request is sent back."""
         self._say(Reply(HTTPStatus(code), b""))
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002  http.server's form
-        """Who asks is no news."""
+        """Requests are not logged."""
 
     def _is_admitted(self) -> bool:
         if self.server.tls is None:
@@ -211,10 +183,10 @@ _journal = journal("metrics")
 
 
 class MutualTls:
-    """TLS that asks clients for a certificate of the scope ``admin``; its files are read again when they change.
+    """TLS that asks clients for a certificate with the scope ``admin``. Its files are read again when they change.
 
-    What cannot be read then leaves everything as it was, is told in the journal, and is tried again. The scope is asked
-    for as clients of gRPC may have certificates of the same authority.
+    New files that cannot be used change nothing, are logged, and are tried again. The scope is required because
+    clients of gRPC may have certificates of the same authority.
 
     Args:
         certificate: The certificate that is shown, with its chain (PEM).
@@ -226,90 +198,64 @@ class MutualTls:
     """
 
     def __init__(self, certificate: Path, key: Path, client_ca: Path) -> None:
-        self._certificate, self._key, self._client_ca = certificate, key, client_ca
-        self._seen, self._trouble = self._stamps(), ""
-        try:
-            self._context = self._read()
-        except (OSError, ValueError) as error:
-            text = f"{certificate}, {key} or {client_ca} cannot be used: {error}"
-            raise ConfigError(f"metrics_client_ca: {text}") from error
-
-    @classmethod
-    def of(cls, config: Config) -> Self | None:
-        """As the settings say; None: plaintext.
-
-        Raises:
-            ConfigError: A file cannot be used, or there is no certificate.
-        """
-        if config.metrics_client_ca is None:
-            return None
-        if config.tls_cert is None or config.tls_key is None:
-            raise ConfigError("metrics_client_ca: needs tls_cert and tls_key, which the page shows its callers")
-        return cls(config.tls_cert, config.tls_key, config.metrics_client_ca)
+        paths = certificate, key, client_ca
+        self._files = ReloadedFiles(paths, lambda: _context_of(*paths), _log_failure)
 
     def context(self) -> ssl.SSLContext:
         """For the next connection."""
-        stamps = self._stamps()  # before they are read: what is written while this reads changes them again
-        if stamps == self._seen:
-            self._trouble = ""
-            return self._context
-        try:
-            self._context = self._read()
-            self._seen, self._trouble = stamps, ""
-        except (OSError, ValueError) as error:
-            if str(error) != self._trouble:  # each connection tries it again
-                self._trouble = str(error)
-                _journal.error("the metrics page keeps its certificates: the new ones cannot be used", error=str(error))
-        return self._context
+        self._files.refresh()
+        return self._files.value
 
     def admits(self, certificate: bytes) -> bool:
         """Whether a verified certificate (DER) is one for exact counts."""
         holder = holder_of_der(certificate)
         return holder is not None and Scope.ADMIN in holder.scopes
 
-    def _read(self) -> ssl.SSLContext:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.load_cert_chain(self._certificate, self._key, password=lambda: "")  # nobody is there to be asked
-        context.load_verify_locations(self._client_ca)
-        context.verify_mode = ssl.CERT_REQUIRED
-        return context
 
-    def _stamps(self) -> list[tuple[int, int, int]]:
-        return [_stamp(path) for path in (self._certificate, self._key, self._client_ca)]
+def _context_of(certificate: Path, key: Path, client_ca: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(certificate, key, password=lambda: "")  # without it OpenSSL would ask at the terminal
+        context.load_verify_locations(client_ca)
+    except (OSError, ValueError) as error:
+        text = f"{certificate}, {key} or {client_ca} cannot be used: {error}"
+        raise ConfigError(f"metrics_client_ca: {text}") from error
+    context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def _log_failure(why: str) -> None:
+    _journal.error("the metrics page keeps its certificates: the new ones cannot be used", error=why)
 
 
 def metrics_page(metrics: Metrics, config: Config, clock: Callable[[], float]) -> HttpPage:
-    """Shows them where the settings say.
+    """Shows metrics at the configured address.
 
-    In plaintext on loopback only to who asks for it by a name of loopback: a web page that a browser of this machine
-    shows could have given its own name this machine's address, and would read the counts (DNS rebinding).
+    In plaintext it answers only requests whose Host header is a name of loopback: a web page in a browser of this
+    machine could have given its own name this machine's address, and would read the counts (DNS rebinding).
 
     Raises:
         ConfigError: The address or a certificate cannot be used.
     """
-    is_local = config.metrics_client_ca is None
+    tls = None
+    if config.metrics_client_ca is not None:
+        assert config.tls_cert is not None, "the settings demand it"
+        assert config.tls_key is not None, "as well"
+        tls = MutualTls(config.tls_cert, config.tls_key, config.metrics_client_ca)
 
     def answer(path: str, headers: "Message[str, str]") -> Reply | None:
         if path not in _PATHS:
             return None
-        if is_local and not _is_own_name(headers.get("Host", "")):
+        if tls is None and not _is_own_name(headers.get("Host", "")):
             return Reply(HTTPStatus.FORBIDDEN, b"the Host header names another machine, expected this one\n")
         encode, kind = choose_encoder(headers.get("Accept", ""))
         return Reply(HTTPStatus.OK, encode(metrics.registry), kind)
 
-    return HttpPage("metrics_listen", config.metrics_listen, answer, clock, MutualTls.of(config))
+    return HttpPage("metrics_listen", config.metrics_listen, answer, clock, tls)
 
 
 def _is_own_name(host: str) -> bool:
     """Whether a Host header names loopback; a port may follow."""
     name = host.rpartition("]")[0].removeprefix("[") if host.startswith("[") else host.partition(":")[0]
     return name.lower() == "localhost" or (bool(name) and is_loopback(name))
-
-
-def _stamp(path: Path) -> tuple[int, int, int]:
-    try:
-        found = path.stat()  # through links, as secrets are mounted
-    except OSError:
-        return (0, 0, 0)
-    return found.st_ino, found.st_mtime_ns, found.st_size

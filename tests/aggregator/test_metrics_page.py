@@ -82,11 +82,11 @@ def test_a_passing_failure_at_a_renewal_is_tried_again_and_told_once(
     before = tls.context()
     files.serve()
 
-    def busy(_: MutualTls) -> ssl.SSLContext:
+    def busy(*_: object, **__: object) -> None:
         raise OSError(24, "Too many open files")
 
     with monkeypatch.context() as patch, capture_logs() as lines:
-        patch.setattr(MutualTls, "_read", busy)
+        patch.setattr(ssl.SSLContext, "load_cert_chain", busy)
         assert [tls.context(), tls.context()] == [before, before]
     assert len(lines) == 1
     after = tls.context()

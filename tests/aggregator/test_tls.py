@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from aggregator.auth import tls
-from aggregator.auth.tls import RenewingTls, TlsFiles, connection_options, server_credentials
+from aggregator.auth.tls import RenewingTls, connection_options, server_credentials
 from aggregator.config import Config
 from aggregator.errors import ConfigError
 from hushsum_proto.v1 import wire_pb2 as pb
@@ -26,8 +26,8 @@ def site(tmp_path: Path) -> Certified:
     return Certified(tmp_path / "tls")
 
 
-def files_of(site: Certified) -> TlsFiles:
-    return TlsFiles(site.certificate, site.key, site.ca)
+def renewing_of(site: Certified) -> RenewingTls:
+    return RenewingTls(site.certificate, site.key, site.ca)
 
 
 def test_without_a_certificate_there_is_plaintext() -> None:
@@ -35,13 +35,13 @@ def test_without_a_certificate_there_is_plaintext() -> None:
 
 
 def test_files_that_did_not_change_are_not_read_again(site: Certified) -> None:
-    renewing = RenewingTls(files_of(site))
+    renewing = renewing_of(site)
 
     assert [renewing() for _ in range(3)] == [None, None, None]
 
 
 def test_a_new_certificate_is_shown_once_and_the_journal_says_so(site: Certified) -> None:
-    renewing = RenewingTls(files_of(site))
+    renewing = renewing_of(site)
     site.serve()
     with capture_logs() as lines:
         assert renewing() is not None
@@ -53,7 +53,7 @@ def test_a_new_certificate_is_shown_once_and_the_journal_says_so(site: Certified
 @pytest.mark.parametrize("broken", ("certificate", "key", "ca"))
 @pytest.mark.parametrize("how", ("empty", "text", "gone"))
 def test_a_broken_new_file_keeps_the_old_one_and_is_told_once(site: Certified, broken: str, how: str) -> None:
-    renewing = RenewingTls(files_of(site))
+    renewing = renewing_of(site)
     path: Path = getattr(site, broken)
     good = path.read_bytes()
     if how == "gone":
@@ -70,7 +70,7 @@ def test_a_broken_new_file_keeps_the_old_one_and_is_told_once(site: Certified, b
 
 
 def test_the_key_of_another_certificate_is_broken_until_its_certificate_is_there(site: Certified) -> None:
-    renewing = RenewingTls(files_of(site))
+    renewing = renewing_of(site)
     before = site.certificate.read_bytes()
     after = site.serve().certificate
     replace(site.certificate, before)
@@ -85,7 +85,7 @@ def test_the_key_of_another_certificate_is_broken_until_its_certificate_is_there
 def test_a_passing_failure_at_a_renewal_is_tried_again_and_told_once(
     site: Certified, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    renewing = RenewingTls(files_of(site))
+    renewing = renewing_of(site)
     site.serve()
 
     def busy(*_: object) -> None:
@@ -104,13 +104,13 @@ def test_a_bundle_of_authorities_is_taken_whole_or_not_at_all(site: Certified) -
     one = site.ca.read_bytes()
     most = 2**20 // len(one)
     replace(site.ca, one * most)
-    renewing = RenewingTls(files_of(site))
+    renewing = renewing_of(site)
     replace(site.ca, one * (most + 1))
     with capture_logs() as lines:
         assert renewing() is None
     assert "ca.pem: more than 1048576 bytes" in lines[0]["error"]
     with pytest.raises(ConfigError, match=r"^tls_client_ca: .*ca.pem: more than 1048576 bytes"):
-        RenewingTls(files_of(site))
+        renewing_of(site)
 
 
 async def for_ever(ask: Callable[[], Awaitable[object]]) -> None:
@@ -148,7 +148,7 @@ def test_only_where_certificates_are_asked_for_do_connections_end(site: Certifie
 
 
 def test_nothing_of_a_key_is_ever_told(site: Certified) -> None:
-    renewing = RenewingTls(files_of(site))
+    renewing = renewing_of(site)
     secret = site.key.read_text().splitlines()[1]
     replace(site.key, site.key.read_bytes().replace(b"PRIVATE", b"PUBLIC"))
     with capture_logs() as lines:
