@@ -1,16 +1,15 @@
-"""Bearer tokens: the file of their hashes, read again when it changes, and new ones.
+"""Bearer tokens: the file of their hashes, which is read again when it changes, and new tokens.
 
     {"id": "…16 hex…", "name": "edge-7", "scopes": ["submit"], "sha256": "…", "made": "…Z", "expires": null}
 
 A token reads ``hushsum_<id>_<secret>``; the secret is 32 random bytes in base64url, so that one SHA-256 of its text is
 as good as a slow hash of a password would be. The id says which line it is compared with, and is no secret.
 
-Who changes it holds a lock beside it (``tokens.jsonl.lock``), as the file itself is another one after each change. The
-new one has owner, group and mode of the old: a service that could not read it would go on with the tokens that it knew.
+A change writes a new file of mode 0600 and renames it over the old one; a lock file (``tokens.jsonl.lock``) lets one
+command at a time do so.
 """
 
 import base64
-import errno
 import hashlib
 import hmac
 import json
@@ -21,13 +20,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, Self
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from aggregator.data_dir import FILE_MODE
-from aggregator.errors import AggregatorError, ConfigError, OpenFilesError
+from aggregator.data_dir import FILE_MODE, OTHERS, ReloadedFiles, read_with_mode
+from aggregator.errors import AggregatorError, ConfigError
 from aggregator.logs import journal
 from aggregator.model import Scope
 from aggregator.runtime import Runtime
@@ -45,26 +45,26 @@ _ID: Final = re.compile(r"[0-9a-f]{16}")
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 _KEYS: Final = ("id", "name", "scopes", "sha256", "made", "expires")
-# What a token of nobody is compared with: no secret that is known has this hash.
-_NOBODYS_DIGEST: Final = bytes(32)
+# What the secret of an unknown id is compared with: no secret that is known has this hash.
+_UNKNOWN_DIGEST: Final = bytes(32)
 _NO_SECRET: Final = "A" * 43
 
 
 class TokenTableError(AggregatorError):
-    """A table of tokens that is none: the text names line and key, and nothing that stands there."""
+    """Not a table of tokens: the text names line and key, and nothing of the line's contents."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenEntry:
-    """One token, without what proves it.
+    """One token, without its secret.
 
     Attributes:
         id: 16 hex digits.
-        name: Whose it is: the client id of one that submits.
-        scopes: What it is good for; at least one.
+        name: Its owner: the client id of one that submits.
+        scopes: At least one.
         digest: SHA-256 of its secret.
-        made_ms: When it was made, ms since 1970, whole seconds.
-        expires_ms: From when on it is good for nothing; None: never.
+        made_ms: ms since 1970, whole seconds.
+        expires_ms: It is not valid from then on; None: it does not expire.
     """
 
     id: str
@@ -101,43 +101,39 @@ class TokenTable:
     def __iter__(self) -> Iterator[TokenEntry]:
         return iter(self._entries.values())
 
-    def __contains__(self, id: object) -> bool:
-        return id in self._entries
-
     def __eq__(self, other: object) -> bool:
         return isinstance(other, TokenTable) and self._entries == other._entries
 
-    __hash__ = None  # type: ignore[assignment]  # equal to others, and changed
+    __hash__ = None  # type: ignore[assignment]  # it compares by value, and is never a key
 
     def __repr__(self) -> str:
         return f"TokenTable({len(self)} tokens)"
 
     def get(self, id: str) -> TokenEntry | None:
-        """The token of an id."""
         return self._entries.get(id)
 
     def changed(self, *, without: Collection[str] = (), with_: Iterable[TokenEntry] = ()) -> "TokenTable":
-        """The same with some taken out and others put in."""
+        """A table with some ids removed and some entries added."""
         return TokenTable([*(entry for entry in self if entry.id not in without), *with_])
 
     def find(self, text: str, now_ms: int) -> TokenEntry | None:
-        """Whose token this is; None for anything that is not good, whatever is wrong with it.
+        """The entry of a token; None if it is not valid, whatever is wrong with it.
 
-        The same work for a wrong secret, an id that nobody has, and text that is no token: one hash, one comparison in
-        constant time.
+        The work is the same for a wrong secret, an unknown id, and text that is no token: one hash, and one comparison
+        in constant time.
         """
         match = _TOKEN.fullmatch(text)
         id, secret = match.groups() if match else ("", _NO_SECRET)
         entry = self._entries.get(id)
-        is_same = hmac.compare_digest(digest_of(secret), _NOBODYS_DIGEST if entry is None else entry.digest)
+        is_same = hmac.compare_digest(digest_of(secret), _UNKNOWN_DIGEST if entry is None else entry.digest)
         return entry if entry is not None and is_same and entry.is_good(now_ms) else None
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """The table of a file; empty lines count for nothing.
+        """The table of a file; empty lines are skipped.
 
         Raises:
-            TokenTableError: A line is not one of a token. Nothing of it is in the text: a secret might be.
+            TokenTableError: A line is not a token's. The text shows nothing of it: it might hold a secret.
         """
         if len(data) > TABLE_BYTES_MAX:
             raise TokenTableError(f"{len(data)} bytes, expected at most {TABLE_BYTES_MAX}")
@@ -145,7 +141,6 @@ class TokenTable:
         return cls(_entry_of(line, number) for number, line in enumerate(lines, 1) if line.strip())
 
     def to_bytes(self) -> bytes:
-        """The bytes of its file."""
         return b"".join(_line_of(entry) for entry in self)
 
 
@@ -155,7 +150,7 @@ def digest_of(secret: str) -> bytes:
 
 
 def utc_text(at_ms: int) -> str:
-    """A time as the table has it, in whole seconds, the fraction cut off."""
+    """A time as it is written in the table, rounded down to whole seconds."""
     # Not by strftime, which writes years before 1000 without their zeros on some platforms.
     return datetime.fromtimestamp(at_ms // 1000, UTC).replace(tzinfo=None).isoformat() + "Z"
 
@@ -173,19 +168,18 @@ def _line_of(entry: TokenEntry) -> bytes:
 
 
 def _entry_of(line: bytes, number: int) -> TokenEntry:
-    # Not as its cause: a JSON error carries the line.
-    told: TokenTableError | None = None
+    # Raised outside of the handlers, so that it has no context: a JSON error carries the line.
     try:
         return _read(json.loads(line))
     except _FieldError as error:
-        told = TokenTableError(f"line {number}: {error}")
+        text = str(error)
     except (ValueError, RecursionError):
-        told = TokenTableError(f"line {number}: expected one JSON object")
-    raise told
+        text = "expected one JSON object"
+    raise TokenTableError(f"line {number}: {text}")
 
 
 class _FieldError(Exception):
-    """What is wrong with a line, in words that hold nothing of it."""
+    """What is wrong with a line, in words that show nothing of it."""
 
 
 def _read(line: object) -> TokenEntry:
@@ -231,35 +225,20 @@ def _scopes(value: object) -> frozenset[Scope]:
     return frozenset(Scope(each) for each in value)
 
 
-_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-_WRITABLE: Final = stat.S_IWGRP | stat.S_IWOTH  # with an access list the group's bits are the most that anybody has
-_KEPT: Final = stat.S_IRUSR | stat.S_IWUSR | stat.S_IRGRP
-_ACCESS_LIST: Final = "system.posix_acl_access"
-_NO_LIST: Final = frozenset({errno.ENODATA, errno.EOPNOTSUPP})
+_WRITABLE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
-def read_bytes(path: Path) -> bytes:
-    """What stands in a table's file, a little more than a table may have at most.
+def read_trusted_table(path: Path) -> TokenTable:
+    """The table in a file that only its owner may write: whoever writes it decides who is admitted.
 
     Raises:
         OSError: It cannot be read.
+        TokenTableError: Others may write it, or it holds no table.
     """
-    with path.open("rb") as file:
-        return file.read(TABLE_BYTES_MAX + 1)
-
-
-def read_guarded(path: Path) -> bytes:
-    """The same, of a file that its owner alone may write: whoever writes it decides who is let in.
-
-    Raises:
-        OSError: It cannot be read.
-        TokenTableError: Others may write it.
-    """
-    with path.open("rb") as file:
-        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-        if mode & _WRITABLE:
-            raise TokenTableError(f"mode {mode:03o}, others may write this table: chmod go-w {path}")
-        return file.read(TABLE_BYTES_MAX + 1)
+    data, mode = read_with_mode(path, TABLE_BYTES_MAX)
+    if mode & _WRITABLE:
+        raise TokenTableError(f"mode {mode:03o}, others may write this table: chmod go-w {path}")
+    return TokenTable.from_bytes(data)
 
 
 def read_table(path: Path) -> TokenTable:
@@ -270,7 +249,7 @@ def read_table(path: Path) -> TokenTable:
         TokenTableError: It holds no table.
     """
     try:
-        return TokenTable.from_bytes(read_bytes(path))
+        return TokenTable.from_bytes(read_with_mode(path, TABLE_BYTES_MAX)[0])
     except FileNotFoundError:
         return TokenTable()
     except TokenTableError as error:
@@ -283,26 +262,26 @@ def lacks(path: Path, ids: Iterable[str]) -> bool:
         table = read_table(path)
     except (OSError, TokenTableError):
         return False
-    return not any(id in table for id in ids)
+    return not any(table.get(id) for id in ids)
 
 
 def change_table(path: Path, change: Callable[[TokenTable], TokenTable]) -> None:
-    """Puts a changed table in the place of the one that is there, or of none; one change after another.
-
-    A new file is its owner's alone. One that was there keeps owner, group, access list and mode, but that others than
-    its owner may not write it.
+    """Replaces the table in a file, or in none, by a changed one; one change after another.
 
     Raises:
-        OSError: It cannot be read or written; it is then as it was.
-        TokenTableError: It holds no table, or could not be read any more by whoever reads it now; it is then as it was,
-            as it is after what ``change`` raises. Or it is changed, and nobody knows for how long: the text says so.
+        OSError: It cannot be read or written; nothing is changed.
+        TokenTableError: It holds no table, or a service of another user may read it and could not read the new one;
+            nothing is changed, as after what ``change`` raises. Or it is changed, but perhaps not durably: the text
+            says so.
     """
     real = path.resolve()  # a link stays one
     with _locked(real):
-        data = change(read_table(real)).to_bytes()
+        table = read_table(real)
+        _check_private(real)
+        data = change(table).to_bytes()
         temporary = real.with_name(f".{real.name}.new")
         temporary.unlink(missing_ok=True)  # of a change that was cut short
-        write_private(temporary, data, like=real)
+        write_private(temporary, data)
         try:
             temporary.replace(real)
         except BaseException:
@@ -317,23 +296,15 @@ def change_table(path: Path, change: Callable[[TokenTable], TokenTable]) -> None
             ) from error
 
 
-def write_private(path: Path, data: bytes, *, like: Path | None = None) -> None:
-    """Writes a new file that nobody else may read, durably but for its name; nothing of it is left where that fails.
-
-    Args:
-        path: Where there is none yet.
-        data: What it holds.
-        like: Whose owner, group, access list and mode it gets, where there is such a file.
+def write_private(path: Path, data: bytes) -> None:
+    """Writes a new file that only its owner may read, durably but for its name; nothing of it is left if that fails.
 
     Raises:
-        OSError: There is one already, or it cannot be written.
-        TokenTableError: This process may not make it like that one.
+        OSError: The file exists, or it cannot be written.
     """
-    descriptor = os.open(path, _NEW, FILE_MODE)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
     try:
         with open(descriptor, "wb") as file:  # noqa: PTH123  a descriptor is opened, no path
-            if like is not None and like.exists():
-                _make_like(like, descriptor)
             file.write(data)
             file.flush()
             os.fsync(descriptor)
@@ -342,38 +313,21 @@ def write_private(path: Path, data: bytes, *, like: Path | None = None) -> None:
         raise
 
 
-def _make_like(like: Path, descriptor: int) -> None:
-    old = like.stat()
-    mode = stat.S_IMODE(old.st_mode)
-    if mode & stat.S_IROTH:
-        # It is not for others, and a service may be one of them: then it would read none of the changes.
+def _check_private(path: Path) -> None:
+    """Refuses to replace a file that another user may read: it would go on with the tokens that it knows."""
+    if not path.exists():
+        return
+    found = path.stat()
+    if found.st_mode & OTHERS:
         raise TokenTableError(
-            f"{like}: mode {mode:03o}, others may read this table; nothing is changed. Make it its services' by user "
-            f"or group, and then: chmod o= {like}"
+            f"{path}: mode {stat.S_IMODE(found.st_mode):03o}, others may read this table; nothing is changed. A "
+            f"changed table is its owner's alone: make it the service's own, and then: chmod 600 {path}"
         )
-    try:
-        if (old.st_uid, old.st_gid) != (os.fstat(descriptor).st_uid, os.fstat(descriptor).st_gid):
-            os.fchown(descriptor, old.st_uid, old.st_gid)
-        if (access := _access_list(like)) is not None:
-            os.setxattr(descriptor, _ACCESS_LIST, access)
-        os.fchmod(descriptor, mode & _KEPT)
-    except OSError as error:
+    if found.st_uid != os.geteuid():
         raise TokenTableError(
-            f"{like}: belongs to user {old.st_uid} and group {old.st_gid}, and a new file of this process cannot be "
-            f"made so ({error.strerror}); nothing is changed. Do this as that user or as root"
-        ) from error
-
-
-def _access_list(path: Path) -> bytes | None:
-    """Who may use a file beside its owner and group; None: nobody, or there are no such lists here."""
-    if not hasattr(os, "getxattr"):
-        return None
-    try:
-        return os.getxattr(path, _ACCESS_LIST)
-    except OSError as error:
-        if error.errno in _NO_LIST:
-            return None
-        raise
+            f"{path}: belongs to user {found.st_uid}, and a changed table would not; nothing is changed. Do this as "
+            "that user"
+        )
 
 
 @contextmanager
@@ -390,11 +344,11 @@ def _locked(path: Path) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class IssuedToken:
-    """A token that was just made.
+    """A new token.
 
     Attributes:
         entry: Its line of the table.
-        text: What its owner shows; it can be had here and now alone.
+        text: The token itself; it is kept nowhere else.
     """
 
     entry: TokenEntry
@@ -404,17 +358,17 @@ class IssuedToken:
 def issue(
     entropy: Entropy, name: str, scopes: Collection[Scope], *, now_ms: int, expires_ms: int | None = None
 ) -> IssuedToken:
-    """A new token.
+    """Makes a token.
 
     Args:
         entropy: The operating system's.
-        name: Whose: the client id of one that submits.
-        scopes: What it is good for, one at least.
+        name: Its owner: the client id of one that submits.
+        scopes: At least one.
         now_ms: When it is made.
-        expires_ms: From when on it is good for nothing, in whole seconds, what is over cut off; None: never.
+        expires_ms: It is not valid from then on, rounded down to whole seconds; None: it does not expire.
 
     Raises:
-        TokenTableError: The name is none, or there is no scope.
+        TokenTableError: The name is not a client id, or there is no scope.
     """
     if flaw := flaw_of(name):
         raise TokenTableError(f"name: expected {CLIENT_ID_FORM}, got {flaw}")
@@ -428,27 +382,14 @@ def issue(
 
 
 class TokenMetrics:
-    """Two gauges.
-
-    Args:
-        registry: The service's.
-    """
+    """Gauges of the table of tokens."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         make: Any = {"registry": registry}  # Any: the constructor takes more than one type by keyword
-        self._tokens = Gauge("hushsum_tokens", "Tokens of the table that counts now, expired ones included", **make)
-        self._unreadable = Gauge(
+        self.tokens = Gauge("hushsum_tokens", "Tokens of the table that counts now, expired ones included", **make)
+        self.unreadable = Gauge(
             "hushsum_tokens_unreadable", "1 while the file of tokens cannot be read: the last good one counts", **make
         )
-
-    def read(self, tokens: int) -> None:
-        """The file was read."""
-        self._tokens.set(tokens)
-        self._unreadable.set(0)
-
-    def unreadable(self) -> None:
-        """It could not be."""
-        self._unreadable.set(1)
 
 
 LOOK_S: Final = 1.0
@@ -456,60 +397,34 @@ LOOK_S: Final = 1.0
 _journal = journal("tokens")
 
 
-class _Mark(NamedTuple):
-    """What of a file changes when it is written, or another one takes its place."""
-
-    device: int
-    inode: int
-    size: int
-    modified_ns: int
-    changed_ns: int
-
-    @classmethod
-    def of(cls, path: Path) -> Self:
-        found = os.stat(path)  # noqa: PTH116  the mark is of the system call's own numbers
-        return cls(found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
-
-
-class _Reading(NamedTuple):
-    mark: _Mark
-    digest: bytes
-    table: TokenTable | TokenTableError
-
-
 class TokenFile:
-    """A file of tokens that is watched. Made by :meth:`open`.
+    """The table in a file, read again when the file changes; a bad file leaves the last good table."""
 
-    Attributes:
-        table: What stood in it when it was last good.
-    """
-
-    def __init__(self, path: Path, table: TokenTable, runtime: Runtime, metrics: TokenMetrics) -> None:
-        self.table = table
-        self._path = path
-        self._runtime = runtime
-        self._metrics = metrics
-        self._last: _Reading | None = None
-        self._is_settled = False  # whether two readings have found the last one
-        self._trouble = ""
-        metrics.read(len(table))
+    def __init__(self, files: ReloadedFiles[TokenTable], runtime: Runtime, metrics: TokenMetrics) -> None:
+        self._files, self._runtime, self._metrics = files, runtime, metrics
+        self._show()
 
     @classmethod
     async def open(cls, path: Path, runtime: Runtime, metrics: TokenMetrics) -> Self:
-        """Reads it for the first time.
+        """Reads the file for the first time.
 
         Raises:
             ConfigError: It cannot be read, others may write it, or it holds no table: a service does not start without.
         """
         try:
-            table = TokenTable.from_bytes(await runtime.blocking(read_guarded, path))
+            files = await runtime.blocking(ReloadedFiles, [path], partial(read_trusted_table, path), _log_failure)
         except OSError as error:
             raise ConfigError(f"tokens: {path} cannot be read: {error.strerror}") from error
         except TokenTableError as error:
             raise ConfigError(f"tokens: {path}: {error}") from error
-        if not table:
+        if not files.value:
             _journal.warning("there are no tokens: nobody is answered")
-        return cls(path, table, runtime, metrics)
+        return cls(files, runtime, metrics)
+
+    @property
+    def table(self) -> TokenTable:
+        """What the file held when it was last good."""
+        return self._files.value
 
     async def run(self) -> None:
         """Looks again and again, for ever."""
@@ -518,50 +433,16 @@ class TokenFile:
             await self.look()
 
     async def look(self) -> None:
-        """Reads it again if it has changed."""
-        last = self._last
-        try:
-            reading = await self._runtime.blocking(_read_if_changed, self._path, last, self._is_settled)
-        except (OSError, OpenFilesError) as error:
-            self._last = None
-            self._failed(str(error) if isinstance(error, OpenFilesError) else error.strerror or type(error).__name__)
-            return
-        if reading is None:
-            return
-        # A file's times are no finer than the system's tick: what is written right after it was read may leave them as
-        # they were, and is found by reading it a second time.
-        self._last, self._is_settled = reading, last is not None and last.mark == reading.mark
-        if isinstance(reading.table, TokenTableError):
-            self._failed(str(reading.table))
-        elif reading.table is not self.table or self._trouble:
-            self._take(reading.table)
+        """Reads the file again if it has changed."""
+        is_new = await self._runtime.blocking(self._files.refresh)
+        self._show()
+        if is_new:
+            _journal.info("tokens were read again", tokens=len(self.table))
 
-    def _take(self, table: TokenTable) -> None:
-        is_news = table != self.table or self._trouble
-        self.table, self._trouble = table, ""
-        self._metrics.read(len(table))
-        if is_news:
-            _journal.info("tokens were read again", tokens=len(table))
-
-    def _failed(self, why: str) -> None:
-        self._metrics.unreadable()
-        if why != self._trouble:
-            self._trouble = why
-            _journal.error("the file of tokens cannot be read, its last good state counts", error=why)
+    def _show(self) -> None:
+        self._metrics.tokens.set(len(self.table))
+        self._metrics.unreadable.set(1 if self._files.failure else 0)
 
 
-def _read_if_changed(path: Path, last: _Reading | None, is_settled: bool) -> _Reading | None:  # noqa: FBT001  a fact, not a switch
-    mark = _Mark.of(path)  # before its bytes: what changes in between is read once more
-    if is_settled and last is not None and last.mark == mark:
-        return None
-    try:
-        data = read_guarded(path)
-    except TokenTableError as error:
-        return _Reading(mark, b"", error)
-    digest = hashlib.sha256(data).digest()
-    if last is not None and last.digest == digest:
-        return _Reading(mark, digest, last.table)
-    try:
-        return _Reading(mark, digest, TokenTable.from_bytes(data))
-    except TokenTableError as error:
-        return _Reading(mark, digest, error)
+def _log_failure(why: str) -> None:
+    _journal.error("the file of tokens cannot be read, its last good state counts", error=why)

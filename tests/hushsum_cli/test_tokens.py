@@ -92,9 +92,9 @@ def test_a_table_that_its_services_could_not_read_any_more_is_not_changed(tokens
     assert ended.status == 1
     assert "mode 644, others may read this table; nothing is changed" in ended.err
     assert (tokens.file.read_bytes(), tokens.file.stat().st_mode & 0o777) == (before, 0o644)
-    tokens.file.chmod(0o640)
+    tokens.file.chmod(0o600)
     assert tokens("revoke", made["id"]).status == 0
-    assert tokens.file.stat().st_mode & 0o777 == 0o640
+    assert tokens.file.stat().st_mode & 0o777 == 0o600
 
 
 def test_the_scopes_on_offer_are_the_services() -> None:
