@@ -53,10 +53,19 @@ _journal = journal("data")
 
 
 class DataDir:
-    """A folder that this process holds locked until :meth:`close`. Made by :meth:`open`."""
+    """A folder that this process holds locked until :meth:`close`. Made by :meth:`open`.
+
+    Attributes:
+        log: The file of a log in SQLite.
+        store: The file of a store in SQLite.
+        receipts: Where the receipts are unless a setting puts them elsewhere.
+        listening: Says where this process listens, while it is ready.
+    """
 
     def __init__(self, path: Path, lock: IO[str]) -> None:
         self.path = path
+        self.log, self.store = path / "log.db", path / "store.db"
+        self.receipts, self.listening = path / "receipts.jsonl", path / "listening.json"
         self._lock = lock
 
     @classmethod
@@ -79,24 +88,6 @@ class DataDir:
             folder.close()
             raise ConfigError(f"data: {error.filename} cannot be closed to others: {error.strerror}") from error
         return folder
-
-    @property
-    def log(self) -> Path:
-        return self.path / "log.db"
-
-    @property
-    def store(self) -> Path:
-        return self.path / "store.db"
-
-    @property
-    def receipts(self) -> Path:
-        """Where the receipts are unless a setting puts them elsewhere."""
-        return self.path / "receipts.jsonl"
-
-    @property
-    def listening(self) -> Path:
-        """Where this process listens, while it is ready."""
-        return self.path / "listening.json"
 
     def announce(self, *, grpc: str, metrics: str, health: str) -> None:
         """Writes where this process listens, in one step: whoever sees the file can connect."""

@@ -1,8 +1,8 @@
-"""The service's own log lines: structured, for people or for machines.
+"""The service's log lines: structured, for people or for machines.
 
-What they may hold: the service's states, own addresses, windows, durations, errors. Never a client's data, a counter, a
-client id, a peer, or a secret. An error that nobody foresaw could hold any of them in its words (the key that is not
-there is a client's name): of it the kind and the places are written alone. So are the words of libraries below.
+They may hold the service's states, own addresses, windows, durations and errors; never a client's data, a counter, a
+client id, a peer, or a secret. The text of an unexpected error may hold any of these (a missing key is a client's
+name), so only its type and its traceback are written. The same goes for what libraries log.
 """
 
 import logging
@@ -17,29 +17,29 @@ from typing_extensions import override
 from hushsum.errors import HushsumError
 
 CALM_S: Final = 10.0
-_LIBRARIES: Final = ("grpc", "asyncio")  # they see clients, or what is computed of them
+_LIBRARIES: Final = ("grpc", "asyncio")  # they see clients, or values computed from their data
 _LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
 def journal(part: str) -> FilteringBoundLogger:
-    """The journal of one part of the service."""
+    """The logger of one part of the service."""
     bound: FilteringBoundLogger = structlog.get_logger(part=part)
     return bound
 
 
 def write_journal(level: str, form: str, stream: TextIO | None = None) -> None:
-    """Says where every journal goes from now on.
+    """Configures all loggers.
 
     Args:
         level: The least level that is written: debug, info, warning or error.
         form: ``console`` or ``json``.
-        stream: Standard error where none is given: standard output belongs to a command's result.
+        stream: None is standard error: standard output is for a command's result.
     """
     out = sys.stderr if stream is None else stream
     render: list[Processor] = (
         [structlog.processors.JSONRenderer()]
         if form == "json"
-        # Not the default traceback: that one shows local variables, and with them what clients sent.
+        # Not the default traceback: it shows local variables, and so clients' data.
         else [structlog.dev.ConsoleRenderer(colors=out.isatty(), exception_formatter=structlog.dev.plain_traceback)]
     )
     structlog.configure(
@@ -60,12 +60,12 @@ def write_journal(level: str, form: str, stream: TextIO | None = None) -> None:
 
 
 def told(error: BaseException) -> str:
-    """What may be written of an error: its words where those are ours or the system's, else its kind alone."""
+    """The text of an error that is ours or the system's; of any other error only its type."""
     return str(error) if isinstance(error, HushsumError | OSError) else type(error).__name__
 
 
 def _without_words(_: WrappedLogger, __: str, event: EventDict) -> EventDict:
-    """An error as its kind and its places, with those that it came from."""
+    """Replaces an error by its type and traceback, and those of its causes."""
     given = event.pop("exc_info", None)
     error = sys.exc_info()[1] if given is True else given
     if isinstance(error, BaseException):
@@ -86,7 +86,7 @@ def _places(error: BaseException) -> list[str]:
 
 
 class _OfLibrary(logging.Handler):
-    """Writes that a library has said something, in its own fixed words, without what it put into them."""
+    """Logs the fixed part of a library's message, without the values that it inserts."""
 
     @override
     def emit(self, record: logging.LogRecord) -> None:
@@ -96,27 +96,24 @@ class _OfLibrary(logging.Handler):
 
 
 class FailureLog:
-    """Trouble that lasts: one line when it begins, one when it is over, and debug lines between.
+    """Logs a lasting failure: one line when it begins, one when it is over, and debug lines between.
 
-    It is over with the first success after 10 s without a failure: what comes and goes is one spell.
-
-    Args:
-        to: Where the lines go.
+    It is over with the first success after 10 s without a failure: failures that come and go are one.
     """
 
     def __init__(self, to: FilteringBoundLogger) -> None:
         self._to = to
-        self._kinds: set[str] = set()  # of errors that were told in this spell
+        self._kinds: set[str] = set()  # of errors that were logged since it began
         self._last_s = 0.0
 
     def failed(self, now_s: float, event: str, error: BaseException, *, passes: bool = False) -> None:
-        """It failed.
+        """Logs a failure; each kind of error once until it is over.
 
         Args:
             now_s: Monotonic.
             event: What failed.
-            error: How: each kind of error is told once in a spell.
-            passes: Whether it mends itself: then it is a warning, else an error.
+            error: The reason.
+            passes: Whether it ends without an operator: then it is a warning, else an error.
         """
         self._last_s, kind = now_s, type(error).__name__
         tell = self._to.debug if kind in self._kinds else self._to.warning if passes else self._to.error
@@ -124,7 +121,6 @@ class FailureLog:
         tell(event, error=told(error), kind=kind)
 
     def worked(self, now_s: float, event: str) -> None:
-        """It worked."""
         if self._kinds and now_s - self._last_s >= CALM_S:
             self._kinds.clear()
             self._to.info(event)

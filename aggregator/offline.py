@@ -1,6 +1,6 @@
-"""Looks into a service's files from another process, which may be using them: for its operator's tests and demos.
+"""Reads a service's files from another process, even while the service uses them: for operators' tests and demos.
 
-Everything here is exact, and none of it private.
+All values are exact, and nothing here is private.
 """
 
 import sqlite3
@@ -21,15 +21,10 @@ T = TypeVar("T")
 
 
 def read_sealed(path: Path, plan: Plan, window: int) -> Sketch | None:
-    """The exact counters of a sealed window that is not forgotten yet; None until it is sealed.
-
-    Args:
-        path: The store's file.
-        plan: Whose.
-        window: Which.
+    """The exact counters of a sealed window in a store's file that is not erased yet; None until it is sealed.
 
     Raises:
-        StoreError: No store, a newer format, an unknown plan, or a window that is forgotten.
+        StoreError: No store, a newer format, an unknown plan, or an erased window.
     """
     sealed = _look(STORE_FILE, path, lambda db: run_to_end(store_checkpoints.sealed_window(_on(db), plan, window)))
     return None if sealed is None else sealed.sketch
@@ -45,7 +40,7 @@ def read_verdicts(path: Path, plan: Plan) -> list[tuple[int, Verdict]]:
 
 
 def log_size(path: Path) -> int:
-    """Entries ever appended to a log, seals among them.
+    """The number of entries ever appended to a log, seals included.
 
     Raises:
         LogError: No log, or a newer format.
@@ -55,13 +50,13 @@ def log_size(path: Path) -> int:
 
 
 def _on(connection: sqlite3.Connection) -> SqliteTransaction:
-    return SqliteTransaction(connection, lambda: 0)  # nothing that is only looked at needs the time
+    return SqliteTransaction(connection, lambda: 0)  # no read needs the time
 
 
 def _look(kind: DatabaseKind, path: Path, work: Callable[[sqlite3.Connection], T]) -> T:
     connection = kind.open_reading(path)
     try:
-        connection.execute("BEGIN")  # one moment for all that is read
+        connection.execute("BEGIN")  # all reads see one state
         return work(connection)
     except sqlite3.Error as error:
         raise kind.error(f"{kind.what} {path}: {error}") from error

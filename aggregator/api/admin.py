@@ -1,4 +1,4 @@
-"""The service Administration: windows, ledger, seals and releases by hand; what a process can say of itself."""
+"""The service Administration: status, windows, ledger, and manual seals and releases."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -55,7 +55,6 @@ class Admin:
         self._leadership, self._window_tracker = leadership, window_tracker
 
     async def status(self) -> ServiceStatus:
-        """Everything at a glance."""
         newest = await self._store.newest_windows(self._plan.id, None, WINDOWS_SHOWN)
         unfinished = await self._store.unfinished(self._plan.id)
         account = await self._store.account(self._plan.privacy.population)
@@ -101,7 +100,7 @@ class Admin:
         ]
 
     async def windows(self, before: int | None, limit: int) -> WindowsPage:
-        """The newest windows of this plan, at most ``limit``: all, or those before one."""
+        """The newest windows of this plan, at most ``limit``; with ``before``, only older ones than that."""
         found = await self._store.newest_windows(self._plan.id, before, limit + 1)
         return WindowsPage(tuple(found[:limit]), more=len(found) > limit)
 
@@ -126,11 +125,11 @@ class Admin:
         )
 
     async def seal(self, window: int | None) -> int:
-        """Closes a window (None: the oldest that is open) and returns it, once no counter of it can change.
+        """Closes a window (None: the oldest open one) and returns it, once none of its counters can change.
 
         Raises:
             WindowOrderError: It was not open, or an older one comes first.
-            RefusedError: Another process releases, or none does now.
+            RefusedError: Another process is the releaser, or none is now.
         """
         sealed = await self._leadership.do(lambda releaser: releaser.seal(window))
         if self._window_tracker is not None:
@@ -138,12 +137,12 @@ class Admin:
         return sealed
 
     async def release(self, window: int | None) -> Released:
-        """Draws the outcome of a sealed window (None: the oldest), or gives back the one that is stored.
+        """Draws the outcome of a sealed window (None: the oldest), or returns the stored one.
 
         Raises:
             WindowOrderError: It is not sealed, or an older one comes first.
             ReleasingStoppedError: The budget is spent, or the receipts do not belong to the store.
-            RefusedError: Another process releases, or none does now.
+            RefusedError: Another process is the releaser, or none is now.
         """
         stored = await self._leadership.do(lambda releaser: releaser.release(window))
         account = await self._store.account(self._plan.privacy.population)
@@ -157,7 +156,7 @@ class Admin:
 
 
 def _stopped_text(why: str, sealed: int) -> str:
-    """Why no outcome is taken, and what that leaves lying: sealed windows are kept, not dropped."""
+    """Why no outcome is taken, and how many windows wait: sealed windows are kept, not dropped."""
     if not why or not sealed:
         return why
     waiting = "1 sealed window waits" if sealed == 1 else f"{sealed} sealed windows wait"
@@ -165,13 +164,12 @@ def _stopped_text(why: str, sealed: int) -> str:
 
 
 class AdminService:
-    """Serves the operator."""
+    """The methods of Administration, for callers with the scope admin."""
 
     def __init__(self, administration: Admin) -> None:
         self._administration = administration
 
     def add_to(self, methods: Methods) -> Handler:
-        """The handlers of every method."""
         admin = (Scope.ADMIN,)
         methods.unary("GetStatus", pb.StatusRequest, self.get_status, scopes=admin)
         methods.unary("ListPlans", pb.ListPlansRequest, self.list_plans, scopes=admin)
@@ -182,35 +180,29 @@ class AdminService:
         return methods.handler(pb.DESCRIPTOR.services_by_name["Administration"].methods_by_name)
 
     async def get_status(self, call: Call, _: pb.StatusRequest) -> pb.StatusReply:
-        """Windows, ledger, and what stops releasing."""
         call.admit(Scope.ADMIN)
         return convert_admin.status_to_wire(await self._administration.status())
 
     async def list_plans(self, call: Call, _: pb.ListPlansRequest) -> pb.ListPlansReply:
-        """Every plan of the store."""
         call.admit(Scope.ADMIN)
         return convert_admin.plans_to_wire(await self._administration.plans())
 
     async def list_windows(self, call: Call, request: pb.ListWindowsRequest) -> pb.ListWindowsReply:
-        """Windows of this plan, newest first."""
         call.admit(Scope.ADMIN)
         asked = convert_admin.windows_request_from_wire(request)
         return convert_admin.windows_to_wire(await self._administration.windows(*asked))
 
     async def get_ledger(self, call: Call, request: pb.GetLedgerRequest) -> pb.GetLedgerReply:
-        """The ledger of this plan's population, its spends newest first."""
         call.admit(Scope.ADMIN)
         asked = convert_admin.ledger_request_from_wire(request)
         return convert_admin.ledger_to_wire(await self._administration.ledger(*asked))
 
     async def seal_window(self, call: Call, request: pb.SealWindowRequest) -> pb.SealWindowReply:
-        """Closes a window."""
         call.admit(Scope.ADMIN)
         window = await self._administration.seal(None if request.oldest else request.window)
         return pb.SealWindowReply(window=window)
 
     async def release_window(self, call: Call, request: pb.ReleaseWindowRequest) -> pb.ReleaseWindowReply:
-        """Draws an outcome."""
         call.admit(Scope.ADMIN)
         released = await self._administration.release(None if request.oldest else request.window)
         return convert_admin.released_to_wire(released)

@@ -1,11 +1,11 @@
-"""Who is at the other end of a call: a name that is declared on this machine, a token's, or a certificate's.
+"""Authentication of callers: by a name declared on this machine, by a token, or by a certificate.
 
-Who shows a token or a certificate that is not good is told one sentence, the same for whatever is wrong with it.
+A caller whose token or certificate is not valid gets one message, the same for whatever is wrong with it.
 """
 
 import ipaddress
 import urllib.parse
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -21,18 +21,18 @@ from hushsum_proto.errors import MalformedMessageError
 from hushsum_proto.metadata import AUTHORIZATION, BEARER, CLIENT_ID, client_id_from_metadata
 
 _SCOPE_PREFIX: Final = "hushsum:"
-#: What cryptography raises of a certificate that OpenSSL has verified and that it does not read: TypeError comes of a
-#: subject with a value of an odd ASN.1 type.
-_NO_HOLDER: Final = (ValueError, TypeError, x509.InvalidVersion)
+#: What cryptography raises for certificates that OpenSSL has verified and that it cannot read itself: TypeError for a
+#: subject with a value of an unusual ASN.1 type.
+_UNREADABLE: Final = (ValueError, TypeError, x509.InvalidVersion)
 
 
 class CertificateHolder(NamedTuple):
-    """Who holds a certificate.
+    """The holder of a certificate.
 
     Attributes:
         name: Its common name, a client id.
-        scopes: What it is good for.
-        expires_ms: From when on it is good for nothing, ms since 1970.
+        scopes: What its holder may do.
+        expires_ms: It is not valid from then on, ms since 1970.
     """
 
     name: str
@@ -40,28 +40,30 @@ class CertificateHolder(NamedTuple):
     expires_ms: int
 
 
+@lru_cache(4096)  # a certificate is parsed once, not at each call
 def holder_of_pem(data: bytes) -> CertificateHolder | None:
-    """Whose a certificate is that somebody has verified; None where it names no client, or is none."""
-    try:
-        return _holder_of(x509.load_pem_x509_certificate(data))
-    except _NO_HOLDER:
-        return None
+    """The holder of a verified certificate (PEM); None if it names no client, or is not a certificate."""
+    return _holder_of(x509.load_pem_x509_certificate, data)
 
 
 def holder_of_der(data: bytes) -> CertificateHolder | None:
-    """The same of its bytes as they are in TLS."""
+    """The same of a certificate as it is in TLS."""
+    return _holder_of(x509.load_der_x509_certificate, data)
+
+
+def _holder_of(load: Callable[[bytes], x509.Certificate], data: bytes) -> CertificateHolder | None:
     try:
-        return _holder_of(x509.load_der_x509_certificate(data))
-    except _NO_HOLDER:
+        return _holder(load(data))
+    except _UNREADABLE:
         return None
 
 
-def _holder_of(certificate: x509.Certificate) -> CertificateHolder | None:
+def _holder(certificate: x509.Certificate) -> CertificateHolder | None:
     names = [each.value for each in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
     marks = [each.value for each in certificate.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)]
     if len(names) != 1 or not isinstance(names[0], str) or flaw_of(names[0]):
         return None
-    # A scope that is written wrong must not become the one that is given to those who name none.
+    # A misspelt scope must not become the default one, which certificates without any scope get.
     wanted = {str(mark) for mark in marks if str(mark).startswith(_SCOPE_PREFIX)}
     scopes = {scope for scope in Scope if _SCOPE_PREFIX + scope in wanted} if wanted else {Scope.SUBMIT}
     return CertificateHolder(names[0], frozenset(scopes), round(certificate.not_valid_after_utc.timestamp() * 1000))
@@ -70,11 +72,9 @@ def _holder_of(certificate: x509.Certificate) -> CertificateHolder | None:
 NO_BEARER: Final = "a token of this service is expected with every call, and none that is good came"
 NO_HOLDER: Final = "a client certificate of this service is expected, and none that is good came"
 
-_cached_holder_of: Final = lru_cache(4096)(holder_of_pem)  # read once, and not at each call
-
 
 def is_loopback_peer(peer: str) -> bool:
-    """Whether gRPC's name of a peer says that it is on this machine: ``ipv4:127.…``, ``ipv6:[::1]:…``, ``unix:``."""
+    """Whether gRPC's name of a peer is on this machine: ``ipv4:127.…``, ``ipv6:[::1]:…``, ``unix:``."""
     kind, _, rest = urllib.parse.unquote(peer).partition(":")
     if kind == "unix":
         return True
@@ -90,16 +90,16 @@ def is_loopback_peer(peer: str) -> bool:
 
 
 class DeclaredNameAuthenticator:
-    """Believes the name that a caller declares, if it calls from this machine; whoever does may submit and administer.
+    """Accepts the name that a caller on this machine declares; it may submit and administer.
 
-    Published releases are for whoever reaches the port: nothing in them needs to be kept from anybody.
+    Anybody who reaches the port may read published releases: they hold no secret.
     """
 
     def admit(self, peer: Peer, *scopes: Scope) -> str:
-        """The declared name, 1 to 128 printable characters in NFC; empty for who only reads, or administers.
+        """The declared name, 1 to 128 printable characters in NFC; empty for one that only reads, or administers.
 
         Raises:
-            UnauthenticatedError: A peer that is not on this machine, or no such name.
+            UnauthenticatedError: The peer is not on this machine, or declares no such name.
         """
         if Scope.READ in scopes:
             return ""
@@ -119,12 +119,7 @@ def _declared(metadata: Mapping[str, str]) -> str:
 
 
 class TokenAuthenticator:
-    """Knows callers by their bearer tokens, on this machine, too; who declares another name than that is refused.
-
-    Args:
-        file: The table that counts now.
-        runtime: Time.
-    """
+    """Authenticates callers by their bearer tokens, on this machine, too."""
 
     def __init__(self, file: TokenFile, runtime: Runtime) -> None:
         self._file = file
@@ -134,8 +129,8 @@ class TokenAuthenticator:
         """The token's name.
 
         Raises:
-            UnauthenticatedError: No token that is good.
-            ForbiddenError: One that is good for something else, or for somebody else.
+            UnauthenticatedError: There is no valid token.
+            ForbiddenError: It has none of the scopes, or the caller declares another name.
         """
         entry = self._file.table.find(_bearer(peer.metadata), self._runtime.now_ms())
         if entry is None:
@@ -146,26 +141,23 @@ class TokenAuthenticator:
 
 
 class CertificateAuthenticator:
-    """Knows callers by the client certificates that the transport has verified.
+    """Authenticates callers by the client certificates that the transport has verified.
 
     The common name is the client id. Each organisation ``hushsum:submit``, ``hushsum:read`` or ``hushsum:admin`` is a
     scope; a certificate with no organisation of that kind may submit, and nothing else.
-
-    Args:
-        runtime: Time: a connection may outlive its certificate.
     """
 
     def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
+        self._runtime = runtime  # a connection may outlive its certificate
 
     def admit(self, peer: Peer, *scopes: Scope) -> str:
         """The certificate's common name.
 
         Raises:
-            UnauthenticatedError: None that is good.
-            ForbiddenError: One that is good for something else, or for somebody else.
+            UnauthenticatedError: There is no valid certificate.
+            ForbiddenError: It has none of the scopes, or the caller declares another name.
         """
-        holder = _cached_holder_of(peer.certificate)
+        holder = holder_of_pem(peer.certificate)
         if holder is None or self._runtime.now_ms() >= holder.expires_ms:
             raise UnauthenticatedError(NO_HOLDER)
         _check_scopes(holder.scopes, scopes)
@@ -186,7 +178,7 @@ def _decoded(value: str) -> str:
 
 
 def _check_name(name: str, proof: str, metadata: Mapping[str, str]) -> None:
-    """Refuses who declares another name beside its own: it would be counted as somebody that it does not mean."""
+    """Refuses a caller that declares another name than its own: its deltas would count for another client."""
     if CLIENT_ID in metadata and _decoded(metadata[CLIENT_ID]) != name:
         raise ForbiddenError(
             f"this {proof} is of {name!r}, and the caller declares another name: take that as client id"
@@ -194,7 +186,7 @@ def _check_name(name: str, proof: str, metadata: Mapping[str, str]) -> None:
 
 
 def _bearer(metadata: Mapping[str, str]) -> str:
-    """What stands behind the scheme, whose letters may be of any case; empty for another scheme."""
+    """The token after the scheme, whose letters may be of any case; empty for another scheme."""
     value = metadata.get(AUTHORIZATION, "")
     scheme, token = value[: len(BEARER)], value[len(BEARER) :]
     return token.strip(" ") if scheme.lower() == BEARER.lower() else ""

@@ -1,10 +1,10 @@
-"""Whether this process runs, and whether it can be used: two pages over plain HTTP, and nothing else on them.
+"""Liveness and readiness of a process: two pages over plain HTTP, with one word each; and its metrics and traces.
 
-They answer from threads of their own, so that an event loop that hangs is told by somebody else.
+The pages answer from threads of their own, so that a hanging event loop is noticed.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack
 from email.message import Message
 from http import HTTPStatus
@@ -29,24 +29,18 @@ class HealthReporting(Protocol):
     """A gRPC server, with its health service."""
 
     async def tell(self, *, ready: bool) -> None:
-        """Whether what it serves works."""
+        """Sets whether its services work."""
 
     async def fail(self) -> None:
-        """This process cannot go on."""
+        """Sets that this process cannot go on."""
 
 
 class ProcessTelemetry:
-    """Of one process. Its pages answer before anything else of it is there, and are closed after all else.
-
-    Args:
-        config: Where the pages are, and whether there are traces.
-        runtime: Time, tasks and threads.
-        metrics: What is counted.
-        tracer: Where spans go, in place of what ``config`` says.
+    """The pages, metrics and traces of one process. They are opened before all its other parts, and closed after them.
 
     Attributes:
-        metrics: As above.
-        tracer: Where spans go; nowhere until :meth:`trace`.
+        metrics: What is counted.
+        tracer: Where spans go, or nowhere before :meth:`collect`.
         metrics_page: Where ``/metrics`` answers, ``host:port``; empty where it is off.
         health_page: Where ``/livez`` and ``/readyz`` answer; the same.
     """
@@ -66,7 +60,7 @@ class ProcessTelemetry:
         """
         config, clock = self._config, self._runtime.monotonic
         if config.health_listen:
-            page = health_page(self._health, config.health_listen, clock)
+            page = HttpPage("health_listen", config.health_listen, self._health.answer, clock)
             stack.push_async_callback(self._runtime.blocking, page.close)
             self.health_page = page.address
         if config.metrics_listen:
@@ -76,16 +70,16 @@ class ProcessTelemetry:
         self._keep(stack, "heartbeat", self._health.beat)
 
     def collect(self, plan: Plan, stack: AsyncExitStack) -> None:
-        """What is collected here is known: shows it, and begins to trace where that is wished.
+        """Shows the plan, and begins to trace where that is configured.
 
-        Of a plan of reports, of which is forgotten when a batch came, metrics are shown as of whole minutes.
+        For a plan of reports, whose arrival times are erased, metrics are shown as of whole minutes.
 
         Raises:
             ConfigError: OpenTelemetry is not installed, or its environment cannot be used.
         """
         self.metrics.plan(plan, self._config.role)
         if plan.privacy.reports is not None:
-            self.metrics.registry.hold()  # nothing has come yet
+            self.metrics.registry.hold()  # before the first report
             self._keep(stack, "metrics", self._step)
         if self._config.traces and self.tracer is NO_TRACES:
             tracer = otlp_tracer(plan, self._config.role)
@@ -93,49 +87,46 @@ class ProcessTelemetry:
             self.tracer = tracer
 
     def attend(self, server: HealthReporting, failed: Callable[[], Awaitable[None]], stack: AsyncExitStack) -> None:
-        """There is a server, which answers nobody yet.
+        """From now on the server's health service says what the pages say.
 
         Args:
-            server: Its health service is told what the pages say.
-            failed: Returns never; raises what this process cannot go on after.
-            stack: Ends what this begins.
+            server: It need not answer yet.
+            failed: Never returns; raises what this process cannot go on after.
+            stack: Ends the task that waits for it.
         """
         self._server = server
 
-        async def heed() -> None:
+        async def watch() -> None:
             try:
                 await failed()
-            except Exception:  # noqa: BLE001  whatever it is, whoever runs the process hears of it elsewhere
+            except Exception:  # noqa: BLE001  whatever it is, it is raised to whoever runs the process as well
                 self._health.failed = True
                 await server.fail()
 
-        self._keep(stack, "health", heed)
+        self._keep(stack, "health", watch)
 
     def serves(self) -> None:
-        """Callers are answered from now on."""
+        """Calls are answered from now on."""
         self._health.serves = True
 
     async def tell(self, is_ready: bool) -> None:  # noqa: FBT001  a fact that is told, not a switch
-        """Whether what this process stands on can be reached."""
+        """Whether what this process depends on can be reached."""
         self._health.answers = is_ready
         if self._server is not None:
             await self._server.tell(ready=is_ready)
 
     def drains(self) -> None:
-        """Callers are answered no more."""
+        """No more calls are answered."""
         self._health.serves = False
 
     async def _step(self) -> None:
-        """Shows the metrics as of each whole minute, and of no other time, for ever."""
+        """Shows the metrics as of each whole minute, and of no other time; never returns."""
         while True:
             await self._runtime.sleep(until_step_s(self._runtime.now_ms()))
             self.metrics.registry.hold()
 
-    def _keep(self, stack: AsyncExitStack, name: str, work: Callable[[], Awaitable[None]]) -> None:
-        async def run() -> None:
-            await work()
-
-        task = self._runtime.spawn(run(), name)
+    def _keep(self, stack: AsyncExitStack, name: str, work: Callable[[], Coroutine[object, object, None]]) -> None:
+        task = self._runtime.spawn(work(), name)
 
         async def end() -> None:
             task.cancel()
@@ -147,20 +138,13 @@ class ProcessTelemetry:
 BEAT_S: Final = 1.0
 STALLED_S: Final = 30.0
 
-_OK: Final = Reply(HTTPStatus.OK, b"ok\n")
-_NOT_ALIVE: Final = Reply(HTTPStatus.SERVICE_UNAVAILABLE, b"stalled\n")
-_NOT_READY: Final = Reply(HTTPStatus.SERVICE_UNAVAILABLE, b"unready\n")
-
 
 class Health:
-    """How a process does, as far as others need to know. Written on the event loop, read from any thread.
-
-    Args:
-        runtime: Time.
+    """Whether a process is alive and ready. Written on the event loop, read from any thread.
 
     Attributes:
-        serves: Whether callers are answered: it has started, and does not stop yet.
-        answers: Whether what it stands on can be reached.
+        serves: Whether calls are answered: it has started, and is not stopping.
+        answers: Whether what it depends on can be reached.
         failed: Whether it cannot go on.
     """
 
@@ -176,31 +160,24 @@ class Health:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it can be used now."""
+        """Whether the process can be used now."""
         return self.is_alive and self.serves and self.answers
 
     async def beat(self) -> None:
-        """The event loop's heartbeat, for ever."""
+        """The event loop's heartbeat; never returns."""
         while True:
             self._beat_s = self._runtime.monotonic()
             await self._runtime.sleep(BEAT_S)
 
-
-def health_page(health: Health, listen: str, clock: Callable[[], float]) -> HttpPage:
-    """``/livez`` and ``/readyz``.
-
-    Raises:
-        ConfigError: The address cannot be used.
-    """
-
-    def answer(path: str, _: "Message[str, str]") -> Reply | None:
+    def answer(self, path: str, _: "Message[str, str]") -> Reply | None:
+        """The pages ``/livez`` and ``/readyz``."""
         if path == "/livez":
-            return _OK if health.is_alive else _NOT_ALIVE
-        if path == "/readyz":
-            return _OK if health.is_ready else _NOT_READY
-        return None
-
-    return HttpPage("health_listen", listen, answer, clock)
+            is_well, trouble = self.is_alive, b"stalled\n"
+        elif path == "/readyz":
+            is_well, trouble = self.is_ready, b"unready\n"
+        else:
+            return None
+        return Reply(HTTPStatus.OK, b"ok\n") if is_well else Reply(HTTPStatus.SERVICE_UNAVAILABLE, trouble)
 
 
 LOOK_S: Final = 2.0

@@ -9,7 +9,7 @@ and the gauges keep their last values.
 import copy
 import math
 from collections import Counter as Counts
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain, repeat
@@ -17,7 +17,6 @@ from typing import Any, Final, NoReturn
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, PlatformCollector, ProcessCollector
 
-from aggregator.errors import AggregatorError
 from aggregator.fold.state import Verdict, Verdicts
 from aggregator.logs import journal
 from aggregator.model import StoredOutcome
@@ -259,31 +258,27 @@ class LedgerFigures:
 
     @classmethod
     def of_spends(cls, limits: Limits, alike: Sequence[tuple[bytes, int]]) -> "LedgerFigures":
-        """The same of a population's limits, and of one spend of each sort with how many there are of it.
+        """The figures of a population's limits, and of each distinct spend with the number of times it occurs.
 
         Raises:
-            CanonicalError: Bytes that are no spend.
-            PlanError: The same.
-            GuaranteeError: The same.
+            CanonicalError, PlanError, GuaranteeError: The bytes are not a spend.
         """
-        sorts = [(Spend.from_bytes(fields), times) for fields, times in alike]
-        return cls.of(Account(limits).recorded(*chain.from_iterable(repeat(*sort) for sort in sorts)))
+        distinct = [(Spend.from_bytes(fields), times) for fields, times in alike]
+        return cls.of(Account(limits).recorded(*chain.from_iterable(repeat(*each) for each in distinct)))
 
     @classmethod
     def of(cls, account: Account) -> "LedgerFigures":
-        """What an account says; in a worker thread, for conversions take their time."""
+        """The figures of an account. Call it in a worker thread: conversions take their time."""
         limits, is_none = account.limits, account.cost is None
-        spent = (math.nan, math.nan) if is_none else (_up(account.spent.epsilon), _up(account.spent.delta))
-        left = (math.nan, math.nan) if is_none else (_down(account.left.epsilon), _down(account.left.delta))
         return cls(
             limits.population,
             limits.unit,
             epsilon_total=_down(limits.epsilon),
-            epsilon_spent=spent[0],
-            epsilon_left=left[0],
+            epsilon_spent=math.nan if is_none else _up(account.spent.epsilon),
+            epsilon_left=math.nan if is_none else _down(account.left.epsilon),
             delta_total=_down(limits.delta),
-            delta_spent=spent[1],
-            delta_left=left[1],
+            delta_spent=math.nan if is_none else _up(account.spent.delta),
+            delta_left=math.nan if is_none else _down(account.left.delta),
         )
 
 
@@ -297,41 +292,32 @@ def _down(value: Fraction) -> float:
     return near if Fraction(near) <= value else math.nextafter(near, -math.inf)
 
 
-_LEDGER: Final = {
-    f"{cost}_{what}": f"{text} of {cost}, rounded against us; NaN: it has no total"
-    for cost in ("epsilon", "delta")
-    for what, text in (("total", "The limit"), ("spent", "What is spent"), ("left", "What is left"))
-}
-
-
 class StoreMetrics:
-    """Shown in a registry."""
+    """Gauges of windows and of the ledger, as last seen in the store."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        make: Any = {"registry": registry}  # Any: the constructor takes more than one type by keyword
         self._windows = Gauge(
-            "hushsum_windows",
-            "Windows without an outcome, by state, as last seen in the store",
-            ["state"],
-            registry=registry,
+            "hushsum_windows", "Windows without an outcome, by state, as last seen in the store", ["state"], **make
         )
         self._oldest_unfinished = Gauge(
             "hushsum_window_oldest_unfinished_seconds",
             "How long ago the oldest window without an outcome ended; 0: none has ended",
-            registry=registry,
+            **make,
         )
-        self._ledger = {
-            name: Gauge(f"hushsum_ledger_{name}", text, ["population", "unit"], registry=registry)
-            for name, text in _LEDGER.items()
-        }
+        self._ledger = {}
+        for cost in ("epsilon", "delta"):
+            for what, words in (("total", "The limit"), ("spent", "What is spent"), ("left", "What is left")):
+                name, text = f"{cost}_{what}", f"{words} of {cost}, rounded against us; NaN: it has no total"
+                self._ledger[name] = Gauge(f"hushsum_ledger_{name}", text, ["population", "unit"], **make)
 
     def windows(self, states: Mapping[str, int], oldest_s: float) -> None:
-        """How many windows without an outcome are in which state, and how long ago the oldest ended."""
+        """Shows the number of unfinished windows by state, and how long ago the oldest of them ended."""
         for state in UNFINISHED:
             self._windows.labels(state.value).set(states.get(state.value, 0))
         self._oldest_unfinished.set(oldest_s)
 
     def ledger(self, figures: LedgerFigures) -> None:
-        """What a population has spent, and may still spend."""
         for name, gauge in self._ledger.items():
             gauge.labels(figures.population, figures.unit).set(getattr(figures, name))
 
@@ -342,10 +328,10 @@ _SUFFIX: Final = " (as of the last whole minute)"
 
 
 class MinuteSnapshotRegistry(CollectorRegistry):
-    """Shows what is so, until it is first held; from then on what was so when it was last held.
+    """Shows current values until it is first held, and from then on those of the time when it was last held.
 
-    Whoever reads it more often than it is held, or at other times, learns nothing more by that: a number that grew
-    tells in which minute something came, and the size of a batch in no shorter time than that.
+    Reading it more often, or at other times, tells nothing more: a number that grew tells in which minute a report
+    arrived, and the sizes of batches no more precisely than that.
     """
 
     def __init__(self) -> None:
@@ -353,7 +339,7 @@ class MinuteSnapshotRegistry(CollectorRegistry):
         self._held: tuple[Metric, ...] | None = None
 
     def hold(self) -> None:
-        """Shows this moment, until it is called again."""
+        """Shows the values of this moment until it is called again."""
         self._held = tuple(_kept(metric) for metric in super().collect())
 
     def collect(self) -> Iterable[Metric]:
@@ -361,18 +347,18 @@ class MinuteSnapshotRegistry(CollectorRegistry):
         return super().collect() if self._held is None else iter(self._held)
 
     def restricted_registry(self, names: Iterable[str]) -> NoReturn:
-        """A part of it would show what is so now: there is none."""
+        """Not supported: a part of the registry would show current values."""
         raise NotImplementedError(f"a part of the page, {list(names)}")
 
     def get_sample_value(self, name: str, labels: dict[str, str] | None = None) -> float | None:
-        """A value as it is now, for this process itself."""
+        """A current value, for this process itself."""
         wanted = labels or {}
         samples = (sample for metric in super().collect() for sample in metric.samples)
         return next((sample.value for sample in samples if (sample.name, sample.labels) == (name, wanted)), None)
 
 
 def _kept(metric: Metric) -> Metric:
-    """A copy that says of when it is, without the times at which series began: those are when something came first."""
+    """A copy that says its time, without the times at which series began: those are times of first arrivals."""
     kept = copy.copy(metric)
     kept.documentation = metric.documentation + _SUFFIX
     kept.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
@@ -380,25 +366,17 @@ def _kept(metric: Metric) -> Metric:
 
 
 def until_step_s(now_ms: int) -> float:
-    """Seconds until the next whole minute; a whole one at its beginning."""
+    """Seconds until the next whole minute; 60 at the start of one."""
     return (STEP_MS - now_ms % STEP_MS) / 1000
 
 
 WINDOWS_S: Final = 5.0
-LEDGER_S: Final = 60.0  # the database goes through all spends of a population for it
+LEDGER_S: Final = 60.0  # the database reads all spends of a population for it
 ANSWER_S_MAX: Final = 10.0
 
 
 class StoreMetricsCollector:
-    """Looks at the store for the metrics.
-
-    Args:
-        plan: Registered there.
-        store: What is asked.
-        runtime: Time and threads.
-        metrics: Are told.
-        retried: Is told what failed and why; it is asked again when it is time for it the next time.
-    """
+    """Reads the store for its metrics; what fails is reported to ``retried``, and read again at its next time."""
 
     def __init__(
         self, plan: Plan, store: Store, runtime: Runtime, metrics: StoreMetrics, retried: Callable[[str, str], None]
@@ -408,35 +386,30 @@ class StoreMetricsCollector:
         self._next_s = dict.fromkeys((self._windows, self._ledger), runtime.monotonic())
 
     async def run(self) -> None:
-        """Looks for ever."""
+        """Reads again and again; never returns."""
         while True:
             await self.look()
             await self._runtime.sleep(max(min(self._next_s.values()) - self._runtime.monotonic(), 0.0))
 
     async def look(self) -> None:
-        """Looks at what it is time for."""
-        for ask, every_s in ((self._windows, WINDOWS_S), (self._ledger, LEDGER_S)):
+        """Reads what is due."""
+        for read, every_s in ((self._windows, WINDOWS_S), (self._ledger, LEDGER_S)):
             now_s = self._runtime.monotonic()
-            if now_s >= self._next_s[ask]:
-                self._next_s[ask] = now_s + every_s  # before it is asked, so that a failure is not asked again at once
-                await self._try(ask)
-
-    async def _try(self, ask: Callable[[], Awaitable[None]]) -> None:
-        try:
-            await within(ANSWER_S_MAX, ask(), runtime=self._runtime)
-        except (AggregatorError, HushsumError, TimeoutError) as error:
-            self._retried("store metrics", str(error))
+            if now_s < self._next_s[read]:
+                continue
+            self._next_s[read] = now_s + every_s  # before it is read, so that a failure is not tried again at once
+            try:
+                await within(ANSWER_S_MAX, read(), runtime=self._runtime)
+            except (HushsumError, TimeoutError) as error:
+                self._retried("store metrics", str(error))
 
     async def _windows(self) -> None:
-        self._show_windows(await self._store.unfinished(self._plan.id))
-
-    async def _ledger(self) -> None:
-        limits, alike = await self._store.spends_alike(self._plan.privacy.population)
-        self._metrics.ledger(await self._runtime.blocking(LedgerFigures.of_spends, limits, alike))
-
-    def _show_windows(self, states: Mapping[int, str]) -> None:
-        oldest_s = 0.0
+        states, oldest_s = await self._store.unfinished(self._plan.id), 0.0
         if states:
             ended_ms = self._plan.window.end_ms(min(states))
             oldest_s = max(self._runtime.now_ms() - ended_ms, 0) / 1000
         self._metrics.windows(Counts(states.values()), oldest_s)
+
+    async def _ledger(self) -> None:
+        limits, alike = await self._store.spends_alike(self._plan.privacy.population)
+        self._metrics.ledger(await self._runtime.blocking(LedgerFigures.of_spends, limits, alike))

@@ -1,9 +1,9 @@
-"""Where the service's own steps go as spans: nowhere, or by OpenTelemetry to a collector.
+"""Spans of the service's own steps, sent to a collector by OpenTelemetry, or nowhere.
 
-What no span may show: a client, what it sent, where it called from. And of time: the arrival of an anonymous report is
-forgotten by design, so in plans of reports nothing has a span that begins or ends because one came: no commit, and no
-checkpoint, which is due a fixed time after the first entry that is not stored yet. Commits have spans in central plans
-alone. An error has its kind and no text: a text may quote what came.
+No span may show a client, its data, or its address. Nor arrival times of anonymous reports, which are erased by design:
+in plans of reports no span begins or ends because a report arrived, so neither commits nor checkpoints have one (a
+checkpoint is due a fixed time after the first entry that is not stored yet). Commits have spans in central plans alone.
+An error has its type and no text: a text may quote a client's data.
 """
 
 import logging
@@ -29,21 +29,17 @@ _journal = journal("traces")
 
 
 def of_commits(tracer: Tracer, plan: Plan) -> Tracer:
-    """Of group commits, which say when deltas came: of central plans alone."""
+    """The tracer of group commits, which tell when deltas arrived: of central plans alone."""
     return tracer if plan.privacy.mode == CENTRAL else NO_TRACES
 
 
 def of_checkpoints(tracer: Tracer, plan: Plan) -> Tracer:
-    """Of checkpoints: nothing where entries are anonymous reports."""
+    """The tracer of checkpoints: none where entries are anonymous reports."""
     return tracer if plan.privacy.reports is None else NO_TRACES
 
 
 class OtelTracer:
-    """Spans of OpenTelemetry.
-
-    Args:
-        provider: Where they go. It is the caller's: nothing of it is global.
-    """
+    """Spans of OpenTelemetry, by a provider that is not the global one."""
 
     def __init__(self, provider: "TracerProvider") -> None:
         self._provider = provider
@@ -65,8 +61,8 @@ class OtelTracer:
                 raise
 
     def close(self, seconds: float) -> None:
-        """Sends what is left, for so long at most; blocks. Spans after that are told nobody."""
-        # A thread that nobody waits for: a collector that does not answer keeps no process from ending.
+        """Sends what is left, for so long at most; blocks. Later spans are dropped."""
+        # A daemon thread: a collector that does not answer keeps no process from ending.
         closing = threading.Thread(target=self._provider.shutdown, name="traces", daemon=True)
         closing.start()
         closing.join(seconds)
@@ -84,10 +80,10 @@ class _Open:
 
 
 def otlp_tracer(plan: Plan, role: str) -> OtelTracer:
-    """Spans to the collector that the environment names, by its standard variables (``OTEL_*``).
+    """A tracer to the collector that the environment names by its standard variables (``OTEL_*``).
 
     Raises:
-        ConfigError: OpenTelemetry is not installed, or the environment is none that it can use.
+        ConfigError: OpenTelemetry is not installed, or cannot use the environment.
     """
     try:
         from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
@@ -113,19 +109,19 @@ def _named(attributes: Mapping[str, str | float]) -> dict[str, str | float]:
 
 
 class _ToJournal(logging.Handler):
-    """What the exporter says, once: a collector that is away is no trouble of the service."""
+    """Logs the exporter's first message as a warning, and others at debug: a missing collector stops no service."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self._is_told = False
+        self._is_logged = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        (_journal.debug if self._is_told else _journal.warning)("spans are lost", why=record.getMessage())
-        self._is_told = True
+        (_journal.debug if self._is_logged else _journal.warning)("spans are lost", why=record.getMessage())
+        self._is_logged = True
 
 
 def _quieten() -> None:
-    """Has what OpenTelemetry logs go into the journal."""
+    """Redirects what OpenTelemetry logs into ours."""
     logger = logging.getLogger("opentelemetry")
     if not any(isinstance(handler, _ToJournal) for handler in logger.handlers):
         logger.addHandler(_ToJournal())
