@@ -245,7 +245,7 @@ class ReloadedFiles(Generic[T]):
         return [_stamp(path) for path in self._paths]
 
 
-def read_with_mode(path: Path, bytes_max: int) -> tuple[bytes, int]:
+def bytes_and_mode(path: Path, bytes_max: int) -> tuple[bytes, int]:
     """A file's bytes (of a larger file, ``bytes_max + 1`` of them), and the permission bits that it had then.
 
     Raises:

@@ -76,7 +76,7 @@ class Admin:
             delta_total=numeral(limits.delta, up=False),
             delta_spent=numeral(spent.delta, up=True),
             delta_left=numeral(left.delta, up=False),
-            statement=self._told(account, newest),
+            statement=self._statement(account, newest),
             role=self._role,
             releaser="" if lease is None else lease.owner,
             releaser_address="" if lease is None else lease.address,
@@ -119,7 +119,7 @@ class Admin:
             delta_total=numeral(limits.delta, up=False),
             delta_spent=numeral(spent.delta, up=True),
             delta_left=numeral(left.delta, up=False),
-            statement=self._told(account, newest),
+            statement=self._statement(account, newest),
             spends=spends[::-1][skip : skip + limit],
             spends_total=len(spends),
         )
@@ -149,7 +149,7 @@ class Admin:
         spent, left = account.spent.epsilon, account.left.epsilon
         return Released(info_of(stored), numeral(spent, up=True), numeral(left, up=False))
 
-    def _told(self, account: Account, newest: Sequence[tuple[int, str]]) -> str:
+    def _statement(self, account: Account, newest: Sequence[tuple[int, str]]) -> str:
         """The ledger in plain words, and how many more windows of this plan it pays for."""
         window = newest[0][0] + 1 if newest else 1
         return account_told(account, next_spend=spend_of(self._plan, kind=TUMBLING, window=window))

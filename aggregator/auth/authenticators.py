@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 
-from aggregator.auth.tokens import TokenFile
+from aggregator.auth.tokens import TokenEntry, TokenFile
 from aggregator.errors import ForbiddenError, UnauthenticatedError
 from aggregator.model import Peer, Scope
 from aggregator.runtime import Runtime
@@ -135,9 +135,7 @@ class TokenAuthenticator:
         entry = self._file.table.find(_bearer(peer.metadata), self._runtime.now_ms())
         if entry is None:
             raise UnauthenticatedError(NO_BEARER)
-        _check_scopes(entry.scopes, scopes)
-        _check_name(entry.name, "token", peer.metadata)
-        return entry.name
+        return _admitted(entry, "token", peer, scopes)
 
 
 class CertificateAuthenticator:
@@ -160,14 +158,21 @@ class CertificateAuthenticator:
         holder = holder_of_pem(peer.certificate)
         if holder is None or self._runtime.now_ms() >= holder.expires_ms:
             raise UnauthenticatedError(NO_HOLDER)
-        _check_scopes(holder.scopes, scopes)
-        _check_name(holder.name, "certificate", peer.metadata)
-        return holder.name
+        return _admitted(holder, "certificate", peer, scopes)
 
 
-def _check_scopes(held: Collection[Scope], wanted: Collection[Scope]) -> None:
-    if not any(scope in held for scope in wanted):
+def _admitted(holder: TokenEntry | CertificateHolder, proof: str, peer: Peer, wanted: Collection[Scope]) -> str:
+    """The name of a holder that has one of the scopes.
+
+    One that declares another name is refused, not corrected: its deltas would count for a client that it does not mean.
+    """
+    if not any(scope in holder.scopes for scope in wanted):
         raise ForbiddenError(f"this needs the scope {' or '.join(wanted)}, which this caller does not have")
+    if CLIENT_ID in peer.metadata and _decoded(peer.metadata[CLIENT_ID]) != holder.name:
+        raise ForbiddenError(
+            f"this {proof} is of {holder.name!r}, and the caller declares another name: take that as client id"
+        )
+    return holder.name
 
 
 def _decoded(value: str) -> str:
@@ -175,14 +180,6 @@ def _decoded(value: str) -> str:
         return client_id_from_metadata(value)
     except MalformedMessageError as error:
         raise UnauthenticatedError(str(error)) from error
-
-
-def _check_name(name: str, proof: str, metadata: Mapping[str, str]) -> None:
-    """Refuses a caller that declares another name than its own: its deltas would count for another client."""
-    if CLIENT_ID in metadata and _decoded(metadata[CLIENT_ID]) != name:
-        raise ForbiddenError(
-            f"this {proof} is of {name!r}, and the caller declares another name: take that as client id"
-        )
 
 
 def _bearer(metadata: Mapping[str, str]) -> str:

@@ -6,7 +6,7 @@ from typing import Final
 import grpc
 
 from aggregator.config import Config
-from aggregator.data_dir import OTHERS, ReloadedFiles, read_with_mode
+from aggregator.data_dir import OTHERS, ReloadedFiles, bytes_and_mode
 from aggregator.errors import ConfigError
 from aggregator.logs import journal
 from hushsum_proto.certificates import certificates_in, check_pair
@@ -70,7 +70,7 @@ def _log_failure(why: str) -> None:
 
 def _read(setting: str, path: Path, *, private: bool = False) -> bytes:
     try:
-        data, mode = read_with_mode(path, _FILE_BYTES_MAX)
+        data, mode = bytes_and_mode(path, _FILE_BYTES_MAX)
     except OSError as error:
         raise ConfigError(f"{setting}: {path}: {error.strerror}") from error
     if private and mode & OTHERS:

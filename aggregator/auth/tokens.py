@@ -26,7 +26,7 @@ from typing import Any, Final, Self
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from aggregator.data_dir import FILE_MODE, OTHERS, ReloadedFiles, read_with_mode
+from aggregator.data_dir import FILE_MODE, OTHERS, ReloadedFiles, bytes_and_mode
 from aggregator.errors import AggregatorError, ConfigError
 from aggregator.logs import journal
 from aggregator.model import Scope
@@ -235,7 +235,7 @@ def read_trusted_table(path: Path) -> TokenTable:
         OSError: It cannot be read.
         TokenTableError: Others may write it, or it holds no table.
     """
-    data, mode = read_with_mode(path, TABLE_BYTES_MAX)
+    data, mode = bytes_and_mode(path, TABLE_BYTES_MAX)
     if mode & _WRITABLE:
         raise TokenTableError(f"mode {mode:03o}, others may write this table: chmod go-w {path}")
     return TokenTable.from_bytes(data)
@@ -249,7 +249,7 @@ def read_table(path: Path) -> TokenTable:
         TokenTableError: It holds no table.
     """
     try:
-        return TokenTable.from_bytes(read_with_mode(path, TABLE_BYTES_MAX)[0])
+        return TokenTable.from_bytes(bytes_and_mode(path, TABLE_BYTES_MAX)[0])
     except FileNotFoundError:
         return TokenTable()
     except TokenTableError as error:

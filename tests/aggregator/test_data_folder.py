@@ -10,8 +10,8 @@ from pathlib import Path
 import grpc
 import pytest
 
-from aggregator.data_dir import DataDir
-from aggregator.errors import ConfigError
+from aggregator.data_dir import DataDir, ReloadedFiles
+from aggregator.errors import AggregatorError, ConfigError
 from aggregator.logs import write_journal
 from tests.plans import small_plan
 from tests.services import HOUR_MS, NOW_MS, Contributor, RawClient, SetRuntime, config_of, service_of
@@ -123,3 +123,84 @@ async def test_receipts_on_the_volume_of_the_store_are_warned_of_once(
     async with service_of(config_of(tmp_path, PLAN, receipts=str(elsewhere / "receipts.jsonl"))):
         pass
     assert capsys.readouterr().out.count("is on the store's volume, and lost with it") == (not apart)
+
+
+# ---------------------------------------------------------------------------------------- files that are read again
+
+
+class Reloaded:
+    """Two files of one letter each, whose letters are a value if they are equal."""
+
+    def __init__(self, folder: Path) -> None:
+        self.paths = folder / "a", folder / "b"
+        self.readings, self.failures = 0, list[str]()
+        self.write("x")
+        self.files = ReloadedFiles(self.paths, self._read, self.failures.append)
+        self.readings = 0
+
+    def write(self, *letters: str) -> None:
+        for path, letter in zip(self.paths, letters * 2, strict=False):
+            path.with_name("new").write_text(letter)
+            path.with_name("new").replace(path)
+
+    def refreshed(self) -> tuple[bool, str, int]:
+        """Whether a refresh gave a new value, the value then, and how often the files were read for it."""
+        before = self.readings
+        return self.files.refresh(), self.files.value, self.readings - before
+
+    def _read(self) -> str:
+        self.readings += 1
+        first, second = (path.read_text() for path in self.paths)
+        if first != second:
+            raise AggregatorError(f"{first} is not {second}")
+        return first
+
+
+def test_files_are_read_again_when_one_changes_and_not_else(tmp_path: Path) -> None:
+    world = Reloaded(tmp_path)
+    assert world.refreshed() == (False, "x", 0)
+    world.write("y")
+    assert world.refreshed() == (True, "y", 1)
+    assert world.refreshed() == (False, "y", 0)
+    world.paths[0].chmod(0o600 if mode(world.paths[0]) != 0o600 else 0o640)
+    assert world.refreshed() == (True, "y", 1), "its mode may be what is wrong with it"
+
+
+def test_files_that_are_wrong_leave_the_last_value_and_are_read_again_when_they_change(tmp_path: Path) -> None:
+    world = Reloaded(tmp_path)
+    world.write("x", "y")
+    assert world.refreshed() == (False, "x", 1)
+    assert world.refreshed() == (False, "x", 0)
+    assert (world.files.failure, world.failures) == ("x is not y", ["x is not y"])
+    world.write("x", "z")
+    assert world.refreshed() == (False, "x", 1)
+    world.write("y", "y")
+    assert world.refreshed() == (True, "y", 1)
+    assert (world.files.failure, world.failures) == ("", ["x is not y", "x is not z"])
+
+
+def test_files_that_cannot_be_read_are_tried_again_each_time_and_reported_once(tmp_path: Path) -> None:
+    world = Reloaded(tmp_path)
+    away = world.paths[1].replace(tmp_path / "away")
+    for _ in range(3):
+        assert world.refreshed() == (False, "x", 1)
+    assert len(world.failures) == 1
+    away.replace(world.paths[1])
+    assert world.refreshed() == (True, "x", 1)
+    assert world.files.failure == ""
+
+
+def test_a_change_while_files_are_read_is_found(tmp_path: Path) -> None:
+    world = Reloaded(tmp_path)
+    world.write("y")
+    honest = world._read
+
+    def overtaken() -> str:
+        value = honest()
+        world.write("z")
+        return value
+
+    world.files._read = overtaken
+    assert world.refreshed() == (True, "y", 1)
+    world.files._read = honest
+    assert world.refreshed() == (True, "z", 1)
