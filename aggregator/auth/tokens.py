@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from prometheus_client import CollectorRegistry, Gauge
 
@@ -385,10 +385,10 @@ class TokenMetrics:
     """Gauges of the table of tokens."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        make: Any = {"registry": registry}  # Any: the constructor takes more than one type by keyword
-        self.tokens = Gauge("hushsum_tokens", "Tokens of the table that counts now, expired ones included", **make)
-        self.unreadable = Gauge(
-            "hushsum_tokens_unreadable", "1 while the file of tokens cannot be read: the last good one counts", **make
+        gauge = partial(Gauge, registry=registry)
+        self.tokens = gauge("hushsum_tokens", "Tokens of the table that counts now, expired ones included")
+        self.unreadable = gauge(
+            "hushsum_tokens_unreadable", "1 while the file of tokens cannot be read: the last good one counts"
         )
 
 

@@ -12,8 +12,9 @@ from collections import Counter as Counts
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from itertools import chain, repeat
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Metric, PlatformCollector, ProcessCollector
 
@@ -56,41 +57,39 @@ class Metrics:
         self.stopped: dict[int, str] = {}
         self.on_published: Callable[[], None] = lambda: None
         self._step = step
-        make: Any = {"registry": self.registry}  # Any: the three constructors have one keyword in common, no type
-        self._deltas = Counter("hushsum_deltas", "Deltas by answer", ["status"], **make)
-        self._refusals = Counter("hushsum_refusals", "Refused deltas and calls, by reason", ["reason"], **make)
-        self._sessions = Gauge("hushsum_sessions", "Open submission streams", **make)
-        self._appended_bytes = Counter("hushsum_appended_bytes", "Bytes of entries made durable", **make)
-        self._group_entries = Histogram(
-            "hushsum_group_entries", "Entries of a group commit", buckets=_GROUP_SIZES, **make
-        )
-        self._commit_seconds = Histogram(
-            "hushsum_commit_seconds", "Until a group was durable", buckets=_SECONDS, **make
-        )
-        self._commit_failures = Counter("hushsum_commit_failures", "Appends, or reads after them, that failed", **make)
-        self._folded = Counter("hushsum_folded", "Entries folded, by verdict", ["partition", "verdict"], **make)
-        self._fold_position = Gauge("hushsum_fold_position", "The next position to fold", ["partition"], **make)
-        self._log_end = Gauge("hushsum_log_end", "The next position to append, as last seen", ["partition"], **make)
-        self._fold_lag = Gauge(
-            "hushsum_fold_lag", "Entries (Kafka: messages) that are appended and not folded yet", ["partition"], **make
+        counter = partial(Counter, registry=self.registry)
+        gauge = partial(Gauge, registry=self.registry)
+        histogram = partial(Histogram, registry=self.registry)
+        self._deltas = counter("hushsum_deltas", "Deltas by answer", ["status"])
+        self._refusals = counter("hushsum_refusals", "Refused deltas and calls, by reason", ["reason"])
+        self._sessions = gauge("hushsum_sessions", "Open submission streams")
+        self._appended_bytes = counter("hushsum_appended_bytes", "Bytes of entries made durable")
+        self._group_entries = histogram("hushsum_group_entries", "Entries of a group commit", buckets=_GROUP_SIZES)
+        self._commit_seconds = histogram("hushsum_commit_seconds", "Until a group was durable", buckets=_SECONDS)
+        self._commit_failures = counter("hushsum_commit_failures", "Appends, or reads after them, that failed")
+        self._folded = counter("hushsum_folded", "Entries folded, by verdict", ["partition", "verdict"])
+        self._fold_position = gauge("hushsum_fold_position", "The next position to fold", ["partition"])
+        self._log_end = gauge("hushsum_log_end", "The next position to append, as last seen", ["partition"])
+        self._fold_lag = gauge(
+            "hushsum_fold_lag", "Entries (Kafka: messages) that are appended and not folded yet", ["partition"]
         )
         stored = "Those that no checkpoint has passed yet, wherever it is folded"
-        self._stored_lag = Gauge("hushsum_stored_fold_lag", stored, ["partition"], **make)
-        self._partitions_held = Gauge("hushsum_partitions_held", "Partitions that are folded here", **make)
-        self._partition_stopped = Gauge(
-            "hushsum_partition_stopped", "1 where a fold has stopped and an operator must act", ["partition"], **make
+        self._stored_lag = gauge("hushsum_stored_fold_lag", stored, ["partition"])
+        self._partitions_held = gauge("hushsum_partitions_held", "Partitions that are folded here")
+        self._partition_stopped = gauge(
+            "hushsum_partition_stopped", "1 where a fold has stopped and an operator must act", ["partition"]
         )
-        self._leading = Gauge("hushsum_leading", "1 where this process is the plan's releaser", **make)
-        self._ready = Gauge("hushsum_ready", "0 while log or store is away for long, or folds are waited for", **make)
-        self._retries = Counter("hushsum_retries", "What failed for a moment and was tried again", ["what"], **make)
-        self._checkpoint_seconds = Histogram("hushsum_checkpoint_seconds", "Of a checkpoint", buckets=_SECONDS, **make)
-        self._outcomes = Counter("hushsum_outcomes", "Published outcomes", ["kind"], **make)
-        self._withheld = Counter("hushsum_outcomes_withheld", "Those of them that were withheld", ["kind"], **make)
-        self._releasing_stopped = Gauge("hushsum_releasing_stopped", "1 where an operator must act", **make)
-        self._forgetting_pending = Gauge(
-            "hushsum_forgetting_pending", "1 while something of a released window is not erased yet", **make
+        self._leading = gauge("hushsum_leading", "1 where this process is the plan's releaser")
+        self._ready = gauge("hushsum_ready", "0 while log or store is away for long, or folds are waited for")
+        self._retries = counter("hushsum_retries", "What failed for a moment and was tried again", ["what"])
+        self._checkpoint_seconds = histogram("hushsum_checkpoint_seconds", "Of a checkpoint", buckets=_SECONDS)
+        self._outcomes = counter("hushsum_outcomes", "Published outcomes", ["kind"])
+        self._withheld = counter("hushsum_outcomes_withheld", "Those of them that were withheld", ["kind"])
+        self._releasing_stopped = gauge("hushsum_releasing_stopped", "1 where an operator must act")
+        self._forgetting_pending = gauge(
+            "hushsum_forgetting_pending", "1 while something of a released window is not erased yet"
         )
-        self._plan_info = Gauge("hushsum_plan_info", "1; the plan, and this process's role", _PLAN_LABELS, **make)
+        self._plan_info = gauge("hushsum_plan_info", "1; the plan, and this process's role", _PLAN_LABELS)
         _show_process(self.registry)
         # Every reason is there from the start: an alert needs the 0 before the first one.
         reasons = (*Reason, *ServiceReason)
@@ -296,20 +295,19 @@ class StoreMetrics:
     """Gauges of windows and of the ledger, as last seen in the store."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        make: Any = {"registry": registry}  # Any: the constructor takes more than one type by keyword
-        self._windows = Gauge(
-            "hushsum_windows", "Windows without an outcome, by state, as last seen in the store", ["state"], **make
+        gauge = partial(Gauge, registry=registry)
+        self._windows = gauge(
+            "hushsum_windows", "Windows without an outcome, by state, as last seen in the store", ["state"]
         )
-        self._oldest_unfinished = Gauge(
+        self._oldest_unfinished = gauge(
             "hushsum_window_oldest_unfinished_seconds",
             "How long ago the oldest window without an outcome ended; 0: none has ended",
-            **make,
         )
         self._ledger = {}
         for cost in ("epsilon", "delta"):
             for what, words in (("total", "The limit"), ("spent", "What is spent"), ("left", "What is left")):
                 name, text = f"{cost}_{what}", f"{words} of {cost}, rounded against us; NaN: it has no total"
-                self._ledger[name] = Gauge(f"hushsum_ledger_{name}", text, ["population", "unit"], **make)
+                self._ledger[name] = gauge(f"hushsum_ledger_{name}", text, ["population", "unit"])
 
     def windows(self, states: Mapping[str, int], oldest_s: float) -> None:
         """Shows the number of unfinished windows by state, and how long ago the oldest of them ended."""
