@@ -101,7 +101,7 @@ class DeploymentSummary:
                 self.records_added == self.records,
                 f"{self.records_added:,} records were added, expected each of {self.records:,} once",
             ),
-            (total.lost == 0, f"{total.lost} {what} were lost: told as counted, and not in their release"),
+            (total.lost == 0, f"{total.lost} {what} were lost: in no release, and no client was told so"),
             (total.doubled == 0, f"{total.doubled} {what} were counted twice, or are of nobody"),
             (total.wrong == 0, f"{total.wrong} {what} were counted in another window than they were sent for"),
             (self.unanswered == 0, f"{self.unanswered} {what} have no answer"),
