@@ -1,226 +1,43 @@
-"""The client: three lines to contribute a record; and the wiring of one that was started."""
+"""The client: three lines to contribute a record."""
 
 import asyncio
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
-from edge_client.config import LARGE_BYTES, Config
-from edge_client.encoding import Batch, Randomising, copied, left_out, split, time_in_ms
+from edge_client.config import Config
+from edge_client.encoding import copied, left_out, time_in_ms
 from edge_client.errors import ClientStateError, FlushTimeoutError
-from edge_client.participation.identity import Fetching, key_of, member_of
-from edge_client.participation.scheduler import WindowScheduler
-from edge_client.participation.secure_sum import RoundParts, RoundProgress, SecureSubmitter
-from edge_client.participation.silo import SiloSubmissions, SiloSubmitter
-from edge_client.plan_fetch import RetryPolicy, meet
+from edge_client.participation.identity import key_of
+from edge_client.participation.mode import CentralMode, ClientContext, Mode, ReportMode, RoundProgress
+from edge_client.participation.secure_sum import SecureMode
+from edge_client.participation.silo import SiloMode
+from edge_client.plan_fetch import RetryPolicy, pinned_plan
 from edge_client.policy import Policy
 from edge_client.runtime import Runtime, SystemRuntime, to_the_end
-from edge_client.session.driver import DriverSettings, SessionDriver
-from edge_client.session.session import Session
-from edge_client.spool.budget import DeviceBudget
-from edge_client.spool.changes import BatchIds, packed
 from edge_client.spool.spool import Spool
-from edge_client.spool.window_submissions import SecureSubmissions, WindowSubmissions
-from edge_client.spool.writer import SpoolWriter
 from edge_client.stats import SendStats, Stats, UnreportedRejections
-from edge_client.transport.grpc import GrpcTransport, large_s
+from edge_client.transport.grpc import GrpcTransport
 from hushsum.collection import label_list
 from hushsum.entropy import Entropy, OsEntropy
 from hushsum.plan import Plan
 from hushsum.privacy.account import Account
-from hushsum.privacy.guarantee import CENTRAL, SECURE
+from hushsum.privacy.guarantee import CENTRAL, LOCAL, SECURE
 from hushsum.signatures import SigningKey
 from hushsum_proto.answers import Answer
 from hushsum_proto.credentials import Credentials
 
-
-@dataclass(frozen=True)
-class ClientArguments:
-    """What a client was given, and works with from its start on.
-
-    Attributes:
-        target: Of the service.
-        policy: What the device allows.
-        config: Limits and waits.
-        runtime: Time, tasks and threads.
-        entropy: Of jitter, and of what a spool draws at its first use.
-        key: The client's own; None where there is none.
-        credentials: What the service is shown, and who is believed; None: nothing, and public authorities.
-    """
-
-    target: str
-    policy: Policy
-    config: Config
-    runtime: Runtime
-    entropy: Entropy
-    key: SigningKey | None = field(repr=False)
-    credentials: Credentials | None = field(default=None, repr=False)
-
-    def __post_init__(self) -> None:
-        """Refuses settings that contradict each other, before anything is opened."""
-        if self.config.insecure and self.credentials is not None:
-            self.credentials.in_plaintext(self.target)
-
-
-@dataclass(frozen=True)
-class ClientParts:
-    """A client's parts.
-
-    Attributes:
-        met: The service was met a moment ago, for the plan of an empty spool.
-        spool: Where everything waits.
-        plan: That is contributed to.
-        writer: Through which deltas come into the spool.
-        driver: What sends them, and owns the client's tasks.
-        budget: What this device has spent, with a secure sum and in local mode.
-        randomising: Of a plan of reports.
-        scheduler: Of a plan with a secure sum, or of silos: what takes its turns.
-    """
-
-    met: bool
-    spool: Spool
-    plan: Plan
-    writer: SpoolWriter
-    driver: SessionDriver
-    budget: DeviceBudget | None
-    randomising: Randomising | None
-    scheduler: WindowScheduler | None
-
-    @property
-    def submitter(self) -> SecureSubmitter | None:
-        """Of a plan with a secure sum: what takes part in its rounds."""
-        return self.scheduler if isinstance(self.scheduler, SecureSubmitter) else None
-
-    @property
-    def sends(self) -> SendStats:
-        """What was written to connections."""
-        return self.driver.sends if self.submitter is None else self.submitter.sends
-
-    def told(self, answer: Answer) -> None:
-        """Hears each definitive answer."""
-        if isinstance(self.scheduler, SiloSubmitter):
-            self.scheduler.told(answer)
-
-    async def begin(self) -> None:
-        """Takes part in the windows of this moment, where the plan's mode asks for it, and connects.
-
-        Raises:
-            SpoolError: The spool cannot be written.
-        """
-        if self.scheduler is not None:
-            await self.scheduler.begin()
-        if self.submitter is None and not self.met:
-            self.driver.begin()
-
-    async def caught_up(self) -> None:
-        """Returns once a window that has just begun was looked at."""
-        if self.scheduler is not None:
-            await self.scheduler.caught_up()
-
-    async def flush(self, timeout_s: float | None) -> None:
-        """Returns once all has a definitive answer (see :meth:`edge_client.EdgeClient.flush`)."""
-        await self.driver.answered(timeout_s)
-        if self.scheduler is not None:
-            await self.scheduler.flush(timeout_s)
-
-    async def finished(self, timeout_s: float) -> None:
-        """Returns once what is under way has its answer; nothing new is begun.
-
-        Raises:
-            FlushTimeoutError: Not within the time.
-        """
-        await self.driver.answered(timeout_s)
-        if self.scheduler is not None:
-            await self.scheduler.finished(timeout_s)
-
-
-async def assemble(spool: Spool, given: ClientArguments, note: Callable[[Answer], None]) -> ClientParts:
-    """The parts of a client; none of them has begun.
-
-    Args:
-        spool: Open.
-        given: What the client was given.
-        note: Called with each definitive answer.
-    """
-    runtime, config = given.runtime, given.config
-    transport = GrpcTransport(given.target, spool.client_id, config, given.credentials)
-    met = await meet(spool, given.policy, transport, RetryPolicy(runtime, config, given.entropy))
-    plan = met.plan
-    kept = await runtime.blocking(_kept, spool, plan)
-    session = Session(
-        config=_sending(config, plan),
-        plan_id=plan.id,
-        stream=spool.stream,
-        lateness_ms=plan.window.lateness_ms,
-        unanswered=await runtime.blocking(spool.unanswered),
-        entropy=given.entropy,
-        ids=kept.ids,
-    )
-    writer = SpoolWriter(spool, runtime, config.commits_max)
-    wiring = DriverSettings(spool, writer, transport, runtime, plan.id, note, batches=kept.randomising is not None)
-    driver = SessionDriver(session, wiring)
-    scheduler: WindowScheduler | None = None
-    if isinstance(kept.turns, SecureSubmissions):
-        scheduler = await _submitter(spool.client_id, plan, kept.turns, given, transport=transport, driver=driver)
-    elif isinstance(kept.turns, SiloSubmissions):
-        waits = RetryPolicy(runtime, config, given.entropy)
-        scheduler = await runtime.blocking(SiloSubmitter, plan, kept.turns, writer, driver, waits)
-    return ClientParts(met.first, spool, plan, writer, driver, kept.budget, kept.randomising, scheduler)
-
-
-@dataclass(frozen=True)
-class _Kept:
-    """What a plan's mode needs of its spool."""
-
-    budget: DeviceBudget | None = None
-    turns: WindowSubmissions | None = None
-    randomising: Randomising | None = None
-    ids: BatchIds | None = None
-
-
-def _kept(spool: Spool, plan: Plan) -> _Kept:
-    if plan.privacy.mode == CENTRAL:
-        return _Kept()
-    spool.keep_rounds()
-    budget = spool.keep_books(plan)
-    if plan.privacy.mode == SECURE:
-        return _Kept(budget, SecureSubmissions(spool, plan, budget))
-    local = plan.privacy.local
-    assert local is not None, "mode 'local' has a form"
-    if not local.reports:
-        return _Kept(budget, SiloSubmissions(spool, plan, budget))
-    # Reports, their streams and the memo's secret are the operating system's, whatever the jitter is drawn from.
-    secret = spool.keep_memo(OsEntropy()) if local.memoise else None
-    return _Kept(budget, None, Randomising(plan, secret), BatchIds(spool.streams()))
-
-
-def _sending(config: Config, plan: Plan) -> Config:
-    """How deltas are sent: one that is too large for a stream's message goes in a call of its own, and takes longer."""
-    if not plan.privacy.is_silo or plan.upload_bytes_max <= LARGE_BYTES:
-        return config
-    longest_s = config.call_timeout_s + large_s(plan.upload_bytes_max)
-    return replace(config, unary=True, answer_wait_s=max(config.answer_wait_s, 2 * longest_s))
-
-
-async def _submitter(
-    client_id: str,
-    plan: Plan,
-    rounds: SecureSubmissions,
-    given: ClientArguments,
-    *,
-    transport: GrpcTransport,
-    driver: SessionDriver,
-) -> SecureSubmitter:
-    fetching = Fetching(transport, given.runtime, given.config)
-    member = await member_of(plan, client_id, given.key, rounds=rounds, calls=fetching, entropy=given.entropy)
-    # Keys, masks and noise are the operating system's, whatever the jitter is drawn from.
-    parts = RoundParts(plan, rounds, member, given.runtime, OsEntropy())
-    return SecureSubmitter(parts, transport, given.config, given.entropy, driver)
+#: By the plan's mode, and whether its devices are silos.
+_MODES: Final[Mapping[tuple[str, bool], type[Mode]]] = {
+    (CENTRAL, False): CentralMode,
+    (LOCAL, False): ReportMode,
+    (LOCAL, True): SiloMode,
+    (SECURE, False): SecureMode,
+}
 
 
 class EdgeClient:
@@ -274,20 +91,22 @@ class EdgeClient:
         key: str | os.PathLike[str] | SigningKey | None = None,
         credentials: Credentials | None = None,
     ) -> None:
+        self._target = target
         self._path = spool
         self._client_id = client_id
+        self._policy = policy or Policy()
         self._config = config or Config()
-        own = key_of(key)
+        self._key = key_of(key)
+        self._credentials = credentials
+        if self._config.insecure and credentials is not None:
+            credentials.in_plaintext(target)  # refused before anything is opened
         self._own_runtime = SystemRuntime() if runtime is None else None
         self._runtime: Runtime = runtime or self._own_runtime or SystemRuntime()
         self._entropy = entropy or OsEntropy()
-        self._given = ClientArguments(
-            target, policy or Policy(), self._config, self._runtime, self._entropy, own, credentials
-        )
         self._entered = False
         self._running = False
         self._spool: Spool | None = None
-        self._parts: ClientParts | None = None
+        self._mode: Mode | None = None
         self._unreported = UnreportedRejections()
 
     async def __aenter__(self) -> Self:
@@ -307,8 +126,7 @@ class EdgeClient:
         try:
             await to_the_end(self._runtime, self._open_spool())
             assert self._spool is not None
-            self._parts = await assemble(self._spool, self._given, self._note)
-            await self._parts.begin()
+            await self._start(self._spool)
         except BaseException:
             await to_the_end(self._runtime, self._stop())
             raise
@@ -323,17 +141,17 @@ class EdgeClient:
         Raises:
             EdgeError: What had stopped the client, where nobody was told yet.
         """
-        parts = self._started()
-        driver = parts.driver
+        mode = self._started()
+        driver = mode.driver
         try:
             if error is None and driver.failure is None and self._config.close_flush_s > 0:
                 with suppress(FlushTimeoutError):  # the rest is sent at the next start
-                    await parts.finished(self._config.close_flush_s)
+                    await mode.finish(self._config.close_flush_s)
         finally:
             self._running = False
             await to_the_end(self._runtime, self._stop())
         if error is None:
-            driver.raise_untold()
+            driver.raise_unreported()
             self._unreported.warn(stacklevel=2)
 
     @property
@@ -358,22 +176,20 @@ class EdgeClient:
     def tallies(self) -> Stats:
         """What became of everything that was added; readable after the end, too."""
         kept = {} if self._spool is None else self._spool.tallies
-        return Stats.of(kept, SendStats() if self._parts is None else self._parts.sends)
+        return Stats.of(kept, SendStats() if self._mode is None else self._mode.sends)
 
     @property
     def account(self) -> Account | None:
-        """What this device has spent, and may still spend, by its own books: with secure sums and in local mode.
+        """What this device has spent, and may still spend, by its own account: with secure sums and in local mode.
 
         None for plans of mode ``central``, under which the service spends.
         """
-        budget = self._started().budget
-        return None if budget is None else budget.account
+        return self._started().account
 
     @property
     def standing(self) -> RoundProgress | None:
         """How far this client has come in a round of a secure sum, to be shown; None where it is in none."""
-        submitter = self._started().submitter
-        return None if submitter is None or submitter.attempt is None else submitter.attempt.standing
+        return self._started().progress
 
     @property
     def unanswered(self) -> int:
@@ -404,20 +220,18 @@ class EdgeClient:
             SpoolError: The spool cannot be written, or is full.
             SessionRefusedError: The service has ended the session for good.
         """
-        parts = self._working()
+        mode = self._working()
         now_ms = self._runtime.now_ms() if time is None else time_in_ms(time)
         mine = copied(records)  # the caller may reuse its array
         given = None if labels is None else label_list(labels)
-        await parts.caught_up()
-        window = parts.plan.window.index_at(now_ms)
-        batch = await self._runtime.computing(_hashed, parts, mine, window, given)
-        if not (batch.dropped or batch.addition.contributed):
+        await mode.caught_up()
+        window = mode.plan.window.index_at(now_ms)
+        addition = await self._runtime.computing(mode.encode, mine, window, given)
+        if not (addition.dropped or addition.contributed):
             return
         self._working()  # it may have ended in the meantime
-        bound = parts.writer.put(batch.addition)
-        if not batch.addition.pending:
-            parts.driver.expect(bound)
-        for warning in left_out(batch, await asyncio.shield(bound)):
+        stored = await asyncio.shield(mode.put(addition))  # stored even if this is cancelled
+        for warning in left_out(addition, stored):
             warnings.warn(warning, stacklevel=2)
 
     async def flush(self, timeout_s: float | None = None) -> None:
@@ -434,11 +248,11 @@ class EdgeClient:
             FlushTimeoutError: Not within the time; nothing is given up.
             SessionRefusedError: The service has ended the session for good.
         """
-        parts = self._started()
+        mode = self._started()
         if not self._running:
             raise _not_running()
-        await parts.flush(timeout_s)
-        self._unreported.tell()
+        await mode.flush(timeout_s)
+        self._unreported.raise_all()
 
     async def _open_spool(self) -> None:
         config = self._config
@@ -448,35 +262,38 @@ class EdgeClient:
             )
         )
 
+    async def _start(self, spool: Spool) -> None:
+        transport = GrpcTransport(self._target, spool.client_id, self._config, self._credentials)
+        retry = RetryPolicy(self._runtime, self._config, self._entropy)
+        plan, is_new = await pinned_plan(spool, self._policy, transport, retry)
+        context = ClientContext(spool, plan, transport, retry, self._key, self._on_answer)
+        self._mode = await _MODES[plan.privacy.mode, plan.privacy.is_silo].open(context)
+        await self._mode.begin(connect=not is_new)  # for a new plan the service was asked a moment ago
+
     async def _stop(self) -> None:
-        if self._parts is not None:
-            await self._parts.driver.close()
-            await self._parts.writer.close()
+        if self._mode is not None:
+            await self._mode.driver.close()
+            await self._mode.driver.writer.close()
         if self._spool is not None:
             await self._runtime.blocking(self._spool.close)
         if self._own_runtime is not None:
             self._own_runtime.close()
 
-    def _started(self) -> ClientParts:
-        if self._parts is None:
+    def _started(self) -> Mode:
+        if self._mode is None:
             raise _not_running()
-        return self._parts
+        return self._mode
 
-    def _working(self) -> ClientParts:
-        parts = self._started()
+    def _working(self) -> Mode:
+        mode = self._started()
         if not self._running:
             raise _not_running()
-        parts.driver.raise_failure()
-        return parts
+        mode.driver.raise_failure()
+        return mode
 
-    def _note(self, answer: Answer) -> None:
-        self._started().told(answer)
-        self._unreported.note(answer)
-
-
-def _hashed(parts: ClientParts, records: Any, window: int, labels: object) -> Batch:
-    batch = split(parts.plan, records, window, labels, parts.randomising)
-    return replace(batch, addition=packed(batch.addition))
+    def _on_answer(self, answer: Answer) -> None:
+        self._started().on_answer(answer)
+        self._unreported.add(answer)
 
 
 def _not_running() -> ClientStateError:

@@ -1,7 +1,7 @@
-"""From records to packed deltas, to batches of reports and to one vector: what ``add`` computes, and when it does.
+"""From records to packed deltas, to batches of reports and to one vector: what ``add`` computes.
 
-Under a plan of reports nothing of a record is kept but its report, or leaves here in another form. A batch has a stream
-of its own, drawn at random: neither the spool's stream nor any other batch's is in it.
+Under a plan of reports nothing of a record is kept, or leaves the device, but its report. A batch has a stream of its
+own, drawn at random: it carries neither the spool's stream nor any other batch's.
 """
 
 import operator
@@ -13,28 +13,82 @@ from functools import partial
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from edge_client.config import LARGE_BYTES
 from edge_client.errors import AbsentWarning, DroppedRecordsWarning, EdgeWarning, EventTimeError
-from edge_client.spool.changes import NO_ID, Add, DrawnReports, Int64s, PackedDelta, StoredDelta
+from edge_client.spool.changes import NO_ID, Add, AddReports, DrawnReports, Int64s, PackedDelta, StoredDelta
 from edge_client.spool.memoization import keys_of
 from hushsum.collection import label_list
-from hushsum.delta import Delta, DeltaId, apply, encode_all, unpack_at_home
+from hushsum.delta import DeltaId, apply, encode_all, renumbered, unpack_at_home
 from hushsum.entropy import Entropy, OsEntropy
 from hushsum.families import SetRecords, vector_rows
 from hushsum.local import encoding
 from hushsum.local.batches import ReportBatch
 from hushsum.plan import Plan
-from hushsum.privacy.guarantee import CENTRAL
 
 _HEADER_BYTES: Final = 128  # of a batch, generously
 _STREAM_BYTES: Final = 8
+_TIME_MS_MAX: Final = 2**53 - 1
+
+
+def split(plan: Plan, records: Any, window: int, labels: object = None) -> Add:
+    """Hashes records, or one record, into as few deltas as the plan's limits allow.
+
+    Args:
+        plan: What is collected.
+        records: (n, d), or (d,) for one; a list is one record if it holds numbers and nothing that could be a row.
+            Sets: n integer arrays, one of them alone, or a scipy CSR matrix.
+        window: Of all of them.
+        labels: For a plan with classes: n of them, or one for one record.
+
+    Raises:
+        RecordError: An array of another type or dimension, or labels of another number.
+    """
+    several = _several(plan, records)
+    addition = _addition(plan, several, window, labels)
+    # No bound for unit record: whether there is room would depend on one record, and decide about the others.
+    if addition.records_max is None:
+        return addition
+    return replace(addition, first=partial(_first, addition, plan, several, labels))
+
+
+def _addition(plan: Plan, records: Any, window: int, labels: object) -> Add:
+    deltas, dropped = encode_all(plan, records, window=window, id=NO_ID, labels=labels)
+    # Packed but for their ids, so that storing them takes a transaction no time.
+    packed = tuple(PackedDelta(delta.records, partial(renumbered, delta.pack(plan))) for delta in deltas)
+    given = dropped + sum(delta.records for delta in deltas)
+    price = plan.delta_sizes.batch_bytes_max(given)
+    return Add(window, packed, dropped, plan.privacy.records_per_client, price)
+
+
+def _first(whole: Add, plan: Plan, records: Any, labels: object, most: int) -> Add:
+    """The addition of the first ``most`` usable records, which are fewer than all; the others are refused.
+
+    Unusable records are dropped as before wherever they stand.
+    """
+    some, given = _head(records, labels, _end(plan, records, labels, most))
+    addition = _addition(plan, some, whole.window, given)
+    # It takes the room of all that were given: how many of them can be used before its end is not to show there.
+    return replace(addition, dropped=whole.dropped, refused=whole.contributed - most, price=whole.price)
+
+
+def _head(records: Any, labels: object, end: int) -> tuple[Any, object]:
+    """The records before a place, and their labels."""
+    rows = vector_rows.rows_of(records)
+    some = (records if rows is None else rows)[:end]
+    return some, None if labels is None else label_list(labels)[:end]
+
+
+def _end(plan: Plan, records: Any, labels: object, most: int) -> int:
+    """The place of the first usable record after so many."""
+    _, kept = plan.family.accept(records)
+    usable = kept & (plan.collection.class_indices(labels, len(kept)) >= 0)
+    return int(np.flatnonzero(usable)[most])
 
 
 @dataclass(frozen=True)
-class Randomising:
-    """How this device's records become reports.
+class ReportEncoder:
+    """Turns records into randomised reports.
 
     Attributes:
         plan: Of reports.
@@ -46,33 +100,38 @@ class Randomising:
     secret: bytes | None = field(default=None, repr=False)
     entropy: Entropy = field(default_factory=OsEntropy, repr=False)
 
-    def addition(self, records: Any, window: int, labels: object) -> Add:
-        """What the spool takes for some records: one report for each, unusable ones too.
+    def encode(self, records: Any, window: int, labels: object = None) -> AddReports:
+        """One report for each record, unusable ones included; arguments and errors as of :func:`split`."""
+        several = _several(self.plan, records)
+        addition = self._addition(several, window, labels)
+        if addition.records_max is None:
+            return addition
+        return replace(addition, first=partial(self._first, addition, several, labels))
 
-        Args:
-            records: n of them, as a family reads them.
-            window: Of all of them.
-            labels: For a plan with classes: n of them.
-
-        Raises:
-            RecordError: The array, or the number of labels, is wrong; nothing that one record decides.
-        """
+    def _addition(self, records: Any, window: int, labels: object) -> AddReports:
         plan = self.plan
         reports, dropped = encoding.reports(plan, records, labels, self.entropy)
         split = partial(self._batches, window)
-        drawn = None
-        if self.secret is not None:
-            drawn = DrawnReports(keys_of(plan, records, labels, self.secret), reports, split)
-        deltas = split(reports) if drawn is None else ()
-        return Add(window, deltas, dropped, plan.privacy.records_per_client, charged=True, drawn=drawn)
+        records_max = plan.privacy.records_per_client
+        if self.secret is None:
+            return AddReports(window, split(reports), dropped, records_max)
+        drawn = DrawnReports(keys_of(plan, records, labels, self.secret), reports, split)
+        return AddReports(window, (), dropped, records_max, drawn=drawn)
+
+    def _first(self, whole: AddReports, records: Any, labels: object, most: int) -> AddReports:
+        """The addition of the first ``most`` records. Unusable ones count, too, and are refused after those."""
+        some, given = _head(records, labels, most)
+        addition = self._addition(some, whole.window, given)
+        return replace(addition, refused=whole.contributed - most)
 
     def _batches(self, window: int, reports: Int64s) -> tuple[PackedDelta, ...]:
-        return tuple(self._batch(window, part) for part in _cut(reports, reports_max(self.plan)))
+        most = reports_max(self.plan)
+        return tuple(self._batch(window, reports[at : at + most]) for at in range(0, len(reports), most))
 
     def _batch(self, window: int, reports: Int64s) -> PackedDelta:
         id = DeltaId(int.from_bytes(self.entropy.read(_STREAM_BYTES), "big"), 0)
         data = ReportBatch(self.plan.id, window, id, reports).pack(self.plan)
-        return PackedDelta(len(reports), partial(_bound_already, data))
+        return PackedDelta(len(reports), lambda _: data, id.stream)
 
 
 def reports_max(plan: Plan) -> int:
@@ -82,114 +141,16 @@ def reports_max(plan: Plan) -> int:
     return min(sizes.records_max, (LARGE_BYTES - _HEADER_BYTES) // sizes.width)
 
 
-def _cut(reports: Int64s, most: int) -> Iterator[Int64s]:
-    for at in range(0, len(reports), most):
-        yield reports[at : at + most]
-
-
-def _bound_already(data: bytes, _: DeltaId) -> bytes:
-    return data
-
-
-_TIME_MS_MAX: Final = 2**53 - 1
-
-
-@dataclass(frozen=True)
-class Batch:
-    """What one ``add`` became.
-
-    Attributes:
-        addition: What the spool takes.
-        dropped: Records that were left out, each alone.
-    """
-
-    addition: Add
-    dropped: int
-
-
-def split(
-    plan: Plan, records: Any, window: int, labels: object = None, randomising: Randomising | None = None
-) -> Batch:
-    """Hashes records, or one record, into as few deltas as the plan's limits allow; or into reports.
-
-    Args:
-        plan: What is collected.
-        records: (n, d), or (d,) for one; a list is one record if it holds numbers and nothing that could be a row.
-            Sets: n integer arrays, one of them alone, or a scipy CSR matrix.
-        window: Of all of them.
-        labels: For a plan with classes: n of them, or one for one record.
-        randomising: How records become reports, for a plan of reports.
-
-    Raises:
-        RecordError: An array of another type or dimension, or labels of another number.
-    """
-    several = _several(plan, records)
-    addition = _addition(plan, several, window, labels, randomising)
-    # No bound for unit record: whether there is room would depend on one record, and decide about the others.
-    if addition.records_max is not None:
-        first = partial(_first, addition, plan, several, labels, randomising)
-        addition = replace(addition, first=first)
-    return Batch(addition, addition.dropped)
-
-
-def _addition(plan: Plan, records: Any, window: int, labels: object, randomising: Randomising | None) -> Add:
-    if randomising is not None:
-        return randomising.addition(records, window, labels)
-    deltas, dropped = encode_all(plan, records, window=window, id=NO_ID, labels=labels)
-    unbound = tuple(PackedDelta(delta.records, partial(_pack, delta, plan)) for delta in deltas)
-    given = dropped + sum(delta.records for delta in deltas)
-    return Add(
-        window,
-        unbound,
-        dropped,
-        plan.privacy.records_per_client,
-        pending=plan.privacy.mode != CENTRAL,
-        price=plan.delta_sizes.batch_bytes_max(given),
-    )
-
-
-def _first(whole: Add, plan: Plan, records: Any, labels: object, randomising: Randomising | None, most: int) -> Add:
-    """The addition of the first ``most`` records that count, which are fewer than all; the others are refused.
-
-    Unusable records are dropped as before wherever they stand. Reports count with unusable ones, so there those that
-    come too late are refused, too.
-    """
-    end = most if randomising is not None else _end(plan, records, labels, most)
-    rows = vector_rows.rows_of(records)
-    some = (records if rows is None else rows)[:end]
-    given = None if labels is None else label_list(labels)[:end]
-    addition = _addition(plan, some, whole.window, given, randomising)
-    dropped = whole.dropped if randomising is None else addition.dropped
-    # It takes the room of all that were given: how many of them can be used before its end is not to show there.
-    return replace(addition, dropped=dropped, refused=whole.contributed - most, price=whole.price)
-
-
-def _end(plan: Plan, records: Any, labels: object, most: int) -> int:
-    """The place of the first usable record after so many."""
-    _, kept = plan.family.accept(records)
-    usable = kept & (plan.collection.class_indices(labels, len(kept)) >= 0)
-    return int(np.flatnonzero(usable)[most])
-
-
-def left_out(batch: Batch, bound: tuple[StoredDelta, ...]) -> Iterator[EdgeWarning]:
-    """What is said of records that were not added, or not as they are, once the others are in the spool.
-
-    Args:
-        batch: What an add became.
-        bound: What the spool made of it.
-    """
-    addition, taken = batch.addition, sum(delta.records for delta in bound)
-    refused = addition.contributed - taken if bound else 0
-    if batch.dropped and addition.charged and refused:
-        yield DroppedRecordsWarning(f"{taken} reports were added, uniformly random ones for unusable records")
-    elif batch.dropped:
-        what = "send a report each that is uniformly random" if addition.charged else "were left out"
-        added = taken - (batch.dropped if addition.charged else 0)
-        yield DroppedRecordsWarning(f"{batch.dropped} unusable records {what}, {added} were added")
+def left_out(addition: Add, stored: tuple[StoredDelta, ...]) -> Iterator[EdgeWarning]:
+    """The warnings about records that the spool did not take, or not as they are."""
+    taken = sum(delta.records for delta in stored)
+    refused = addition.contributed - taken if stored else 0
+    if addition.dropped:
+        yield DroppedRecordsWarning(addition.dropped_text(taken, refused))
     if refused:
         allowed = f"the plan allows {addition.records_max} records a client and window"
         yield DroppedRecordsWarning(f"{allowed}: {refused} of {addition.contributed} were refused, the last ones")
-    if addition.contributed and not bound:
+    if addition.contributed and not stored:
         where = f"window {addition.window}, in which this client does not take part"
         yield AbsentWarning(f"{addition.records} records of {where}, were left out")
 
@@ -241,10 +202,6 @@ def _several(plan: Plan, records: Any) -> Any:
     return records[np.newaxis] if isinstance(records, np.ndarray) and records.ndim == 1 else records
 
 
-def _pack(delta: Delta, plan: Plan, id: DeltaId) -> bytes:
-    return replace(delta, id=id).pack(plan)
-
-
 def time_in_ms(time: int | datetime) -> int:
     """An event time as ms since 1970-01-01T00:00:00Z.
 
@@ -267,10 +224,7 @@ def time_in_ms(time: int | datetime) -> int:
     return milliseconds
 
 
-_Int64s = npt.NDArray[np.int64]
-
-
-def counters_of(plan: Plan, deltas: Iterable[bytes]) -> tuple[_Int64s, _Int64s]:
+def counters_of(plan: Plan, deltas: Iterable[bytes]) -> tuple[Int64s, Int64s]:
     """(counters (D,), count counters (classes,)) of packed deltas; zeros where there are none.
 
     D is the number of counters of all classes together. The count counters are records × ``count_scale``. What is

@@ -1,127 +1,117 @@
 """How a client gets its plan: from its spool, or at the first connection from the service; verified and pinned."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeVar
 
 from edge_client.config import Config
 from edge_client.errors import PlanChangedError, SessionRefusedError, SpoolError, UnreachableError
 from edge_client.policy import Policy
 from edge_client.runtime import BackOff, Runtime
 from edge_client.spool.spool import Spool
-from edge_client.transport.interface import ConnectionLostError, Disconnect, PlanReply, Transport
+from edge_client.transport.interface import ConnectionLostError, PlanReply, Transport
 from hushsum.entropy import Entropy
 from hushsum.errors import PlanError
 from hushsum.plan import Plan, plan_id_of
 from hushsum.signed_plan import SignedPlan
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How long a first contact is tried: ``first_contact_s``, with back-off."""
+    """When a client tries again what a lost connection has ended."""
 
     runtime: Runtime
     config: Config
     entropy: Entropy
 
+    def backoff(self) -> BackOff:
+        return BackOff(self.config.backoff_first_s, self.config.backoff_longest_s, self.entropy)
 
-@dataclass(frozen=True)
-class PinnedPlan:
-    """A plan, and with whose signature it came.
+    async def fetch(self, attempt: Callable[[], Awaitable[T]], *, refused: str, missing: str) -> T:
+        """What an attempt returns, tried for ``first_contact_s`` seconds.
 
-    Attributes:
-        plan: Read.
-        signed: None where it came without a signature.
-        first: Whether the spool had none before: it holds nothing to send.
-    """
+        Args:
+            attempt: Raises :class:`ConnectionLostError`.
+            refused: What the service has done if it refuses for good.
+            missing: What happened if no attempt succeeds; ``{}`` stands for the time.
 
-    plan: Plan
-    signed: SignedPlan | None
-    first: bool
+        Raises:
+            SessionRefusedError: The service refuses for good.
+            UnreachableError: No attempt succeeded in this time.
+        """
+        backoff = self.backoff()
+        deadline = self.runtime.monotonic() + self.config.first_contact_s
+        while True:
+            try:
+                return await attempt()
+            except ConnectionLostError as error:
+                loss = error.loss
+            if loss.refusal is not None and not loss.refusal.retry:
+                raise SessionRefusedError(f"{refused}: {loss.detail}")
+            wait_s = backoff.next_s()
+            if self.runtime.monotonic() + wait_s >= deadline:
+                what = missing.format(f"{self.config.first_contact_s:g} s")
+                raise UnreachableError(f"{what}; the last attempt ended with: {loss.detail}")
+            await self.runtime.sleep(wait_s)
 
 
-async def meet(spool: Spool, policy: Policy, transport: Transport, waits: RetryPolicy) -> PinnedPlan:
+async def pinned_plan(spool: Spool, policy: Policy, transport: Transport, retry: RetryPolicy) -> tuple[Plan, bool]:
     """The plan that the spool belongs to, or else that the service collects; the policy allows it, and it is kept.
 
     Where the policy wants a signature that the spool has not, since it is older or the planner's key is new, the plan
     is fetched once more.
 
+    Returns:
+        The plan, and whether it was just fetched: the spool then holds nothing to send.
+
     Raises:
         PolicyError: The policy does not allow the plan; nothing was kept.
-        UnreachableError: Nobody answered in time, and there is no plan, or none with the signature that is wanted.
+        UnreachableError: No service answered in time, and there is no plan, or none with the signature that is wanted.
         SessionRefusedError: The service wants no session with this client, or its plan is not what it says.
         PlanChangedError: It collects another plan than the spool's.
         PlanError: This version cannot read the plan.
         SpoolError: Or what the spool holds.
     """
-    blocking = waits.runtime.blocking
-    stored = await blocking(stored_plan, spool)
+    blocking = retry.runtime.blocking
+    stored = await blocking(_stored_plan, spool)
     if stored is None:
-        reply = await fetch_plan(transport, waits)
+        reply = await _fetch_plan(transport, retry)
         plan = await blocking(read_plan, reply.bundle)
         policy.check(plan, reply.signed)
         await blocking(spool.keep_plan, plan.bundle, None if reply.signed is None else reply.signed.to_bytes())
-        return PinnedPlan(plan, reply.signed, first=True)
+        return plan, True
     signed = await blocking(_stored_signature, spool, stored)
-    if not _accepted(policy, signed):
-        signed = await _fetch_signature(stored, signed, transport, waits)
+    if _is_accepted(policy, signed):
         policy.check(stored, signed)
-        if signed is not None:
-            await blocking(spool.keep_signature, signed.to_bytes())
-    else:
-        policy.check(stored, signed)
-    return PinnedPlan(stored, signed, first=False)
-
-
-async def _fetch_signature(
-    plan: Plan, stored: SignedPlan | None, transport: Transport, waits: RetryPolicy
-) -> SignedPlan | None:
-    """The signature that the service has by now; where nobody answers, or it has none, the stored one."""
+        return stored, False
     try:
-        return (await fetch_plan(transport, waits, plan.id)).signed or stored
+        signed = (await _fetch_plan(transport, retry, stored.id)).signed or signed
     except UnreachableError:
-        if stored is None:
+        if signed is None:
             raise
-        return stored
+    policy.check(stored, signed)
+    if signed is not None:
+        await blocking(spool.keep_signature, signed.to_bytes())
+    return stored, False
 
 
-async def fetch_plan(transport: Transport, waits: RetryPolicy, expected: bytes = b"") -> PlanReply:
-    """The plan that the service collects, tried for ``first_contact_s`` seconds.
-
-    Args:
-        transport: Where connections come from.
-        waits: How long it is tried.
-        expected: The id of the plan that the spool belongs to; empty where it has none.
-
-    Raises:
-        UnreachableError: Nobody answered in this time.
-        SessionRefusedError: The service wants no session with this client, or its plan is not what it says.
-        PlanChangedError: It collects another plan than the expected one.
-    """
-    runtime, config = waits.runtime, waits.config
-    backoff = BackOff(config.backoff_first_s, config.backoff_longest_s, waits.entropy)
-    deadline = runtime.monotonic() + config.first_contact_s
-    while True:
-        loss = await _attempt(transport, expected)
-        if isinstance(loss, PlanReply):
-            return loss
-        if loss.refusal is not None and not loss.refusal.retry:
-            raise SessionRefusedError(f"the service wants no session with this client: {loss.detail}")
-        wait_s = backoff.next_s()
-        if runtime.monotonic() + wait_s >= deadline:
-            raise UnreachableError(
-                f"the service gave no plan within {config.first_contact_s:g} s, and without one nothing can be added; "
-                f"the last attempt ended with: {loss.detail}"
-            )
-        await runtime.sleep(wait_s)
+async def _fetch_plan(transport: Transport, retry: RetryPolicy, expected: bytes = b"") -> PlanReply:
+    """The plan that the service collects, which must have the expected id, unless that is empty."""
+    return await retry.fetch(
+        lambda: _attempt(transport, expected),
+        refused="the service wants no session with this client",
+        missing="the service gave no plan within {}, and without one nothing can be added",
+    )
 
 
-async def _attempt(transport: Transport, expected: bytes) -> PlanReply | Disconnect:
+async def _attempt(transport: Transport, expected: bytes) -> PlanReply:
     connection = transport.connect()
     try:
         welcome = await connection.greet(expected)
         reply = await connection.fetch_plan(welcome.plan_id)
-    except ConnectionLostError as error:
-        return error.loss
     finally:
         await connection.close()
     if plan_id_of(reply.bundle) != welcome.plan_id:
@@ -133,26 +123,7 @@ async def _attempt(transport: Transport, expected: bytes) -> PlanReply | Disconn
     return reply
 
 
-def _stored_signature(spool: Spool, plan: Plan) -> SignedPlan | None:
-    data = spool.signature
-    try:
-        return None if data is None else SignedPlan.from_bytes(plan.bundle, data)
-    except PlanError as error:
-        raise SpoolError(f"spool: it holds a signature that this version cannot read: {error}") from error
-
-
-def _accepted(policy: Policy, signed: SignedPlan | None) -> bool:
-    """Whether it is by a key that the policy names, where it names any."""
-    if policy.signed_by is None:
-        return True
-    assert isinstance(policy.signed_by, tuple), "normalised by its constructor"
-    try:
-        return signed is not None and signed.verify(policy.signed_by) in policy.signed_by
-    except PlanError:
-        return False
-
-
-def stored_plan(spool: Spool) -> Plan | None:
+def _stored_plan(spool: Spool) -> Plan | None:
     """The plan that a spool belongs to; None before its first contact.
 
     Raises:
@@ -163,6 +134,25 @@ def stored_plan(spool: Spool) -> Plan | None:
         return None if data is None else read_plan(data)
     except PlanError as error:
         raise SpoolError(f"spool: it holds a plan that this version cannot read: {error}") from error
+
+
+def _stored_signature(spool: Spool, plan: Plan) -> SignedPlan | None:
+    data = spool.signature
+    try:
+        return None if data is None else SignedPlan.from_bytes(plan.bundle, data)
+    except PlanError as error:
+        raise SpoolError(f"spool: it holds a signature that this version cannot read: {error}") from error
+
+
+def _is_accepted(policy: Policy, signed: SignedPlan | None) -> bool:
+    """Whether the signature is by a key that the policy names, if it names any."""
+    if policy.signed_by is None:
+        return True
+    assert isinstance(policy.signed_by, tuple), "normalised by its constructor"
+    try:
+        return signed is not None and signed.verify(policy.signed_by) in policy.signed_by
+    except PlanError:
+        return False
 
 
 @lru_cache(maxsize=8)

@@ -18,14 +18,14 @@ class UnreportedRejections:
         self._counts: Counter[str] = Counter()
         self._details: dict[str, str] = {}
 
-    def note(self, answer: Answer) -> None:
-        """Hears a delta's definitive answer."""
+    def add(self, answer: Answer) -> None:
+        """Adds a definitive answer, if it is a refusal."""
         if answer.status is Status.REFUSED and answer.refusal is not None:
             name = reason_name(answer.refusal.reason)
             self._counts[name] += 1
             self._details.setdefault(name, answer.refusal.detail)
 
-    def tell(self) -> None:
+    def raise_all(self) -> None:
         """Raises what there is, once.
 
         Raises:
@@ -153,6 +153,11 @@ class Stats:
             reports=kept.get(REPORTS, 0),
             refused=MappingProxyType(refused),
         )
+
+
+def submission_count_of(result: str) -> str:
+    """The count of a window's submission with this result: an answer to a silo's delta, or the result of a round."""
+    return SUBMISSIONS_COUNTED if result in COUNTED else SUBMISSIONS_LOST
 
 
 def reason_name(reason: AnyReason | None) -> str:

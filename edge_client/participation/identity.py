@@ -1,19 +1,16 @@
-"""Who takes part in secure sums: a client with its key, and the directory that says whose key is which."""
+"""The identity of a client in secure sums: its key, and the directory of all clients' keys."""
 
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from edge_client.config import Config
-from edge_client.errors import SessionRefusedError, SettingsError, UnreachableError
-from edge_client.runtime import BackOff, Runtime
+from edge_client.errors import SessionRefusedError, SettingsError
+from edge_client.participation.mode import ClientContext
 from edge_client.spool.window_submissions import SecureSubmissions
-from edge_client.transport.interface import ConnectionLostError, RoundTransport
 from hushsum import labels
 from hushsum.directory import Directory, Role, digest_of
-from hushsum.entropy import Entropy, OsEntropy
+from hushsum.entropy import OsEntropy
 from hushsum.errors import DirectoryError
-from hushsum.plan import Plan
 from hushsum.signatures import SigningKey
 from hushsum_proto.rounds import Enter, entry_parts
 
@@ -25,8 +22,8 @@ class Identity:
     Attributes:
         client_id: Its name.
         key: With which it signs.
-        directory: Of all clients that may be members; None where the plan names none, and the service says whose key is
-            which.
+        directory: Of all clients that may be members; None where the plan names none, and the service vouches for
+            their keys.
     """
 
     client_id: str
@@ -34,7 +31,7 @@ class Identity:
     directory: Directory | None
 
     def enter(self, plan_id: bytes, window: int, spent_round: bytes = b"") -> Enter:
-        """What it opens a call with; signed where a directory says whose key is which."""
+        """The first request of a call; signed where there is a directory."""
         enter = Enter(plan_id, window, spent_round)
         if self.directory is None:
             return enter
@@ -42,7 +39,7 @@ class Identity:
 
 
 def key_of(key: str | os.PathLike[str] | SigningKey | None) -> SigningKey | None:
-    """A client's key, from its file where it is none yet.
+    """A client's key, loaded if a file is given.
 
     Raises:
         KeyFileError: The file cannot be read, others may read it, or it holds no such key.
@@ -50,24 +47,12 @@ def key_of(key: str | os.PathLike[str] | SigningKey | None) -> SigningKey | None
     return key if key is None or isinstance(key, SigningKey) else SigningKey.load(Path(key))
 
 
-async def member_of(
-    plan: Plan,
-    client_id: str,
-    key: SigningKey | None,
-    *,
-    rounds: SecureSubmissions,
-    calls: "Fetching",
-    entropy: Entropy,
-) -> Identity:
+async def identity_of(context: ClientContext, submissions: SecureSubmissions) -> Identity:
     """This client as a member of the plan's cohorts; the directory is fetched at the first start.
 
     Args:
-        plan: With a secure sum.
-        client_id: Its name.
-        key: That was given; None takes the spool's own, where the plan names no directory.
-        rounds: Where the directory and the spool's key are kept.
-        calls: How the directory is fetched.
-        entropy: Of waits. The spool's key is the operating system's, whatever this is.
+        context: Of the client. Without a key the spool's own is used, if the plan names no directory.
+        submissions: Where the directory and the spool's key are kept.
 
     Raises:
         SettingsError: The plan names a directory and no key was given, or one that the directory does not hold under
@@ -75,62 +60,35 @@ async def member_of(
         UnreachableError: No service answered within ``first_contact_s``.
         SessionRefusedError: The service refuses, or its directory is not the plan's.
     """
+    plan, key, client_id = context.plan, context.key, context.spool.client_id
     assert plan.privacy.cohort is not None
     digest = plan.privacy.cohort.directory
-    blocking = calls.runtime.blocking
+    blocking = context.retry.runtime.blocking
     if not digest:
-        return Identity(client_id, await blocking(rounds.identity_key, OsEntropy()) if key is None else key, None)
+        if key is None:  # the spool's key is the operating system's, whatever the jitter is drawn from
+            key = await blocking(submissions.identity_key, OsEntropy())
+        return Identity(client_id, key, None)
     if key is None:
         raise SettingsError(
             "key: got None, expected this client's Ed25519 key (a path of a PEM file, or a SigningKey): the plan names "
             "a directory of clients"
         )
-    data = await blocking(lambda: rounds.directory)
+    data = await blocking(lambda: submissions.directory)
     is_kept = data is not None and digest_of(data).hex() == digest
     try:
         if data is None or not is_kept:
-            data = await calls.directory(plan.id, entropy)
+            data = await context.retry.fetch(
+                lambda: context.transport.fetch_directory(plan.id),
+                refused="the service gives this client no directory",
+                missing="no service gave the plan's directory of clients within {}",
+            )
         directory = await blocking(_read, data, digest)
     except DirectoryError as error:
         raise SessionRefusedError(f"the service's directory of clients is refused: {error}") from error
     if not is_kept:
-        await blocking(rounds.keep_directory, data)
+        await blocking(submissions.keep_directory, data)
     _check_own(directory, client_id, key)
     return Identity(client_id, key, directory)
-
-
-@dataclass(frozen=True)
-class Fetching:
-    """How a directory is fetched: tried for ``first_contact_s`` seconds."""
-
-    transport: RoundTransport
-    runtime: Runtime
-    config: Config
-
-    async def directory(self, plan_id: bytes, entropy: Entropy) -> bytes:
-        """The bytes of the plan's directory, unread.
-
-        Raises:
-            UnreachableError: Nobody answered in this time.
-            SessionRefusedError: The service refuses for good.
-            DirectoryError: They are more than any directory has.
-        """
-        backoff = BackOff(self.config.backoff_first_s, self.config.backoff_longest_s, entropy)
-        deadline = self.runtime.monotonic() + self.config.first_contact_s
-        while True:
-            try:
-                return await self.transport.fetch_directory(plan_id)
-            except ConnectionLostError as error:
-                loss = error.loss
-            if loss.refusal is not None and not loss.refusal.retry:
-                raise SessionRefusedError(f"the service gives this client no directory: {loss.detail}")
-            wait_s = backoff.next_s()
-            if self.runtime.monotonic() + wait_s >= deadline:
-                raise UnreachableError(
-                    f"no service gave the plan's directory of clients within {self.config.first_contact_s:g} s; the "
-                    f"last attempt ended with: {loss.detail}"
-                )
-            await self.runtime.sleep(wait_s)
 
 
 def _read(data: bytes, digest: str) -> Directory:

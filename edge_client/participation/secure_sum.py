@@ -1,43 +1,38 @@
-"""A client's part in secure sums: one call, the protocol's machine on it, the spend, and what became of it.
+"""A client in secure sums: one call, the protocol's machine on it, the spend, and the result.
 
 The service may begin several rounds on a call, one after the other, while nothing is spent: each has a machine of its
 own, and counts as an attempt once this client opens its contribution. Effects are durable before they leave.
 
-A vector leaves once for a window, if at all: the spool alone says whether it may
-(:mod:`edge_client.spool.window_submissions`). What the service says afterwards is kept as news, and changes nothing of
-that.
+A vector leaves once for a window, if at all: the spool alone decides whether it may
+(:mod:`edge_client.spool.window_submissions`). What the service says afterwards is kept as the result, and changes
+nothing of that.
 
-To draw a share of the noise takes a time that depends on what is drawn. So it is drawn before a call begins, not
-between a grant and a vector, which are the service's to time; and it is kept while rounds of its window end unspent.
+Drawing a share of the noise takes a time that depends on what is drawn. So it is drawn before a call begins, not
+between a grant and a vector, which the service can time; and it is kept while rounds of its window end unspent.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Coroutine, Iterator
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Final, NamedTuple
+from collections.abc import Coroutine, Iterator
+from dataclasses import dataclass
+from typing import Final, Self
 
-import numpy as np
-import numpy.typing as npt
-
-from edge_client.config import Config
 from edge_client.encoding import counters_of
 from edge_client.errors import NoPartError, SessionRefusedError, SpoolError
-from edge_client.participation.identity import Identity
-from edge_client.participation.scheduler import Owner, WindowScheduler, windows_at
-from edge_client.runtime import BackOff, Runtime
+from edge_client.participation.identity import Identity, identity_of
+from edge_client.participation.mode import ClientContext, RoundProgress
+from edge_client.participation.scheduler import WindowMode, windows_at
+from edge_client.session.driver import SessionDriver
 from edge_client.session.session import ENDS_SESSION
+from edge_client.spool.changes import Int64s
 from edge_client.spool.window_submissions import SecureSubmissions, WindowStatus
 from edge_client.stats import SendStats
-from edge_client.transport.interface import ConnectionLostError, Disconnect, RoundCall, RoundTransport
-from hushsum.entropy import Entropy
+from edge_client.transport.interface import ConnectionLostError, Disconnect, RoundCall
+from hushsum.entropy import Entropy, OsEntropy
 from hushsum.errors import GuaranteeError, Reason, SecureSumError
-from hushsum.plan import Plan
 from hushsum.privacy.cohort import ATTEMPTS_MAX
 from hushsum.secure_sum.client import (
     ClientRound,
-    ClientStep,
     CountAttempt,
     Effect,
     Event,
@@ -49,11 +44,15 @@ from hushsum.secure_sum.client import (
     SpendWindow,
     Spent,
 )
-from hushsum.secure_sum.contribution import Int64, Share
+from hushsum.secure_sum.contribution import Share
 from hushsum.secure_sum.messages import FORMAT, Kind, message_bytes_max, round_of
 from hushsum.secure_sum.parameters import ROUND_BYTES, round_parameters
 from hushsum_proto.rounds import Enter, Message, RoundOutcome, RoundReply, RoundRequest, RoundResult, VectorChunk
 
+_LOG: Final = logging.getLogger("edge_client")
+CHUNK_BYTES: Final = 256 * 1024
+_UNREAD_MAX: Final = 16  # replies; a service that sends more at a time waits
+_INVITATION: Final = bytes((FORMAT, Kind.INVITATION))
 # The service's clock and this one's differ, or its gateways do: this passes.
 _PASSES: Final = frozenset({Reason.WINDOW_IN_FUTURE, Reason.MALFORMED})
 
@@ -75,26 +74,7 @@ class AttemptResult:
     least_ms: int = 0
 
 
-async def ending_of(attempt: Awaitable[RoundOutcome]) -> AttemptResult:
-    """Waits for an attempt, and says how it ended.
-
-    Raises:
-        SessionRefusedError: The service wants nothing of this client.
-    """
-    try:
-        outcome = await attempt
-    except ConnectionLostError as error:
-        return _of_loss(error.loss)
-    except SecureSumError as error:
-        return AttemptResult(f"the service did not keep to the protocol: {error}")
-    except NoPartError as error:
-        return AttemptResult(str(error), again=False)
-    except SpoolError as error:
-        return AttemptResult(str(error))
-    return AttemptResult(outcome.detail or outcome.result.value, outcome, outcome.again, outcome.retry_after_ms)
-
-
-def _of_loss(loss: Disconnect) -> AttemptResult:
+def _result_of_loss(loss: Disconnect) -> AttemptResult:
     refusal = loss.refusal
     if refusal is None:
         return AttemptResult(loss.detail)
@@ -103,15 +83,8 @@ def _of_loss(loss: Disconnect) -> AttemptResult:
     return AttemptResult(loss.detail, None, refusal.retry or refusal.reason in _PASSES, refusal.retry_after_ms)
 
 
-_UNREAD_MAX: Final = 16  # whoever says more at a time waits
-
-
 class UnreadMessages:
-    """Replies, or what has ended them, that were not read yet; whoever has more waits.
-
-    Args:
-        bytes_max: That it holds beside the newest.
-    """
+    """A bounded queue of replies, or of the error that ended them: the newest, and ``bytes_max`` of others."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -127,7 +100,6 @@ class UnreadMessages:
         await self._room.wait()
 
     async def get(self) -> RoundReply | Exception:
-        """The oldest."""
         reply = await self._queue.get()
         self._count(-_size(reply))
         return reply
@@ -146,27 +118,18 @@ def _size(reply: RoundReply | Exception) -> int:
     return len(reply.detail) if isinstance(reply, RoundOutcome) else 0
 
 
-_Int64s = npt.NDArray[np.int64]
-
-
 class DrawnShare:
-    """A share that is drawn here and now, and used once; to a round it is what it draws from.
-
-    Args:
-        share: What draws it.
-        size: Of the vector.
-        entropy: Private randomness.
-    """
+    """A share of the noise that is drawn here and now, and used once; a round takes it as its sampler."""
 
     def __init__(self, share: Share, size: int, entropy: Entropy) -> None:
-        self._drawn: _Int64s | None = share.sample(size, entropy)
+        self._drawn: Int64s | None = share.sample(size, entropy)
 
     @property
     def is_there(self) -> bool:
         """Whether it is still to be used."""
         return self._drawn is not None
 
-    def sample(self, size: int, entropy: Entropy) -> _Int64s:  # noqa: ARG002  drawn already: nothing is read
+    def sample(self, size: int, entropy: Entropy) -> Int64s:  # noqa: ARG002  drawn already: nothing is read
         """(size,) int64: the share, which is forgotten here.
 
         Raises:
@@ -191,7 +154,6 @@ class DrawnShares:
         self._shares: dict[int, DrawnShare] = {}
 
     def of(self, window: int) -> DrawnShare | None:
-        """The share of a window; None where none is there."""
         share = self._shares.get(window)
         return share if share is not None and share.is_there else None
 
@@ -201,136 +163,212 @@ class DrawnShares:
         self._shares[window] = share
 
 
-_LOG: Final = logging.getLogger("edge_client")
-CHUNK_BYTES: Final = 256 * 1024
-_INVITATION: Final = bytes((FORMAT, Kind.INVITATION))
-
-
-@dataclass(frozen=True)
-class RoundParts:
-    """What every attempt of a client works with.
+class SecureMode(WindowMode):
+    """Sends a masked vector, in a round of a cohort, for every window in which its client runs.
 
     Attributes:
-        plan: With a secure sum.
-        rounds: What the spool knows of them.
-        member: Who takes part.
-        runtime: Threads.
-        secrets: Of keys, masks and noise: the operating system's.
-        shares: Of the noise, that are drawn and not yet used.
+        submissions: The spool's state of them.
+        identity: With which it takes part.
+        shares: Of the noise, drawn and not yet used.
+        message_bytes_max: No message to this client is longer.
     """
 
-    plan: Plan
-    rounds: SecureSubmissions
-    member: Identity
-    runtime: Runtime
-    secrets: Entropy = field(repr=False)
-    shares: DrawnShares = field(default_factory=DrawnShares, repr=False)
+    submissions: SecureSubmissions
 
-    @cached_property
-    def message_bytes_max(self) -> int:
-        """What no message to this client is longer than."""
-        return message_bytes_max(round_parameters(self.plan, 0, bytes(ROUND_BYTES)))
+    def __init__(
+        self, context: ClientContext, driver: SessionDriver, submissions: SecureSubmissions, identity: Identity
+    ) -> None:
+        cohort = context.plan.privacy.cohort
+        assert cohort is not None, "a plan with a secure sum"
+        super().__init__(context, driver, submissions, wait_ms=cohort.wait_ms)
+        self.identity = identity
+        self.shares = DrawnShares()
+        self.message_bytes_max = message_bytes_max(round_parameters(context.plan, 0, bytes(ROUND_BYTES)))
+        self._transport = context.transport
+        self._sends = SendStats()
+        self._participant: RoundParticipant | None = None  # under way
+        self._unreported: dict[int, bytes] = {}  # rounds of spent windows whose result is unknown
 
+    @classmethod
+    async def open(cls, context: ClientContext) -> Self:
+        submissions = await context.retry.runtime.blocking(SecureSubmissions, context.spool, context.plan)
+        driver = await context.driver()
+        return cls(context, driver, submissions, await identity_of(context, submissions))
 
-class RoundProgress(NamedTuple):
-    """How far a client has come in a round.
+    @property
+    def sends(self) -> SendStats:
+        return self._sends
 
-    Attributes:
-        round: The round's id.
-        step: What it has done last.
-    """
+    @property
+    def progress(self) -> RoundProgress | None:
+        return None if self._participant is None else self._participant.progress
 
-    round: bytes
-    step: ClientStep
+    async def begin(self, *, connect: bool) -> None:  # noqa: ARG002  no delta is sent: each call has a connection
+        await super().begin(connect=False)
+
+    def _on_status(self, status: WindowStatus) -> None:
+        unreported = dict(status.unreported)
+        for window in self._unreported.keys() - unreported.keys():
+            self._keep_reason(window, "nobody has said what became of it")
+        self._unreported = unreported
+
+    def _unreported_windows(self) -> frozenset[int]:
+        return frozenset(self._unreported)
+
+    def _ask_for(self, window: int) -> Coroutine[object, object, None]:
+        return self._ask(window, self._unreported[window])
+
+    async def _submit(self, window: int) -> None:
+        call = self._transport.take_part(self.message_bytes_max)
+        participant = self._participant = RoundParticipant(window, self, call)
+        try:
+            ended = await participant.run()
+        finally:
+            self._participant = None  # with whatever secrets it has left
+            self._close(call)
+            self._sends = SendStats(bytes=self._sends.bytes + participant.bytes_sent)
+        # Ask the spool, not the participant: a spend may be durable although the participant failed before it knew.
+        if await self.runtime.blocking(self.submissions.is_spent, window):
+            await self._on_spent(window, participant.spent, ended)
+        elif ended.again:
+            _LOG.info("window %d is tried again: %s", window, ended.why)
+            self._schedule.failed(window, self.runtime.now_ms(), ended.least_ms)
+        else:
+            self._give_up(window, ended.why)
+
+    async def _on_spent(self, window: int, round_id: bytes | None, ended: AttemptResult) -> None:
+        self._schedule.leave(window)
+        await self.runtime.blocking(self.submissions.erase)
+        if round_id is not None and ended.outcome is not None and ended.outcome.round == round_id:
+            await self._settle(window, ended.outcome)
+            return
+        _LOG.info("window %d is spent, and it is asked what became of it: %s", window, ended.why)
+        await self._look(anew=True)  # it is among the unreported ones now
+
+    async def _ask(self, window: int, round_id: bytes) -> None:
+        """Asks for the result of a vector, until it is known or the window is over."""
+        backoff = self._retry.backoff()
+        while window in self._unreported:
+            call = self._transport.take_part(self.message_bytes_max)
+            try:
+                await call.send(self.identity.enter(self.plan.id, window, round_id))
+                while not isinstance(reply := await call.receive(), RoundOutcome):
+                    pass  # its round is still under way
+                if reply.round in (round_id, b""):
+                    await self._settle(window, reply)
+            except ConnectionLostError as error:
+                _LOG.info("what became of window %d is asked again: %s", window, error)
+            finally:
+                self._close(call)
+            await self.runtime.sleep(backoff.next_s())
+
+    async def _settle(self, window: int, outcome: RoundOutcome) -> None:
+        async with self._looking:  # which would find it unreported
+            try:
+                await self.runtime.blocking(self.submissions.settle, window, outcome.result)
+            except SpoolError as error:
+                _LOG.warning("what became of window %d cannot be kept: %s", window, error)
+                self._seen = range(0)  # it is asked again
+                return
+            self._unreported.pop(window, None)
+        if outcome.result is not RoundResult.COUNTED:
+            self._give_up(window, f"{outcome.result.value}: {outcome.detail}")
+
+    def _close(self, call: RoundCall) -> None:
+        # A task of its own: this one may be cancelled already, and the call must be closed all the same.
+        self.driver.spawn_whole(call.close(), "round-close")
 
 
 class RoundParticipant:
-    """Takes part in a window, over one call.
+    """One client in one window's rounds, over one call.
 
     Args:
         window: Its index.
-        parts: What it works with.
+        mode: The client's.
         call: Nothing was sent on it yet.
 
     Attributes:
-        sends: What was written to the call.
+        bytes_sent: What was written to the call.
         spent: The round that has this window's vector; None as long as there is none.
     """
 
-    def __init__(self, window: int, parts: RoundParts, call: RoundCall) -> None:
-        self.sends = SendStats()
+    def __init__(self, window: int, mode: SecureMode, call: RoundCall) -> None:
+        self.bytes_sent = 0
         self.spent: bytes | None = None
         self._window = window
-        self._parts = parts
+        self._mode = mode
+        self._runtime = mode.runtime
+        self._submissions = mode.submissions
         self._call = call
-        self._replies = UnreadMessages(parts.message_bytes_max)
+        self._secrets = OsEntropy()  # of keys, masks and noise, whatever the jitter is drawn from
+        self._replies = UnreadMessages(mode.message_bytes_max)
         self._share: DrawnShare | None = None
-        self._own: tuple[Int64, Int64] | None = None  # what the records of the window add up to
+        self._own: tuple[Int64s, Int64s] | None = None  # the sums of the window's records
         self._machine: ClientRound | None = None
         self._begun: set[bytes] = set()
         self._round = b""
-        self._upto = 0  # what waits in the spool is in the vector up to here
+        self._upto = 0  # pending records are in the vector up to this number
 
     @property
-    def standing(self) -> RoundProgress | None:
+    def progress(self) -> RoundProgress | None:
         """In its latest round; None before its first."""
         return None if self._machine is None else RoundProgress(self._machine.round, self._machine.step)
 
-    async def run(self) -> RoundOutcome:
-        """What the service says at last.
+    async def run(self) -> AttemptResult:
+        """Takes part until the service gives an outcome, or until something prevents it; then nothing more is sent.
 
         Raises:
-            ConnectionLostError: The call broke, or the service refused it.
-            SecureSumError: The service did not keep to the protocol. Nothing more was sent.
-            NoPartError: This device takes no part any more. Where that is known before, the service is not called.
-            SpoolError: Something could not be made durable; nothing more was sent.
+            SessionRefusedError: The service refuses this client.
         """
-        parts = self._parts
         try:
-            await self._read()
-            await self._draw()
-            # From here on whoever runs the round can tell how long each step takes: none depends on records or noise.
-            await self._send(parts.member.enter(parts.plan.id, self._window))
-            return await self._run()
+            outcome = await self._take_part()
+        except ConnectionLostError as error:
+            return _result_of_loss(error.loss)
+        except SecureSumError as error:
+            return AttemptResult(f"the service did not keep to the protocol: {error}")
+        except NoPartError as error:
+            return AttemptResult(str(error), again=False)
+        except SpoolError as error:
+            return AttemptResult(str(error))
         finally:
-            parts.rounds.leave(self._window)
+            self._submissions.leave(self._window)
+        return AttemptResult(outcome.detail or outcome.result.value, outcome, outcome.again, outcome.retry_after_ms)
 
-    async def _run(self) -> RoundOutcome:
+    async def _take_part(self) -> RoundOutcome:
+        pending = await self._runtime.blocking(self._submissions.enter, self._window)
+        self._upto = pending.upto
+        self._own = await self._runtime.computing(counters_of, self._mode.plan, pending.deltas)
+        await self._draw()
+        # From here on whoever runs the round can tell how long each step takes: none depends on records or noise.
+        await self._send(self._mode.identity.enter(self._mode.plan.id, self._window))
         # Listened to all the while: a call that has ended takes no more requests, and its last word would be lost.
-        listening = self._parts.runtime.spawn(self._listen(), "hushsum-edge-round-listener")
+        listening = self._runtime.spawn(self._listen(), "hushsum-edge-round-listener")
         try:
             while True:
                 reply = await self._receive()
                 if isinstance(reply, RoundOutcome):
                     return reply
-                if isinstance(reply, Message) and (outcome := await self._received(reply.data)) is not None:
+                if isinstance(reply, Message) and (outcome := await self._on_message(reply.data)) is not None:
                     return outcome
         finally:
             listening.cancel()
 
     async def _draw(self) -> None:
-        parts = self._parts
-        self._share = parts.shares.of(self._window)
+        plan, shares = self._mode.plan, self._mode.shares
+        self._share = shares.of(self._window)
         if self._share is None:
-            sampler, size = parts.plan.privacy.mechanism.share(), parts.plan.words.length
-            self._share = await parts.runtime.computing(DrawnShare, sampler, size, parts.secrets)
-            windows = windows_at(parts.plan.window, parts.runtime.now_ms())
-            parts.shares.keep(self._window, self._share, windows=windows)
-
-    async def _read(self) -> None:
-        parts = self._parts
-        pending = await parts.runtime.blocking(parts.rounds.enter, self._window)
-        self._upto = pending.upto
-        self._own = await parts.runtime.computing(counters_of, parts.plan, pending.deltas)
+            sampler, size = plan.privacy.mechanism.share(), plan.words.length
+            self._share = await self._runtime.computing(DrawnShare, sampler, size, self._secrets)
+            shares.keep(self._window, self._share, windows=windows_at(plan.window, self._runtime.now_ms()))
 
     async def _listen(self) -> None:
+        most = self._mode.message_bytes_max
         reply: RoundReply | Exception | None = None
         while not isinstance(reply, RoundOutcome | Exception):
             try:
                 reply = await self._call.receive()
             except ConnectionLostError as error:
                 reply = error
-            most = self._parts.message_bytes_max
             if isinstance(reply, Message) and len(reply.data) > most:
                 reply = SecureSumError(f"a message of {len(reply.data)} bytes, expected at most {most}")
             await self._replies.put(reply)
@@ -341,9 +379,12 @@ class RoundParticipant:
             raise reply
         return reply
 
-    async def _received(self, data: bytes) -> RoundOutcome | None:
+    async def _on_message(self, data: bytes) -> RoundOutcome | None:
         try:
-            await self._hear(data)
+            if self._machine is None or data[:2] == _INVITATION:
+                await self._begin(round_of(data, self._mode.plan.id, self._window))
+            else:
+                await self._handle(ServerMessage(data))
         except ConnectionLostError:
             pass  # the service may have said why before it stopped reading
         except SecureSumError as error:
@@ -356,37 +397,30 @@ class RoundParticipant:
             pass
         return reply
 
-    async def _hear(self, data: bytes) -> None:
-        if self._machine is None or data[:2] == _INVITATION:
-            await self._begin(round_of(data, self._parts.plan.id, self._window))
-        else:
-            await self._handle(ServerMessage(data))
-
     async def _begin(self, round_id: bytes) -> None:
-        """A round begins, in place of one that has ended before anything was spent."""
+        """Begins a round, in place of one that has ended before anything was spent."""
         if self.spent is not None or round_id in self._begun:
             raise SecureSumError("an invitation after the vector was sent, or to a round once more; expected none")
         if len(self._begun) == ATTEMPTS_MAX:
             raise SecureSumError(f"{ATTEMPTS_MAX + 1} invitations on one call, expected at most {ATTEMPTS_MAX}")
-        parts = self._parts
-        await parts.runtime.blocking(parts.rounds.require_part, self._window)  # else it would break others' round
+        # Before anything is said in the round: else it would break others' round.
+        await self._runtime.blocking(self._submissions.require_part, self._window)
         self._begun.add(round_id)
         self._round = round_id
-        self._machine = await parts.runtime.computing(self._machine_of, round_id)
-        await self._carry_out(await parts.runtime.computing(self._machine.begin))
+        self._machine = await self._runtime.computing(self._machine_of, round_id)
+        await self._carry_out(await self._runtime.computing(self._machine.begin))
 
     async def _handle(self, event: Event) -> None:
         assert self._machine is not None
-        await self._carry_out(await self._parts.runtime.computing(self._machine.handle, event))
+        await self._carry_out(await self._runtime.computing(self._machine.handle, event))
 
     async def _carry_out(self, effects: list[Effect]) -> None:
-        blocking, rounds = self._parts.runtime.blocking, self._parts.rounds
         for effect in effects:
             match effect:
                 case Send(data):
                     await self._send(Message(data))
                 case CountAttempt():
-                    await blocking(rounds.count_attempt, self._window)
+                    await self._runtime.blocking(self._submissions.count_attempt, self._window)
                     await self._handle(Opened())
                 case SpendWindow():
                     await self._spend()
@@ -394,13 +428,13 @@ class RoundParticipant:
                 case SendVector(data):
                     await self._send_vector(data)
                 case Revealed():
-                    pass  # what becomes of the sum is the service's to tell
+                    pass  # the service reports the result of the sum
 
     async def _spend(self) -> None:
         """Durable before anything of the vector leaves."""
         if self.spent is not None:
             raise NoPartError(self._window, "it is spent")
-        await self._parts.runtime.blocking(self._parts.rounds.spend, self._window, self._round, self._upto)
+        await self._runtime.blocking(self._submissions.spend, self._window, self._round, self._upto)
         self.spent = self._round
         self._own = self._share = None  # there is no second vector
 
@@ -412,130 +446,25 @@ class RoundParticipant:
 
     async def _send(self, request: RoundRequest) -> None:
         await self._call.send(request)
-        size = 0 if isinstance(request, Enter) else len(request.data)
-        self.sends = SendStats(bytes=self.sends.bytes + size)
+        self.bytes_sent += 0 if isinstance(request, Enter) else len(request.data)
 
     def _machine_of(self, round_id: bytes) -> ClientRound:
-        parts = self._parts
+        identity = self._mode.identity
         assert self._own is not None, "it is read before this client enters"
         assert self._share is not None, "it is drawn before this client enters"
         counters, counts = self._own
         return ClientRound(
-            round_parameters(parts.plan, self._window, round_id),
-            client_id=parts.member.client_id,
-            key=parts.member.key,
-            directory=parts.member.directory,
+            round_parameters(self._mode.plan, self._window, round_id),
+            client_id=identity.client_id,
+            key=identity.key,
+            directory=identity.directory,
             counters=counters,
             counts=counts,
             share=self._share,
-            entropy=parts.secrets,
+            entropy=self._secrets,
         )
 
 
 def _chunks(vector: bytes) -> Iterator[VectorChunk]:
     for offset in range(0, len(vector), CHUNK_BYTES):
         yield VectorChunk(offset, vector[offset : offset + CHUNK_BYTES])
-
-
-class SecureSubmitter(WindowScheduler):
-    """Takes part in a round for every window in which its client runs, whatever records there are.
-
-    Args:
-        parts: What an attempt works with.
-        transport: Where calls come from.
-        config: Waits.
-        entropy: Of moments and back-off: public.
-        owner: Of its tasks.
-    """
-
-    def __init__(
-        self, parts: RoundParts, transport: RoundTransport, config: Config, entropy: Entropy, owner: Owner
-    ) -> None:
-        cohort = parts.plan.privacy.cohort
-        assert cohort is not None, "a plan with a secure sum"
-        super().__init__(
-            parts.rounds,
-            schedule=parts.plan.window,
-            wait_ms=cohort.wait_ms,
-            runtime=parts.runtime,
-            config=config,
-            entropy=entropy,
-            owner=owner,
-        )
-        self.sends = SendStats()
-        self.attempt: RoundParticipant | None = None  # under way, to be shown
-        self._parts = parts
-        self._transport = transport
-        self._unreported: dict[int, bytes] = {}  # spent windows of which nobody has said what became of them
-
-    def _hear(self, look: WindowStatus) -> None:
-        unreported = dict(look.unreported)
-        for window in self._unreported.keys() - unreported.keys():
-            self._note(window, "nobody has said what became of it")
-        self._unreported = unreported
-
-    def _asked(self) -> frozenset[int]:
-        return frozenset(self._unreported)
-
-    def _ask_for(self, window: int) -> Coroutine[object, object, None]:
-        return self._ask(window, self._unreported[window])
-
-    async def _take_part(self, window: int) -> None:
-        call = self._transport.take_part(self._parts.message_bytes_max)
-        attempt = self.attempt = RoundParticipant(window, self._parts, call)
-        try:
-            ended = await ending_of(attempt.run())
-        finally:
-            self.attempt = None  # with whatever secrets it has left
-            self._close(call)
-            self.sends = SendStats(bytes=self.sends.bytes + attempt.sends.bytes)
-        # The spool knows, whatever came in between: it may hold a spend that could not be told any more.
-        if await self._runtime.blocking(self._parts.rounds.is_spent, window):
-            await self._spent(window, attempt.spent, ended)
-        elif ended.again:
-            _LOG.info("window %d is tried again: %s", window, ended.why)
-            self._participation.failed(window, self._runtime.now_ms(), ended.least_ms)
-        else:
-            self._give_up(window, ended.why)
-
-    async def _spent(self, window: int, round_id: bytes | None, ended: AttemptResult) -> None:
-        self._participation.leave(window)
-        await self._runtime.blocking(self._parts.rounds.erase)
-        if round_id is not None and ended.outcome is not None and ended.outcome.round == round_id:
-            await self._settle(window, ended.outcome)
-            return
-        _LOG.info("window %d is spent, and it is asked what became of it: %s", window, ended.why)
-        await self._look(anew=True)  # it is among the untold now
-
-    async def _ask(self, window: int, round_id: bytes) -> None:
-        """Asks what became of a vector, until somebody says so or the window is over."""
-        backoff = BackOff(self._config.backoff_first_s, self._config.backoff_longest_s, self._entropy)
-        while window in self._unreported:
-            call = self._transport.take_part(self._parts.message_bytes_max)
-            try:
-                await call.send(self._parts.member.enter(self._parts.plan.id, window, round_id))
-                while not isinstance(reply := await call.receive(), RoundOutcome):
-                    pass  # its round is still under way
-                if reply.round in (round_id, b""):
-                    await self._settle(window, reply)
-            except ConnectionLostError as error:
-                _LOG.info("what became of window %d is asked again: %s", window, error)
-            finally:
-                self._close(call)
-            await self._runtime.sleep(backoff.next_s())
-
-    async def _settle(self, window: int, outcome: RoundOutcome) -> None:
-        async with self._looking:  # which would find it untold
-            try:
-                await self._runtime.blocking(self._parts.rounds.settle, window, outcome.result)
-            except SpoolError as error:
-                _LOG.warning("what became of window %d cannot be kept: %s", window, error)
-                self._seen = range(0)  # it is asked again
-                return
-            self._unreported.pop(window, None)
-        if outcome.result is not RoundResult.COUNTED:
-            self._give_up(window, f"{outcome.result.value}: {outcome.detail}")
-
-    def _close(self, call: RoundCall) -> None:
-        # A task of its own: this one may be cancelled already, and the call must be closed all the same.
-        self._owner.spawn_whole(call.close(), "round-close")

@@ -5,7 +5,6 @@ import logging
 import warnings
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Final
 
 from edge_client.config import SEQUENCE_WINDOW
@@ -31,12 +30,11 @@ from edge_client.session.session import (
     TimerFired,
     WarnOfClock,
 )
-from edge_client.spool.changes import Remove, StoredDelta
+from edge_client.spool.changes import Add, Remove, StoredDelta, Submit
 from edge_client.spool.spool import Spool
 from edge_client.spool.writer import SpoolWriter
 from edge_client.stats import SendStats, answer_name
 from edge_client.transport.interface import Connection, ConnectionLostError, Disconnect, Transport
-from hushsum.delta import read_header
 from hushsum_proto.answers import Answer
 
 # Little, for there may be hundreds of clients in a process, and the spool gives the rest quickly.
@@ -183,48 +181,45 @@ class ConnectionRunner:
             self._payloads.sent(sequence, len(data))
 
 
-@dataclass(frozen=True)
-class DriverSettings:
-    """What an uplink works with.
-
-    Attributes:
-        spool: Where deltas wait.
-        writer: Through which alone the spool is changed.
-        transport: Where connections come from.
-        runtime: Time, tasks and threads.
-        plan_id: What Hello names.
-        on_answer: Called with each definitive answer once it is durable.
-        batches: Whether each delta is a batch of reports, with a stream of its own.
-    """
-
-    spool: Spool
-    writer: SpoolWriter
-    transport: Transport
-    runtime: Runtime
-    plan_id: bytes
-    on_answer: Callable[[Answer], None]
-    batches: bool = False
-
-
 class SessionDriver:
     """Runs a session on real connections.
 
+    Args:
+        session: Nothing has happened in it yet.
+        spool: Where deltas are loaded from.
+        writer: Through which alone the spool is changed.
+        transport: Where connections come from.
+        runtime: Time, tasks and threads.
+        on_answer: Called with each definitive answer once it is durable.
+
     Attributes:
         failure: What has ended the session for good; None while it runs.
+        writer: As given.
     """
 
-    def __init__(self, session: Session, wiring: DriverSettings) -> None:
+    def __init__(
+        self,
+        session: Session,
+        *,
+        spool: Spool,
+        writer: SpoolWriter,
+        transport: Transport,
+        runtime: Runtime,
+        on_answer: Callable[[Answer], None],
+    ) -> None:
         self.failure: Exception | None = None
+        self.writer = writer
         self._session = session
-        self._wiring = wiring
-        self._runtime = wiring.runtime
-        self._tasks = Tasks(wiring.runtime, self._fail)
-        self._payloads = PayloadCache(wiring.spool, wiring.runtime)
-        self._link: ConnectionRunner | None = None
+        self._transport = transport
+        self._runtime = runtime
+        self._on_answer = on_answer
+        self._tasks = Tasks(runtime, self._fail)
+        self._payloads = PayloadCache(spool, runtime)
+        self._connection: ConnectionRunner | None = None
         self._timer: asyncio.Task[None] | None = None
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._closed = False
-        self._told = False  # somebody got the failure raised
+        self._is_reported = False  # the failure was raised
 
     @property
     def sends(self) -> SendStats:
@@ -248,21 +243,20 @@ class SessionDriver:
         """Starts work of the same client that is short, and must not be left half done."""
         return self._tasks.spawn_whole(work, name)
 
-    def expect(self, bound: "asyncio.Future[tuple[StoredDelta, ...]]") -> None:
-        """Takes what a change binds once it is durable, whether or not anybody else still waits for it."""
-        bound.add_done_callback(self._hand_over)
+    def submit(self, change: Add | Submit) -> "asyncio.Future[tuple[StoredDelta, ...]]":
+        """Puts deltas into the spool, and sends them once they are durable, even if the future is not awaited."""
+        stored = self.writer.put(change)
+        stored.add_done_callback(self._on_stored)
+        return stored
 
-    def _hand_over(self, bound: "asyncio.Future[tuple[StoredDelta, ...]]") -> None:
-        if not bound.cancelled() and bound.exception() is None:
-            self.spooled(bound.result())
-
-    def spooled(self, bound: tuple[StoredDelta, ...]) -> None:
-        """Takes new deltas that are durable."""
-        if bound and not self._closed:
-            self._payloads.keep(bound)
-            streams = ((each.sequence, read_header(each.data).id.stream) for each in bound if self._wiring.batches)
-            numbers = tuple(delta.sequence for delta in bound)
-            self._tell(Spooled(self._runtime.monotonic(), numbers, tuple(streams)))
+    def _on_stored(self, stored: "asyncio.Future[tuple[StoredDelta, ...]]") -> None:
+        if stored.cancelled() or stored.exception() is not None or not stored.result() or self._closed:
+            return
+        deltas = stored.result()
+        self._payloads.keep(deltas)
+        numbers = tuple(delta.sequence for delta in deltas)
+        streams = tuple((delta.sequence, delta.stream) for delta in deltas if delta.stream is not None)
+        self._tell(Spooled(self._runtime.monotonic(), numbers, streams))
 
     async def answered(self, timeout_s: float | None) -> None:
         """Returns once everything that is spooled now has a durable definitive answer.
@@ -288,12 +282,12 @@ class SessionDriver:
     def raise_failure(self) -> None:
         """Raises what has ended the session, if anything has."""
         if self.failure is not None:
-            self._told = True
+            self._is_reported = True
             raise self.failure
 
-    def raise_untold(self) -> None:
-        """Raises what has ended the session, if nobody was told yet."""
-        if not self._told:
+    def raise_unreported(self) -> None:
+        """Raises what has ended the session, unless that was raised before."""
+        if not self._is_reported:
             self.raise_failure()
 
     async def close(self) -> None:
@@ -313,8 +307,22 @@ class SessionDriver:
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
-            case Connect() | Open() | Send() | Close():
-                self._carry_out_on_link(effect)
+            case Connect():
+                self._connection = ConnectionRunner(
+                    effect.connection,
+                    plan_id=self._session.plan_id,
+                    runtime=self._runtime,
+                    tasks=self._tasks,
+                    payloads=self._payloads,
+                    tell=self._tell,
+                )
+                self._connection.begin(self._transport)
+            case Open():
+                self._current.open(unary=effect.unary)
+            case Send():
+                self._current.send(effect.sequences)
+            case Close():
+                self._current.close()
             case Settle():
                 self._settle(effect)
             case SetTimer():
@@ -326,36 +334,21 @@ class SessionDriver:
             case Stop():
                 self._fail(effect.error)
 
-    def _carry_out_on_link(self, effect: Connect | Open | Send | Close) -> None:
-        if isinstance(effect, Connect):
-            self._link = ConnectionRunner(
-                effect.connection,
-                plan_id=self._wiring.plan_id,
-                runtime=self._runtime,
-                tasks=self._tasks,
-                payloads=self._payloads,
-                tell=self._tell,
-            )
-            self._link.begin(self._wiring.transport)
-            return
-        assert self._link is not None
-        if isinstance(effect, Open):
-            self._link.open(unary=effect.unary)
-        elif isinstance(effect, Send):
-            self._link.send(effect.sequences)
-        else:
-            self._link.close()
+    @property
+    def _current(self) -> ConnectionRunner:
+        assert self._connection is not None, "the session connects first"
+        return self._connection
 
     def _settle(self, effect: Settle) -> None:
         answer = effect.answer
         reason = None if answer.refusal is None else answer.refusal.reason
-        removed = self._wiring.writer.put(Remove(effect.sequence, answer_name(answer.status, reason)))
+        removed = self.writer.put(Remove(effect.sequence, answer_name(answer.status, reason)))
         removed.add_done_callback(lambda done: self._settled(effect, done))
 
     def _settled(self, effect: Settle, done: "asyncio.Future[tuple[StoredDelta, ...]]") -> None:
         if not done.cancelled():  # else it could not be kept before the end: the delta is sent again at the next start
             self._payloads.drop(effect.sequence)
-            self._wiring.on_answer(effect.answer)
+            self._on_answer(effect.answer)
             self._tell(Settled(self._runtime.monotonic(), effect.sequence))
 
     async def _wake_at(self, at: float) -> None:
@@ -385,7 +378,7 @@ class SessionDriver:
             _LOG.error("the client has stopped: %s", error)
         for _, waiter in self._waiters:
             if not waiter.done():
-                self._told = True
+                self._is_reported = True
                 waiter.set_exception(self.failure)
         self._tasks.cancel()
 

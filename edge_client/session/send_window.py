@@ -2,10 +2,43 @@
 
 import enum
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from edge_client.config import SEQUENCE_WINDOW
+from hushsum.delta import DeltaId
+
+
+class DeltaNumbers:
+    """The number in the spool of each delta's id (:mod:`edge_client.spool.changes`).
+
+    Args:
+        stream: The spool's, to which all deltas belong.
+        batches: Where each delta is a batch of reports with a stream of its own: the streams of unanswered ones, by
+            number.
+    """
+
+    def __init__(self, stream: int, batches: Mapping[int, int] | None = None) -> None:
+        self._stream = stream if batches is None else None
+        self._streams = dict(batches or {})
+        self._numbers = {stream: number for number, stream in self._streams.items()}
+
+    def number_of(self, id: DeltaId) -> int | None:
+        """The number of an id; None for another spool's, and for a batch that is unknown or answered."""
+        if id.stream == self._stream:
+            return id.sequence
+        return None if id.sequence else self._numbers.get(id.stream)
+
+    def add(self, number: int, stream: int) -> None:
+        """Adds a batch."""
+        self._streams[number] = stream
+        self._numbers[stream] = number
+
+    def remove(self, number: int) -> None:
+        """Removes a batch that is answered; a delta of the spool's stream needs no removal."""
+        stream = self._streams.pop(number, None)
+        if stream is not None:
+            self._numbers.pop(stream, None)
 
 
 class Stage(enum.Enum):

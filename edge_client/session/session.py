@@ -11,15 +11,14 @@ numbers and the service's limit, and lets go of a delta at a definitive answer a
 """
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from edge_client.config import ASKED_WAIT_MAX_MS, Config
 from edge_client.errors import PlanChangedError, SessionRefusedError
 from edge_client.runtime import BackOff
-from edge_client.session.send_window import SendWindow
-from edge_client.spool.changes import BatchIds, SpoolIds
+from edge_client.session.send_window import DeltaNumbers, SendWindow
 from edge_client.transport.interface import Disconnect
 from hushsum.entropy import Entropy
 from hushsum.errors import Reason
@@ -44,7 +43,7 @@ class Begun:
 
 @dataclass(frozen=True)
 class Spooled:
-    """New deltas are durable under these numbers (``lanes``), ascending and above all earlier ones.
+    """New deltas are durable under these numbers, ascending and above all earlier ones.
 
     Attributes:
         sequences: Their numbers.
@@ -191,10 +190,10 @@ class Session:
         config: Limits and waits.
         plan_id: Of the plan that the spool belongs to.
         stream: The spool's stream number.
-        lateness_ms: The plan's; clocks further apart than that are told once.
-        unanswered: Numbers of the deltas that the spool holds (``lanes``), ascending.
+        lateness_ms: The plan's; clocks that differ by more are reported once.
+        unanswered: Numbers of the deltas that the spool holds, ascending.
         entropy: Of the back-off's jitter.
-        ids: Which number an id has; None: by the spool's stream.
+        batches: Where each delta is a batch with a stream of its own: the streams of unanswered ones, by number.
     """
 
     def __init__(
@@ -206,14 +205,14 @@ class Session:
         lateness_ms: int,
         unanswered: Iterable[int],
         entropy: Entropy,
-        ids: SpoolIds | BatchIds | None = None,
+        batches: Mapping[int, int] | None = None,
     ) -> None:
+        self.plan_id = plan_id
         self.state = State.IDLE
         self.send_window = SendWindow(unanswered)
         self.last_loss: Disconnect | None = None
         self._config = config
-        self._plan_id = plan_id
-        self._ids = SpoolIds(stream) if ids is None else ids
+        self._numbers = DeltaNumbers(stream, batches)
         self._clock_limit_ms: int | None = max(lateness_ms, _CLOCK_SLACK_MS)  # None once it was told
         self._backoff = BackOff(config.backoff_first_s, config.backoff_longest_s, entropy)
         self._connection = 0
@@ -239,10 +238,10 @@ class Session:
             case Spooled():
                 self.send_window.append(event.sequences)
                 for number, stream in event.streams:
-                    self._ids.note(number, stream)
+                    self._numbers.add(number, stream)
             case Settled():
                 self.send_window.settled(event.sequence)
-                self._ids.forget(event.sequence)
+                self._numbers.remove(event.sequence)
             case TimerFired():
                 self._wake_at = None
             case Connected() if self._is_current(event.connection, State.GREETING):
@@ -260,8 +259,8 @@ class Session:
 
     def _greeted(self, event: Connected) -> list[Effect]:
         welcome = event.welcome
-        if welcome.plan_id != self._plan_id:
-            return self._stop(_plan_changed(f"plan {welcome.plan_id.hex()[:12]}", self._plan_id))
+        if welcome.plan_id != self.plan_id:
+            return self._stop(_plan_changed(f"plan {welcome.plan_id.hex()[:12]}", self.plan_id))
         if welcome.protocol_version not in PROTOCOL_VERSIONS:
             spoken = ", ".join(map(str, PROTOCOL_VERSIONS))
             came = f"version {welcome.protocol_version} of the protocol, this client speaks {spoken}"
@@ -282,12 +281,12 @@ class Session:
         if answer.id is None:
             detail = answer.refusal.detail if answer.refusal else "no reason given"
             return self._break(event.now, Disconnect(f"the service could read no id in a delta: {detail}"))
-        sequence = self._ids.number_of(answer.id)
+        sequence = self._numbers.number_of(answer.id)
         if sequence is None or not self.send_window.is_in_flight(sequence):
             return []  # another copy of an answer that was heard already
         refusal = answer.refusal
         if refusal is not None and refusal.reason in ENDS_SESSION:
-            return self._stop(_refused(refusal, self._plan_id))
+            return self._stop(_refused(refusal, self.plan_id))
         self._heard = True
         self._progress_at = event.now
         if answer.status is Status.REFUSED and refusal is not None and refusal.retry:
@@ -302,7 +301,7 @@ class Session:
     def _lost(self, now: float, loss: Disconnect) -> list[Effect]:
         refusal = loss.refusal
         if refusal is not None and refusal.reason in ENDS_SESSION:
-            return self._stop(_refused(refusal, self._plan_id))
+            return self._stop(_refused(refusal, self.plan_id))
         self._judge_stream(loss)
         self.last_loss = loss
         self.send_window.lose_connection()

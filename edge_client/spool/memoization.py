@@ -23,7 +23,7 @@ from typing import Any, Final
 import numpy as np
 
 from edge_client.errors import EventTimeError
-from edge_client.spool.changes import DrawnReports, PackedDelta, Rows
+from edge_client.spool.changes import DrawnReports, PackedDelta, Query
 from hushsum.collection import label_list
 from hushsum.families import Records, vector_rows
 from hushsum.families.sets import Sets
@@ -139,14 +139,10 @@ class RecalledReports:
 
 
 class ReportMemo:
-    """The memo of a spool while one transaction is put together.
+    """The memo of a spool while one transaction is put together; ``query`` reads the file as it was before."""
 
-    Args:
-        rows: What a query finds in the file as it was before.
-    """
-
-    def __init__(self, rows: Rows) -> None:
-        self._find = rows
+    def __init__(self, query: Query) -> None:
+        self._query = query
         self._reports: dict[tuple[bytes, int], int] = {}
         self._comings: dict[tuple[int, bytes], int] = {}
         self._windows: set[int] | None = None  # that are kept; read once they are asked for
@@ -198,7 +194,7 @@ class ReportMemo:
 
     def _kept(self) -> set[int]:
         if self._windows is None:
-            self._windows = {int(window) for (window,) in self._find("SELECT window FROM memo_kept", ())}
+            self._windows = {int(window) for (window,) in self._query("SELECT window FROM memo_kept")}
         return self._windows
 
     def _check(self, window: int) -> None:
@@ -217,11 +213,11 @@ class ReportMemo:
         if noted is not None:
             return noted
         query = "SELECT comings FROM memo_windows WHERE window = ? AND record = ?"
-        return next((int(comings) for (comings,) in self._find(query, (window, record))), 0)
+        return next((int(comings) for (comings,) in self._query(query, window, record)), 0)
 
     def _known(self, record: bytes, coming: int) -> int | None:
         noted = self._reports.get((record, coming))
         if noted is not None:
             return noted
         query = "SELECT report FROM memo WHERE record = ? AND coming = ?"
-        return next((int(report) for (report,) in self._find(query, (record, coming))), None)
+        return next((int(report) for (report,) in self._query(query, record, coming)), None)

@@ -11,15 +11,15 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from edge_client.errors import SettingsError, SpoolError, SpoolInUseError
 from edge_client.spool import memoization
 from edge_client.spool.budget import DeviceBudget
-from edge_client.spool.changes import ROOM, Change, Result, StoredDelta
-from edge_client.spool.transaction import SpoolState, SpoolTransaction, write_counts
+from edge_client.spool.changes import Change, Result, StoredDelta
+from edge_client.spool.transaction import ROOM, BudgetTransaction, SpoolState, SpoolTransaction, write_counts
 from edge_client.stats import REPORTS
 from hushsum.delta import read_header
 from hushsum.entropy import Entropy
@@ -233,7 +233,7 @@ class Spool:
     ) -> None:
         self._path = Path(path)
         self._lock = threading.Lock()
-        self._budget: DeviceBudget | None = None
+        self._transaction_of: Callable[[sqlite3.Connection, SpoolState], SpoolTransaction] = SpoolTransaction
         self._database = open_locked(self._path)
         try:
             with self._using(), self._transaction():
@@ -243,12 +243,12 @@ class Spool:
         except BaseException:
             self._database.close()
             raise
-        self._level = SpoolState(stream, next_sequence, held, bytes_max)
+        self._state = SpoolState(stream, next_sequence, held, bytes_max)
 
     @property
     def stream(self) -> int:
         """The stream number of all its deltas, 0 to 2⁶⁴ − 1, drawn once."""
-        return self._level.stream
+        return self._state.stream
 
     @property
     def tallies(self) -> Mapping[str, int]:
@@ -271,7 +271,7 @@ class Spool:
     @property
     def is_empty(self) -> bool:
         """Whether every delta has its answer."""
-        return self._level.bytes == 0
+        return self._state.bytes == 0
 
     def keep_plan(self, plan: bytes, signature: bytes | None = None) -> None:
         """Binds the spool to a plan, once and for ever, and to the signature that it came with."""
@@ -285,27 +285,23 @@ class Spool:
         with self._using(), self._transaction():
             keep_signature(self._database, signature)
 
-    def keep_rounds(self) -> None:
-        """For a plan whose device keeps books: takes the file to format 3, and counts what waits in it.
+    def keep_budget(self, plan: Plan, kind: type[BudgetTransaction]) -> DeviceBudget:
+        """What this device has spent under its plan, which its transactions of this kind charge from now on.
 
-        To be called once, before the first commit.
-        """
-        self.change(lambda database, _: make_room_for_rounds(database))
-
-    def keep_books(self, plan: Plan) -> DeviceBudget:
-        """What this device has spent under its plan; after :meth:`keep_rounds`, and as that.
+        Takes the file to format 3, and counts what waits in it. To be called before the first commit.
 
         Raises:
             SpoolError: A spend cannot be read.
         """
+        self.change(lambda database, _: make_room_for_rounds(database))
         with self._using():
-            self._budget = DeviceBudget(
-                plan, self._database.execute("SELECT window, spend FROM rounds ORDER BY window")
-            )
-        return self._budget
+            spends = self._database.execute("SELECT window, spend FROM rounds ORDER BY window")
+            budget = DeviceBudget(plan, spends)
+        self._transaction_of = partial(kind, budget=budget)
+        return budget
 
     def keep_memo(self, entropy: Entropy) -> bytes:
-        """For a plan that memoises: makes room for reports; the secret that their keys are made with. As above."""
+        """For a plan that memoises: the secret that the keys of reports are made with. Before the first commit, too."""
         drawn = entropy.read(memoization.KEY_BYTES)
         with self._using(), self._transaction():
             for table in memoization.TABLES:
@@ -313,7 +309,7 @@ class Spool:
             self._database.execute("INSERT OR IGNORE INTO memo_key (only, secret) VALUES (1, ?)", (drawn,))
             (secret,) = self._database.execute("SELECT secret FROM memo_key").fetchone()
         # Each report as if its record had been a new one: how many were is the records' to say.
-        self._level = replace(self._level, memo=memoization.REPORT_BYTES * self._tallies[REPORTS])
+        self._state.memo = memoization.REPORT_BYTES * self._tallies[REPORTS]
         return bytes(secret)
 
     def change(self, work: Callable[[sqlite3.Connection, Counter[str]], T], *, weigh: bool = True) -> T:
@@ -331,18 +327,18 @@ class Spool:
             with self._transaction():
                 result = work(self._database, counts)
                 write_counts(self._database, counts)
-                held = self._weight() if weigh else self._level.bytes
-            self._level = replace(self._level, bytes=held)
+                held = self._weight() if weigh else self._state.bytes
+            self._state.bytes = held
             self._tallies = self._tallies + counts
         return result
 
-    def rows(self, query: str, *values: object) -> list[tuple[object, ...]]:
-        """What a query finds in the tables of rounds."""
+    def rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        """What a query finds. Any: the columns of a row are those of the query."""
         with self._using():
             return self._database.execute(query, values).fetchall()
 
     def unanswered(self) -> tuple[int, ...]:
-        """The numbers of all deltas in the spool (``lanes``), ascending."""
+        """The numbers of all deltas in the spool, ascending."""
         with self._using():
             rows = self._database.execute("SELECT sequence FROM deltas ORDER BY sequence").fetchall()
         return tuple(int(sequence) for (sequence,) in rows)
@@ -376,13 +372,13 @@ class Spool:
             SpoolError: The file cannot be written; nothing was changed.
         """
         with self._using():
-            draft = SpoolTransaction(self._level, self._database.execute, self._budget)
-            results = [draft.take(change) for change in changes]
+            transaction = self._transaction_of(self._database, self._state)
+            results = [transaction.take(change) for change in changes]
             with self._transaction():
-                draft.write(self._database)
-            draft.note_in()
-            self._level = draft.level
-            self._tallies = self._tallies + draft.counts
+                transaction.write()
+            transaction.on_committed()
+            self._state = transaction.state
+            self._tallies = self._tallies + transaction.counts
         return results
 
     def erase_answered(self) -> bool:

@@ -1,111 +1,68 @@
-"""How the changes of one transaction of a spool are put together before it begins."""
+"""One transaction of a spool: the changes are put together first, and written afterwards.
+
+Each trust mode has a transaction of its own, which builds and writes what the mode needs: deltas (central), pending
+records (secure), pending records and submissions (silo), batches of reports with their charge and memo (reports).
+"""
 
 import sqlite3
 from collections import Counter
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from edge_client.errors import AccountError, NoPartError, SpoolFullError
-from edge_client.spool.budget import DeviceBudget, PendingSpends
+from edge_client.spool.budget import DeviceBudget
 from edge_client.spool.changes import (
     NO_ID,
-    ROOM,
-    TAKES_PART,
     Add,
+    AddReports,
     Change,
     PackedDelta,
+    Query,
     Remove,
     Result,
-    Rows,
     StoredDelta,
     Submit,
 )
 from edge_client.spool.memoization import REPORT_BYTES, ReportMemo
-from edge_client.spool.window_tables import require_part, write_spend
 from edge_client.stats import (
-    COUNTED,
     DELTAS,
     RECORDS,
     RECORDS_ABSENT,
     RECORDS_DROPPED,
     RECORDS_REFUSED,
     REPORTS,
-    SUBMISSIONS_COUNTED,
-    SUBMISSIONS_LOST,
+    SUBMISSIONS_SPENT,
+    submission_count_of,
 )
 from hushsum.delta import DeltaId
-from hushsum.errors import ContributionError, HushsumError
+from hushsum.errors import BudgetError, ContributionError, HushsumError
+from hushsum.privacy.cohort import ATTEMPTS_MAX
+from hushsum.privacy.event import Spend
+
+#: What is reserved for a delta (:class:`edge_client.spool.changes.Add`). It is stored beside the bytes, which do not
+#: tell how many records were given with theirs and could not be used.
+ROOM: Final = "coalesce(room, length(bytes))"
+
+#: A client's state in a window of a secure sum, or as a silo; stored, never reused.
+TAKES_PART: Final = 1
+SPENT: Final = 2  # its submission is on its way, or was
+OVER: Final = 3  # unspent: the window has passed
+UNPAID: Final = 4  # unspent: the device's account does not pay for it
 
 _NAME_BYTES: Final = 8
 
 
-def name_of(number: int) -> bytes:
-    """How the table of spends names the delta with this number."""
-    return number.to_bytes(_NAME_BYTES, "big")
-
-
-def number_in(name: bytes) -> int:
-    """The number of the delta with this name."""
-    return int.from_bytes(name, "big")
-
-
-class Submitted:
-    """The submissions of one transaction.
-
-    Args:
-        rows: What a query finds in the file as it was before.
-        charges: The spends of this transaction.
-    """
-
-    def __init__(self, rows: Rows, charges: PendingSpends) -> None:
-        self._find = rows
-        self._charges = charges
-        self._spends: dict[int, tuple[bytes, bytes, int]] = {}
-        self._answers: list[tuple[str, bytes]] = []
-
-    def holds(self, window: int) -> bool:
-        """Whether this transaction submits for the window."""
-        return window in self._spends
-
-    def take(self, change: Submit, number: int) -> None:
-        """Notes a submission that gets this number.
-
-        Raises:
-            NoPartError: This device does not take part in the window, or not any more, or its account does not pay.
-        """
-        require_part(lambda query, *values: self._find(query, values), change.window)
-        if self.holds(change.window):
-            raise NoPartError(change.window, "it is spent")
-        try:
-            spend = self._charges.charge(change.window)
-        except AccountError as error:
-            raise NoPartError(change.window, str(error)) from error
-        self._spends[change.window] = (name_of(number), spend.to_bytes(), change.upto)
-
-    def answered(self, number: int, answer: str) -> None:
-        """Notes what became of the submission with this number."""
-        self._answers.append((answer, name_of(number)))
-
-    def write(self, database: sqlite3.Connection, counts: Counter[str]) -> None:
-        """Writes what was noted; the caller holds a transaction."""
-        for window, (name, spend, upto) in self._spends.items():
-            write_spend(window, name, spend, upto, database, counts)
-        query = "UPDATE rounds SET fate = ? WHERE round = ? AND fate IS NULL"
-        for answer, name in self._answers:
-            first = database.execute(query, (answer, name)).rowcount == 1
-            counts[SUBMISSIONS_COUNTED if answer in COUNTED else SUBMISSIONS_LOST] += first
-
-
-@dataclass(frozen=True)
+@dataclass
 class SpoolState:
-    """Where a spool stands between two transactions.
+    """What a spool keeps in memory between two transactions.
 
     Attributes:
         stream: Its stream number.
         next_sequence: The number that the next delta gets.
-        bytes: That are set aside for the deltas that it holds, none of which has more.
-        bytes_max: That may be set aside.
-        memo: That are set aside for the reports that it memoises, for good, each as if its record were a new one.
+        bytes: Reserved for the deltas that it holds, none of which is larger than its share.
+        bytes_max: That may be reserved.
+        memo: Bytes reserved for memoised reports, for good, each as if its record were a new one.
     """
 
     stream: int
@@ -116,147 +73,96 @@ class SpoolState:
 
 
 class SpoolTransaction:
-    """The changes of one transaction while they are put together: the file changes in :meth:`write` alone.
+    """Adds deltas and removes answered ones. Nothing changes in the file before :meth:`write`.
 
-    Args:
-        level: Where the spool stands.
-        rows: What a query finds in the file.
-        budget: What this device has spent, where it keeps books; unchanged before :meth:`note_in`.
+    Attributes:
+        state: The spool's state once this is written.
+        counts: Added to the tallies.
     """
 
-    def __init__(self, level: SpoolState, rows: Rows, budget: DeviceBudget | None = None) -> None:
-        self._level = level
-        self._find = rows
-        self._charges = PendingSpends(budget)
-        self._submitted = Submitted(rows, self._charges)
-        self._memo = ReportMemo(rows)
-        self._memo_bytes = level.memo
-        self._spends: list[tuple[int, bytes]] = []
-        self._rows: list[tuple[int, bytes, int | None]] = []
-        self._removed: list[tuple[int]] = []
-        self._pending: list[tuple[int, int, bytes, int | None]] = []
-        self._windows: dict[int, int] = {}
-        self._next = level.next_sequence
-        self._bytes = level.bytes
+    def __init__(self, database: sqlite3.Connection, state: SpoolState) -> None:
+        self.state = replace(state)
         self.counts: Counter[str] = Counter()
-
-    @property
-    def level(self) -> SpoolState:
-        """Where the spool stands once this is written."""
-        return SpoolState(self._level.stream, self._next, self._bytes, self._level.bytes_max, self._memo_bytes)
+        self._database = database
+        self._deltas: list[tuple[int, bytes, int | None]] = []
+        self._removed: list[tuple[int]] = []
+        self._contributions: dict[int, int] = {}
 
     def take(self, change: Change) -> Result:
-        """Notes a change and says what it bound, or why it is refused; a refused one leaves no trace."""
-        if isinstance(change, Remove):
-            return self._remove(change)
+        """Takes a change and returns what it stores, or why it is refused; a refused one leaves no trace."""
         try:
-            return self._submit(change) if isinstance(change, Submit) else self._add(change)
+            return self._take(change)
         except HushsumError as error:
             return error
 
-    def _remove(self, change: Remove) -> tuple[StoredDelta, ...]:
+    def write(self) -> None:
+        """Writes what was taken; the caller holds a transaction of the database."""
+        database = self._database
+        database.executemany("INSERT INTO deltas (sequence, bytes, room) VALUES (?, ?, ?)", self._deltas)
+        database.executemany("DELETE FROM deltas WHERE sequence = ?", self._removed)
+        database.executemany(
+            "INSERT INTO contributions (window, records) VALUES (?, ?)"
+            " ON CONFLICT (window) DO UPDATE SET records = excluded.records",
+            self._contributions.items(),
+        )
+        write_counts(database, self.counts)
+        database.execute("UPDATE next SET sequence = ?", (self.state.next_sequence,))
+
+    def on_committed(self) -> None:
+        """Takes over in memory what is durable now."""
+
+    def _take(self, change: Change) -> tuple[StoredDelta, ...]:
+        if isinstance(change, Remove):
+            self._remove(change)
+            return ()
+        assert isinstance(change, Add), "a silo alone submits"
+        return self._add(change)
+
+    def _remove(self, change: Remove) -> None:
         query = f"SELECT {ROOM} FROM deltas WHERE sequence = ?"  # noqa: S608  the constant ROOM alone
-        self._bytes -= self._number(query, change.sequence)
+        self.state.bytes -= self._number(query, change.sequence)
         self._removed.append((change.sequence,))
         self.counts[change.answer] += 1
-        if self._charges.submits:
-            self._submitted.answered(change.sequence, change.answer)
-        return ()
-
-    def _submit(self, change: Submit) -> tuple[StoredDelta, ...]:
-        self._submitted.take(change, self._next)
-        bound = (StoredDelta(self._next, change.pack(DeltaId(self._level.stream, self._next))),)
-        self._keep(bound)
-        self._next += 1
-        self.counts.update({DELTAS: 1})
-        return bound
-
-    def _keep(self, bound: tuple[StoredDelta, ...], price: int | None = None) -> None:
-        rooms = _rooms(price, len(bound))
-        self._rows += [(delta.sequence, delta.data, room) for delta, room in zip(bound, rooms, strict=True)]
-        if bound:
-            self._bytes += sum(len(delta.data) for delta in bound) if price is None else price
-
-    def _number(self, query: str, *values: object) -> int:
-        """The number that a query finds, 0 where it finds none."""
-        return next((int(number) for (number,) in self._find(query, values)), 0)
 
     def _add(self, change: Add) -> tuple[StoredDelta, ...]:
-        if change.pending:
-            return self._pend(change)
         change = self._fitting(change)
-        if change.charged:
-            return self._report(change)
-        bound = self._bound(change.deltas)
-        self._require_room(_size(change, bound))
-        self._take_in(change, bound)
-        return bound
+        stored = self._numbered(change.deltas)
+        self._require_room(_size(change, stored))
+        self._store(stored, change.price)
+        self._count(change, len(stored))
+        return stored
 
-    def _bound(self, deltas: tuple[PackedDelta, ...]) -> tuple[StoredDelta, ...]:
-        ids = (DeltaId(self._level.stream, self._next + offset) for offset in range(len(deltas)))
+    def _numbered(self, deltas: tuple[PackedDelta, ...]) -> tuple[StoredDelta, ...]:
+        ids = (DeltaId(self.state.stream, self.state.next_sequence + offset) for offset in range(len(deltas)))
         pairs = zip(ids, deltas, strict=True)
-        return tuple(StoredDelta(id.sequence, delta.pack(id), delta.records) for id, delta in pairs)
+        return tuple(StoredDelta(id.sequence, delta.pack(id), delta.records, delta.stream) for id, delta in pairs)
 
-    def _take_in(self, change: Add, bound: tuple[StoredDelta, ...]) -> None:
-        self._keep(bound, change.price)
-        self._next += len(bound)
-        self._count(change, len(bound))
+    def _store(self, stored: tuple[StoredDelta, ...], price: int | None = None) -> None:
+        rooms = _rooms(price, len(stored))
+        self._deltas += [(delta.sequence, delta.data, room) for delta, room in zip(stored, rooms, strict=True)]
+        self.state.next_sequence += len(stored)
+        if stored:
+            self.state.bytes += sum(len(delta.data) for delta in stored) if price is None else price
 
     def _count(self, change: Add, deltas: int) -> None:
         if change.records_max is not None:
-            self._windows[change.window] = self._contributed(change.window) + change.contributed
+            self._contributions[change.window] = self._contributed(change.window) + change.contributed
         self.counts.update({RECORDS: change.records, RECORDS_DROPPED: change.dropped, DELTAS: deltas})
         self.counts[RECORDS_REFUSED] += change.refused
 
-    def _report(self, change: Add) -> tuple[StoredDelta, ...]:
-        """Batches of reports: with the first of a window its charge, and all of it or nothing."""
-        recalled = None if change.drawn is None else self._memo.recall(change.window, change.drawn)
-        bound = self._bound(change.deltas if recalled is None else recalled.deltas)
-        # As if every record were new: whether one comes again must not decide whether there is room for others.
-        memoised = 0 if recalled is None else REPORT_BYTES * change.contributed
-        self._require_room(_size(change, bound), memoised)
-        if bound and not self._charges.holds(change.window):
-            self._spends.append((change.window, self._charges.charge(change.window).to_bytes()))
-        if recalled is not None:
-            self._memo.keep(change.window, recalled)
-            self._memo_bytes += memoised
-        self._take_in(change, bound)
-        self.counts[REPORTS] += change.contributed
-        return bound
-
-    def _pend(self, change: Add) -> tuple[StoredDelta, ...]:
-        query = "SELECT count(*) FROM attempts WHERE window = ? AND state = ?"
-        if self._submitted.holds(change.window) or not self._number(query, change.window, TAKES_PART):
-            return self._leave_out(change)
-        change = self._fitting(change)
-        bound = tuple(StoredDelta(0, delta.pack(NO_ID), delta.records) for delta in change.deltas)
-        size = _size(change, bound)
-        self._require_room(size)
-        # Of unusable records alone there is nothing to keep but the room that others in their place would take.
-        kept = bound or ((StoredDelta(0, b""),) if size else ())
-        rooms = _rooms(change.price, len(kept))
-        rows = zip(kept, rooms, strict=True)
-        self._pending += [(change.window, delta.records, delta.data, room) for delta, room in rows]
-        self._bytes += size
-        self._count(change, len(bound))
-        return bound
-
-    def _leave_out(self, change: Add) -> tuple[StoredDelta, ...]:
-        self.counts.update({RECORDS_ABSENT: change.records, RECORDS_DROPPED: change.dropped})
-        return ()
-
     def _require_room(self, size: int, memoised: int = 0) -> None:
-        memo = self._memo_bytes + memoised
-        if self._bytes + size + memo > self._level.bytes_max:
-            held = f"{self._bytes} bytes are set aside for what is unanswered, this batch can take {size}"
+        state = self.state
+        memo = state.memo + memoised
+        if state.bytes + size + memo > state.bytes_max:
+            held = f"{state.bytes} bytes are set aside for what is unanswered, this batch can take {size}"
             kept = f", {memo} are for reports that are memoised as long as the plan lives" if memo else ""
-            limit = f"{self._level.bytes_max} is the limit (spool_bytes_max)"
+            limit = f"{state.bytes_max} is the limit (spool_bytes_max)"
             raise SpoolFullError(f"spool: {held}{kept}, {limit}; nothing of this batch was taken")
 
     def _fitting(self, change: Add) -> Add:
-        """The change, or where that has more records than are left to this client, that of its first ones.
+        """The change, or if it has more records than this client has left in the window, that of its first ones.
 
-        To make it anew takes as long as to hash them; it happens once a window, for nothing is left after that.
+        Making it anew takes as long as hashing them; it happens once a window, for nothing is left after that.
         """
         if change.records_max is None:
             return change
@@ -273,41 +179,179 @@ class SpoolTransaction:
 
     def _contributed(self, window: int) -> int:
         """This client's records of the window so far."""
-        noted = self._windows.get(window)
-        return self._number("SELECT records FROM contributions WHERE window = ?", window) if noted is None else noted
+        taken = self._contributions.get(window)
+        return self._number("SELECT records FROM contributions WHERE window = ?", window) if taken is None else taken
 
-    def write(self, database: sqlite3.Connection) -> None:
-        """Writes what was noted; the caller holds a transaction."""
-        database.executemany("INSERT INTO deltas (sequence, bytes, room) VALUES (?, ?, ?)", self._rows)
-        database.executemany("DELETE FROM deltas WHERE sequence = ?", self._removed)
-        database.executemany(
-            "INSERT INTO contributions (window, records) VALUES (?, ?)"
-            " ON CONFLICT (window) DO UPDATE SET records = excluded.records",
-            self._windows.items(),
-        )
-        if self._pending:
-            query = "INSERT INTO pending (window, records, bytes, room) VALUES (?, ?, ?, ?)"
-            database.executemany(query, self._pending)
+    def _query(self, query: str, *values: object) -> Iterable[tuple[Any, ...]]:
+        return self._database.execute(query, values)
+
+    def _number(self, query: str, *values: object) -> int:
+        """The number that a query finds, 0 where it finds none."""
+        return next((int(number) for (number,) in self._query(query, *values)), 0)
+
+
+class BudgetTransaction(SpoolTransaction):
+    """A transaction that may charge windows to the device's budget, which changes once it is durable."""
+
+    def __init__(self, database: sqlite3.Connection, state: SpoolState, budget: DeviceBudget) -> None:
+        super().__init__(database, state)
+        self._budget = budget
+        self._account = budget.account
+        self._spends: dict[int, Spend] = {}
+
+    def on_committed(self) -> None:
+        if self._spends:
+            self._budget.on_charged(self._account, self._spends)
+
+    def _charge(self, window: int) -> Spend:
+        """Charges a window.
+
+        Raises:
+            AccountError: The account does not pay for it; nothing was charged.
+        """
+        spend = self._budget.spend_of(window)
+        try:
+            self._account = self._account.charge(spend)
+        except BudgetError as error:
+            raise AccountError(window, self._account.left, str(error)) from error
+        self._spends[window] = spend
+        return spend
+
+
+class ReportTransaction(BudgetTransaction):
+    """Adds batches of reports: with the first of a window its charge, and all of it or nothing."""
+
+    _memo: ReportMemo | None = None
+
+    def write(self) -> None:
         if self._spends:
             query = "INSERT INTO rounds (window, round, fate, spend, upto) VALUES (?, x'', NULL, ?, 0)"
-            database.executemany(query, self._spends)
-        self._memo.write(database)
-        self._submitted.write(database, self.counts)
-        write_counts(database, self.counts)
-        database.execute("UPDATE next SET sequence = ?", (self._next,))
+            self._database.executemany(query, [(window, spend.to_bytes()) for window, spend in self._spends.items()])
+        if self._memo is not None:
+            self._memo.write(self._database)
+        super().write()
 
-    def note_in(self) -> None:
-        """Notes what was written, once it is."""
-        self._charges.note_in()
+    def _add(self, change: Add) -> tuple[StoredDelta, ...]:
+        change = self._fitting(change)
+        assert isinstance(change, AddReports)
+        recalled, deltas, memoised = None, change.deltas, 0
+        if change.drawn is not None:
+            self._memo = self._memo or ReportMemo(self._query)
+            recalled = self._memo.recall(change.window, change.drawn)
+            deltas = recalled.deltas
+            # As if every record were new: whether one comes again must not decide whether there is room for others.
+            memoised = REPORT_BYTES * change.contributed
+        stored = self._numbered(deltas)
+        self._require_room(_size(change, stored), memoised)
+        if stored and change.window not in self._spends and not self._budget.is_charged(change.window):
+            self._charge(change.window)
+        if self._memo is not None and recalled is not None:
+            self._memo.keep(change.window, recalled)
+            self.state.memo += memoised
+        self._store(stored)
+        self._count(change, len(stored))
+        self.counts[REPORTS] += change.contributed
+        return stored
 
 
-def _size(change: Add, bound: tuple[StoredDelta, ...]) -> int:
-    """Bytes that an addition is taken to need."""
-    return sum(len(delta.data) for delta in bound) if change.price is None else change.price
+class SecureTransaction(BudgetTransaction):
+    """Adds records that wait for their window's submission. What is spent is written by ``SecureSubmissions``."""
+
+    def __init__(self, database: sqlite3.Connection, state: SpoolState, budget: DeviceBudget) -> None:
+        super().__init__(database, state, budget)
+        self._pending: list[tuple[int, int, bytes, int | None]] = []
+
+    def write(self) -> None:
+        query = "INSERT INTO pending (window, records, bytes, room) VALUES (?, ?, ?, ?)"
+        self._database.executemany(query, self._pending)
+        super().write()
+
+    def _add(self, change: Add) -> tuple[StoredDelta, ...]:
+        if not self._takes_part(change.window):
+            self.counts.update({RECORDS_ABSENT: change.records, RECORDS_DROPPED: change.dropped})
+            return ()
+        change = self._fitting(change)
+        stored = tuple(StoredDelta(0, delta.pack(NO_ID), delta.records) for delta in change.deltas)
+        size = _size(change, stored)
+        self._require_room(size)
+        # Of unusable records alone there is nothing to keep but the room that others in their place would take.
+        kept = stored or ((StoredDelta(0, b""),) if size else ())
+        rows = zip(kept, _rooms(change.price, len(kept)), strict=True)
+        self._pending += [(change.window, delta.records, delta.data, room) for delta, room in rows]
+        self.state.bytes += size
+        self._count(change, len(stored))
+        return stored
+
+    def _takes_part(self, window: int) -> bool:
+        query = "SELECT count(*) FROM attempts WHERE window = ? AND state = ?"
+        return self._number(query, window, TAKES_PART) > 0
+
+
+class SiloTransaction(SecureTransaction):
+    """Adds records that wait, and submissions: each is stored, charged, and closes its window, or none of the three."""
+
+    def __init__(self, database: sqlite3.Connection, state: SpoolState, budget: DeviceBudget) -> None:
+        super().__init__(database, state, budget)
+        self._submissions: dict[int, tuple[bytes, bytes, int]] = {}
+        self._answers: list[tuple[str, bytes]] = []
+
+    def write(self) -> None:
+        for window, (name, spend, upto) in self._submissions.items():
+            write_spend(window, name, spend, upto, self._database, self.counts)
+        query = "UPDATE rounds SET fate = ? WHERE round = ? AND fate IS NULL"
+        for answer, name in self._answers:
+            first = self._database.execute(query, (answer, name)).rowcount == 1
+            self.counts[submission_count_of(answer)] += first
+        super().write()
+
+    def _take(self, change: Change) -> tuple[StoredDelta, ...]:
+        return self._submit(change) if isinstance(change, Submit) else super()._take(change)
+
+    def _remove(self, change: Remove) -> None:
+        super()._remove(change)
+        self._answers.append((change.answer, name_of(change.sequence)))
+
+    def _submit(self, change: Submit) -> tuple[StoredDelta, ...]:
+        """Stores a submission.
+
+        Raises:
+            NoPartError: This device does not take part in the window, or not any more, or its account does not pay.
+        """
+        require_part(self._query, change.window)
+        if change.window in self._submissions:
+            raise NoPartError(change.window, "it is spent")
+        try:
+            spend = self._charge(change.window)
+        except AccountError as error:
+            raise NoPartError(change.window, str(error)) from error
+        number = self.state.next_sequence
+        self._submissions[change.window] = (name_of(number), spend.to_bytes(), change.upto)
+        stored = (StoredDelta(number, change.pack(DeltaId(self.state.stream, number))),)
+        self._store(stored)
+        self.counts.update({DELTAS: 1})
+        return stored
+
+    def _takes_part(self, window: int) -> bool:
+        return window not in self._submissions and super()._takes_part(window)
+
+
+def name_of(number: int) -> bytes:
+    """The name in the table of spends of a silo's delta."""
+    return number.to_bytes(_NAME_BYTES, "big")
+
+
+def number_in(name: bytes) -> int:
+    """The number of the silo's delta that has this name."""
+    return int.from_bytes(name, "big")
+
+
+def _size(change: Add, stored: tuple[StoredDelta, ...]) -> int:
+    """Bytes to reserve for an addition."""
+    return sum(len(delta.data) for delta in stored) if change.price is None else change.price
 
 
 def _rooms(price: int | None, deltas: int) -> list[int | None]:
-    """What is set aside for each of some deltas, together their price; None: as many as it has."""
+    """The share of the price for each of some deltas; None: as much as it has."""
     if price is None or not deltas:
         return [None] * deltas
     each, rest = divmod(price, deltas)
@@ -321,3 +365,48 @@ def write_counts(database: sqlite3.Connection, counts: Counter[str]) -> None:
         " ON CONFLICT (name) DO UPDATE SET count = count + excluded.count",
         counts.items(),
     )
+
+
+def require_part(query: Query, window: int, attempts: int = 0) -> int:
+    """The number of attempts that a window has had.
+
+    Raises:
+        NoPartError: The window may not be spent (any more), or has not so many attempts left.
+    """
+    row = next(iter(query("SELECT state, count FROM attempts WHERE window = ?", window)), None)
+    why = {
+        SPENT: "it is spent: what it submits was sent, or was about to be",
+        OVER: "it is over",
+        UNPAID: "this device's account does not pay for it",
+    }
+    state, count = (0, 0) if row is None else map(int, row)
+    if any(query("SELECT 1 FROM rounds WHERE window = ?", window)):
+        state = SPENT
+    if state != TAKES_PART:
+        raise NoPartError(window, why.get(state, "this client did not run in it"))
+    if count + attempts > ATTEMPTS_MAX:
+        raise NoPartError(window, f"{count} rounds of it have failed, and no window may have more")
+    return count
+
+
+def write_spend(
+    window: int, name: bytes, spend: bytes, upto: int, database: sqlite3.Connection, counts: Counter[str]
+) -> None:
+    """Writes a spend, and closes its window; the caller holds a transaction.
+
+    Pending records stay, because erasing them takes a time that depends on them.
+
+    Args:
+        window: Its index.
+        name: Of the round that takes the vector, or of the delta that a silo sends.
+        spend: What is charged.
+        upto: The highest number in ``pending`` that is submitted.
+        database: In a transaction.
+        counts: To which it adds.
+    """
+    require_part(lambda query, *values: database.execute(query, values), window)
+    database.execute(
+        "INSERT INTO rounds (window, round, fate, spend, upto) VALUES (?, ?, NULL, ?, ?)", (window, name, spend, upto)
+    )
+    database.execute("UPDATE attempts SET state = ? WHERE window = ?", (SPENT, window))
+    counts[SUBMISSIONS_SPENT] += 1

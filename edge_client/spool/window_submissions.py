@@ -1,12 +1,12 @@
-"""What a spool knows of a window's submission: whether this client takes part, what waits for it, and what is spent.
+"""The spool's state of each window's submission: whether this client takes part, its pending records, what is spent.
 
 A window is *spent* from the transaction on that charges it to this device's own budget, before a silo's sum or a masked
-vector leaves. No later word of anybody makes it unspent; what waited for it is never given out again, and a second
+vector leaves. Nothing that is said later makes it unspent; what waited for it is never given out again, and a second
 vector for it cannot be had from here (PRIVACY: secure sum; stability).
 
-Whoever hears of a submission can measure how long a client takes for it. So what is done here between
-:meth:`WindowSubmissions.enter` and :meth:`WindowSubmissions.leave` takes a time that no record changes: what waits is
-read before, and erased after.
+Whoever observes a submission can measure how long a client takes for it. So what is done here between
+:meth:`WindowSubmissions.enter` and :meth:`WindowSubmissions.leave` takes a time that no record changes: pending records
+are read before, and erased after.
 """
 
 import logging
@@ -15,46 +15,44 @@ import threading
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial, reduce
-from typing import Final
+from typing import ClassVar, Final
 
 from edge_client.errors import NoPartError, SpoolError
-from edge_client.spool.budget import DeviceBudget
-from edge_client.spool.changes import OVER, TAKES_PART, UNPAID
 from edge_client.spool.spool import Spool
-from edge_client.spool.window_tables import (
-    CLOSED_WAITS,
-    bytes_of,
-    count_attempt,
-    draw_key,
-    erase_closed,
-    integer,
+from edge_client.spool.transaction import (
+    OVER,
+    TAKES_PART,
+    UNPAID,
+    BudgetTransaction,
+    SecureTransaction,
+    SiloTransaction,
+    number_in,
     require_part,
-    write_fate,
     write_spend,
 )
-from edge_client.stats import WINDOWS_UNSPENT
+from edge_client.stats import RECORDS_UNSPENT, WINDOWS_UNSPENT, submission_count_of
 from hushsum.entropy import Entropy
 from hushsum.errors import BudgetError
 from hushsum.plan import Plan
 from hushsum.privacy.account import Account
 from hushsum.privacy.cohort import ATTEMPTS_MAX
-from hushsum.privacy.event import TUMBLING, Spend
-from hushsum.privacy.spending import spend_of
+from hushsum.privacy.event import Spend
 from hushsum.signatures import KEY_BYTES, SigningKey
 from hushsum_proto.rounds import RoundResult
 
 _LOG: Final = logging.getLogger("edge_client")
 _UNSPENT: Final = (TAKES_PART, UNPAID)
+_CLOSED: Final = "window NOT IN (SELECT window FROM attempts WHERE state = ?)"
 
 
 @dataclass(frozen=True)
 class WindowStatus:
-    """How this client stands to the windows of a moment.
+    """This client's state in the windows of a moment.
 
     Attributes:
-        open: Those in which it takes part and has not yet.
-        unreported: Window and round of those that are spent, and of which nobody has said what became of them.
-        unpaid: Those for which this device's account does not pay.
+        open: Windows in which it takes part and has not submitted yet.
+        unreported: Window and round of those that are spent, and whose result is unknown.
+        unpaid: Windows for which this device's account does not pay.
     """
 
     open: tuple[int, ...]
@@ -64,10 +62,10 @@ class WindowStatus:
 
 @dataclass(frozen=True)
 class PendingRecords:
-    """What waits for a window's turn.
+    """The records that wait for a window's submission.
 
     Attributes:
-        upto: The highest number of anything that waits in the spool.
+        upto: The highest number in ``pending``, of any window.
         deltas: Packed, of this window.
     """
 
@@ -76,27 +74,24 @@ class PendingRecords:
 
 
 class WindowSubmissions:
-    """The turns of a spool. Its methods block; they may be called from any thread.
+    """The submissions of a spool. Its methods block; they may be called from any thread.
 
     Args:
         spool: Of a plan with a secure sum, or of a silo; it is taken to format 3.
         plan: That plan.
-        budget: What the spool knows of spends; None: they are read.
 
     Raises:
-        SpoolError: The spool cannot be written, or what it holds of turns cannot be read.
+        SpoolError: The spool cannot be written, or a spend in it cannot be read.
     """
 
-    def __init__(self, spool: Spool, plan: Plan, budget: DeviceBudget | None = None) -> None:
+    transaction: ClassVar[type[BudgetTransaction]]
+
+    def __init__(self, spool: Spool, plan: Plan) -> None:
         self._spool = spool
-        self._plan = plan
         self._lock = threading.Lock()
         self._entered: dict[int, Spend | None] = {}  # windows under way, with what they may cost yet
         self._unerased = True  # as a kill may have left it
-        if budget is None:
-            spool.keep_rounds()
-            budget = spool.keep_books(plan)
-        self._budget = budget
+        self._budget = spool.keep_budget(plan, self.transaction)
 
     @property
     def account(self) -> Account:
@@ -106,7 +101,7 @@ class WindowSubmissions:
     def look(self, windows: range) -> WindowStatus:
         """Takes part in these windows from now on, and in none before them any more.
 
-        What waits for a window that has passed unspent is erased; a submission of which nobody has told by then is
+        Pending records of a window that has passed unspent are erased; a submission whose result is unknown by then is
         lost.
 
         Args:
@@ -116,17 +111,17 @@ class WindowSubmissions:
             if self._is_news(windows):
                 self._unerased = True
                 self._entered = {each: spend for each, spend in self._entered.items() if each in windows}
-                self._spool.change(partial(self._turn, windows), weigh=not self._entered)
-        within = (windows.start, windows.stop, TAKES_PART, ATTEMPTS_MAX)
+                self._spool.change(partial(self._move_to, windows), weigh=not self._entered)
+        within = (windows.start, windows.stop)
         still = (
             "SELECT window FROM attempts WHERE window >= ? AND window < ? AND state = ? AND count < ? ORDER BY window"
         )
         unpaid = "SELECT window FROM attempts WHERE window >= ? AND window < ? AND state = ? ORDER BY window"
         unreported = "SELECT window, round FROM rounds WHERE fate IS NULL ORDER BY window"
         return WindowStatus(
-            tuple(integer(window) for (window,) in self._spool.rows(still, *within)),
-            tuple((integer(window), bytes_of(round_id)) for window, round_id in self._spool.rows(unreported)),
-            tuple(integer(window) for (window,) in self._spool.rows(unpaid, windows.start, windows.stop, UNPAID)),
+            tuple(window for (window,) in self._spool.rows(still, *within, TAKES_PART, ATTEMPTS_MAX)),
+            tuple((window, round_id) for window, round_id in self._spool.rows(unreported)),
+            tuple(window for (window,) in self._spool.rows(unpaid, *within, UNPAID)),
         )
 
     def enter(self, window: int) -> PendingRecords:
@@ -143,11 +138,11 @@ class WindowSubmissions:
         return self.pending(window)
 
     def leave(self, window: int) -> None:
-        """Nobody waits for anything of this client in this window any more."""
+        """The submission that was entered is over, whatever its result."""
         self._entered.pop(window, None)
 
     def require_part(self, window: int) -> None:
-        """Checks that a turn of this window would not end for want of anything here.
+        """Checks that a submission for this window would not fail because of the spool.
 
         Raises:
             NoPartError: It is spent or over, no attempt is left, or this device's account does not pay for it beside
@@ -158,7 +153,7 @@ class WindowSubmissions:
 
     def _require_part(self, window: int) -> None:
         require_part(self._spool.rows, window, attempts=1)
-        spend = spend_of(self._plan, kind=TUMBLING, window=window)
+        spend = self._budget.spend_of(window)
         entered = self._entered.copy()
         others = [entered[other] for other in entered if other != window]
         try:
@@ -168,20 +163,19 @@ class WindowSubmissions:
         self._entered[window] = spend
 
     def pending(self, window: int) -> PendingRecords:
-        """What waits for a window's turn now; nothing once it is spent."""
+        """The records that wait for a window's submission now; none once it is spent."""
         if self.is_spent(window):
             return PendingRecords(0, ())
         upto = "SELECT coalesce(max(number), 0) FROM pending"
         ((highest,),) = self._spool.rows(upto)  # before the rest: what comes in between is left out, never miscounted
         query = "SELECT bytes FROM pending WHERE window = ? AND number <= ? AND records > 0 ORDER BY number"
-        rows = self._spool.rows(query, window, highest)
-        return PendingRecords(integer(highest), tuple(bytes_of(data) for (data,) in rows))
+        return PendingRecords(highest, tuple(data for (data,) in self._spool.rows(query, window, highest)))
 
     def erase(self) -> bool:
         """Erases the records of windows that are spent or over, from the file and from the log beside it.
 
         Returns:
-            Whether nothing of them is left; else a turn is under way or the disk refuses: it is to be tried again.
+            Whether nothing of them is left; otherwise a submission is under way or the disk refuses: try it again.
         """
         with self._lock:
             if self._unerased and not self._entered:
@@ -189,16 +183,17 @@ class WindowSubmissions:
             return not self._unerased
 
     def _erase(self) -> None:
+        query = f"SELECT 1 FROM pending WHERE {_CLOSED} LIMIT 1"  # noqa: S608  the constant above alone
         try:
-            if self._spool.rows(*CLOSED_WAITS):
-                self._spool.change(erase_closed)
+            if self._spool.rows(query, TAKES_PART):
+                self._spool.change(_erase_closed)
         except SpoolError as error:
             _LOG.warning("records of windows that are closed cannot be erased, it is tried again: %s", error)
         else:
             self._unerased = not self._spool.erase_answered()
 
     def is_spent(self, window: int) -> bool:
-        """Whether what this client submits for the window is on its way, or was."""
+        """Whether this client's submission for the window is on its way, or was."""
         return bool(self._spool.rows("SELECT 1 FROM rounds WHERE window = ?", window))
 
     def _is_news(self, windows: range) -> bool:
@@ -208,7 +203,7 @@ class WindowSubmissions:
         late = "SELECT 1 FROM attempts WHERE window < ? AND state IN (?, ?) LIMIT 1"
         return known != len(windows) or bool(self._spool.rows(late, windows.start, *_UNSPENT))
 
-    def _turn(self, windows: range, database: sqlite3.Connection, counts: Counter[str]) -> None:
+    def _move_to(self, windows: range, database: sqlite3.Connection, counts: Counter[str]) -> None:
         rows = [(window, TAKES_PART if self._pays(window) else UNPAID) for window in windows]
         database.executemany("INSERT OR IGNORE INTO attempts (window, count, state) VALUES (?, 0, ?)", rows)
         over = database.execute(
@@ -216,39 +211,66 @@ class WindowSubmissions:
         )
         counts[WINDOWS_UNSPENT] += over.rowcount
         if not self._entered:
-            erase_closed(database, counts)
-        self._give_up_before(windows.start, database, counts)
-
-    def _give_up_before(self, window: int, database: sqlite3.Connection, counts: Counter[str]) -> None:
-        """Submissions for windows before this one of which nobody has told: a silo's are still asked for, and sent."""
+            _erase_closed(database, counts)
 
     def _pays(self, window: int) -> bool:
         try:
-            self._budget.account.charge(spend_of(self._plan, kind=TUMBLING, window=window))
+            self._budget.account.charge(self._budget.spend_of(window))
         except BudgetError:
             return False
         return True
 
 
+def _erase_closed(database: sqlite3.Connection, counts: Counter[str]) -> None:
+    """Erases pending records of windows that are spent or over, and counts those that were not submitted."""
+    query = (
+        "SELECT coalesce(sum(records), 0) FROM pending LEFT JOIN rounds USING (window)"  # noqa: S608  the constant above alone
+        f" WHERE {_CLOSED} AND (upto IS NULL OR number > upto)"
+    )
+    ((records,),) = database.execute(query, (TAKES_PART,))
+    counts[RECORDS_UNSPENT] += records
+    database.execute(f"DELETE FROM pending WHERE {_CLOSED}", (TAKES_PART,))  # noqa: S608  the constant above alone
+
+
+class SiloSubmissions(WindowSubmissions):
+    """The submissions of a silo's spool, which :class:`~edge_client.spool.changes.Submit` stores and charges."""
+
+    transaction = SiloTransaction
+
+    def submitted(self, window: int) -> None:
+        """The window is spent; its records may be erased (:meth:`erase`)."""
+        with self._lock:
+            self._entered.pop(window, None)
+            self._unerased = True
+
+    def numbers(self) -> dict[int, int]:
+        """The window of each submission that has no answer yet, by the number of its delta."""
+        rows = self._spool.rows("SELECT round, window FROM rounds WHERE fate IS NULL")
+        return {number_in(name): window for name, window in rows}
+
+
 class SecureSubmissions(WindowSubmissions):
-    """The turns of a spool whose plan has a secure sum: a turn is a round."""
+    """The submissions of a spool whose plan has a secure sum: each is a masked vector, in one round."""
+
+    transaction = SecureTransaction
 
     def identity_key(self, entropy: Entropy) -> SigningKey:
         """The key that the spool holds for this client, drawn at its first use."""
-        self._spool.change(partial(draw_key, entropy.read(KEY_BYTES)))
-        ((seed,),) = self._spool.rows("SELECT seed FROM identity_key")
-        return SigningKey(bytes_of(seed))
+        seed = entropy.read(KEY_BYTES)
+        query = "INSERT OR IGNORE INTO identity_key (only, seed) VALUES (1, ?)"
+        self._spool.change(lambda database, _: database.execute(query, (seed,)))
+        ((kept,),) = self._spool.rows("SELECT seed FROM identity_key")
+        return SigningKey(kept)
 
     @property
     def directory(self) -> bytes | None:
         """The bytes of the directory of clients, once they were fetched. Versions before kept TOML."""
-        return next((bytes_of(data) for (data,) in self._spool.rows("SELECT bytes FROM directory")), None)
+        return next((data for (data,) in self._spool.rows("SELECT bytes FROM directory")), None)
 
     def keep_directory(self, directory: bytes) -> None:
         """Keeps the canonical bytes of the directory, which the plan names by their digest."""
-        self._spool.change(
-            lambda database, _: database.execute("INSERT OR REPLACE INTO directory VALUES (1, ?)", (directory,))
-        )
+        query = "INSERT OR REPLACE INTO directory VALUES (1, ?)"
+        self._spool.change(lambda database, _: database.execute(query, (directory,)))
 
     def count_attempt(self, window: int) -> int:
         """Counts one more round in which this client opens its contribution, durably; returns how many there were.
@@ -257,7 +279,13 @@ class SecureSubmissions(WindowSubmissions):
             NoPartError: There were as many as a window may have, or it is spent or over.
             SpoolError: The spool cannot be written; nothing was counted.
         """
-        return self._spool.change(partial(count_attempt, window), weigh=False)
+
+        def count(database: sqlite3.Connection, _: Counter[str]) -> int:
+            before = require_part(lambda query, *values: database.execute(query, values), window, attempts=1)
+            database.execute("UPDATE attempts SET count = count + 1 WHERE window = ?", (window,))
+            return before + 1
+
+        return self._spool.change(count, weigh=False)
 
     def spend(self, window: int, round_id: bytes, upto: int) -> None:
         """Spends a window, durably. To be called before the vector leaves; :meth:`erase` once it has.
@@ -265,7 +293,7 @@ class SecureSubmissions(WindowSubmissions):
         Args:
             window: Its index.
             round_id: 32 bytes: of the round that takes the vector.
-            upto: What the vector holds of what waits; the rest came too late for it and is left out for ever.
+            upto: The highest number in ``pending`` that the vector includes; the rest came too late for it.
 
         Raises:
             NoPartError: The window is spent or over, or this device's account does not pay for it, whatever the service
@@ -273,30 +301,35 @@ class SecureSubmissions(WindowSubmissions):
             SpoolError: The spool cannot be written; nothing was changed, as far as it can be told.
         """
         with self._lock:
-            spend = spend_of(self._plan, kind=TUMBLING, window=window)
+            spend = self._budget.spend_of(window)
             try:
                 charged = self._budget.account.charge(spend)
             except BudgetError as error:
                 raise NoPartError(window, str(error)) from error
             self._spool.change(partial(write_spend, window, round_id, spend.to_bytes(), upto), weigh=False)
-            self._budget.note(charged, (window,))
+            self._budget.on_charged(charged, (window,))
             self._unerased = True
             if window in self._entered:
                 self._entered[window] = None
 
     def settle(self, window: int, result: RoundResult) -> bool:
-        """Keeps what became of a submission; the first word stands.
-
-        Returns:
-            Whether this is it.
-        """
-        return self._spool.change(partial(write_fate, window, result), weigh=False)
+        """Keeps the result of a submission; returns whether it is the first, which alone counts."""
+        return self._spool.change(partial(_write_result, window, result), weigh=False)
 
     def _is_news(self, windows: range) -> bool:
         unreported = "SELECT 1 FROM rounds WHERE window < ? AND fate IS NULL LIMIT 1"
         return super()._is_news(windows) or bool(self._spool.rows(unreported, windows.start))
 
-    def _give_up_before(self, window: int, database: sqlite3.Connection, counts: Counter[str]) -> None:
-        unreported = database.execute("SELECT window FROM rounds WHERE window < ? AND fate IS NULL", (window,))
-        for (each,) in unreported.fetchall():
-            write_fate(each, RoundResult.UNKNOWN, database, counts)
+    def _move_to(self, windows: range, database: sqlite3.Connection, counts: Counter[str]) -> None:
+        super()._move_to(windows, database, counts)
+        # A silo's submissions stay: they are still sent, and answered.
+        unreported = database.execute("SELECT window FROM rounds WHERE window < ? AND fate IS NULL", (windows.start,))
+        for (window,) in unreported.fetchall():
+            _write_result(window, RoundResult.UNKNOWN, database, counts)
+
+
+def _write_result(window: int, result: RoundResult, database: sqlite3.Connection, counts: Counter[str]) -> bool:
+    query = "UPDATE rounds SET fate = ? WHERE window = ? AND fate IS NULL"
+    first = database.execute(query, (result.value, window)).rowcount == 1
+    counts[submission_count_of(result)] += first
+    return first

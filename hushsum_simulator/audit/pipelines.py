@@ -30,9 +30,10 @@ from aggregator.runtime import Runtime, SystemRuntime
 from aggregator.store.store import Store, open_sqlite_store
 from aggregator.workers.pool import WorkerPool
 from aggregator.workers.worker import WorkerSettings
-from edge_client.encoding import Randomising, counters_of, reports_max, split
+from edge_client.encoding import ReportEncoder, counters_of, reports_max
 from edge_client.spool.changes import NO_ID
 from edge_client.spool.spool import Spool
+from edge_client.spool.transaction import ReportTransaction
 from hushsum import outcomes
 from hushsum.delta import Delta, DeltaId, encode_all
 from hushsum.entropy import Entropy, OsEntropy
@@ -313,7 +314,7 @@ def sent(plan: Plan, records: Any, labels: object, entropy: Entropy) -> Integers
     Raises:
         OSError: ``entropy`` gave fewer bytes than requested.
     """
-    addition = split(plan, records, 0, labels, Randomising(plan, entropy=entropy)).addition
+    addition = ReportEncoder(plan, entropy=entropy).encode(records, 0, labels)
     found = [unpack(unbound.pack(NO_ID), plan).reports for unbound in addition.deltas]
     return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
 
@@ -337,12 +338,11 @@ def bound_check(plan: Plan) -> Check:
     assert local is not None, "a plan of reports"
     with TemporaryDirectory() as folder:
         spool = Spool(Path(folder) / "spool.db", client_id=None, entropy=OsEntropy(), bytes_max=_BYTES_MAX)
-        spool.keep_rounds()
-        spool.keep_books(plan)
-        randomising = Randomising(plan, spool.keep_memo(OsEntropy()) if local.memoise else None)
+        spool.keep_budget(plan, ReportTransaction)
+        encoder = ReportEncoder(plan, spool.keep_memo(OsEntropy()) if local.memoise else None)
         for window, calls in enumerate(_CALLS):
             for values in calls:
-                spool.commit([split(plan, column(*values), window, None, randomising).addition])
+                spool.commit([encoder.encode(column(*values), window)])
         held = [unpack(bound.data, plan) for bound in spool.load(0, 100, _BYTES_MAX)]
         spool.close()
     reports: Counter[int] = Counter()

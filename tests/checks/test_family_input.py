@@ -144,7 +144,7 @@ def encoded(plan: Plan, records: Any) -> npt.NDArray[np.int64]:
 
 
 def on_the_device(plan: Plan, records: Any) -> npt.NDArray[np.int64]:
-    unbound = split(plan, copied(records), 0).addition.deltas
+    unbound = split(plan, copied(records), 0).deltas
     return folded(plan, [Delta.unpack(each.pack(DeltaId(0, 0)), plan) for each in unbound])
 
 

@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from edge_client.encoding import Randomising, split
+from edge_client.encoding import ReportEncoder
 from edge_client.spool.budget import DeviceBudget
 from edge_client.spool.changes import Result, StoredDelta
 from edge_client.spool.spool import Spool
+from edge_client.spool.transaction import ReportTransaction
 from hushsum import Plan
 from hushsum.entropy import OsEntropy
 from tests.edge_client.spools import opened
@@ -46,20 +47,18 @@ class ReportSpool:
 
     def open(self) -> None:
         self.spool = opened(self.path, bytes_max=self.bytes_max)
-        self.spool.keep_rounds()
-        self.budget = self.spool.keep_books(self.plan)
+        self.budget = self.spool.keep_budget(self.plan, ReportTransaction)
         local = self.plan.privacy.local
         assert local is not None
         self.secret = self.spool.keep_memo(OsEntropy()) if local.memoise else None
-        self.randomising = Randomising(self.plan, self.secret)
+        self.encoder = ReportEncoder(self.plan, self.secret)
 
     def anew(self) -> None:
         self.spool.close()
         self.open()
 
     def result(self, records: object, window: int = 7, labels: object = None) -> Result:
-        batch = split(self.plan, records, window, labels, self.randomising)
-        (result,) = self.spool.commit([batch.addition])
+        (result,) = self.spool.commit([self.encoder.encode(records, window, labels)])
         return result
 
     def add(self, records: object, window: int = 7, labels: object = None) -> tuple[StoredDelta, ...]:

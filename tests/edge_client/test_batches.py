@@ -29,7 +29,7 @@ def counters_of(plan: Plan, records: Any, labels: object = None) -> tuple[np.nda
     """The counters that the deltas of a batch add up to, and the number of dropped records."""
     batch = split(plan, records, 0, labels)
     counters, counts = np.zeros(plan.counters_shape, np.int64), np.zeros(plan.counters_shape[0], np.int64)
-    for number, unbound in enumerate(batch.addition.deltas):
+    for number, unbound in enumerate(batch.deltas):
         delta = Delta.unpack(unbound.pack(DeltaId(0, number)), plan)
         assert delta.records == unbound.records <= plan.delta_records_max
         apply(delta, counters, counts, plan.privacy.mechanism.count_scale)
@@ -198,4 +198,4 @@ class Hostile(list[float]):
 def test_a_row_that_cannot_even_be_looked_at_drops_alone(odd: object) -> None:
     plan = small_plan()
     batch = split(plan, copied([[1.0, 2.0], odd, [3.0, 4.0]]), window=0)
-    assert (batch.addition.records, batch.dropped) == (2, 1)
+    assert (batch.records, batch.dropped) == (2, 1)

@@ -11,9 +11,9 @@ from scipy.sparse import csr_matrix
 
 from edge_client.encoding import counters_of, left_out, split
 from edge_client.errors import DroppedRecordsWarning, SpoolFullError
-from edge_client.participation.silo import SiloSubmissions
-from edge_client.spool.changes import Change, Result, packed
+from edge_client.spool.changes import Change, Result
 from edge_client.spool.spool import Spool
+from edge_client.spool.window_submissions import SiloSubmissions
 from edge_client.stats import SendStats, Stats
 from hushsum import Plan, Sketch
 from hushsum.errors import ContributionError
@@ -39,7 +39,6 @@ def central(path: Path, plan: Plan) -> Spool:
 
 def at_home(path: Path, plan: Plan) -> Spool:
     spool = opened(path)
-    spool.keep_rounds()
     SiloSubmissions(spool, plan).look(range(6, 9))
     return spool
 
@@ -61,11 +60,11 @@ def held(spool: Spool, plan: Plan) -> tuple[Any, Any]:
     if plan.privacy.mode == "central":
         return counters_of(plan, [bound.data for bound in spool.load(0, 1000, 2**20)])
     rows = spool.rows("SELECT bytes FROM pending WHERE records > 0")
-    return counters_of(plan, [bytes(data) for (data,) in rows])  # type: ignore[call-overload]  # bytes, as stored
+    return counters_of(plan, [bytes(data) for (data,) in rows])
 
 
 def change(plan: Plan, records: Any, labels: Any = None) -> Change:
-    return packed(split(plan, records, 7, labels).addition)
+    return split(plan, records, 7, labels)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -112,7 +111,7 @@ def test_a_window_holds_the_first_usable_records_that_its_bound_allows_however_t
 def test_eleven_records_at_a_bound_of_ten_keep_ten_and_one_is_told_of(tmp_path: Path) -> None:
     plan = small_plan(privacy=UNIT, sketch=SKETCH)
     spool, batch = opened(tmp_path / "spool.db"), split(plan, np.ones((M + 1, 2)), 7)
-    (bound,) = spool.commit([packed(batch.addition)])
+    (bound,) = spool.commit([batch])
     assert isinstance(bound, tuple)
     assert [(type(told), str(told)) for told in left_out(batch, bound)] == [
         (DroppedRecordsWarning, "the plan allows 10 records a client and window: 1 of 11 were refused, the last ones")
@@ -129,8 +128,8 @@ def test_reports_are_those_of_the_first_records_unusable_ones_too(tmp_path: Path
     records = np.random.default_rng(7).uniform(0, 10, (14, 2))
     records[[1, 3, 12]] = np.nan
     spool.add(records[:4])
-    batch = split(plan, records[4:], 7, None, spool.randomising)
-    (bound,) = spool.spool.commit([batch.addition])
+    batch = spool.encoder.encode(records[4:], 7)
+    (bound,) = spool.spool.commit([batch])
     assert isinstance(bound, tuple)
     assert [len(unpack(each.data, plan).reports) for each in bound] == [6]
     assert [str(told) for told in left_out(batch, bound)] == [
@@ -185,7 +184,7 @@ def test_what_is_taken_of_a_batch_needs_as_much_room_whichever_of_its_records_ca
     plan, usable = small_plan(privacy=UNIT, sketch=SKETCH), np.full((40, 2), 0.5)
     late = usable.copy()
     late[:20] = np.nan
-    whole = [split(plan, records, 7).addition for records in (usable, late)]
+    whole = [split(plan, records, 7) for records in (usable, late)]
     first = [addition.first(3) for addition in whole if addition.first is not None]
     assert [addition.contributed for addition in first] == [3, 3]
     assert first[0].price == first[1].price

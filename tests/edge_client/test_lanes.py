@@ -1,9 +1,8 @@
 """Ids are the spool's own by its stream, and what has no place in flight is no reason to wake."""
 
 from edge_client.config import Config
-from edge_client.session.send_window import SendWindow
+from edge_client.session.send_window import DeltaNumbers, SendWindow
 from edge_client.session.session import Answered, Begun, Connected, Effect, Send, Session, SetTimer, Settled, TimerFired
-from edge_client.spool.changes import SpoolIds
 from hushsum.delta import DeltaId
 from hushsum.entropy import ReplayableEntropy
 from hushsum_proto.answers import Refusal, ServiceReason, Status
@@ -15,7 +14,7 @@ def sent(effects: list[Effect]) -> list[int]:
 
 
 def test_an_id_of_the_spools_stream_has_its_sequence_number_and_others_have_none() -> None:
-    ids = SpoolIds(STREAM)
+    ids = DeltaNumbers(STREAM)
     for number in (0, 1, 2**63 - 1):
         assert ids.number_of(DeltaId(STREAM, number)) == number
         assert ids.number_of(DeltaId(STREAM ^ 1, number)) is None

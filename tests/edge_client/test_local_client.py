@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from edge_client import AbsentWarning, AccountError, DroppedRecordsWarning, EdgeError, NotCountedError
-from edge_client.participation.silo import SiloSubmitter, prepared
+from edge_client.participation.silo import SiloMode, prepared
 from hushsum import Plan
 from hushsum.delta import DeltaId, read_header
 from hushsum.local import silo
@@ -123,12 +123,12 @@ async def test_a_silo_submits_at_a_moment_that_no_record_decides(tmp_path: Path)
             clock.pass_time(0)
             if records:
                 await client.add(np.ones((records, 2)))
-            scheduler = client._started().scheduler
-            assert scheduler is not None
-            scheduler._participation.keep([], clock.now_ms())  # the same moment for both
+            scheduler = client._started()
+            assert isinstance(scheduler, SiloMode)
+            scheduler._schedule.keep([], clock.now_ms())  # the same moment for both
             moment_ms = SILO.window.end_ms(WINDOW) + 60_000
-            scheduler._participation._turns[WINDOW] = scheduler._participation._first(WINDOW, clock.now_ms())
-            scheduler._participation._turns[WINDOW].due_ms = moment_ms
+            scheduler._schedule._windows[WINDOW] = scheduler._schedule._first(WINDOW, clock.now_ms())
+            scheduler._schedule._windows[WINDOW].due_ms = moment_ms
             clock.pass_time((moment_ms - 1000 - clock.at_ms) / 1000)
             for _ in range(60):
                 clock.pass_time(0.5)
@@ -235,11 +235,11 @@ async def test_noise_drawn_anew_for_a_resend_would_be_seen(
     async with client_of(service, path, clock) as client:
         with suppress(NotCountedError):
             await client.flush(30)
-        scheduler = client._started().scheduler
-        assert isinstance(scheduler, SiloSubmitter)
-        again = prepared(SILO, WINDOW, scheduler._submissions.pending(WINDOW), scheduler._secrets)
+        scheduler = client._started()
+        assert isinstance(scheduler, SiloMode)
+        again = prepared(SILO, WINDOW, scheduler.submissions.pending(WINDOW), scheduler._secrets)
         with pytest.raises(EdgeError):  # the table of spends holds a window once, whoever asks
-            await client._started().writer.put(again)
+            await client._started().driver.writer.put(again)
     await service.stop()
     assert len(kept.of_window(WINDOW)) == 1
 
@@ -255,7 +255,7 @@ def test_reports_and_headers_name_no_client_and_no_spool(tmp_path: Path) -> None
 
 
 def test_the_randomness_of_reports_is_not_the_jitters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from edge_client.encoding import Randomising
+    from edge_client.encoding import ReportEncoder
     from hushsum.entropy import OsEntropy
 
     asked: list[object] = []
@@ -265,5 +265,5 @@ def test_the_randomness_of_reports_is_not_the_jitters(tmp_path: Path, monkeypatc
         return np.zeros(1, np.int64), 0
 
     monkeypatch.setattr("edge_client.encoding.encoding.reports", reports)
-    Randomising(REPORT).addition([[1.0, 2.0]], 7, None)
+    ReportEncoder(REPORT).encode([[1.0, 2.0]], 7, None)
     assert [type(each) for each in asked] == [OsEntropy]

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from edge_client.encoding import split
 from edge_client.errors import EventTimeError
 from edge_client.spool import memoization
 from hushsum.local.batches import unpack
@@ -73,7 +72,7 @@ def test_the_adds_of_one_transaction_are_held_to_that_together(
     spool: ReportSpool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memoization, "WINDOWS_KEPT", 2)
-    adds = [split(PLAN, RECORD, window, None, spool.randomising).addition for window in (4, 5, 6, 3, 4)]
+    adds = [spool.encoder.encode(RECORD, window) for window in (4, 5, 6, 3, 4)]
     results = spool.spool.commit(adds)
     assert [isinstance(result, tuple) for result in results] == [True, True, True, False, True]
     assert rows(spool) == [(5, 1), (6, 1)]

@@ -12,9 +12,10 @@ import pytest
 
 from edge_client import AccountError
 from edge_client.config import LARGE_BYTES
-from edge_client.encoding import Randomising, reports_max, split
+from edge_client.encoding import ReportEncoder, reports_max
 from edge_client.errors import SpoolError, SpoolFullError
-from edge_client.spool.changes import BatchIds, Remove
+from edge_client.session.send_window import DeltaNumbers
+from edge_client.spool.changes import Remove
 from edge_client.stats import SendStats, Stats
 from hushsum.delta import DeltaId, read_header
 from hushsum.errors import ContributionError
@@ -70,7 +71,7 @@ def test_every_record_has_one_report_an_unusable_one_too(path: Path) -> None:
 def test_what_is_too_large_for_one_batch_is_split_to_fit_one_message() -> None:
     wide = report_plan()
     most = reports_max(wide)
-    addition = Randomising(wide).addition(np.ones((most + 1, 2)), 7, None)
+    addition = ReportEncoder(wide).encode(np.ones((most + 1, 2)), 7, None)
     assert [delta.records for delta in addition.deltas] == [most, 1]
     assert all(len(delta.pack(DeltaId(0, 0))) <= LARGE_BYTES for delta in addition.deltas)
     assert len({read_header(delta.pack(DeltaId(0, 0))).id.stream for delta in addition.deltas}) == 2
@@ -98,12 +99,12 @@ def test_bytes_are_those_of_the_add_for_ever(path: Path) -> None:
 
 
 def test_a_number_is_found_by_its_own_stream_until_it_is_answered() -> None:
-    ids = BatchIds({4: 99})
-    ids.note(5, 77)
+    ids = DeltaNumbers(42, {4: 99})
+    ids.add(5, 77)
     assert [ids.number_of(DeltaId(stream, 0)) for stream in (99, 77, 98)] == [4, 5, None]
     assert ids.number_of(DeltaId(99, 1)) is None
-    ids.forget(4)
-    ids.forget(4)
+    ids.remove(4)
+    ids.remove(4)
     assert ids.number_of(DeltaId(99, 0)) is None
 
 
@@ -151,7 +152,7 @@ def test_what_the_account_does_not_pay_for_is_refused_whole(path: Path) -> None:
 def test_two_windows_of_one_transaction_are_not_paid_for_with_the_same_money(path: Path) -> None:
     spool = ReportSpool(path, CLIENT)
     spool.add([1.0, 2.0], 7)
-    changes = [split(CLIENT, [1.0, 2.0], window, None, spool.randomising).addition for window in (8, 9, 8)]
+    changes = [spool.encoder.encode([1.0, 2.0], window) for window in (8, 9, 8)]
     first, second, third = spool.spool.commit(changes)
     assert isinstance(second, AccountError)
     assert isinstance(first, tuple)
@@ -268,7 +269,7 @@ def test_a_label_belongs_to_what_is_memoised(path: Path) -> None:
 
 def test_adds_of_one_transaction_share_what_they_memoise(path: Path) -> None:
     spool = ReportSpool(path, MEMO)
-    changes = [split(MEMO, [1.0, 2.0], window, None, spool.randomising).addition for window in (7, 8, 9)]
+    changes = [spool.encoder.encode([1.0, 2.0], window) for window in (7, 8, 9)]
     spool.spool.commit(changes)
     reports = [unpack(bound.data, MEMO).reports.tolist() for bound in spool.spool.load(0, 64, 2**30)]
     assert reports[0] == reports[1] == reports[2]
@@ -294,7 +295,7 @@ def test_the_memos_secret_is_the_spools_own_and_stays(tmp_path: Path) -> None:
     assert other.secret != secret
     one.anew()
     assert one.secret == secret
-    assert secret.hex() not in repr(one.randomising)
+    assert secret.hex() not in repr(one.encoder)
 
 
 def test_only_the_memos_keys_show_what_is_memoised(path: Path) -> None:

@@ -28,7 +28,7 @@ from edge_client import (
     UnreachableError,
 )
 from edge_client.encoding import counters_of
-from edge_client.participation.secure_sum import UnreadMessages
+from edge_client.participation.secure_sum import SecureMode, UnreadMessages
 from edge_client.spool.window_submissions import SecureSubmissions
 from hushsum import Plan, Sketch, labels
 from hushsum.directory import DIRECTORY_BYTES_MAX, Directory, digest_of
@@ -310,9 +310,8 @@ async def test_noise_is_drawn_once_before_the_service_is_called_and_kept_while_r
     async with client_of(service, path, clock) as client:
         await client.add([[1.0, 2.0]])
         await client.flush(20)
-        assert client._parts is not None
-        assert client._parts.submitter is not None
-        assert client._parts.submitter._parts.shares.of(WINDOW) is None
+        assert isinstance(client._mode, SecureMode)
+        assert client._mode.shares.of(WINDOW) is None
     assert entered == [0]
     assert service.entered.total() == (3 if step else 1)
     assert vectors(service) == 1
@@ -437,10 +436,10 @@ async def test_whoever_has_no_attempt_left_at_an_invitation_does_not_advertise(
 ) -> None:
     def lie(_: Seat, reply: RoundReply) -> RoundReply | None:
         if kind_of(reply) is Kind.INVITATION:
-            submitter = client._started().submitter
-            assert submitter is not None
+            mode = client._started()
+            assert isinstance(mode, SecureMode)
             for _attempt in range(ATTEMPTS_MAX):
-                submitter._parts.rounds.count_attempt(WINDOW)
+                mode.submissions.count_attempt(WINDOW)
         return reply
 
     service.lie = lie

@@ -11,9 +11,10 @@ import pytest
 
 from edge_client.encoding import split
 from edge_client.errors import NoPartError, SpoolError
-from edge_client.participation.silo import SiloSubmissions, prepared
-from edge_client.spool.changes import Remove, StoredDelta, Submit, packed
+from edge_client.participation.silo import prepared
+from edge_client.spool.changes import Remove, StoredDelta, Submit
 from edge_client.spool.spool import Spool
+from edge_client.spool.window_submissions import SiloSubmissions
 from edge_client.stats import SendStats, Stats
 from hushsum import Plan
 from hushsum.delta import read_header
@@ -43,7 +44,7 @@ def turns_of(spool: Spool, plan: Plan = PLAN) -> SiloSubmissions:
 
 
 def add(spool: Spool, records: object, window: int = 7, plan: Plan = PLAN) -> object:
-    (result,) = spool.commit([packed(split(plan, records, window).addition)])
+    (result,) = spool.commit([split(plan, records, window)])
     return result
 
 

@@ -7,7 +7,6 @@ import stat
 import subprocess
 import sys
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +15,10 @@ import pytest
 from edge_client.encoding import split
 from edge_client.errors import SettingsError, SpoolError, SpoolFullError, SpoolInUseError
 from edge_client.spool import spool as spool_file
-from edge_client.spool.changes import Remove, StoredDelta, packed
+from edge_client.spool.changes import Remove, StoredDelta
 from edge_client.stats import SendStats, Stats
 from hushsum import Plan
-from hushsum.delta import Delta, DeltaId, encode, read_header
+from hushsum.delta import Delta, DeltaId, encode, encode_all, read_header
 from hushsum.errors import ContributionError
 from tests.edge_client.adder import PLAN, record
 from tests.edge_client.spools import addition, bytes_of, opened
@@ -263,11 +262,9 @@ def test_what_was_packed_before_it_had_an_id_is_what_is_packed_with_it(plan: Pla
     labels = ["a", "c"] if plan.classes else None
     edges = (0, 1, 127, 128, 2**32, 2**63 - 1)
     for window in (-(2**40), -1, 0, 63, 64, 480_000):
-        batch = split(plan, records, window, labels)
-        addition = packed(batch.addition)
-        assert replace(addition, deltas=batch.addition.deltas) == batch.addition
+        (packed,) = split(plan, records, window, labels).deltas
         for sequence in (*edges, int(rng.integers(2**62))):
             id = DeltaId(int(rng.integers(2**63)), sequence)
-            (unbound,), (before,) = addition.deltas, batch.addition.deltas
-            assert unbound.pack(id) == before.pack(id)
-            assert unbound.records == before.records == 2
+            (delta,), _ = encode_all(plan, records, window=window, id=id, labels=labels)
+            assert packed.pack(id) == delta.pack(plan)
+            assert packed.records == delta.records == 2

@@ -8,12 +8,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from edge_client.encoding import Randomising, split
+from edge_client.encoding import ReportEncoder, split
 from edge_client.errors import SpoolFullError
-from edge_client.participation.silo import SiloSubmissions
-from edge_client.spool.changes import Change, Remove, packed
+from edge_client.spool.changes import Change, Remove
 from edge_client.spool.memoization import REPORT_BYTES
 from edge_client.spool.spool import Spool
+from edge_client.spool.transaction import ReportTransaction
+from edge_client.spool.window_submissions import SiloSubmissions
 from hushsum import Plan
 from hushsum.delta import DeltaId, encode_all
 from hushsum.entropy import OsEntropy
@@ -38,20 +39,19 @@ class World:
         self.reports = plan.report_sizes is not None
         self.memoises = local is not None and local.memoise
 
-    def spool(self, path: Path, bytes_max: int = 2**30) -> tuple[Spool, Randomising | None]:
+    def spool(self, path: Path, bytes_max: int = 2**30) -> tuple[Spool, ReportEncoder | None]:
         spool = opened(path, bytes_max=bytes_max)
         if self.plan.privacy.mode == "central":
             return spool, None
-        spool.keep_rounds()
         if self.reports:
-            spool.keep_books(self.plan)
+            spool.keep_budget(self.plan, ReportTransaction)
             secret = spool.keep_memo(OsEntropy()) if self.memoises else None
-            return spool, Randomising(self.plan, secret)
+            return spool, ReportEncoder(self.plan, secret)
         SiloSubmissions(spool, self.plan).look(range(6, 9))
         return spool, None
 
-    def changes(self, batches: "list[Batch]", randomising: Randomising | None) -> list[Change]:
-        return [packed(split(self.plan, *batch, randomising).addition) for batch in batches]
+    def changes(self, batches: "list[Batch]", encoder: ReportEncoder | None) -> list[Change]:
+        return [encoder.encode(*batch) if encoder is not None else split(self.plan, *batch) for batch in batches]
 
 
 Batch = tuple[Records, int, list[str] | None]
@@ -90,12 +90,12 @@ def neighbours(world: World, rng: np.random.Generator, batch: int) -> Iterator[l
 def decisions(world: World, path: Path, history: list[list[Batch]], bytes_max: int, restarts: bool) -> list[bool]:
     """Which batches a device takes; with a restart after each of some, or without."""
     path.unlink(missing_ok=True)
-    (spool, randomising), results = world.spool(path, bytes_max), []
+    (spool, encoder), results = world.spool(path, bytes_max), []
     for some in history:
-        results += spool.commit(world.changes(some, randomising))
+        results += spool.commit(world.changes(some, encoder))
         if restarts:
             spool.close()
-            spool, randomising = world.spool(path, bytes_max)
+            spool, encoder = world.spool(path, bytes_max)
     spool.close()
     assert all(isinstance(result, tuple | SpoolFullError) for result in results)
     return [isinstance(result, tuple) for result in results]
@@ -103,12 +103,12 @@ def decisions(world: World, path: Path, history: list[list[Batch]], bytes_max: i
 
 def room(world: World, path: Path, batches: list[Batch]) -> int:
     """Bytes that a device sets aside for all of them."""
-    spool, randomising = world.spool(path)
-    spool.commit(world.changes(batches, randomising))
-    taken = spool._level.bytes + spool._level.memo
+    spool, encoder = world.spool(path)
+    spool.commit(world.changes(batches, encoder))
+    taken = spool._state.bytes + spool._state.memo
     spool.close()
     spool, _ = world.spool(path)
-    assert spool._level.bytes + spool._level.memo == taken
+    assert spool._state.bytes + spool._state.memo == taken
     spool.close()
     return taken
 
@@ -150,8 +150,8 @@ def test_what_was_set_aside_is_free_again_once_all_is_answered(
         for batches in neighbours(world, rng, 0):
             path = tmp_path / "spool.db"
             path.unlink(missing_ok=True)
-            spool, randomising = world.spool(path)
-            spool.commit(world.changes(batches, randomising))
+            spool, encoder = world.spool(path)
+            spool.commit(world.changes(batches, encoder))
             if restarts:
                 spool.close()
                 spool, _ = world.spool(path)
@@ -167,7 +167,7 @@ def test_unusable_records_alone_keep_their_room_until_their_window_is_over_and_a
     world, path = WORLDS[name], tmp_path / "spool.db"
     spool, _ = world.spool(path)
     spool.commit(world.changes([(np.full((3, 2), np.nan), 7, None)], None))
-    assert spool._level.bytes == world.plan.delta_sizes.batch_bytes_max(3)
+    assert spool._state.bytes == world.plan.delta_sizes.batch_bytes_max(3)
     turns = SiloSubmissions(spool, world.plan)
     assert turns.pending(7).deltas == ()
     turns.look(range(8, 10))
@@ -191,11 +191,11 @@ def test_no_deltas_take_more_than_what_is_set_aside_for_them(name: str, most: in
 
 def test_a_record_that_is_known_counts_as_a_new_one_does(tmp_path: Path) -> None:
     world, path = WORLDS["memoised"], tmp_path / "spool.db"
-    spool, randomising = world.spool(path)
+    spool, encoder = world.spool(path)
     for window in (7, 8, 9):
-        spool.commit(world.changes([(np.array([[1.0, 2.0], [3.0, 4.0]]), window, None)], randomising))
+        spool.commit(world.changes([(np.array([[1.0, 2.0], [3.0, 4.0]]), window, None)], encoder))
     assert spool.rows("SELECT count(*) FROM memo") == [(2,)]
-    assert spool._level.memo == 6 * REPORT_BYTES
+    assert spool._state.memo == 6 * REPORT_BYTES
     spool.close()
 
 
@@ -204,11 +204,11 @@ def test_an_older_spool_counts_with_its_bytes_and_its_next_delta_with_what_is_se
         archive.extractall(tmp_path)
     spool = opened(tmp_path / "spool.db")
     held = sum(len(bound.data) for bound in spool.load(0, 100, 2**20))
-    assert spool._level.bytes == held > 0
+    assert spool._state.bytes == held > 0
     plan = Plan.from_bytes(spool.plan or b"")
-    (bound,) = spool.commit([packed(split(plan, np.ones((1, 2)), 7).addition)])
+    (bound,) = spool.commit([split(plan, np.ones((1, 2)), 7)])
     assert bound
     spool.close()
     spool = opened(tmp_path / "spool.db")
-    assert spool._level.bytes == held + plan.delta_sizes.batch_bytes_max(1)
+    assert spool._state.bytes == held + plan.delta_sizes.batch_bytes_max(1)
     spool.close()

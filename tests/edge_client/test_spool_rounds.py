@@ -14,8 +14,9 @@ import pytest
 
 from edge_client.encoding import counters_of, split
 from edge_client.errors import NoPartError, SpoolError, SpoolFullError
-from edge_client.spool.changes import NO_ID, packed
+from edge_client.spool.changes import NO_ID
 from edge_client.spool.spool import Spool
+from edge_client.spool.transaction import SecureTransaction
 from edge_client.spool.window_submissions import SecureSubmissions
 from edge_client.stats import SendStats, Stats
 from hushsum import Plan, Sketch
@@ -53,7 +54,7 @@ def rounds_of(spool: Spool, plan: Plan = PLAN, windows: range | None = range(7, 
 
 
 def add(spool: Spool, records: object, window: int = 7, plan: Plan = PLAN) -> object:
-    (result,) = spool.commit([packed(split(plan, records, window).addition)])
+    (result,) = spool.commit([split(plan, records, window)])
     return result
 
 
@@ -125,7 +126,7 @@ def test_an_emptied_record_changes_what_waits_by_itself_alone_however_many_there
 def test_what_waits_adds_up_modulo_2_to_the_64_whatever_it_is() -> None:
     """No plan of today comes near: its count scale is made up."""
     plan = Plan.from_bytes(PLAN.to_bytes())
-    delta = split(plan, np.ones((4096, 2)), 7).addition.deltas[0].pack(NO_ID)
+    delta = split(plan, np.ones((4096, 2)), 7).deltas[0].pack(NO_ID)
     object.__setattr__(plan.privacy.mechanism, "count_scale", 2**50)
     _, counts = counters_of(plan, [delta] * 3)
     assert counts.tolist() == [3 * 2**62 - 2**64]
@@ -151,7 +152,7 @@ def test_what_waits_counts_against_the_spools_limit_and_a_spend_makes_room(path:
     spool = opened(path)
     rounds_of(spool)
     add(spool, [[1.0, 2.0]])
-    size = spool._level.bytes
+    size = spool._state.bytes
     assert size > 0
     spool.close()
     spool = opened(path, bytes_max=size)
@@ -551,10 +552,10 @@ def test_an_upgrade_keeps_everything_and_happens_at_once_or_not_at_all(
     with monkeypatch.context() as broken:
         broken.setattr("edge_client.spool.spool._ROUND_TABLES", ("CREATE TABLE pending (x)", "no SQL"))
         with pytest.raises(SpoolError, match="syntax error"):
-            spool.keep_rounds()
+            spool.keep_budget(PLAN, SecureTransaction)
     assert spool.rows("SELECT name FROM sqlite_master WHERE name = 'pending'") == []
-    spool.keep_rounds()
-    spool.keep_rounds()
+    spool.keep_budget(PLAN, SecureTransaction)
+    spool.keep_budget(PLAN, SecureTransaction)
     spool.close()
     assert format_of(sample) == 3
     before["deltas"] = [line.replace(");", ",NULL);") for line in before["deltas"]]  # nothing is set aside beside them

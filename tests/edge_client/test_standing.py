@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 from edge_client import Config, EdgeClient
-from edge_client.participation.secure_sum import RoundProgress
+from edge_client.participation.mode import RoundProgress
 from hushsum.secure_sum.client import ClientStep
 from tests.edge_client.round_service import RoundService
 from tests.edge_client.secure_plans import keys_of

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 from edge_client.config import Config
-from edge_client.session.driver import DriverSettings, SessionDriver
+from edge_client.session.driver import SessionDriver
 from edge_client.session.session import Session
 from edge_client.spool.changes import Add, Change, PackedDelta, Remove, Result, StoredDelta
 from edge_client.spool.writer import SpoolWriter
@@ -115,10 +115,15 @@ class Device:
             unanswered=self.spool.unanswered(),
             entropy=entropy,
         )
-        self.writer = SpoolWriter(spool, self.runtime, 64)
         transport = SimTransport(self._network, self.process, self.client_id)
-        wiring = DriverSettings(spool, self.writer, transport, self.runtime, self._plan.id, self._answered)
-        self.uplink = SessionDriver(session, wiring)
+        self.uplink = SessionDriver(
+            session,
+            spool=spool,
+            writer=SpoolWriter(spool, self.runtime, 64),
+            transport=transport,
+            runtime=self.runtime,
+            on_answer=self._answered,
+        )
         self.uplink.begin()
 
     def add(self, numbers: Sequence[int], window_offset: int = 0) -> None:
@@ -130,7 +135,7 @@ class Device:
 
         def put() -> None:
             packs = [partial(self._packed, self.client_id, number, window) for number in numbers]
-            uplink.expect(self.writer.put(Add(window, tuple(PackedDelta(1, pack) for pack in packs), 0, None)))
+            uplink.submit(Add(window, tuple(PackedDelta(1, pack) for pack in packs), 0, None))
 
         process.context.copy().run(put)
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pytest
 
 from edge_client import encoding as device_reports
-from edge_client.encoding import Randomising
+from edge_client.encoding import ReportEncoder
 from edge_client.spool.changes import Add
 from hushsum.entropy import Entropy
 from hushsum.families.hashed.family import Hashed
@@ -142,8 +142,8 @@ def count_usable_records_alone(addition: Add) -> Add:
 def test_a_client_that_sends_more_reports_is_caught(
     mistake: Callable[[Add], Add], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest = Randomising.addition
-    monkeypatch.setattr(Randomising, "addition", lambda self, *args: mistake(honest(self, *args)))
+    honest = ReportEncoder.encode
+    monkeypatch.setattr(ReportEncoder, "encode", lambda self, *args: mistake(honest(self, *args)))
     assert not any(check.holds for check in pipelines.bound_checks())
 
 

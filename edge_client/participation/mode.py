@@ -1,0 +1,204 @@
+"""How a client contributes under its plan's trust mode: one interface, and the modes that send what is added at once.
+
+A mode is chosen once, when the client starts. Its transactions of the spool are chosen with it
+(:mod:`edge_client.spool.transaction`).
+"""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Self
+
+from edge_client.config import Config
+from edge_client.encoding import ReportEncoder, split
+from edge_client.plan_fetch import RetryPolicy
+from edge_client.session.driver import SessionDriver
+from edge_client.session.session import Session
+from edge_client.spool.budget import DeviceBudget
+from edge_client.spool.changes import Add, StoredDelta
+from edge_client.spool.spool import Spool
+from edge_client.spool.transaction import ReportTransaction
+from edge_client.spool.writer import SpoolWriter
+from edge_client.stats import SendStats
+from edge_client.transport.grpc import GrpcTransport
+from hushsum.entropy import OsEntropy
+from hushsum.plan import Plan
+from hushsum.privacy.account import Account
+from hushsum.secure_sum.client import ClientStep
+from hushsum.signatures import SigningKey
+from hushsum_proto.answers import Answer
+
+
+class RoundProgress(NamedTuple):
+    """How far a client has come in a round.
+
+    Attributes:
+        round: The round's id.
+        step: What it has done last.
+    """
+
+    round: bytes
+    step: ClientStep
+
+
+@dataclass(frozen=True)
+class ClientContext:
+    """What a mode is made from.
+
+    Attributes:
+        spool: Open, and bound to the plan.
+        plan: What is collected.
+        transport: The way to the service.
+        retry: Runtime, waits, and public entropy.
+        key: The client's own, of secure sums; None where none was given.
+        on_answer: Called with each definitive answer once it is durable.
+    """
+
+    spool: Spool
+    plan: Plan
+    transport: GrpcTransport
+    retry: RetryPolicy
+    key: SigningKey | None = field(repr=False)
+    on_answer: Callable[[Answer], None]
+
+    async def driver(self, *, config: Config | None = None, batches: Mapping[int, int] | None = None) -> SessionDriver:
+        """What sends the spool's deltas; it has not begun.
+
+        Args:
+            config: In place of the client's.
+            batches: As of :class:`~edge_client.session.session.Session`.
+        """
+        runtime = self.retry.runtime
+        config = config or self.retry.config
+        session = Session(
+            config=config,
+            plan_id=self.plan.id,
+            stream=self.spool.stream,
+            lateness_ms=self.plan.window.lateness_ms,
+            unanswered=await runtime.blocking(self.spool.unanswered),
+            entropy=self.retry.entropy,
+            batches=batches,
+        )
+        return SessionDriver(
+            session,
+            spool=self.spool,
+            writer=SpoolWriter(self.spool, runtime, config.commits_max),
+            transport=self.transport,
+            runtime=runtime,
+            on_answer=self.on_answer,
+        )
+
+
+class Mode(ABC):
+    """What a plan's trust mode decides on the device.
+
+    Attributes:
+        spool: As the context has it.
+        plan: Likewise.
+        driver: What sends deltas, and owns the client's tasks.
+    """
+
+    def __init__(self, context: ClientContext, driver: SessionDriver) -> None:
+        self.spool = context.spool
+        self.plan = context.plan
+        self.driver = driver
+
+    @classmethod
+    @abstractmethod
+    async def open(cls, context: ClientContext) -> Self:
+        """The mode of a client that starts; nothing has begun.
+
+        Raises:
+            EdgeError: The client cannot take part.
+        """
+
+    @abstractmethod
+    def encode(self, records: Any, window: int, labels: object) -> Add:
+        """Hashes records, or one record; arguments and errors as of :func:`edge_client.encoding.split`."""
+
+    @property
+    def account(self) -> Account | None:
+        """What this device has spent; None where the service spends."""
+        return None
+
+    @property
+    def sends(self) -> SendStats:
+        """What was written to connections."""
+        return self.driver.sends
+
+    @property
+    def progress(self) -> RoundProgress | None:
+        """How far this client has come in a round; None where it is in none."""
+        return None
+
+    async def begin(self, *, connect: bool) -> None:
+        """Begins to contribute; connects at once if asked to, to learn early that another plan is collected.
+
+        Raises:
+            SpoolError: The spool cannot be written.
+        """
+        if connect:
+            self.driver.begin()
+
+    async def caught_up(self) -> None:  # noqa: B027  nothing to do where windows have no submissions
+        """Returns once the spool knows of the windows of this moment."""
+
+    def put(self, addition: Add) -> "asyncio.Future[tuple[StoredDelta, ...]]":
+        """Puts an addition into the spool; the future has what was stored, once it is durable."""
+        return self.driver.submit(addition)
+
+    def on_answer(self, answer: Answer) -> None:  # noqa: B027  a silo alone keeps what became of a window
+        """Handles a definitive answer that is durable."""
+
+    async def flush(self, timeout_s: float | None) -> None:
+        """Returns once everything has a definitive answer (see :meth:`edge_client.EdgeClient.flush`)."""
+        await self.driver.answered(timeout_s)
+
+    async def finish(self, timeout_s: float) -> None:
+        """Returns once what is under way has its answer; nothing new is begun.
+
+        Raises:
+            FlushTimeoutError: Not within the time.
+        """
+        await self.driver.answered(timeout_s)
+
+
+class CentralMode(Mode):
+    """Sends exact deltas; the service adds the noise, and spends the budget."""
+
+    @classmethod
+    async def open(cls, context: ClientContext) -> Self:
+        return cls(context, await context.driver())
+
+    def encode(self, records: Any, window: int, labels: object) -> Add:
+        return split(self.plan, records, window, labels)
+
+
+class ReportMode(Mode):
+    """Sends one randomised report for each record; this device spends its own budget."""
+
+    def __init__(
+        self, context: ClientContext, driver: SessionDriver, encoder: ReportEncoder, budget: DeviceBudget
+    ) -> None:
+        super().__init__(context, driver)
+        self._encoder = encoder
+        self._budget = budget
+
+    @classmethod
+    async def open(cls, context: ClientContext) -> Self:
+        plan, spool, blocking = context.plan, context.spool, context.retry.runtime.blocking
+        local = plan.privacy.local
+        assert local is not None, "mode 'local' has a form"
+        budget = await blocking(spool.keep_budget, plan, ReportTransaction)
+        # Reports, their streams and the memo's secret are the operating system's, whatever the jitter is drawn from.
+        secret = await blocking(spool.keep_memo, OsEntropy()) if local.memoise else None
+        driver = await context.driver(batches=await blocking(spool.streams))
+        return cls(context, driver, ReportEncoder(plan, secret), budget)
+
+    @property
+    def account(self) -> Account:
+        return self._budget.account
+
+    def encode(self, records: Any, window: int, labels: object) -> Add:
+        return self._encoder.encode(records, window, labels)
