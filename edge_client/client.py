@@ -12,9 +12,8 @@ from typing import Any, Final, Self
 from edge_client.config import Config
 from edge_client.encoding import copied, left_out, time_in_ms
 from edge_client.errors import ClientStateError, FlushTimeoutError
-from edge_client.participation.identity import key_of
 from edge_client.participation.mode import CentralMode, ClientContext, Mode, ReportMode, RoundProgress
-from edge_client.participation.secure_sum import SecureMode
+from edge_client.participation.secure_sum import SecureMode, key_of
 from edge_client.participation.silo import SiloMode
 from edge_client.plan_fetch import RetryPolicy, pinned_plan
 from edge_client.policy import Policy

@@ -16,13 +16,7 @@ _DOUBLINGS_MAX: Final = 62
 
 
 class BackOff:
-    """Waits drawn uniformly from 0 to a limit that doubles with each failure.
-
-    Args:
-        first_s: The first limit, in seconds.
-        longest_s: No limit is above it.
-        entropy: Where the jitter comes from.
-    """
+    """Waits drawn uniformly from 0 to a limit that doubles with each failure, from ``first_s`` to ``longest_s``."""
 
     def __init__(self, first_s: float, longest_s: float, entropy: Entropy) -> None:
         self._first_s = first_s
@@ -42,7 +36,7 @@ class BackOff:
         return limit * int.from_bytes(self._entropy.read(4), "big") / 2**32
 
     def reset(self) -> None:
-        """Something succeeded: the next wait is a first one again."""
+        """Makes the next wait a first one again."""
         self._failures = 0
 
 
@@ -54,27 +48,21 @@ class Runtime(Protocol):
 
     def now_ms(self) -> int:
         """The wall clock, ms since 1970-01-01T00:00:00Z."""
-        ...
 
     def monotonic(self) -> float:
         """Seconds of a clock that never goes back."""
-        ...
 
     async def sleep(self, seconds: float) -> None:
         """Returns after so many seconds."""
-        ...
 
     def spawn(self, work: Coroutine[object, object, None], name: str) -> "asyncio.Task[None]":
         """Starts a task; its owner awaits or cancels it."""
-        ...
 
     async def blocking(self, function: Callable[..., T], *arguments: object) -> T:
         """Runs what waits for the spool (a commit, a read) off the event loop."""
-        ...
 
     async def computing(self, function: Callable[..., T], *arguments: object) -> T:
         """Hashes records off the event loop, in other threads: however many there are, no :meth:`blocking` waits."""
-        ...
 
 
 class SystemRuntime:
@@ -133,12 +121,7 @@ async def to_the_end(runtime: Runtime, work: Coroutine[object, object, None]) ->
 
 
 class Tasks:
-    """A group of tasks.
-
-    Args:
-        runtime: Where they run.
-        failed: Called with the exception that a task has ended with.
-    """
+    """A group of tasks; ``failed`` is called with the exception that one has ended with."""
 
     def __init__(self, runtime: Runtime, failed: Callable[[Exception], None]) -> None:
         self._runtime = runtime
@@ -178,3 +161,51 @@ class Tasks:
         error = None if task.cancelled() else task.exception()
         if isinstance(error, Exception):
             self._failed(error)
+
+
+class Waiters:
+    """Callers that wait until a condition is met, each for a limited time."""
+
+    def __init__(self, tasks: Tasks, runtime: Runtime) -> None:
+        self._tasks = tasks
+        self._runtime = runtime
+        self._waiting: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
+
+    async def wait(
+        self, is_met: Callable[[], bool], timeout_s: float | None, error: Callable[[float], Exception]
+    ) -> None:
+        """Returns once :meth:`check` finds the condition met.
+
+        Raises:
+            Exception: Made by ``error`` if that takes too long; or the one that :meth:`fail` was given.
+        """
+        met: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting = (is_met, met)
+        self._waiting.append(waiting)
+        timer = None
+        if timeout_s is not None:
+            timer = self._tasks.spawn(self._expire(met, timeout_s, error), "flush-timer")
+        self.check()
+        try:
+            await met
+        finally:
+            if timer is not None:
+                timer.cancel()
+            self._waiting.remove(waiting)
+
+    def check(self) -> None:
+        for is_met, met in self._waiting:
+            if not met.done() and is_met():
+                met.set_result(None)
+
+    def fail(self, error: Exception) -> bool:
+        """Raises an error for all callers that wait; returns whether there are any."""
+        waiting = [met for _, met in self._waiting if not met.done()]
+        for met in waiting:
+            met.set_exception(error)
+        return bool(waiting)
+
+    async def _expire(self, met: "asyncio.Future[None]", timeout_s: float, error: Callable[[float], Exception]) -> None:
+        await self._runtime.sleep(timeout_s)
+        if not met.done():
+            met.set_exception(error(timeout_s))

@@ -1,4 +1,4 @@
-"""What became of everything that a client was given: no record and no delta leaves it without a number here."""
+"""Counts of everything that a client was given and of its answers: every record and delta is in one of them."""
 
 import warnings
 from collections import Counter
@@ -12,7 +12,7 @@ from hushsum_proto.answers import Answer, AnyReason, Status
 
 
 class UnreportedRejections:
-    """Refusals by reason that no flush has raised yet."""
+    """Rejections, by reason, that no flush has raised yet."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -52,6 +52,14 @@ SUBMISSIONS_COUNTED: Final = "submissions_counted"
 SUBMISSIONS_LOST: Final = "submissions_lost"
 WINDOWS_UNSPENT: Final = "windows_unspent"
 RECORDS_UNSPENT: Final = "records_unspent"
+#: The names under which the spool counts, but for refusals: fields of :class:`Stats`, too.
+_KEPT: Final = frozenset(
+    {
+        *(RECORDS, RECORDS_DROPPED, RECORDS_ABSENT, RECORDS_REFUSED, RECORDS_UNSPENT, DELTAS, REPORTS),
+        *(SUBMISSIONS_SPENT, SUBMISSIONS_COUNTED, SUBMISSIONS_LOST, WINDOWS_UNSPENT),
+        *(Status.ACKNOWLEDGED.value, Status.COUNTED.value, Status.LATE.value, Status.UNKNOWN.value),
+    }
+)
 #: Answers to a delta that counts.
 COUNTED: Final = frozenset({Status.ACKNOWLEDGED, Status.COUNTED})
 _REFUSED: Final = "refused:"
@@ -133,25 +141,11 @@ class Stats:
         """From what the spool keeps, and what was sent since the start."""
         refused = {name.removeprefix(_REFUSED): count for name, count in kept.items() if name.startswith(_REFUSED)}
         return cls(
-            records=kept.get(RECORDS, 0),
-            records_dropped=kept.get(RECORDS_DROPPED, 0),
-            records_absent=kept.get(RECORDS_ABSENT, 0),
-            records_refused=kept.get(RECORDS_REFUSED, 0),
-            deltas=kept.get(DELTAS, 0),
             deltas_sent=sends.first,
             deltas_resent=sends.again,
             bytes_sent=sends.bytes,
-            acknowledged=kept.get(Status.ACKNOWLEDGED.value, 0),
-            counted=kept.get(Status.COUNTED.value, 0),
-            late=kept.get(Status.LATE.value, 0),
-            unknown=kept.get(Status.UNKNOWN.value, 0),
-            records_unspent=kept.get(RECORDS_UNSPENT, 0),
-            submissions_spent=kept.get(SUBMISSIONS_SPENT, 0),
-            submissions_counted=kept.get(SUBMISSIONS_COUNTED, 0),
-            submissions_lost=kept.get(SUBMISSIONS_LOST, 0),
-            windows_unspent=kept.get(WINDOWS_UNSPENT, 0),
-            reports=kept.get(REPORTS, 0),
             refused=MappingProxyType(refused),
+            **{name: kept[name] for name in _KEPT if name in kept},
         )
 
 

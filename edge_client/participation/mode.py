@@ -15,10 +15,9 @@ from edge_client.encoding import ReportEncoder, split
 from edge_client.plan_fetch import RetryPolicy
 from edge_client.session.driver import SessionDriver
 from edge_client.session.session import Session
-from edge_client.spool.budget import DeviceBudget
 from edge_client.spool.changes import Add, StoredDelta
 from edge_client.spool.spool import Spool
-from edge_client.spool.transaction import ReportTransaction
+from edge_client.spool.transaction import DeviceBudget, ReportTransaction
 from edge_client.spool.writer import SpoolWriter
 from edge_client.stats import SendStats
 from edge_client.transport.grpc import GrpcTransport

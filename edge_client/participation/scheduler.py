@@ -18,7 +18,7 @@ from edge_client.config import ASKED_WAIT_MAX_MS, SEQUENCE_WINDOW, Config
 from edge_client.encoding import split
 from edge_client.errors import ClientStateError, FlushTimeoutError, NotCountedError, SpoolError
 from edge_client.participation.mode import ClientContext, Mode
-from edge_client.runtime import BackOff
+from edge_client.runtime import BackOff, Waiters
 from edge_client.session.driver import SessionDriver
 from edge_client.spool.changes import Add, StoredDelta
 from edge_client.spool.window_submissions import WindowStatus, WindowSubmissions
@@ -150,7 +150,7 @@ class WindowMode(Mode):
         self._busy: dict[int, asyncio.Task[None]] = {}
         self._reasons: dict[int, str] = {}  # of windows that are in no sum, until a flush has raised them
         self._stirred = asyncio.Event()
-        self._waiters: list[tuple[frozenset[int], asyncio.Future[None]]] = []
+        self._waiters = Waiters(driver.tasks, self.runtime)
 
     @abstractmethod
     async def _submit(self, window: int) -> None:
@@ -182,7 +182,7 @@ class WindowMode(Mode):
     async def begin(self, *, connect: bool) -> None:
         """Takes part in the windows of this moment, durably, and goes on from there."""
         await self._look()
-        self.driver.spawn(self._run(), "windows")
+        self.driver.tasks.spawn(self._run(), "windows")
         await super().begin(connect=connect)
 
     async def caught_up(self) -> None:
@@ -229,10 +229,10 @@ class WindowMode(Mode):
                 except SpoolError as error:
                     _LOG.warning("this client cannot see which windows are due, it is tried again: %s", error)
         except Exception as error:
-            self._fail_waiters(error)
+            self._waiters.fail(error)
             raise
         finally:
-            self._fail_waiters(self.driver.failure or ClientStateError("this client was ended meanwhile"))
+            self._waiters.fail(self.driver.failure or ClientStateError("this client was ended meanwhile"))
 
     async def _look(self, *, anew: bool = False) -> None:
         """Updates this client's state in the windows of this moment, if they have changed, or if asked to."""
@@ -252,7 +252,7 @@ class WindowMode(Mode):
                 over.add(window)
             for window in over:
                 self._keep_reason(window, "it is over, and was not summed")
-        self._release_waiters()
+        self._waiters.check()
 
     def _begin_what_is_due(self) -> None:
         for window in self._unreported_windows():
@@ -262,13 +262,13 @@ class WindowMode(Mode):
             self._start(window, self._submit(window))
 
     def _start(self, window: int, work: Coroutine[object, object, None]) -> None:
-        task = self._busy[window] = self.driver.spawn(work, f"window-{window}")
+        task = self._busy[window] = self.driver.tasks.spawn(work, f"window-{window}")
         task.add_done_callback(lambda _: self._ended(window))
 
     def _ended(self, window: int) -> None:
         del self._busy[window]
         self._stirred.set()
-        self._release_waiters()
+        self._waiters.check()
 
     async def _wait(self) -> None:
         """Until something is due, at most a few seconds."""
@@ -276,8 +276,8 @@ class WindowMode(Mode):
         next_ms = self._schedule.next_ms()
         end_ms = self.plan.window.end_ms(self.plan.window.index_at(now_ms))
         wait_s = (min(end_ms, end_ms if next_ms is None else next_ms) - now_ms) / 1000
-        sleep = self.driver.spawn(self.runtime.sleep(min(max(wait_s, 0.0), _LOOKS_APART_S)), "windows-timer")
-        stir = self.driver.spawn(self._until_stirred(), "windows-stir")
+        sleep = self.driver.tasks.spawn(self.runtime.sleep(min(max(wait_s, 0.0), _LOOKS_APART_S)), "windows-timer")
+        stir = self.driver.tasks.spawn(self._until_stirred(), "windows-stir")
         try:
             await asyncio.wait([sleep, stir], return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -301,35 +301,15 @@ class WindowMode(Mode):
 
     async def _wait_for(self, windows: frozenset[int], timeout_s: float | None) -> None:
         self.driver.raise_failure()
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.append((windows, waiter))
-        timer = None if timeout_s is None else self.driver.spawn(self._expire(waiter, timeout_s), "flush-timer")
-        self._release_waiters()
         try:
-            await waiter
+            await self._waiters.wait(lambda: not any(map(self._is_open, windows)), timeout_s, _timeout_error)
         except Exception:
             self.driver.raise_failure()  # which notes that it was raised
             raise
-        finally:
-            if timer is not None:
-                timer.cancel()
-            self._waiters.remove((windows, waiter))
-
-    async def _expire(self, waiter: "asyncio.Future[None]", timeout_s: float) -> None:
-        await self.runtime.sleep(timeout_s)
-        if not waiter.done():
-            what = f"what this client submits is not told after {timeout_s:g} s; it goes on"
-            waiter.set_exception(FlushTimeoutError(what))
-
-    def _fail_waiters(self, error: Exception) -> None:
-        for _, waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_exception(error)
-
-    def _release_waiters(self) -> None:
-        for windows, waiter in self._waiters:
-            if not waiter.done() and not any(map(self._is_open, windows)):
-                waiter.set_result(None)
 
     def _is_open(self, window: int) -> bool:
         return self._schedule.takes_part(window) or window in self._unreported_windows() or window in self._busy
+
+
+def _timeout_error(timeout_s: float) -> FlushTimeoutError:
+    return FlushTimeoutError(f"what this client submits is not told after {timeout_s:g} s; it goes on")

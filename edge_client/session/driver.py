@@ -3,13 +3,13 @@
 import asyncio
 import logging
 import warnings
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import aclosing
 from typing import Final
 
 from edge_client.config import SEQUENCE_WINDOW
 from edge_client.errors import ClockWarning, FlushTimeoutError, SpoolError
-from edge_client.runtime import Runtime, Tasks
+from edge_client.runtime import Runtime, Tasks, Waiters
 from edge_client.session.session import (
     Answered,
     Begun,
@@ -42,12 +42,7 @@ _KEPT_BYTES: Final = 2**18
 
 
 class PayloadCache:
-    """Gives a delta's bytes, from memory where they are at hand and else from the spool.
-
-    Args:
-        spool: Where all of them are.
-        runtime: Of the thread that reads it.
-    """
+    """Gives a delta's bytes, from memory where they are at hand and else from the spool."""
 
     def __init__(self, spool: Spool, runtime: Runtime) -> None:
         self._spool = spool
@@ -58,7 +53,7 @@ class PayloadCache:
         self.sends = SendStats()
 
     def keep(self, bound: Iterable[StoredDelta]) -> None:
-        """New deltas, so that they need not be read from the disk; as many as there is room for."""
+        """Keeps new deltas, as many as there is room for, so that they need not be read from the disk."""
         for delta in bound:
             if self._size < _KEPT_BYTES:
                 self._at_hand[delta.sequence] = delta.data
@@ -79,7 +74,6 @@ class PayloadCache:
         return self._at_hand[sequence]
 
     def sent(self, sequence: int, size: int) -> None:
-        """This delta was written to a connection."""
         self._size -= len(self._at_hand.pop(sequence, b""))
         again = sequence in self._sent
         self._sent.add(sequence)
@@ -87,7 +81,6 @@ class PayloadCache:
         self.sends = SendStats(before.first + (not again), before.again + again, before.bytes + size)
 
     def drop(self, sequence: int) -> None:
-        """This delta has its answer."""
         self._sent.discard(sequence)
 
 
@@ -96,16 +89,7 @@ _ENDED: Final = Disconnect("the service ended the stream")
 
 
 class ConnectionRunner:
-    """One connection of a session, from its first byte on.
-
-    Args:
-        number: The session's number for it.
-        plan_id: What Hello names.
-        runtime: Its clock.
-        tasks: Where it runs.
-        payloads: The bytes to send.
-        tell: The session.
-    """
+    """One connection of a session; ``tell`` takes its events to the session."""
 
     def __init__(
         self,
@@ -128,11 +112,9 @@ class ConnectionRunner:
         self._task: asyncio.Task[None] | None = None
 
     def begin(self, transport: Transport) -> None:
-        """Connects, and tells the session whatever comes of it."""
         self._task = self._tasks.spawn(self._run(transport.connect()), "connection")
 
     def open(self, *, unary: bool) -> None:
-        """The session wants to send on it."""
         self._unary = unary
 
     def send(self, sequences: tuple[int, ...]) -> None:
@@ -141,7 +123,7 @@ class ConnectionRunner:
             self._outbox.put_nowait(sequence)
 
     def close(self) -> None:
-        """Ends it at once; the session hears no more of it."""
+        """Ends it at once, without a further event."""
         if self._task is not None:
             self._task.cancel()
 
@@ -195,6 +177,7 @@ class SessionDriver:
     Attributes:
         failure: What has ended the session for good; None while it runs.
         writer: As given.
+        tasks: Of the same client: they end when the session does, and what fails in them ends the session.
     """
 
     def __init__(
@@ -209,21 +192,20 @@ class SessionDriver:
     ) -> None:
         self.failure: Exception | None = None
         self.writer = writer
+        self.tasks = Tasks(runtime, self._fail)
         self._session = session
         self._transport = transport
         self._runtime = runtime
         self._on_answer = on_answer
-        self._tasks = Tasks(runtime, self._fail)
         self._payloads = PayloadCache(spool, runtime)
         self._connection: ConnectionRunner | None = None
         self._timer: asyncio.Task[None] | None = None
-        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._waiters = Waiters(self.tasks, runtime)
         self._closed = False
         self._is_reported = False  # the failure was raised
 
     @property
     def sends(self) -> SendStats:
-        """What was written to connections so far."""
         return self._payloads.sends
 
     @property
@@ -234,14 +216,6 @@ class SessionDriver:
     def begin(self) -> None:
         """Connects at once, if only to hear early that another plan is collected there."""
         self._tell(Begun(self._runtime.monotonic()))
-
-    def spawn(self, work: Coroutine[object, object, None], name: str) -> "asyncio.Task[None]":
-        """Starts work of the same client, which ends when the session does; what fails in it ends the session."""
-        return self._tasks.spawn(work, name)
-
-    def spawn_whole(self, work: Coroutine[object, object, None], name: str) -> "asyncio.Task[None]":
-        """Starts work of the same client that is short, and must not be left half done."""
-        return self._tasks.spawn_whole(work, name)
 
     def submit(self, change: Add | Submit) -> "asyncio.Future[tuple[StoredDelta, ...]]":
         """Puts deltas into the spool, and sends them once they are durable, even if the future is not awaited."""
@@ -265,19 +239,11 @@ class SessionDriver:
             FlushTimeoutError: Not within the time; nothing is given up.
             Exception: What has ended the session, where something is unanswered.
         """
-        end = self._session.send_window.end
-        if self._session.send_window.is_answered(end):
-            return
-        self.raise_failure()
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters.append((end, waiter))
-        timer = None if timeout_s is None else self._tasks.spawn(self._expire(waiter, timeout_s), "flush-timer")
-        try:
-            await waiter
-        finally:
-            if timer is not None:
-                timer.cancel()
-            self._waiters.remove((end, waiter))
+        send_window = self._session.send_window
+        end = send_window.end
+        if not send_window.is_answered(end):
+            self.raise_failure()
+            await self._waiters.wait(lambda: send_window.is_answered(end), timeout_s, self._timeout_error)
 
     def raise_failure(self) -> None:
         """Raises what has ended the session, if anything has."""
@@ -293,7 +259,7 @@ class SessionDriver:
     async def close(self) -> None:
         """Ends the connection and every task; what is unanswered stays in the spool."""
         self._closed = True
-        await self._tasks.close()
+        await self.tasks.close()
 
     # ------------------------------------------------------------------------------------------- events and effects
 
@@ -303,7 +269,7 @@ class SessionDriver:
         for effect in self._session.handle(event):
             self._carry_out(effect)
         if isinstance(event, Settled):
-            self._release_waiters()
+            self._waiters.check()
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:
@@ -312,7 +278,7 @@ class SessionDriver:
                     effect.connection,
                     plan_id=self._session.plan_id,
                     runtime=self._runtime,
-                    tasks=self._tasks,
+                    tasks=self.tasks,
                     payloads=self._payloads,
                     tell=self._tell,
                 )
@@ -328,7 +294,7 @@ class SessionDriver:
             case SetTimer():
                 if self._timer is not None:
                     self._timer.cancel()
-                self._timer = self._tasks.spawn(self._wake_at(effect.at), "timer")
+                self._timer = self.tasks.spawn(self._wake_at(effect.at), "timer")
             case WarnOfClock():
                 _warn_of_clock(effect.ahead_ms)
             case Stop():
@@ -356,31 +322,20 @@ class SessionDriver:
         self._timer = None
         self._tell(TimerFired(self._runtime.monotonic()))
 
-    # ------------------------------------------------------------------------------------------- whoever waits
-
-    async def _expire(self, waiter: "asyncio.Future[None]", timeout_s: float) -> None:
-        await self._runtime.sleep(timeout_s)
-        if not waiter.done():
-            loss = self._session.last_loss
-            last = "" if loss is None else f"; the last connection ended with: {loss.detail}"
-            what = f"{self.unanswered} deltas have no answer after {timeout_s:g} s; they stay in the spool"
-            waiter.set_exception(FlushTimeoutError(f"{what} and are sent on{last}"))
-
-    def _release_waiters(self) -> None:
-        for end, waiter in self._waiters:
-            if not waiter.done() and self._session.send_window.is_answered(end):
-                waiter.set_result(None)
+    def _timeout_error(self, timeout_s: float) -> FlushTimeoutError:
+        loss = self._session.last_loss
+        last = "" if loss is None else f"; the last connection ended with: {loss.detail}"
+        what = f"{self.unanswered} deltas have no answer after {timeout_s:g} s; they stay in the spool"
+        return FlushTimeoutError(f"{what} and are sent on{last}")
 
     def _fail(self, error: Exception) -> None:
-        """The session is over; whoever waits, adds or flushes from now on is told why."""
+        """Ends the session; every add and flush that waits, or comes later, raises the error."""
         if self.failure is None:
             self.failure = error
             _LOG.error("the client has stopped: %s", error)
-        for _, waiter in self._waiters:
-            if not waiter.done():
-                self._is_reported = True
-                waiter.set_exception(self.failure)
-        self._tasks.cancel()
+        if self._waiters.fail(self.failure):
+            self._is_reported = True
+        self.tasks.cancel()
 
 
 def _warn_of_clock(ahead_ms: int) -> None:

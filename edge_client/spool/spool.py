@@ -17,9 +17,15 @@ from typing import Any, Final, TypeVar
 
 from edge_client.errors import SettingsError, SpoolError, SpoolInUseError
 from edge_client.spool import memoization
-from edge_client.spool.budget import DeviceBudget
 from edge_client.spool.changes import Change, Result, StoredDelta
-from edge_client.spool.transaction import ROOM, BudgetTransaction, SpoolState, SpoolTransaction, write_counts
+from edge_client.spool.transaction import (
+    ROOM,
+    BudgetTransaction,
+    DeviceBudget,
+    SpoolState,
+    SpoolTransaction,
+    write_counts,
+)
 from edge_client.stats import REPORTS
 from hushsum.delta import read_header
 from hushsum.entropy import Entropy

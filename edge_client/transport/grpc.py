@@ -45,7 +45,7 @@ _BY_CODE: Final[dict[grpc.StatusCode, AnyReason]] = {
 
 
 def loss_of(error: Exception, *, stream: bool = False) -> Disconnect:
-    """What is known of an error that a call ended with."""
+    """The loss that an error means."""
     if not isinstance(error, grpc.aio.AioRpcError):
         return Disconnect(f"{type(error).__name__}: {error}")
     code = error.code()
@@ -71,16 +71,10 @@ _UNWELCOME: Final = frozenset({ServiceReason.UNAUTHENTICATED, ServiceReason.FORB
 
 
 class Access:
-    """One client's way to one service.
+    """Opens channels with one client's credentials.
 
-    That the service does not let a client in, or not do this, is for good where what it shows is fixed. What lies in
-    files may be renewed at any moment: then it is a loss like any other, after which they are read again.
-
-    Args:
-        target: ``host:port``, or another name that gRPC resolves.
-        client_id: Declared with each call.
-        config: ``own_connection``, ``insecure`` and keepalive.
-        credentials: What is shown, and who is believed.
+    A service that does not admit a client does so for good where the credentials are fixed. Those in files may be
+    renewed at any moment: then it is a loss like any other, after which they are read again.
 
     Raises:
         CredentialsError: ``insecure`` would send a token in plaintext to another machine.
@@ -117,7 +111,7 @@ class Access:
             raise ConnectionLostError(Disconnect(str(error))) from error
 
     def loss_of(self, error: Exception, *, stream: bool = False) -> Disconnect:
-        """What is known of an error that a call ended with."""
+        """The loss that an error means, with the credentials in mind."""
         loss = loss_of(error, stream=stream)
         if isinstance(error, grpc.aio.AioRpcError) and error.code() is grpc.StatusCode.UNAVAILABLE:
             said = error.details() or ""
@@ -127,11 +121,11 @@ class Access:
             return self._unwelcome(loss.detail)
         return loss
 
-    def heard(self, answer: Answer) -> Answer:
-        """An answer as it came.
+    def admitted(self, answer: Answer) -> Answer:
+        """Returns the answer, unless it says that this client is not admitted, which its files may change.
 
         Raises:
-            ConnectionLostError: It says that this client is not let in, which its files may change.
+            ConnectionLostError: It does.
         """
         refusal = answer.refusal
         if refusal is not None and refusal.reason in _UNWELCOME and self._credentials.renewable:
@@ -147,12 +141,7 @@ _ENDED: Final = Disconnect("the service ended the call without an outcome")
 
 
 class GrpcRoundCall:
-    """One stream of a round, on a channel of its own, which is made by the first request.
-
-    Args:
-        access: What it is made by.
-        receive_max: No reply is longer, in bytes.
-    """
+    """A :class:`~edge_client.transport.interface.RoundCall` on a channel of its own, made by the first request."""
 
     _channel: grpc.aio.Channel | None = None
 
@@ -162,7 +151,6 @@ class GrpcRoundCall:
         self._stream: grpc.aio.StreamStreamCall[pb.RoundRequest, pb.RoundReply] | None = None
 
     async def send(self, request: RoundRequest) -> None:
-        """Writes one request; returns when there is room for the next."""
         if self._stream is None:
             self._channel, metadata = self._access.open(self._receive_max)
             self._stream = stubs.SecureSumStub(self._channel).TakePart(metadata=metadata)
@@ -172,7 +160,6 @@ class GrpcRoundCall:
             raise ConnectionLostError(self._access.loss_of(error)) from error
 
     async def receive(self) -> RoundReply:
-        """The next reply; that the service ended the call without an outcome is a loss."""
         assert self._stream is not None, "whoever takes part enters first"
         try:
             reply = await self._stream.read()
@@ -183,38 +170,10 @@ class GrpcRoundCall:
         raise ConnectionLostError(_ENDED)
 
     async def close(self) -> None:
-        """Ends everything at once; never raises."""
         if self._stream is not None:
             self._stream.cancel()
         if self._channel is not None:
             await self._channel.close()
-
-
-async def directory_of(access: Access, receive_max: int, plan_id: bytes, timeout_s: float) -> bytes:
-    """The canonical bytes of the directory of clients, unread, over a channel that is closed then.
-
-    Raises:
-        ConnectionLostError: They did not come whole.
-        DirectoryError: They are more than any directory has; what comes after those is not waited for.
-    """
-    data = bytearray()
-    channel, metadata = access.open(receive_max)
-    try:
-        request = directory_request_to_wire(plan_id)
-        async for message in stubs.SecureSumStub(channel).GetDirectory(request, metadata=metadata, timeout=timeout_s):
-            chunk = directory_chunk_from_wire(message)
-            if chunk.offset != len(data):
-                raise ConnectionLostError(
-                    Disconnect(f"a directory with a part at {chunk.offset}, after {len(data)} bytes")
-                )
-            data += chunk.data
-            if len(data) > DIRECTORY_BYTES_MAX:
-                raise DirectoryError(f"got {len(data)} bytes or more, expected at most {DIRECTORY_BYTES_MAX}")
-    except (grpc.aio.AioRpcError, MalformedMessageError) as error:
-        raise ConnectionLostError(access.loss_of(error)) from error
-    finally:
-        await channel.close()
-    return bytes(data)
 
 
 SOFTWARE: Final = "hushsum-python"
@@ -225,39 +184,41 @@ _Stream = grpc.aio.StreamStreamCall[pb.SubmitRequest, pb.SubmitReply]
 
 
 class GrpcTransport:
-    """Connections to one service.
-
-    Args:
-        target: ``host:port``, or another name that gRPC resolves.
-        client_id: Declared with each call.
-        config: ``own_connection``, ``insecure``, keepalive and time-outs.
-        credentials: What is shown, and who is believed.
-    """
+    """Connections to one service; ``target`` is ``host:port``, or another name that gRPC resolves."""
 
     def __init__(self, target: str, client_id: str, config: Config, credentials: Credentials | None = None) -> None:
         self._access = Access(target, client_id, config, credentials or Credentials())
         self._timeout_s = config.call_timeout_s
 
     def connect(self) -> "GrpcConnection":
-        """A new connection, which is made by its greeting."""
         return GrpcConnection(self._access, self._timeout_s)
 
     def take_part(self, message_bytes_max: int) -> GrpcRoundCall:
-        """A new connection, and one call of a round on it, which replies with a longer message break."""
         return GrpcRoundCall(self._access, message_bytes_max + _ENVELOPE_BYTES)
 
     async def fetch_directory(self, plan_id: bytes) -> bytes:
-        """The canonical bytes of the directory of clients; whoever asks checks their digest."""
-        return await directory_of(self._access, _PLAN_BYTES_MAX, plan_id, self._timeout_s)
+        data = bytearray()
+        channel, metadata = self._access.open(_PLAN_BYTES_MAX)
+        try:
+            request = directory_request_to_wire(plan_id)
+            chunks = stubs.SecureSumStub(channel).GetDirectory(request, metadata=metadata, timeout=self._timeout_s)
+            async for message in chunks:
+                chunk = directory_chunk_from_wire(message)
+                if chunk.offset != len(data):
+                    what = f"a directory with a part at {chunk.offset}, after {len(data)} bytes"
+                    raise ConnectionLostError(Disconnect(what))
+                data += chunk.data
+                if len(data) > DIRECTORY_BYTES_MAX:
+                    raise DirectoryError(f"got {len(data)} bytes or more, expected at most {DIRECTORY_BYTES_MAX}")
+        except (grpc.aio.AioRpcError, MalformedMessageError) as error:
+            raise ConnectionLostError(self._access.loss_of(error)) from error
+        finally:
+            await channel.close()
+        return bytes(data)
 
 
 class GrpcConnection:
-    """One channel to a service.
-
-    Args:
-        access: What it is made by.
-        timeout_s: Of each call but the stream.
-    """
+    """A :class:`~edge_client.transport.interface.Connection`; ``timeout_s`` is for each call but the stream."""
 
     _channel: grpc.aio.Channel | None = None
     _collection: stubs.CollectionStub
@@ -271,7 +232,6 @@ class GrpcConnection:
         self._replies: asyncio.Queue[Answer | Disconnect] = asyncio.Queue()  # of calls for each delta
 
     async def greet(self, plan_id: bytes) -> Welcome:
-        """Says hello, first of all; the plan id is empty where none is known yet."""
         self._channel, self._metadata = self._access.open(_PLAN_BYTES_MAX)
         self._collection = stubs.CollectionStub(self._channel)
         self._plan_id = plan_id
@@ -283,7 +243,6 @@ class GrpcConnection:
             raise ConnectionLostError(self._access.loss_of(error)) from error
 
     async def fetch_plan(self, plan_id: bytes) -> PlanReply:
-        """A plan as the service has it; whoever asks checks that it hashes to its id."""
         assert self._channel is not None, "greeted first"
         request = pb.GetPlanRequest(plan_id=plan_id)
         try:
@@ -294,7 +253,6 @@ class GrpcConnection:
         return PlanReply(*convert_outcomes.plan_from_wire(reply))
 
     def open(self, *, unary: bool) -> None:
-        """Makes ready to send: one stream, or a call for each delta."""
         if not unary:
             self._stream = self._collection.Submit(metadata=self._metadata)
 
@@ -311,7 +269,7 @@ class GrpcConnection:
     async def _send_alone(self, delta: bytes) -> None:
         try:
             answer = answer_from_wire(await self._answer_to(delta))
-            self._replies.put_nowait(self._access.heard(answer))
+            self._replies.put_nowait(self._access.admitted(answer))
         except ConnectionLostError as error:
             self._replies.put_nowait(error.loss)
             raise
@@ -330,19 +288,17 @@ class GrpcConnection:
         return self._collection.SubmitLarge(chunks, metadata=self._metadata, timeout=timeout_s)
 
     async def answers(self) -> AsyncGenerator[Answer, None]:
-        """Answers as they come, in any order; ends when the service ends the stream."""
         if self._stream is None:
             while isinstance(reply := await self._replies.get(), Answer):
                 yield reply
             raise ConnectionLostError(reply)
         try:
             while isinstance(message := await self._stream.read(), pb.SubmitReply):
-                yield self._access.heard(answer_from_wire(message))
+                yield self._access.admitted(answer_from_wire(message))
         except (grpc.aio.AioRpcError, MalformedMessageError) as error:
             raise ConnectionLostError(self._access.loss_of(error, stream=True)) from error
 
     async def close(self) -> None:
-        """Ends everything at once; never raises."""
         if self._stream is not None:
             self._stream.cancel()
         if self._channel is not None:

@@ -1,7 +1,4 @@
-"""Every way to a service: what a connection and the call of a round can do, and how they are lost.
-
-Structural protocols, so that the real thing and a double are exchanged freely.
-"""
+"""The transport as protocols, which gRPC and the simulation implement; and how a connection is lost."""
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
@@ -29,11 +26,7 @@ class Disconnect:
 
 
 class ConnectionLostError(Exception):
-    """A call or a stream ended without what it was made for.
-
-    Args:
-        loss: What is known about it.
-    """
+    """A call or a stream ended without what it was made for."""
 
     def __init__(self, loss: Disconnect) -> None:
         super().__init__(loss.detail)
@@ -57,27 +50,21 @@ class Connection(Protocol):
 
     async def greet(self, plan_id: bytes) -> Welcome:
         """Says hello; the plan id is empty where none is known yet."""
-        ...
 
     async def fetch_plan(self, plan_id: bytes) -> PlanReply:
-        """A plan as the service has it; whoever asks checks that it hashes to its id."""
-        ...
+        """A plan as the service has it; the caller checks that it hashes to its id."""
 
     def open(self, *, unary: bool) -> None:
         """Makes ready to send: one stream, or a call for each delta."""
-        ...
 
     async def send(self, delta: bytes) -> None:
         """Writes a packed delta; its answer comes in :meth:`answers`."""
-        ...
 
     def answers(self) -> AsyncGenerator[Answer, None]:
         """Answers as they come, in any order; ends when the service ends the stream."""
-        ...
 
     async def close(self) -> None:
         """Ends everything at once; never raises."""
-        ...
 
 
 class Transport(Protocol):
@@ -85,23 +72,19 @@ class Transport(Protocol):
 
     def connect(self) -> Connection:
         """A new connection; nothing is sent before it is used."""
-        ...
 
 
 class RoundCall(Protocol):
-    """One client's part in a window, on a connection of its own; raises :class:`ConnectionLostError` when it breaks."""
+    """One participant's call, on a connection of its own; raises :class:`ConnectionLostError` when it breaks."""
 
     async def send(self, request: RoundRequest) -> None:
         """Writes one request; returns when there is room for the next."""
-        ...
 
     async def receive(self) -> RoundReply:
         """The next reply; that the service ended the call without an outcome is a loss."""
-        ...
 
     async def close(self) -> None:
         """Ends everything at once; never raises."""
-        ...
 
 
 class RoundTransport(Protocol):
@@ -109,13 +92,11 @@ class RoundTransport(Protocol):
 
     def take_part(self, message_bytes_max: int) -> RoundCall:
         """A new call; nothing is sent before it is used. A reply with a longer message breaks it."""
-        ...
 
     async def fetch_directory(self, plan_id: bytes) -> bytes:
-        """The canonical bytes of the directory of clients; whoever asks checks their digest.
+        """The canonical bytes of the directory of clients; the caller checks their digest.
 
         Raises:
             ConnectionLostError: They did not come whole.
             DirectoryError: They are more than any directory has.
         """
-        ...

@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from edge_client.encoding import ReportEncoder
-from edge_client.spool.budget import DeviceBudget
 from edge_client.spool.changes import Result, StoredDelta
 from edge_client.spool.spool import Spool
-from edge_client.spool.transaction import ReportTransaction
+from edge_client.spool.transaction import DeviceBudget, ReportTransaction
 from hushsum import Plan
 from hushsum.entropy import OsEntropy
 from tests.edge_client.spools import opened

@@ -1,8 +1,19 @@
 """Ids are the spool's own by its stream, and what has no place in flight is no reason to wake."""
 
 from edge_client.config import Config
-from edge_client.session.send_window import DeltaNumbers, SendWindow
-from edge_client.session.session import Answered, Begun, Connected, Effect, Send, Session, SetTimer, Settled, TimerFired
+from edge_client.session.session import (
+    Answered,
+    Begun,
+    Connected,
+    DeltaNumbers,
+    Effect,
+    Send,
+    SendWindow,
+    Session,
+    SetTimer,
+    Settled,
+    TimerFired,
+)
 from hushsum.delta import DeltaId
 from hushsum.entropy import ReplayableEntropy
 from hushsum_proto.answers import Refusal, ServiceReason, Status

@@ -14,7 +14,7 @@ from edge_client import AccountError
 from edge_client.config import LARGE_BYTES
 from edge_client.encoding import ReportEncoder, reports_max
 from edge_client.errors import SpoolError, SpoolFullError
-from edge_client.session.send_window import DeltaNumbers
+from edge_client.session.session import DeltaNumbers
 from edge_client.spool.changes import Remove
 from edge_client.stats import SendStats, Stats
 from hushsum.delta import DeltaId, read_header

@@ -6,8 +6,7 @@ import pytest
 from edge_client.config import Config
 from edge_client.errors import PlanChangedError, SessionRefusedError
 from edge_client.runtime import BackOff
-from edge_client.session.send_window import SendWindow
-from edge_client.session.session import Answered, Disconnected, State
+from edge_client.session.session import Answered, Disconnected, SendWindow, State
 from edge_client.transport.interface import Disconnect
 from hushsum.delta import DeltaId
 from hushsum.entropy import ReplayableEntropy
