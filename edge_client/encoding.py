@@ -93,7 +93,7 @@ class ReportEncoder:
     Attributes:
         plan: Of reports.
         secret: The spool's, for keys of memoised reports; None where the plan does not memoise.
-        entropy: Of reports and of streams: the operating system's.
+        entropy: Of reports and of streams; the operating system's unless a test or an audit replaces it.
     """
 
     plan: Plan

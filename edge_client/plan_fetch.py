@@ -31,16 +31,11 @@ class RetryPolicy:
         return BackOff(self.config.backoff_first_s, self.config.backoff_longest_s, self.entropy)
 
     async def fetch(self, attempt: Callable[[], Awaitable[T]], *, refused: str, missing: str) -> T:
-        """What an attempt returns, tried for ``first_contact_s`` seconds.
-
-        Args:
-            attempt: Raises :class:`ConnectionLostError`.
-            refused: What the service has done if it refuses for good.
-            missing: What happened if no attempt succeeds; ``{}`` stands for the time.
+        """What an attempt returns, repeated after a :class:`ConnectionLostError` for ``first_contact_s`` seconds.
 
         Raises:
-            SessionRefusedError: The service refuses for good.
-            UnreachableError: No attempt succeeded in this time.
+            SessionRefusedError: The service refuses for good; its text begins with ``refused``.
+            UnreachableError: No attempt succeeded in time; its text begins with ``missing``, where ``{}`` is the time.
         """
         backoff = self.backoff()
         deadline = self.runtime.monotonic() + self.config.first_contact_s
@@ -124,11 +119,7 @@ async def _attempt(transport: Transport, expected: bytes) -> PlanReply:
 
 
 def _stored_plan(spool: Spool) -> Plan | None:
-    """The plan that a spool belongs to; None before its first contact.
-
-    Raises:
-        SpoolError: This version cannot read it.
-    """
+    """The plan that a spool belongs to; None before its first contact."""
     data = spool.plan
     try:
         return None if data is None else read_plan(data)
@@ -157,9 +148,5 @@ def _is_accepted(policy: Policy, signed: SignedPlan | None) -> bool:
 
 @lru_cache(maxsize=8)
 def read_plan(data: bytes) -> Plan:
-    """The plan of canonical bytes; the clients of one process share it, and what it has computed.
-
-    Raises:
-        PlanError: These are not the canonical bytes of a plan of this version.
-    """
+    """The plan of canonical bytes; the clients of one process share it, and what it has computed."""
     return Plan.from_bytes(data)

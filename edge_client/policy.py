@@ -160,27 +160,17 @@ class Policy:
             raise PolicyError("mechanism", f"one that does not ({error})", allowed) from error
 
     def _check_numbers(self, plan: Plan) -> None:
-        privacy = plan.privacy
-        for name, asked, limit in (
-            ("epsilon", privacy.epsilon, self.epsilon_limit),
-            ("delta", plan.guarantee.delta, self.delta_limit),  # with what a secure sum's failure takes
-        ):
-            if limit is not None and asked > limit:
-                text = f"{name} {real_text(asked)} per window and {privacy.unit}"
-                raise PolicyError(f"max_{name}", text, f"at most {real_text(limit)}")
-        limits = plan.limits
+        privacy, limits = plan.privacy, plan.limits
+        each = f" per window and {privacy.unit}"
+        lifetime = ", which this device could spend in its lifetime"
         for name, asked, limit, meant in (
-            (
-                "epsilon",
-                limits.epsilon,
-                _exact(self.max_total_epsilon),
-                "which this device could spend in its lifetime",
-            ),
-            ("delta", limits.delta, self.total_delta_limit, "at which all that is spent is counted"),
+            ("epsilon", privacy.epsilon, self.epsilon_limit, each),
+            ("delta", plan.guarantee.delta, self.delta_limit, each),  # with what a secure sum's failure takes
+            ("total_epsilon", limits.epsilon, _exact(self.max_total_epsilon), lifetime),
+            ("total_delta", limits.delta, self.total_delta_limit, ", at which all that is spent is counted"),
         ):
             if limit is not None and asked > limit:
-                text = f"total_{name} {real_text(asked)}, {meant}"
-                raise PolicyError(f"max_total_{name}", text, f"at most {real_text(limit)}")
+                raise PolicyError(f"max_{name}", f"{name} {real_text(asked)}{meant}", f"at most {real_text(limit)}")
         length, shortest = Fraction(plan.window.length_ms, 1000), _exact(self.min_window_s)
         if shortest is not None and length < shortest:
             asked_length = f"windows of {real_text(length)} s, each of which may spend epsilon anew"

@@ -30,12 +30,7 @@ from hushsum_proto.answers import Answer
 
 
 class RoundProgress(NamedTuple):
-    """How far a client has come in a round.
-
-    Attributes:
-        round: The round's id.
-        step: What it has done last.
-    """
+    """How far a client has come in a round: the round's id, and the client's last step."""
 
     round: bytes
     step: ClientStep
@@ -47,9 +42,6 @@ class ClientContext:
 
     Attributes:
         spool: Open, and bound to the plan.
-        plan: What is collected.
-        transport: The way to the service.
-        retry: Runtime, waits, and public entropy.
         key: The client's own, of secure sums; None where none was given.
         on_answer: Called with each definitive answer once it is durable.
     """
@@ -62,12 +54,7 @@ class ClientContext:
     on_answer: Callable[[Answer], None]
 
     async def driver(self, *, config: Config | None = None, batches: Mapping[int, int] | None = None) -> SessionDriver:
-        """What sends the spool's deltas; it has not begun.
-
-        Args:
-            config: In place of the client's.
-            batches: As of :class:`~edge_client.session.session.Session`.
-        """
+        """What sends the spool's deltas; ``config`` replaces the client's, ``batches`` is as of :class:`Session`."""
         runtime = self.retry.runtime
         config = config or self.retry.config
         session = Session(
@@ -90,13 +77,7 @@ class ClientContext:
 
 
 class Mode(ABC):
-    """What a plan's trust mode decides on the device.
-
-    Attributes:
-        spool: As the context has it.
-        plan: Likewise.
-        driver: What sends deltas, and owns the client's tasks.
-    """
+    """What a plan's trust mode decides on the device. Its driver sends deltas, and owns the client's tasks."""
 
     def __init__(self, context: ClientContext, driver: SessionDriver) -> None:
         self.spool = context.spool
@@ -106,11 +87,7 @@ class Mode(ABC):
     @classmethod
     @abstractmethod
     async def open(cls, context: ClientContext) -> Self:
-        """The mode of a client that starts; nothing has begun.
-
-        Raises:
-            EdgeError: The client cannot take part.
-        """
+        """The mode of a client that starts; nothing has begun."""
 
     @abstractmethod
     def encode(self, records: Any, window: int, labels: object) -> Add:
@@ -123,7 +100,6 @@ class Mode(ABC):
 
     @property
     def sends(self) -> SendStats:
-        """What was written to connections."""
         return self.driver.sends
 
     @property

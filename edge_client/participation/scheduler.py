@@ -127,14 +127,7 @@ _LOOKS_APART_S: Final = 5.0  # a wall clock may be set; this is how late it may 
 
 
 class WindowMode(Mode):
-    """Submits for every window in which its client runs, once, whatever records there are.
-
-    Args:
-        context: Of the client.
-        driver: What sends deltas, and owns the tasks.
-        submissions: The spool's state of them.
-        wait_ms: The longest wait for a cohort to fill; 0 for a silo.
-    """
+    """Submits for every window in which its client runs, once, whatever records there are."""
 
     def __init__(
         self, context: ClientContext, driver: SessionDriver, submissions: WindowSubmissions, *, wait_ms: int
@@ -148,6 +141,7 @@ class WindowMode(Mode):
         self._looking = asyncio.Lock()
         self._seen = range(0)
         self._busy: dict[int, asyncio.Task[None]] = {}
+        self._unreported: dict[int, bytes] = {}  # rounds of spent windows whose result is unknown
         self._reasons: dict[int, str] = {}  # of windows that are in no sum, until a flush has raised them
         self._stirred = asyncio.Event()
         self._waiters = Waiters(driver.tasks, self.runtime)
@@ -160,12 +154,8 @@ class WindowMode(Mode):
     def _on_status(self, status: WindowStatus) -> None:
         """Handles this client's state in the windows of this moment."""
 
-    def _unreported_windows(self) -> frozenset[int]:
-        """Windows that are spent, and whose result is still asked for."""
-        return frozenset()
-
-    def _ask_for(self, window: int) -> Coroutine[object, object, None]:
-        """Asks for the result of such a window."""
+    async def _ask(self, window: int, round_id: bytes) -> None:
+        """Asks for the result of a spent window, in a mode that fills ``_unreported``."""
         raise NotImplementedError
 
     @property
@@ -198,25 +188,20 @@ class WindowMode(Mode):
             Exception: What has ended the session.
         """
         await super().flush(timeout_s)
-        await self._submit_all(timeout_s)
-        self._raise_reasons()
-
-    async def _submit_all(self, timeout_s: float | None) -> None:
         await self._look()
         windows = [window for window in self._seen if self._schedule.takes_part(window)]
         for window in windows:
             self._schedule.hurry(window, self.runtime.now_ms())
         self._stirred.set()
-        await self._wait_for(frozenset(windows) | self._unreported_windows(), timeout_s)
-
-    def _raise_reasons(self) -> None:
+        await self._wait_for({*windows, *self._unreported}, timeout_s)
+        await super().flush(timeout_s)  # what a silo has submitted has its answer
         if self._reasons:
             reasons, self._reasons = self._reasons, {}
             raise NotCountedError(reasons)
 
     async def finish(self, timeout_s: float) -> None:
         await super().finish(timeout_s)
-        await self._wait_for(frozenset(self._busy), timeout_s)
+        await self._wait_for(set(self._busy), timeout_s)
 
     async def _run(self) -> None:
         try:
@@ -246,7 +231,7 @@ class WindowMode(Mode):
             self._seen = windows
             self._on_status(status)
             over = set(self._schedule.keep(status.open, now_ms))
-            for window in self._busy.keys() - set(windows) - self._unreported_windows():
+            for window in self._busy.keys() - set(windows) - self._unreported.keys():
                 self._busy[window].cancel()
                 self._schedule.leave(window)
                 over.add(window)
@@ -255,9 +240,9 @@ class WindowMode(Mode):
         self._waiters.check()
 
     def _begin_what_is_due(self) -> None:
-        for window in self._unreported_windows():
+        for window, round_id in self._unreported.items():
             if window not in self._busy:
-                self._start(window, self._ask_for(window))
+                self._start(window, self._ask(window, round_id))
         for window in self._schedule.due(self.runtime.now_ms()):
             self._start(window, self._submit(window))
 
@@ -299,7 +284,7 @@ class WindowMode(Mode):
         if len(self._reasons) > SEQUENCE_WINDOW:
             del self._reasons[min(self._reasons)]
 
-    async def _wait_for(self, windows: frozenset[int], timeout_s: float | None) -> None:
+    async def _wait_for(self, windows: set[int], timeout_s: float | None) -> None:
         self.driver.raise_failure()
         try:
             await self._waiters.wait(lambda: not any(map(self._is_open, windows)), timeout_s, _timeout_error)
@@ -308,7 +293,7 @@ class WindowMode(Mode):
             raise
 
     def _is_open(self, window: int) -> bool:
-        return self._schedule.takes_part(window) or window in self._unreported_windows() or window in self._busy
+        return self._schedule.takes_part(window) or window in self._unreported or window in self._busy
 
 
 def _timeout_error(timeout_s: float) -> FlushTimeoutError:

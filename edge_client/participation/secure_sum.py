@@ -14,7 +14,7 @@ between a grant and a vector, which the service can time; and it is kept while r
 import asyncio
 import logging
 import os
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Self
@@ -74,11 +74,7 @@ _PASSES: Final = frozenset({Reason.WINDOW_IN_FUTURE, Reason.MALFORMED})
 class Identity:
     """A client as the others of a cohort know it.
 
-    Attributes:
-        client_id: Its name.
-        key: With which it signs.
-        directory: Of all clients that may be members; None where the plan names none, and the service vouches for
-            their keys.
+    The directory holds all clients that may be members; without one the service vouches for their keys.
     """
 
     client_id: str
@@ -103,11 +99,9 @@ def key_of(key: str | os.PathLike[str] | SigningKey | None) -> SigningKey | None
 
 
 async def identity_of(context: ClientContext, submissions: SecureSubmissions) -> Identity:
-    """This client as a member of the plan's cohorts; the directory is fetched at the first start.
+    """This client as a member of the plan's cohorts.
 
-    Args:
-        context: Of the client. Without a key the spool's own is used, if the plan names no directory.
-        submissions: Where the directory and the spool's key are kept.
+    A directory is fetched at the first start. If the plan names none, the spool's own key stands in for a missing one.
 
     Raises:
         SettingsError: The plan names a directory and no key was given, or one that the directory does not hold under
@@ -174,9 +168,8 @@ class AttemptResult:
 
     Attributes:
         why: One sentence.
-        outcome: What the service said, where it did.
-        again: Whether it may be tried again, where it has cost nothing.
-        least_ms: Not before.
+        outcome: Of the service, if it gave one.
+        again: Whether it may be tried again, not before ``least_ms``, if it has cost nothing.
     """
 
     why: str
@@ -275,14 +268,7 @@ class DrawnShares:
 
 
 class SecureMode(WindowMode):
-    """Sends a masked vector, in a round of a cohort, for every window in which its client runs.
-
-    Attributes:
-        submissions: The spool's state of them.
-        identity: With which it takes part.
-        shares: Of the noise, drawn and not yet used.
-        message_bytes_max: No message to this client is longer.
-    """
+    """Sends a masked vector, in a round of a cohort, for every window in which its client runs."""
 
     submissions: SecureSubmissions
 
@@ -293,12 +279,11 @@ class SecureMode(WindowMode):
         assert cohort is not None, "a plan with a secure sum"
         super().__init__(context, driver, submissions, wait_ms=cohort.wait_ms)
         self.identity = identity
-        self.shares = DrawnShares()
+        self.shares = DrawnShares()  # of the noise
         self.message_bytes_max = message_bytes_max(round_parameters(context.plan, 0, bytes(ROUND_BYTES)))
         self._transport = context.transport
         self._sends = SendStats()
         self._participant: RoundParticipant | None = None  # under way
-        self._unreported: dict[int, bytes] = {}  # rounds of spent windows whose result is unknown
 
     @classmethod
     async def open(cls, context: ClientContext) -> Self:
@@ -322,12 +307,6 @@ class SecureMode(WindowMode):
         for window in self._unreported.keys() - unreported.keys():
             self._keep_reason(window, "nobody has said what became of it")
         self._unreported = unreported
-
-    def _unreported_windows(self) -> frozenset[int]:
-        return frozenset(self._unreported)
-
-    def _ask_for(self, window: int) -> Coroutine[object, object, None]:
-        return self._ask(window, self._unreported[window])
 
     async def _submit(self, window: int) -> None:
         call = self._transport.take_part(self.message_bytes_max)
@@ -391,21 +370,11 @@ class SecureMode(WindowMode):
 
 
 class RoundParticipant:
-    """One client in one window's rounds, over one call.
-
-    Args:
-        window: Its index.
-        mode: The client's.
-        call: Nothing was sent on it yet.
-
-    Attributes:
-        bytes_sent: What was written to the call.
-        spent: The round that has this window's vector; None as long as there is none.
-    """
+    """One client in one window's rounds, over one call, on which nothing was sent yet."""
 
     def __init__(self, window: int, mode: SecureMode, call: RoundCall) -> None:
         self.bytes_sent = 0
-        self.spent: bytes | None = None
+        self.spent: bytes | None = None  # the round that has this window's vector
         self._window = window
         self._mode = mode
         self._runtime = mode.runtime

@@ -38,13 +38,7 @@ _AHEAD_PART: Final = 4  # at most one part in so many of the lateness
 def prepared(plan: Plan, window: int, pending: PendingRecords, entropy: Entropy) -> Submit:
     """The change that submits for a window: the pending records, added up and noised, all counters and counts.
 
-    It is drawn anew at each call: one alone may ever leave, which the spool ensures.
-
-    Args:
-        plan: Of silos.
-        window: Its index.
-        pending: Maybe no records.
-        entropy: Private.
+    It is drawn anew at each call, with private entropy: one alone may ever leave, which the spool ensures.
     """
     counters, counts = counters_of(plan, pending.deltas)
     shaped = counters.reshape(plan.counters_shape)
@@ -72,13 +66,6 @@ class SiloMode(WindowMode):
         submissions = await blocking(SiloSubmissions, context.spool, context.plan)
         driver = await context.driver(config=_sending(context.retry.config, context.plan))
         return cls(context, driver, submissions, await blocking(submissions.numbers))
-
-    async def flush(self, timeout_s: float | None) -> None:
-        """Submits now for every window of this moment, and returns once each submission has its answer."""
-        await self.driver.answered(timeout_s)
-        await self._submit_all(timeout_s)
-        await self.driver.answered(timeout_s)
-        self._raise_reasons()
 
     def on_answer(self, answer: Answer) -> None:
         window = self._numbers.pop(answer.id.sequence, None) if answer.id is not None else None

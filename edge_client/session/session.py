@@ -47,7 +47,6 @@ class Spooled:
     """New deltas are durable under these numbers, ascending and above all earlier ones.
 
     Attributes:
-        sequences: Their numbers.
         streams: (number, stream) of those that have a stream of their own.
     """
 
@@ -86,11 +85,7 @@ class Disconnected:
 
 @dataclass(frozen=True)
 class Settled:
-    """That this delta has its answer is durable in the spool, and the delta is gone from it.
-
-    Attributes:
-        sequence: Its number.
-    """
+    """The answer of the delta with this number is durable in the spool, and the delta is gone from it."""
 
     now: float
     sequence: int
@@ -98,7 +93,7 @@ class Settled:
 
 @dataclass(frozen=True)
 class TimerFired:
-    """The time of a Wake has come."""
+    """The time of a SetTimer has come."""
 
     now: float
 
@@ -111,14 +106,14 @@ Event = Begun | Spooled | Connected | Answered | Disconnected | Settled | TimerF
 
 @dataclass(frozen=True)
 class Connect:
-    """Make the connection of this number and say Hello on it; then tell Greeted or Lost."""
+    """Make the connection of this number and say Hello on it; then report Connected or Disconnected."""
 
     connection: int
 
 
 @dataclass(frozen=True)
 class Open:
-    """Make the connection ready to send, as one stream or as a call for each delta; tell Answered and at last Lost."""
+    """Make the connection ready to send, as one stream or as a call for each delta; then report Answered events."""
 
     connection: int
     unary: bool
@@ -134,7 +129,7 @@ class Send:
 
 @dataclass(frozen=True)
 class Settle:
-    """Make a definitive answer durable and remove its delta from the spool; then tell Settled."""
+    """Make a definitive answer durable and remove its delta from the spool; then report Settled."""
 
     answer: Answer
     sequence: int
@@ -142,21 +137,21 @@ class Settle:
 
 @dataclass(frozen=True)
 class Close:
-    """End this connection; a Lost for it is not needed any more."""
+    """End this connection; no Disconnected is needed for it any more."""
 
     connection: int
 
 
 @dataclass(frozen=True)
 class SetTimer:
-    """Tell Woke at this time; an earlier Wake is void."""
+    """Report TimerFired at this time; an earlier timer is void."""
 
     at: float
 
 
 @dataclass(frozen=True)
 class WarnOfClock:
-    """Tell the application that the clocks are this many milliseconds apart (the device's less the service's)."""
+    """Warn that the clocks are this many milliseconds apart (the device's less the service's)."""
 
     ahead_ms: int
 
@@ -207,7 +202,7 @@ class DeltaNumbers:
 
 
 class Stage(enum.Enum):
-    """Where a delta within the window stands."""
+    """The state of a delta within the window."""
 
     READY = enum.auto()
     IN_FLIGHT = enum.auto()
@@ -227,9 +222,6 @@ class SendWindow:
 
     A number 64 or more above the lowest unanswered one is never picked: the service remembers only so many. A delta
     counts as unanswered until its answer is durable, so that the rule holds across a crash as well.
-
-    Args:
-        sequences: What the spool holds, ascending.
     """
 
     def __init__(self, sequences: Iterable[int] = ()) -> None:
@@ -282,35 +274,32 @@ class SendWindow:
         return tuple(picked)
 
     def has_room(self, in_flight_max: int) -> bool:
-        """Whether one more could be sent now."""
         return self._in_flight < in_flight_max
 
     def is_in_flight(self, sequence: int) -> bool:
-        """Whether an answer to this number is waited for."""
         place = self._places.get(sequence)
         return place is not None and place.stage is Stage.IN_FLIGHT
 
     def hold(self, sequence: int, ready_at: float) -> None:
-        """One in flight was refused for now."""
-        place = self._land(sequence, Stage.HELD)
+        """Holds one in flight that was refused for now."""
+        place = self._out_of_flight(sequence, Stage.HELD)
         place.ready_at = ready_at
         place.refusals += 1
 
     def refusals(self, sequence: int) -> int:
-        """How often this number was refused for now."""
         return self._places[sequence].refusals
 
     def settle(self, sequence: int) -> None:
-        """One in flight got its definitive answer."""
-        self._land(sequence, Stage.SETTLING)
+        """Takes one out of flight that has its definitive answer."""
+        self._out_of_flight(sequence, Stage.SETTLING)
 
     def settled(self, sequence: int) -> None:
-        """The answer of this number is durable: it is outstanding no more."""
+        """Removes a number whose answer is durable."""
         assert self._places[sequence].stage is Stage.SETTLING
         del self._places[sequence]
 
     def lose_connection(self) -> None:
-        """Nothing is in flight any more; what was is ready to be sent again."""
+        """Makes what was in flight ready to be sent again."""
         for place in self._places.values():
             if place.stage is Stage.IN_FLIGHT:
                 place.stage = Stage.READY
@@ -321,7 +310,7 @@ class SendWindow:
         """When the first held delta may be sent again."""
         return min((place.ready_at for place in self._places.values() if place.stage is Stage.HELD), default=None)
 
-    def _land(self, sequence: int, stage: Stage) -> _Place:
+    def _out_of_flight(self, sequence: int, stage: Stage) -> _Place:
         place = self._places[sequence]
         assert place.stage is Stage.IN_FLIGHT
         place.stage = stage
@@ -330,7 +319,7 @@ class SendWindow:
 
 
 class State(enum.Enum):
-    """Where a session stands."""
+    """The state of a session."""
 
     IDLE = enum.auto()
     GREETING = enum.auto()
@@ -345,7 +334,7 @@ class Session:
     Args:
         config: Limits and waits.
         plan_id: Of the plan that the spool belongs to.
-        stream: The spool's stream number.
+        stream: The spool's.
         lateness_ms: The plan's; clocks that differ by more are reported once.
         unanswered: Numbers of the deltas that the spool holds, ascending.
         entropy: Of the back-off's jitter.
@@ -382,7 +371,7 @@ class Session:
         self._wake_at: float | None = None
 
     def handle(self, event: Event) -> list[Effect]:
-        """What to do about an event, in this order."""
+        """The effects of an event, in this order."""
         effects = self._react(event)
         if self.state is not State.STOPPED:
             effects += self._pursue(event.now)
@@ -468,7 +457,7 @@ class Session:
         return []
 
     def _judge_stream(self, loss: Disconnect) -> None:
-        """Streams that break again and again without an answer: a network on the way may let none through."""
+        """Falls back to unary calls if streams break repeatedly without an answer: a network may let none through."""
         if self.state is State.OPEN and not self._heard and self.send_window.in_flight:
             self._fruitless = 0 if self._unary else self._fruitless + 1
         self._unary = self._config.unary or loss.no_stream or self._fruitless >= _FRUITLESS_MAX
@@ -482,7 +471,7 @@ class Session:
         return [Close(self._connection), Stop(error)]
 
     def _pursue(self, now: float) -> list[Effect]:
-        """What there is to do whatever has happened."""
+        """What is due now, whatever the event was."""
         effects: list[Effect] = []
         if self.state is State.OPEN and self.send_window.in_flight:
             quiet_s = now - self._progress_at
@@ -523,7 +512,7 @@ class Session:
 
 
 def _asked_wait_s(refusal: Refusal) -> float:
-    """How long the service asks to wait, within reason."""
+    """How long the service asks to wait, up to a limit."""
     return min(max(refusal.retry_after_ms, 0), ASKED_WAIT_MAX_MS) / 1000
 
 

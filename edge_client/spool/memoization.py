@@ -43,7 +43,7 @@ def rows_bytes(accepted: Records) -> Iterator[bytes]:
 
 
 def own_bytes(records: Any, n: int) -> Callable[[int], bytes]:
-    """What tells the bytes of a record as it came, by its number below ``n``; of anything, for it may be unusable."""
+    """A function that gives the bytes of a record, usable or not, by its number below ``n``."""
     starts = getattr(records, "indptr", None)
     if starts is not None:
         return lambda number: _bytes(records.indices[starts[number] : starts[number + 1]])
@@ -94,12 +94,6 @@ def keys_of(plan: Plan, records: Any, labels: object, secret: bytes) -> tuple[by
 
     An unusable record has a key of its own bytes, so that it comes back as others do.
 
-    Args:
-        plan: With reports.
-        records: As :meth:`hushsum.families.Family.accept` takes them.
-        labels: As :func:`hushsum.delta.encode` takes them.
-        secret: The spool's.
-
     Raises:
         RecordError: The array cannot be used at all.
     """
@@ -129,7 +123,7 @@ class RecalledReports:
 
     Attributes:
         deltas: Batches of them.
-        fresh: (record, coming, report) of those that are to be kept.
+        fresh: (record, coming, report) of those to keep.
         comings: How often each record has now come in the window.
     """
 
@@ -170,13 +164,13 @@ class ReportMemo:
         return RecalledReports(drawn.split(reports), tuple(fresh), dict(comings))
 
     def keep(self, window: int, recalled: RecalledReports) -> None:
-        """Notes what an add has brought, once it is sure that it is taken."""
+        """Keeps the reports of an add, once it is sure that it is taken."""
         self._reports.update({(record, coming): report for record, coming, report in recalled.fresh})
         self._comings.update({(window, record): comings for record, comings in recalled.comings.items()})
         self._kept().add(window)
 
     def write(self, database: sqlite3.Connection) -> None:
-        """Writes what was noted; the caller holds a transaction."""
+        """Writes what was kept; the caller holds a transaction."""
         if not self._comings:
             return
         # No OR IGNORE: a report that was there would have been recalled.

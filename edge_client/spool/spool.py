@@ -33,7 +33,7 @@ from hushsum.plan import Plan
 from hushsum_proto.client_ids import CLIENT_ID_FORM, flaw_of
 
 SPOOL_FORMAT: Final = 3  # the newest that this version reads
-_WITHOUT_ROUNDS: Final = 1  # a spool stays at it until it belongs to a plan whose device keeps books
+_WITHOUT_ROUNDS: Final = 1  # until the spool belongs to a plan whose device has a budget
 _APPLICATION_ID: Final = 0x48555348  # "HUSH"
 _FULL: Final = 2  # SQLite's number for synchronous=FULL
 _LOCKED: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
@@ -58,9 +58,9 @@ _TABLES: Final = (
 )
 
 _ROOM_COLUMN: Final = "ALTER TABLE {table} ADD COLUMN room INTEGER"
-# What format 2 adds: it is for plans whose device keeps books, secure and local ones, which no software of format 1
-# can read. A silo's submissions stand among the rounds, under the number of their delta; so do the windows of reports,
-# under no name.
+# What format 2 adds, for plans whose device has a budget (secure and local), which no software of format 1 can read.
+# A silo's submissions are rows of rounds, too, under the number of their delta; so are windows of reports, under no
+# name.
 _ROUND_TABLES: Final = (
     # AUTOINCREMENT: no number is given twice, so that what came after a round's vector was summed is told apart.
     (
@@ -82,13 +82,8 @@ _SIGNATURE_TABLE: Final = (
 )
 
 
-def open_locked(path: Path) -> sqlite3.Connection:
-    """A connection that holds the file alone and whose commits are durable.
-
-    Raises:
-        SpoolInUseError: Somebody else has it open.
-        SpoolError: It cannot be opened, is no spool, or is newer than this version.
-    """
+def _open_locked(path: Path) -> sqlite3.Connection:
+    """A connection that holds the file alone and whose commits are durable."""
     try:
         # Readable by its owner alone: until they are added up, deltas tell what is in the records.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
@@ -112,11 +107,7 @@ def open_locked(path: Path) -> sqlite3.Connection:
 
 
 def require_durable(database: sqlite3.Connection, path: Path) -> None:
-    """Reads back what a commit's durability, and the erasure of what is deleted, rest on.
-
-    Raises:
-        SpoolError: A setting is not what it must be.
-    """
+    """Reads back the settings on which the durability of a commit, and the erasure of deleted rows, depend."""
     expected = {
         "journal_mode": "wal",
         "synchronous": _FULL,
@@ -130,15 +121,10 @@ def require_durable(database: sqlite3.Connection, path: Path) -> None:
             raise SpoolError(f"spool {path}: {name} is {came!r}, expected {value!r}; nothing is written like this")
 
 
-def identify(database: sqlite3.Connection, client_id: str | None, entropy: Entropy) -> tuple[int, str, int]:
-    """(stream, client id, next sequence number) of the file, drawn at its first use; the caller holds a transaction.
-
-    Raises:
-        SettingsError: A client id that no service accepts.
-        SpoolError: The file belongs to another client.
-    """
-    if client_id is not None:
-        _check_client_id(client_id)
+def _identify(database: sqlite3.Connection, client_id: str | None, entropy: Entropy) -> tuple[int, str, int]:
+    """(stream, client id, next sequence number) of the file, drawn at its first use; the caller holds a transaction."""
+    if client_id is not None and (flaw := flaw_of(client_id)):
+        raise SettingsError(f"client_id: got {client_id!r:.60}: {flaw}; expected {CLIENT_ID_FORM}")
     row = database.execute("SELECT stream, client_id, sequence FROM identity JOIN next USING (only)").fetchone()
     if row is None:
         row = (entropy.read(8), client_id or f"device-{entropy.read(16).hex()}", 0)
@@ -151,7 +137,7 @@ def identify(database: sqlite3.Connection, client_id: str | None, entropy: Entro
     return int.from_bytes(stream, "big"), str(owner), int(next_sequence)
 
 
-def make_room_for_rounds(database: sqlite3.Connection) -> None:
+def _upgrade(database: sqlite3.Connection) -> None:
     """Takes a spool to the newest format, where it is not there yet; the caller holds a transaction.
 
     Format 3 may hold rows of ``pending`` without records, for unusable ones, whose bytes older software would read.
@@ -162,20 +148,6 @@ def make_room_for_rounds(database: sqlite3.Connection) -> None:
     for statement in _ROUND_TABLES if version == _WITHOUT_ROUNDS else (_ROOM_COLUMN.format(table="pending"),):
         database.execute(statement)
     database.execute(f"PRAGMA user_version = {SPOOL_FORMAT}")
-
-
-def keep_signature(database: sqlite3.Connection, signature: bytes) -> None:
-    """Keeps the plan's signature, in place of an older one; the caller holds a transaction."""
-    database.execute(_SIGNATURE_TABLE)
-    database.execute("INSERT OR REPLACE INTO plan_signature (only, bytes) VALUES (1, ?)", (signature,))
-
-
-def signature_in(database: sqlite3.Connection) -> bytes | None:
-    """The plan's signature; None where there is none."""
-    if not database.execute("SELECT 1 FROM sqlite_master WHERE name = 'plan_signature'").fetchone():
-        return None
-    row = database.execute("SELECT bytes FROM plan_signature").fetchone()
-    return None if row is None else bytes(row[0])
 
 
 def _check_format(database: sqlite3.Connection, path: Path) -> None:
@@ -207,11 +179,6 @@ def _check_format(database: sqlite3.Connection, path: Path) -> None:
     database.execute("COMMIT")
 
 
-def _check_client_id(client_id: str) -> None:
-    if flaw := flaw_of(client_id):
-        raise SettingsError(f"client_id: got {client_id!r:.60}: {flaw}; expected {CLIENT_ID_FORM}")
-
-
 T = TypeVar("T")
 _HEADER_BYTES: Final = 64  # no delta's header is longer
 _HELD: Final = f"SELECT coalesce(sum({ROOM}), 0) FROM {{table}}"  # noqa: S608  the constant ROOM alone
@@ -222,16 +189,14 @@ class Spool:
 
     Args:
         path: The file; it is made at its first use.
-        client_id: Whose deltas these are. None: the one that the file names; at its first use, a random one.
+        client_id: The client that owns the file. None: the one that the file names; at its first use, a random one.
         entropy: Of the stream number and of a random client id.
         bytes_max: Bytes that may be set aside for what is unanswered (:class:`edge_client.spool.changes.Add`).
 
-    Attributes:
-        client_id: Whose deltas these are.
-
     Raises:
-        SpoolInUseError: Somebody else has it open.
-        SpoolError: It is damaged, newer, or belongs to another client.
+        SpoolInUseError: Another process or client has it open.
+        SpoolError: It is damaged, newer, no spool, or belongs to another client.
+        SettingsError: A client id that no service accepts.
     """
 
     def __init__(
@@ -240,10 +205,10 @@ class Spool:
         self._path = Path(path)
         self._lock = threading.Lock()
         self._transaction_of: Callable[[sqlite3.Connection, SpoolState], SpoolTransaction] = SpoolTransaction
-        self._database = open_locked(self._path)
+        self._database = _open_locked(self._path)
         try:
             with self._using(), self._transaction():
-                stream, self.client_id, next_sequence = identify(self._database, client_id, entropy)
+                stream, self.client_id, next_sequence = _identify(self._database, client_id, entropy)
                 held = self._number(_HELD.format(table="deltas"))
                 self._tallies = Counter(dict(self._database.execute("SELECT name, count FROM tallies")))
         except BaseException:
@@ -264,15 +229,14 @@ class Spool:
     @property
     def plan(self) -> bytes | None:
         """The canonical bytes of the plan that the spool belongs to."""
-        with self._using():
-            row = self._database.execute("SELECT bytes FROM plan").fetchone()
-        return None if row is None else bytes(row[0])
+        return next((data for (data,) in self.rows("SELECT bytes FROM plan")), None)
 
     @property
     def signature(self) -> bytes | None:
         """The signature that the plan came with; None where it had none."""
-        with self._using():
-            return signature_in(self._database)
+        if not self.rows("SELECT 1 FROM sqlite_master WHERE name = 'plan_signature'"):
+            return None
+        return next((data for (data,) in self.rows("SELECT bytes FROM plan_signature")), None)
 
     @property
     def is_empty(self) -> bool:
@@ -284,12 +248,16 @@ class Spool:
         with self._using(), self._transaction():
             self._database.execute("INSERT INTO plan (only, bytes) VALUES (1, ?)", (plan,))
             if signature is not None:
-                keep_signature(self._database, signature)
+                self._write_signature(signature)
 
     def keep_signature(self, signature: bytes) -> None:
-        """Keeps a signature of the plan that the spool is bound to."""
+        """Keeps a signature of the plan that the spool is bound to, in place of an older one."""
         with self._using(), self._transaction():
-            keep_signature(self._database, signature)
+            self._write_signature(signature)
+
+    def _write_signature(self, signature: bytes) -> None:
+        self._database.execute(_SIGNATURE_TABLE)
+        self._database.execute("INSERT OR REPLACE INTO plan_signature (only, bytes) VALUES (1, ?)", (signature,))
 
     def keep_budget(self, plan: Plan, kind: type[BudgetTransaction]) -> DeviceBudget:
         """What this device has spent under its plan, which its transactions of this kind charge from now on.
@@ -299,10 +267,8 @@ class Spool:
         Raises:
             SpoolError: A spend cannot be read.
         """
-        self.change(lambda database, _: make_room_for_rounds(database))
-        with self._using():
-            spends = self._database.execute("SELECT window, spend FROM rounds ORDER BY window")
-            budget = DeviceBudget(plan, spends)
+        self.change(lambda database, _: _upgrade(database))
+        budget = DeviceBudget(plan, self.rows("SELECT window, spend FROM rounds ORDER BY window"))
         self._transaction_of = partial(kind, budget=budget)
         return budget
 
@@ -322,8 +288,8 @@ class Spool:
         """Makes one change to :mod:`edge_client.spool.window_submissions`; durable when it returns.
 
         Args:
-            work: Gets the database inside a transaction, and the counts to which it adds what it has changed.
-            weigh: Whether it may change how many bytes wait; to look takes a time that depends on what waits.
+            work: Gets the database inside a transaction, and the counts to add to the tallies.
+            weigh: Whether it may change how many bytes wait; looking takes a time that depends on what waits.
 
         Raises:
             SpoolError: The file cannot be written; nothing was changed.
@@ -345,15 +311,12 @@ class Spool:
 
     def unanswered(self) -> tuple[int, ...]:
         """The numbers of all deltas in the spool, ascending."""
-        with self._using():
-            rows = self._database.execute("SELECT sequence FROM deltas ORDER BY sequence").fetchall()
-        return tuple(int(sequence) for (sequence,) in rows)
+        return tuple(sequence for (sequence,) in self.rows("SELECT sequence FROM deltas ORDER BY sequence"))
 
     def streams(self) -> dict[int, int]:
         """The stream of each delta in the spool, by its number: of batches of reports, which have one each."""
-        with self._using():
-            rows = self._database.execute("SELECT sequence, substr(bytes, 1, ?) FROM deltas", (_HEADER_BYTES,))
-            return {int(number): read_header(bytes(head)).id.stream for number, head in rows}
+        rows = self.rows("SELECT sequence, substr(bytes, 1, ?) FROM deltas", _HEADER_BYTES)
+        return {number: read_header(head).id.stream for number, head in rows}
 
     def load(self, first: int, limit: int, bytes_max: int) -> tuple[StoredDelta, ...]:
         """At most so many deltas from a number on, ascending; no more once they have so many bytes."""
@@ -417,7 +380,7 @@ class Spool:
 
     @contextmanager
     def _using(self) -> Iterator[None]:
-        """One caller at a time; SQLite's errors are told as the spool's."""
+        """One caller at a time; SQLite's errors are raised as the spool's."""
         with self._lock:
             try:
                 yield

@@ -51,7 +51,7 @@ class WindowStatus:
 
     Attributes:
         open: Windows in which it takes part and has not submitted yet.
-        unreported: Window and round of those that are spent, and whose result is unknown.
+        unreported: Windows that are spent, with the round, and whose result is unknown.
         unpaid: Windows for which this device's account does not pay.
     """
 
@@ -74,11 +74,7 @@ class PendingRecords:
 
 
 class WindowSubmissions:
-    """The submissions of a spool. Its methods block; they may be called from any thread.
-
-    Args:
-        spool: Of a plan with a secure sum, or of a silo; it is taken to format 3.
-        plan: That plan.
+    """The submissions of a spool, which is taken to format 3. Methods block; they may be called from any thread.
 
     Raises:
         SpoolError: The spool cannot be written, or a spend in it cannot be read.
@@ -88,24 +84,19 @@ class WindowSubmissions:
 
     def __init__(self, spool: Spool, plan: Plan) -> None:
         self._spool = spool
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._entered: dict[int, Spend | None] = {}  # windows under way, with what they may cost yet
         self._unerased = True  # as a kill may have left it
         self._budget = spool.keep_budget(plan, self.transaction)
 
     @property
     def account(self) -> Account:
-        """What this device has spent under its plan, and may still spend."""
         return self._budget.account
 
     def look(self, windows: range) -> WindowStatus:
         """Takes part in these windows from now on, and in none before them any more.
 
-        Pending records of a window that has passed unspent are erased; a submission whose result is unknown by then is
-        lost.
-
-        Args:
-            windows: In which a client takes part that runs at this moment.
+        Pending records of a window that has passed unspent are erased; a round whose result is unknown by then is lost.
         """
         with self._lock:
             if self._is_news(windows):
@@ -134,7 +125,7 @@ class WindowSubmissions:
             if not self._entered:
                 self._unerased = True  # so that the log is empty: a spend never has to fold in what was added
                 self._erase()
-            self._require_part(window)
+            self.require_part(window)
         return self.pending(window)
 
     def leave(self, window: int) -> None:
@@ -149,18 +140,15 @@ class WindowSubmissions:
                 the windows that are under way.
         """
         with self._lock:
-            self._require_part(window)
-
-    def _require_part(self, window: int) -> None:
-        require_part(self._spool.rows, window, attempts=1)
-        spend = self._budget.spend_of(window)
-        entered = self._entered.copy()
-        others = [entered[other] for other in entered if other != window]
-        try:
-            reduce(Account.charge, filter(None, [*others, spend]), self._budget.account)
-        except BudgetError as error:
-            raise NoPartError(window, str(error)) from error
-        self._entered[window] = spend
+            require_part(self._spool.rows, window, attempts=1)
+            spend = self._budget.spend_of(window)
+            entered = self._entered.copy()
+            others = [entered[other] for other in entered if other != window]
+            try:
+                reduce(Account.charge, filter(None, [*others, spend]), self._budget.account)
+            except BudgetError as error:
+                raise NoPartError(window, str(error)) from error
+            self._entered[window] = spend
 
     def pending(self, window: int) -> PendingRecords:
         """The records that wait for a window's submission now; none once it is spent."""
@@ -193,7 +181,6 @@ class WindowSubmissions:
             self._unerased = not self._spool.erase_answered()
 
     def is_spent(self, window: int) -> bool:
-        """Whether this client's submission for the window is on its way, or was."""
         return bool(self._spool.rows("SELECT 1 FROM rounds WHERE window = ?", window))
 
     def _is_news(self, windows: range) -> bool:
@@ -292,7 +279,7 @@ class SecureSubmissions(WindowSubmissions):
 
         Args:
             window: Its index.
-            round_id: 32 bytes: of the round that takes the vector.
+            round_id: Of the round that takes the vector, 32 bytes.
             upto: The highest number in ``pending`` that the vector includes; the rest came too late for it.
 
         Raises:

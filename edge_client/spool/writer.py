@@ -1,9 +1,9 @@
-"""Group commit: whatever arrives while one transaction reaches the disk shares the next one.
+"""Group commit: changes that arrive while one transaction reaches the disk share the next one.
 
-Only what a silo submits goes before everything that waits, in a transaction of its own: neither how many records wait
-nor what their bytes do to a disk is its to suffer.
+A silo's submission alone goes before everything that waits, in a transaction of its own: neither the number of waiting
+records nor the effect of their bytes on a disk may delay it.
 
-A disk that is full, or fails for a while, refuses additions to whoever makes them. Answers are never given up: their
+On a disk that is full, or fails for a while, additions are refused to their callers. Answers are never given up: their
 deltas stay in the spool, where a resend is harmless (same id, same bytes), and the removal is tried again and again.
 """
 
@@ -30,13 +30,8 @@ _Waiting = tuple[Change, "asyncio.Future[tuple[StoredDelta, ...]]"]
 class SpoolWriter:
     """Puts changes into a spool, many to a transaction; no task runs while there is nothing to write.
 
-    It also has what was answered erased from the log beside the file once the spool is empty, at most every five
-    seconds.
-
-    Args:
-        spool: Where they go.
-        runtime: Of its tasks, its threads and its clock.
-        commits_max: Changes in one transaction.
+    Once the spool is empty, it also erases what was answered from the log beside the file, at most every five seconds.
+    One transaction has at most ``commits_max`` changes.
     """
 
     def __init__(self, spool: Spool, runtime: Runtime, commits_max: int) -> None:
@@ -57,10 +52,10 @@ class SpoolWriter:
         self._closing = False
 
     def put(self, change: Change) -> "asyncio.Future[tuple[StoredDelta, ...]]":
-        """Takes a change; the future has what it bound once that is durable, or the error that refused it.
+        """Takes a change; the future has what it stored once that is durable, or the error that refused it.
 
-        A removal is never refused: its future is cancelled if it could not be made before the end. Whoever waits for a
-        future shields it: the change is made even if nobody waits any more.
+        A removal is never refused: its future is cancelled if it could not be made before the end. Callers shield the
+        future, because the change is made even if they are cancelled.
         """
         future: asyncio.Future[tuple[StoredDelta, ...]] = asyncio.get_running_loop().create_future()
         queue = {Submit: self._submits, Remove: self._removes}.get(type(change), self._adds)
@@ -97,22 +92,22 @@ class SpoolWriter:
     def _pick(self) -> list[_Waiting]:
         """What the next transaction takes from the queues: submissions alone, or removes first, for they make room."""
         if self._submits:
-            return [*_taken(self._submits)]
+            return [*_pop(self._submits)]
         batch: list[_Waiting] = []
         if self._closing or not self._failures or self._runtime.monotonic() >= self._retry_at:
-            batch += _taken(self._removes, self._commits_max)
+            batch += _pop(self._removes, self._commits_max)
         if not (batch and self._apart):
-            batch += _taken(self._adds, self._commits_max - len(batch))
+            batch += _pop(self._adds, self._commits_max - len(batch))
         return batch
 
     async def _commit(self, batch: list[_Waiting]) -> None:
         try:
             results = await self._runtime.blocking(self._spool.commit, [change for change, _ in batch])
-        except Exception as error:  # noqa: BLE001  whatever it is, it is told to those whose additions it refused
+        except Exception as error:  # noqa: BLE001  whatever it is, it is raised for the additions that it refused
             self._failed(batch, error)
             return
         except BaseException:
-            for _, future in (*batch, *_taken(self._submits), *_taken(self._removes), *_taken(self._adds)):
+            for _, future in (*batch, *_pop(self._submits), *_pop(self._removes), *_pop(self._adds)):
                 future.cancel()
             raise
         if any(isinstance(change, Remove) for change, _ in batch):
@@ -124,7 +119,7 @@ class SpoolWriter:
             _resolve(future, result)
 
     def _failed(self, batch: list[_Waiting], error: Exception) -> None:
-        """A transaction that fails changes nothing: adds are told, removes wait, both together are tried apart."""
+        """A transaction that fails changes nothing: adds fail, removes wait, both together are tried apart."""
         removes = [waiting for waiting in batch if isinstance(waiting[0], Remove)]
         adds = batch[len(removes) :]
         self._removes.extendleft(reversed(removes))
@@ -146,14 +141,14 @@ class SpoolWriter:
         self._apart = True
         self._retry_at = self._runtime.monotonic() + wait_s
         if self._closing:
-            for _, future in _taken(self._removes):
+            for _, future in _pop(self._removes):
                 future.cancel()
 
     def _wants_erasure(self) -> bool:
         return self._unerased and not self._closing and self._spool.is_empty
 
     def _set_timer(self) -> None:
-        """Has the writer started again when something is due by itself."""
+        """Starts the writer again when something is due by itself."""
         times = [self._retry_at] if self._removes else []
         if self._wants_erasure():
             times.append(self._erase_at)
@@ -173,7 +168,7 @@ class SpoolWriter:
         self._start()
 
 
-def _taken(queue: deque[_Waiting], limit: int | None = None) -> Iterator[_Waiting]:
+def _pop(queue: deque[_Waiting], limit: int | None = None) -> Iterator[_Waiting]:
     """Takes at most so many out of a queue; all of it without a limit."""
     for _ in range(len(queue) if limit is None else min(limit, len(queue))):
         yield queue.popleft()

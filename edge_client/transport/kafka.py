@@ -1,6 +1,6 @@
 """Straight into the log: for a trusted service whose key the operator's directory names as a producer.
 
-It hashes the records of clients that it vouches for, and nobody answers: what a gateway would say at once, the fold
+It hashes the records of clients that it vouches for, and gets no answers: what a gateway would say at once, the fold
 decides later, and counts in its metrics. A device uses :class:`edge_client.EdgeClient` instead.
 
 What waits for a partition is batched and bounded, with one message of a partition under way at a time. Its order
@@ -72,7 +72,7 @@ class OutboxSettings:
 
 
 class _Ticket:
-    """Who waits for some entries: until each is stored, or one is not."""
+    """One call's entries: its future is done once each is stored, or one is not."""
 
     def __init__(self, entries: int) -> None:
         self.left = entries
@@ -81,14 +81,14 @@ class _Ticket:
     def end_one(self, error: EdgeError | None) -> None:
         self.left -= 1
         if self.stored.done():
-            return  # told already, or waits no longer
+            return  # failed already, or cancelled
         if error is not None:
             self.stored.set_exception(error)
         elif not self.left:
             self.stored.set_result(None)
 
     def close(self) -> None:
-        """Nobody waits any more, and nothing that comes now is an error that was overlooked."""
+        """Cancels the future, or retrieves its error so that asyncio does not report it as never retrieved."""
         if not self.stored.cancel() and not self.stored.cancelled():
             self.stored.exception()
 
@@ -101,11 +101,8 @@ class _Waiting(NamedTuple):
 class Outbox:
     """The queues of all partitions.
 
-    Args:
-        send: Stores one message of (partition, entries) durably, or raises :class:`NotStoredError`; any other
-            :class:`EdgeError` is final.
-        runtime: Time and tasks.
-        settings: How much waits for how long.
+    ``send`` stores one message of (partition, entries) durably, or raises :class:`NotStoredError`; any other
+    :class:`EdgeError` is final.
     """
 
     def __init__(
@@ -122,10 +119,7 @@ class Outbox:
         self._dropped = False
 
     async def store(self, entries: Sequence[tuple[int, bytes]]) -> None:
-        """Takes entries, each for its partition, once there is room for them: in the order of the calls.
-
-        Returns:
-            Once all of them are stored.
+        """Takes entries, each for its partition, in the order of the calls; returns once all of them are stored.
 
         Raises:
             EdgeError: One is not known to be; what becomes of the others is open.
@@ -141,7 +135,7 @@ class Outbox:
             ticket.close()
 
     async def flush(self) -> None:
-        """Returns once nothing waits any more."""
+        """Returns once all queues are empty."""
         while self._tasks:
             await asyncio.wait([*self._tasks.values()])
 
@@ -176,9 +170,9 @@ class Outbox:
             while queue:
                 await self._deliver(partition, self._next_entries(queue))
         except EdgeError as error:
-            # What stands behind goes too: were it stored first, what failed would come out of order when sent again.
+            # Later entries fail, too: were they stored first, what failed would come out of order when sent again.
             self._fail(partition, error)
-        except Exception as error:  # noqa: BLE001  whatever it is, those who wait are told
+        except Exception as error:  # noqa: BLE001  whatever it is, the waiting calls raise it
             self._fail(partition, UnreachableError(f"partition {partition}: {type(error).__name__}: {error}"))
         finally:
             del self._tasks[partition]
@@ -238,7 +232,7 @@ class KafkaSecurity:
 
     Attributes:
         protocol: ``PLAINTEXT``, ``SSL``, ``SASL_PLAINTEXT`` or ``SASL_SSL``.
-        ca_file: Whom to believe, in PEM; None: whom the system believes.
+        ca_file: Trusted CA certificates, in PEM; None: those of the system.
         cert_file: This producer's own certificate, where brokers ask for one,
         key_file: and its private key.
         mechanism: ``PLAIN``, ``SCRAM-SHA-256`` or ``SCRAM-SHA-512``.
@@ -283,8 +277,8 @@ class DirectProducer:
         runtime: Time and tasks; None: the system's.
 
     Raises:
-        DeltaError: The plan's mode is not ``central`` (WRONG_MODE): in its log nobody's own counters may stand, nor the
-            name of whoever sent a report; and what a device submits in local mode is charged by a gateway first.
+        DeltaError: The plan's mode is not ``central`` (WRONG_MODE): its log may hold neither counters of one client nor
+            the name of the sender of a report; and a gateway charges what a device submits in local mode first.
     """
 
     def __init__(
@@ -303,7 +297,10 @@ class DirectProducer:
                 Reason.WRONG_MODE,
                 f"a plan of mode {plan.privacy.mode!r}, expected {CENTRAL!r}: {_WHY.get(plan.privacy.mode, '')}",
             )
-        self._bootstrap, self._plan, self._key_id, self._key = bootstrap, plan, key_id, key
+        self._bootstrap = bootstrap
+        self._plan = plan
+        self._key_id = key_id
+        self._key = key
         self._config = config or ProducerConfig()
         self._runtime = runtime or SystemRuntime()
         self._expected_partitions = partitions
@@ -313,7 +310,7 @@ class DirectProducer:
         self._outbox: Outbox | None = None
 
     async def __aenter__(self) -> Self:
-        """Connects, and looks at the topic.
+        """Connects, and checks the topic.
 
         Raises:
             SettingsError: aiokafka is not installed, the topic does not exist, or it has another P.
@@ -354,8 +351,8 @@ class DirectProducer:
 
         **That is no acknowledgement.** It is durable, and will be folded. Whether it counts, the fold decides from what
         stands in the log: it is late where its window's seal came first, refused where its window is too far from the
-        brokers' clock, where the client's bound is reached, or where the directory does not know the key. Nobody tells
-        this producer: such deltas are in the service's metrics, by reason. Submit early in a window's lateness.
+        brokers' clock, where the client's bound is reached, or where the directory does not know the key. This producer
+        is not told: such deltas are in the service's metrics, by reason. Submit early in a window's lateness.
 
         The same delta can be submitted again, after any error and any number of times: an id counts once. Ids of one
         stream go in order, and an id is never given up before later ones of its stream are submitted: one that comes
@@ -431,7 +428,7 @@ class DirectProducer:
 
         try:
             await producer.start()
-            # All topics are asked for: a question for one by name may make it, with settings that are nobody's.
+            # All topics are asked for: a question for one by name may make it, with default settings.
             found = (await producer.client.fetch_all_metadata()).partitions_for_topic(self._topic)
         except KafkaError as error:
             raise UnreachableError(f"{self._bootstrap}: {_text(error)}") from error
