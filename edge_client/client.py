@@ -51,8 +51,8 @@ class EdgeClient:
     records wait in the spool. The window is charged to this device's own account before the vector leaves, and a vector
     that was sent is never sent again, whatever the service says.
 
-    In local mode nobody is trusted with what leaves the device. With the form ``silo`` that is one noised sum a window
-    in which it runs, soon after the window's end, records or none; until then the records wait in the spool
+    In local mode no one else is trusted with what leaves the device. With the form ``silo`` that is one noised sum a
+    window in which it runs, soon after the window's end, records or none; until then the records wait in the spool
     (:mod:`edge_client.participation.silo`). With the form ``report`` it is one randomised report for each record, at
     once, in batches that carry nothing of this client (:mod:`edge_client.encoding`), and the spool keeps reports alone.
     With ``memoise`` it keeps keyed digests of records, too, and their key: whoever has the file can guess what they
@@ -138,7 +138,7 @@ class EdgeClient:
         """Ends the client; nothing that is unsent is lost, and no task is left behind.
 
         Raises:
-            EdgeError: What had stopped the client, where nobody was told yet.
+            EdgeError: What had stopped the client, unless that was raised before.
         """
         mode = self._started()
         driver = mode.driver
@@ -237,9 +237,9 @@ class EdgeClient:
         """Returns once everything that was added before has a definitive answer; None waits for ever.
 
         With a secure sum it **closes windows for this device**: it takes part now, not after their end, in every window
-        that takes part at this moment, and waits until each is told. What is added to them afterwards is left out. The
-        service sees when that happens: whether and when this is called must not depend on records, nor on whether there
-        are any. The same holds of a silo: it submits now for every such window, once and for all.
+        that takes part at this moment, and waits until each result is known. What is added to them afterwards is left
+        out. The service sees when that happens: whether and when this is called must not depend on records, nor on
+        whether there are any. The same holds of a silo: it submits now for every such window, once and for all.
 
         Raises:
             RefusedError: Deltas were refused for good since the last flush that said so; it has the reasons.

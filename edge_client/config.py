@@ -1,4 +1,4 @@
-"""Limits and waits of a client. Nothing here changes what is promised to anybody."""
+"""Limits and waits of a client. None of them changes a privacy guarantee."""
 
 import math
 from dataclasses import dataclass

@@ -64,7 +64,7 @@ def _addition(plan: Plan, records: Any, window: int, labels: object) -> Add:
 def _first(whole: Add, plan: Plan, records: Any, labels: object, most: int) -> Add:
     """The addition of the first ``most`` usable records, which are fewer than all; the others are refused.
 
-    Unusable records are dropped as before wherever they stand.
+    Unusable records are dropped as before wherever they are.
     """
     some, given = _head(records, labels, _end(plan, records, labels, most))
     addition = _addition(plan, some, whole.window, given)
@@ -156,7 +156,7 @@ def left_out(addition: Add, stored: tuple[StoredDelta, ...]) -> Iterator[EdgeWar
 
 
 def copied(records: Any) -> Any:
-    """Records that nobody else writes to: whatever NumPy reads, lists of it, or a CSR matrix."""
+    """A copy that the caller does not write to, of whatever NumPy reads, lists of it, or a CSR matrix."""
     if isinstance(records, np.ndarray) or hasattr(records, "indptr"):
         mine = records.copy()
         if isinstance(mine, np.ndarray) and mine.dtype == np.object_:

@@ -10,7 +10,7 @@ HushsumError
     ├── the device's
     │   ├── AccountError             its own account does not pay for a window
     │   ├── NoPartError              it does not submit for a window (any more)
-    │   └── SpoolError               the spool cannot be read or written, or belongs to somebody else
+    │   └── SpoolError               the spool cannot be read or written, or belongs to another client
     │       ├── SpoolInUseError      another process, or another client of this one, holds it
     │       └── SpoolFullError       the limit on bytes for what is unanswered is reached
     ├── the network's
@@ -27,7 +27,7 @@ UserWarning
     ├── DroppedRecordsWarning        records were left out, one by one, or have sent random reports
     ├── AbsentWarning                records of a window were left out in which this client does not take part
     ├── ClockWarning                 this device's clock and the service's are far apart
-    └── RefusalWarning               a client was closed while refusals had been told to nobody
+    └── RefusalWarning               a client was closed before its refusals were raised
 """
 
 from collections.abc import Mapping
@@ -41,7 +41,7 @@ class EdgeError(HushsumError):
 
 
 class SettingsError(EdgeError):
-    """A setting that cannot be used: what came, what was expected."""
+    """A setting that cannot be used: the value, and what was expected."""
 
 
 class ClientStateError(EdgeError):
@@ -166,13 +166,10 @@ class DroppedRecordsWarning(EdgeWarning):
 
 
 class AbsentWarning(EdgeWarning):
-    """Where it shows that a client takes part, records were left out of a window in which this one does not.
+    """With a secure sum, or of a silo: records were left out of a window in which this client does not take part.
 
-    That is with a secure sum, and of a silo.
-
-    It did not run there; or it has submitted for the window already, or cannot pay for it (secure sum, silo).
-
-    That it takes part there is visible, and must not depend on its having records.
+    It did not run there, has submitted for the window already, or cannot pay for it. That it takes part is visible, and
+    must not depend on its having records.
     """
 
 
@@ -181,4 +178,4 @@ class ClockWarning(EdgeWarning):
 
 
 class RefusalWarning(EdgeWarning):
-    """A client was closed while some refusals had been told to nobody: call ``flush`` to have them raised."""
+    """A client was closed before some refusals were raised: call ``flush`` to have them raised."""

@@ -47,8 +47,8 @@ class Policy:
     """The rules of one device. A rule that is None allows everything, but for ``max_total_delta``, of which see below.
 
     The mechanism is verified always. Numbers are exact: a float means its shortest text, and a text may be such
-    as ``"0.5"`` or ``"1/3"``. No rule counts on a shuffler: the ε of a plan is the one that holds against whoever sees
-    what a device sends.
+    as ``"0.5"`` or ``"1/3"``. No rule counts on a shuffler: the ε of a plan is the one that holds against an
+    observer of what a device sends.
 
     Attributes:
         max_epsilon: The largest ε of a window and unit that a plan may have; above 0.

@@ -103,7 +103,7 @@ class Stats:
         deltas_resent: Further sends of those.
         bytes_sent: Of packed deltas, resends too; of a plan with a secure sum, of masked vectors.
         acknowledged: Deltas that were durable at the service before their window's seal. Each is counted exactly once,
-            unless the fold's verdict tells otherwise: this client's other spools had used up the window's bound of
+            unless the fold's verdict says otherwise: this client's other spools had used up the window's bound of
             records, or the id had come before with other bytes.
         counted: Deltas of a closed window that the service had counted.
         late: Deltas that came after their window's seal and count nowhere.
@@ -112,7 +112,7 @@ class Stats:
         submissions_spent: Windows whose privacy this device has spent, with a secure sum or as a silo: its masked
             vector, or its noised sum, was sent, or was about to be.
         submissions_counted: Of those, the ones whose sum is durable at the service.
-        submissions_lost: Of those, the ones that count nowhere, or of which nobody has told.
+        submissions_lost: Of those, the ones that count nowhere, or whose result is unknown.
         windows_unspent: Windows in which this client ran, and for which it never submitted.
     """
 

@@ -1,1 +1,1 @@
-"""Modes that submit once a window: noised sums of a silo, secure sums of a cohort."""
+"""The trust modes: deltas and reports that are sent at once, and sums that are submitted once a window."""

@@ -419,7 +419,7 @@ class RoundParticipant:
         self._upto = pending.upto
         self._own = await self._runtime.computing(counters_of, self._mode.plan, pending.deltas)
         await self._draw()
-        # From here on whoever runs the round can tell how long each step takes: none depends on records or noise.
+        # From here on the service can measure how long each step takes: none depends on records or noise.
         await self._send(self._mode.identity.enter(self._mode.plan.id, self._window))
         # Listened to all the while: a call that has ended takes no more requests, and its last word would be lost.
         listening = self._runtime.spawn(self._listen(), "hushsum-edge-round-listener")

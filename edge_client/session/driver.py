@@ -159,7 +159,7 @@ class ConnectionRunner:
             try:
                 await connection.send(data)
             except ConnectionLostError:
-                return  # whoever reads its answers tells the session
+                return  # the reader of its answers reports the loss to the session
             self._payloads.sent(sequence, len(data))
 
 

@@ -4,13 +4,13 @@ A report is kept whole (its row and its output) under a keyed digest of its reco
 one record comes several times in a window, its first, second and each further coming there has a report of its own:
 else two equal reports of a window would tell that their records are equal, which no ratio of likelihoods bounds.
 
-What that promises beyond one window: whoever sees many windows learns no more of a record that stays than from one
-report. That it stays, or goes, is visible; and what comes back is known again.
+Its promise beyond one window: an observer of many windows learns no more of a record that stays than from one report.
+That a record stays, or goes, is visible; and one that comes back is recognised.
 
 How often each record came is kept for the 1,024 newest windows that were added to. What comes for an older one is
 refused: its numbers of comings would start again, and its reports be sent a second time in one window.
 
-Whoever has the spool's file has the keyed digests of its records and their key, and can try records until one fits.
+A reader of the spool's file has the keyed digests of its records and their key, and can try records until one fits.
 """
 
 import hmac
@@ -58,7 +58,7 @@ def own_bytes(records: Any, n: int) -> Callable[[int], bytes]:
 
 
 def _bytes(item: Any) -> bytes:
-    """Of whatever it is. What cannot be read as numbers is told apart by its type alone."""
+    """The bytes of any object. One that cannot be read as numbers is identified by its type alone."""
     try:
         array = np.asarray(item)
     except Exception:  # noqa: BLE001 -- an unusable record may raise anything when it is looked at

@@ -62,7 +62,7 @@ _ROOM_COLUMN: Final = "ALTER TABLE {table} ADD COLUMN room INTEGER"
 # A silo's submissions are rows of rounds, too, under the number of their delta; so are windows of reports, under no
 # name.
 _ROUND_TABLES: Final = (
-    # AUTOINCREMENT: no number is given twice, so that what came after a round's vector was summed is told apart.
+    # AUTOINCREMENT: no number is given twice, which tells records that came after a round's vector was summed.
     (
         "CREATE TABLE pending (number INTEGER PRIMARY KEY AUTOINCREMENT, window INTEGER NOT NULL,"
         " records INTEGER NOT NULL, bytes BLOB NOT NULL, room INTEGER)"

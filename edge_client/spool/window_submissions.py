@@ -4,7 +4,7 @@ A window is *spent* from the transaction on that charges it to this device's own
 vector leaves. Nothing that is said later makes it unspent; what waited for it is never given out again, and a second
 vector for it cannot be had from here (PRIVACY: secure sum; stability).
 
-Whoever observes a submission can measure how long a client takes for it. So what is done here between
+An observer of a submission can measure how long a client takes for it. So what is done here between
 :meth:`WindowSubmissions.enter` and :meth:`WindowSubmissions.leave` takes a time that no record changes: pending records
 are read before, and erased after.
 """

@@ -160,7 +160,7 @@ class GrpcRoundCall:
             raise ConnectionLostError(self._access.loss_of(error)) from error
 
     async def receive(self) -> RoundReply:
-        assert self._stream is not None, "whoever takes part enters first"
+        assert self._stream is not None, "a participant enters first"
         try:
             reply = await self._stream.read()
             if isinstance(reply, pb.RoundReply):
