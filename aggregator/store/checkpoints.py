@@ -1,4 +1,4 @@
-"""The folds' part of the store: checkpoints, and the sums that they leave. Functions on a transaction."""
+"""Store operations of folds: checkpoints, and the sums of windows. Functions on a transaction."""
 
 import numpy as np
 
@@ -16,10 +16,9 @@ from aggregator.fold.state import (
     WindowSum,
 )
 from aggregator.model import ClaimedFold, SealedWindow, StreamMemory
-from aggregator.store.outcomes import locked
 from aggregator.store.schema import pack, unpack
 from aggregator.store.transaction import NEXT_FENCE, Row, Transaction
-from aggregator.store.windows import check_forgettable, mark_sealed, plan_number
+from aggregator.store.windows import check_forgettable, locked_plan, mark_sealed, plan_number
 from hushsum.delta import DeltaId
 from hushsum.errors import Reason
 from hushsum.plan import Plan
@@ -27,8 +26,11 @@ from hushsum.privacy.guarantee import SECURE
 from hushsum.sketch import Sketch
 
 
-async def claim(tx: Transaction, plan: Plan, partition: int, owner: str) -> ClaimedFold | None:
-    """Gives a partition's next fence and its fold's state; None where the plan or the partition is not registered."""
+async def claim_partition(tx: Transaction, plan: Plan, partition: int, owner: str) -> ClaimedFold | None:
+    """Takes a partition over: issues its next fence and loads its fold, in one transaction.
+
+    None if the plan or the partition is not registered.
+    """
     row = await tx.fetch_row(
         f"UPDATE partitions SET fence = {NEXT_FENCE.format(now='$4')}, owner = $3 "  # noqa: S608  nothing but a constant is put in
         "WHERE plan = (SELECT number FROM plans WHERE id = $1) AND partition = $2 "
@@ -60,33 +62,40 @@ async def claim(tx: Transaction, plan: Plan, partition: int, owner: str) -> Clai
     return ClaimedFold(fence, state)
 
 
-async def checkpoint(tx: Transaction, plan_id: bytes, partition: int, change: Checkpoint, *, fence: int) -> None:
-    """Makes what is stored what the fold is."""
-    plan = await plan_number(tx, plan_id)
-    closed, forgotten = await _check(tx, plan, partition, change, fence)
-    await _write_sums(tx, plan, partition, change)
-    await _write_memory(tx, plan, partition, change)
+async def checkpoint(tx: Transaction, plan: Plan, partition: int, change: Checkpoint, *, fence: int) -> None:
+    """Stores counters (changed blocks only), stream states, retained verdicts and the position, in one transaction.
+
+    A ``closing`` window becomes ``sealed`` in the transaction that closes it in the last partition.
+
+    Raises:
+        FencedError: Another worker has claimed the partition.
+        StaleCheckpointError: Its position is before the stored one.
+    """
+    number = await plan_number(tx, plan.id)
+    closed, forgotten = await _check(tx, number, partition, change, fence)
+    await _write_sums(tx, number, partition, change)
+    await _write_memory(tx, number, partition, change)
     if change.forgotten_through > forgotten:
-        scope = (plan, partition, change.forgotten_through)
+        scope = (number, partition, change.forgotten_through)
         await tx.execute("DELETE FROM streams WHERE plan = $1 AND partition = $2 AND last_window <= $3", *scope)
         await tx.execute('DELETE FROM contributions WHERE plan = $1 AND partition = $2 AND "window" <= $3', *scope)
     await tx.execute(
         "UPDATE partitions SET position = $3, closed_through = $4, forgotten_through = $5 "
         "WHERE plan = $1 AND partition = $2",
-        plan,
+        number,
         partition,
         change.position,
         change.closed_through,
         change.forgotten_through,
     )
     if change.closed_through > closed:
-        # Last and locked: of partitions that close at once, the last one to come here sees the others.
-        await plan_number(tx, plan_id, lock=True)
-        await mark_sealed(tx, plan, change.seals)
+        # Last, and under the lock: of partitions that close at once, the last transaction here sees the others.
+        await plan_number(tx, plan.id, lock=True)
+        await mark_sealed(tx, number, change.seals)
 
 
-async def marks(tx: Transaction, plan_id: bytes) -> dict[int, FoldMark]:
-    """How far each partition's fold has come."""
+async def fold_marks(tx: Transaction, plan_id: bytes) -> dict[int, FoldMark]:
+    """How far each partition's fold was in its latest checkpoint: no replay starts before its position."""
     rows = await tx.fetch(
         "SELECT partition, position, closed_through, forgotten_through FROM partitions "
         "WHERE plan = (SELECT number FROM plans WHERE id = $1)",
@@ -96,7 +105,7 @@ async def marks(tx: Transaction, plan_id: bytes) -> dict[int, FoldMark]:
 
 
 async def stream_memory(tx: Transaction, plan_id: bytes, partition: int, client_id: str, stream: int) -> StreamMemory:
-    """What is stored of one stream, and how far its partition's fold had come: one query, so one moment."""
+    """What a partition's latest checkpoint holds of one stream, and how far it was: one query, so one moment."""
     row = await tx.fetch_row(
         "SELECT (SELECT data FROM streams AS s WHERE s.plan = p.plan AND s.partition = p.partition "
         "AND s.client_id = $3 AND s.stream = $4), position, closed_through, forgotten_through FROM partitions AS p "
@@ -113,7 +122,13 @@ async def stream_memory(tx: Transaction, plan_id: bytes, partition: int, client_
 
 
 async def sealed_window(tx: Transaction, plan: Plan, window: int) -> SealedWindow | None:
-    """The sum of a window over all partitions and its number of clients, once it is sealed in every one."""
+    """A window's sum over all partitions and its number of clients (and cohorts), of one moment.
+
+    None until every partition has stored its sealed counters.
+
+    Raises:
+        StoreError: The window's counters are forgotten.
+    """
     number = await plan_number(tx, plan.id)
     partitions = await tx.fetch(
         "SELECT partition, closed_through, forgotten_through FROM partitions WHERE plan = $1", number
@@ -137,17 +152,23 @@ async def sealed_window(tx: Transaction, plan: Plan, window: int) -> SealedWindo
     return SealedWindow(sketch, clients=contributors)
 
 
-async def forget(tx: Transaction, plan_id: bytes, window: int, *, fence: int) -> None:
-    """Erases the counters of windows up to this one, and who was in which round of them.
+async def forget(tx: Transaction, plan: Plan, window: int, *, fence: int) -> None:
+    """Erases the counters of windows up to this one, and the rounds that clients were in.
+
+    Stream states and contributions of these windows went with the checkpoints of
+    :meth:`aggregator.interfaces.Folds.forget`, so that the store always equals the fold. Once the store's method
+    returns, nothing can read any of it from the tables, not even a session that began before; SQLite leaves nothing in
+    its files either.
 
     Raises:
         StoreError: One of them has no published outcome yet.
+        StoreUnavailableError: A session still reads an older moment; it is to be tried again.
     """
-    plan = await locked(tx, plan_id, fence)
-    await check_forgettable(tx, plan, window)
-    await tx.execute('DELETE FROM blocks WHERE plan = $1 AND "window" <= $2', plan, window)
-    await tx.execute('DELETE FROM counts WHERE plan = $1 AND "window" <= $2', plan, window)
-    await tx.execute('DELETE FROM round_claims WHERE plan = $1 AND "window" <= $2', plan, window)
+    number = await locked_plan(tx, plan.id, fence)
+    await check_forgettable(tx, number, window)
+    await tx.execute('DELETE FROM blocks WHERE plan = $1 AND "window" <= $2', number, window)
+    await tx.execute('DELETE FROM counts WHERE plan = $1 AND "window" <= $2', number, window)
+    await tx.execute('DELETE FROM round_claims WHERE plan = $1 AND "window" <= $2', number, window)
 
 
 async def verdicts(tx: Transaction, plan_id: bytes) -> list[tuple[int, Verdict]]:
@@ -175,7 +196,7 @@ def _verdict(
 
 
 async def _check(tx: Transaction, plan: int, partition: int, change: Checkpoint, fence: int) -> tuple[int, int]:
-    """Lets a checkpoint through; how far its partition was closed and forgotten so far."""
+    """Checks a checkpoint's fence and position; returns how far its partition was closed and forgotten."""
     row = await tx.fetch_row(
         "SELECT fence, owner, position, closed_through, forgotten_through FROM partitions "
         "WHERE plan = $1 AND partition = $2",
@@ -214,9 +235,9 @@ async def _sum(tx: Transaction, plan: Plan, number: int, window: int, partition:
 
 
 async def _contributors(tx: Transaction, number: int, window: int, partition: int) -> tuple[int, int]:
-    """How many clients, or cohorts, and what they contributed.
+    """The number of clients, or cohorts, and the records that they contributed.
 
-    Each belongs to one partition, so that those of all partitions may be added up.
+    Each belongs to one partition, so that the numbers of all partitions may be added up.
     """
     query = (
         "SELECT count(*), coalesce(sum(records), 0) FROM contributions "

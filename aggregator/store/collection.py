@@ -1,11 +1,11 @@
-"""The gateways' part of the store: what windows of secure and local plans cost, and who is in which round.
+"""Store operations of gateways: charges of secure and local plans, and claims of clients by rounds of secure sums.
 
 Functions on a transaction.
 """
 
 from aggregator.errors import ClaimLostError, StoreError, WindowNotBegunError, WindowOrderError
 from aggregator.model import RoundMembers
-from aggregator.store.plans import account, forget_unspent, insert_spend, is_spent
+from aggregator.store.plans import account, forget_unspent, insert_spend, is_spent, locked_account
 from aggregator.store.transaction import Transaction
 from aggregator.store.windows import plan_number, states
 from aggregator.windows import WindowState
@@ -18,7 +18,13 @@ from hushsum.releases import spend_of
 
 
 async def check_collection(tx: Transaction, plan: Plan, window: int) -> None:
-    """Asks whether a window could be charged now, and writes nothing."""
+    """Checks whether :func:`charge_collection` would be allowed; writes nothing.
+
+    Raises:
+        BudgetError: The ledger's limits do not allow it.
+        WindowOrderError: The window is not open.
+        StoreError: The plan is central, or not registered.
+    """
     _refuse_central(plan)
     await _check_open(tx, plan, window)
     spend = spend_of(plan, kind=TUMBLING, window=window)
@@ -30,17 +36,33 @@ async def check_collection(tx: Transaction, plan: Plan, window: int) -> None:
 
 
 async def charge_collection(tx: Transaction, plan: Plan, window: int, members: RoundMembers | None = None) -> None:
-    """Charges a window of a secure or local plan, once, before the first submission to it is taken.
+    """Charges a window of a secure or local plan before the first submission to it is accepted.
 
-    With the members of a round, also fixes that their vectors of the window belong to that round alone.
+    These plans spend privacy at that point (PRIVACY: ledger): an accepted submission was noised by its client, and has
+    left the device. The window is charged once, whoever asks and however often; the charge stays, whatever is
+    collected. It needs no fence: every gateway asks before it accepts anything.
+
+    Args:
+        tx: The transaction.
+        plan: The window's plan.
+        window: Open, and begun by the store's clock.
+        members: Of the round of a secure sum that is about to ask for vectors: the same transaction fixes that their
+            vectors belong to no other round of the window. None for a local plan.
+
+    Raises:
+        BudgetError: The ledger's limits do not allow it: nothing may be collected for the window.
+        WindowNotBegunError: It begins later.
+        WindowOrderError: The window is not open.
+        ClaimLostError: Another round has claimed members since :func:`claim_clients`. Nothing is charged.
+        StoreError: The plan is central, or not registered.
     """
     _refuse_central(plan)
     spend = spend_of(plan, kind=TUMBLING, window=window)
     await forget_unspent(tx, spend_of(plan, kind=TUMBLING, window=window, entered=False))
-    held = await account(tx, spend.population, lock=True)
-    # Under the lock: once its outcome is reserved uncharged, a window is not charged any more.
+    held = await locked_account(tx, spend.population)
+    # Under the lock: once its outcome is reserved uncharged, a window is never charged.
     await _check_open(tx, plan, window)
-    # By one clock, whichever gateway asks: nobody makes windows cost something that are yet to come.
+    # One clock for all gateways: a fast clock cannot charge future windows.
     wait_ms = plan.window.start_ms(window) - await tx.now_ms()
     if wait_ms > 0:
         raise WindowNotBegunError(window, wait_ms)
@@ -52,9 +74,16 @@ async def charge_collection(tx: Transaction, plan: Plan, window: int, members: R
 
 
 async def claim_clients(tx: Transaction, plan_id: bytes, window: int, members: RoundMembers) -> frozenset[str]:
-    """Notes that clients are in this round; those that may be in no further one are given back."""
+    """Claims clients for this round of a secure sum, whichever gateway they were in before.
+
+    A repeated call for the same round counts nothing more.
+
+    Returns:
+        Those that may be in no further round of this window: another round may have their vector, or they were drawn
+        as often as a plan's promise counts, at whatever gateways.
+    """
     plan, draws = await plan_number(tx, plan_id), int(members.is_drawn)
-    # Always in this order, so that no two gateways wait for each other. Asked again, it counts no second draw.
+    # In sorted order, so that two gateways cannot deadlock. A repeated call counts no second draw.
     await tx.execute_many(
         'INSERT INTO round_claims (plan, "window", client_id, round, granted, draws) VALUES ($1, $2, $3, $4, 0, $5) '
         'ON CONFLICT (plan, "window", client_id) '
@@ -67,7 +96,7 @@ async def claim_clients(tx: Transaction, plan_id: bytes, window: int, members: R
 
 
 async def release_clients(tx: Transaction, plan_id: bytes, window: int, members: RoundMembers) -> None:
-    """Notes that nothing of these members' vectors came in this round: they may be in another one."""
+    """Notes that this round got nothing of these members' vectors: they may be in another round."""
     number = await plan_number(tx, plan_id)
     await tx.execute_many(
         'UPDATE round_claims SET granted = 0 WHERE plan = $1 AND "window" = $2 AND client_id = $3 AND round = $4',

@@ -1,15 +1,13 @@
-"""The releaser's part of the store: charges, keys, outcomes. Functions on a transaction."""
+"""Store operations of releasers: charges, keys, outcomes, receipts. Functions on a transaction."""
 
 import hashlib
 
 from aggregator.errors import OutcomeExistsError, StoreError
 from aggregator.model import Outcome, ReceiptsMark, StoredOutcome
-from aggregator.store import receipts as store_receipts
-from aggregator.store.plans import account, forget_unspent, insert_spend, is_spent, spend_fields
+from aggregator.store.plans import forget_unspent, insert_spend, is_spent, locked_account, spend_fields
 from aggregator.store.schema import unpack
 from aggregator.store.transaction import Transaction
-from aggregator.store.windows import check, check_next_outcome, move, plan_number
-from aggregator.store.windows import mark_closing as _mark_closing
+from aggregator.store.windows import check_lease, check_next_outcome, locked_plan, move, plan_number
 from aggregator.windows import WindowState
 from hushsum.entropy import KEY_BYTES, Entropy
 from hushsum.plan import Plan
@@ -18,16 +16,36 @@ from hushsum.privacy.guarantee import CENTRAL, SECURE
 from hushsum.releases import spend_of
 
 
-async def mark_closing(tx: Transaction, plan_id: bytes, window: int, *, fence: int) -> None:
-    """From here on no gateway acknowledges for the window."""
-    await _mark_closing(tx, await locked(tx, plan_id, fence), window)
-
-
 async def reserve_outcome(
     tx: Transaction, plan: Plan, kind: str, window: int, digest: bytes, entropy: Entropy, *, fence: int
 ) -> bytes:
-    """Charges an outcome and fixes its key; gives back the key that is fixed already, where one is."""
-    number = await locked(tx, plan.id, fence)
+    """Charges what a release of the window costs, and fixes the key of all randomness of its outcome.
+
+    One transaction, before anything is drawn or decided; the size of what it writes does not depend on the data. A
+    repeated call, by any process, returns the same key and charges nothing. A window of a secure or local plan costs
+    nothing here: :func:`aggregator.store.collection.charge_collection` has charged it, or it has no submissions and
+    spends nothing. But if a restored store has lost that charge and there are submissions, it is charged here, beyond
+    the limits if need be.
+
+    Args:
+        tx: The transaction.
+        plan: The window's plan.
+        kind: ``tumbling``.
+        window: The oldest sealed one without an outcome.
+        digest: :meth:`aggregator.model.SealedWindow.digest` of the data that the outcome will be drawn from.
+        entropy: Source of the key; read once the charge is allowed.
+        fence: Of the releaser's lease.
+
+    Returns:
+        The key of a :class:`hushsum.entropy.KeyedEntropy`. It reveals the noise.
+
+    Raises:
+        OutcomeExistsError: The window has its outcome.
+        WindowOrderError: The window is not sealed, or an older one has no outcome yet.
+        BudgetError: The ledger's limits do not allow what a release costs. Nothing is fixed.
+        StoreError: The outcome was charged for other counters: the store is damaged.
+    """
+    number = await locked_plan(tx, plan.id, fence)
     await _refuse_second(tx, number, kind, window)
     found = await tx.fetch_row(
         'SELECT key, digest FROM reservations WHERE plan = $1 AND kind = $2 AND "window" = $3', number, kind, window
@@ -55,14 +73,20 @@ async def reserve_outcome(
 
 
 async def commit_outcome(
-    tx: Transaction, plan: Plan, kind: str, window: int, data: bytes, *, fence: int, withheld: bool
+    tx: Transaction, plan: Plan, kind: str, window: int, data: bytes, *, fence: int, withheld: bool = False
 ) -> None:
-    """Stores an outcome in place of its key; what was charged too much for a withheld one is given back.
+    """Stores a reserved outcome (not published), erases its key, and sets its window's state: one transaction.
 
-    Nothing is, of a local plan: its window was charged for submissions, and those were accepted.
+    The charge of a withheld window of a central plan becomes that of its test alone. That of a local plan stays: its
+    submissions were accepted and have left the devices. No window of a secure plan is withheld.
+
+    Raises:
+        OutcomeExistsError: The window has its outcome.
+        WindowOrderError: The window is not sealed, or an older one has no outcome yet.
+        StoreError: It was not reserved.
     """
     assert not (withheld and plan.privacy.mode == SECURE), "a secure plan asks for no number of clients"
-    number = await locked(tx, plan.id, fence)
+    number = await locked_plan(tx, plan.id, fence)
     await _refuse_second(tx, number, kind, window)
     await check_next_outcome(tx, number, window)
     reserved = 'DELETE FROM reservations WHERE plan = $1 AND kind = $2 AND "window" = $3'
@@ -94,20 +118,66 @@ async def commit_outcome(
 async def publish(
     tx: Transaction, plan_id: bytes, kind: str, window: int, *, receipts: ReceiptsMark, fence: int
 ) -> None:
-    """Lets everybody see an outcome, and keeps how far the receipts reach."""
+    """Publishes an outcome and records how far the receipts reach, its own included, in one transaction.
+
+    Raises:
+        StoreError: There is no such outcome, or the receipts are not those that the store is bound to.
+    """
     changed = await tx.execute(
         'UPDATE outcomes SET published = 1 WHERE plan = $1 AND kind = $2 AND "window" = $3',
-        await locked(tx, plan_id, fence),
+        await locked_plan(tx, plan_id, fence),
         kind,
         window,
     )
     if changed != 1:
         raise StoreError(f"store: window {window} has no outcome to publish")
-    await store_receipts.advance(tx, receipts)
+    await advance_receipts(tx, receipts)
+
+
+async def receipts_mark(tx: Transaction) -> ReceiptsMark | None:
+    """The receipts that the store is bound to, and how far it knows them, for all its plans.
+
+    None before anything could be released. The id is empty if an older version may have released something: then
+    receipts exist, but the store does not know which.
+    """
+    row = await tx.fetch_row("SELECT id, lines, digest FROM receipts")
+    return None if row is None else ReceiptsMark(bytes(row[0]), int(row[1]), bytes(row[2]))
+
+
+async def bind_receipts(tx: Transaction, plan_id: bytes, found: ReceiptsMark, *, fence: int) -> ReceiptsMark:
+    """Binds the store to these receipts for good, unless it is bound; returns the mark that it is bound to.
+
+    ``plan_id`` belongs to the releaser that holds the fence.
+    """
+    await check_lease(tx, await plan_number(tx, plan_id), fence)
+    assert found.id, "receipts get an id before a store is bound to them"
+    await tx.execute(
+        "INSERT INTO receipts (number, id, lines, digest) VALUES (1, $1, $2, $3) ON CONFLICT (number) DO UPDATE "
+        "SET id = excluded.id, lines = excluded.lines, digest = excluded.digest WHERE length(receipts.id) = 0",
+        found.id,
+        found.lines,
+        found.digest,
+    )
+    bound = await receipts_mark(tx)
+    assert bound is not None, "it was there, or was inserted"
+    return bound
+
+
+async def advance_receipts(tx: Transaction, reached: ReceiptsMark) -> None:
+    """Records how far the receipts reach; releasers of several plans may report in any order.
+
+    Raises:
+        StoreError: They are not those that the store is bound to.
+    """
+    row = await tx.fetch_row("SELECT id, lines FROM receipts WHERE number = 1", lock=True)
+    if row is None or row[0] != reached.id:
+        raise StoreError("store: the outcome's receipt stands among receipts that are not this store's; restore them")
+    if row[1] < reached.lines:
+        await tx.execute("UPDATE receipts SET lines = $1, digest = $2", reached.lines, reached.digest)
 
 
 async def outcomes(tx: Transaction, plan_id: bytes) -> list[Outcome]:
-    """All outcomes of a plan, in the order of their windows, without their bytes."""
+    """All outcomes in the order of their windows, published or not, without their bytes."""
     rows = await tx.fetch(
         'SELECT kind, "window", length(data), sha256, published, state FROM outcomes JOIN windows '
         'USING (plan, "window") WHERE plan = $1 ORDER BY "window", kind',
@@ -120,7 +190,7 @@ async def outcomes(tx: Transaction, plan_id: bytes) -> list[Outcome]:
 
 
 async def unpublished(tx: Transaction, plan_id: bytes) -> list[StoredOutcome]:
-    """Outcomes that nobody may see yet, with their bytes, in the order of their windows."""
+    """Outcomes that are committed and not yet published, with their bytes, in the order of their windows."""
     rows = await tx.fetch(
         'SELECT kind, "window", data, sha256, state FROM outcomes JOIN windows USING (plan, "window") '
         'WHERE plan = $1 AND published = 0 ORDER BY "window", kind',
@@ -133,7 +203,7 @@ async def unpublished(tx: Transaction, plan_id: bytes) -> list[StoredOutcome]:
 
 
 async def outcome(tx: Transaction, plan_id: bytes, kind: str, window: int) -> StoredOutcome | None:
-    """One published outcome with its bytes."""
+    """One published outcome; None if there is none, or it is not published yet."""
     row = await tx.fetch_row(
         'SELECT data, sha256, state FROM outcomes JOIN windows USING (plan, "window") '
         'WHERE plan = $1 AND kind = $2 AND "window" = $3 AND published = 1',
@@ -145,36 +215,29 @@ async def outcome(tx: Transaction, plan_id: bytes, kind: str, window: int) -> St
 
 
 async def _spend_at_outcome(tx: Transaction, number: int, plan: Plan, kind: str, window: int) -> Spend:
-    """What a window has spent by the time of its outcome. The population is locked from here on."""
-    # What a release costs, whatever will be drawn: to refuse the dearer outcome alone would tell which it was.
+    """The spend of a window at its outcome. The population stays locked from here on."""
+    # The cost of a release, even if the window is withheld: to refuse only the costlier outcome would tell which it is.
     spend = spend_of(plan, kind=kind, window=window)
-    held = await account(tx, spend.population, lock=True)
+    held = await locked_account(tx, spend.population)
     if plan.privacy.mode == CENTRAL:
         held.charge(spend)
         return spend
     unspent = spend_of(plan, kind=kind, window=window, entered=False)
     if not await _holds_any(tx, number, window):
-        return unspent  # or it is charged: somebody may have come, and nothing is left of it
-    # Charged before its first submission, but for a store that is older than its log. Devices have spent it, whatever
-    # the limits say: the ledger shows it, beyond them if need be.
+        return unspent  # or it is charged already: submissions may have come of which nothing is left
+    # It was charged before its first submission, unless the store is older than its log. Devices have spent it,
+    # whatever the limits say: the ledger shows it, beyond them if need be.
     await forget_unspent(tx, unspent)
     return spend
 
 
 async def _holds_any(tx: Transaction, number: int, window: int) -> bool:
-    """Whether anything is counted in a window of a secure or local plan, by numbers that its release makes public."""
+    """Whether a window of a secure or local plan has any submission, by numbers that its release makes public."""
     by_name = 'SELECT 1 FROM contributions WHERE plan = $1 AND "window" = $2 LIMIT 1'
     if await tx.fetch_row(by_name, number, window) is not None:
         return True  # clients' deltas, or cohorts' sums
     rows = await tx.fetch('SELECT data FROM counts WHERE plan = $1 AND "window" = $2', number, window)
-    return any(unpack(data).any() for (data,) in rows)  # reports, which are nobody's
-
-
-async def locked(tx: Transaction, plan_id: bytes, fence: int) -> int:
-    """The plan's number, once its windows are held still and the releaser's fence has let the write through."""
-    plan = await plan_number(tx, plan_id, lock=True)
-    await check(tx, plan, fence)
-    return plan
+    return any(unpack(data).any() for (data,) in rows)  # reports have no client
 
 
 async def _refuse_second(tx: Transaction, plan: int, kind: str, window: int) -> None:

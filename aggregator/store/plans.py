@@ -1,4 +1,4 @@
-"""The plans' part of the store: plans, populations, and the ledger of what they spent. Functions on a transaction."""
+"""Store operations on plans, populations and the ledger of their spends. Functions on a transaction."""
 
 from fractions import Fraction
 
@@ -6,7 +6,7 @@ from aggregator.errors import StoreError
 from aggregator.fold.state import NOTHING_CLOSED
 from aggregator.model import RegisteredPlan
 from aggregator.store.transaction import Transaction
-from aggregator.store.windows import check, plan_number
+from aggregator.store.windows import check_lease, plan_number
 from hushsum import canonical
 from hushsum.errors import PlanError
 from hushsum.plan import Plan
@@ -23,19 +23,19 @@ def _plan(bundle: bytes) -> Plan:
 
 
 async def load_plan(tx: Transaction, plan_id: bytes) -> Plan | None:
-    """The plan of an id."""
+    """The plan with this id."""
     row = await tx.fetch_row("SELECT bytes FROM plans WHERE id = $1", plan_id)
     return None if row is None else _plan(row[0])
 
 
 async def plan_named(tx: Transaction, name: str) -> Plan | None:
-    """The plan of a name."""
+    """The stored plan with this name: what a ``plan.toml`` became at the first start."""
     row = await tx.fetch_row("SELECT bytes FROM plans WHERE name = $1", name)
     return None if row is None else _plan(row[0])
 
 
 async def plans(tx: Transaction) -> list[RegisteredPlan]:
-    """Every plan, in the order in which they were registered; one after the other, for a bundle may be large."""
+    """Every plan, in the order of registration. Read row by row, because a bundle may be large."""
     rows = tx.rows(
         "SELECT bytes, partitions, first_window, coalesce(key_id, '') FROM plans "
         "LEFT JOIN plan_signatures ON plan = number ORDER BY number"
@@ -44,12 +44,17 @@ async def plans(tx: Transaction) -> list[RegisteredPlan]:
 
 
 async def register(tx: Transaction, plan: Plan, partitions: int, first_window: int) -> None:
-    """Adds a plan with its partitions, and opens its population's account or lowers its limits."""
+    """Registers a plan once: its bytes, its P, its first window, and its population's limits, which it may lower.
+
+    Raises:
+        StoreError: The plan is stored with another P.
+        BudgetError: Its limits are above its population's, or its spends could not be added up.
+    """
     if await _is_known(tx, plan, partitions):
         return
     limits = await _population(tx, plan.limits)
     if await _is_known(tx, plan, partitions):
-        return  # by another process, while this one waited for the population
+        return  # another process registered it while this one waited for the population
     await tx.execute(
         "UPDATE populations SET epsilon = $2, delta = $3 WHERE name = $1",
         limits.population,
@@ -75,8 +80,12 @@ async def register(tx: Transaction, plan: Plan, partitions: int, first_window: i
     )
 
 
-async def keep_signature(tx: Transaction, signed: SignedPlan) -> None:
-    """Stores the signature of a plan, in place of an earlier one."""
+async def keep_plan_signature(tx: Transaction, signed: SignedPlan) -> None:
+    """Stores the signature of a registered plan and replaces an earlier one. It is not verified here.
+
+    Raises:
+        StoreError: The plan is not registered.
+    """
     await tx.execute(
         "INSERT INTO plan_signatures (plan, key_id, suite, signature) VALUES ($1, $2, $3, $4) "
         "ON CONFLICT (plan) DO UPDATE SET key_id = excluded.key_id, suite = excluded.suite, "
@@ -89,26 +98,34 @@ async def keep_signature(tx: Transaction, signed: SignedPlan) -> None:
 
 
 async def signed_plan(tx: Transaction, plan_id: bytes) -> SignedPlan | None:
-    """The plan of an id with its signature; None where none is stored."""
+    """The plan with this id and its stored signature; None if there is none."""
     row = await tx.fetch_row(
         "SELECT bytes, key_id, suite, signature FROM plan_signatures JOIN plans ON number = plan WHERE id = $1", plan_id
     )
     return None if row is None else SignedPlan.received(*row)
 
 
-async def account(tx: Transaction, population: str, *, lock: bool = False) -> Account:
-    """A population's limits and spends; with ``lock``, nobody else charges it until the transaction ends."""
-    limits = await _limits(tx, population, lock=lock)
-    # Row by row: each takes its time, and there may be so many that an event loop must not wait for all of them.
-    rows = tx.rows("SELECT fields FROM spends WHERE population = $1 ORDER BY number", population)
+async def account(tx: Transaction, population: str) -> Account:
+    """The limits of a registered population, as its plans fixed them, and all its spends."""
+    return await _with_spends(tx, await _limits(tx, population))
+
+
+async def locked_account(tx: Transaction, population: str) -> Account:
+    """The same; no other transaction charges the population until this one ends."""
+    return await _with_spends(tx, await _limits(tx, population, lock=True))
+
+
+async def _with_spends(tx: Transaction, limits: Limits) -> Account:
+    # Row by row: decoding takes time, and an event loop must not be blocked by all of them at once.
+    rows = tx.rows("SELECT fields FROM spends WHERE population = $1 ORDER BY number", limits.population)
     return Account(limits).recorded(*[Spend.from_bytes(fields) async for (fields,) in rows])
 
 
 async def spends_alike(tx: Transaction, population: str) -> tuple[Limits, list[tuple[bytes, int]]]:
-    """A population's limits, and the bytes of one spend of each sort with how many there are of it.
+    """A population's limits, and (bytes of one spend, count) for each group of spends that differ by window alone.
 
-    The window is the last of a spend's canonical keys: without it, those of a sort have the same bytes. The database
-    counts them, and a handful of rows leaves it, however many spends there are.
+    The window is the last of a spend's canonical keys: without it, spends of a group have the same bytes. The database
+    counts them, so that a total takes no longer for many spends.
     """
     limits = await _limits(tx, population)
     rows = await tx.fetch(
@@ -122,21 +139,24 @@ async def spends_alike(tx: Transaction, population: str) -> tuple[Limits, list[t
 
 
 async def count_spend(tx: Transaction, plan_id: bytes, spend: Spend, *, fence: int) -> None:
-    """Adds a spend that was made, unless it is there."""
-    await check(tx, await plan_number(tx, plan_id), fence)
+    """Adds a spend that a receipt proves, unless it is stored; no limit can refuse it.
+
+    ``plan_id`` belongs to the releaser that holds the fence; the spend may belong to another plan.
+    """
+    await check_lease(tx, await plan_number(tx, plan_id), fence)
     await tx.fetch_row("SELECT name FROM populations WHERE name = $1", spend.population, lock=True)
     if not await is_spent(tx, spend):
         await insert_spend(tx, spend)
 
 
 async def is_spent(tx: Transaction, spend: Spend) -> bool:
-    """Whether a spend of this plan, kind and window is there; its population is locked."""
+    """Whether a spend of this plan, kind and window is stored; its population must be locked."""
     query = 'SELECT 1 FROM spends WHERE plan_id = $1 AND kind = $2 AND "window" = $3'
     return await tx.fetch_row(query, spend.plan_id, spend.kind, spend.window) is not None
 
 
 async def forget_unspent(tx: Transaction, unspent: Spend) -> None:
-    """Takes away the spend of a window that nobody had entered, as a receipt proved it to a store that was restored."""
+    """Deletes the spend of a window without submissions, which a receipt proved to a restored store."""
     await tx.execute(
         'DELETE FROM spends WHERE plan_id = $1 AND kind = $2 AND "window" = $3 AND fields = $4',
         unspent.plan_id,
@@ -147,7 +167,7 @@ async def forget_unspent(tx: Transaction, unspent: Spend) -> None:
 
 
 async def insert_spend(tx: Transaction, spend: Spend) -> None:
-    """Adds a spend to a population that is locked."""
+    """Adds a spend to a locked population."""
     await tx.execute(
         'INSERT INTO spends (population, plan_id, kind, "window", fields) VALUES ($1, $2, $3, $4, $5)',
         spend.population,
@@ -159,7 +179,7 @@ async def insert_spend(tx: Transaction, spend: Spend) -> None:
 
 
 def spend_fields(spend: Spend) -> bytes:
-    """A spend as it is stored."""
+    """The stored bytes of a spend."""
     return canonical.encode(spend.to_fields())
 
 
@@ -169,7 +189,7 @@ def _registered(plan: Plan, partitions: int, first_window: int, signed_by: str) 
 
 
 async def _is_known(tx: Transaction, plan: Plan, partitions: int) -> bool:
-    # One query, so that a process that registers the same plan at this moment cannot come between two.
+    # One query, so that another process cannot register the same plan between two.
     rows = await tx.fetch("SELECT id, partitions FROM plans WHERE id = $1 OR name = $2", plan.id, plan.name)
     known: dict[bytes, int] = dict(rows)
     if plan.id not in known:
@@ -192,7 +212,7 @@ async def _limits(tx: Transaction, population: str, *, lock: bool = False) -> Li
 
 
 async def _population(tx: Transaction, limits: Limits) -> Limits:
-    """Locks the population, which is made where it is not there; what its limits become with these."""
+    """Locks the population, or creates it; returns its limits combined with these."""
     made = await tx.execute(
         "INSERT INTO populations (name, unit, relation, epsilon, delta) VALUES ($1, $2, $3, $4, $5) "
         "ON CONFLICT DO NOTHING",
@@ -204,7 +224,7 @@ async def _population(tx: Transaction, limits: Limits) -> Limits:
     )
     if made:
         return limits
-    return (await account(tx, limits.population, lock=True)).register(limits).limits
+    return (await locked_account(tx, limits.population)).register(limits).limits
 
 
 def _another_plan(name: str) -> StoreError:

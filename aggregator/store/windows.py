@@ -1,4 +1,4 @@
-"""The windows' part of the store: what has come of each. Functions on a transaction."""
+"""Store operations on windows and on the releaser's lease. Functions on a transaction."""
 
 from collections.abc import Collection
 from typing import Final
@@ -13,10 +13,10 @@ _NEWEST: Final = 2**63 - 1
 
 
 async def plan_number(tx: Transaction, plan_id: bytes, *, lock: bool = False) -> int:
-    """The number under which a plan's rows are kept; with ``lock``, the plan's windows and outcomes are held still.
+    """The number that keys a plan's rows; ``lock`` keeps others from changing the plan's windows and outcomes.
 
     Raises:
-        StoreError: It is not registered here.
+        StoreError: The plan is not registered.
     """
     row = await tx.fetch_row("SELECT number FROM plans WHERE id = $1", plan_id, lock=lock)
     if row is None:
@@ -33,18 +33,26 @@ async def first_window(tx: Transaction, plan_id: bytes) -> int:
 
 
 async def open_windows(tx: Transaction, plan_id: bytes, first: int, last: int) -> None:
-    """Adds the windows that are not there; the others stay as they are."""
+    """Records that a gateway had these windows open; windows that are stored already stay as they are."""
     plan = await plan_number(tx, plan_id, lock=True)
     start = max(first, await first_window(tx, plan_id))
-    # A fold may be ahead of a store that was restored: what it has closed without a seal of its own was open nowhere.
+    # A fold may be ahead of a restored store: a window that it closed without a seal of its own was open nowhere.
     row = await tx.fetch_row("SELECT max(closed_through) FROM partitions WHERE plan = $1", plan)
     assert row is not None
     await _add(tx, plan, range(start, min(last, row[0]) + 1), WindowState.SKIPPED)
     await _add(tx, plan, range(max(start, row[0] + 1), last + 1), WindowState.OPEN)
 
 
+async def windows(tx: Transaction, plan_id: bytes) -> dict[int, str]:
+    """State by window, as :class:`aggregator.windows.WindowState` names them, of all windows ever."""
+    return await states(tx, plan_id, _OLDEST, _NEWEST)
+
+
 async def states(tx: Transaction, plan_id: bytes, first: int, last: int) -> dict[int, str]:
-    """State by window from ``first`` to ``last``."""
+    """State by window from ``first`` to ``last``: one short read, never held up by a checkpoint.
+
+    An acknowledgement needs this read. Nothing may be appended for a window that it does not call open.
+    """
     rows = await tx.fetch(
         'SELECT "window", state FROM windows WHERE plan = (SELECT number FROM plans WHERE id = $1) '
         'AND "window" BETWEEN $2 AND $3 ORDER BY "window"',
@@ -55,8 +63,11 @@ async def states(tx: Transaction, plan_id: bytes, first: int, last: int) -> dict
     return {window: state for window, state in rows}  # noqa: C416  a row need not be a pair for the types
 
 
-async def newest(tx: Transaction, plan_id: bytes, before: int | None, limit: int) -> list[tuple[int, str]]:
-    """(window, state) of the newest windows before one, the newest first: by the table's own order."""
+async def newest_windows(tx: Transaction, plan_id: bytes, before: int | None, limit: int) -> list[tuple[int, str]]:
+    """(window, state) of the ``limit`` newest windows, or of those before one, the newest first.
+
+    It follows the primary key, so that it takes no longer as the store grows.
+    """
     rows = await tx.fetch(
         'SELECT "window", state FROM windows WHERE plan = (SELECT number FROM plans WHERE id = $1) '
         'AND "window" <= $2 ORDER BY "window" DESC LIMIT $3',
@@ -68,7 +79,7 @@ async def newest(tx: Transaction, plan_id: bytes, before: int | None, limit: int
 
 
 async def unfinished(tx: Transaction, plan_id: bytes) -> dict[int, str]:
-    """State by window of those that wait for their outcome."""
+    """State by window of those without an outcome that are not skipped: few, however old the store is."""
     plan = await plan_number(tx, plan_id)
     rows = await tx.fetch(
         "SELECT \"window\", state FROM windows WHERE plan = $1 AND state IN ('open', 'closing', 'sealed') "
@@ -78,8 +89,16 @@ async def unfinished(tx: Transaction, plan_id: bytes) -> dict[int, str]:
     return {window: state for window, state in rows}  # noqa: C416  a row need not be a pair for the types
 
 
-async def mark_closing(tx: Transaction, plan: int, window: int) -> None:
-    """Moves a window of a locked plan from open to closing, and every older one that nobody opened to skipped."""
+async def mark_closing(tx: Transaction, plan_id: bytes, window: int, *, fence: int) -> None:
+    """Marks a window before its first seal is appended: from here on no gateway acknowledges for it.
+
+    Every older window that no gateway has opened becomes ``skipped`` in the same transaction: no outcome, no charge. A
+    window that is closing, sealed or released already stays as it is.
+
+    Raises:
+        WindowOrderError: It was never open, or an older one is open or closing.
+    """
+    plan = await locked_plan(tx, plan_id, fence)
     state = await _state(tx, plan, window)
     if state is None or state is WindowState.SKIPPED:
         raise WindowOrderError(f"window {window} cannot be sealed: no gateway has had it open")
@@ -93,7 +112,7 @@ async def mark_closing(tx: Transaction, plan: int, window: int) -> None:
     )
     if older is not None:
         raise WindowOrderError(f"window {window} cannot be sealed yet: window {older[0]} is {older[1]}")
-    # Below an older window that was closed nothing is missing: this was done there before.
+    # Only from the newest older window on: closing that one has filled in everything below.
     row = await tx.fetch_row(
         'SELECT coalesce((SELECT max("window") + 1 FROM windows WHERE plan = $1 AND "window" < $2), first_window) '
         "FROM plans WHERE number = $1",
@@ -103,17 +122,17 @@ async def mark_closing(tx: Transaction, plan: int, window: int) -> None:
     assert row is not None
     await _add(tx, plan, range(row[0], window), WindowState.SKIPPED)
     await move(tx, plan, window, WindowState.CLOSING)
-    await mark_sealed(tx, plan)  # the folds may have passed its seal, where the store was restored from an older copy
+    await mark_sealed(tx, plan)  # if the store was restored from an older copy, folds may have passed its seal
 
 
 async def mark_sealed(tx: Transaction, plan: int, seals: Collection[int] = ()) -> None:
-    """Moves on the windows of a locked plan that every partition has closed.
+    """Marks the closing windows of a locked plan as sealed that every partition has closed.
 
     Args:
         tx: The transaction.
-        plan: Its number.
-        seals: Windows whose seal a fold has passed. They are closing at least: a store that was restored from an older
-            copy may call them open, or not know them, and no gateway may acknowledge for them any more.
+        plan: The plan's number.
+        seals: Windows whose seal a fold has passed. They become closing at least: a store that was restored from an
+            older copy may call them open, or not know them, and no gateway may acknowledge for them any more.
     """
     await tx.execute_many(
         "INSERT INTO windows (plan, \"window\", state) VALUES ($1, $2, 'closing') "
@@ -128,10 +147,10 @@ async def mark_sealed(tx: Transaction, plan: int, seals: Collection[int] = ()) -
 
 
 async def check_next_outcome(tx: Transaction, plan: int, window: int) -> None:
-    """Allows an outcome for the oldest window that has none, once it is sealed.
+    """Checks that a window is the oldest without an outcome, and sealed.
 
     Raises:
-        WindowOrderError: It is another, or not sealed.
+        WindowOrderError: It is not.
     """
     oldest = await tx.fetch_row(
         "SELECT \"window\", state FROM windows WHERE plan = $1 AND state IN ('open', 'closing', 'sealed') "
@@ -144,7 +163,7 @@ async def check_next_outcome(tx: Transaction, plan: int, window: int) -> None:
 
 
 async def check_forgettable(tx: Transaction, plan: int, window: int) -> None:
-    """Allows forgetting the windows up to this one.
+    """Checks that the windows up to this one may be forgotten.
 
     Raises:
         StoreError: One of them has no published outcome yet.
@@ -161,7 +180,7 @@ async def check_forgettable(tx: Transaction, plan: int, window: int) -> None:
 
 
 async def move(tx: Transaction, plan: int, window: int, to: WindowState) -> None:
-    """Moves a window of a locked plan on, by :data:`aggregator.windows.MOVES` alone."""
+    """Changes the state of a window of a locked plan, as :data:`aggregator.windows.MOVES` allows."""
     state = await _state(tx, plan, window)
     assert to in MOVES[state], f"window {window} cannot go from {state} to {to}"
     await tx.execute('UPDATE windows SET state = $3 WHERE plan = $1 AND "window" = $2', plan, window, to)
@@ -179,18 +198,21 @@ async def _state(tx: Transaction, plan: int, window: int) -> WindowState | None:
     return None if row is None else WindowState(row[0])
 
 
-async def acquire(
+async def acquire_lease(
     tx: Transaction, plan_id: bytes, owner: str, address: str, seconds: float, *, exclusive: bool
 ) -> int | None:
-    """Gives the lease to who asks, with its next fence; None while another's holds.
+    """Makes one process the plan's releaser, by the store's own clock.
 
     Args:
         tx: The transaction.
-        plan_id: Of what.
-        owner: Who asks.
-        address: Where its administration listens.
-        seconds: How long it holds.
-        exclusive: Whether the store has one process alone, so that any other that had it is gone.
+        plan_id: The plan to release.
+        owner: The name of the process that asks, unique to it.
+        address: ``host:port`` of its administration, shown to callers of other processes.
+        seconds: How long the lease holds without renewal.
+        exclusive: Whether only one process uses the store, so that an earlier holder is gone.
+
+    Returns:
+        The next fence; None while another process's lease holds.
     """
     plan = await plan_number(tx, plan_id)
     found = "SELECT owner, until_ms FROM leases WHERE plan = $1"
@@ -219,8 +241,12 @@ async def acquire(
     return int(taken[0])
 
 
-async def renew(tx: Transaction, plan_id: bytes, seconds: float, note: str, *, fence: int) -> None:
-    """Holds it for longer."""
+async def renew_lease(tx: Transaction, plan_id: bytes, seconds: float, note: str, *, fence: int) -> None:
+    """Extends the lease; ``note`` is shown in every process's status (why releasing has stopped, or empty).
+
+    Raises:
+        FencedError: Another process has it.
+    """
     plan = await plan_number(tx, plan_id)
     until_ms = await tx.now_ms() + _milliseconds(seconds)
     renewed = await tx.execute(
@@ -230,14 +256,14 @@ async def renew(tx: Transaction, plan_id: bytes, seconds: float, note: str, *, f
         raise _fenced(fence)
 
 
-async def give_back(tx: Transaction, plan_id: bytes, *, fence: int) -> None:
-    """Ends it at once, where it is still this one."""
+async def return_lease(tx: Transaction, plan_id: bytes, *, fence: int) -> None:
+    """Ends the lease so that another process can take it at once; does nothing if another has it already."""
     plan = await plan_number(tx, plan_id)
     await tx.execute("UPDATE leases SET until_ms = 0 WHERE plan = $1 AND fence = $2", plan, fence)
 
 
 async def lease(tx: Transaction, plan_id: bytes) -> Lease | None:
-    """Who releases, as last heard."""
+    """The current or latest lease; None if there never was one."""
     row = await tx.fetch_row(
         "SELECT owner, address, note, until_ms FROM leases WHERE plan = (SELECT number FROM plans WHERE id = $1)",
         plan_id,
@@ -248,21 +274,27 @@ async def lease(tx: Transaction, plan_id: bytes) -> Lease | None:
     return Lease(owner, address, note, (until_ms - await tx.now_ms()) / 1000)
 
 
-async def check(tx: Transaction, plan: int, fence: int) -> None:
-    """Lets a write of a releaser through, and lets nobody take the lease until its transaction ends.
+async def check_lease(tx: Transaction, plan: int, fence: int) -> None:
+    """Checks a releaser's fence, and keeps others from taking the lease until the transaction ends.
 
     Raises:
-        FencedError: Another process has had the lease since.
+        FencedError: Another process has taken the lease since.
     """
     row = await tx.fetch_row("SELECT fence FROM leases WHERE plan = $1", plan, lock=True)
     if row is None or row[0] != fence:
         raise _fenced(fence)
 
 
-async def ask_to_forget(tx: Transaction, plan_id: bytes, window: int, *, fence: int) -> None:
-    """Tells the folds to forget windows up to this one; never fewer than before."""
+async def locked_plan(tx: Transaction, plan_id: bytes, fence: int) -> int:
+    """The plan's number, once its windows and outcomes are locked and the releaser's fence is checked."""
     plan = await plan_number(tx, plan_id, lock=True)
-    await check(tx, plan, fence)
+    await check_lease(tx, plan, fence)
+    return plan
+
+
+async def ask_to_forget(tx: Transaction, plan_id: bytes, window: int, *, fence: int) -> None:
+    """Tells every fold, in whatever process, that windows up to this one have their published outcome."""
+    plan = await locked_plan(tx, plan_id, fence)
     await check_forgettable(tx, plan, window)
     await tx.execute(
         "UPDATE leases SET forget_asked = $2 WHERE plan = $1 AND (forget_asked IS NULL OR forget_asked < $2)",

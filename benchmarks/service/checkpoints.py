@@ -9,7 +9,8 @@ from pathlib import Path
 from aggregator.fold.fold import Fold, warm_up
 from aggregator.fold.state import BLOCK, Checkpoint
 from aggregator.runtime import SystemRuntime
-from aggregator.store.store import Store, open_postgres_store, open_sqlite_store
+from aggregator.store.postgres import PostgresDatabase, PostgresSettings
+from aggregator.store.store import Store, open_sqlite_store
 from benchmarks.report import Row
 from benchmarks.service.deltas import Deltas, plan_of
 from hushsum.plan import Plan
@@ -39,7 +40,7 @@ async def _measure(counts: tuple[int, ...]) -> list[Row]:
             path, runtime = Path(folder) / f"{count}.db", SystemRuntime(threads=2)
             rows.append(await _row("SQLite", plan, await open_sqlite_store(path, runtime), _wal_of(path), count))
             dsn = server.fresh_database()
-            store = await open_postgres_store(dsn, runtime, pool=2)
+            store = Store(await PostgresDatabase.open(PostgresSettings(dsn, pool=2), runtime))
             rows.append(await _row("PostgreSQL", plan, store, _lsn_of(dsn), count))
     return rows
 

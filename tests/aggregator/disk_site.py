@@ -94,8 +94,8 @@ class DiskSite:
     @property
     def sqlite(self) -> SqliteDatabase:
         """The store's file."""
-        assert isinstance(self.store._database, SqliteDatabase)
-        return self.store._database
+        assert isinstance(self.store.database, SqliteDatabase)
+        return self.store.database
 
     async def start(self) -> None:
         """As a service starts."""

@@ -7,7 +7,8 @@ from aggregator.fold.fold import Fold
 from aggregator.fold.state import Checkpoint
 from aggregator.model import ReceiptsMark
 from aggregator.runtime import SystemRuntime
-from aggregator.store.store import Store, open_postgres_store
+from aggregator.store.postgres import PostgresDatabase, PostgresSettings
+from aggregator.store.store import Store
 from aggregator.store.transaction import SqliteDatabase, Transaction
 from hushsum.plan import Plan
 from hushsum.privacy.event import TUMBLING, Spend
@@ -26,7 +27,8 @@ FENCE = 1  # of the lease that :func:`prepared` takes
 
 async def postgres_store(dsn: str, *, schema: str | None = None, pool: int = 4) -> Store:
     """A store in a schema of its own."""
-    return await open_postgres_store(dsn, SystemRuntime(), pool=pool, schema=schema or fresh_schema())
+    settings = PostgresSettings(dsn, schema=schema or fresh_schema(), pool=pool)
+    return Store(await PostgresDatabase.open(settings, SystemRuntime()))
 
 
 def sqlite_of(store: Store) -> SqliteDatabase:

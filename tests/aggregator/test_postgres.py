@@ -10,7 +10,7 @@ import pytest
 
 from aggregator.errors import StoreError, StoreUnavailableError
 from aggregator.runtime import SystemRuntime
-from aggregator.store import windows as store_leases
+from aggregator.store import windows as store_windows
 from aggregator.store.postgres import PostgresDatabase, PostgresSettings, translated
 from aggregator.store.schema import POSTGRES_SCHEMA_FORMAT
 from aggregator.store.store import Store
@@ -254,7 +254,7 @@ async def test_a_process_that_stops_inside_a_transaction_holds_the_others_up_for
     await prepared(slow)
 
     async def stopped(tx: Transaction) -> None:
-        await store_leases.renew(tx, PLAN.id, 10, "", fence=FENCE)
+        await store_windows.renew_lease(tx, PLAN.id, 10, "", fence=FENCE)
         await asyncio.sleep(1)
 
     stopping = asyncio.create_task(slow.database.write(stopped))

@@ -13,8 +13,6 @@ from aggregator.errors import FencedError, StoreUnavailableError, WindowOrderErr
 from aggregator.fold.fold import Fold
 from aggregator.store import checkpoints as store_folds
 from aggregator.store import outcomes as store_outcomes
-from aggregator.store import receipts as store_receipts
-from aggregator.store import windows as store_leases
 from aggregator.store import windows as store_windows
 from aggregator.store.store import Store
 from aggregator.store.transaction import Transaction
@@ -96,7 +94,7 @@ async def test_partitions_that_close_at_once_always_end_sealed(stores: tuple[Sto
     for folding in folds:
         folding.take(folding.delta(3), seal())
     changes = [folding.fold.checkpoint() for folding in folds]
-    async with uncommitted(one, store_folds.checkpoint, PLAN.id, 0, changes[0], fence=folds[0].fence) as first:
+    async with uncommitted(one, store_folds.checkpoint, PLAN, 0, changes[0], fence=folds[0].fence) as first:
         second = asyncio.create_task(two.checkpoint(PLAN, 1, changes[1], fence=folds[1].fence))
     await first
     await second
@@ -106,7 +104,7 @@ async def test_partitions_that_close_at_once_always_end_sealed(stores: tuple[Sto
 async def test_what_opens_while_a_later_window_closes_stays_skipped(stores: tuple[Store, Store]) -> None:
     one, two = stores
     await one.open_windows(PLAN.id, W + 2, W + 2)
-    async with uncommitted(one, store_outcomes.mark_closing, PLAN.id, W + 2, fence=FENCE) as closing:
+    async with uncommitted(one, store_windows.mark_closing, PLAN.id, W + 2, fence=FENCE) as closing:
         opening = asyncio.create_task(two.open_windows(PLAN.id, W, W + 2))
     await closing
     await opening
@@ -135,7 +133,7 @@ async def test_releasers_of_two_plans_that_bind_at_once_are_bound_to_the_same_re
     await one.database.write(lower_fence)
     await one.database.write(unbound)
     others = replace(MARK, id=b"other receipts !")
-    async with uncommitted(one, store_receipts.bind, PLAN.id, MARK, fence=FENCE) as first:
+    async with uncommitted(one, store_outcomes.bind_receipts, PLAN.id, MARK, fence=FENCE) as first:
         second = asyncio.create_task(two.bind_receipts(other.id, others, fence=FENCE))
     assert (await first, await second) == (MARK, MARK)
 
@@ -194,7 +192,7 @@ async def test_a_checkpoint_of_who_is_just_losing_the_partition_changes_nothing(
     slow = await Folding.of(one, 0)
     await slow.apply(slow.delta(1))
     slow.take(slow.delta(2, sequence=1))
-    async with uncommitted(two, store_folds.claim, PLAN, 0, "other") as claiming:
+    async with uncommitted(two, store_folds.claim_partition, PLAN, 0, "other") as claiming:
         storing = asyncio.create_task(slow.apply())
     with pytest.raises(FencedError, match="other has claimed it"):
         await storing
@@ -212,7 +210,7 @@ async def test_a_claim_waits_for_the_checkpoint_that_is_under_way_and_has_all_of
     slow = await Folding.of(one, 0)
     slow.take(slow.delta(1), slow.delta(2, sequence=1))
     change = slow.fold.checkpoint()
-    async with uncommitted(one, store_folds.checkpoint, PLAN.id, 0, change, fence=slow.fence):
+    async with uncommitted(one, store_folds.checkpoint, PLAN, 0, change, fence=slow.fence):
         claiming = asyncio.create_task(two.claim_partition(PLAN, 0, "other"))
     claimed = await claiming
     assert claimed is not None
@@ -230,7 +228,7 @@ async def test_of_two_who_ask_at_once_for_a_lease_that_nobody_holds_one_gets_it(
     if first_ever:
         await one.database.write(no_lease)
     asked = (PLAN.id, "one", "localhost:1", 10)
-    async with uncommitted(one, store_leases.acquire, *asked, exclusive=False) as first:
+    async with uncommitted(one, store_windows.acquire_lease, *asked, exclusive=False) as first:
         second = asyncio.create_task(two.acquire_lease(PLAN.id, "two", "localhost:2", 10))
     assert (await first or 0) > FENCE
     assert await second is None
@@ -248,7 +246,7 @@ async def test_a_releaser_that_is_just_losing_its_lease_changes_nothing(stores: 
     await one.open_windows(PLAN.id, W, W)
     await one.return_lease(PLAN.id, fence=FENCE)
     asked = (PLAN.id, "two", "localhost:2", 10)
-    async with uncommitted(two, store_leases.acquire, *asked, exclusive=False):
+    async with uncommitted(two, store_windows.acquire_lease, *asked, exclusive=False):
         closing = asyncio.create_task(one.mark_closing(PLAN.id, W, fence=FENCE))
     with pytest.raises(FencedError):
         await closing
@@ -281,7 +279,7 @@ async def test_a_connection_that_is_killed_in_mid_transaction_leaves_nothing_of_
     folding.take(folding.delta(1), folding.delta(2, sequence=1))
     change = folding.fold.checkpoint()
     killer = await asyncpg.connect(postgres_dsn)
-    async with uncommitted(one, store_folds.checkpoint, PLAN.id, 0, change, fence=folding.fence) as storing:
+    async with uncommitted(one, store_folds.checkpoint, PLAN, 0, change, fence=folding.fence) as storing:
         ended = await killer.fetchval(
             "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE state = 'idle in transaction'"
         )

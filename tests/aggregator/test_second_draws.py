@@ -12,7 +12,7 @@ import pytest
 from aggregator.errors import ForeignReceiptsError, ReceiptsError, ReleasingStoppedError
 from aggregator.model import ReceiptsMark, StoredOutcome
 from aggregator.release.receipts import ReceiptsFile, reconciled
-from aggregator.store.receipts import advance
+from aggregator.store.outcomes import advance_receipts
 from aggregator.store.store import memory_store
 from hushsum.entropy import ReplayableEntropy
 from hushsum.plan import Plan
@@ -188,7 +188,7 @@ async def test_receipts_that_lost_the_lines_of_another_plan_stop_releasing() -> 
     assert (await reconciled(small_plan().id, store, receipts, fence=fences[0])).problem == ""
     outcome = StoredOutcome(small_plan().id, TUMBLING, 0, b"", bytes(32))
     written = await receipts.write(outcome, spend_of(small_plan(), kind=TUMBLING, window=0))
-    await store.database.write(advance, written)  # as a publication does
+    await store.database.write(advance_receipts, written)  # as a publication does
     assert (await reconciled(plan.id, store, receipts, fence=fences[1])).problem == ""
     lost = MemoryReceipts()
     await lost.begin()

@@ -88,7 +88,7 @@ class Explained:
 
 async def explained(explain: str) -> str:
     asked = Explained(explain)
-    await store_windows.newest(asked, PLAN.id, None, 100)  # type: ignore[arg-type]  # it has what this asks of it
+    await store_windows.newest_windows(asked, PLAN.id, None, 100)  # type: ignore[arg-type]  # it has what this asks of it
     return asked.asked
 
 

@@ -11,9 +11,9 @@ import pytest
 from aggregator.errors import FencedError
 from aggregator.fold.fold import Fold
 from aggregator.runtime import SystemRuntime
-from aggregator.store.store import Store, open_postgres_store, open_sqlite_store
+from aggregator.store.store import Store, open_sqlite_store
 from hushsum_simulator.testbed.postgres import Postgres
-from tests.aggregator.stores import PARTITIONS, PLAN, Folding, W
+from tests.aggregator.stores import PARTITIONS, PLAN, Folding, W, postgres_store
 
 Copies = tuple[Store, Callable[[], Awaitable[Store]]]
 
@@ -47,16 +47,16 @@ async def copied_file(folder: Path) -> Copies:
 
 
 async def copied_database(dsn: str) -> Copies:
-    await used(await open_postgres_store(dsn, SystemRuntime()))
+    await used(await postgres_store(dsn, schema="hushsum"))
     address, _, name = dsn.rpartition("/")
     connection = await asyncpg.connect(f"{address}/postgres")
     await connection.execute(f"CREATE DATABASE {name}_older TEMPLATE {name}")
     await connection.close()
 
     async def older() -> Store:
-        return await open_postgres_store(f"{address}/{name}_older", SystemRuntime())
+        return await postgres_store(f"{address}/{name}_older", schema="hushsum")
 
-    return await open_postgres_store(dsn, SystemRuntime()), older
+    return await postgres_store(dsn, schema="hushsum"), older
 
 
 async def test_a_fold_of_before_cannot_checkpoint_into_an_older_copy_that_somebody_has_claimed(copies: Copies) -> None:

@@ -72,10 +72,10 @@ def hold(path: Path) -> None:
 
 async def open_postgres(dsn: str, schema: str) -> None:
     from aggregator.runtime import SystemRuntime
-    from aggregator.store.store import open_postgres_store
+    from aggregator.store.postgres import PostgresDatabase, PostgresSettings
 
-    store = await open_postgres_store(dsn, SystemRuntime(), schema=schema, pool=3)
-    await store.close()
+    database = await PostgresDatabase.open(PostgresSettings(dsn, schema=schema, pool=3), SystemRuntime())
+    await database.close()
 
 
 if __name__ == "__main__":

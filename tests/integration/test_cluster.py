@@ -8,7 +8,8 @@ import grpc.aio
 import numpy as np
 
 from aggregator.runtime import SystemRuntime
-from aggregator.store.store import open_postgres_store
+from aggregator.store.postgres import PostgresDatabase, PostgresSettings
+from aggregator.store.store import Store
 from hushsum import Sketch
 from hushsum.releases import Release
 from hushsum_proto import convert_admin
@@ -163,7 +164,7 @@ def _get(info: pb.ReleaseInfo) -> pb.GetReleaseRequest:
 async def assert_exact(dsn: str, contributors: list[Contributor]) -> None:
     """What the database holds of the sealed window is what the clients have sent."""
     runtime = SystemRuntime(1)
-    store = await open_postgres_store(dsn, runtime, pool=2)
+    store = Store(await PostgresDatabase.open(PostgresSettings(dsn, pool=2), runtime))
     sealed = await store.sealed_window(PLAN, WINDOW)
     await store.close()
     expected = Sketch(PLAN)

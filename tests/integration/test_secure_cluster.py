@@ -18,7 +18,8 @@ from aggregator.log.kafka.client import KafkaSettings
 from aggregator.log.kafka.log import KafkaLog
 from aggregator.model import NewEntry
 from aggregator.runtime import SystemRuntime
-from aggregator.store.store import open_postgres_store
+from aggregator.store.postgres import PostgresDatabase, PostgresSettings
+from aggregator.store.store import Store
 from aggregator.workers.remote import RemoteFolds
 from edge_client import Config, EdgeClient
 from edge_client import SystemRuntime as DeviceRuntime
@@ -274,7 +275,7 @@ async def test_two_gateways_sum_a_cohort_each_and_a_worker_that_is_killed_counts
 async def assert_remembered(dsn: str, plan: Plan, sums: list[CohortSumEntry]) -> None:
     """What gateways tell of sums by what the folds have stored, once the window is sealed."""
     runtime = SystemRuntime(1)
-    store = await open_postgres_store(dsn, runtime, pool=2)
+    store = Store(await PostgresDatabase.open(PostgresSettings(dsn, pool=2), runtime))
     folds = RemoteFolds(plan, store, runtime, RecordingObserver())
 
     async def recalled(entry: CohortSumEntry, sign: bytes) -> tuple[RememberedKind, Reason | None]:
