@@ -5,6 +5,7 @@ import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Self
 
 from aggregator.api.admin import Admin, AdminService
@@ -51,9 +52,9 @@ from aggregator.rate_limits import (
     send_limits_of,
 )
 from aggregator.release.catalog import ReleaseCatalog
-from aggregator.release.leader import Leadership, LeaseSettings
+from aggregator.release.leader import Leadership
 from aggregator.release.receipts import NoReceipts
-from aggregator.release.releaser import ReleaserPorts
+from aggregator.release.releaser import Releaser
 from aggregator.runtime import Runtime, SystemRuntime, TaskSupervisor
 from aggregator.secure.claims import RoundClaims
 from aggregator.secure.coordinator import ActiveRounds, CohortCoordinator, CoordinatorPorts, SumMetrics
@@ -440,7 +441,9 @@ class Service:
 
     async def _leadership(self, backends: Backends, folds: Folds) -> Leadership:
         """In a role that releases nothing it is never started: it then says which process releases."""
-        ports = ReleaserPorts(
+        new_releaser = partial(
+            Releaser,
+            self.plan,
             log=self.log,
             store=self.store,
             receipts=await backends.receipts()
@@ -452,8 +455,16 @@ class Service:
             observer=self.metrics,
             tracer=self.telemetry.tracer,
         )
-        settings = LeaseSettings(backends.owner, self.config.lease_s, automatic=not self.config.manual)
-        return Leadership(self.plan, ports, settings)
+        return Leadership(
+            self.plan,
+            new_releaser,
+            store=self.store,
+            runtime=self.runtime,
+            observer=self.observers,
+            owner=backends.owner,
+            lease_s=self.config.lease_s,
+            automatic=not self.config.manual,
+        )
 
     async def _start_leadership(self, leadership: Leadership) -> None:
         await leadership.start()

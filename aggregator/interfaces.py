@@ -187,7 +187,7 @@ class Receipts(Protocol):
             ReceiptsError: There is a receipt for this outcome with another digest.
         """
 
-    async def read(self) -> list[tuple[bytes, str, int, bytes, Spend]]:
+    async def read(self) -> Sequence[tuple[bytes, str, int, bytes, Spend]]:
         """(plan id, kind, window, sha256 of its data, spend) of each outcome."""
 
 

@@ -596,13 +596,13 @@ class MemoryReceipts:
         self.lines.check(bound)
 
     async def write(self, outcome: StoredOutcome, spend: Spend) -> ReceiptsMark:
-        receipt = Receipt(outcome.plan_id, outcome.kind, outcome.window, outcome.sha256, spend)
+        receipt = Receipt.from_outcome(outcome, spend)
         if not self.lines.knows(receipt):
             self._add(receipt)
         return self.lines.mark
 
-    async def read(self) -> list[tuple[bytes, str, int, bytes, Spend]]:
-        return self.lines.rows
+    async def read(self) -> list[Receipt]:
+        return self.lines.receipts
 
     def _add(self, held: ReceiptsHeader | Receipt) -> None:
         self.lines.add(held.to_line()[0], held)

@@ -1,4 +1,4 @@
-"""What is published: the plan and its outcomes, for analysts and for new clients."""
+"""The release catalog: the plan and its published outcomes, for analysts and for new clients."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -13,30 +13,25 @@ from hushsum.plan import Plan
 from hushsum.signed_plan import SignedPlan
 from hushsum_proto.messages import ReleaseInfo
 
-_LOOK_S: Final = 1.0  # how late a watcher may hear of what another process published
+_POLL_S: Final = 1.0  # how late watchers may hear of another process's publications
 
 
 class NotFoundError(AggregatorError):
-    """A release that is not there, or not published."""
+    """A release that does not exist or is not published."""
 
 
 class ReleaseCatalog:
-    """The published outcomes of one plan: its releases, and which windows are withheld.
-
-    Args:
-        plan: Whose.
-        store: Where they are.
-    """
+    """The published outcomes of one plan: its releases, and which windows are withheld."""
 
     def __init__(self, plan: Plan, store: Store) -> None:
         self.plan = plan
         self._store = store
-        self._published = asyncio.Event()  # replaced at each publication: who waits holds the old one
+        self._published = asyncio.Event()  # replaced at each publication; a waiter holds the old one
         self._watchers = 0
         self._closing = False
 
     async def signed_plan(self) -> SignedPlan | None:
-        """The plan with the signature that is kept of it; None where nobody has signed it."""
+        """The plan with its stored signature; None if it is not signed."""
         return await self._store.signed_plan(self.plan.id)
 
     async def releases(self, first_window: int | None) -> list[ReleaseInfo]:
@@ -63,7 +58,7 @@ class ReleaseCatalog:
         return outcome.data
 
     async def watch(self, first_window: int | None) -> AsyncIterator[ReleaseInfo]:
-        """What is published already, then each outcome as it is published; ends when the service stops."""
+        """All published outcomes, then each one as it is published; ends when the service stops."""
         shown: set[tuple[str, int]] = set()
         self._watchers += 1
         try:
@@ -80,9 +75,9 @@ class ReleaseCatalog:
             self._watchers -= 1
 
     async def look_out(self, runtime: Runtime) -> None:
-        """Wakes who watches when another process has published something; for ever.
+        """Wakes watchers when another process has published something; runs for ever.
 
-        One read of the store a second, and none while nobody watches.
+        It reads the store once a second, and not while there are no watchers.
 
         Raises:
             StoreUnavailableError: The store cannot be reached now.
@@ -94,21 +89,21 @@ class ReleaseCatalog:
                 if count != seen:
                     self.announce()
                 seen = count
-            await runtime.sleep(_LOOK_S)
+            await runtime.sleep(_POLL_S)
 
     def announce(self) -> None:
-        """Something was published: wakes who watches."""
+        """Wakes watchers after a publication."""
         self._published.set()
         self._published = asyncio.Event()
 
     def close(self) -> None:
-        """Ends the watching."""
+        """Ends all watches."""
         self._closing = True
         self.announce()
 
 
 def info_of(outcome: Outcome | StoredOutcome) -> ReleaseInfo:
-    """What is told of an outcome; of a withheld one nothing can be fetched, so that it has no size and no sum."""
+    """An outcome's public description; a withheld one cannot be fetched, so it has no size and no checksum."""
     if outcome.withheld:
         return ReleaseInfo(outcome.plan_id, outcome.kind, outcome.window, 0, b"", withheld=True)
     return ReleaseInfo(outcome.plan_id, outcome.kind, outcome.window, outcome.size_bytes, outcome.sha256)

@@ -1,10 +1,11 @@
-"""Receipts in a topic of Kafka that is kept for ever: one message for an outcome, on all replicas when it returns.
+"""Receipts in a Kafka topic without retention: one message for an outcome, on all replicas when a write returns.
 
-One message holds the topic's random id. Where several processes write one at once, the first in the topic counts: all
-read the same order. That order also decides what the store knows of the topic, a number of messages and a digest.
+One message holds the topic's random id. If several processes write one at once, the first in the topic counts: all read
+the same order. The store's mark, a number of messages and a digest, follows that order as well.
 """
 
 import asyncio
+from collections.abc import Sequence
 from typing import Final, Self
 
 from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
@@ -27,10 +28,10 @@ _SLICE_MS: Final = 500
 class ReceiptsTopic:
     """See :class:`aggregator.interfaces.Receipts`. Made by :meth:`open`.
 
-    Other releasers, of other plans or after us, write to the same topic: it is read to its end at each question. Two
-    receipts for the same outcome are one; with another digest, the store or the topic is not what it was.
+    Other releasers, of other plans or later ones, write to the same topic, so every call reads it to its end. Two
+    receipts for the same outcome count as one; if their digests differ, the store or the topic was exchanged.
 
-    Every method may raise LogUnavailableError: no broker answers now, and what was to be written may be there.
+    Every method may raise LogUnavailableError: no broker answers now; a message to be written may have been.
 
     Attributes:
         warnings: The promises that the topic cannot keep, for the operator; a sentence each.
@@ -48,25 +49,20 @@ class ReceiptsTopic:
         self._settings, self._writer, self._runtime, self._entropy = settings, writer, runtime, entropy
         topic = receipts_topic(settings).name
         self._where, self._lines = TopicPartition(topic, 0), ReceiptLines(f"topic {topic}")
-        self._next = 0  # messages before this offset are in
+        self._next = 0  # the offset to read on from
         self._turn = asyncio.Lock()
 
     @classmethod
     async def open(
         cls, settings: KafkaSettings, runtime: Runtime, entropy: Entropy, observer: Observer, *, made: bool
     ) -> Self:
-        """Makes or checks the topic, and reads it; waits for brokers that are not there yet.
+        """Creates or checks the topic, and reads it; waits for brokers that are not up yet.
 
-        Args:
-            settings: How Kafka is reached.
-            runtime: Time.
-            entropy: Of the id.
-            observer: Is told of what is tried again.
-            made: Whether the store has had receipts: then the topic is not made again.
+        ``made`` says whether the store has had receipts: then the topic is not created again.
 
         Raises:
-            ConfigError: The topic is not as it has to be.
-            ReceiptsError: It is damaged, or of a newer format; or it was made before and is gone.
+            ConfigError: The topic's settings break a promise.
+            ReceiptsError: It is damaged, of a newer format, or it is gone although it was made before.
         """
         needs = receipts_topic(settings)
         gone = missing(f"topic {needs.name}") if made else None
@@ -81,7 +77,7 @@ class ReceiptsTopic:
         return receipts
 
     async def begin(self) -> ReceiptsMark:
-        """Appends a header where there is none."""
+        """Appends a header if there is none."""
         async with self._turn:
             await self._catch_up()
             if not self._lines.mark.id:
@@ -89,33 +85,30 @@ class ReceiptsTopic:
             return self._lines.mark
 
     async def check(self, bound: ReceiptsMark) -> None:
-        """Compares the topic, as it is now, with what the store knew of it before."""
         async with self._turn:
             await self._catch_up()
             self._lines.check(bound)
 
     async def write(self, outcome: StoredOutcome, spend: Spend) -> ReceiptsMark:
-        """Appends a receipt, unless it is there."""
-        receipt = Receipt(outcome.plan_id, outcome.kind, outcome.window, outcome.sha256, spend)
+        receipt = Receipt.from_outcome(outcome, spend)
         async with self._turn:
             await self._catch_up()
             if not self._lines.knows(receipt):
                 await self._append(receipt)
-                self._lines.knows(receipt)  # whoever wrote at the same moment wrote the same
+                self._lines.knows(receipt)  # raises if a concurrent writer wrote another outcome
             return self._lines.mark
 
-    async def read(self) -> list[tuple[bytes, str, int, bytes, Spend]]:
-        """All receipts that were written up to now, by whomever, in their order."""
+    async def read(self) -> Sequence[Receipt]:
+        """All receipts that any process has written up to now, in their order."""
         async with self._turn:
             await self._catch_up()
-            return self._lines.rows
+            return self._lines.receipts
 
     async def close(self) -> None:
-        """Ends the connection."""
         await self._writer.close()
 
     async def _append(self, held: ReceiptsHeader | Receipt) -> None:
-        """Appends a message, and reads on to it and past it."""
+        """Appends a message, and reads up to and past it."""
         await self._writer.write([OutgoingMessage(0, held.to_line()[0])])
         await self._catch_up()
 

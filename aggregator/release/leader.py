@@ -1,7 +1,7 @@
-"""Which process releases: the one that holds the store's lease, for as long as it renews it in time.
+"""Leader election: the process that holds the store's lease releases, as long as it renews the lease in time.
 
-A lease that ends ends its releaser: whatever is under way is cancelled, by a clock that never goes back, and what still
-goes on (a process that was paused in mid-call wakes and writes) is refused by the fence in the store's transaction.
+The end of a lease ends its releaser: its work is cancelled, by a monotonic clock. A write that still comes (a process
+that was paused in mid-call wakes) is refused by the fence in the store's transaction.
 """
 
 import asyncio
@@ -17,33 +17,20 @@ from aggregator.errors import (
     PartitionStoppedError,
     RefusedError,
 )
+from aggregator.interfaces import Observer
 from aggregator.logs import journal
-from aggregator.release.releaser import Releaser, ReleaserPorts
-from aggregator.runtime import TRANSIENT, Backoff, within
+from aggregator.release.releaser import Releaser
+from aggregator.runtime import TRANSIENT, Backoff, Runtime, within
+from aggregator.store.store import Store
 from hushsum.plan import Plan
 from hushsum_proto.answers import Refusal, ServiceReason
 
 T = TypeVar("T")
 
-_LOOKS: Final = 3  # renewals, or looks for a free lease, in the time of one
-_PATIENCE_S: Final = 5.0  # for what is cancelled to end, and for the lease's return
+_RENEWALS: Final = 3  # renewals of a lease, or attempts to acquire it, in its duration
+_PATIENCE_S: Final = 5.0  # for cancelled tasks to end, and for the lease's return
 
 _journal = journal("leadership")
-
-
-@dataclass(frozen=True)
-class LeaseSettings:
-    """How a process takes part in releasing.
-
-    Attributes:
-        owner: A name of this process alone.
-        lease_s: How long a lease holds without being renewed: after so long another process takes over.
-        automatic: Whether windows are sealed and released by the clock; else by the administration alone.
-    """
-
-    owner: str
-    lease_s: float = 10.0
-    automatic: bool = True
 
 
 @dataclass
@@ -53,30 +40,45 @@ class _Term:
     releaser: Releaser
     fence: int
     until_s: float
-    ready: asyncio.Event = field(default_factory=asyncio.Event)  # its start is done
+    ready: asyncio.Event = field(default_factory=asyncio.Event)  # the releaser has started
     over: asyncio.Event = field(default_factory=asyncio.Event)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
 
 class Leadership:
-    """Makes this process the plan's releaser, whenever no other is.
+    """Makes this process the plan's releaser whenever no other process is.
 
     Args:
-        plan: What is collected; registered in the store.
-        ports: The world.
-        settings: Its name, and for how long.
-        address: Where this process's administration listens, ``host:port``.
+        plan: The plan, registered in the store.
+        new_releaser: Makes the plan's releaser for a lease with this fence.
+        owner: The name of this process, unique to it.
+        lease_s: How long a lease holds without renewal: after that another process takes over.
+        automatic: Whether windows are sealed and released by the clock; else by the administration alone.
+        address: ``host:port`` of this process's administration.
 
     Attributes:
         address: As above; may be set until the start.
     """
 
-    def __init__(self, plan: Plan, ports: ReleaserPorts, settings: LeaseSettings, *, address: str = "") -> None:
+    def __init__(  # noqa: PLR0913  each is a part or a setting of its own
+        self,
+        plan: Plan,
+        new_releaser: Callable[[int], Releaser],
+        *,
+        store: Store,
+        runtime: Runtime,
+        observer: Observer,
+        owner: str,
+        lease_s: float = 10.0,
+        automatic: bool = True,
+        address: str = "",
+    ) -> None:
         self.address = address
-        self._plan, self._ports, self._settings = plan, ports, settings
-        self._store, self._runtime, self._observer = ports.store, ports.runtime, ports.observer
+        self._plan, self._new_releaser = plan, new_releaser
+        self._store, self._runtime, self._observer = store, runtime, observer
+        self._owner, self._lease_s, self._automatic = owner, lease_s, automatic
         self._term: _Term | None = None
-        self._first = asyncio.Event()  # a releaser has been started, or never will be
+        self._first = asyncio.Event()  # a releaser has started, or never will
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -85,28 +87,28 @@ class Leadership:
         return self._term is not None and self._runtime.monotonic() < self._term.until_s
 
     async def start(self) -> None:
-        """Begins to ask for the lease."""
+        """Begins to request the lease."""
         self._task = self._runtime.spawn(self._run(), "leadership")
 
     async def led(self) -> None:
-        """Returns once this process releases, and has finished what a crash left half done.
+        """Returns once this process releases, and has completed what a crash interrupted.
 
         Raises:
-            Exception: What :meth:`ended` raises.
+            Exception: Any that :meth:`ended` raises.
         """
         await self._first.wait()
         if self._task is not None and self._task.done():
             await self.ended()
 
     async def ended(self) -> None:
-        """Returns once it is stopped; raises what it cannot go on after."""
+        """Returns once it is stopped; raises the error that ended it."""
         assert self._task is not None
         await asyncio.wait([self._task])
         if not self._task.cancelled():
             self._task.result()
 
     async def stop(self) -> None:
-        """Ends what is under way, and returns the lease, so that another process takes over at once."""
+        """Cancels the work in progress and returns the lease, so that another process takes over at once."""
         term, self._term = self._term, None
         if self._task is not None:
             self._task.cancel()
@@ -116,14 +118,14 @@ class Leadership:
         try:
             await within(_PATIENCE_S, self._store.return_lease(self._plan.id, fence=term.fence), runtime=self._runtime)
         except (TimeoutError, *TRANSIENT) as error:
-            self._observer.retried("return_lease", str(error))  # it runs out by itself
+            self._observer.retried("return_lease", str(error))  # it expires by itself
 
     async def do(self, work: Callable[[Releaser], Awaitable[T]]) -> T:
-        """Has the releaser do something, if it is this process's.
+        """Runs ``work`` with this process's releaser, if it has one.
 
         Raises:
-            RefusedError: Another process releases, or none does now; the text names it, and where to ask.
-            Exception: As ``work``.
+            RefusedError: Another process releases, or none does now; the text names it and its address.
+            Exception: Any that ``work`` raises.
         """
         term = self._term
         if term is None or not self.leads:
@@ -136,7 +138,7 @@ class Leadership:
                 value = await work(term.releaser)
             except FencedError:
                 term.over.set()
-            except Exception as error:  # noqa: BLE001  it is raised where it is waited for
+            except Exception as error:  # noqa: BLE001  raised where the result is awaited
                 if not result.done():
                     result.set_exception(error)
             else:
@@ -149,12 +151,12 @@ class Leadership:
             return await result
         except asyncio.CancelledError:
             if not task.done():
-                task.cancel()  # whoever asked went away
+                task.cancel()  # the caller was cancelled
                 raise
             raise await self._elsewhere() from None
 
     async def stopped(self) -> str:
-        """Why no outcome is taken, by whichever process releases; empty while all is well."""
+        """Why no outcome is drawn, by whichever process releases; empty while releasing works."""
         if self._term is not None and self.leads:
             return self._term.releaser.stopped
         lease = await self._store.lease(self._plan.id)
@@ -165,7 +167,7 @@ class Leadership:
     async def _elsewhere(self) -> RefusedError:
         lease = await self._store.lease(self._plan.id)
         detail = "no process releases now; one takes over by itself, ask again"
-        if lease is not None and lease.left_s > 0 and lease.owner != self._settings.owner:
+        if lease is not None and lease.left_s > 0 and lease.owner != self._owner:
             detail = f"process {lease.owner} releases, its administration listens at {lease.address}"
         return RefusedError(Refusal.of(ServiceReason.UNAVAILABLE, detail, RETRY_AFTER_MS))
 
@@ -175,21 +177,21 @@ class Leadership:
         try:
             while True:
                 fence, until_s = await self._acquired()
-                await self._lead(_Term(Releaser(self._plan, self._ports, fence=fence), fence, until_s))
+                await self._lead(_Term(self._new_releaser(fence), fence, until_s))
         finally:
             self._first.set()
 
     async def _acquired(self) -> tuple[int, float]:
-        """Asks until the lease is this process's; its fence, and until when it holds by this process's clock."""
-        settings, backoff = self._settings, Backoff()
+        """Repeats until this process has the lease; its fence, and its end by this process's clock."""
+        backoff = Backoff()
         while True:
             asked_s = self._runtime.monotonic()
             try:
-                fence = await self._store.acquire_lease(self._plan.id, settings.owner, self.address, settings.lease_s)
+                fence = await self._store.acquire_lease(self._plan.id, self._owner, self.address, self._lease_s)
                 backoff.reset()
                 if fence is not None:
-                    return fence, asked_s + settings.lease_s
-                pause_s = settings.lease_s / _LOOKS
+                    return fence, asked_s + self._lease_s
+                pause_s = self._lease_s / _RENEWALS
             except TRANSIENT as error:
                 self._observer.retried("lease", str(error))
                 pause_s = backoff.next_s()
@@ -207,21 +209,21 @@ class Leadership:
             self._term = None
             await self._drop(term)
         if working.done() and not working.cancelled():
-            working.result()  # raises what nobody foresaw
+            working.result()  # raises an unexpected error
 
     async def _drop(self, term: _Term) -> None:
         for task in term.tasks:
             task.cancel()
         if term.releaser.stopped:
-            self._observer.releasing_stopped("")  # whoever releases next says it again, if it is so
+            self._observer.releasing_stopped("")  # the next releaser reports it again, if it still holds
         self._observer.leading(False)  # noqa: FBT003  a fact that is told
         _journal.info("this process releases no more", fence=term.fence)
         try:
             if term.tasks:
                 await within(_PATIENCE_S, asyncio.wait([*term.tasks]), runtime=self._runtime)
         except TimeoutError:
-            pass  # its fence is a lower one by then
-        # After its tasks, for a call that is cancelled says so itself; whoever releases next forgets it.
+            pass  # the next fence keeps them from writing
+        # After its tasks, because a cancelled call reports its own; the next releaser erases it.
         self._observer.forgetting_pending("")
 
     async def _work(self, term: _Term) -> None:
@@ -229,7 +231,7 @@ class Leadership:
             await self._until_done("start", term.releaser.start)
             term.ready.set()
             self._first.set()
-            if self._settings.automatic:
+            if self._automatic:
                 await self._until_done("release", term.releaser.run)
             else:
                 await term.over.wait()
@@ -252,8 +254,8 @@ class Leadership:
             await self._runtime.sleep(backoff.next_s())
 
     async def _renew(self, term: _Term) -> None:
-        """Holds the lease while the releaser works, however long a draw takes; ends when it may be another's."""
-        backoff, pause_s = Backoff(), self._settings.lease_s / _LOOKS
+        """Renews the lease while the releaser works, however long a draw takes; ends once another may have it."""
+        backoff, pause_s = Backoff(), self._lease_s / _RENEWALS
         try:
             while True:
                 left_s = term.until_s - self._runtime.monotonic()
@@ -268,7 +270,7 @@ class Leadership:
                     pause_s = backoff.next_s()
                 else:
                     backoff.reset()
-                    term.until_s, pause_s = asked_s + self._settings.lease_s, self._settings.lease_s / _LOOKS
+                    term.until_s, pause_s = asked_s + self._lease_s, self._lease_s / _RENEWALS
         except (FencedError, TimeoutError) as error:
             self._observer.retried("lease", str(error))
         finally:
@@ -276,7 +278,7 @@ class Leadership:
 
     async def _renewed(self, term: _Term) -> None:
         note = term.releaser.stopped
-        await self._store.renew_lease(self._plan.id, self._settings.lease_s, note, fence=term.fence)
+        await self._store.renew_lease(self._plan.id, self._lease_s, note, fence=term.fence)
 
     def _spawn(self, term: _Term, work: Coroutine[object, object, None], name: str) -> "asyncio.Task[None]":
         task = self._runtime.spawn(work, name)

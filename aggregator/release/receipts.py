@@ -1,16 +1,17 @@
-"""Receipts in a file apart from the store: one canonical JSON line for each outcome, on disk before it returns.
+"""Receipts of outcomes: their format, the file of them, and their reconciliation with the store.
 
-The first line holds the file's random id (in files of older formats a later one). The store keeps the id and how far it
-knows the lines: a file that is missing, shorter or another store's is found at the next start.
+A receipt is one canonical JSON line. The first line holds the receipts' random id (in files of older formats a later
+line does). The store keeps the id and how many lines it knows: receipts that are missing, shorter or another store's
+are detected at the next start.
 
-Lines are a chain: a checksum is CRC-32 over the line's other fields, begun from the checksum of the line before. So a
-line that is damaged, changed or missing is found.
+In a file, lines are chained: a checksum is CRC-32 over the line's other fields, seeded with the checksum of the line
+before. So a line that is damaged, changed or missing is detected.
 
-A line and its break are one write, and a receipt counts once an fsync has returned after it. So the receipt of a
-release that anybody has seen always has its break, and only what follows the last break can be torn, by a crash while
-it was written: nobody has seen that release. It is cut off, and a copy is kept beside the file; or it is completed,
-where only its break is missing. A bad line *with* its break was whole once: it is damaged, the last one like any other,
-and nothing is released until an operator has restored it.
+A line and its line break are one write, and a receipt counts once fsync has returned after it. So the receipt of a
+visible release always has its line break, and only the bytes after the last break can be torn, by a crash during the
+write; that release was never visible. A torn line is cut off and copied to another file, or completed if only its break
+is missing. A bad line *with* its break was complete once, so it is damaged, the last one included, and nothing is
+released until an operator restores the file.
 """
 
 import errno
@@ -19,15 +20,15 @@ import os
 import threading
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from aggregator.data_dir import FILE_MODE, close_to_others
 from aggregator.errors import ForeignReceiptsError, ReceiptsError
 from aggregator.interfaces import Receipts
 from aggregator.logs import journal
-from aggregator.model import Outcome, ReceiptsMark, StoredOutcome
+from aggregator.model import ReceiptsMark, StoredOutcome
 from aggregator.runtime import Runtime
 from aggregator.store.store import Store
 from hushsum import canonical
@@ -43,16 +44,14 @@ _HEADER_FORMAT: Final = 3  # the first that has one
 _ID_SHOWN: Final = 8  # characters of an id, in errors
 _RESTORE: Final = "nothing is released until the receipts of this store are restored and the service is started again"
 
-Row = tuple[bytes, str, int, bytes, Spend]
 
-
-class NotWholeError(ReceiptsError):
+class TornLineError(ReceiptsError):
     """A line that is torn or damaged."""
 
 
 @dataclass(frozen=True)
 class ReceiptsHeader:
-    """The line by which receipts are told from others: the first, or in receipts of older formats a later one."""
+    """The line that identifies receipts: the first, or in receipts of older formats a later one."""
 
     id: bytes
 
@@ -61,9 +60,8 @@ class ReceiptsHeader:
         return _line_of({"format": RECEIPTS_FORMAT, "id": self.id.hex()}, before)
 
 
-@dataclass(frozen=True)
-class Receipt:
-    """What is certified of one outcome."""
+class Receipt(NamedTuple):
+    """One outcome's digest and charge."""
 
     plan_id: bytes
     kind: str
@@ -73,16 +71,10 @@ class Receipt:
 
     @property
     def key(self) -> tuple[bytes, str, int]:
-        """What there is one receipt for."""
         return self.plan_id, self.kind, self.window
 
-    @property
-    def row(self) -> Row:
-        """As :meth:`aggregator.interfaces.Receipts.read` tells it."""
-        return self.plan_id, self.kind, self.window, self.sha256, self.spend
-
     def to_line(self, before: int = 0) -> tuple[bytes, int]:
-        """The line without its break, and its checksum, after a line with the checksum ``before``."""
+        """The line without its break, and its checksum; ``before`` is the checksum of the line before."""
         fields: dict[str, object] = {
             "format": RECEIPTS_FORMAT,
             "plan_id": self.plan_id.hex(),
@@ -94,11 +86,15 @@ class Receipt:
         return _line_of(fields, before)
 
     @classmethod
-    def of_fields(cls, fields: Mapping[str, Any]) -> Self:
-        """The receipt of a line's fields.
+    def from_outcome(cls, outcome: StoredOutcome, spend: Spend) -> Self:
+        return cls(outcome.plan_id, outcome.kind, outcome.window, outcome.sha256, spend)
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> Self:
+        """The receipt with a line's fields.
 
         Raises:
-            ValueError: They are not those of a receipt; or another error of what they are made of.
+            ValueError: They are not those of a receipt; or an error of one of their decoders.
         """
         kind, window = fields["kind"], fields["window"]
         if not isinstance(kind, str) or type(window) is not int:
@@ -108,11 +104,11 @@ class Receipt:
 
 
 def read_line(line: bytes, before: int = 0) -> tuple[ReceiptsHeader | Receipt, int]:
-    """What a line holds, and its checksum.
+    """The content of a line, and its checksum.
 
     Raises:
         ReceiptsError: A newer format.
-        NotWholeError: The line is not what was written after the line before it.
+        TornLineError: The line is damaged, or was not written after the line before it.
     """
     try:
         fields = canonical.decode(line)
@@ -124,18 +120,18 @@ def read_line(line: bytes, before: int = 0) -> tuple[ReceiptsHeader | Receipt, i
         if (number := fields["format"]) in range(1, RECEIPTS_FORMAT + 1):
             return _of_fields(fields), checksum
     except (HushsumError, ValueError, KeyError, TypeError, AssertionError) as error:
-        raise NotWholeError(f"not a receipt: {error}") from error
+        raise TornLineError(f"not a receipt: {error}") from error
     raise ReceiptsError(f"format {number}; this version reads up to {RECEIPTS_FORMAT}: update the service")
 
 
 class ReceiptLines:
-    """Lines of receipts in their order: their id, the outcomes that they certify, and a digest of the lines so far.
+    """Lines of receipts in their order, in a file or a topic: their id, the outcomes, and a digest of the lines so far.
 
     The digest after a line is SHA-256 over the digest after the line before it (32 zero bytes at the beginning) and the
-    line's bytes. It is the reader's: where several write, as into a topic, the order in which they stand decides it.
+    line's bytes. The reader computes it, so that it follows the order of a topic that several processes write to.
 
     Args:
-        where: What the lines are in, for errors.
+        where: The file or topic, for errors.
     """
 
     def __init__(self, where: str) -> None:
@@ -145,17 +141,15 @@ class ReceiptLines:
         self._digests = [bytes(hashlib.sha256().digest_size)]
 
     @property
-    def rows(self) -> list[Row]:
-        """All receipts, in their order."""
-        return [receipt.row for receipt in self._receipts.values()]
+    def receipts(self) -> list[Receipt]:
+        return [*self._receipts.values()]
 
     @property
     def mark(self) -> ReceiptsMark:
-        """All lines."""
         return ReceiptsMark(self._id, len(self._digests) - 1, self._digests[-1])
 
     def add(self, line: bytes, held: ReceiptsHeader | Receipt) -> None:
-        """Adds the next line and what it holds. The first header counts, and the first receipt of an outcome.
+        """Adds the next line and its content. The first header counts, and the first receipt of an outcome.
 
         Raises:
             ReceiptsError: There is a receipt for this outcome with another digest; nothing is added.
@@ -167,7 +161,7 @@ class ReceiptLines:
         self._digests.append(hashlib.sha256(self._digests[-1] + line).digest())
 
     def knows(self, receipt: Receipt) -> bool:
-        """Whether there is a receipt for this outcome; its spend may be in the words of an older version.
+        """Whether there is a receipt for this outcome; its spend may be in the form of an older version.
 
         Raises:
             ReceiptsError: There is one with another digest.
@@ -181,13 +175,13 @@ class ReceiptLines:
         return known is not None
 
     def check(self, bound: ReceiptsMark) -> None:
-        """Compares the lines with what the store knows of its receipts; there may be more lines.
+        """Compares the lines with the store's mark of its receipts; there may be more lines.
 
-        A store of an older version knows no id: any receipts are taken for its own, if they are there.
+        A store of an older version knows no id: it accepts any receipts as its own.
 
         Raises:
             ForeignReceiptsError: They are not this store's.
-            ReceiptsError: They are this store's, and fewer than it knows, or others.
+            ReceiptsError: They are this store's, but fewer than it knows, or others.
         """
         if not bound.id:
             return
@@ -203,7 +197,7 @@ class ReceiptLines:
 
 
 def missing(where: str) -> ForeignReceiptsError:
-    """There are no receipts, although the store has had some."""
+    """The error if there are no receipts although the store has had some."""
     return ForeignReceiptsError(f"{where}: missing, although this store has had receipts; {_RESTORE}")
 
 
@@ -214,7 +208,7 @@ def _line_of(fields: Mapping[str, object], before: int) -> tuple[bytes, int]:
 
 def _of_fields(fields: Mapping[str, Any]) -> ReceiptsHeader | Receipt:
     if "id" not in fields:
-        return Receipt.of_fields(fields)
+        return Receipt.from_fields(fields)
     id_ = bytes.fromhex(fields["id"])
     if fields.keys() != {"format", "id"} or fields["format"] < _HEADER_FORMAT or len(id_) != ID_BYTES:
         raise ValueError("a header that is none")
@@ -227,7 +221,7 @@ def _shown(id_: bytes) -> str:
 
 _UNTIL: Final = "nothing is released until it is restored and the service is started again"
 
-#: Of every line: its fields are sorted.
+#: Every line begins so, because its fields are sorted.
 _BEGINNING: Final = b'{"checksum":"'
 
 _journal = journal("receipts")
@@ -240,53 +234,44 @@ class ReceiptsFile:
         self._path, self._runtime, self._entropy = path, runtime, entropy
         self._guard = threading.Lock()
         self._lines = ReceiptLines(f"receipts {path}")
-        self._is_there = False
+        self._exists = False
         self._checksum = 0  # of the last line
-        self._size = 0  # of what is known to be whole
+        self._size = 0  # of all complete lines, in bytes
 
     @classmethod
     async def open(cls, path: Path, runtime: Runtime, entropy: Entropy) -> Self:
-        """Opens the file and repairs a torn tail; a file that is not there is made by :meth:`begin` alone.
-
-        Args:
-            path: The file.
-            runtime: Runs what blocks.
-            entropy: Of the id.
+        """Opens the file and repairs a torn last line; only :meth:`begin` creates a file.
 
         Raises:
-            ReceiptsError: It is damaged, is of a newer format, or cannot be read or written.
+            ReceiptsError: It is damaged, of a newer format, or cannot be read or written.
         """
         receipts = cls(path, runtime, entropy)
         await runtime.blocking(receipts._load)
         return receipts
 
     async def begin(self) -> ReceiptsMark:
-        """Makes the file where it is not there, and appends a header where there is none."""
+        """Creates the file and appends a header, if they are missing."""
         return await self._runtime.blocking(self._begin)
 
     async def check(self, bound: ReceiptsMark) -> None:
-        """Compares the file with what the store knows of it."""
-        if not self._is_there:
+        if not self._exists:
             raise missing(self._lines.where)
         self._lines.check(bound)
 
     async def write(self, outcome: StoredOutcome, spend: Spend) -> ReceiptsMark:
-        """Appends a receipt, unless it is there."""
-        receipt = Receipt(outcome.plan_id, outcome.kind, outcome.window, outcome.sha256, spend)
-        return await self._runtime.blocking(self._write, receipt)
+        return await self._runtime.blocking(self._write, Receipt.from_outcome(outcome, spend))
 
-    async def read(self) -> list[tuple[bytes, str, int, bytes, Spend]]:
-        """All receipts, in the order in which they were written."""
-        return self._lines.rows
+    async def read(self) -> Sequence[Receipt]:
+        return self._lines.receipts
 
     def _load(self) -> None:
         try:
             if not self._path.exists():
                 return
-            self._is_there = True
+            self._exists = True
             close_to_others(self._path)
             with self._path.open("rb") as file:
-                os.fsync(file.fileno())  # what a crash left in memory alone is believed from here on
+                os.fsync(file.fileno())  # bytes that a crash left in memory only are trusted from here on
                 *lines, tail = file.read().split(b"\n")
             for number, line in enumerate(lines, 1):
                 self._take(line, number)
@@ -305,14 +290,14 @@ class ReceiptsFile:
         self._checksum, self._size = checksum, self._size + len(line) + 1
 
     def _repair(self, tail: bytes, number: int) -> None:
-        """Adds the missing break to what is whole, and cuts off what is not."""
+        """Adds the missing break to a complete line, or cuts off a torn one."""
         try:
             self._take(tail, number)
-        except NotWholeError:
+        except TornLineError:
             if number == 1 and not (tail.startswith(_BEGINNING) or _BEGINNING.startswith(tail)):
                 raise ReceiptsError(f"receipts {self._path}: this is no file of receipts; {_UNTIL}") from None
             torn = self._path.with_name(self._path.name + ".torn")
-            # Nothing is cut off before its copy is on the disk.
+            # The copy is on the disk before the line is cut off.
             _append(torn, tail + b"\n")
             with self._path.open("r+b") as file:
                 file.truncate(self._size)
@@ -325,7 +310,7 @@ class ReceiptsFile:
         with self._guard:
             if not self._lines.mark.id:
                 try:
-                    if not self._is_there:
+                    if not self._exists:
                         os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, FILE_MODE))
                         sync_folder(self._path.parent)
                 except FileExistsError as error:
@@ -333,7 +318,7 @@ class ReceiptsFile:
                     raise ReceiptsError(f"receipts {self._path}: {what}; {_UNTIL}") from error
                 except OSError as error:
                     raise ReceiptsError(f"receipts {self._path}: {error}; {_UNTIL}") from error
-                self._is_there = True
+                self._exists = True
                 self._append_line(ReceiptsHeader(self._entropy.read(ID_BYTES)))
             return self._lines.mark
 
@@ -354,30 +339,26 @@ class ReceiptsFile:
 
 
 class NoReceipts:
-    """Stands for receipts that cannot be read or trusted: whoever asks is told why, and nothing is released."""
+    """Stands for receipts that cannot be read or trusted: every call raises the reason, and nothing is released."""
 
     def __init__(self, why: str) -> None:
         self._why = why
 
     async def begin(self) -> ReceiptsMark:
-        """Makes nothing."""
         raise ReceiptsError(self._why)
 
-    async def check(self, bound: ReceiptsMark) -> None:  # noqa: ARG002  as of all receipts
-        """Compares nothing."""
+    async def check(self, bound: ReceiptsMark) -> None:  # noqa: ARG002  the form of Receipts
         raise ReceiptsError(self._why)
 
-    async def write(self, outcome: StoredOutcome, spend: Spend) -> ReceiptsMark:  # noqa: ARG002  as of all receipts
-        """Writes nothing."""
+    async def write(self, outcome: StoredOutcome, spend: Spend) -> ReceiptsMark:  # noqa: ARG002  the form of Receipts
         raise ReceiptsError(self._why)
 
-    async def read(self) -> list[tuple[bytes, str, int, bytes, Spend]]:
-        """Reads nothing."""
+    async def read(self) -> Sequence[Receipt]:
         raise ReceiptsError(self._why)
 
 
 async def open_receipts(path: Path, runtime: Runtime, entropy: Entropy) -> Receipts:
-    """The receipts in a file, or, where they are damaged or unreadable, receipts that say so to whoever asks."""
+    """The receipts in a file; if they are damaged or unreadable, :class:`NoReceipts`."""
     try:
         return await ReceiptsFile.open(path, runtime, entropy)
     except ReceiptsError as error:
@@ -388,12 +369,12 @@ def _append(path: Path, data: bytes, at: int | None = None) -> None:
     """Appends in one write, on disk when it returns.
 
     Args:
-        path: The file; made where it is not there and ``at`` is not given.
-        data: What is appended.
-        at: The size that the file is known to have: what follows is a write that failed half way, and is cut off.
+        path: The file; created if it is missing and ``at`` is not given.
+        data: The bytes to append.
+        at: The known size of the file: bytes beyond it are of a write that failed half way, and are cut off.
 
     Raises:
-        OSError: It is not all written, or the file is shorter than it is known to be.
+        OSError: Not all bytes were written, or the file is shorter than its known size.
     """
     flags = os.O_WRONLY | os.O_APPEND | (os.O_CREAT if at is None else 0)
     descriptor = os.open(path, flags, FILE_MODE)
@@ -411,42 +392,51 @@ def _append(path: Path, data: bytes, at: int | None = None) -> None:
         os.close(descriptor)
 
 
-@dataclass(frozen=True)
-class Reconciliation:
-    """What a start has to do.
+async def reconcile(plan_id: bytes, store: Store, receipts: Receipts, *, fence: int) -> tuple[str, list[Spend]]:
+    """Compares a plan's outcomes with its receipts (PRIVACY: receipts); binds a store to receipts if it has none.
 
-    Attributes:
-        problem: Why no outcome may be taken until an operator has restored something; empty where all is well.
-        spends: Of the receipts: to be counted, whatever the problem.
-    """
+    An unpublished outcome may lack its receipt: the crash came in between, and the outcome was never visible. A
+    published one never may. A receipt says that its outcome may have been visible: if the store does not hold that very
+    outcome, it was restored from an older copy, and drawing again would show a second draw.
 
-    problem: str
-    spends: tuple[Spend, ...]
-
-
-async def reconciled(plan_id: bytes, store: Store, receipts: Receipts, *, fence: int) -> Reconciliation:
-    """Compares a plan's store with its receipts; a store that never had receipts is bound to them first.
+    Returns:
+        Why no outcome may be drawn until an operator restores something (empty if all is well), and the spends of the
+        receipts, to be counted in either case.
 
     Raises:
-        ReceiptsError: They cannot be read, or are not this store's: no outcome may be taken.
+        ReceiptsError: The receipts cannot be read, or are not this store's: no outcome may be drawn.
     """
     problem = ""
     try:
-        await _bound(plan_id, store, receipts, fence=fence)
+        await _bind(plan_id, store, receipts, fence=fence)
     except ForeignReceiptsError:
-        raise  # what they say was spent was spent of other data
+        raise  # their spends were of other data
     except ReceiptsError as error:
         problem = str(error)
-    outcomes = await store.outcomes(plan_id)
-    found = reconcile(plan_id, outcomes, await receipts.read())
-    return replace(found, problem=problem or found.problem)
+    stored = {(outcome.kind, outcome.window): outcome for outcome in await store.outcomes(plan_id)}
+    published = {key for key, outcome in stored.items() if outcome.published}
+    certified = await receipts.read()
+    spends = [spend for *_, spend in certified]
+    proved = {(kind, window): digest for plan, kind, window, digest, _ in certified if plan == plan_id}
+    if problem:
+        return problem, spends
+    if unproved := [window for _, window in published - proved.keys()]:
+        return _unproved(len(published), min(unproved)), spends
+    if lost := [window for _, window in proved.keys() - stored.keys()]:
+        problem = (
+            f"there is a receipt for window {min(lost)}, but the store does not hold its outcome: the store is older "
+            "than its receipts; restore a newer copy of it"
+        )
+    elif other := [key[1] for key, digest in proved.items() if stored[key].sha256 != digest]:
+        problem = f"the receipt of window {min(other)} is for another outcome than the store holds; restore the store"
+    return problem, spends
 
 
-async def _bound(plan_id: bytes, store: Store, receipts: Receipts, *, fence: int) -> None:
+async def _bind(plan_id: bytes, store: Store, receipts: Receipts, *, fence: int) -> None:
     """Binds store and receipts to each other, once, and compares them.
 
-    The header is written before the store knows it: a crash in between leaves receipts that no store knows, and a store
-    that takes them for its own. The other way round a store would miss receipts that nobody has lost.
+    The header is written before the store knows it: a crash in between leaves receipts that no store knows, and the
+    next start binds the store to them. In the other order a store would miss receipts that nobody has lost.
     """
     bound = await store.receipts_mark()  # before the receipts are read: they may be ahead of it, never behind
     if bound is not None:
@@ -458,7 +448,7 @@ async def _bound(plan_id: bytes, store: Store, receipts: Receipts, *, fence: int
 
 
 async def _check_unbound(store: Store, receipts: Receipts) -> None:
-    """Compares receipts with a store that is not bound to any: the wrong ones would be its own for ever.
+    """Compares receipts with a store that is not bound to any: binding it to the wrong ones could not be undone.
 
     Raises:
         ForeignReceiptsError: They lack an outcome that a plan of the store has published.
@@ -473,38 +463,6 @@ async def _check_unbound(store: Store, receipts: Receipts) -> None:
     unproved = [window for *key, window in published if (*key, window) not in proved]
     if unproved:
         raise ForeignReceiptsError(_unproved(len(published), min(unproved)))
-
-
-def reconcile(
-    plan_id: bytes, outcomes: Sequence[Outcome], receipts: Sequence[tuple[bytes, str, int, bytes, Spend]]
-) -> Reconciliation:
-    """Compares a plan's outcomes with its receipts (PRIVACY: receipts).
-
-    An outcome that is not published may lack its receipt: the crash came in between, and nobody has seen it. A
-    published one never may, and a receipt says that its outcome may have been shown: where the store does not hold that
-    very outcome, it was restored from an older copy, and drawing again would show a second draw.
-    """
-    spends = tuple(receipt[4] for receipt in receipts)
-    proved = {(kind, window): digest for plan, kind, window, digest, _ in receipts if plan == plan_id}
-    stored = {(outcome.kind, outcome.window): outcome for outcome in outcomes}
-    return Reconciliation(_problem(proved, stored), spends)
-
-
-def _problem(proved: dict[tuple[str, int], bytes], stored: dict[tuple[str, int], Outcome]) -> str:
-    published = {key for key, outcome in stored.items() if outcome.published}
-    missing = sorted(window for _, window in published - proved.keys())
-    if missing:
-        return _unproved(len(published), missing[0])
-    lost = sorted(window for _, window in proved.keys() - stored.keys())
-    if lost:
-        return (
-            f"there is a receipt for window {lost[0]}, but the store does not hold its outcome: the store is older "
-            "than its receipts; restore a newer copy of it"
-        )
-    other = sorted(key[1] for key, digest in proved.items() if stored[key].sha256 != digest)
-    if other:
-        return f"the receipt of window {other[0]} is for another outcome than the store holds; restore the store"
-    return ""
 
 
 def _unproved(published: int, window: int) -> str:

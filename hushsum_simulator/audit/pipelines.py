@@ -25,7 +25,7 @@ from aggregator.interfaces import Log, Receipts
 from aggregator.log.sqlite import SqliteLog
 from aggregator.model import NewEntry, SealedWindow, StoredOutcome
 from aggregator.release.receipts import ReceiptsFile
-from aggregator.release.releaser import Releaser, ReleaserPorts
+from aggregator.release.releaser import Releaser
 from aggregator.runtime import Runtime, SystemRuntime
 from aggregator.store.store import Store, open_sqlite_store
 from aggregator.workers.pool import WorkerPool
@@ -209,7 +209,11 @@ async def _running(plan: Plan, opened: Opened, runtime: Runtime) -> AsyncIterato
     async with opened(plan, runtime) as durable:
         await durable.store.register(plan, 1, _FIRST)
         workers = WorkerPool(plan, durable.log, durable.store, runtime, observer, WorkerSettings())
-        ports = ReleaserPorts(
+        fence = await durable.store.acquire_lease(plan.id, "audit", "", 3600)
+        assert fence is not None, "no other process releases"
+        releaser = Releaser(
+            plan,
+            fence,
             log=durable.log,
             store=durable.store,
             receipts=durable.receipts,
@@ -218,9 +222,6 @@ async def _running(plan: Plan, opened: Opened, runtime: Runtime) -> AsyncIterato
             runtime=runtime,
             observer=observer,
         )
-        fence = await durable.store.acquire_lease(plan.id, "audit", "", 3600)
-        assert fence is not None, "no other process releases"
-        releaser = Releaser(plan, ports, fence=fence)
         await workers.start()
         await releaser.start()
         try:

@@ -5,6 +5,7 @@ import shutil
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -13,7 +14,7 @@ from aggregator.log.sqlite import SqliteLog
 from aggregator.model import NewEntry
 from aggregator.offline import read_verdicts
 from aggregator.release.receipts import ReceiptsFile
-from aggregator.release.releaser import Releaser, ReleaserPorts
+from aggregator.release.releaser import Releaser
 from aggregator.runtime import Runtime
 from aggregator.store.store import Store, open_sqlite_store
 from aggregator.store.transaction import SqliteDatabase
@@ -51,6 +52,7 @@ class DiskSite:
         self.log, self.store, self.receipts = log, store, receipts
         self.observer = RecordingObserver()
         self.workers: WorkerPool
+        self.new_releaser: partial[Releaser]
         self.releaser: Releaser
         self.window, self.fence = 0, 0
 
@@ -78,7 +80,9 @@ class DiskSite:
         site.window = await store.first_window(plan.id)
         counted_log, counted_store = steps.around(log, *LOG_STEPS), steps.around(store, *STORE_STEPS)
         site.workers = WorkerPool(plan, counted_log, counted_store, runtime, site.observer, SETTINGS)
-        ports = ReleaserPorts(
+        site.new_releaser = partial(
+            Releaser,
+            plan,
             log=counted_log,
             store=counted_store,
             receipts=steps.around(receipts, *RECEIPTS_STEPS),
@@ -88,7 +92,7 @@ class DiskSite:
             observer=site.observer,
         )
         site.fence = fence or await store.acquire_lease(plan.id, "disk site", "", 10) or 0
-        site.releaser = Releaser(plan, ports, fence=site.fence)
+        site.releaser = site.new_releaser(site.fence)
         return site
 
     @property

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,8 +10,8 @@ import pytest
 from aggregator.api.admin import Admin
 from aggregator.errors import PartitionStoppedError, ReceiptsError, RefusedError
 from aggregator.observability.metrics import Metrics
-from aggregator.release.leader import Leadership, LeaseSettings
-from aggregator.release.releaser import ReleaserPorts
+from aggregator.release.leader import Leadership
+from aggregator.release.releaser import Releaser
 from aggregator.workers.remote import RemoteFolds
 from hushsum.entropy import ReplayableEntropy
 from hushsum.privacy.event import TUMBLING
@@ -35,7 +36,9 @@ class Office:
         runtime = runtime or cluster.runtime  # one of its own stands still while the test does not move it
         store, log = self.hooks.around(cluster.store), self.hooks.around(cluster.log)
         self.folds = RemoteFolds(cluster.plan, store, runtime, self.observer)
-        ports = ReleaserPorts(
+        new_releaser = partial(
+            Releaser,
+            cluster.plan,
             log=log,
             store=store,
             receipts=self.hooks.around(cluster.receipts),
@@ -44,8 +47,17 @@ class Office:
             runtime=runtime,
             observer=self.observer,
         )
-        settings = LeaseSettings(name, LEASE_S, automatic=automatic)
-        self.leadership = Leadership(cluster.plan, ports, settings, address=f"{name}:7")
+        self.leadership = Leadership(
+            cluster.plan,
+            new_releaser,
+            store=store,
+            runtime=runtime,
+            observer=self.observer,
+            owner=name,
+            lease_s=LEASE_S,
+            automatic=automatic,
+            address=f"{name}:7",
+        )
         self.administration = Admin(
             cluster.plan,
             "releaser",

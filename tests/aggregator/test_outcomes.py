@@ -5,14 +5,12 @@ import json
 import shutil
 import sqlite3
 from collections.abc import Iterator
-from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
 from aggregator.errors import PartitionStoppedError, ReceiptsError, ReleasingStoppedError
-from aggregator.release.releaser import Releaser
 from hushsum.entropy import KEY_BYTES, KeyedEntropy, ReplayableEntropy
 from hushsum.outcomes import Withheld
 from hushsum.plan import Plan
@@ -164,7 +162,7 @@ async def test_whoever_stores_it_the_outcome_of_a_race_is_that_of_the_first_char
     async with disk_site(tmp_path, PLAN, runtime, entropy=ReplayableEntropy(fast)) as site:
         await site.releaser.seal()
         slow = await DiskSite.open(tmp_path, PLAN, runtime, entropy=ReplayableEntropy(first), fence=site.fence)
-        slow.releaser = Releaser(PLAN, replace(slow.releaser._ports, folds=site.workers), fence=site.fence)
+        slow.releaser = slow.new_releaser(site.fence, folds=site.workers)
         honest = slow.store.commit_outcome
 
         async def overtaken(*arguments: object, **keywords: object) -> None:

@@ -53,8 +53,8 @@ def receipt(window: int, mark: int = 0) -> Receipt:
     return Receipt(PLAN.id, TUMBLING, window, release(window, mark).sha256, spend(window))
 
 
-def rows(*windows: int) -> list[tuple[bytes, str, int, bytes, Spend]]:
-    return [receipt(window).row for window in windows]
+def rows(*windows: int) -> list[Receipt]:
+    return [receipt(window) for window in windows]
 
 
 async def write(receipts: ReceiptsTopic, *windows: int) -> None:

@@ -1,7 +1,6 @@
 import asyncio
 import hashlib
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import pytest
 
 from aggregator.errors import PartitionStoppedError, ReleasingStoppedError, WindowOrderError
 from aggregator.model import StoredOutcome
-from aggregator.release.releaser import Releaser
 from hushsum.entropy import KEY_BYTES, KeyedEntropy, ReplayableEntropy
 from hushsum.plan import Plan
 from hushsum.privacy.event import TUMBLING
@@ -356,7 +354,7 @@ async def test_two_releasers_that_race_draw_the_same_and_it_is_stored_once(tmp_p
         await site.send(0)
         await site.releaser.seal()
         slow = await DiskSite.open(tmp_path, PLAN, runtime, entropy=ReplayableEntropy(b"slow"), fence=site.fence)
-        slow.releaser = Releaser(PLAN, replace(slow.releaser._ports, folds=site.workers), fence=site.fence)
+        slow.releaser = slow.new_releaser(site.fence, folds=site.workers)
         honest = slow.store.commit_outcome
 
         async def overtaken(plan: Plan, kind: str, window: int, data: bytes, **keywords: Any) -> None:
@@ -379,7 +377,7 @@ async def test_who_finds_the_window_charged_by_another_is_no_spent_budget(tmp_pa
     async with disk_site(tmp_path, PLAN, runtime, entropy=ReplayableEntropy(b"winner")) as site:
         await site.releaser.seal()
         slow = await DiskSite.open(tmp_path, PLAN, runtime, entropy=ReplayableEntropy(b"loser"), fence=site.fence)
-        slow.releaser = Releaser(PLAN, replace(slow.releaser._ports, folds=site.workers), fence=site.fence)
+        slow.releaser = slow.new_releaser(site.fence, folds=site.workers)
         honest = slow.store.reserve_outcome
 
         async def overtaken(*arguments: object, **keywords: object) -> bytes:

@@ -11,7 +11,7 @@ from aggregator.errors import PartitionStoppedError
 from aggregator.model import NewEntry, SealedWindow, StoredOutcome
 from aggregator.offline import read_verdicts
 from aggregator.release.catalog import NotFoundError, ReleaseCatalog
-from aggregator.release.releaser import decided
+from aggregator.release.releaser import compute_outcome
 from hushsum.delta import read_header
 from hushsum.errors import BudgetError
 from hushsum.local.batches import unpack
@@ -144,7 +144,7 @@ async def test_no_noise_is_drawn_and_every_repetition_gives_the_same_bytes(tmp_p
     release = release_of(plan, site.window, sent)
     sealed = SealedWindow(Sketch.of_counters(plan, release.counters, release.counts), release.submissions or 0)
     drawn = CountingEntropy(b"other")
-    assert decided(sealed, site.window, drawn) == (first.data, False)
+    assert compute_outcome(sealed, site.window, drawn) == (first.data, False)
     assert drawn.reads == 0
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from aggregator.errors import PartitionStoppedError
 from aggregator.model import NewEntry, SealedWindow, StoredOutcome
-from aggregator.release.releaser import decided
+from aggregator.release.releaser import compute_outcome
 from hushsum.delta import digest
 from hushsum.errors import BudgetError
 from hushsum.privacy.event import TUMBLING
@@ -87,7 +87,7 @@ async def test_no_noise_is_drawn_and_every_repetition_gives_the_same_bytes(tmp_p
     counters, counts = dense(PLAN, {0: -6, 3: 2, 49: 5}), np.array([5])
     sealed = SealedWindow(Sketch.of_counters(PLAN, counters, counts), LEAST + MOST, 2)
     drawn = CountingEntropy(b"other")
-    assert decided(sealed, site.window, drawn) == (first.data, False)
+    assert compute_outcome(sealed, site.window, drawn) == (first.data, False)
     assert drawn.reads == 0
 
 

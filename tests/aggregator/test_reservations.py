@@ -216,7 +216,7 @@ async def test_a_full_disk_and_a_second_releaser_draw_what_the_first_one_charged
             await site.releaser.release()
         source = Alternating(released=not released)
         other = await DiskSite.open(tmp_path, PLAN, runtime, entropy=source, fence=site.fence)
-        other.releaser._ports = site.releaser._ports
+        other.releaser = site.new_releaser(site.fence, store=other.store)
         stored = await other.releaser.release()
         monkeypatch.setattr(site.store, "commit_outcome", honest)
         assert (await site.releaser.release(site.window)).data == stored.data

@@ -11,7 +11,7 @@ import pytest
 
 from aggregator.errors import ForeignReceiptsError, ReceiptsError, ReleasingStoppedError
 from aggregator.model import ReceiptsMark, StoredOutcome
-from aggregator.release.receipts import ReceiptsFile, reconciled
+from aggregator.release.receipts import ReceiptsFile, reconcile
 from aggregator.store.outcomes import advance_receipts
 from aggregator.store.store import memory_store
 from hushsum.entropy import ReplayableEntropy
@@ -185,14 +185,14 @@ async def test_receipts_that_lost_the_lines_of_another_plan_stop_releasing() -> 
     for registered in (small_plan(), plan):
         await store.register(registered, 1, 0)
         fences.append(await store.acquire_lease(registered.id, "test", "", 10) or 0)
-    assert (await reconciled(small_plan().id, store, receipts, fence=fences[0])).problem == ""
+    assert (await reconcile(small_plan().id, store, receipts, fence=fences[0]))[0] == ""
     outcome = StoredOutcome(small_plan().id, TUMBLING, 0, b"", bytes(32))
     written = await receipts.write(outcome, spend_of(small_plan(), kind=TUMBLING, window=0))
     await store.database.write(advance_receipts, written)  # as a publication does
-    assert (await reconciled(plan.id, store, receipts, fence=fences[1])).problem == ""
+    assert (await reconcile(plan.id, store, receipts, fence=fences[1]))[0] == ""
     lost = MemoryReceipts()
     await lost.begin()
-    problem = (await reconciled(plan.id, store, lost, fence=fences[1])).problem
+    problem, _ = await reconcile(plan.id, store, lost, fence=fences[1])
     assert "receipts in memory: 1 of the 2 lines" in problem
 
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final, cast
 
 from aggregator.errors import AggregatorError
@@ -13,8 +14,8 @@ from aggregator.ingest.handshake import Handshake
 from aggregator.ingest.window_tracker import WindowTracker
 from aggregator.interfaces import Folds, Log, Observer, Receipts
 from aggregator.observability.metrics import Metrics
-from aggregator.release.leader import Leadership, LeaseSettings
-from aggregator.release.releaser import Releaser, ReleaserPorts
+from aggregator.release.leader import Leadership
+from aggregator.release.releaser import Releaser
 from aggregator.runtime import TaskSupervisor
 from aggregator.store.store import Store
 from aggregator.workers.pool import WorkerPool
@@ -203,7 +204,9 @@ class _Parts:
 
     async def _start_leadership(self, folds: Folds) -> None:
         site = self._site
-        ports = ReleaserPorts(
+        new_releaser = partial(
+            Releaser,
+            site.plan,
             log=self._log,
             store=self._store,
             receipts=site.receipts,
@@ -212,7 +215,15 @@ class _Parts:
             runtime=self._runtime,
             observer=self._observer,
         )
-        leadership = Leadership(site.plan, ports, LeaseSettings(self.process.name, LEASE_S))
+        leadership = Leadership(
+            site.plan,
+            new_releaser,
+            store=self._store,
+            runtime=self._runtime,
+            observer=self._observer,
+            owner=self.process.name,
+            lease_s=LEASE_S,
+        )
         await leadership.start()
         self.supervision.at_the_end("releaser", leadership.stop, self._stop_s)
         self.supervision.watch("leadership", leadership.ended)

@@ -1,6 +1,7 @@
 """Receipts that outlive every process: a line counts once it is durable, and none is half there."""
 
 from aggregator.model import ReceiptsMark, StoredOutcome
+from aggregator.release.receipts import Receipt
 from hushsum.privacy.event import Spend
 from tests.doubles import MemoryReceipts
 from tests.simulation.books import Books
@@ -40,8 +41,8 @@ class SimReceipts:
 
         return await self._line.call("a receipt", write, writes=True)
 
-    async def read(self) -> list[tuple[bytes, str, int, bytes, Spend]]:
-        async def read(_: Process | None) -> list[tuple[bytes, str, int, bytes, Spend]]:
+    async def read(self) -> list[Receipt]:
+        async def read(_: Process | None) -> list[Receipt]:
             return await self._kept.read()
 
         return await self._line.call("the receipts", read, writes=False)
