@@ -12,7 +12,8 @@ from aiokafka import AIOKafkaConsumer, ConsumerRecord, TopicPartition
 
 from aggregator.errors import LogUnavailableError, ReceiptsError
 from aggregator.interfaces import Observer
-from aggregator.log.kafka.client import KafkaSettings, answering, end_client, quieten, told_as_ours
+from aggregator.log.kafka.client import KafkaSettings, translated_errors, via_reachable_broker
+from aggregator.log.kafka.internals import end_client
 from aggregator.log.kafka.log import OutgoingMessage, TopicWriter
 from aggregator.log.kafka.topic import prepare_topic, receipts_topic
 from aggregator.model import ReceiptsMark, StoredOutcome
@@ -113,15 +114,14 @@ class ReceiptsTopic:
         await self._catch_up()
 
     async def _catch_up(self) -> None:
-        quieten()
         consumer = AIOKafkaConsumer(
-            **await answering(self._settings.client("receipts")),
+            **await via_reachable_broker(self._settings.client("receipts")),
             group_id=None,
             enable_auto_commit=False,
             auto_offset_reset="none",
         )
         try:
-            with told_as_ours("receipts"):
+            with translated_errors("receipts"):
                 await consumer.start()
                 await self._read_to_end(consumer)
         finally:

@@ -8,7 +8,7 @@ from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.util import calc_crc32c
 
 from aggregator.errors import LogError, LogUnavailableError
-from aggregator.log.kafka.reader import OutOfRangeError, PartitionClient
+from aggregator.log.kafka.internals import OutOfRangeError, PartitionClient
 
 WHERE = TopicPartition("topic", 3)
 

@@ -7,7 +7,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewPartitions
 from aiokafka.protocol.group import LeaveGroupRequest
 
 from aggregator.log.kafka.client import KafkaSettings
-from aggregator.log.kafka.membership import KafkaMembership, _Member
+from aggregator.log.kafka.membership import KafkaMembership
 from aggregator.log.kafka.topic import entries_topic, prepare_topic
 from aggregator.runtime import SystemRuntime
 from hushsum_simulator.testbed.kafka import KafkaBroker
@@ -220,9 +220,7 @@ async def test_a_member_that_the_group_has_put_out_has_lost_what_it_held(
 ) -> None:
     a = await group.join("a", kafka.bootstrap)
     await until(lambda: a.held == ALL)
-    running = group.member("a")._member
-    assert running is not None
-    coordinator, topic = running._coordinator, topic_in(prefix)
+    coordinator, topic = group.member("a")._consumer._coordinator, topic_in(prefix)
     client = coordinator._client
     await client.send(coordinator.coordinator_id, LeaveGroupRequest(topic, coordinator.member_id))
     await until(lambda: len(group.told) >= 3)
@@ -256,6 +254,6 @@ async def test_a_long_session_is_no_reason_to_hear_late_of_a_rebalance(session_s
     settings = KafkaSettings("localhost:1", session_s=session_s)
     runtime = SystemRuntime(threads=1)
     membership = KafkaMembership(settings, PLAN, PARTITIONS, runtime, RecordingObserver())
-    member = _Member(membership, settings, settings.client("member"), "topic", runtime)
-    assert member._consumer._heartbeat_interval_ms == beat_ms
-    await member.close()
+    consumer = membership._new_consumer(settings.client("member"))
+    assert consumer._heartbeat_interval_ms == beat_ms
+    await consumer.stop()

@@ -12,7 +12,8 @@ from aiokafka.protocol.offset import OffsetRequest
 
 from aggregator.errors import LogGapError, LogUnavailableError
 from aggregator.log.entries import PlainMessages
-from aggregator.log.kafka.reader import EARLIEST, PartitionClient, PartitionReader
+from aggregator.log.kafka.internals import EARLIEST, PartitionClient
+from aggregator.log.kafka.reader import PartitionReader
 from aggregator.model import PositionedEntry
 from aggregator.runtime import SystemRuntime
 from hushsum.errors import Reason
@@ -60,7 +61,7 @@ def reader_of(values: list[bytes], batch_size: int, at_once: int) -> tuple[Parti
     parts = [(at, values[at : at + batch_size]) for at in range(0, len(values), batch_size)]
     batches = [(at + len(part), batch(*part, first=at)) for at, part in parts]
     broker = Broker(batches, at_once)
-    return PartitionReader(PartitionClient(broker, WHERE), WHERE.partition, PLAIN, SystemRuntime(threads=1)), broker
+    return PartitionReader(PartitionClient(broker, WHERE), PLAIN, SystemRuntime(threads=1)), broker
 
 
 def held(values: list[bytes]) -> list[PositionedEntry]:

@@ -11,8 +11,8 @@ from aiokafka import TopicPartition
 
 from aggregator.errors import LogUnavailableError
 from aggregator.log.kafka.client import KafkaSettings, Security, administration
+from aggregator.log.kafka.internals import PartitionClient
 from aggregator.log.kafka.log import KafkaLog
-from aggregator.log.kafka.reader import PartitionClient
 from aggregator.model import PositionedEntry
 from hushsum_simulator.testbed.kafka import KafkaBroker
 from tests.aggregator.kafka_logs import STEP, delta, everything, opened_log, to_zero, until, until_appended

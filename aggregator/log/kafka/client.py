@@ -1,17 +1,16 @@
-"""Clients of Kafka: settings, security, and errors as the log's."""
+"""Settings of Kafka clients, and the translation of their errors."""
 
 import asyncio
 import logging
 import ssl
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka import AIOKafkaClient
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import (
     ClusterAuthorizationFailedError,
     GroupAuthorizationFailedError,
@@ -20,7 +19,6 @@ from aiokafka.errors import (
     KafkaConnectionError,
     KafkaError,
     MessageSizeTooLargeError,
-    NodeNotReadyError,
     RecordListTooLargeError,
     SaslAuthenticationFailed,
     TopicAuthorizationFailedError,
@@ -30,7 +28,6 @@ from aiokafka.errors import (
 
 from aggregator.errors import ConfigError, LogError, LogUnavailableError
 from aggregator.logs import journal
-from aggregator.runtime import Runtime
 
 Security = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -38,23 +35,22 @@ MECHANISMS: Final = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 @dataclass(frozen=True)
 class KafkaSettings:
-    """The operator's settings; passwords stay in their files, so no repr can show one.
+    """The operator's settings. Passwords stay in their files, so that no repr can show one.
 
     Attributes:
-        bootstrap: ``host:port`` of brokers, with commas between them.
+        bootstrap: ``host:port`` of brokers, separated by commas.
         prefix: Of the names of topics and groups.
         replication: Copies of a new topic; None: as many as there are brokers, up to 3.
-        retention_s: Of a new topic of entries; None: as long as is needed.
-        recovery_s: How long restoring a store may take at the worst: entries are kept for so long beyond their window.
-        security: Whether the brokers are reached over TLS, and whether clients name themselves.
+        retention_s: Of a new topic of entries; None: as long as needed.
+        recovery_s: The longest time that restoring a store may take: entries are kept for so long beyond their window.
         sasl_mechanism: One of :data:`MECHANISMS`.
-        user: Its name, where SASL is used.
-        password_file: Holds its password.
-        ca_file: PEM of who signed the brokers' certificates; None: those that this system trusts.
-        cert_file: PEM of our certificate, where brokers ask for one.
+        user: The SASL user.
+        password_file: Holds the SASL password.
+        ca_file: PEM of the brokers' certificate authority; None: those that the system trusts.
+        cert_file: PEM of the client certificate, if brokers ask for one.
         key_file: PEM of its key.
-        session_s: A member of the group that says nothing for so long has lost its partitions.
-        request_s: How long one request, or one append with all its repetitions, may take.
+        session_s: A member of the group without a heartbeat for so long loses its partitions.
+        request_s: The longest time of one request, or of one append with all its repetitions.
     """
 
     bootstrap: str
@@ -73,13 +69,10 @@ class KafkaSettings:
     request_s: float = 20.0
 
     def client(self, name: str) -> dict[str, Any]:
-        """What producers, consumers and administration have in common: keyword arguments of aiokafka's classes.
-
-        Args:
-            name: How the client is called in the brokers' own logs and metrics.
+        """Keyword arguments of every aiokafka client; ``name`` shows in the brokers' logs and metrics.
 
         Raises:
-            ConfigError: A file cannot be read, or a setting is missing beside another.
+            ConfigError: A file cannot be read, or a setting that another one needs is missing.
         """
         arguments: dict[str, Any] = {
             "bootstrap_servers": [server.strip() for server in self.bootstrap.split(",")],
@@ -125,7 +118,7 @@ class KafkaSettings:
         }
 
 
-#: Waiting changes nothing about them: an operator has to.
+#: Errors that do not pass by waiting: an operator must act.
 _LASTING: Final = (
     ClusterAuthorizationFailedError,
     GroupAuthorizationFailedError,
@@ -139,16 +132,15 @@ _LASTING: Final = (
     UnsupportedVersionError,
 )
 
-#: How long one broker may take to be connected to.
+#: The longest time to connect to one broker.
 CONNECT_S: Final = 3.0
-_STOP_S: Final = 5.0
 
 
 class _Forwarded(logging.Handler):
-    """The library's lines, in our journal, where debugging asks for them: what they tell is counted as retries.
+    """Sends the library's log lines to our journal at debug level: the failures in them are counted as retries.
 
     Attributes:
-        last: The last one. Why a connection was refused stands there alone, and in none of the library's errors.
+        last: The last line. Only there, and in none of the library's errors, is the reason of a refused connection.
     """
 
     last = ""
@@ -161,45 +153,42 @@ class _Forwarded(logging.Handler):
 _forwarded: Final = _Forwarded()
 
 
-def quieten() -> None:
-    """Takes the library's own log lines from everybody's screen: a broker that restarts is worth dozens of them."""
+def _quieten() -> None:
+    """Keeps the library's log lines off the screen: a broker that restarts causes dozens."""
     logger = logging.getLogger("aiokafka")
-    logger.addHandler(_forwarded)  # once, however often it is added
+    logger.addHandler(_forwarded)  # idempotent
     logger.propagate = False
     logger.setLevel(logging.WARNING)
 
 
 @contextmanager
-def told_as_ours(what: str) -> Iterator[None]:
-    """Raises what a client of Kafka raises as our own errors.
+def translated_errors(what: str) -> Iterator[None]:
+    """Translates errors of a Kafka client to ours.
 
     Raises:
-        LogUnavailableError: It passes by itself.
-        LogError: An operator has to act.
+        LogUnavailableError: The failure passes by itself.
+        LogError: An operator must act.
     """
     try:
         yield
     except (TimeoutError, KafkaError, OSError) as error:
-        raise our_error(what, error) from error
+        raise translated_error(what, error) from error
 
 
-def our_error(what: str, error: BaseException) -> LogError:
-    """A client's error as one of ours."""
+def translated_error(what: str, error: BaseException) -> LogError:
+    """The translation of a client's error."""
     said = _forwarded.last if isinstance(error, KafkaConnectionError) and _forwarded.last else str(error)
     said = _with_advice(said.rstrip())
     text = f"kafka, {what}: {type(error).__name__}" + (f": {said}" if said else "")
     return LogError(text) if isinstance(error, _LASTING) else LogUnavailableError(text)
 
 
-async def answering(arguments: dict[str, Any]) -> dict[str, Any]:
-    """The same arguments of a client, with one broker to begin at that answers now.
+async def via_reachable_broker(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The same arguments of a client, with a bootstrap broker that answers now.
 
-    For one that is silent, the library would wait as long as for any request, before it asks the next.
-
-    Args:
-        arguments: Of every client (:meth:`aggregator.log.kafka.client.KafkaSettings.client`).
+    For a silent broker the library would wait as long as for any request before it asks the next.
     """
-    quieten()
+    _quieten()
     servers: list[str] = arguments["bootstrap_servers"]
     for server in servers if len(servers) > 1 else ():
         client = AIOKafkaClient(**{**arguments, "bootstrap_servers": [server]})
@@ -210,42 +199,12 @@ async def answering(arguments: dict[str, Any]) -> dict[str, Any]:
             continue
         finally:
             await client.close()
-        return {**arguments, "bootstrap_servers": [server]}  # the others are named by it; the library asks in any order
+        return {**arguments, "bootstrap_servers": [server]}  # it names the others; the library tries them in any order
     return arguments
 
 
-async def connect_to(client: AIOKafkaClient, node: int) -> None:
-    """Connects to one broker.
-
-    Raises:
-        TimeoutError: It is silent.
-        KafkaError: It refuses.
-    """
-    async with asyncio.timeout(CONNECT_S):
-        if not await client.ready(node):
-            raise NodeNotReadyError(f"broker {node} cannot be connected to")
-
-
-async def end_client(client: AIOKafkaConsumer | AIOKafkaProducer, runtime: Runtime) -> None:
-    """Stops a consumer or a producer whatever state it is in, in bounded time, and raises nothing.
-
-    Stopping one whose broker is away can raise, or cancel who stops it, or wait for the broker: so a task of its own
-    does it, and the connections are closed whatever became of it.
-    """
-    stopping = runtime.spawn(client.stop(), "kafka-stop")
-    await asyncio.wait([stopping], timeout=_STOP_S)
-    if not stopping.done():
-        stopping.cancel()
-        await asyncio.wait([stopping], timeout=_STOP_S)
-    if not stopping.cancelled() and stopping.done() and (error := stopping.exception()) is not None:
-        journal("kafka").debug("client did not stop in order", error=repr(error))
-    connections = client.client if isinstance(client, AIOKafkaProducer) else client._client  # noqa: SLF001  no other way
-    with suppress(KafkaError, OSError):
-        await connections.close()
-
-
 def _with_advice(said: str) -> str:
-    """Security that is not the listener's looks like a broker that hangs up, in words that help nobody."""
+    """Adds advice: wrong security settings look like a broker that closes the connection."""
     if said.endswith(":"):
         return f"{said} closed, or no answer in time; is kafka_security this listener's?"
     if any(word in said.lower() for word in ("sasl", "ssl", "certificate")):
@@ -255,14 +214,13 @@ def _with_advice(said: str) -> str:
 
 @asynccontextmanager
 async def administration(settings: KafkaSettings) -> AsyncIterator[AIOKafkaAdminClient]:
-    """A client for topics and their settings.
+    """A started admin client.
 
     Raises:
         LogUnavailableError: No broker answers.
     """
-    quieten()
-    admin = AIOKafkaAdminClient(**await answering(settings.client("admin")))
-    with told_as_ours("administration"):
+    admin = AIOKafkaAdminClient(**await via_reachable_broker(settings.client("admin")))
+    with translated_errors("administration"):
         try:
             await admin.start()
             yield admin

@@ -1,6 +1,6 @@
-"""The log of one plan on Kafka: one topic, whose messages hold entries of one partition each.
+"""The log of one plan on Kafka: one topic; each message holds entries of one partition.
 
-A position is ``offset << 16 | index``: of a message in its partition, and of an entry in the message.
+A position is ``offset << 16 | index``: the offset of a message in its partition, and the index of an entry in it.
 """
 
 import asyncio
@@ -11,7 +11,6 @@ from typing import Any, Final, NamedTuple, Self
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import RecordsToDelete
-from aiokafka.errors import KafkaConnectionError
 
 from aggregator.errors import LogError, LogGapError, LogUnavailableError
 from aggregator.interfaces import Observer
@@ -19,14 +18,20 @@ from aggregator.log.entries import LogMessages
 from aggregator.log.kafka.client import (
     KafkaSettings,
     administration,
-    answering,
+    translated_error,
+    translated_errors,
+    via_reachable_broker,
+)
+from aggregator.log.kafka.internals import (
+    LATEST,
+    PartitionClient,
+    abandon,
     end_client,
-    our_error,
-    quieten,
-    told_as_ours,
+    topic_id,
+    without_transactions,
 )
 from aggregator.log.kafka.reader import INDEX_BITS, PartitionReader
-from aggregator.log.kafka.topic import SPARE_BYTES, TopicIdentity, TopicNeeds, entries_topic, prepare_topic, topic_id
+from aggregator.log.kafka.topic import SPARE_BYTES, TopicIdentity, TopicNeeds, entries_topic, prepare_topic
 from aggregator.model import EntryBatch, NewEntry
 from aggregator.runtime import Backoff, Runtime, retry
 from hushsum.plan import Plan
@@ -37,12 +42,10 @@ _UNKNOWN_OFFSET: Final = -1
 
 
 class OutgoingMessage(NamedTuple):
-    """A message on its way: no key, no headers.
+    """A message to send, without key and headers.
 
     Attributes:
-        partition: Where to.
-        value: What it holds.
-        stamp_ms: The time that it says it is of, where the topic's brokers keep that one; None: now.
+        stamp_ms: Its timestamp, if the topic keeps the sender's; None: now.
     """
 
     partition: int
@@ -51,14 +54,9 @@ class OutgoingMessage(NamedTuple):
 
 
 class TopicWriter:
-    """An idempotent producer that is replaced after any failure: its sequence of messages is broken then.
+    """An idempotent producer, replaced after any failure, which breaks its sequence of messages.
 
-    Args:
-        settings: How Kafka is reached.
-        topic: Where to.
-        message_bytes: The largest message, and the largest batch of them.
-        runtime: Tasks.
-        identity: Tells whether the topic is still the same; None: as if it were new.
+    ``message_bytes`` is the largest message, and the largest batch of them.
     """
 
     def __init__(
@@ -80,15 +78,12 @@ class TopicWriter:
     async def write(self, messages: Sequence[OutgoingMessage]) -> list[int]:
         """Appends messages in their order within each partition.
 
-        Args:
-            messages: At least one.
-
         Returns:
             The offset of each.
 
         Raises:
             LogUnavailableError: Which of them are durable is not known.
-            LogError: Kafka refuses them, and will; or the topic is not the one that it was.
+            LogError: Kafka refuses them for good, or the topic was exchanged.
         """
         self._identity.check()
         producer = await self._ready()
@@ -104,7 +99,7 @@ class TopicWriter:
             raise
 
     async def close(self) -> None:
-        """Ends the connection; what was not answered stays unknown."""
+        """Ends the connection; whether unanswered messages are durable stays unknown."""
         if self._producer is not None:
             self._retire(self._producer)
         if self._retiring:
@@ -117,18 +112,16 @@ class TopicWriter:
             return self._producer
 
     async def _start(self) -> AIOKafkaProducer:
-        quieten()
         producer = AIOKafkaProducer(
-            **await answering(self._arguments),
+            **await via_reachable_broker(self._arguments),
             acks="all",
             enable_idempotence=True,
             max_request_size=self._message_bytes,
             max_batch_size=self._message_bytes,
         )
-        # Without transactions, the library's own trips over what it lacks; who sends is told by other means.
-        producer._txn_manager.fatal_error = _told_already  # noqa: SLF001  nothing public does
+        without_transactions(producer)
         try:
-            with told_as_ours("appending"):
+            with translated_errors("appending"):
                 async with asyncio.timeout(self._patience_s):  # a new cluster refuses producers for a while
                     await producer.start()
         except BaseException:
@@ -139,7 +132,7 @@ class TopicWriter:
     async def _deliver(self, producer: AIOKafkaProducer, messages: Sequence[OutgoingMessage]) -> list[int]:
         deliveries: list[asyncio.Future[Any]] = []
         try:
-            with told_as_ours("appending"):
+            with translated_errors("appending"):
                 async with asyncio.timeout(self._patience_s):
                     for partition, value, stamp_ms in messages:
                         sending = producer.send(self._topic, value, partition=partition, timestamp_ms=stamp_ms)
@@ -148,18 +141,18 @@ class TopicWriter:
         finally:
             for delivery in deliveries:
                 if not delivery.done():
-                    delivery.add_done_callback(_let_go)
+                    delivery.add_done_callback(_ignore_result)
         failed = [error for error in (delivery.exception() for delivery in deliveries) if error is not None]
         if failed:
-            raise our_error("appending", failed[0]) from failed[0]
+            raise translated_error("appending", failed[0]) from failed[0]
         offsets = [delivery.result().offset for delivery in deliveries]
-        if min(offsets) <= _UNKNOWN_OFFSET:  # the broker has them, and has forgotten where
+        if min(offsets) <= _UNKNOWN_OFFSET:  # the broker has them, but not their offsets
             raise LogUnavailableError("kafka, appending: where the messages stand is not known")
         return offsets
 
     async def _confirm(self, producer: AIOKafkaProducer, partition: int) -> None:
         async def ask() -> bytes | None:
-            with told_as_ours("appending"):
+            with translated_errors("appending"):
                 leader = producer.client.cluster.leader_for_partition(TopicPartition(self._topic, partition))
                 async with asyncio.timeout(self._patience_s):
                     return await topic_id(producer.client, leader, self._topic)
@@ -167,43 +160,29 @@ class TopicWriter:
         await self._identity.confirm(ask)
 
     def _retire(self, producer: AIOKafkaProducer) -> None:
-        """Lets a producer end in the background, and the next append begin with a new one."""
+        """Ends a producer in the background; the next append starts a new one."""
         if self._producer is producer:
             self._producer = None
             self._end(producer)
 
     def _end(self, producer: AIOKafkaProducer) -> None:
-        ending = self._runtime.spawn(self._give_up(producer), "kafka-retire")
+        ending = self._runtime.spawn(abandon(producer, self._runtime), "kafka-retire")
         self._retiring.add(ending)
         ending.add_done_callback(self._retiring.discard)
 
-    async def _give_up(self, producer: AIOKafkaProducer) -> None:
-        # An idempotent producer repeats for ever what no broker takes: it is told that nobody waits for it any longer.
-        producer._message_accumulator.fail_all(KafkaConnectionError("given up"))  # noqa: SLF001  nothing public does
-        await end_client(producer, self._runtime)
 
-
-def _told_already(error: BaseException) -> None:
-    """All that was to be sent has failed with it."""
-
-
-def _let_go(delivery: "asyncio.Future[Any]") -> None:
-    """Nobody waits for it any longer; its error is no news."""
+def _ignore_result(delivery: "asyncio.Future[Any]") -> None:
     if not delivery.cancelled():
         delivery.exception()
 
 
 _FRAME_BYTES: Final = 6  # around an entry in its message
-_SEAL_BYTES_MAX: Final = 64  # no seal is longer; what is short enough is looked at
+_SEAL_BYTES_MAX: Final = 64  # no seal is longer; a longer entry need not be decoded
 
 
 @dataclass
 class _Message:
-    """Entries that travel together, by their numbers in the append.
-
-    Attributes:
-        window: Of all of them; None where it does not matter.
-    """
+    """Entries that travel together, by their numbers in the append; ``window`` is None if it does not matter."""
 
     partition: int
     window: int | None
@@ -237,9 +216,10 @@ class KafkaLog:
         self._writer = TopicWriter(settings, topic.name, topic.message_bytes, runtime, identity)
         self._identity = identity
         self._readers: dict[int, PartitionReader] = {}
-        self._askers: dict[int, PartitionReader] = {}  # of other connections: a fetch may keep its own busy
-        # A broker that is silent holds up those who need it, and nobody else.
-        self._connecting: defaultdict[tuple[int, bool], asyncio.Lock] = defaultdict(asyncio.Lock)
+        # Clients of their own for `end`, because a fetch may keep a reader's connection busy.
+        self._end_clients: dict[int, PartitionClient] = {}
+        # A lock each, so that a silent broker holds up only those who need it.
+        self._connecting: defaultdict[tuple[str, int], asyncio.Lock] = defaultdict(asyncio.Lock)
 
     @classmethod
     async def open(
@@ -252,21 +232,14 @@ class KafkaLog:
         observer: Observer,
         marks: Mapping[int, int] | None = None,
     ) -> Self:
-        """Makes or checks the plan's topic; waits for brokers that are not there yet.
+        """Creates or checks the plan's topic; waits for brokers that are not up yet.
 
-        Args:
-            settings: How Kafka is reached.
-            plan: Whose log.
-            partitions: P.
-            messages: How they are written and read.
-            runtime: Time and tasks.
-            observer: Is told of what is tried again.
-            marks: By partition, the position up to which its fold has passed the log, as stored: it has to reach there.
+        ``marks`` are the stored positions of the folds, by partition: the topic must reach them.
 
         Raises:
-            ConfigError: The topic is not as it has to be, or a setting is not.
+            ConfigError: The topic does not meet its requirements, or a setting is wrong.
             LogGapError: It ends before a mark.
-            LogError: It is gone, although entries of it were folded; or Kafka refuses us.
+            LogError: It is gone although entries of it were folded; or Kafka refuses this client.
         """
         topic, marks = entries_topic(settings, plan, partitions), marks or {}
         passed = {partition: -(-mark >> INDEX_BITS) for partition, mark in marks.items()}
@@ -286,15 +259,14 @@ class KafkaLog:
 
     @property
     def partitions(self) -> int:
-        """P."""
         return self._partitions
 
     async def append(self, entries: Sequence[NewEntry]) -> list[int]:
-        """Appends in as few messages as their limits allow; durable on all replicas in sync when it returns.
+        """Appends in as few messages as their limits allow; durable on all in-sync replicas when it returns.
 
         Raises:
             LogUnavailableError: Which of them are durable is not known.
-            LogError: Kafka refuses them, this process may not sign them, or the topic is not the one that was opened.
+            LogError: Kafka refuses them, this process may not sign them, or the topic was exchanged.
         """
         if not entries:
             return []
@@ -313,10 +285,10 @@ class KafkaLog:
         return OutgoingMessage(part.partition, value, self._stamps.start_ms(part.window))
 
     def _divide(self, entries: Sequence[NewEntry]) -> list[_Message]:
-        """Messages in the order in which they are sent, each of one partition, and of seals or of none.
+        """Messages in the order of sending, each of one partition, and of seals alone or of none.
 
-        Where their stamp tells the window, each is of one window, too, and entries keep their order within it alone:
-        else two windows whose entries come by turns would have a message for each.
+        If the timestamp is the window's start, each message is also of one window, and entries keep their order within
+        their window only: otherwise alternating entries of two windows would each need a message.
         """
         parts: list[_Message] = []
         filling: dict[tuple[int, int | None], _Message] = {}
@@ -338,49 +310,52 @@ class KafkaLog:
         return parts
 
     async def read(self, partition: int, position: int, limit: int, wait_s: float) -> EntryBatch:
-        """See :meth:`aggregator.interfaces.Log.read`. A broker that is away looks like one that has nothing to tell.
+        """See :meth:`aggregator.interfaces.Log.read`. If a broker is away, it returns no entries.
 
-        Each failure is told to the observer; the connection is made anew, with a growing pause, while there is time.
+        Each failure is reported to the observer; then it reconnects after a growing pause, while there is time.
 
         Raises:
             LogGapError: The topic does not hold the position.
-            LogError: What stands there cannot be read, or the topic is not the one that was opened.
+            LogError: The entries cannot be read, or the topic was exchanged.
         """
         self._identity.check()
         backoff, began_s = Backoff(), self._runtime.monotonic()
         while True:
             left_s = wait_s - (self._runtime.monotonic() - began_s)
             try:
-                reader = await self._reader(partition, self._readers)
+                reader = await self._reader(partition)
                 entry_batch = await reader.read(position, limit, max(left_s, 0.0))
                 await self._identity.confirm(reader.topic_id)
                 return entry_batch
             except LogUnavailableError as error:
                 self._observer.retried("kafka-read", str(error))
-                await self._drop(partition, self._readers)
+                await self._drop(self._readers, partition)
                 pause_s = backoff.next_s()
                 if left_s <= pause_s:
                     return EntryBatch((), position)
                 await self._runtime.sleep(pause_s)
 
     async def end(self, partition: int) -> int:
-        """The high watermark: nothing that was acknowledged stands at or above it.
+        """The high watermark: every acknowledged entry is below it.
 
         Raises:
             LogUnavailableError: No broker has answered in ``request_s``.
-            LogError: It is lower than it was, or the topic is not the one that was opened.
+            LogError: It is lower than it was, or the topic was exchanged.
         """
         self._identity.check()
 
         async def ask() -> int:
             try:
-                reader = await self._reader(partition, self._askers)
-                end = await reader.end()
-                self._identity.ended(partition, end >> INDEX_BITS)
-                await self._identity.confirm(reader.topic_id)
-                return end
+                async with self._connecting["end", partition]:
+                    if partition not in self._end_clients:
+                        self._end_clients[partition] = await self._connect(partition)
+                    client = self._end_clients[partition]
+                end = await client.offset_at(LATEST)
+                self._identity.ended(partition, end)
+                await self._identity.confirm(client.topic_id)
+                return end << INDEX_BITS
             except LogUnavailableError:
-                await self._drop(partition, self._askers)
+                await self._drop(self._end_clients, partition)
                 raise
 
         patience_s = self._settings.request_s
@@ -389,10 +364,10 @@ class KafkaLog:
         )
 
     async def forget(self, window: int, below: Mapping[int, int]) -> None:
-        """Deletes what stands below each partition's position, whatever its window: the folds have it stored.
+        """Deletes the entries below each partition's position, of any window: the folds have stored their effect.
 
         Raises:
-            LogUnavailableError: Not all of it is deleted; asked again, it does the rest.
+            LogUnavailableError: Not all are deleted; a repeated call deletes the rest.
         """
         del window
         records = {
@@ -406,35 +381,38 @@ class KafkaLog:
 
     async def close(self) -> None:
         """Ends all connections."""
-        for readers in (self._readers, self._askers):
-            for partition in list(readers):
-                await self._drop(partition, readers)
+        for clients in (self._readers, self._end_clients):
+            for partition in list(clients):
+                await self._drop(clients, partition)
         await self._writer.close()
 
-    async def _reader(self, partition: int, readers: dict[int, PartitionReader]) -> PartitionReader:
-        async with self._connecting[partition, readers is self._askers]:
-            reader = readers.get(partition)
-            if reader is None:
-                quieten()
-                where, arguments = TopicPartition(self.topic, partition), self._settings.client(f"reader-{partition}")
-                reader = readers[partition] = await PartitionReader.open(
-                    arguments, where, self._messages, self._runtime
-                )
-            return reader
+    async def _reader(self, partition: int) -> PartitionReader:
+        async with self._connecting["read", partition]:
+            if partition not in self._readers:
+                client = await self._connect(partition)
+                self._readers[partition] = PartitionReader(client, self._messages, self._runtime)
+            return self._readers[partition]
 
-    async def _drop(self, partition: int, readers: dict[int, PartitionReader]) -> None:
-        reader = readers.pop(partition, None)
-        if reader is not None:
-            await reader.close()
+    async def _connect(self, partition: int) -> PartitionClient:
+        arguments = self._settings.client(f"reader-{partition}")
+        return await PartitionClient.connect(arguments, TopicPartition(self.topic, partition))
+
+    async def _drop(self, clients: dict[int, PartitionReader] | dict[int, PartitionClient], partition: int) -> None:
+        client = clients.pop(partition, None)
+        if client is not None:
+            await client.close()
 
 
 async def _ends(settings: KafkaSettings, topic: TopicNeeds, runtime: Runtime) -> dict[int, int]:
-    """By partition, the offset that follows its last message."""
+    """By partition, the offset after its last message."""
     consumer = AIOKafkaConsumer(
-        **await answering(settings.client("ends")), group_id=None, enable_auto_commit=False, auto_offset_reset="none"
+        **await via_reachable_broker(settings.client("ends")),
+        group_id=None,
+        enable_auto_commit=False,
+        auto_offset_reset="none",
     )
     try:
-        with told_as_ours("ends"):
+        with translated_errors("ends"):
             await consumer.start()
             found = await consumer.end_offsets(
                 [TopicPartition(topic.name, number) for number in range(topic.partitions)]

@@ -1,45 +1,41 @@
-"""The topics of the service: what each setting has to be, making a topic, and checking one that is there.
+"""The service's topics: required settings, creation, checks of existing topics, and detection of re-created ones.
 
-A topic that is there is never changed: its settings are the operator's, and one that breaks a promise is refused with
-the setting, what it is, and what it has to be.
+An existing topic is never changed: its settings belong to the operator. A topic that breaks a promise is refused with
+the setting, its value and the required value.
 
-The brokers keep a time of every message. Where reports are anonymous it is the start of its window, which its bytes
-tell anyway, and never the time at which it came. Brokers would judge by it how old a message is, however late it came,
-so nothing of such a topic is deleted for its age: what has its outcome is deleted by its offset.
+Brokers keep a timestamp of every message. For anonymous reports it is the start of the window, which the message states
+anyway, and never the time of arrival. Brokers would compute a message's age from it, so nothing in such a topic is
+deleted by age: the entries of a window that has its outcome are deleted by offset.
 
-What is appended to a topic that was made anew is folded by nobody, since the folds stand further on: it must not be
-acknowledged. So the id of the topic is looked at.
+Entries that are appended to a re-created topic are never folded, because the folds are at higher positions. They must
+not be acknowledged, so the topic's id is checked.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from io import BytesIO
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
+from aiokafka import AIOKafkaClient
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.client import AIOKafkaClient
 from aiokafka.errors import (
     InvalidReplicationFactorError,
-    NodeNotReadyError,
-    NoError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
     for_code,
 )
-from aiokafka.protocol.api import Request, RequestStruct, Response
-from aiokafka.protocol.types import Boolean, CompactArray, CompactString, Int16, Int32, Schema, TaggedFields
 
 from aggregator.errors import AggregatorError, ConfigError, LogError, LogUnavailableError
 from aggregator.interfaces import Observer
-from aggregator.log.kafka.client import KafkaSettings, administration
+from aggregator.log.kafka.client import KafkaSettings, administration, via_reachable_broker
+from aggregator.log.kafka.internals import topic_id
 from aggregator.model import entry_bytes_max
 from aggregator.runtime import Runtime, retry
 from hushsum.plan import Plan
 from hushsum.schedule import Schedule
 from hushsum_proto.batches import topic_of
 
-#: What a message may need around its entries: its envelope, its signature, the record and the batch that carry it.
+#: Bytes around the entries of a message: its envelope, its signature, the record and the batch.
 SPARE_BYTES: Final = 2048
 MESSAGE_BYTES_MIN: Final = 2**20
 _SEGMENT_BYTES_MIN: Final = 64 * 2**20
@@ -47,18 +43,18 @@ _DAY_MS: Final = 86_400_000
 _MINUTE_MS: Final = 60_000
 _FOR_EVER: Final = -1
 _LONGEST_MS: Final = 2**63 - 1
-_AHEAD_MS: Final = 2 * _DAY_MS  # skew_s is a day at the most, and brokers have clocks of their own
+_AHEAD_MS: Final = 2 * _DAY_MS  # skew_s is a day at most, and brokers' clocks may differ
 _SAFE_COPIES: Final = 3
 _SAFE_IN_SYNC: Final = 2
 
 
 @dataclass(frozen=True)
 class RequiredSetting:
-    """What one setting of a topic has to be.
+    """The requirement on one setting of a topic.
 
     Attributes:
-        value: As a new topic gets it.
-        rule: Whether others will do: none, larger ones, smaller ones. -1 is the largest of all.
+        value: The value in a new topic.
+        rule: The values allowed: only this one, or also larger or smaller ones. -1 is the largest of all.
         why: Half a sentence.
     """
 
@@ -67,7 +63,6 @@ class RequiredSetting:
     why: str
 
     def allows(self, there: str) -> bool:
-        """Whether a topic may hold this value."""
         if self.rule == "equal" or there in {self.value, ""}:
             return there == self.value
         if int(there) == _FOR_EVER:
@@ -77,15 +72,13 @@ class RequiredSetting:
 
 @dataclass(frozen=True)
 class TopicNeeds:
-    """What a topic has to be.
+    """The requirements on a topic.
 
     Attributes:
-        name: Of the topic.
-        partitions: At least so many; others are not used.
-        settings: By Kafka's names of them.
-        message_bytes: The largest message that anybody writes; every process that writes comes to the same.
-        stamps: The windows whose starts every message is stamped with, each with that of its own; None: the brokers
-            stamp it as it comes.
+        partitions: The least number; others are not used.
+        settings: By Kafka's names.
+        message_bytes: The largest message; the same in every process that writes.
+        stamps: The schedule whose window starts are the messages' timestamps; None: brokers stamp the time of arrival.
     """
 
     name: str
@@ -102,7 +95,7 @@ _ALWAYS: Final = {
         "false", "equal", "a broker that is behind would lose what is durable"
     ),
     "retention.bytes": RequiredSetting("-1", "equal", "entries would go for their size, before they are folded"),
-    # Whoever may write could else stop a reader by a codec that it lacks, or fill its memory with a small message.
+    # Otherwise a writer could stop readers with a codec that they lack, or fill their memory with a small message.
     "compression.type": RequiredSetting("uncompressed", "equal", "a message's size has to be what it takes"),
 }
 
@@ -111,7 +104,7 @@ def entries_topic(settings: KafkaSettings, plan: Plan, partitions: int) -> Topic
     """The topic of a plan's entries.
 
     Raises:
-        ConfigError: The retention that is set is too short, or one is set where nothing may be deleted for its age.
+        ConfigError: The configured retention is too short, or one is configured although nothing may be deleted by age.
     """
     local = plan.privacy.local
     anonymous = local is not None and local.reports
@@ -132,7 +125,7 @@ def entries_topic(settings: KafkaSettings, plan: Plan, partitions: int) -> Topic
 
 
 def _stamped_by_brokers(settings: KafkaSettings, plan: Plan) -> dict[str, RequiredSetting]:
-    """Messages have the time at which they came."""
+    """Requirements if timestamps are times of arrival."""
     needed_ms = plan.window.length_ms + plan.window.lateness_ms + round(settings.recovery_s * 1000)
     chosen_ms = needed_ms if settings.retention_s is None else round(settings.retention_s * 1000)
     why = "window + lateness + kafka_recovery_s have to fit in it"
@@ -147,12 +140,12 @@ def _stamped_by_brokers(settings: KafkaSettings, plan: Plan) -> dict[str, Requir
 
 
 def _stamped_by_windows(settings: KafkaSettings, plan: Plan) -> dict[str, RequiredSetting]:
-    """Messages have the start of their window, however late they come: until it is sealed, that may be at any time."""
+    """Requirements if timestamps are starts of windows; messages may come late until their window is sealed."""
     why = "what comes late has its window's start for a time, and would go for its age before it is folded"
     if settings.retention_s is not None:
         got = f"got {settings.retention_s:g}, expected none with a plan of reports"
         raise ConfigError(f"kafka_retention_s: {got}: {why}")
-    # By the messages' own times: the first one of a window closes the segment that the window before began.
+    # By the messages' timestamps: the first message of a window closes the segment of the window before.
     segment_ms = max(_MINUTE_MS, min(plan.window.length_ms - 1, _DAY_MS))
     return {
         "message.timestamp.type": RequiredSetting(
@@ -168,13 +161,13 @@ def _stamped_by_windows(settings: KafkaSettings, plan: Plan) -> dict[str, Requir
 
 
 def receipts_topic(settings: KafkaSettings) -> TopicNeeds:
-    """The topic of receipts, which are kept for ever."""
+    """The topic of receipts, which has no retention."""
     kept = RequiredSetting("-1", "equal", "receipts are kept for ever")
     return TopicNeeds(f"{settings.prefix}.receipts", 1, {**_ALWAYS, "retention.ms": kept})
 
 
 def mismatches(needs: TopicNeeds, partitions: int, there: Mapping[str, str]) -> list[str]:
-    """What of a topic that exists is not as it has to be, a sentence each."""
+    """The requirements that an existing topic does not meet, a sentence each."""
     found = []
     if partitions < needs.partitions:
         found.append(f"it has {partitions} partitions, expected {needs.partitions}, as its plan began")
@@ -186,7 +179,7 @@ def mismatches(needs: TopicNeeds, partitions: int, there: Mapping[str, str]) -> 
 
 
 def promises_lost(name: str, replication: int, in_sync: int) -> list[str]:
-    """Which promises a topic of so few copies cannot keep, a sentence each; ``kafka_replication`` makes new ones so."""
+    """The promises that a topic with so few copies cannot keep, a sentence each."""
     lost = []
     if replication < _SAFE_COPIES:
         lost.append(
@@ -203,11 +196,11 @@ def promises_lost(name: str, replication: int, in_sync: int) -> list[str]:
 
 
 class PreparedTopic(NamedTuple):
-    """A topic that is there, and as it has to be.
+    """A topic that exists and meets its requirements.
 
     Attributes:
-        warnings: The promises that it cannot keep and what else is odd, for the operator; a sentence each.
-        topic_id: What the brokers call it; None where they are too old to.
+        warnings: The promises that it cannot keep, and other oddities, for the operator; a sentence each.
+        topic_id: Its id; None if brokers are too old to have one.
     """
 
     warnings: tuple[str, ...]
@@ -222,19 +215,12 @@ async def prepare_topic(
     *,
     gone: AggregatorError | None = None,
 ) -> PreparedTopic:
-    """Makes the topic where there is none, and checks it where there is; waits for brokers that are not there yet.
-
-    Args:
-        settings: How Kafka is reached.
-        needs: What it has to be.
-        runtime: Time.
-        observer: Is told of what is tried again.
-        gone: What is raised where there is none, although there was one before; None: it is made.
+    """Creates the topic, or checks an existing one; waits for brokers that are not up yet.
 
     Raises:
-        ConfigError: It is not what it has to be: every setting that is not, with what it is and has to be.
-        LogError: Kafka refuses us.
-        AggregatorError: ``gone``.
+        ConfigError: It does not meet its requirements: every such setting, with its value and the required one.
+        LogError: Kafka refuses this client.
+        AggregatorError: ``gone``, if it is given (the topic existed before) and the topic does not exist.
     """
 
     async def prepare() -> PreparedTopic:
@@ -264,12 +250,16 @@ async def _prepare(
             f"topic {needs.name} has {len(copies)} partitions: what stands beyond the first {needs.partitions}, "
             "as its plan began, is folded by nobody"
         )
-    connections = admin._client  # noqa: SLF001  what the library gives access to hides the id
-    return PreparedTopic(tuple(warnings), await topic_id(connections, connections.get_random_node(), needs.name))
+    client = AIOKafkaClient(**await via_reachable_broker(settings.client("admin")))
+    try:
+        await client.bootstrap()
+        return PreparedTopic(tuple(warnings), await topic_id(client, client.get_random_node(), needs.name))
+    finally:
+        await client.close()
 
 
 async def _copies(admin: AIOKafkaAdminClient, name: str) -> list[int] | None:
-    """How many copies each partition has; None where there is no such topic."""
+    """The number of copies of each partition; None if there is no such topic."""
     topic = (await admin.describe_topics([name]))[0]
     error = for_code(topic["error_code"])
     if error is UnknownTopicOrPartitionError:
@@ -285,9 +275,9 @@ async def _make(admin: AIOKafkaAdminClient, settings: KafkaSettings, needs: Topi
     chosen["min.insync.replicas"] = str(_SAFE_IN_SYNC if copies >= _SAFE_COPIES else 1)
     made = await admin.create_topics([NewTopic(needs.name, needs.partitions, copies, topic_configs=chosen)])
     _, code, message = made.topic_errors[0]
-    if for_code(code) is InvalidReplicationFactorError:  # a cluster that starts has fewer brokers than it will have
+    if for_code(code) is InvalidReplicationFactorError:  # a starting cluster may not have all its brokers yet
         raise InvalidReplicationFactorError(f"kafka_replication is {copies}, and {brokers} brokers are there")
-    if for_code(code) is not TopicAlreadyExistsError:  # another process was faster: it is checked like any other
+    if for_code(code) is not TopicAlreadyExistsError:  # another process was faster: the topic is checked like any other
         _raise_refusal(needs.name, code, message)
 
 
@@ -299,7 +289,7 @@ async def _settings_of(admin: AIOKafkaAdminClient, name: str) -> dict[str, str]:
 
 
 def _raise_refusal(name: str, code: int, message: str | None) -> None:
-    """Raises what a broker answered."""
+    """Raises a broker's error, if there is one."""
     error = for_code(code)
     if code == 0:
         return
@@ -308,21 +298,18 @@ def _raise_refusal(name: str, code: int, message: str | None) -> None:
     raise LogError(f"kafka, topic {name}: {error.__name__}: {message or 'refused'}")
 
 
-_CONFIRM_S: Final = 1.0  # a topic is not deleted, made anew and filled in less
-_SUSPECT_S: Final = 1.0  # an end that is lower for so long is no leader that has just begun
-_ID_BYTES: Final = 16
-_NAMELESS: Final = bytes(_ID_BYTES)
-_NEITHER: Final = (False, False, False)  # make it, or tell who may do what
+_CONFIRM_S: Final = 1.0  # a topic is not deleted, re-created and filled in less
+_SUSPECT_S: Final = 1.0  # a leader that has just been elected may report a lower end, but not for so long
 
 
 class TopicIdentity:
-    """What this process knows of a topic; shared by all who read or append.
+    """Detects that a topic was re-created or replaced by an older copy; shared by all readers and writers of a process.
 
     Args:
         topic: Its name.
-        topic_id: As of opening; None where the brokers give topics none.
-        ends: By partition, the offset that followed the last message then.
-        runtime: Time.
+        topic_id: Its id at opening; None if brokers give topics none.
+        ends: By partition, the offset after the last message at opening.
+        runtime: Clock.
     """
 
     def __init__(self, topic: str, topic_id: bytes | None, ends: Mapping[int, int], runtime: Runtime) -> None:
@@ -333,33 +320,29 @@ class TopicIdentity:
         self._why: str | None = None
 
     def check(self) -> None:
-        """Raises what was found, for ever.
-
-        Raises:
-            LogError: The topic is another one.
-        """
+        """Raises LogError if the topic was found to be another one, from then on always."""
         if self._why is not None:
             raise LogError(self._why)
 
     def floors(self, partitions: Iterable[int]) -> list[int]:
-        """The lowest offset that an append to each of these may get, if it begins now."""
+        """The lowest offsets that appends to these partitions may get, if they begin now."""
         return [self._floors.get(partition, 0) for partition in partitions]
 
     def appended(self, partition: int, offset: int, floor: int) -> None:
-        """Takes the offset of an append that began when ``floor`` was the lowest.
+        """Checks the offset of an append whose lowest allowed offset was ``floor``.
 
         Raises:
-            LogError: It stands below.
+            LogError: It is lower.
         """
         if offset < floor:
             raise self._replaced(f"partition {partition} appended at {offset}, although it had reached {floor}")
         self._rise(partition, offset + 1)
 
     def ended(self, partition: int, end: int) -> None:
-        """Takes the end that a leader tells.
+        """Checks the end that a leader reports.
 
         Raises:
-            LogUnavailableError: It is lower than before; a leader that has just begun may not know better.
+            LogUnavailableError: It is lower than before; a leader that has just been elected may not know better.
             LogError: It has been lower for too long.
         """
         floor = self._floors.get(partition, 0)
@@ -373,14 +356,11 @@ class TopicIdentity:
         raise self._replaced(what)
 
     async def confirm(self, ask: Callable[[], Awaitable[bytes | None]]) -> None:
-        """Has the brokers tell the topic's id, at most once a second.
-
-        Args:
-            ask: As :func:`topic_id`.
+        """Compares the topic's id with that of the brokers, which ``ask`` returns, at most once a second.
 
         Raises:
             LogError: It is another one, now or before.
-            LogUnavailableError: As ``ask``.
+            LogUnavailableError: Any that ``ask`` raises.
         """
         self.check()
         began_s = self._runtime.monotonic()
@@ -398,106 +378,3 @@ class TopicIdentity:
         text = f"kafka, topic {self._topic}: {what}: another topic, or an older copy; restore it, then start again"
         self._why = self._why or text
         return LogError(text)
-
-
-async def topic_id(client: AIOKafkaClient, node: int | None, topic: str) -> bytes | None:
-    """The id that brokers gave to a topic when it was made; None where they are too old to.
-
-    Args:
-        client: Is connected.
-        node: The broker that is asked.
-        topic: Its name.
-
-    Raises:
-        KafkaError: There is no such topic now, or the broker does not answer.
-    """
-    if node is None or node < 0:
-        raise NodeNotReadyError(f"topic {topic} has no leader")
-    try:
-        response = await client.send(node, _TopicIdRequest(topic))
-    except NotImplementedError:  # of the library, where no version is known to both sides
-        return None
-    ((code, _, found, *_),) = response.topics
-    error = for_code(code)
-    if error is not NoError:
-        raise error(f"topic {topic}")
-    return None if found == _NAMELESS else bytes(found)
-
-
-class _Uuid:
-    @classmethod
-    def encode(cls, value: bytes) -> bytes:
-        return value
-
-    @classmethod
-    def decode(cls, data: BytesIO) -> bytes:
-        return data.read(_ID_BYTES)
-
-
-# Metadata in the first version that tells ids; the library's own end at version 5.
-class _Metadata(Response):  # type: ignore[misc]  # aiokafka ships no types
-    API_KEY, API_VERSION = 3, 10
-    SCHEMA = Schema(
-        ("throttle_time_ms", Int32),
-        (
-            "brokers",
-            CompactArray(
-                ("node_id", Int32),
-                ("host", CompactString("utf-8")),
-                ("port", Int32),
-                ("rack", CompactString("utf-8")),
-                ("tags", TaggedFields),
-            ),
-        ),
-        ("cluster_id", CompactString("utf-8")),
-        ("controller_id", Int32),
-        (
-            "topics",
-            CompactArray(
-                ("error_code", Int16),
-                ("topic", CompactString("utf-8")),
-                ("topic_id", _Uuid),
-                ("is_internal", Boolean),
-                (
-                    "partitions",
-                    CompactArray(
-                        ("error_code", Int16),
-                        ("partition", Int32),
-                        ("leader", Int32),
-                        ("leader_epoch", Int32),
-                        ("replicas", CompactArray(Int32)),
-                        ("isr", CompactArray(Int32)),
-                        ("offline_replicas", CompactArray(Int32)),
-                        ("tags", TaggedFields),
-                    ),
-                ),
-                ("authorized_operations", Int32),
-                ("tags", TaggedFields),
-            ),
-        ),
-        ("cluster_authorized_operations", Int32),
-        ("tags", TaggedFields),
-    )
-
-
-class _MetadataRequest(RequestStruct):  # type: ignore[misc]  # aiokafka ships no types
-    API_KEY, API_VERSION = 3, 10
-    FLEXIBLE_VERSION = True
-    RESPONSE_TYPE = _Metadata
-    SCHEMA = Schema(
-        ("topics", CompactArray(("topic_id", _Uuid), ("topic", CompactString("utf-8")), ("tags", TaggedFields))),
-        ("allow_auto_topic_creation", Boolean),
-        ("include_cluster_authorized_operations", Boolean),
-        ("include_topic_authorized_operations", Boolean),
-        ("tags", TaggedFields),
-    )
-
-
-class _TopicIdRequest(Request[_MetadataRequest]):  # type: ignore[misc]  # aiokafka ships no types
-    API_KEY = 3
-
-    def __init__(self, topic: str) -> None:
-        self._topic = topic
-
-    def build(self, request_struct_class: Any) -> Any:
-        return request_struct_class([(_NAMELESS, self._topic, {})], *_NEITHER, {})

@@ -1,0 +1,375 @@
+"""Every use of aiokafka beyond its documented interface, each with the promise that would be lost without it.
+
+`tests/aggregator/test_kafka_internals.py` pins all of it against the installed version, and shows the fault.
+
+- The topic's id (:func:`topic_id`). Only Metadata version 10 has it; the library's requests end at version 5. Without
+  it, an append to a topic that was deleted and created again is acknowledged and never folded.
+- Fetches, offsets and batches (:class:`PartitionClient`). The library's consumer retries a refused fetch for ever and
+  only logs it, so that a failing disk looks like an empty partition; it never returns the intact messages that precede
+  a damaged batch in a fetch; and it makes three objects of each record, which costs a third more time. Its offset
+  queries share one connection lock, so that a silent broker would delay all partitions.
+- The end of a producer (:func:`abandon`). An idempotent producer repeats a message for ever while brokers are away, and
+  its `stop` waits for that: each replaced producer would live on.
+- The failure of a producer (:func:`without_transactions`). The library's handler of fatal errors needs a transaction;
+  without one it raises in a task that nobody awaits.
+- Heartbeats and sessions (:func:`on_heartbeat`, :func:`has_lost_session`). The consumer reports neither. A member that
+  is cut off would fold on although the group has given its partitions to others.
+- The connections of a consumer (:func:`end_client`). Its `stop` may fail or hang when brokers are away, and leaves them
+  open.
+"""
+
+import asyncio
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from io import BytesIO
+from typing import Any, Final, Self
+
+from aiokafka import AIOKafkaClient, AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.errors import (
+    KafkaConnectionError,
+    KafkaError,
+    LeaderNotAvailableError,
+    NodeNotReadyError,
+    NoError,
+    OffsetOutOfRangeError,
+    for_code,
+)
+from aiokafka.protocol.api import Request, RequestStruct, Response
+from aiokafka.protocol.fetch import FetchRequest
+from aiokafka.protocol.offset import OffsetRequest
+from aiokafka.protocol.types import Boolean, CompactArray, CompactString, Int16, Int32, Schema, TaggedFields
+from aiokafka.record.memory_records import MemoryRecords
+
+from aggregator.errors import LogError
+from aggregator.log.kafka.client import CONNECT_S, translated_errors, via_reachable_broker
+from aggregator.logs import journal
+from aggregator.runtime import Runtime
+
+# ------------------------------------------------------------------------------------------------------ a partition
+
+#: The bytes that a broker sends at once; a larger single batch comes whole.
+FETCH_BYTES: Final = 2**20
+EARLIEST: Final = -2
+LATEST: Final = -1
+_CONSUMER: Final = -1  # not a replica
+_NO_LEADER: Final = -1
+_UNCOMMITTED: Final = 0  # no transactions are used here
+_LOG_APPEND_TIME: Final = 1
+
+# A batch of format 2, which brokers of this age send: its first offset and its size after these 12 bytes, and the
+# distance of its last offset from its first.
+_FORMAT: Final = 2
+_FORMAT_AT: Final = 16
+_SIZE: Final = struct.Struct(">qi")
+_LAST_OFFSET: Final = struct.Struct(">i")
+_LAST_OFFSET_AT: Final = 23
+_HEAD_BYTES: Final = 61
+_FULL_BYTES: Final = FETCH_BYTES // 2  # after so many bytes, more are likely to be available at once
+
+#: Offset, the brokers' time if the topic has it, and value.
+Message = tuple[int, int | None, bytes]
+
+
+class OutOfRangeError(Exception):
+    """The partition does not hold the offset."""
+
+
+class PartitionClient:
+    """One partition, and a connection of its own to its leader. Made by :meth:`connect`.
+
+    Attributes:
+        next_offset: Where the next fetch begins; set it to seek. It advances as the messages of a fetch are consumed.
+        more_from: The offset after those of the latest fetch, if more are likely to be available; else None.
+    """
+
+    def __init__(self, client: AIOKafkaClient, where: TopicPartition) -> None:
+        self._client, self._where = client, where
+        self.next_offset = 0
+        self.more_from: int | None = None
+
+    @classmethod
+    async def connect(cls, arguments: dict[str, Any], where: TopicPartition) -> Self:
+        """Connects to the partition's leader.
+
+        Args:
+            arguments: Of every client (:meth:`aggregator.log.kafka.client.KafkaSettings.client`).
+            where: Topic and partition.
+
+        Raises:
+            LogUnavailableError: No broker answers.
+        """
+        client = AIOKafkaClient(**await via_reachable_broker(arguments))
+        try:
+            with translated_errors(f"partition {where.partition}"):
+                await client.bootstrap()
+                await client.add_topic(where.topic)
+                leader = client.cluster.leader_for_partition(where)
+                if leader is not None and leader != _NO_LEADER:
+                    async with asyncio.timeout(CONNECT_S):
+                        if not await client.ready(leader):
+                            raise NodeNotReadyError(f"broker {leader} cannot be connected to")
+        except BaseException:
+            await client.close()
+            raise
+        return cls(client, where)
+
+    @property
+    def partition(self) -> int:
+        return int(self._where.partition)
+
+    async def fetch(self, wait_s: float, offset: int | None = None) -> Iterator[Message]:
+        """As many messages as a broker sends at once; none if none came in time.
+
+        Args:
+            wait_s: How long the broker may wait for the first message.
+            offset: Where they begin; None: at ``next_offset``.
+
+        Raises:
+            OutOfRangeError: The partition does not hold the offset.
+            LogUnavailableError: Its leader does not answer, or has changed.
+        """
+        offset = self.next_offset if offset is None else offset
+        self.more_from = None
+        partition = (self.partition, offset, FETCH_BYTES)
+        request = FetchRequest(
+            round(1000 * wait_s), 1, FETCH_BYTES, _UNCOMMITTED, [(self._where.topic, [partition])], rack_id=""
+        )
+        *_, batches = await self._ask(request)
+        self.more_from = _end_of(batches) if batches and len(batches) >= _FULL_BYTES else None
+        return self._unpack(batches or b"", offset)
+
+    async def offset_at(self, when: int) -> int:
+        """The first offset (:data:`EARLIEST`), or the one that follows the last durable one (:data:`LATEST`).
+
+        Raises:
+            LogUnavailableError: Its leader does not answer.
+        """
+        request = OffsetRequest(_CONSUMER, _UNCOMMITTED, [(self._where.topic, [(self.partition, when)])])
+        *_, offset = await self._ask(request)
+        return int(offset)
+
+    async def topic_id(self) -> bytes | None:
+        """The topic's id, as the partition's leader knows it; None if brokers give none.
+
+        Raises:
+            LogUnavailableError: The leader does not answer, or there is no such topic now.
+        """
+        with translated_errors(f"partition {self.partition}"):
+            leader = self._client.cluster.leader_for_partition(self._where)
+            return await topic_id(self._client, leader, self._where.topic)
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    async def _ask(self, request: Any) -> tuple[Any, ...]:
+        """The leader's answer for this partition: the fields after the error code."""
+        with translated_errors(f"partition {self.partition}"):
+            leader = self._client.cluster.leader_for_partition(self._where)
+            if leader is None or leader == _NO_LEADER:
+                raise LeaderNotAvailableError
+            response = await self._client.send(leader, request)
+            ((_, (answer,)),) = response.topics
+            _, code, *fields = answer
+            error = for_code(code)
+            if error is not NoError and error is not OffsetOutOfRangeError:
+                raise error
+        if error is OffsetOutOfRangeError:
+            raise OutOfRangeError
+        return tuple(fields)
+
+    def _unpack(self, data: bytes, offset: int) -> Iterator[Message]:
+        at = offset
+        try:
+            batches = MemoryRecords(data)
+            while batches.has_next():
+                batch = batches.next_batch()
+                at = max(offset, batch.base_offset)
+                if not batch.validate_crc():
+                    raise self._damaged(at, "its checksum does not fit")
+                if not batch.is_control_batch:  # a transaction's end takes an offset, but is no message
+                    stamped = batch.timestamp_type == _LOG_APPEND_TIME
+                    for record in batch:
+                        if record.offset >= offset:  # a batch comes whole, even if only its end was asked for
+                            yield record.offset, record.timestamp if stamped else None, record.value or b""
+                self.next_offset = at = batch.next_offset
+        except LogError:
+            raise
+        except Exception as error:  # the decoder raises many kinds on damaged bytes
+            raise self._damaged(at, f"{type(error).__name__}: {error}".removesuffix(": ")) from error
+
+    def _damaged(self, offset: int, why: str) -> LogError:
+        what = f"the batch at offset {offset} cannot be read: {why}"
+        return LogError(f"kafka, topic {self._where.topic}, partition {self.partition}: {what}; restore it")
+
+
+def _end_of(data: bytes) -> int | None:
+    """The offset after the last complete batch; None if one of another format comes before."""
+    at, after = 0, None
+    while at + _HEAD_BYTES <= len(data):
+        first, size = _SIZE.unpack_from(data, at)
+        end = at + _SIZE.size + size
+        if end > len(data):
+            break
+        if data[at + _FORMAT_AT] != _FORMAT or size < 0:
+            return None
+        after = first + _LAST_OFFSET.unpack_from(data, at + _LAST_OFFSET_AT)[0] + 1
+        at = end
+    return after
+
+
+# -------------------------------------------------------------------------------------------------- a topic's id
+
+_ID_BYTES: Final = 16
+_NO_ID: Final = bytes(_ID_BYTES)
+
+
+async def topic_id(client: AIOKafkaClient, node: int | None, topic: str) -> bytes | None:
+    """The id that brokers gave to a topic when it was created; None if they are too old for it.
+
+    Raises:
+        KafkaError: There is no such topic now, or the broker ``node`` does not answer.
+    """
+    if node is None or node < 0:
+        raise NodeNotReadyError(f"topic {topic} has no leader")
+    try:
+        response = await client.send(node, _TopicIdRequest(topic))
+    except NotImplementedError:  # the library's, if both sides share no version
+        return None
+    ((code, _, found, *_),) = response.topics
+    error = for_code(code)
+    if error is not NoError:
+        raise error(f"topic {topic}")
+    return None if found == _NO_ID else bytes(found)
+
+
+class _Uuid:
+    @classmethod
+    def encode(cls, value: bytes) -> bytes:
+        return value
+
+    @classmethod
+    def decode(cls, data: BytesIO) -> bytes:
+        return data.read(_ID_BYTES)
+
+
+_TEXT: Final = CompactString("utf-8")
+_NODES: Final = CompactArray(Int32)
+_TAGS: Final = ("tags", TaggedFields)
+_BROKERS: Final = CompactArray(("node_id", Int32), ("host", _TEXT), ("port", Int32), ("rack", _TEXT), _TAGS)
+_PARTITIONS: Final = CompactArray(
+    ("error_code", Int16),
+    ("partition", Int32),
+    ("leader", Int32),
+    ("leader_epoch", Int32),
+    ("replicas", _NODES),
+    ("isr", _NODES),
+    ("offline_replicas", _NODES),
+    _TAGS,
+)
+_TOPICS: Final = CompactArray(
+    ("error_code", Int16),
+    ("topic", _TEXT),
+    ("topic_id", _Uuid),
+    ("is_internal", Boolean),
+    ("partitions", _PARTITIONS),
+    ("authorized_operations", Int32),
+    _TAGS,
+)
+
+
+class _Metadata(Response):  # type: ignore[misc]  # aiokafka ships no types
+    API_KEY, API_VERSION = 3, 10
+    SCHEMA = Schema(
+        ("throttle_time_ms", Int32),
+        ("brokers", _BROKERS),
+        ("cluster_id", _TEXT),
+        ("controller_id", Int32),
+        ("topics", _TOPICS),
+        ("cluster_authorized_operations", Int32),
+        _TAGS,
+    )
+
+
+class _MetadataRequest(RequestStruct):  # type: ignore[misc]  # aiokafka ships no types
+    API_KEY, API_VERSION = 3, 10
+    FLEXIBLE_VERSION = True
+    RESPONSE_TYPE = _Metadata
+    SCHEMA = Schema(
+        ("topics", CompactArray(("topic_id", _Uuid), ("topic", _TEXT), _TAGS)),
+        ("allow_auto_topic_creation", Boolean),
+        ("include_cluster_authorized_operations", Boolean),
+        ("include_topic_authorized_operations", Boolean),
+        _TAGS,
+    )
+
+
+class _TopicIdRequest(Request[_MetadataRequest]):  # type: ignore[misc]  # aiokafka ships no types
+    API_KEY = 3
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+
+    def build(self, request_struct_class: Any) -> Any:
+        create = cluster_operations = topic_operations = False
+        return request_struct_class([(_NO_ID, self._topic, {})], create, cluster_operations, topic_operations, {})
+
+
+# ------------------------------------------------------------------------------------------ producers and consumers
+
+_STOP_S: Final = 5.0
+
+
+def without_transactions(producer: AIOKafkaProducer) -> None:
+    """Makes a fatal error of an idempotent producer fail its messages only."""
+    producer._txn_manager.fatal_error = _ignore  # noqa: SLF001  no public way, see above
+
+
+def _ignore(error: BaseException) -> None:
+    """All messages have failed with it."""
+
+
+async def abandon(producer: AIOKafkaProducer, runtime: Runtime) -> None:
+    """Fails the messages that a producer has not delivered, and ends it."""
+    accumulator = producer._message_accumulator  # noqa: SLF001  no public way, see above
+    # Batches that wait for a retry must be listed as pending, or the library's callback for their end raises.
+    accumulator._pending_batches.update(*accumulator._batches.values())  # noqa: SLF001  no public way
+    accumulator.fail_all(KafkaConnectionError("given up"))
+    await end_client(producer, runtime)
+
+
+async def end_client(client: AIOKafkaConsumer | AIOKafkaProducer, runtime: Runtime) -> None:
+    """Stops a consumer or a producer in any state, in bounded time; raises nothing.
+
+    `stop` can raise, cancel its caller, or wait for brokers that are away: so it runs in a task of its own, and the
+    connections are closed in any case.
+    """
+    stopping = runtime.spawn(client.stop(), "kafka-stop")
+    await asyncio.wait([stopping], timeout=_STOP_S)
+    if not stopping.done():
+        stopping.cancel()
+        await asyncio.wait([stopping], timeout=_STOP_S)
+    if not stopping.cancelled() and stopping.done() and (error := stopping.exception()) is not None:
+        journal("kafka").debug("client did not stop in order", error=repr(error))
+    connections = client.client if isinstance(client, AIOKafkaProducer) else client._client  # noqa: SLF001  no public way
+    with suppress(KafkaError, OSError):
+        await connections.close()
+
+
+def on_heartbeat(consumer: AIOKafkaConsumer, answered: Callable[[], None]) -> None:
+    """Calls ``answered`` whenever the group answers a heartbeat of this started member."""
+    coordinator = consumer._coordinator  # noqa: SLF001  no public way, see above
+    beat = coordinator._do_heartbeat  # noqa: SLF001  no public way
+
+    async def beat_and_report() -> bool:
+        succeeded: bool = await beat()
+        if succeeded:
+            answered()
+        return succeeded
+
+    coordinator._do_heartbeat = beat_and_report  # noqa: SLF001  no public way
+
+
+def has_lost_session(consumer: AIOKafkaConsumer) -> bool:
+    """Whether the group has removed this member, so that others may have its partitions already."""
+    return bool(consumer._coordinator.member_id == "")  # noqa: SLF001  no public way, see above

@@ -1,0 +1,176 @@
+"""The contract of :mod:`aggregator.log.kafka.internals` with the installed aiokafka, and why each part is needed.
+
+A test of the first kind fails if a private part has changed, one of the second kind if the public interface has become
+good enough to be used instead.
+"""
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.errors import CorruptRecordException, KafkaStorageError, for_code
+from aiokafka.protocol.fetch import FetchRequest
+from aiokafka.protocol.metadata import MetadataRequest
+from aiokafka.protocol.offset import OffsetRequest
+from aiokafka.record.memory_records import MemoryRecords
+
+from aggregator.errors import LogUnavailableError
+from aggregator.log.kafka.client import KafkaSettings, administration
+from aggregator.log.kafka.internals import (
+    PartitionClient,
+    abandon,
+    has_lost_session,
+    on_heartbeat,
+    topic_id,
+    without_transactions,
+)
+from aggregator.log.kafka.topic import entries_topic, prepare_topic
+from aggregator.runtime import SystemRuntime
+from hushsum_simulator.testbed.kafka import KafkaBroker
+from tests.aggregator.kafka_logs import PLAN, until
+from tests.aggregator.test_kafka_fetch import batch
+from tests.brokers import fresh_prefix
+from tests.doubles import RecordingObserver
+
+FETCH = 1  # the API key of a fetch
+
+
+@pytest.fixture
+async def where(kafka: KafkaBroker) -> TopicPartition:
+    """A partition of an empty topic."""
+    settings = KafkaSettings(kafka.bootstrap, fresh_prefix())
+    needs = entries_topic(settings, PLAN, 1)
+    await prepare_topic(settings, needs, SystemRuntime(threads=1), RecordingObserver())
+    return TopicPartition(needs.name, 0)
+
+
+@pytest.fixture
+async def consumer(kafka: KafkaBroker, where: TopicPartition) -> AsyncIterator[AIOKafkaConsumer]:
+    """Reads the partition from its beginning through the public interface."""
+    arguments = {"group_id": None, "enable_auto_commit": False, "auto_offset_reset": "none"}
+    opened = AIOKafkaConsumer(bootstrap_servers=kafka.bootstrap, fetch_max_wait_ms=50, **arguments)
+    await opened.start()
+    yield opened
+    await opened.stop()
+
+
+def answer_fetches(consumer: AIOKafkaConsumer, code: int, data: bytes) -> list[int]:
+    """Has every fetch answered so, as by a broker; the offsets that are asked for."""
+    asked: list[int] = []
+    send = consumer._client.send
+
+    async def answer(node: int, request: Any, **options: Any) -> object:
+        if request.API_KEY != FETCH:
+            return await send(node, request, **options)
+        ((topic, ((number, offset, _),)),) = request.topics
+        asked.append(offset)
+        partition: tuple[object, ...] = (number, code, 100, 100, 0, [], data)
+        return SimpleNamespace(API_VERSION=5, topics=[(topic, [partition])])
+
+    consumer._client.send = answer
+    return asked
+
+
+async def test_the_consumer_only_logs_a_refused_fetch_and_the_reader_reports_it(
+    kafka: KafkaBroker, consumer: AIOKafkaConsumer, where: TopicPartition
+) -> None:
+    asked = answer_fetches(consumer, KafkaStorageError.errno, b"")
+    consumer.assign([where])
+    consumer.seek(where, 0)
+    assert await consumer.getmany(where, timeout_ms=1000) == {}, "a disk that fails looks like an empty partition"
+    assert len(asked) > 1
+    client = await PartitionClient.connect(KafkaSettings(kafka.bootstrap).client("test"), where)
+    refusal = SimpleNamespace(topics=[(where.topic, [(0, KafkaStorageError.errno, -1, b"")])])
+
+    async def refuse(*_: object) -> object:
+        return refusal
+
+    client._client.send = refuse
+    with pytest.raises(LogUnavailableError, match="KafkaStorageError"):
+        await client.fetch(0.0)
+    await client.close()
+
+
+async def test_the_consumer_never_returns_the_messages_that_come_with_a_damaged_batch(
+    consumer: AIOKafkaConsumer, where: TopicPartition
+) -> None:
+    damaged = bytearray(batch(b"b", first=11))
+    damaged[-1] ^= 1
+    answer_fetches(consumer, 0, batch(b"a", first=10) + bytes(damaged))
+    consumer.assign([where])
+    consumer.seek(where, 10)
+    for _ in range(3):
+        with pytest.raises(CorruptRecordException):
+            await consumer.getmany(where, timeout_ms=1000)
+
+
+async def test_the_public_interface_gives_no_topic_id(kafka: KafkaBroker, where: TopicPartition) -> None:
+    settings = KafkaSettings(kafka.bootstrap)
+    async with administration(settings) as admin:
+        (found,) = await admin.describe_topics([where.topic])
+        assert "topic_id" not in found
+    client = await PartitionClient.connect(settings.client("test"), where)
+    found_id = await client.topic_id()
+    assert found_id is not None
+    assert len(found_id) == 16
+    assert await topic_id(client._client, client._client.get_random_node(), where.topic) == found_id
+    await client.close()
+    versions = [struct.API_VERSION for struct in MetadataRequest._CLASSES]
+    assert max(versions) < 10, "the library knows the version with the id: use its request"
+
+
+async def test_a_member_reports_its_heartbeats_and_its_session(kafka: KafkaBroker, where: TopicPartition) -> None:
+    beats = list[None]()
+    member = AIOKafkaConsumer(
+        bootstrap_servers=kafka.bootstrap, group_id=where.topic, session_timeout_ms=1500, heartbeat_interval_ms=100
+    )
+    await member.start()
+    on_heartbeat(member, lambda: beats.append(None))
+    member.subscribe([where.topic])
+    await until(lambda: len(beats) > 1)
+    assert not has_lost_session(member)
+    await member.stop()
+
+
+@pytest.mark.parametrize("retries", [False, True])
+async def test_an_abandoned_producer_fails_its_messages_and_nothing_else(
+    kafka: KafkaBroker, where: TopicPartition, retries: bool
+) -> None:
+    unhandled: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
+    producer = AIOKafkaProducer(bootstrap_servers=kafka.bootstrap, linger_ms=60_000)
+    await producer.start()
+    delivery = await producer.send(where.topic, b"held", partition=0)
+    if retries:
+        accumulator = producer._message_accumulator
+        accumulator.reenqueue(accumulator._pop_batch(where))
+    await abandon(producer, SystemRuntime(threads=1))
+    assert delivery.exception() is not None
+    assert not unhandled
+
+
+async def test_the_librarys_handler_of_fatal_errors_needs_a_transaction(kafka: KafkaBroker) -> None:
+    producer = AIOKafkaProducer(bootstrap_servers=kafka.bootstrap, enable_idempotence=True)
+    await producer.start()
+    with pytest.raises(AttributeError):
+        producer._txn_manager.fatal_error(KafkaStorageError())
+    without_transactions(producer)
+    producer._txn_manager.fatal_error(KafkaStorageError())
+    await producer.stop()
+
+
+def test_requests_and_batches_have_the_form_that_is_relied_on() -> None:
+    assert list(inspect.signature(FetchRequest).parameters) == [
+        *("max_wait_time", "min_bytes", "max_bytes", "isolation_level", "topics", "rack_id")
+    ]
+    assert list(inspect.signature(OffsetRequest).parameters) == ["replica_id", "isolation_level", "topics"]
+    records = MemoryRecords(batch(b"a", b"b", first=10))
+    assert records.has_next()
+    held = records.next_batch()
+    assert (held.base_offset, held.next_offset, held.is_control_batch, held.validate_crc()) == (10, 12, False, True)
+    assert [(record.offset, record.value) for record in held] == [(10, b"a"), (11, b"b")]
+    assert for_code(KafkaStorageError.errno) is KafkaStorageError
