@@ -16,11 +16,10 @@ from aggregator.data_dir import DataDir, held
 from aggregator.errors import ConfigError, ReceiptsError
 from aggregator.interfaces import Authenticator, Log, Membership, Observer, Receipts
 from aggregator.log.entries import LogMessages, PlainMessages, SignedMessages
-from aggregator.log.kafka.client import KafkaSettings
 from aggregator.log.sqlite import SqliteLog
 from aggregator.logs import journal
 from aggregator.observability.metrics import Metrics
-from aggregator.release.receipts import NoReceipts, open_receipts
+from aggregator.release.receipts import NoReceipts, ReceiptsFile
 from aggregator.runtime import Runtime, TaskSupervisor, retry, within
 from aggregator.store.store import Store, open_sqlite_store
 from hushsum.directory import Directory
@@ -146,9 +145,11 @@ class Backends:
                 self._stack.callback(held(path.with_name(f"{path.name}.lock"), f"receipts: {path}").close)
             if _volume(path.parent) == _volume(self._files.path):
                 _warn([f"{path} is on the store's volume, and lost with it: set receipts to a file on another one"])
+            return await ReceiptsFile.open(path, self._runtime, OsEntropy())
         except OSError as error:
             return NoReceipts(f"receipts {path}: {error}; nothing is released until they can be used")
-        return await open_receipts(path, self._runtime, OsEntropy())
+        except ReceiptsError as error:
+            return NoReceipts(str(error))
 
     def membership(self, plan: Plan, observer: Observer) -> Membership | None:
         """How this process comes to its partitions; None: all of them are its own."""
@@ -164,9 +165,9 @@ class Backends:
         return self._folder
 
     @property
-    def _kafka(self) -> KafkaSettings:
+    def _kafka(self) -> Any:  # a KafkaSettings, whose module needs aiokafka
         config = self._config
-        return KafkaSettings(
+        return _cluster("aggregator.log.kafka.client").KafkaSettings(
             bootstrap=config.kafka_bootstrap or "",
             prefix=config.kafka_prefix,
             replication=config.kafka_replication,

@@ -41,7 +41,6 @@ _OURS: Final = ("hushsum", "hushsum_proto", "aggregator")
 #: Modules that are loaded only where a setting asks for them; their packages may not be installed.
 _OPTIONAL: Final[Mapping[str, Callable[[Config], bool]]] = {
     "aggregator.log.kafka": lambda config: config.log == "kafka",
-    "aggregator.store.store": lambda config: config.store == "postgresql",
     "aggregator.store.postgres": lambda config: config.store == "postgresql",
     "aggregator.shuffler": lambda config: config.role == "shuffler",
 }

@@ -357,14 +357,6 @@ class NoReceipts:
         raise ReceiptsError(self._why)
 
 
-async def open_receipts(path: Path, runtime: Runtime, entropy: Entropy) -> Receipts:
-    """The receipts in a file; if they are damaged or unreadable, :class:`NoReceipts`."""
-    try:
-        return await ReceiptsFile.open(path, runtime, entropy)
-    except ReceiptsError as error:
-        return NoReceipts(str(error))
-
-
 def _append(path: Path, data: bytes, at: int | None = None) -> None:
     """Appends in one write, on disk when it returns.
 

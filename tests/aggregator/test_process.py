@@ -169,17 +169,17 @@ from tests.services import config_of
 process.import_modules(config_of(Path({folder!r}), small_plan(), role="all"))
 print(len(sys.modules))
 """
-_WITHOUT_NUMBA = """
+_WITHOUT_EXTRAS = """
 class Absent:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] == "numba":
+        if name.partition(".")[0] in ("numba", "aiokafka", "asyncpg"):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Absent())
 """
 
 
-@pytest.mark.parametrize(("before", "variable"), (("", "auto"), (_WITHOUT_NUMBA, "plain")), ids=("compiled", "plain"))
-def test_every_module_of_a_role_can_be_loaded_with_and_without_compiled_loops(
+@pytest.mark.parametrize(("before", "variable"), (("", "auto"), (_WITHOUT_EXTRAS, "plain")), ids=("all", "plain"))
+def test_every_module_of_a_role_on_files_can_be_loaded_with_and_without_the_packages_of_extras(
     tmp_path: Path, before: str, variable: str
 ) -> None:
     code = _LOAD.format(before=before, folder=str(tmp_path))
