@@ -1,7 +1,7 @@
-"""Opens SQLite files so that what is committed survives power loss and what is deleted is gone.
+"""SQLite files whose commits survive power loss and whose deleted bytes are wiped.
 
 Write-ahead log, ``synchronous=FULL`` (every commit waits for fsync), ``secure_delete=ON`` (freed bytes are wiped).
-SQLite ignores a setting that it cannot keep, so every writing connection reads them back before it is used.
+SQLite ignores a setting that it cannot apply, so every writing connection reads them back before it is used.
 """
 
 import sqlite3
@@ -22,31 +22,31 @@ SETTINGS: Final = (
     ("journal_mode", "WAL"),
     ("synchronous", "FULL"),
     ("secure_delete", "ON"),
-    ("fullfsync", "ON"),  # macOS: fsync alone does not reach the disk there
+    ("fullfsync", "ON"),  # macOS: fsync alone does not reach the disk
     ("checkpoint_fullfsync", "ON"),
 )
-#: What must be read back: written apart from what is set, so that a slip in one of the two is found.
+#: The values to read back: declared apart from those that are set, so that a mistake in one of the two is found.
 _EXPECTED: Final[tuple[tuple[str, object], ...]] = (("journal_mode", "wal"), ("synchronous", 2), ("secure_delete", 1))
 _BUSY_MS: Final = 10_000
-#: What passes: another process has the file, or a side file cannot be opened while too many files are open.
+#: Errors that pass: another process has locked the file, or too many files are open to open a side file.
 _PASSING_CODES: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_CANTOPEN)
 _TRUNCATE_BUSY_MS: Final = 50
 _TRUNCATE_PAUSE_S: Final = 0.05
-_TRUNCATE_TRIES: Final = 10  # about a second: no release waits for a reader that stays longer
+_TRUNCATE_TRIES: Final = 10  # about a second: no release waits longer for a reader
 
 
 class DatabaseKind:
-    """A kind of database file: its mark, its format, its tables, and the error that speaks of it.
+    """A kind of database file: its mark, its format, its tables and its errors.
 
     Args:
         what: Its name in errors.
         application_id: Its mark in SQLite's header.
         version: The format that this version writes; a newer one is refused.
-        schema: Statements that make its tables.
-        error: What is raised.
-        upgrades: By format, the statements that make the next one of it; none where only the rows are others.
-        unavailable: What is raised where it passes: another process keeps the file busy, or as many files are open as
-            may be. None: ``error``.
+        schema: Statements that create its tables.
+        error: The class of its errors.
+        upgrades: By format, the statements that upgrade it to the next one; none if only the content of rows differs.
+        unavailable: The class of errors that pass: another process has locked the file, or too many files are open.
+            None: ``error``.
     """
 
     def __init__(
@@ -68,10 +68,10 @@ class DatabaseKind:
         self._unavailable = error if unavailable is None else unavailable
 
     def open_writing(self, path: Path) -> sqlite3.Connection:
-        """A connection that may write; makes the file where it is not there.
+        """A connection that may write; creates the file if it is missing.
 
         Raises:
-            AggregatorError: The file's own error: not such a file, a newer format, or no durability here.
+            AggregatorError: Of class ``error``: not such a file, a newer format, or no durability here.
         """
         try:
             make_private_file(path)  # SQLite gives its side files the mode of the file
@@ -85,26 +85,26 @@ class DatabaseKind:
                 connection.execute(f"PRAGMA {name}={value}")
             self.assert_durable(path, connection)
             self._make(connection)
-            # The folder's entry of a new file must last as well as the file.
+            # The folder's entry of a new file must be durable, too.
             sync_folder(path.parent)
             return connection
 
     def open_in_memory(self) -> sqlite3.Connection:
-        """A connection to tables of its own, which are gone when it is closed."""
+        """A connection to tables in memory, which vanish when it is closed."""
         connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         self._make(connection)
         return connection
 
     def translated(self, error: sqlite3.Error) -> AggregatorError:
-        """What SQLite says, as the file's own error."""
+        """The file's own error for one of SQLite."""
         passes = getattr(error, "sqlite_errorcode", None) in _PASSING_CODES
         return (self._unavailable if passes else self.error)(f"{self.what}: {error}")
 
     def open_reading(self, path: Path) -> sqlite3.Connection:
-        """A connection that cannot write, to a file that is there; a service may be using it.
+        """A connection that cannot write, to an existing file; a service may be using it.
 
         Raises:
-            AggregatorError: The file's own error: it is not there, not such a file, or of a newer format.
+            AggregatorError: Of class ``error``: the file is missing, not such a file, or of a newer format.
         """
         try:
             connection = sqlite3.connect(
@@ -119,7 +119,7 @@ class DatabaseKind:
 
     @contextmanager
     def _whole_or_closed(self, path: Path, connection: sqlite3.Connection) -> Iterator[None]:
-        """An opening that fails closes its connection; what SQLite says comes as the file's own error."""
+        """Closes the connection if opening fails, and translates SQLite's errors."""
         try:
             yield
         except sqlite3.Error as error:
@@ -130,11 +130,7 @@ class DatabaseKind:
             raise
 
     def assert_durable(self, path: Path, connection: sqlite3.Connection) -> None:
-        """Reads the settings back.
-
-        Raises:
-            AggregatorError: The file's own error, with the setting that did not hold.
-        """
+        """Reads the settings back; raises the file's own error with a setting that does not hold."""
         for name, expected in _EXPECTED:
             came = _pragma(connection, name)
             if came != expected:
@@ -144,7 +140,7 @@ class DatabaseKind:
                 )
 
     def _check(self, path: Path, connection: sqlite3.Connection, *, empty: bool) -> None:
-        """Refuses what is no such file, before anything is changed in it."""
+        """Refuses another kind of file before changing anything in it."""
         came, version = _pragma(connection, "application_id"), _pragma(connection, "user_version")
         tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
         if empty and (came, version, tables) == (0, 0, 0):
@@ -173,10 +169,10 @@ class DatabaseKind:
 
 
 class SqliteFile:
-    """A connection that is used off the event loop, by one call at a time.
+    """A connection that is used outside the event loop, by one call at a time.
 
-    A call that is cancelled goes on to its end in its thread: a transaction is never left half done, and its caller
-    cannot know whether it was committed.
+    A cancelled call runs to its end in its thread: a transaction is never left half done, and its caller does not know
+    whether it was committed.
     """
 
     def __init__(self, kind: DatabaseKind, connection: sqlite3.Connection, runtime: Runtime) -> None:
@@ -184,18 +180,18 @@ class SqliteFile:
         self._guard = threading.Lock()
 
     async def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Runs ``work`` in one transaction that writes: durable when it returns, undone when it raises."""
+        """Runs ``work`` in one transaction that writes: durable when it returns, rolled back when it raises."""
         return await self._runtime.blocking(self._transaction, "BEGIN IMMEDIATE", work)
 
     async def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Runs ``work`` in one transaction that reads: it sees one moment, the last one committed."""
+        """Runs ``work`` in one transaction that reads one moment, the last one committed."""
         return await self._runtime.blocking(self._transaction, "BEGIN", work)
 
     async def truncate(self) -> None:
-        """Empties the write-ahead log into the file, so that nothing deleted is left in it.
+        """Moves the write-ahead log into the file, so that no deleted bytes are left in it.
 
         Raises:
-            AggregatorError: The file's own error: somebody keeps an old reading transaction open. Try again later.
+            AggregatorError: The file's own error: an old reading transaction is open. Try again later.
         """
         for _ in range(_TRUNCATE_TRIES):
             if await self._runtime.blocking(self._truncate):
@@ -204,11 +200,10 @@ class SqliteFile:
         raise self._kind.error(f"{self._kind.what}: a reader keeps deleted bytes from being erased; close it")
 
     async def try_truncate(self) -> None:
-        """Empties it where nobody prevents that now: for bytes that a later :meth:`truncate` makes sure of."""
+        """The same if no reader prevents it now; a later :meth:`truncate` makes sure."""
         await self._runtime.blocking(self._truncate)
 
     async def close(self) -> None:
-        """Closes it, after the call that is under way."""
         await self._runtime.blocking(self._close)
 
     def _transaction(self, begin: str, work: Callable[[sqlite3.Connection], T]) -> T:
@@ -230,7 +225,7 @@ class SqliteFile:
     def _truncate(self) -> bool:
         with self._guard:
             try:
-                # Short, for writers wait behind this; the caller tries again.
+                # Short, because writers wait behind this; the caller retries.
                 self._connection.execute(f"PRAGMA busy_timeout={_TRUNCATE_BUSY_MS}")
                 try:
                     busy: int = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]

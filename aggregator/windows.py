@@ -1,12 +1,12 @@
-"""Which windows a service has open, and which comes next for its seal and for its outcome: pure (WIRE: windows, seals).
+"""The life cycle of windows, and the order of seals and outcomes: a pure state machine (WIRE: windows, seals).
 
     open ──▶ closing ──▶ sealed ──▶ released, or withheld
     (never opened) ──▶ skipped
 
-A window is *open* once a gateway has recorded it, whether or not anything came: a fact about the service and its clock,
-never about data. *closing* is marked before the first seal is appended, *sealed* holds once every partition has stored
-its sealed counters, *released* or *withheld* once the outcome is stored: both are final. Seals and outcomes are taken
-in the order of the windows; a window that no gateway had open is skipped, at the latest when a later one closes.
+A window is *open* once a gateway has recorded it, with or without submissions: a fact about the service and its clock,
+never about data. It is *closing* before the first seal is appended, *sealed* once every partition has stored its sealed
+counters, *released* or *withheld* once the outcome is stored: both are final. Seals and outcomes follow the order of
+the windows; a window that no gateway had open is skipped, at the latest when a later one closes.
 """
 
 import enum
@@ -19,7 +19,7 @@ from hushsum.schedule import Schedule
 
 
 class WindowState(enum.StrEnum):
-    """How far a window has come; stored under these names."""
+    """The state of a window; stored under these names."""
 
     OPEN = "open"
     CLOSING = "closing"
@@ -29,7 +29,7 @@ class WindowState(enum.StrEnum):
     SKIPPED = "skipped"
 
 
-#: What each state may become; whatever is not here never happens.
+#: The transitions; no others happen.
 MOVES: Final[Mapping[WindowState | None, frozenset[WindowState]]] = {
     None: frozenset({WindowState.OPEN, WindowState.SKIPPED}),
     WindowState.OPEN: frozenset({WindowState.CLOSING}),
@@ -39,12 +39,12 @@ MOVES: Final[Mapping[WindowState | None, frozenset[WindowState]]] = {
     WindowState.WITHHELD: frozenset(),
     WindowState.SKIPPED: frozenset(),
 }
-#: What is appended for such a window may still count.
+#: An entry appended for such a window may still count.
 UNSEALED: Final = frozenset({WindowState.OPEN, WindowState.CLOSING})
-#: Every fold has closed such a window: nothing that is appended for it could count any more. (While it is *closing*, a
-#: delta is still appended: another copy of it may be on its way, and only what the fold says after both is final.)
+#: Every fold has closed such a window: no entry appended for it can count. (While it is *closing*, a delta is still
+#: appended: another copy of it may be on its way, and only the fold's verdict after both is final.)
 OVER: Final = frozenset({WindowState.SEALED, WindowState.RELEASED, WindowState.WITHHELD})
-#: Without an outcome, in the order of what becomes of them.
+#: Without an outcome, in the order of the life cycle.
 UNFINISHED: Final = (WindowState.OPEN, WindowState.CLOSING, WindowState.SEALED)
 _DECIDED: Final = frozenset({WindowState.RELEASED, WindowState.WITHHELD})
 _FINISHED: Final = _DECIDED | {WindowState.SKIPPED}
@@ -56,8 +56,8 @@ def accepted_windows(schedule: Schedule, now_ms: int, *, skew_ms: int, first_win
     Args:
         schedule: The plan's windows.
         now_ms: The gateway's clock.
-        skew_ms: How far a device's clock may run ahead.
-        first_window: The plan's first window in this store; nothing before it is accepted.
+        skew_ms: How far a device's clock may be ahead.
+        first_window: The plan's first window in this store; earlier ones are never accepted.
     """
     oldest = schedule.index_at(now_ms - schedule.lateness_ms)
     newest = schedule.index_at(now_ms + skew_ms)
@@ -65,17 +65,13 @@ def accepted_windows(schedule: Schedule, now_ms: int, *, skew_ms: int, first_win
 
 
 def due_ms(schedule: Schedule, window: int) -> int:
-    """When to ask for a window's seal: from then on no gateway accepts for it by its own clock."""
+    """When a window's seal is due: from then on no gateway accepts submissions for it by its own clock."""
     return schedule.end_ms(window) + schedule.lateness_ms
 
 
 @dataclass(frozen=True)
 class WindowBook:
-    """The windows that are not finished, and what may be done with them now.
-
-    Attributes:
-        states: State by window. Finished windows may be left out; windows that no gateway opened are.
-    """
+    """State by window, and the next steps; finished windows may be left out, windows that were never open are."""
 
     states: Mapping[int, WindowState]
 
@@ -84,7 +80,7 @@ class WindowBook:
         return min((window for window, state in self.states.items() if state in UNSEALED), default=None)
 
     def due_to_seal(self, schedule: Schedule, now_ms: int) -> int | None:
-        """The oldest window that is not sealed yet, where its time has come or its seal was begun."""
+        """The oldest window that is not sealed yet, if its seal is due or was begun."""
         window = self.next_to_seal()
         if window is None:
             return None
@@ -92,12 +88,12 @@ class WindowBook:
         return window if begun or now_ms >= due_ms(schedule, window) else None
 
     def next_outcome(self) -> int | None:
-        """The sealed window that is next for its outcome; None while an older one waits for its seal."""
+        """The oldest window without an outcome, if it is sealed."""
         oldest = min((window for window, state in self.states.items() if state not in _FINISHED), default=None)
         return oldest if oldest is not None and self.states[oldest] is WindowState.SEALED else None
 
     def check_seal(self, window: int) -> None:
-        """Allows the seal of a window that is sealed already, or the next to be.
+        """Checks that a window is sealed already, or the next to be sealed.
 
         Raises:
             WindowOrderError: No gateway had it open, or an older one comes first.
@@ -110,7 +106,7 @@ class WindowBook:
             raise WindowOrderError(f"window {window} cannot be sealed yet: window {first} is {self.states[first]}")
 
     def check_outcome(self, window: int) -> None:
-        """Allows the outcome of a window that has it already, or is the next for it.
+        """Checks that a window has its outcome already, or is the next for it.
 
         Raises:
             WindowOrderError: It is not sealed, or an older one comes first.

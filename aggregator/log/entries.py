@@ -1,8 +1,8 @@
-"""Entries of the log: as bytes and in messages, and what is checked before one is appended.
+"""Entries of the log: how messages hold and sign them, and the checks before the fold.
 
-Pure. Of a message, what the directory does not authenticate is refused before anything else of it is believed, its
-version included. Whether an entry may count is decided by the entry alone, so that every replay decides alike; what a
-gateway checks beyond this, the fold checks again.
+Pure. A message that the directory does not authenticate is refused before any of its content is trusted, its version
+included. Whether an entry may count depends on the entry alone, so that every replay decides alike; the fold repeats
+the checks of a gateway.
 """
 
 from collections.abc import Sequence
@@ -34,12 +34,12 @@ from hushsum_proto.many_entries import batch_entries, delta_entries, single_entr
 
 
 class OpenedMessage(NamedTuple):
-    """What a message holds.
+    """The content of a message.
 
     Attributes:
-        entries: The bytes of each; none where there is a ``problem``.
-        signer: The role of the key that signed it; None where nothing is signed.
-        problem: Why it is refused whole.
+        entries: The bytes of each; none if there is a ``problem``.
+        signer: The role of the signing key; None if messages are not signed.
+        problem: Why the whole message is refused.
     """
 
     entries: tuple[bytes, ...]
@@ -52,46 +52,42 @@ _UNSIGNED: Final = OpenedMessage((), None, Reason.UNSIGNED)
 
 
 class LogMessages(Protocol):
-    """How messages are written and read."""
+    """Encodes and decodes messages."""
 
     def write(self, partition: int, entries: Sequence[bytes], *, seals: bool) -> bytes:
         """The bytes of one message.
 
         Args:
-            partition: The one that all of them belong to.
+            partition: Of all entries.
             entries: 1 to 65,536; deltas, cohort sums and batches of reports, or seals, never both.
-            seals: Which.
+            seals: Whether they are seals.
         """
 
     def read(self, partition: int, value: bytes) -> OpenedMessage:
-        """What a message holds.
+        """The content of a message.
 
         Raises:
-            NewerEntryError: A newer format, of somebody whom this log believes: nothing may be passed over.
-            LogError: It cannot be told whether it is to be believed.
+            NewerEntryError: A newer format by a trusted writer: it may not be skipped.
+            LogError: It cannot be determined whether the message is to be trusted.
         """
 
     def single(self, values: Sequence[bytes]) -> Sequence[bytes] | None:
-        """The one entry of each of many messages, where :meth:`read` finds one in each, signed by nobody; or None.
-
-        Speed alone: None says nothing of them.
-        """
+        """The one entry of each of many unsigned messages, if each has one; else None. Only for speed."""
 
 
 class PlainMessages:
-    """Messages of a log that nobody else can write to."""
+    """Messages of a log that only gateways and releasers can write to."""
 
     def write(self, partition: int, entries: Sequence[bytes], *, seals: bool) -> bytes:
-        """The bytes of one message."""
         del partition, seals
         return batch_to_bytes(Batch(tuple(entries)))
 
     def read(self, partition: int, value: bytes) -> OpenedMessage:
-        """What a message holds.
+        """The content of a message.
 
         Raises:
             NewerEntryError: A newer format.
-            LogError: It is signed: somebody has meant this log to be checked.
+            LogError: It is signed, so that this log has to be checked.
         """
         if (entries := batch_entries(value)) is not None:
             return OpenedMessage(entries)
@@ -104,22 +100,21 @@ class PlainMessages:
         return _opened(batch, None)
 
     def single(self, values: Sequence[bytes]) -> Sequence[bytes] | None:
-        """The one entry of each of many messages, or None."""
         return single_entries(values)
 
 
 class SignedMessages:
-    """Messages of a log that others can write to: each signed by a key of the directory.
+    """Messages of a log that others can write to: each is signed by a key of the directory.
 
     Args:
-        plan_id: Whose log it is: a message of another plan's is refused.
-        directory: Which keys are believed, and for what.
-        gateway: This process's key for all but seals; None where it writes none.
-        releaser: Its key for seals; None where it writes none.
-        producers: Whether the directory's producers may write here; what they sign is unsigned where they may not.
+        plan_id: Messages of other plans are refused.
+        directory: The trusted keys and their roles.
+        gateway: This process's key for all but seals; None if it writes none.
+        releaser: Its key for seals; None if it writes none.
+        producers: Whether the directory's producers may write here; else their signatures are not accepted.
 
     Raises:
-        DirectoryError: A key is not in the directory, or not for this.
+        DirectoryError: A key is not in the directory, or has another role.
     """
 
     def __init__(
@@ -140,7 +135,7 @@ class SignedMessages:
         }
 
     def write(self, partition: int, entries: Sequence[bytes], *, seals: bool) -> bytes:
-        """The bytes of one message, signed with the key for what it holds.
+        """The bytes of one message, signed with the gateway's or the releaser's key.
 
         Raises:
             LogError: This process has no such key.
@@ -153,7 +148,7 @@ class SignedMessages:
         return batch_to_bytes(batch)
 
     def read(self, partition: int, value: bytes) -> OpenedMessage:
-        """What a message holds.
+        """The content of a message.
 
         Raises:
             NewerEntryError: A newer format, signed by a key of the directory.
@@ -168,8 +163,7 @@ class SignedMessages:
         return _opened(batch, key.role)
 
     def single(self, values: Sequence[bytes]) -> Sequence[bytes] | None:  # noqa: ARG002  the form of LogMessages
-        """None: each has a tag of its own."""
-        return None
+        return None  # each has a signature of its own
 
 
 def _opened(batch: Batch, signer: Role | None) -> OpenedMessage:
@@ -189,15 +183,11 @@ _PROBLEMS: Final = {
 def admit_all(
     plan: Plan, partition: int, entry_batch: Sequence[PositionedEntry]
 ) -> list[tuple[int, LogEntry | RefusedEntry]]:
-    """The position of each entry and what :func:`admit` says of it: the same, sooner.
-
-    Raises:
-        LogError: As there.
-    """
+    """The position of each entry and the result of :func:`admit` for it, faster than one by one."""
     if not entry_batch:
         return []
     positions, entries, signers, _, problems = zip(*entry_batch, strict=True)
-    if not _AS_THEY_ARE.issuperset(signers) or set(problems) != {None}:
+    if not _ADMITTED_AS_DELTAS.issuperset(signers) or set(problems) != {None}:
         return [(positioned.position, admit(plan, partition, positioned)) for positioned in entry_batch]
     ready = delta_entries(entries)
     return [
@@ -209,13 +199,8 @@ def admit_all(
 def admit(plan: Plan, partition: int, positioned: PositionedEntry) -> LogEntry | RefusedEntry:
     """The entry to fold, or why it is refused.
 
-    Args:
-        plan: What is collected.
-        partition: The one that the entry stands in.
-        positioned: As it was read.
-
     Raises:
-        LogError: An entry of a newer format: nothing may be passed over.
+        LogError: An entry of a newer format, which may not be skipped.
     """
     if positioned.problem is not None:
         return RefusedEntry(positioned.problem, _PROBLEMS.get(positioned.problem, positioned.problem.value))
@@ -230,17 +215,17 @@ def admit(plan: Plan, partition: int, positioned: PositionedEntry) -> LogEntry |
     if positioned.signer is Role.PRODUCER and isinstance(entry, DeltaEntry | ReportsEntry):
         if plan.privacy.mode == LOCAL or isinstance(entry, ReportsEntry):
             return RefusedEntry(Reason.UNSIGNED, f"a producer's {_NAMES[type(entry)][2:]}: {_CHARGED_AT_GATEWAYS}")
-        return _vouched(plan, entry, positioned.appended_ms)
+        return _admit_of_producer(plan, entry, positioned.appended_ms)
     detail = f"{_NAMES[type(entry)]}, signed by a {positioned.signer} key, expected another role's"
     return RefusedEntry(Reason.UNSIGNED, detail)
 
 
-# Whose deltas need no other look than that they are some.
-_AS_THEY_ARE: Final = frozenset({None, Role.GATEWAY})
+# Deltas of these signers need no further check.
+_ADMITTED_AS_DELTAS: Final = frozenset({None, Role.GATEWAY})
 _CHARGED_AT_GATEWAYS: Final = (
     "what local plans collect is taken by gateways alone, which charge the ledger before a window's first submission"
 )
-# Whose entries are taken as they are. Nobody but the gateway that a cohort's clients sent their vectors to has its sum.
+# The role that signs each kind of entry. Only the gateway that a cohort's clients sent their vectors to has its sum.
 _SIGNERS: Final[dict[type[LogEntry], Role]] = {
     DeltaEntry: Role.GATEWAY,
     CohortSumEntry: Role.GATEWAY,
@@ -255,8 +240,8 @@ _NAMES: Final[dict[type[LogEntry], str]] = {
 }
 
 
-def _vouched(plan: Plan, entry: DeltaEntry, appended_ms: int | None) -> DeltaEntry | RefusedEntry:
-    """A producer's delta, with the checks that a gateway does by its clock and its authenticator: here the log's."""
+def _admit_of_producer(plan: Plan, entry: DeltaEntry, appended_ms: int | None) -> DeltaEntry | RefusedEntry:
+    """Checks a producer's delta as a gateway would, but by the log's clock and the directory's authentication."""
     if appended_ms is None:
         return RefusedEntry(Reason.UNSIGNED, "a producer's delta, in a log that has no clock of its own")
     if flaw := flaw_of(entry.client_id):
@@ -267,7 +252,7 @@ def _vouched(plan: Plan, entry: DeltaEntry, appended_ms: int | None) -> DeltaEnt
     try:
         window = read_header(entry.delta).window
     except DeltaError:
-        pass  # the fold says why, and whose it is
+        pass  # the fold refuses it with the reason and its client
     else:
         refused = _untimely(plan, window, appended_ms)
         if refused is not None:
@@ -279,7 +264,7 @@ def _untimely(plan: Plan, window: int, appended_ms: int) -> RefusedEntry | None:
     newest = plan.window.index_at(appended_ms + PRODUCER_SKEW_MS)
     if window > newest:
         return RefusedEntry(Reason.WINDOW_IN_FUTURE, f"window {window}, expected at most {newest} by the log's clock")
-    # Whatever a producer's records say of their time, it cannot make a fold open one old window after another.
+    # A producer cannot make a fold open one old window after another, whatever the times of its records.
     oldest = plan.window.index_at(appended_ms - plan.window.lateness_ms - PRODUCER_SKEW_MS)
     if window < oldest:
         return RefusedEntry(Reason.WINDOW_IN_PAST, f"window {window}, expected {oldest} or later by the log's clock")

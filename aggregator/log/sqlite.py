@@ -1,7 +1,7 @@
-"""The log in an SQLite file: P partitions of consecutive positions, for one process.
+"""The log in an SQLite file: P partitions with consecutive positions, for one process.
 
-It is a file apart from the store, so that a checkpoint never holds up an acknowledgement. SQLite shows a transaction to
-readers only after its fsync, so nothing is ever folded that power loss could take back.
+It is a separate file from the store, so that a checkpoint never delays an acknowledgement. SQLite shows a transaction
+to readers only after its fsync, so that no entry is folded that power loss could revoke.
 """
 
 import sqlite3
@@ -18,9 +18,9 @@ from aggregator.runtime import Runtime, Watermark
 from aggregator.sqlite import DatabaseKind, SqliteFile
 
 LOG_FORMAT: Final = 1
-_FORGET_STEP: Final = 250  # positions a transaction: appends wait behind it
-_TAIL_BYTES: Final = 16 << 20  # of all partitions' newest entries, in memory until they are read
-_TAIL_BYTES_MIN: Final = 64 << 10  # of each partition's
+_FORGET_STEP: Final = 250  # positions in a transaction, behind which appends wait
+_TAIL_BYTES: Final = 16 << 20  # of the newest entries of all partitions, in memory until they are read
+_TAIL_BYTES_MIN: Final = 64 << 10  # of each partition
 _ROWS_MAX: Final = 256  # of one statement
 _COLUMNS: Final = 5  # of an entry
 
@@ -31,7 +31,7 @@ LOG_FILE: Final = DatabaseKind(
     schema=(
         """CREATE TABLE plans (
             number INTEGER PRIMARY KEY, id BLOB NOT NULL UNIQUE, partitions INTEGER NOT NULL)""",
-        # Apart from the entries, so that a position is never given twice when all entries are forgotten.
+        # In a table of its own, so that no position is used twice after all entries are forgotten.
         """CREATE TABLE ends (
             plan INTEGER NOT NULL, partition INTEGER NOT NULL, position INTEGER NOT NULL,
             PRIMARY KEY (plan, partition)) WITHOUT ROWID""",
@@ -46,10 +46,9 @@ LOG_FILE: Final = DatabaseKind(
 
 
 class _Tail:
-    """The newest entries of a partition, all durable, until somebody reads on from behind them.
+    """The newest entries of a partition, all durable, until they are read.
 
-    A fold that keeps up reads them here, and neither waits for a thread nor takes the interpreter from others, entry by
-    entry, as reading rows does.
+    A fold that keeps up reads them here: it needs no thread, and does not compete for the interpreter row by row.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -57,7 +56,7 @@ class _Tail:
         self._bytes, self._bytes_max = 0, bytes_max
 
     def add(self, entry: PositionedEntry) -> None:
-        """Takes the entry that follows; one further on begins anew, one before is left to the file."""
+        """Adds the next entry; a later one discards the others, an earlier one is left to the file."""
         if self._entries:
             last = self._entries[-1].position
             if entry.position <= last:
@@ -70,7 +69,7 @@ class _Tail:
             self._drop()
 
     def read(self, position: int, limit: int) -> tuple[PositionedEntry, ...]:
-        """At most ``limit`` from ``position`` on; nothing where the file is to be asked."""
+        """At most ``limit`` entries from ``position`` on; none if they are only in the file."""
         while self._entries and self._entries[0].position < position:
             self._drop()
         if not self._entries or self._entries[0].position != position:
@@ -78,7 +77,6 @@ class _Tail:
         return tuple(islice(self._entries, limit))
 
     def clear(self) -> None:
-        """Lets go of all."""
         self._entries.clear()
         self._bytes = 0
 
@@ -99,7 +97,7 @@ class SqliteLog:
 
     @classmethod
     async def open(cls, path: Path, plan_id: bytes, partitions: int, runtime: Runtime) -> Self:
-        """Opens the file, and makes it where it is not there.
+        """Opens the file, or creates it.
 
         Raises:
             LogError: Not a log, a newer format, another number of partitions, or no durability here.
@@ -115,7 +113,6 @@ class SqliteLog:
 
     @property
     def partitions(self) -> int:
-        """P."""
         return len(self._ends)
 
     async def append(self, entries: Sequence[NewEntry]) -> list[int]:
@@ -132,13 +129,13 @@ class SqliteLog:
         return positions
 
     async def read(self, partition: int, position: int, limit: int, wait_s: float) -> EntryBatch:
-        """At most ``limit`` entries from ``position`` on; waits for the first. Its end follows its last."""
+        """See :meth:`aggregator.interfaces.Log.read`."""
         end = self._ends[partition]
         if position > end.value:
             raise LogGapError(partition, position, end.value)
         if not await end.reached_within(position + 1, self._runtime, wait_s):
             return EntryBatch((), position)
-        # The file may be ahead of the end that is known here: an append is committed before its task goes on.
+        # The file may be ahead of the end that is known here: an append is committed before its task continues.
         known = min(limit, end.value - position)
         entries = self._tails[partition].read(position, known)
         if entries:
@@ -147,15 +144,13 @@ class SqliteLog:
         return EntryBatch(entries, position + len(entries))
 
     async def end(self, partition: int) -> int:
-        """The position that the next entry will get."""
         return self._ends[partition].value
 
     async def forget(self, window: int, below: Mapping[int, int]) -> None:
-        """Erases entries of windows up to ``window`` that stand below each partition's position.
+        """Erases entries of windows up to ``window`` below each partition's position.
 
         Raises:
-            LogError: A reader keeps erased bytes in the write-ahead log. Asked for the same again, it does no more than
-                what is left to do.
+            LogError: A reader keeps erased bytes in the write-ahead log. A repeated call only does the rest.
         """
         scope = (window, dict(below))
         for tail in self._tails:
@@ -173,7 +168,7 @@ class SqliteLog:
                 await self._writer.write(partial(_forget, scope=scope))
 
     async def close(self) -> None:
-        """Closes the file, after what is under way."""
+        """Closes the file after the calls in progress."""
         await self._reader.close()
         await self._writer.close()
 
@@ -193,7 +188,7 @@ def _register(db: sqlite3.Connection, plan_id: bytes, partitions: int) -> tuple[
 
 
 def _append(db: sqlite3.Connection, plan: int, entries: Sequence[NewEntry]) -> list[int]:
-    """Few statements for however many entries: at the end of each step this thread must win the interpreter back."""
+    """Uses few statements for many entries: after each one this thread has to reacquire the interpreter lock."""
     added = Counter(entry.partition for entry in entries)
     values = [number for pair in added.items() for number in pair]
     db.execute(_advance(len(added)), (*values, plan))
@@ -219,7 +214,7 @@ def _append(db: sqlite3.Connection, plan: int, entries: Sequence[NewEntry]) -> l
 
 
 def _insert(db: sqlite3.Connection, values: Sequence[object], rows: int) -> None:
-    """Statements of a power of two rows each, so that few are ever compiled."""
+    """Uses statements with a power of two rows, so that few are ever compiled."""
     start, size = 0, _ROWS_MAX
     while start < rows:
         if start + size <= rows:
@@ -236,7 +231,7 @@ def _insertion(rows: int) -> str:
 
 @lru_cache
 def _advance(partitions: int) -> str:
-    """Moves so many partitions' ends on, each by a number of its own."""
+    """A statement that advances the ends of so many partitions, each by its own number."""
     pairs = ", ".join(["(?, ?)"] * partitions)
     return (
         f"WITH added(partition, entries) AS (VALUES {pairs}) "  # noqa: S608  nothing but placeholders is put in

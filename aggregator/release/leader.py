@@ -264,7 +264,9 @@ class Leadership:
                 if asked_s >= term.until_s:
                     return
                 try:
-                    await within(term.until_s - asked_s, self._renewed(term), runtime=self._runtime)
+                    note = term.releaser.stopped
+                    renewing = self._store.renew_lease(self._plan.id, self._lease_s, note, fence=term.fence)
+                    await within(term.until_s - asked_s, renewing, runtime=self._runtime)
                 except TRANSIENT as error:
                     self._observer.retried("lease", str(error))
                     pause_s = backoff.next_s()
@@ -275,10 +277,6 @@ class Leadership:
             self._observer.retried("lease", str(error))
         finally:
             term.over.set()
-
-    async def _renewed(self, term: _Term) -> None:
-        note = term.releaser.stopped
-        await self._store.renew_lease(self._plan.id, self._lease_s, note, fence=term.fence)
 
     def _spawn(self, term: _Term, work: Coroutine[object, object, None], name: str) -> "asyncio.Task[None]":
         task = self._runtime.spawn(work, name)

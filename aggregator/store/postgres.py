@@ -1,18 +1,17 @@
 """The store's SQL on PostgreSQL, through a pool of connections (asyncpg).
 
-READ COMMITTED for what writes, with the rows locked that :mod:`aggregator.store.transaction` names; one moment
-(REPEATABLE READ) for what reads. Every wait is bounded here and in the server, so that neither a connection that is
-silently cut nor a process that was stopped inside a transaction holds anybody up for longer than
-:attr:`PostgresSettings.timeout_s`. What the server and the network say becomes an error that passes by itself, or one
-that does not.
+Writes use READ COMMITTED and lock the rows that :mod:`aggregator.store.transaction` names; reads see one moment
+(REPEATABLE READ). Every wait is bounded here and in the server, so that neither a silently cut connection nor a process
+that was stopped inside a transaction blocks others for longer than :attr:`PostgresSettings.timeout_s`. Errors of the
+server and the network become errors that pass by themselves, or errors that do not.
 
-What is deleted is vacuumed, once no session reads an older moment: its rows leave tables and indexes. A session that
-does (a dump, a report, a reader on a replica with hot_standby_feedback) keeps the deleted rows in the tables, and
-VACUUM says nothing of it. So it is first waited for who could. PostgreSQL does not wipe what it frees: bytes of it stay
-in free space of its files until that is used again, in its write-ahead log until that is recycled, and in every replica
-and backup. Who must not keep them encrypts the disk, and ends backups in time.
+Deleted rows are vacuumed, once no session reads an older moment: they leave tables and indexes. A session that does (a
+dump, a report, a reader on a replica with hot_standby_feedback) keeps the deleted rows in the tables, and VACUUM does
+not report it, so erasing first waits for such sessions. PostgreSQL does not wipe freed bytes: they stay in free space
+of its files until it is reused, in its write-ahead log until it is recycled, and in every replica and backup. An
+operator who must not keep them encrypts the disk and deletes backups in time.
 
-Of the pool's connections one is left to queries that answer somebody, and one to erasing: work waits for the others.
+Transactions leave one of the pool's connections to single queries and one to erasing; they wait for the others.
 """
 
 import asyncio
@@ -37,7 +36,7 @@ from aggregator.store.transaction import Row, Transaction, Work
 T = TypeVar("T")
 P = ParamSpec("P")
 
-_ROWS: Final = 1000  # in one command, so that its time is bounded whatever a checkpoint holds
+_ROWS: Final = 1000  # in one command, so that its time is bounded however large a checkpoint is
 _CONNECT_S: Final = 5.0
 _LEFT_ALONE: Final = 2  # connections that no transaction takes
 _POLL_S: Final = 0.1
@@ -49,10 +48,10 @@ class PostgresSettings:
 
     Attributes:
         dsn: Its address, ``postgresql://user:password@host:port/database?sslmode=verify-full``; a secret.
-        schema: Of our tables.
-        pool: The most connections.
-        timeout_s: The longest that a command, a lock or a pause inside a transaction may take.
-        patience_s: How long to try at the start.
+        schema: Of the tables.
+        pool: The largest number of connections.
+        timeout_s: The longest time of a command, a lock or a pause inside a transaction.
+        patience_s: How long to retry at the start.
         older_s: How long erasing waits for sessions that read an older moment.
     """
 
@@ -68,38 +67,33 @@ class PostgresSettings:
 
 
 class PostgresTransaction:
-    """A :class:`aggregator.store.transaction.Transaction` on a connection; outside one each query is its own."""
+    """A :class:`aggregator.store.transaction.Transaction`; outside of one, each query is its own transaction."""
 
     def __init__(self, connection: Any) -> None:  # asyncpg ships no types
         self._connection = connection
 
     async def fetch(self, query: str, *arguments: object) -> list[Row]:
-        """All rows."""
         return [tuple(row) for row in await self._connection.fetch(query, *arguments)]
 
     async def fetch_row(self, query: str, *arguments: object, lock: bool = False) -> Row | None:
-        """The first row; with ``lock``, held until the transaction ends, as it is once whoever held it has ended."""
+        """The first row; with ``lock``, as it is after other transactions that held it, and locked from here on."""
         row = await self._connection.fetchrow(f"{query} FOR UPDATE" if lock else query, *arguments)
         return None if row is None else tuple(row)
 
     async def rows(self, query: str, *arguments: object) -> AsyncIterator[Row]:
-        """Rows one by one."""
         async for row in self._connection.cursor(query, *arguments, prefetch=_ROWS):
             yield tuple(row)
 
     async def execute(self, query: str, *arguments: object) -> int:
-        """The number of rows that were written."""
         tag: str = await self._connection.execute(query, *arguments)
         return int(tag.rpartition(" ")[2])
 
     async def execute_many(self, query: str, rows: Iterable[Sequence[object]]) -> None:
-        """One statement for each row, sent without waiting for each."""
         left = iter(rows)
         while some := list(islice(left, _ROWS)):
             await self._connection.executemany(query, some)
 
     async def now_ms(self) -> int:
-        """The server's clock."""
         query = "SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
         now_ms: int = await self._connection.fetchval(query)
         return now_ms
@@ -122,11 +116,11 @@ class PostgresDatabase:
 
     @classmethod
     async def open(cls, settings: PostgresSettings, runtime: Runtime) -> Self:
-        """Connects, and makes or upgrades the tables; tries again while the server cannot be reached.
+        """Connects, and creates or upgrades the tables; retries while the server cannot be reached.
 
         Raises:
             StoreUnavailableError: It cannot be reached in ``patience_s``.
-            StoreError: It refuses, does not keep what it commits, only reads, or has tables of a newer version.
+            StoreError: It refuses, its commits are not durable, it is read-only, or its tables are of a newer version.
         """
         backoff, began_s = Backoff(), runtime.monotonic()
         while True:
@@ -144,26 +138,23 @@ class PostgresDatabase:
             await runtime.sleep(backoff.next_s())
 
     async def write(self, work: Work[P, T], *arguments: P.args, **keywords: P.kwargs) -> T:
-        """Runs ``work`` in one transaction that writes."""
         async with self._turn(), self._transaction(isolation="read_committed") as tx:
             return await work(tx, *arguments, **keywords)
 
     async def read(self, work: Work[P, T], *arguments: P.args, **keywords: P.kwargs) -> T:
-        """Runs ``work`` in one transaction that reads one moment."""
         async with self._turn(), self._transaction(isolation="repeatable_read", readonly=True) as tx:
             return await work(tx, *arguments, **keywords)
 
     async def look(self, work: Work[P, T], *arguments: P.args, **keywords: P.kwargs) -> T:
-        """Runs ``work`` without a transaction: one query, one round trip."""
+        # Without a transaction: one query, one round trip.
         async with self._connection() as connection:
             return await work(PostgresTransaction(connection), *arguments, **keywords)
 
     async def erase(self, *tables: str, certain: bool) -> None:
-        """Vacuums the tables and their indexes; see the top for what that leaves.
+        """Vacuums the tables and their indexes; see the top of the file for the bytes that remain.
 
         Raises:
-            StoreUnavailableError: Somebody may still read what was deleted, or holds a table, and ``certain`` was
-                asked for.
+            StoreUnavailableError: With ``certain``: a session may still read deleted rows, or holds a table.
         """
         if self._erasing.locked() and not certain:
             return
@@ -178,7 +169,6 @@ class PostgresDatabase:
                 raise
 
     async def close(self) -> None:
-        """Closes the pool, after what is under way."""
         try:
             async with asyncio.timeout(self._settings.timeout_s):
                 await self._pool.close()
@@ -191,7 +181,7 @@ class PostgresDatabase:
         try:
             self._pool = await asyncpg.create_pool(
                 self._settings.dsn,
-                min_size=0,  # asyncpg would log a stack trace for each of these that it cannot replace
+                min_size=0,  # asyncpg logs a stack trace for each of these that it cannot replace
                 max_size=self._settings.pool,
                 timeout=_CONNECT_S,
                 command_timeout=self._settings.timeout_s,
@@ -211,7 +201,7 @@ class PostgresDatabase:
                 },
             )
         except DATABASE_ERRORS as error:
-            raise translated(error) from None  # what it came from may show the address
+            raise translated(error) from None  # its cause may show the address
         async with self._connection() as connection:
             await migrate(connection, self._settings.schema)
             self.warnings = await promises_lost(connection)
@@ -232,7 +222,7 @@ class PostgresDatabase:
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[None]:
-        """Keeps transactions, however many and slow, from taking the connections that others need at once."""
+        """Keeps many or slow transactions from taking the connections that single queries and erasing need."""
         try:
             async with asyncio.timeout(self._settings.timeout_s):
                 await self._working.acquire()
@@ -247,7 +237,7 @@ class PostgresDatabase:
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Any]:
-        """A connection of the pool; one that failed is never used again."""
+        """A connection of the pool; a failed one is never used again."""
         try:
             connection = await self._pool.acquire(timeout=self._settings.timeout_s)
         except (asyncpg.exceptions.ClientConfigurationError, *DATABASE_ERRORS, ValueError) as error:
@@ -275,7 +265,7 @@ class PostgresDatabase:
             try:
                 yield PostgresTransaction(connection)
             except BaseException as error:
-                if not _is_lost(error):  # who would wait for an answer from a lost one, would wait in vain
+                if not _is_lost(error):  # a lost connection would never answer
                     with contextlib.suppress(*DATABASE_ERRORS):
                         await transaction.rollback()
                 raise
@@ -283,42 +273,42 @@ class PostgresDatabase:
 
 
 class _Connection(asyncpg.Connection):  # type: ignore[misc]  # asyncpg ships no types
-    """Nothing of a session is changed that would have to be reset when it goes back to the pool."""
+    """A connection whose session needs no reset when it goes back to the pool."""
 
     def get_reset_query(self) -> str:
-        """None, which saves a round trip for every read."""
+        """Empty, which saves a round trip for every read."""
         return ""
 
 
 def _is_lost(error: BaseException) -> bool:
-    """Whether it is not known what the connection's other end does: cancelled, too late, or cut."""
+    """Whether the state of the connection's other end is unknown: after a cancellation, a timeout or a cut."""
     if isinstance(error, asyncpg.PostgresError):
         return False
     return isinstance(error, DATABASE_ERRORS) or not isinstance(error, Exception)
 
 
-#: Classes of SQLSTATE, and single ones, after which the same may be tried again.
+#: Classes of SQLSTATE, and single ones, after which a retry makes sense.
 _PASSING: Final = (
     "08",  # the connection
-    "40",  # a deadlock, or a transaction that others overtook
-    "53",  # no room: of disk, memory or connections
-    "57P01",  # it is shut down
-    "57P02",  # it has crashed
-    "57P03",  # it is starting
-    "57P05",  # it was idle for too long
-    "57014",  # a statement took too long
-    "55P03",  # a lock did
-    "25P03",  # a transaction did
-    "25006",  # this server only reads: another one has become the primary
+    "40",  # deadlock, serialization failure
+    "53",  # out of disk, memory or connections
+    "57P01",  # admin shutdown
+    "57P02",  # crash shutdown
+    "57P03",  # starting
+    "57P05",  # idle session timeout
+    "57014",  # statement timeout
+    "55P03",  # lock timeout
+    "25P03",  # idle-in-transaction timeout
+    "25006",  # read-only: another server has become the primary
 )
-_REFUSED: Final = ("28", "3D000", "42501")  # who we are, the database, what we may do
-_VALUE: Final = "22"  # its text shows the value
+_REFUSED: Final = ("28", "3D000", "42501")  # authentication, unknown database, missing privilege
+_VALUE: Final = "22"  # the error text shows the value
 
 
 def translated(error: Exception) -> StoreError:
-    """An error of asyncpg, or of the network below it, as the store's own.
+    """The store's error for one of asyncpg or of the network.
 
-    Its text never shows the address, for that may hold the password, nor values of rows.
+    Its text shows neither the address, which may hold the password, nor values of rows.
     """
     if isinstance(error, asyncpg.PostgresError):
         return _of_the_server(error)
@@ -332,10 +322,10 @@ def translated(error: Exception) -> StoreError:
 
 
 def address_error(error: Exception, dsn: str) -> StoreError | None:
-    """What asyncpg has against the address, without anything of it that may be secret; None for any other error."""
+    """The store's error for a wrong address, without any part that may be secret; None for any other error."""
     if isinstance(error, OSError) or not isinstance(error, ValueError):
         return None
-    # What is no error of its own may be about any piece of the address.
+    # An error that is not asyncpg's own may quote any part of the address.
     known = isinstance(error, asyncpg.exceptions.ClientConfigurationError)
     said = str(error).partition("\n")[0] if known else "a port, or an option after the ?, cannot be read"
     if any(secret in said for secret in _secrets(dsn)):
@@ -344,12 +334,12 @@ def address_error(error: Exception, dsn: str) -> StoreError | None:
 
 
 def _secrets(dsn: str) -> set[str]:
-    """Whatever could be a password, or a piece of one that has signs in it which end it."""
+    """All parts that could be a password, or a piece of one that contains delimiters."""
     try:
         parts = urlsplit(dsn)
         options = parse_qs(parts.query)
     except ValueError:
-        return {""}  # which is in every text
+        return {""}  # contained in every text
     found = {dsn, parts.netloc, *(parts.netloc.rpartition("@")[0] or parts.netloc).split(":")[1:]}
     found.update(value for key in ("password", "sslpassword") for value in options.get(key, []))
     return {each for secret in found for each in (secret, unquote(secret)) if each}
@@ -366,7 +356,7 @@ def _of_the_server(error: asyncpg.PostgresError) -> StoreError:
     return StoreError(f"store: PostgreSQL: {said}")
 
 
-#: What :func:`translated` takes.
+#: The errors that :func:`translated` accepts.
 DATABASE_ERRORS: Final = (
     asyncpg.PostgresError,
     asyncpg.InterfaceError,
@@ -381,15 +371,15 @@ _LOST: Final = "what is released, charged or folded may not survive the loss of 
 
 
 async def check_server(connection: Any, *, known: bool) -> None:  # asyncpg ships no types
-    """Refuses a server that would lose what it has committed, whenever a connection is made.
+    """Refuses a server that would lose committed transactions; called for every new connection.
 
     Args:
         connection: To the server.
         known: Whether this process has used the database before.
 
     Raises:
-        StoreUnavailableError: It only reads, and it may be that another server has just become the primary.
-        StoreError: It only reads, or does not wait for its disk.
+        StoreUnavailableError: It is read-only and ``known``: another server may just have become the primary.
+        StoreError: It is read-only, or does not wait for its disk.
     """
     fsync, commit, replica = await connection.fetchrow(
         "SELECT current_setting('fsync'), current_setting('synchronous_commit'), pg_is_in_recovery()"
@@ -406,9 +396,9 @@ async def check_server(connection: Any, *, known: bool) -> None:  # asyncpg ship
 
 
 async def promises_lost(connection: Any) -> tuple[str, ...]:  # asyncpg ships no types
-    """Which promises the server cannot keep, a sentence each.
+    """The promises that the server cannot keep, a sentence each.
 
-    ``remote_write`` keeps this one: what one machine loses, the other one holds, as do the brokers of a log.
+    ``remote_write`` suffices: the standby holds what the primary's machine loses, as the brokers of a log do.
     """
     standbys, commit = await connection.fetchrow(
         "SELECT current_setting('synchronous_standby_names'), current_setting('synchronous_commit')"
@@ -421,7 +411,7 @@ async def promises_lost(connection: Any) -> tuple[str, ...]:  # asyncpg ships no
 
 
 def check_files(dsn: str) -> None:
-    """Reads the certificates and keys that an address names: later on they would look like a server that is not there.
+    """Reads the certificates and keys that an address names: later, a bad one would look like an unreachable server.
 
     Raises:
         StoreError: One of them cannot be used.
@@ -448,7 +438,7 @@ def check_files(dsn: str) -> None:
 
 
 def keep_alive(connection: Any) -> None:  # asyncpg ships no types
-    """Ends a connection in seconds whose other end is gone without a word."""
+    """Makes a connection end within seconds after its other end has vanished."""
     found = connection._transport.get_extra_info("socket")  # noqa: SLF001  asyncpg has no setting for it
     if found is None or found.family not in (socket.AF_INET, socket.AF_INET6):
         return
@@ -460,8 +450,8 @@ def keep_alive(connection: Any) -> None:  # asyncpg ships no types
 
 _VACUUM_S: Final = 600.0
 
-# A transaction that still writes, in whatever database, holds back the moment that even later readers read; a moment
-# that is read in another database, or by another VACUUM, does not matter. A slot's catalog_xmin keeps no row of ours.
+# A transaction that still writes, in any database, holds back the snapshot of even later readers; a snapshot in another
+# database, or of another VACUUM, does not matter. A slot's catalog_xmin keeps no row of ours.
 _OLDER: Final = """
 WITH deleted AS (SELECT age($1::text::xid8::xid) AS age)
 SELECT concat('session ', pid, ' ', application_name) FROM pg_stat_activity, deleted
@@ -479,14 +469,14 @@ LIMIT 1
 
 
 async def moment(tx: Transaction) -> str:
-    """A moment after everything that is committed by now."""
+    """A transaction id after everything that is committed by now."""
     row = await tx.fetch_row("SELECT pg_current_xact_id()::text")
     assert row is not None
     return str(row[0])
 
 
 async def older_reader(tx: Transaction, since: str) -> str | None:
-    """Who may still read what was deleted before a moment, in words; None where nobody may, now or later."""
+    """A session that may still read rows deleted before a moment, in words; None if no session can, now or later."""
     row = await tx.fetch_row(_OLDER, since)
     return None if row is None else str(row[0]).strip()
 
@@ -495,12 +485,12 @@ async def vacuum(connection: Any, tables: tuple[str, ...], *, certain: bool) -> 
     """Vacuums tables and their indexes.
 
     Args:
-        connection: With a limit on the time of a statement, which is lifted meanwhile.
-        tables: Which.
-        certain: Whether also pages that somebody is just reading, which VACUUM passes over unless it has to freeze.
+        connection: Its statement timeout is lifted meanwhile.
+        tables: Their names.
+        certain: Whether to include pages that a session is reading, which VACUUM skips unless it has to freeze.
 
     Raises:
-        StoreError: Another role owns a table, of which VACUUM makes a warning alone; with ``certain``.
+        StoreError: With ``certain``: another role owns a table, for which VACUUM only warns.
     """
     warned: list[str] = []
 

@@ -1,7 +1,7 @@
-"""The store's tables, in an SQLite file and in PostgreSQL, and how they become those of this version.
+"""The store's tables and their migrations, for an SQLite file and for PostgreSQL.
 
-In PostgreSQL they are numbered steps, each taken once: under an advisory lock, so that of processes that start at once
-one takes them. No superuser is needed: a role that owns the schema, or may make it.
+In PostgreSQL migrations are numbered steps, each applied once under an advisory lock, so that only one of several
+starting processes applies it. They need no superuser, only a role that owns the schema or may create it.
 """
 
 from typing import Any, Final
@@ -12,42 +12,42 @@ import numpy.typing as npt
 from aggregator.errors import StoreError, StoreUnavailableError
 from aggregator.sqlite import DatabaseKind
 
-#: 1 knew no withheld windows, no reservations, and spends without their events; 2 no fences and no leases; 3 no
-#: signatures of plans; 4 no claims of rounds, and no receipts that it is bound to.
+#: 1 had no withheld windows, no reservations, and spends without events; 2 no fences and no leases; 3 no signatures of
+#: plans; 4 no claims of rounds and no bound receipts.
 STORE_FORMAT: Final = 5
 _ITEM_BYTES: Final = (1, 2, 4, 8)
 
-# Outcomes that are charged and not stored yet, each with all its randomness; the digest is of what it is drawn from.
-# A row has the same size whatever was collected.
+# Outcomes that are charged and not stored yet, each with the key of its randomness and the digest of its counters.
+# The size of a row does not depend on the data.
 _RESERVATIONS: Final = """CREATE TABLE reservations (
             plan INTEGER NOT NULL, kind TEXT NOT NULL, window INTEGER NOT NULL,
             key BLOB NOT NULL, digest BLOB NOT NULL,
             PRIMARY KEY (plan, kind, window)) WITHOUT ROWID"""
 
-# `fence` is that of the last claim, by `owner`: no other checkpoint is let in.
+# `fence` is of the last claim, by `owner`: checkpoints with another one are refused.
 _PARTITIONS: Final = """CREATE TABLE partitions (
             plan INTEGER NOT NULL, partition INTEGER NOT NULL, position INTEGER NOT NULL,
             closed_through INTEGER NOT NULL, forgotten_through INTEGER NOT NULL,
             fence INTEGER NOT NULL, owner TEXT NOT NULL,
             PRIMARY KEY (plan, partition)) WITHOUT ROWID"""
 
-# Who releases a plan, and what folds were asked to forget.
+# The releaser of a plan, and the windows that folds were asked to forget.
 _LEASES: Final = """CREATE TABLE leases (
             plan INTEGER PRIMARY KEY, fence INTEGER NOT NULL, owner TEXT NOT NULL, address TEXT NOT NULL,
             note TEXT NOT NULL, until_ms INTEGER NOT NULL, forget_asked INTEGER)"""
 
-# Of a plan that somebody has signed; the latest that was kept.
+# The latest stored signature of a plan.
 _PLAN_SIGNATURES: Final = """CREATE TABLE plan_signatures (
             plan INTEGER PRIMARY KEY, key_id TEXT NOT NULL, suite INTEGER NOT NULL, signature BLOB NOT NULL)"""
 
-# The latest round of a secure sum that each client is in, by window; `granted`: it may have sent its vector there;
-# `draws`: into so many cohorts of the window it was drawn.
+# By window and client, its latest round of a secure sum; `granted`: it may have sent its vector there; `draws`: the
+# number of cohorts of the window that it was drawn into.
 _ROUND_CLAIMS: Final = """CREATE TABLE round_claims (
             plan INTEGER NOT NULL, window INTEGER NOT NULL, client_id TEXT NOT NULL,
             round BLOB NOT NULL, granted INTEGER NOT NULL, draws INTEGER NOT NULL,
             PRIMARY KEY (plan, window, client_id)) WITHOUT ROWID"""
 
-# One row: the receipts of all plans. No id: there are some, and which is not known, for an older version made them.
+# One row: the receipts of all plans. An empty id: an older version made receipts, and the store does not know which.
 _RECEIPTS: Final = """CREATE TABLE receipts (
             number INTEGER PRIMARY KEY CHECK (number = 1), id BLOB NOT NULL, lines INTEGER NOT NULL,
             digest BLOB NOT NULL)"""
@@ -72,7 +72,7 @@ STORE_FILE: Final = DatabaseKind(
         "CREATE INDEX unfinished ON windows (plan, window) WHERE state IN ('open', 'closing', 'sealed')",
         _PARTITIONS,
         _LEASES,
-        # `data`: see `pack`. Those of a window up to its partition's `closed_through` are sealed: never written again.
+        # `data`: see `pack`. Blocks of windows up to the partition's `closed_through` are sealed: never written again.
         """CREATE TABLE blocks (
             plan INTEGER NOT NULL, window INTEGER NOT NULL, partition INTEGER NOT NULL,
             class INTEGER NOT NULL, block INTEGER NOT NULL, data BLOB NOT NULL,
@@ -89,16 +89,16 @@ STORE_FILE: Final = DatabaseKind(
             plan INTEGER NOT NULL, partition INTEGER NOT NULL, window INTEGER NOT NULL, client_id TEXT NOT NULL,
             records INTEGER NOT NULL,
             PRIMARY KEY (plan, partition, window, client_id)) WITHOUT ROWID""",
-        # One a delta, where the operator has them retained.
+        # One for each delta, if the operator retains verdicts.
         """CREATE TABLE verdicts (
             plan INTEGER NOT NULL, partition INTEGER NOT NULL, position INTEGER NOT NULL,
             kind TEXT NOT NULL, reason TEXT, client_id TEXT, stream BLOB, sequence INTEGER, window INTEGER,
             PRIMARY KEY (plan, partition, position)) WITHOUT ROWID""",
-        # The fields are canonical bytes; the columns beside them keep an outcome from being charged twice.
+        # `fields` are canonical bytes; the other columns keep an outcome from being charged twice.
         """CREATE TABLE spends (
             number INTEGER PRIMARY KEY, population TEXT NOT NULL, plan_id TEXT NOT NULL, kind TEXT NOT NULL,
             window INTEGER, fields BLOB NOT NULL, UNIQUE (plan_id, kind, window))""",
-        # Whether it was withheld, its window's state says: both are written in one transaction.
+        # The window's state says whether it was withheld: both are written in one transaction.
         """CREATE TABLE outcomes (
             plan INTEGER NOT NULL, kind TEXT NOT NULL, window INTEGER NOT NULL, published INTEGER NOT NULL,
             sha256 BLOB NOT NULL, data BLOB NOT NULL,
@@ -134,17 +134,16 @@ def pack(values: npt.NDArray[np.int64]) -> bytes:
 
 
 def unpack(data: bytes) -> npt.NDArray[np.int64]:
-    """The counters that :func:`pack` was given; an array that may be written.
+    """The counters that :func:`pack` encoded, in a writable array.
 
     Raises:
-        StoreError: They are no such bytes.
+        StoreError: The bytes are damaged.
     """
     if not data or data[0] not in _ITEM_BYTES or (len(data) - 1) % data[0]:
         raise StoreError("store: a block of counters that is damaged")
     return np.frombuffer(data, f"<i{data[0]}", offset=1).astype(np.int64)
 
 
-# One row: the receipts of all plans. No id: there are some, and which is not known, for an older version made them.
 _POSTGRES_RECEIPTS: Final = """CREATE TABLE receipts (
             number BIGINT PRIMARY KEY CHECK (number = 1), id BYTEA NOT NULL, lines BIGINT NOT NULL,
             digest BYTEA NOT NULL)"""
@@ -152,8 +151,8 @@ _POSTGRES_RECEIPTS_OF_OLDER: Final = """INSERT INTO receipts SELECT 1, ''::bytea
             EXISTS (SELECT 1 FROM leases) OR EXISTS (SELECT 1 FROM reservations) OR EXISTS (SELECT 1 FROM outcomes)
             OR EXISTS (SELECT 1 FROM windows WHERE state <> 'open')"""
 
-#: Step n makes schema n of schema n - 1. `data` of counters is packed already (see `pack`): EXTERNAL keeps
-#: PostgreSQL from compressing it again.
+#: Step n makes schema n from schema n - 1. `data` of counters is packed already (see `pack`): EXTERNAL keeps PostgreSQL
+#: from compressing it.
 POSTGRES_MIGRATIONS: Final = (
     (
         """CREATE TABLE populations (
@@ -183,7 +182,7 @@ POSTGRES_MIGRATIONS: Final = (
         """CREATE TABLE counts (
             plan BIGINT NOT NULL, "window" BIGINT NOT NULL, partition BIGINT NOT NULL, data BYTEA NOT NULL,
             PRIMARY KEY (plan, "window", partition))""",
-        # Client ids are compared and never sorted for people: bytes are quickest, and no index depends on a locale.
+        # Client ids are compared by bytes, which is fastest and keeps indexes independent of the locale.
         """CREATE TABLE streams (
             plan BIGINT NOT NULL, partition BIGINT NOT NULL, client_id TEXT COLLATE "C" NOT NULL, stream BYTEA NOT NULL,
             last_window BIGINT NOT NULL, data BYTEA NOT NULL,
@@ -226,14 +225,14 @@ _LOCK: Final = 0x48755374  # "HuSt"
 
 
 async def migrate(connection: Any, schema: str) -> None:  # what asyncpg connects; it ships no types
-    """Makes the tables what this version expects, where they are not.
+    """Creates or upgrades the tables to this version's.
 
     Args:
         connection: Outside a transaction; its search path is the schema.
-        schema: Whose name needs no quoting but the usual.
+        schema: Its name.
 
     Raises:
-        StoreError: A newer version has been here.
+        StoreError: The tables are of a newer version.
     """
     async with connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock($1)", _LOCK)
@@ -256,5 +255,5 @@ async def migrate(connection: Any, schema: str) -> None:  # what asyncpg connect
 
 
 def quoted(name: str) -> str:
-    """A name as SQL has it."""
+    """A quoted SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
