@@ -28,7 +28,6 @@ LEFT_OUT: Final[dict[str, str]] = {
     "hushsum.families.kernel_names.read_kernel": "keys of a plan's table, read by Plan.from_bytes",
     "hushsum.families.vectors": "records and queries of this process",
     "aggregator.ingest.window_tracker": "this process's own state",
-    "aggregator.store.store": "this process's own database; its plans are read by Plan.from_bytes",
     "aggregator.store.plans": "this process's own database; its plans are read by Plan.from_bytes",
     "aggregator.offline": "this process's own database",
     "aggregator.secure.coordinator.ActiveRounds.round_of": "this process's own state",

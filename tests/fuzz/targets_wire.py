@@ -349,7 +349,12 @@ TARGETS: Final = (
         5,
     ),
     Target("delta-chunks", ("aggregator.api.collection.LargeDeltas",), _chunks, 2),
-    Target("receipt", ("aggregator.release.receipts.read_line",), _receipts, 2),
+    Target(
+        "receipt",
+        ("aggregator.release.receipts.read_line", "aggregator.release.receipts.Receipt.from_fields"),
+        _receipts,
+        2,
+    ),
     Target(
         "stream-state",
         ("aggregator.fold.streams.StreamState.from_bytes", "aggregator.fold.streams.StreamState.head_of"),
