@@ -24,6 +24,7 @@ from aggregator.ingest.budget import CollectionBudget
 from aggregator.ingest.gateway import Gateway
 from aggregator.ingest.group_commit import CommitLimits, GroupCommitter
 from aggregator.ingest.handshake import Handshake
+from aggregator.ingest.inflight import VerdictResolver
 from aggregator.ingest.validation import submission_policy_of
 from aggregator.ingest.window_tracker import WindowTracker
 from aggregator.interfaces import NO_TRACES, Authenticator, Folds, Log, Tracer
@@ -56,9 +57,8 @@ from aggregator.release.leader import Leadership
 from aggregator.release.receipts import NoReceipts
 from aggregator.release.releaser import Releaser
 from aggregator.runtime import Runtime, SystemRuntime, TaskSupervisor
-from aggregator.secure.claims import RoundClaims
-from aggregator.secure.coordinator import ActiveRounds, CohortCoordinator, CoordinatorPorts, SumMetrics
-from aggregator.secure.round import RoundSettings
+from aggregator.secure.coordinator import CohortCoordinator, SumMetrics
+from aggregator.secure.round import RoundClaims, RoundSettings
 from aggregator.secure.sum_submission import SumSubmitter
 from aggregator.shuffler.app import running as shuffling
 from aggregator.staleness_guard import StalenessGuard
@@ -274,19 +274,18 @@ def _sums_of(
 ) -> CohortCoordinator:
     settings = RoundSettings(config.secure_step_s, config.secure_upload_s, config.manual)
     settings.check(plan)
-    running = ActiveRounds(
+    return CohortCoordinator(
         plan,
-        SumSubmitter(parts.window_tracker, commits, parts.folds, parts.runtime),
+        SumSubmitter(parts.window_tracker, commits, VerdictResolver(plan, parts.folds, parts.runtime), parts.runtime),
         RoundClaims(plan, parts.store, parts.runtime),
+        budget=charges,
+        window_tracker=parts.window_tracker,
         runtime=parts.runtime,
         entropy=OsEntropy(),
         metrics=SumMetrics(parts.metrics.registry),
         settings=settings,
         directory=clients,
-    )
-    running.tracer = parts.tracer
-    return CohortCoordinator(
-        plan, CoordinatorPorts(parts.window_tracker, charges, parts.runtime, OsEntropy()), running, clients
+        tracer=parts.tracer,
     )
 
 

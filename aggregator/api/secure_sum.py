@@ -70,14 +70,14 @@ class SecureSumService:
                 outcome = await sums.query_result(client_id, enter)
                 yield convert_rounds.reply_to_wire(outcome)
                 return
-            part = await sums.enter(client_id, enter)
-            reader = self._runtime.spawn(self._read(sums, part, requests), "round-reader")
+            participant = await sums.enter(client_id, enter)
+            reader = self._runtime.spawn(self._read(sums, participant, requests), "round-reader")
             try:
-                async for reply in part.replies():
+                async for reply in participant.replies():
                     yield convert_rounds.reply_to_wire(reply)
             finally:
                 reader.cancel()
-                sums.left(part)
+                sums.left(participant)
         finally:
             self._streams -= 1
 
@@ -115,25 +115,27 @@ class SecureSumService:
             raise MalformedMessageError("expected to enter first")
         return enter
 
-    async def _read(self, sums: CohortCoordinator, part: Participant, requests: _Requests) -> None:
+    async def _read(self, sums: CohortCoordinator, participant: Participant, requests: _Requests) -> None:
         """Hands on what the client says, one after another: the next is read when the last is handled."""
         async for request in requests:
             if self._sends is not None and not isinstance(request, Malformed):
                 # It is listened to more slowly, and not refused: its vector may be spent, and others wait for it.
-                await self._sends.pace(part.caller.client_id, request.ByteSize())
-            if not await self._take(sums, part, request):
+                await self._sends.pace(participant.client_id, request.ByteSize())
+            if not await self._take(sums, participant, request):
                 return
             del request  # a chunk of a vector is not to be kept while the client is waited for
 
-    async def _take(self, sums: CohortCoordinator, part: Participant, request: pb.RoundRequest | Malformed) -> bool:
+    async def _take(
+        self, sums: CohortCoordinator, participant: Participant, request: pb.RoundRequest | Malformed
+    ) -> bool:
         """Hands on one request; False: it is none, and the call is ended."""
         try:
             if isinstance(request, Malformed):
                 raise MalformedMessageError("bytes that are no RoundRequest, expected one")
             said = convert_rounds.request_from_wire(request)
         except MalformedMessageError as error:
-            part.end(RefusedError(Refusal.of(Reason.MALFORMED, str(error))))
-            sums.left(part)
+            participant.end(RefusedError(Refusal.of(Reason.MALFORMED, str(error))))
+            sums.left(participant)
             return False
-        await sums.received(part, said)
+        await sums.received(participant, said)
         return True

@@ -190,22 +190,31 @@ class VerdictResolver:
             inflight: Which.
             position: Where it was appended; None: it was not.
         """
+        id = inflight.key.id
         try:
-            answer = await within(SETTLE_S, self._word(inflight, position), runtime=self._runtime)
+            kind, reason = await self.verdict(inflight, position)
         except (TimeoutError, AggregatorError) as error:
             passes = isinstance(error, (TimeoutError, *TRANSIENT))
             self._unsettled.failed(self._runtime.monotonic(), "the folds do not answer", error, passes=passes)
-            return unavailable(inflight.key.id, NOT_YET if passes else FAILED)
+            return unavailable(id, NOT_YET if passes else FAILED)
         self._unsettled.worked(self._runtime.monotonic(), "the folds answer again")
-        return answer
-
-    async def _word(self, inflight: InflightDelta, position: int | None) -> Answer:
-        if position is not None:
-            await self._folds.passed(inflight.partition, position)
-        kind, reason = await self._folds.recall(
-            inflight.partition, inflight.key.client_id, inflight.key.id, inflight.digest, inflight.window
-        )
         if kind is RememberedKind.REFUSED:
             assert reason is not None
-            return refused(inflight.key.id, errors.of_fold(reason, inflight.key.id, self._plan))
-        return Answer(inflight.key.id, STATUSES[kind])
+            return refused(id, errors.of_fold(reason, id, self._plan))
+        return Answer(id, STATUSES[kind])
+
+    async def verdict(self, inflight: InflightDelta, position: int | None) -> tuple[RememberedKind, Reason | None]:
+        """What the fold remembers of a delta or a cohort sum, once it has passed its position.
+
+        Raises:
+            TimeoutError: The fold has not come so far within ``SETTLE_S``.
+            AggregatorError: It cannot be asked.
+        """
+        return await within(SETTLE_S, self._word(inflight, position), runtime=self._runtime)
+
+    async def _word(self, inflight: InflightDelta, position: int | None) -> tuple[RememberedKind, Reason | None]:
+        if position is not None:
+            await self._folds.passed(inflight.partition, position)
+        return await self._folds.recall(
+            inflight.partition, inflight.key.client_id, inflight.key.id, inflight.digest, inflight.window
+        )

@@ -1,13 +1,11 @@
-"""Secure sums of one plan in one process: who may take part, which cohort each is in, and what became of its round.
+"""Secure sums of one plan in one process: who may take part, which cohort each is in, and the result of its driver.
 
 A cohort lives here and nowhere else: if this process dies its rounds are over, and nothing of them is ever sent again.
 """
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import count
 from typing import Any, Final, NamedTuple
 
@@ -20,9 +18,7 @@ from aggregator.ingest.budget import CollectionBudget
 from aggregator.ingest.window_tracker import WindowTracker
 from aggregator.interfaces import NO_TRACES, Span, Tracer
 from aggregator.logs import journal
-from aggregator.model import RoundMembers
 from aggregator.runtime import Runtime
-from aggregator.secure.claims import RoundClaims
 from aggregator.secure.cohorts import (
     CallKey,
     Closed,
@@ -42,15 +38,7 @@ from aggregator.secure.cohorts import (
     WindowOver,
     Woke,
 )
-from aggregator.secure.round import (
-    AGAIN_MS,
-    Participant,
-    RoundDriver,
-    RoundEnd,
-    RoundSettings,
-    VectorUploads,
-    limits_of,
-)
+from aggregator.secure.round import AGAIN_MS, Participant, RoundClaims, RoundDriver, RoundEnd, RoundSettings
 from aggregator.secure.sum_submission import SumSubmitter
 from aggregator.windows import WindowState
 from hushsum.directory import Directory, Role
@@ -59,8 +47,7 @@ from hushsum.errors import Reason
 from hushsum.labels import ENTRY
 from hushsum.plan import Plan
 from hushsum.privacy.cohort import ATTEMPTS_MAX
-from hushsum.secure_sum.parameters import round_parameters
-from hushsum.secure_sum.server import ServerRound, Step, Sum
+from hushsum.secure_sum.server import Step, Sum
 from hushsum_proto.answers import Refusal, ServiceReason
 from hushsum_proto.entries import CohortSumEntry
 from hushsum_proto.rounds import (
@@ -75,7 +62,9 @@ from hushsum_proto.rounds import (
 )
 
 CLIENTS_MAX: Final = 1 << 18  # of all rounds that are remembered; the oldest rounds are forgotten first
-
+ROUNDS_MAX: Final = 4  # at once: each holds a sum and the vectors that come in
+ROUND_BYTES: Final = 32
+AGAIN: Final = "again"  # in the metrics: a round that cost nothing, and after which another one began
 DETAILS: Final = {
     RoundResult.COUNTED: "the vector is in a sum that is durable",
     RoundResult.LEFT_OUT: "the round went on without this client",
@@ -83,6 +72,10 @@ DETAILS: Final = {
     RoundResult.LATE: "the window was sealed before a sum was in the log",
     RoundResult.UNKNOWN: "nothing is known here of what became of the round",
 }
+
+_LOOK_S: Final = 1.0  # how late it is noticed, at most, that a window is over
+
+_journal = journal("secure sums")
 
 
 class PastRound(NamedTuple):
@@ -92,7 +85,7 @@ class PastRound(NamedTuple):
         window: Its window.
         result: Of its sum.
         survivors: Clients whose vectors are in it; none where there is no sum.
-        members: All clients of the round.
+        members: All clients of the driver.
     """
 
     window: int
@@ -101,7 +94,7 @@ class PastRound(NamedTuple):
     members: frozenset[str]
 
     def result_for(self, client_id: str) -> RoundResult:
-        """What became of a client's vector."""
+        """The result for a client's vector."""
         if client_id not in self.members:
             return RoundResult.UNKNOWN
         is_left_out = bool(self.survivors) and client_id not in self.survivors
@@ -109,11 +102,7 @@ class PastRound(NamedTuple):
 
 
 class RoundHistory:
-    """Rounds of this process, by id.
-
-    Args:
-        clients_max: Of all that are remembered.
-    """
+    """Past rounds of this process, by id; of all of them together at most ``clients_max`` clients."""
 
     def __init__(self, clients_max: int = CLIENTS_MAX) -> None:
         self._clients_max = clients_max
@@ -123,39 +112,26 @@ class RoundHistory:
     def __len__(self) -> int:
         return len(self._rounds)
 
-    def add(self, round_id: bytes, became: PastRound) -> None:
-        """Remembers a round."""
-        self._rounds[round_id] = became
-        self._clients += len(became.members)
+    def add(self, round_id: bytes, past: PastRound) -> None:
+        self._rounds[round_id] = past
+        self._clients += len(past.members)
         while self._clients > self._clients_max and len(self._rounds) > 1:
             _, oldest = self._rounds.popitem(last=False)
             self._clients -= len(oldest.members)
 
     def result_for(self, client_id: str, round_id: bytes, window: int) -> RoundResult:
-        """What became of a client's vector, as far as it is known here."""
-        became = self._rounds.get(round_id)
-        return RoundResult.UNKNOWN if became is None or became.window != window else became.result_for(client_id)
+        """The result for a client's vector, as far as it is known here."""
+        past = self._rounds.get(round_id)
+        return RoundResult.UNKNOWN if past is None or past.window != window else past.result_for(client_id)
 
     def forget_before(self, window: int) -> None:
         """Forgets all rounds of older windows."""
-        for round_id in [round_id for round_id, became in self._rounds.items() if became.window < window]:
+        for round_id in [round_id for round_id, past in self._rounds.items() if past.window < window]:
             self._clients -= len(self._rounds.pop(round_id).members)
 
 
-def outcome_of(round_id: bytes, result: RoundResult, *, again: bool = False, retry_after_ms: int = 0) -> RoundOutcome:
-    """The outcome in words."""
-    return RoundOutcome(round_id, result, DETAILS[result], again, retry_after_ms)
-
-
-AGAIN: Final = "again"  # the outcome of a round that cost nothing, and after which another one began
-
-
 class SumMetrics:
-    """Cohorts, rounds, and who is in which step.
-
-    Args:
-        registry: The service's.
-    """
+    """Metrics of cohorts and rounds, and of the clients in each step."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         make: Any = {"registry": registry}  # Any: the two constructors have one keyword in common, no type
@@ -173,14 +149,13 @@ class SumMetrics:
         self.in_steps({})
 
     def cohort_formed(self) -> None:
-        """A cohort begins its first round."""
         self._cohorts.inc()
 
     def round_over(self, outcome: str, *, lost: int, dropped: int) -> None:
         """A round has ended.
 
         Args:
-            outcome: What became of its sum, or ``AGAIN``.
+            outcome: The result of its sum, or ``AGAIN``.
             lost: Vectors that may have been sent, and are in no sum that counts.
             dropped: Clients that fell out of it.
         """
@@ -189,38 +164,28 @@ class SumMetrics:
         self._dropped.inc(dropped)
 
     def waiting(self, clients: int) -> None:
-        """So many clients wait for a cohort."""
         self._waiting.set(clients)
 
     def in_steps(self, clients: Mapping[Step, int]) -> None:
-        """How many clients of all rounds are in which step now."""
         for step in Step:
             self._steps.labels(step.value).set(clients.get(step, 0))
 
 
-ROUNDS_MAX: Final = 4  # at once: each holds a sum and the vectors that come in
-UPLOADS_MAX: Final = 2  # of a round, at once
-ROUND_BYTES: Final = 32
-
-_journal = journal("secure sums")
-
-
-class ActiveRounds:
-    """Runs rounds.
+class CohortCoordinator:
+    """The secure sums of one plan.
 
     Args:
         plan: Of mode ``secure``.
         submitter: Brings sums into the log.
-        claims: Of its clients, and of the ledger.
+        claims: Of the members of rounds, and of the ledger.
+        budget: Whether the ledger could pay for a window; its rounds have it charged.
+        window_tracker: Which windows are open.
         runtime: Time, tasks and threads.
-        entropy: Of the ids of rounds.
-        metrics: Counts them.
+        entropy: Of the draws of cohorts, and of the ids of rounds.
+        metrics: Counts cohorts and rounds.
         settings: How long a round waits.
         directory: Of clients; None where the plan names none.
-
-    Attributes:
-        on_round_end: Called with each round that is over, before its clients are told what became of it.
-        tracer: Is told of rounds, and of nobody in them.
+        tracer: Gets a span for each round, which names no client.
     """
 
     def __init__(  # noqa: PLR0913  each is a part of its own
@@ -229,274 +194,36 @@ class ActiveRounds:
         submitter: SumSubmitter,
         claims: RoundClaims,
         *,
+        budget: CollectionBudget,
+        window_tracker: WindowTracker,
         runtime: Runtime,
         entropy: Entropy,
         metrics: SumMetrics,
         settings: RoundSettings,
         directory: Directory | None,
+        tracer: Tracer = NO_TRACES,
     ) -> None:
-        self._plan = plan
+        cohort = plan.privacy.cohort
+        assert cohort is not None, "a secure plan has cohorts"
+        self.plan = plan
+        self._size = cohort.size
         self._submitter = submitter
         self._claims = claims
+        self._budget = budget
+        self._window_tracker = window_tracker
         self._runtime = runtime
         self._entropy = entropy
         self._metrics = metrics
         self._settings = settings
         self._directory = directory
-        self.tracer: Tracer = NO_TRACES
-        self.on_round_end: Callable[[RoundOver], None] = lambda _: None
-        self._memory = RoundHistory()
-        self._rounds: dict[bytes, RoundDriver] = {}
-        self._slots: set[RoundDriver] = set()  # that count as under way
-        self._places: dict[Participant, RoundDriver] = {}
-        self._undecided: dict[bytes, asyncio.Event] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._stopping = False
-
-    def round_of(self, part: Participant) -> RoundDriver | None:
-        """The round that a client is in."""
-        return self._places.get(part)
-
-    def start(self, window: int, parts: Sequence[Participant], *, is_drawn: bool) -> None:
-        """Begins a round of these clients: of a cohort that was drawn now, or of what is left of one."""
-        try:
-            ongoing = self._round(window, parts)
-        except Exception as error:  # noqa: BLE001  whatever went wrong here, its place is free again and the clients are told
-            _journal.error("a round could not begin", window=window, exc_info=error)
-            members = tuple(part.caller for part in parts)
-            over = RoundOver(window, members, (), frozenset(), milliseconds(self._runtime))
-            asyncio.get_running_loop().call_soon(self.on_round_end, over)  # not here, where it may start the next one
-            for part in parts:
-                part.end(outcome_of(b"", RoundResult.ABORTED, again=True, retry_after_ms=AGAIN_MS))
-            return
-        self._slots.add(ongoing)
-        self._rounds[ongoing.id] = ongoing
-        self._undecided[ongoing.id] = asyncio.Event()
-        self._places.update(dict.fromkeys(parts, ongoing))
-        if is_drawn:
-            self._metrics.cohort_formed()
-        task = self._runtime.spawn(self._carry(ongoing, is_drawn=is_drawn), "round")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def _round(self, window: int, parts: Sequence[Participant]) -> RoundDriver:
-        id = self._entropy.read(ROUND_BYTES)
-        members = sorted(part.caller.client_id for part in parts)
-        parameters = round_parameters(self._plan, window, id)
-        machine = ServerRound(parameters, tuple(members), self._directory, uploads_max=UPLOADS_MAX)
-        return RoundDriver(
-            id,
-            parts,
-            machine=machine,
-            uploads=VectorUploads(self._plan.words.bytes, UPLOADS_MAX),
-            runtime=self._runtime,
-            limits=limits_of(self._plan, self._settings, parameters),
-            charge=partial(self._claims.charge, window),
-        )
-
-    def abort(self, window: int, why: str, result: RoundResult) -> None:
-        """Ends the rounds of a window that have no sum yet."""
-        for ongoing in list(self._rounds.values()):
-            if ongoing.window == window:
-                ongoing.abort(why, result)
-
-    def stop(self) -> None:
-        """Ends the rounds in which nobody was asked for a vector yet; the others go on to their end."""
-        self._stopping = True
-        for ongoing in list(self._rounds.values()):
-            if not ongoing.granted:
-                ongoing.abort("the service stops")
-
-    async def finish(self) -> None:
-        """Returns once the sums that are there are in the log, or cannot be, and the clients are told."""
-        while self._tasks:
-            await asyncio.wait(self._tasks)
-
-    async def result_for(self, client_id: str, round_id: bytes, window: int) -> RoundResult:
-        """What became of a client's vector; while its round is under way, once that is known."""
-        undecided = self._undecided.get(round_id)
-        if undecided is not None:
-            await undecided.wait()
-        return self._memory.result_for(client_id, round_id, window)
-
-    def forget_before(self, window: int) -> None:
-        """Forgets what became of rounds of older windows."""
-        self._memory.forget_before(window)
-
-    # ------------------------------------------------------------------------------------------------------ a round
-
-    async def _carry(self, ongoing: RoundDriver, *, is_drawn: bool) -> None:
-        """One round from its beginning until everybody knows what became of it, whatever fails."""
-        with self.tracer.span("round", window=ongoing.window, members=len(ongoing.parts)) as span:
-            ongoing.tell_step = lambda step, clients: span.event(step.value, clients=clients)
-            try:
-                await self._carry_through(ongoing, span, is_drawn=is_drawn)
-            except Exception as error:  # noqa: BLE001  whatever went wrong here, its place is free again and the clients are told
-                _journal.error("a round could not be brought to its end", window=ongoing.window, exc_info=error)
-                self._give_up(ongoing)
-
-    async def _carry_through(self, ongoing: RoundDriver, span: Span, *, is_drawn: bool) -> None:
-        began_s = self._runtime.monotonic()
-        members = RoundMembers(ongoing.id, tuple(ongoing.parts), is_drawn)
-        for client_id in await self._claims.claim(ongoing.window, members, lambda: ongoing.ended is None):
-            ongoing.exclude(client_id)
-        end = await ongoing.run()
-        if ongoing.is_charged and (unspent := ongoing.parts.keys() - ongoing.spent):
-            await self._claims.release(ongoing.window, RoundMembers(ongoing.id, tuple(unspent)))
-        del self._rounds[ongoing.id]
-        survivors = frozenset[str]() if end.sum is None else frozenset(end.sum.survivors)
-        back = self._back(ongoing, end)
-        for part in back:
-            del self._places[part]
-            part.past_rounds.add(ongoing.id)
-        # Until a sum is in the log its round counts as under way: while the log is away, sums do not pile up here.
-        result = end.result if end.sum is None else await self._land(ongoing, end.sum)
-        became = PastRound(ongoing.window, result, survivors, frozenset(ongoing.parts))
-        if ongoing.granted:
-            self._memory.add(ongoing.id, became)
-        self._over(ongoing, back)
-        self._undecided.pop(ongoing.id).set()
-        for part in ongoing.parts.values():
-            if self._places.get(part) is ongoing:
-                self._tell(part, ongoing, became)
-        outcome = AGAIN if back else result.value
-        span.note(outcome=outcome, survivors=len(survivors), dropped=len(ongoing.dropped))
-        self._count(ongoing, outcome, survivors if result is RoundResult.COUNTED else frozenset())
-        _journal.info(
-            "round over",
-            window=ongoing.window,
-            members=len(ongoing.parts),
-            survivors=len(survivors),
-            dropped=len(ongoing.dropped),
-            seconds=f"{self._runtime.monotonic() - began_s:.3f}",
-            outcome=outcome,
-            why=end.why,
-        )
-        _warn(ongoing, end)
-
-    def _over(self, ongoing: RoundDriver, back: Sequence[Participant]) -> None:
-        """Its place is free, once."""
-        if ongoing in self._slots:
-            self._slots.remove(ongoing)
-            members = tuple(part.caller for part in ongoing.parts.values())
-            callers, now_ms = tuple(part.caller for part in back), milliseconds(self._runtime)
-            spent = ongoing.spent | ongoing.elsewhere
-            self.on_round_end(RoundOver(ongoing.window, members, callers, spent, now_ms, ongoing.spoilers))
-
-    def _give_up(self, ongoing: RoundDriver) -> None:
-        """Lets go of a round after an error of ours."""
-        self._rounds.pop(ongoing.id, None)
-        self._over(ongoing, ())
-        undecided = self._undecided.pop(ongoing.id, None)
-        if undecided is not None:
-            undecided.set()
-        became = PastRound(ongoing.window, RoundResult.ABORTED, frozenset(), frozenset(ongoing.parts))
-        for part in ongoing.parts.values():
-            if self._places.get(part) is ongoing:
-                self._tell(part, ongoing, became)
-
-    def _back(self, ongoing: RoundDriver, end: RoundEnd) -> list[Participant]:
-        """Who takes part in another round at once: all that are still there, where nothing of anybody was spent."""
-        if not end.again or ongoing.granted or self._stopping:
-            return []
-        return [part for part in ongoing.present if part.is_there and len(part.past_rounds) + 1 < ATTEMPTS_MAX]
-
-    async def _land(self, ongoing: RoundDriver, total: Sum) -> RoundResult:
-        """Brings a sum into the log; never an exception."""
-        now_ms = self._runtime.now_ms()
-        try:
-            packed = await self._runtime.blocking(self._plan.words.pack, total.words)
-            entry = CohortSumEntry(self._plan.id, ongoing.window, ongoing.id, total.submissions, packed, now_ms)
-            return await self._submitter.land(entry)
-        except Exception as error:  # noqa: BLE001  the clients are told, whatever went wrong here
-            _journal.error("a sum could not be brought into the log", window=ongoing.window, exc_info=error)
-            return RoundResult.UNKNOWN
-
-    def _tell(self, part: Participant, ongoing: RoundDriver, became: PastRound) -> None:
-        """What became of one client's part."""
-        del self._places[part]
-        client_id = part.caller.client_id
-        result = became.result_for(client_id)
-        # A client reads its grant before it reads this, and has spent by then, whether or not anything of it came here.
-        again = result is RoundResult.ABORTED and client_id not in ongoing.granted and not self._stopping
-        part.end(outcome_of(ongoing.id, result, again=again, retry_after_ms=AGAIN_MS if again else 0))
-
-    def _count(self, ongoing: RoundDriver, outcome: str, counted: frozenset[str]) -> None:
-        self._metrics.round_over(outcome, lost=len(ongoing.granted - counted), dropped=len(ongoing.dropped))
-        self.show_progress()
-
-    def show_waiting(self, clients: int) -> None:
-        """Shows in the metrics how many clients wait for a cohort."""
-        self._metrics.waiting(clients)
-
-    def show_progress(self) -> None:
-        """Shows in the metrics how many clients of all rounds are in which step."""
-        steps: Counter[Step] = Counter()
-        for ongoing in self._rounds.values():
-            steps.update(ongoing.progress)
-        self._metrics.in_steps(steps)
-
-
-def _warn(ongoing: RoundDriver, end: RoundEnd) -> None:
-    """Tells the operator that clients may have spoilt a round; how many, and never which."""
-    if end.suspects:
-        what = "secrets of clients did not come out, though enough of their shares were revealed"
-        _journal.warning(what, window=ongoing.window, clients=len(end.suspects))
-    if end.sum is not None and end.sum.liars:
-        what = "clients revealed other shares than they were given"
-        _journal.warning(what, window=ongoing.window, clients=len(end.sum.liars))
-
-
-def milliseconds(runtime: Runtime) -> int:
-    """A clock for waits alone: a wall clock may be set."""
-    return int(1000 * runtime.monotonic())
-
-
-_LOOK_S: Final = 1.0  # how late it is noticed, at most, that a window is over
-
-
-@dataclass(frozen=True)
-class CoordinatorPorts:
-    """What secure sums stand on.
-
-    Attributes:
-        window_tracker: Which windows are open.
-        charges: Whether the ledger could pay for a window; its rounds have it charged.
-        runtime: Time and tasks.
-        entropy: Of the draws of cohorts.
-    """
-
-    window_tracker: WindowTracker
-    charges: CollectionBudget
-    runtime: Runtime
-    entropy: Entropy
-
-
-class CohortCoordinator:
-    """The secure sums of one plan.
-
-    Args:
-        plan: Of mode ``secure``.
-        ports: What they stand on.
-        running: Its rounds; from here on this is told when one is over.
-        directory: Of clients; None where the plan names none.
-    """
-
-    def __init__(self, plan: Plan, ports: CoordinatorPorts, running: ActiveRounds, directory: Directory | None) -> None:
-        cohort = plan.privacy.cohort
-        assert cohort is not None, "a secure plan has cohorts"
-        self.plan = plan
-        self._size = cohort.size
-        self._window_tracker = ports.window_tracker
-        self._charges = ports.charges
-        self._runtime = ports.runtime
-        self._directory = directory
+        self._tracer = tracer
         rules = CohortRules(cohort.size, cohort.survivors_min, cohort.wait_ms, ROUNDS_MAX, cohort.pool)
-        self._cohorts = Cohorts(rules, ports.entropy)
-        self._running = running
-        running.on_round_end = lambda over: self._handle(self._cohorts.handle(over))
+        self._cohorts = Cohorts(rules, entropy)
         self._numbers = count()
-        self._parts: dict[CallKey, Participant] = {}
+        self._participants: dict[CallKey, Participant] = {}
+        self._rounds: dict[bytes, RoundDriver] = {}  # until their result is known: these count as under way
+        self._history = RoundHistory()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
         self._stopping = False
 
@@ -507,7 +234,7 @@ class CohortCoordinator:
 
         Args:
             client_id: From the authenticator.
-            enter: What it opened with; it names no spent round.
+            enter: What it opened with; it names no spent driver.
 
         Raises:
             RefusedError: Another plan, a window that was never open or has not begun, a ledger that could not pay for
@@ -516,26 +243,28 @@ class CohortCoordinator:
         """
         self._check_running()
         self._check(client_id, enter)
-        part = Participant(CallKey(client_id, next(self._numbers)), enter.window)
-        if await self._is_open(enter.window) and await self._charges.covered(enter.window):
+        participant = Participant(CallKey(client_id, next(self._numbers)), enter.window)
+        if await self._is_open(enter.window) and await self._budget.covered(enter.window):
             self._check_running()  # that took time
-            self._parts[part.caller] = part
-            self._handle(self._cohorts.handle(Entered(part.caller, enter.window, self._now_ms())))
+            self._participants[participant.key] = participant
+            self._handle(self._cohorts.handle(Entered(participant.key, enter.window, self._now_ms())))
             self._wake.set()
         else:
-            part.end(outcome_of(b"", RoundResult.LATE))
-        return part
+            participant.end(outcome_of(b"", RoundResult.LATE))
+        return participant
 
     async def query_result(self, client_id: str, enter: Enter) -> RoundOutcome:
-        """What is known here of a client's part in a round: if it is under way, once that is known.
+        """The result of a client's part in a round; while its round is under way, once that is known.
 
         Raises:
             RefusedError: Another plan.
             UnauthenticatedError: As for :meth:`enter`.
         """
         self._check(client_id, enter)
-        result = await self._running.result_for(client_id, enter.spent_round, enter.window)
-        return outcome_of(enter.spent_round, result)
+        driver = self._rounds.get(enter.spent_round)
+        if driver is not None:
+            await driver.decided.wait()
+        return outcome_of(enter.spent_round, self._history.result_for(client_id, enter.spent_round, enter.window))
 
     def check_plan(self, plan_id: bytes) -> None:
         """Refuses another plan.
@@ -546,73 +275,32 @@ class CohortCoordinator:
         if plan_id != self.plan.id:
             raise RefusedError(errors.wrong_plan(plan_id, self.plan))
 
-    async def received(self, part: Participant, request: RoundRequest) -> None:
-        """Takes what a client says after it has entered, and returns once it is handled."""
-        if isinstance(request, Message) and part.is_of_past_round(request.data):
+    async def received(self, participant: Participant, request: RoundRequest) -> None:
+        """Takes a request that follows a client's entry, and returns once it is handled."""
+        if isinstance(request, Message) and participant.is_of_past_round(request.data):
             return  # it was on its way when that round ended
-        ongoing = self._running.round_of(part)
+        driver = participant.round
         if isinstance(request, Enter):
-            part.end(RefusedError(Refusal.of(Reason.MALFORMED, "entered twice in one call, expected once")))
-            self.left(part)
-        elif ongoing is None:
-            if not part.has_ended:
-                detail = "a message of a round, expected none before one has begun"
-                part.end(RefusedError(Refusal.of(Reason.MALFORMED, detail)))
-                self.left(part)
+            self._refuse(participant, "entered twice in one call, expected once")
+        elif driver is None:
+            if not participant.has_ended:
+                self._refuse(participant, "a message of a round, expected none before one has begun")
         elif isinstance(request, Message):
-            await ongoing.message(part, request)
+            await driver.message(participant, request)
         elif isinstance(request, VectorChunk):
-            await ongoing.chunk(part, request)
+            await driver.chunk(participant, request)
 
-    def left(self, part: Participant) -> None:
+    def left(self, participant: Participant) -> None:
         """A client's call has ended."""
-        part.is_there = False
-        if self._parts.pop(part.caller, None) is not None:
-            ongoing = self._running.round_of(part)
-            if ongoing is not None:
-                ongoing.left(part)
-            self._handle(self._cohorts.handle(Left(part.caller, part.window)))
+        participant.is_there = False
+        if self._participants.pop(participant.key, None) is not None:
+            if participant.round is not None:
+                participant.round.left(participant)
+            self._handle(self._cohorts.handle(Left(participant.key, participant.window)))
 
-    # ------------------------------------------------------------------------------------------------------- running
-
-    async def run(self) -> None:
-        """Starts cohorts when their time has come, and closes windows, until cancelled."""
-        while True:
-            wakes_ms = self._cohorts.wakes_ms
-            wait_s = _LOOK_S if wakes_ms is None else min(max((wakes_ms - self._now_ms()) / 1000, 0.001), _LOOK_S)
-            if not self._cohorts.windows:
-                self._wake.clear()
-                await self._wake.wait()
-            await self._runtime.sleep(wait_s)
-            self._handle(self._cohorts.handle(Woke(self._now_ms())))
-            await self._look_at_windows()
-
-    def stop_accepting(self) -> None:
-        """Takes nobody more, and ends the rounds in which nobody was asked for a vector yet; the others go on."""
-        self._stopping = True
-        for part in list(self._parts.values()):
-            if self._running.round_of(part) is None:
-                part.end(RefusedError(errors.shutting_down()))
-        self._running.stop()
-
-    async def finish(self) -> None:
-        """Returns once every round is over, and its clients are told."""
-        await self._running.finish()
-
-    async def _look_at_windows(self) -> None:
-        windows = self._cohorts.windows
-        if not windows:
-            return
-        await self._window_tracker.refresh(windows)
-        for window in windows:
-            if self._window_tracker.state(window) is not WindowState.OPEN:
-                self._running.abort(window, "the window was sealed", RoundResult.LATE)
-                self._handle(self._cohorts.handle(WindowOver(window)))
-        oldest = self._window_tracker.accepted().start - 1
-        self._running.forget_before(oldest)
-        self._charges.forget_before(oldest)
-        self._running.show_progress()
-        self._running.show_waiting(self._cohorts.waiting)
+    def _refuse(self, participant: Participant, detail: str) -> None:
+        participant.end(RefusedError(Refusal.of(Reason.MALFORMED, detail)))
+        self.left(participant)
 
     def _check(self, client_id: str, enter: Enter) -> None:
         self.check_plan(enter.plan_id)
@@ -620,7 +308,7 @@ class CohortCoordinator:
             key = self._directory.keys.get(client_id)
             if key is None or key.role is not Role.CLIENT:
                 raise UnauthenticatedError("this client is not in the directory that the plan names")
-            # Before anything changes for the client's other calls: nobody else takes its place, or learns its fate.
+            # Before anything changes for the client's other calls: nobody else takes its place, or learns its result.
             if not key.public_key.verifies(enter.signature, ENTRY, *entry_parts(enter, client_id)):
                 raise UnauthenticatedError(
                     "this is not signed by the client's key in the directory that the plan names"
@@ -644,8 +332,61 @@ class CohortCoordinator:
         await self._window_tracker.ensure([window])
         return self._window_tracker.state(window) is WindowState.OPEN
 
+    # ------------------------------------------------------------------------------------------------------- running
+
+    async def run(self) -> None:
+        """Starts cohorts when their time has come, and closes windows, until cancelled."""
+        while True:
+            wakes_ms = self._cohorts.wakes_ms
+            wait_s = _LOOK_S if wakes_ms is None else min(max((wakes_ms - self._now_ms()) / 1000, 0.001), _LOOK_S)
+            if not self._cohorts.windows:
+                self._wake.clear()
+                await self._wake.wait()
+            await self._runtime.sleep(wait_s)
+            self._handle(self._cohorts.handle(Woke(self._now_ms())))
+            await self._look_at_windows()
+
+    def stop_accepting(self) -> None:
+        """Admits no client, and ends the rounds in which no vector was asked for yet; the others go on."""
+        self._stopping = True
+        for participant in list(self._participants.values()):
+            if participant.round is None:
+                participant.end(RefusedError(errors.shutting_down()))
+        for driver in list(self._rounds.values()):
+            if not driver.granted:
+                driver.abort("the service stops")
+
+    async def finish(self) -> None:
+        """Returns once the sums that are there are in the log, or cannot be, and the clients are told."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _look_at_windows(self) -> None:
+        windows = self._cohorts.windows
+        if not windows:
+            return
+        await self._window_tracker.refresh(windows)
+        for window in windows:
+            if self._window_tracker.state(window) is not WindowState.OPEN:
+                for driver in list(self._rounds.values()):
+                    if driver.window == window:
+                        driver.abort("the window was sealed", RoundResult.LATE)
+                self._handle(self._cohorts.handle(WindowOver(window)))
+        oldest = self._window_tracker.accepted().start - 1
+        self._history.forget_before(oldest)
+        self._budget.forget_before(oldest)
+        self._show_progress()
+        self._metrics.waiting(self._cohorts.waiting)
+
+    def _show_progress(self) -> None:
+        steps: Counter[Step] = Counter()
+        for driver in self._rounds.values():
+            steps.update(driver.progress)
+        self._metrics.in_steps(steps)
+
     def _now_ms(self) -> int:
-        return milliseconds(self._runtime)
+        """A clock for waits alone: a wall clock may be set."""
+        return int(1000 * self._runtime.monotonic())
 
     # ------------------------------------------------------------------------------------------------- the cohorts
 
@@ -654,43 +395,160 @@ class CohortCoordinator:
             if isinstance(effect, Starts):
                 if not self._stopping:
                     self._start(effect)
-            elif (part := self._parts.get(effect.caller)) is not None:
-                self._say(part, effect)
+            elif (participant := self._participants.get(effect.caller)) is not None:
+                self._tell(participant, effect)
 
-    def _start(self, effect: Starts) -> None:
-        """Begins a round; who has gone in this very moment is out of it at once."""
-        parts = [self._parts.get(caller) or Participant(caller, effect.window) for caller in effect.callers]
-        self._running.start(effect.window, parts, is_drawn=effect.is_drawn)
-        for part in parts:
-            if part.caller not in self._parts:
-                part.is_there = False
-                ongoing = self._running.round_of(part)
-                if ongoing is not None:
-                    ongoing.left(part)
-
-    def _say(
-        self, part: Participant, effect: Waits | Replaced | InRound | TookPart | TooSoon | DrawnTooOften | Closed
+    def _tell(
+        self,
+        participant: Participant,
+        effect: Waits | Replaced | InRound | TookPart | TooSoon | DrawnTooOften | Closed,
     ) -> None:
         match effect:
             case Waits():
-                if not part.tell(Waiting(self._size)):
-                    self.left(part)
+                if not participant.tell(Waiting(self._size)):
+                    self.left(participant)
                 return
             case Replaced():
-                part.end(overloaded("a newer call of this client has taken its place"))
+                participant.end(overloaded("a newer call of this client has taken its place"))
             case InRound():
-                part.end(overloaded("a round of this client is under way, in another call"))
+                participant.end(overloaded("a round of this client is under way, in another call"))
             case TookPart():
-                part.end(
-                    RoundOutcome(b"", RoundResult.UNKNOWN, "a vector of this client was taken in this window already")
-                )
+                detail = "a vector of this client was taken in this window already"
+                participant.end(RoundOutcome(b"", RoundResult.UNKNOWN, detail))
             case TooSoon():
                 detail = "a round ended because of this client, expected it to come in again later"
-                part.end(RefusedError(Refusal.of(ServiceReason.OVERLOADED, detail, effect.wait_ms)))
+                participant.end(RefusedError(Refusal.of(ServiceReason.OVERLOADED, detail, effect.wait_ms)))
             case DrawnTooOften():
-                part.end(
-                    RoundOutcome(b"", RoundResult.ABORTED, f"this client was in {ATTEMPTS_MAX} cohorts of the window")
-                )
+                detail = f"this client was in {ATTEMPTS_MAX} cohorts of the window"
+                participant.end(RoundOutcome(b"", RoundResult.ABORTED, detail))
             case Closed():
-                part.end(outcome_of(b"", RoundResult.LATE))
-        self._parts.pop(part.caller, None)
+                participant.end(outcome_of(b"", RoundResult.LATE))
+        self._participants.pop(participant.key, None)
+
+    def _start(self, effect: Starts) -> None:
+        """Begins a round; a client whose call has ended in this very moment is out of it at once."""
+        members = [self._participants.get(key) or Participant(key, effect.window) for key in effect.callers]
+        try:
+            driver = RoundDriver(
+                self.plan,
+                self._entropy.read(ROUND_BYTES),
+                members,
+                is_drawn=effect.is_drawn,
+                claims=self._claims,
+                runtime=self._runtime,
+                settings=self._settings,
+                directory=self._directory,
+            )
+        except Exception as error:  # noqa: BLE001  whatever went wrong here, its place is free again and the clients are told
+            _journal.error("a round could not begin", window=effect.window, exc_info=error)
+            over = RoundOver(effect.window, effect.callers, (), frozenset(), self._now_ms())
+            # Not here, where it may start the next one.
+            asyncio.get_running_loop().call_soon(lambda: self._handle(self._cohorts.handle(over)))
+            for member in members:
+                member.end(outcome_of(b"", RoundResult.ABORTED, again=True))
+            return
+        self._rounds[driver.id] = driver
+        if effect.is_drawn:
+            self._metrics.cohort_formed()
+        for member in members:
+            member.round = driver
+            if member.key not in self._participants:
+                member.is_there = False
+                driver.left(member)
+        task = self._runtime.spawn(self._conduct(driver), "round")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # ------------------------------------------------------------------------------------------------------ a round
+
+    async def _conduct(self, driver: RoundDriver) -> None:
+        """Conducts one round from its beginning until all its members have their outcome, whatever fails."""
+        with self._tracer.span("round", window=driver.window, members=len(driver.participants)) as span:
+            driver.on_step = lambda step, clients: span.event(step.value, clients=clients)
+            try:
+                await self._bring_to_its_end(driver, span)
+            except Exception as error:  # noqa: BLE001  whatever went wrong here, its place is free again and the clients are told
+                _journal.error("a round could not be brought to its end", window=driver.window, exc_info=error)
+                past = PastRound(driver.window, RoundResult.ABORTED, frozenset(), frozenset(driver.participants))
+                self._close(driver, past, ())
+
+    async def _bring_to_its_end(self, driver: RoundDriver, span: Span) -> None:
+        began_s = self._runtime.monotonic()
+        end = await driver.run()
+        driver.progress = {}  # its clients are in no step any more
+        survivors = frozenset[str]() if end.sum is None else frozenset(end.sum.survivors)
+        back = self._back(driver, end)
+        # Until a sum is in the log its round counts as under way: while the log is away, sums do not pile up here.
+        result = end.result if end.sum is None else await self._submit(driver, end.sum)
+        past = PastRound(driver.window, result, survivors, frozenset(driver.participants))
+        if driver.granted:
+            self._history.add(driver.id, past)
+        self._close(driver, past, back)
+        outcome = AGAIN if back else result.value
+        span.note(outcome=outcome, survivors=len(survivors), dropped=len(driver.dropped))
+        counted = survivors if result is RoundResult.COUNTED else frozenset()
+        self._metrics.round_over(outcome, lost=len(driver.granted - counted), dropped=len(driver.dropped))
+        self._show_progress()
+        _journal.info(
+            "round over",
+            window=driver.window,
+            members=len(driver.participants),
+            survivors=len(survivors),
+            dropped=len(driver.dropped),
+            seconds=f"{self._runtime.monotonic() - began_s:.3f}",
+            outcome=outcome,
+            why=end.why,
+        )
+        _warn(driver, end)
+
+    def _back(self, driver: RoundDriver, end: RoundEnd) -> list[Participant]:
+        """Who takes part in another round at once: all that are still there, where no vector was asked for."""
+        if not end.again or driver.granted or self._stopping:
+            return []
+        return [each for each in driver.present if each.is_there and len(each.past_rounds) + 1 < ATTEMPTS_MAX]
+
+    async def _submit(self, driver: RoundDriver, total: Sum) -> RoundResult:
+        """Brings a sum into the log; never an exception."""
+        now_ms = self._runtime.now_ms()
+        try:
+            packed = await self._runtime.blocking(self.plan.words.pack, total.words)
+            entry = CohortSumEntry(self.plan.id, driver.window, driver.id, total.submissions, packed, now_ms)
+            return await self._submitter.submit(entry)
+        except Exception as error:  # noqa: BLE001  the clients are told, whatever went wrong here
+            _journal.error("a sum could not be brought into the log", window=driver.window, exc_info=error)
+            return RoundResult.UNKNOWN
+
+    def _close(self, driver: RoundDriver, past: PastRound, back: Sequence[Participant]) -> None:
+        """Frees the place of a round, and tells its members their outcome; those that go on wait, or begin another."""
+        for participant in back:
+            participant.round = None
+            participant.past_rounds.add(driver.id)
+        if self._rounds.pop(driver.id, None) is not None:
+            driver.decided.set()
+            members = tuple(participant.key for participant in driver.participants.values())
+            callers = tuple(participant.key for participant in back)
+            over = RoundOver(driver.window, members, callers, driver.used_up, self._now_ms(), driver.spoilers)
+            self._handle(self._cohorts.handle(over))
+        for client_id, participant in driver.participants.items():
+            if participant.round is not driver:
+                continue  # it takes part in another one
+            participant.round = None
+            result = past.result_for(client_id)
+            # A client reads its grant before it reads this, and has spent by then, whether or not anything of it came.
+            again = result is RoundResult.ABORTED and client_id not in driver.granted and not self._stopping
+            participant.end(outcome_of(driver.id, result, again=again))
+
+
+def outcome_of(round_id: bytes, result: RoundResult, *, again: bool = False) -> RoundOutcome:
+    """The outcome in words; with ``again`` it says when the client may come in again."""
+    return RoundOutcome(round_id, result, DETAILS[result], again, AGAIN_MS if again else 0)
+
+
+def _warn(driver: RoundDriver, end: RoundEnd) -> None:
+    """Tells the operator that clients may have spoilt a round; how many, and never which."""
+    if end.suspects:
+        what = "secrets of clients did not come out, though enough of their shares were revealed"
+        _journal.warning(what, window=driver.window, clients=len(end.suspects))
+    if end.sum is not None and end.sum.liars:
+        what = "clients revealed other shares than they were given"
+        _journal.warning(what, window=driver.window, clients=len(end.sum.liars))

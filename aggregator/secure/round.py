@@ -1,13 +1,14 @@
-"""One round as it runs: events of its clients into the protocol's machine, one at a time, and effects back to them.
+"""One round of a secure sum: claims its members, runs the protocol's machine, and releases what was not spent.
 
-The machine computes in a worker thread; everything else happens on the event loop. A client that vanishes, is silent,
-does not read or breaks the protocol is out, and the machine says what that means for the others.
+Events of clients go into the machine one at a time, and its effects back to them. The machine computes in a worker
+thread; everything else happens on the event loop. A client that vanishes, is silent, does not read or breaks the
+protocol is out, and the machine says what that means for the others.
 """
 
 import asyncio
 import enum
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple
@@ -21,16 +22,19 @@ from aggregator.errors import (
     WindowOrderError,
     overloaded,
 )
-from aggregator.logs import journal
+from aggregator.ingest.budget import ASK_S, asked
+from aggregator.logs import FailureLog, journal
 from aggregator.model import RoundMembers
-from aggregator.runtime import Runtime
+from aggregator.runtime import TRANSIENT, Backoff, Runtime, within
 from aggregator.secure.cohorts import CallKey
+from aggregator.store.store import Store
 from aggregator.windows import due_ms
+from hushsum.directory import Directory
 from hushsum.errors import Reason, SecureSumError
 from hushsum.plan import Plan
 from hushsum.privacy.cohort import ATTEMPTS_MAX
 from hushsum.secure_sum.messages import HASH_BYTES, ID_BYTES_MAX, KEYS_BYTES, SEALED_BYTES, Kind, pack
-from hushsum.secure_sum.parameters import RoundParameters
+from hushsum.secure_sum.parameters import RoundParameters, round_parameters
 from hushsum.secure_sum.server import (
     Await,
     ClientMessage,
@@ -52,12 +56,26 @@ from hushsum.signatures import SIGNATURE_BYTES
 from hushsum_proto.answers import Refusal
 from hushsum_proto.rounds import Message, RoundOutcome, RoundReply, RoundResult, VectorChunk
 
+CHUNK_BYTES_MAX: Final = 256 * 1024
+UPLOADS_MAX: Final = 2  # vectors of a round that may come in at once
+# A round has fewer messages for one client: a client with so many unread does not read, and its call is ended.
+UNREAD_MAX: Final = 16
+PROGRESS_S: Final = 0.2  # the least time between two looks at who is in which step
+AGAIN_MS: Final = 1000
+
+_STEPS_LEFT: Final = 3  # signatures, shares, and the sum's way into the log
+_ROUND: Final = slice(42, 74)  # of the protocol's messages: behind format, kind, plan and window
+_LATE: Final = "the vector did not come in its time"
+_ALL_NEEDED: Final = frozenset({Step.ADVERTISE, Step.OPEN, Step.SHARE})
+
+_journal = journal("secure sums")
+
 
 class RoundEnd(NamedTuple):
-    """How it ended.
+    """How a round ended.
 
     Attributes:
-        sum: What the clients' vectors come to; None where the round failed.
+        sum: The sum of the clients' vectors; None where the round failed.
         why: What failed, in one sentence.
         again: Whether those that are still there may begin another one at once.
         result: What clients are told where there is no sum.
@@ -69,45 +87,6 @@ class RoundEnd(NamedTuple):
     again: bool = False
     result: RoundResult = RoundResult.ABORTED
     suspects: tuple[str, ...] = ()
-
-
-class Timers:
-    """The alarms of one round.
-
-    Args:
-        runtime: Time and tasks.
-    """
-
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
-        self._tasks: dict[Hashable, asyncio.Task[None]] = {}
-
-    def __contains__(self, name: Hashable) -> bool:
-        return name in self._tasks
-
-    def set(self, name: Hashable, seconds: float, act: Callable[[], object]) -> None:
-        """Does something later, in place of what was to be done under this name."""
-        self.hush(name)
-        self._tasks[name] = self._runtime.spawn(self._ring(name, seconds, act), "round-alarm")
-
-    def hush(self, name: Hashable) -> None:
-        """Nothing is done under this name."""
-        task = self._tasks.pop(name, None)
-        if task is not None:
-            task.cancel()
-
-    def hush_all(self) -> None:
-        """Nothing is done any more."""
-        for name in list(self._tasks):
-            self.hush(name)
-
-    async def _ring(self, name: Hashable, seconds: float, act: Callable[[], object]) -> None:
-        await self._runtime.sleep(seconds)
-        del self._tasks[name]
-        act()
-
-
-_STEPS_LEFT: Final = 3  # signatures, shares, and the sum's way into the log
 
 
 @dataclass(frozen=True)
@@ -149,49 +128,72 @@ class RoundSettings:
             )
 
 
-@dataclass(frozen=True)
-class RoundLimits:
-    """The limits of one round.
-
-    Attributes:
-        settings: How long it waits.
-        survivors_min: Vectors that are enough.
-        message_bytes_max: What no message of a client is longer than; its vector is none.
-        due_ms: When its window is sealed, by the wall clock; None: by hand.
-    """
-
-    settings: RoundSettings
-    survivors_min: int
-    message_bytes_max: int
-    due_ms: int | None
-
-    def allow_vectors(self, now_ms: int) -> bool:
-        """Whether it is open for so long."""
-        return self.due_ms is None or self.due_ms - now_ms >= 1000 * self.settings.least_left_s
-
-
-def limits_of(plan: Plan, settings: RoundSettings, parameters: RoundParameters) -> RoundLimits:
-    """The limits of a round of a plan."""
+def message_bytes_max(parameters: RoundParameters) -> int:
+    """The size of the longest message of a client; a vector is no message."""
     advertisement = 2 + ID_BYTES_MAX + KEYS_BYTES + SIGNATURE_BYTES
     shares = HASH_BYTES + parameters.degree * SEALED_BYTES
-    size = len(pack(parameters, Kind.SHARES)) + max(advertisement, shares)  # all other messages are shorter
-    due = None if settings.manual else due_ms(plan.window, parameters.window)
-    return RoundLimits(settings, parameters.members_min, size, due)
+    return len(pack(parameters, Kind.SHARES)) + max(advertisement, shares)  # all other messages are shorter
 
 
-CHUNK_BYTES_MAX: Final = 256 * 1024
+class RoundClaims:
+    """What the rounds of one plan ask of the store.
+
+    No client is in two rounds, in whichever process, and the ledger pays before a vector is sent.
+    """
+
+    def __init__(self, plan: Plan, store: Store, runtime: Runtime) -> None:
+        self._plan = plan
+        self._store = store
+        self._runtime = runtime
+
+    async def claim(self, window: int, members: RoundMembers, is_wanted: Callable[[], bool]) -> frozenset[str]:
+        """Claims the members of a round that begins, and tries again until that works or is no longer wanted.
+
+        It is tried with the same members: a cohort is drawn at random, and is not drawn again.
+
+        Returns:
+            Those of whom another round may have a vector of this window, or that were drawn too often.
+        """
+        backoff, trouble = Backoff(), FailureLog(_journal)
+        while is_wanted():
+            work = self._store.claim_clients(self._plan.id, window, members)
+            try:
+                return await within(ASK_S, work, runtime=self._runtime)
+            except (TimeoutError, *TRANSIENT) as error:
+                trouble.failed(self._runtime.monotonic(), "a cohort waits for the store", error, passes=True)
+            await self._runtime.sleep(backoff.next_s())
+        return frozenset()
+
+    async def charge(self, window: int, members: RoundMembers) -> None:
+        """Has the window charged, and fixes that its members' vectors belong to this round alone.
+
+        Raises:
+            RefusedError: The ledger does not pay, or the window has not begun.
+            WindowOrderError: The window is not open.
+            ClaimLostError: Members are in another round by now.
+            StoreUnavailableError: The store does not say: it may be done.
+        """
+        await asked(self._store.charge_collection(self._plan, window, members), self._runtime)
+
+    async def release(self, window: int, members: RoundMembers) -> None:
+        """Lets members of whose vector nothing came into other rounds; where the store is away, they stay out."""
+        try:
+            work = self._store.release_clients(self._plan.id, window, members)
+            await within(ASK_S, work, runtime=self._runtime)
+        except (TimeoutError, *TRANSIENT) as error:
+            _journal.warning("members of a round are in no other of its window", window=window, error=str(error))
 
 
 class VectorUploads:
-    """The vectors of one round that are under way.
+    """The vectors of one round that are being uploaded.
 
     Args:
         total_bytes: Of a packed vector.
         at_once: How many clients may be sending: so many vectors are held here at most.
 
     Attributes:
-        granted: Clients that were ever allowed to send: it may be spent for them.
-        begun: Those of whose vector anything came: it is spent for them.
+        granted: Clients that were ever allowed to send: their vector may be spent.
+        begun: Those of whose vector anything came: it is spent.
     """
 
     def __init__(self, total_bytes: int, at_once: int) -> None:
@@ -203,26 +205,26 @@ class VectorUploads:
 
     @property
     def held_bytes(self) -> int:
-        """What is held of vectors that are not whole."""
+        """Bytes of vectors that are not whole."""
         return sum(map(len, self._held.values()))
 
     def grant(self, client_id: str) -> None:
-        """From here on this client may send its vector."""
+        """Allows a client to send its vector."""
         assert len(self._held) < self._at_once, "more uploads granted than this server holds"
         assert client_id not in self.granted, "a vector is granted once"
         self.granted.add(client_id)
         self._held[client_id] = bytearray()
 
     def drop(self, client_id: str) -> None:
-        """It sends nothing more; what came of it is let go."""
+        """Ends a client's upload, and discards what came of it."""
         self._held.pop(client_id, None)
 
     def add(self, client_id: str, offset: int, data: bytes) -> bytes | None:
         """Takes the next chunk.
 
         Args:
-            client_id: Whose.
-            offset: Where it stands in the vector: where the last one ended.
+            client_id: The sender.
+            offset: Of the chunk in the vector: where the last one ended.
             data: 1 to ``CHUNK_BYTES_MAX`` bytes.
 
         Returns:
@@ -248,44 +250,42 @@ class VectorUploads:
         return bytes(held)
 
 
-# A round has fewer messages for one client: whoever has so many unread does not read, and is let go.
-UNREAD_MAX: Final = 16
-_ROUND: Final = slice(42, 74)  # of the protocol's messages: behind format, kind, plan and window
-
-
 class Participant:
-    """What is said to one call, until its end.
-
-    Args:
-        caller: Whose call.
-        window: In which it takes part.
+    """One client's part in a window: one call, from its entry to its last reply.
 
     Attributes:
-        past_rounds: Ids of those that it was in, and that ended before anything was spent: what it still says in them
-            was on its way, and is no fault of its own.
+        key: The call.
+        window: In which it takes part.
+        round: The round that it is in; None while it waits for one.
+        past_rounds: Ids of rounds that it was in, and that ended before anything was spent: a message of one was on
+            its way when that round ended, and is no fault of the client.
         is_there: Whether its call goes on, as far as is known.
     """
 
-    def __init__(self, caller: CallKey, window: int) -> None:
-        self.caller = caller
+    def __init__(self, key: CallKey, window: int) -> None:
+        self.key = key
         self.window = window
+        self.round: RoundDriver | None = None
         self.past_rounds: set[bytes] = set()
         self.is_there = True
         self._unread: deque[RoundReply] = deque()
         self._ending: RoundOutcome | RefusedError | None = None
         self._wake = asyncio.Event()
 
+    @property
+    def client_id(self) -> str:
+        return self.key.client_id
+
+    @property
+    def has_ended(self) -> bool:
+        return self._ending is not None
+
     def is_of_past_round(self, data: bytes) -> bool:
         """Whether a message is of a round that it was in, and that is over."""
         return data[_ROUND] in self.past_rounds
 
-    @property
-    def has_ended(self) -> bool:
-        """Whether nothing more will be said."""
-        return self._ending is not None
-
     def tell(self, reply: RoundReply) -> bool:
-        """Says something; False where too much is unread already, and the call has been ended for that."""
+        """Queues a reply; False where too many are unread already, and the call has been ended for that."""
         if self._ending is not None:
             return True
         if len(self._unread) >= UNREAD_MAX:
@@ -297,14 +297,14 @@ class Participant:
         return True
 
     def end(self, ending: RoundOutcome | RefusedError) -> None:
-        """Says the last thing; only the first end counts."""
+        """Sets the last reply; only the first end counts."""
         if self._ending is None:
             self._ending = ending
             self.is_there = False
             self._wake.set()
 
     async def replies(self) -> AsyncIterator[RoundReply]:
-        """All that is said, in order; read by one.
+        """All replies, in order; read by one.
 
         Raises:
             RefusedError: That was the end.
@@ -321,17 +321,8 @@ class Participant:
             await self._wake.wait()
 
 
-PROGRESS_S: Final = 0.2  # how often, at most, it is looked who is in which step
-
-_LATE: Final = "the vector did not come in its time"
-AGAIN_MS: Final = 1000
-_ALL_NEEDED: Final = frozenset({Step.ADVERTISE, Step.OPEN, Step.SHARE})
-
-_journal = journal("secure sums")
-
-
-class _Alarm(enum.Enum):
-    """Alarms beside those of clients."""
+class _Timer(enum.Enum):
+    """The timers of a round besides those of its clients, which are named by the client."""
 
     STEP = "step"
     UPLOADS = "uploads"
@@ -341,75 +332,134 @@ class RoundDriver:
     """One round.
 
     Args:
+        plan: Of mode ``secure``.
         id: 32 bytes.
-        parts: Its clients.
-        machine: The protocol's, for these clients; it has not begun.
-        uploads: Where vectors come together.
+        participants: Its members.
+        is_drawn: Whether they are a cohort that was drawn now; else those that are left of one.
+        claims: Claims them, and has the ledger pay for the window, once, before the first grant.
         runtime: Time, tasks and threads.
-        limits: How long it waits, and what it reads.
-        charge: Has the ledger pay for the window and fixes that the members' vectors belong to this round: see
-            :meth:`aggregator.secure.claims.RoundClaims.charge`. It is called once, before the first grant.
+        settings: How long it waits.
+        directory: Of clients; None where the plan names none.
 
     Attributes:
+        participants: By client.
+        uploads: Vectors that come in.
         ended: Its end, once it is there.
+        decided: Set once its result can be asked for.
         dropped: Clients that are out.
-        elsewhere: Those of them that the store did not let into it.
-        is_charged: Whether the window may have been charged for it.
         spoilers: Clients because of whom it ended while all of them were needed.
         progress: Clients by step.
-        tell_step: Called with each step that begins, and how many clients are in it.
+        on_step: Called with each step that begins, and how many clients are in it.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  each is a part of its own
         self,
+        plan: Plan,
         id: bytes,
-        parts: Sequence[Participant],
+        participants: Sequence[Participant],
         *,
-        machine: ServerRound,
-        uploads: VectorUploads,
+        is_drawn: bool,
+        claims: RoundClaims,
         runtime: Runtime,
-        limits: RoundLimits,
-        charge: Callable[[RoundMembers], Awaitable[None]],
+        settings: RoundSettings,
+        directory: Directory | None,
     ) -> None:
         self.id = id
-        self.window = parts[0].window
-        self.parts = {part.caller.client_id: part for part in parts}
+        self.window = participants[0].window
+        self.participants = {participant.client_id: participant for participant in participants}
+        parameters = round_parameters(plan, self.window, id)
+        self._machine = ServerRound(parameters, tuple(sorted(self.participants)), directory, uploads_max=UPLOADS_MAX)
+        self.uploads = VectorUploads(plan.words.bytes, UPLOADS_MAX)
         self.ended: RoundEnd | None = None
+        self.decided = asyncio.Event()
         self.dropped: set[str] = set()
-        self.elsewhere: set[str] = set()
-        self.is_charged = False
         self.spoilers: frozenset[str] = frozenset()
         self.progress: Mapping[Step, int] = {}
-        self.tell_step: Callable[[Step, int], None] = lambda _, __: None
-        self._machine = machine
-        self._uploads = uploads
+        self.on_step: Callable[[Step, int], None] = lambda _, __: None
+        self._is_drawn = is_drawn
+        self._claims = claims
         self._runtime = runtime
-        self._limits = limits
-        self._charge = charge
-        self._settings = limits.settings
+        self._settings = settings
+        self._survivors_min = parameters.members_min
+        self._message_bytes_max = message_bytes_max(parameters)
+        self._due_ms = None if settings.manual else due_ms(plan.window, self.window)
+        self._elsewhere: set[str] = set()  # clients that the store did not let in
+        self._is_charged = False  # whether the window may have been charged for it
         self._whole: set[str] = set()  # clients whose vector is here
         self._events: asyncio.Queue[tuple[Event | None, asyncio.Future[None]]] = asyncio.Queue()
-        self._alarms = Timers(runtime)
+        self._timers: dict[str | _Timer, asyncio.Task[None]] = {}
         self._heard: set[str] = set()
         self._looked_s = -PROGRESS_S
 
     @property
     def present(self) -> tuple[Participant, ...]:
-        """Its clients that are still there."""
-        return tuple(part for client_id, part in self.parts.items() if client_id not in self.dropped)
+        """Its members that are not out."""
+        return tuple(each for client_id, each in self.participants.items() if client_id not in self.dropped)
 
     @property
     def granted(self) -> frozenset[str]:
-        """Clients that were allowed to send their vector: it may be spent for them."""
-        return frozenset(self._uploads.granted)
+        """Clients that were allowed to send their vector: it may be spent."""
+        return frozenset(self.uploads.granted)
 
     @property
     def spent(self) -> frozenset[str]:
         """Clients of whose vector anything came."""
-        return frozenset(self._uploads.begun)
+        return frozenset(self.uploads.begun)
+
+    @property
+    def used_up(self) -> frozenset[str]:
+        """Clients that must not be in another round of the window: here or elsewhere, a vector of them may be taken."""
+        return self.spent | self._elsewhere
 
     async def run(self) -> RoundEnd:
-        """Runs it to its end; every client still there waits for what becomes of it."""
+        """Runs it to its end; every client still there waits for its outcome."""
+        members = RoundMembers(self.id, tuple(self.participants), self._is_drawn)
+        for client_id in await self._claims.claim(self.window, members, lambda: self.ended is None):
+            self._exclude(client_id)
+        end = await self._run_protocol()
+        if self._is_charged and (unspent := self.participants.keys() - self.spent):
+            await self._claims.release(self.window, RoundMembers(self.id, tuple(unspent)))
+        return end
+
+    def abort(self, why: str, result: RoundResult = RoundResult.ABORTED) -> None:
+        """Ends it as it stands, if it has not ended."""
+        if self.ended is None:
+            self._end(RoundEnd(None, why, result=result))
+            self._put(None)
+
+    async def message(self, participant: Participant, message: Message) -> None:
+        """Takes a client's message, and returns once it is handled: no more than one of a client waits."""
+        client_id, size = participant.client_id, len(message.data)
+        if size <= self._message_bytes_max:
+            await self._put(ClientMessage(client_id, message.data), participant)
+        elif self._is_in(participant):
+            self._refuse(client_id, f"a message of {size} bytes, expected at most {self._message_bytes_max}")
+
+    async def chunk(self, participant: Participant, chunk: VectorChunk) -> None:
+        """Takes a chunk of a client's vector."""
+        client_id = participant.client_id
+        if not self._is_in(participant):
+            return
+        try:
+            vector = self.uploads.add(client_id, chunk.offset, chunk.data)
+        except SecureSumError as error:
+            self._refuse(client_id, str(error))
+            return
+        if vector is not None:
+            self._cancel_timer(client_id)
+            self._whole.add(client_id)
+            if len(self._whole) >= self._survivors_min and _Timer.UPLOADS not in self._timers:
+                self._set_timer(_Timer.UPLOADS, self._settings.upload_s, self._drop_late)
+            await self._put(Uploaded(client_id, vector), participant)
+
+    def left(self, participant: Participant) -> None:
+        """A client's call has ended."""
+        if self._is_in(participant):
+            self._drop(participant.client_id)
+
+    # ------------------------------------------------------------------------------------------------- the machine
+
+    async def _run_protocol(self) -> RoundEnd:
         try:
             if self.ended is None:
                 self._apply(await self._runtime.blocking(self._machine.begin))
@@ -419,60 +469,17 @@ class RoundDriver:
                     if event is not None:
                         await self._handle(event)
                 finally:
-                    if not handled.done():  # whoever waited for it may be gone
+                    if not handled.done():  # the call that waited for it may have ended
                         handled.set_result(None)
         except Exception as error:  # noqa: BLE001  whatever went wrong here, the clients are told that it did
             _journal.error("a round failed", window=self.window, exc_info=error)
             self._end(RoundEnd(None, FAILED))
         finally:
-            self._alarms.hush_all()
-            self._let_go()
+            for timer in list(self._timers):
+                self._cancel_timer(timer)
+            self._discard_events()
         assert self.ended is not None
         return self.ended
-
-    def abort(self, why: str, result: RoundResult = RoundResult.ABORTED) -> None:
-        """Ends it as it stands, if it has not ended."""
-        self._end(RoundEnd(None, why, result=result))
-        self._put(None)
-
-    def exclude(self, client_id: str) -> None:
-        """Leaves out a client that the store did not let in."""
-        self.elsewhere.add(client_id)
-        taken = f"a vector of this client may have been taken in this window, or it was in {ATTEMPTS_MAX} cohorts of it"
-        self.parts[client_id].end(RoundOutcome(b"", RoundResult.UNKNOWN, taken))
-        self._drop(client_id)
-
-    async def message(self, part: Participant, message: Message) -> None:
-        """Takes a client's message, and returns once it is handled: no more than one of a client waits."""
-        client_id, size = part.caller.client_id, len(message.data)
-        if size <= self._limits.message_bytes_max:
-            await self._put(ClientMessage(client_id, message.data), part)
-        elif self._is_in(part):
-            self._refuse(client_id, f"a message of {size} bytes, expected at most {self._limits.message_bytes_max}")
-
-    async def chunk(self, part: Participant, chunk: VectorChunk) -> None:
-        """Takes a chunk of a client's vector."""
-        client_id = part.caller.client_id
-        if not self._is_in(part):
-            return
-        try:
-            vector = self._uploads.add(client_id, chunk.offset, chunk.data)
-        except SecureSumError as error:
-            self._refuse(client_id, str(error))
-            return
-        if vector is not None:
-            self._alarms.hush(client_id)
-            self._whole.add(client_id)
-            if len(self._whole) >= self._limits.survivors_min and _Alarm.UPLOADS not in self._alarms:
-                self._alarms.set(_Alarm.UPLOADS, self._settings.upload_s, self._drop_late)
-            await self._put(Uploaded(client_id, vector), part)
-
-    def left(self, part: Participant) -> None:
-        """A client's call has ended."""
-        if self._is_in(part):
-            self._drop(part.caller.client_id)
-
-    # ------------------------------------------------------------------------------------------------- the machine
 
     async def _handle(self, event: Event) -> None:
         if isinstance(event, ClientMessage | Uploaded):
@@ -484,7 +491,7 @@ class RoundDriver:
         if any(isinstance(effect, Failed) for effect in effects):
             guilty = self._drop_silent() if isinstance(event, Expired) else {event.client_id}
             # Before all are known to be there, a round fails only for all that are gone.
-            self.spoilers = frozenset(guilty | self.dropped - self.elsewhere if step is Step.ADVERTISE else guilty)
+            self.spoilers = frozenset(guilty | self.dropped - self._elsewhere if step is Step.ADVERTISE else guilty)
             if step not in _ALL_NEEDED:
                 self.spoilers = frozenset()
         is_first = not self.granted and any(isinstance(effect, Grant) for effect in effects)
@@ -493,20 +500,21 @@ class RoundDriver:
         self._apply(effects)
 
     async def _may_grant(self) -> bool:
-        """Has the window charged before anybody is asked for a vector; where it is not, the round ends unspent."""
+        """Has the window charged before a vector is asked for; where it is not, the round ends unspent."""
         if self._is_in_time():
-            self.is_charged = True
+            self._is_charged = True
+            members = RoundMembers(self.id, tuple(participant.client_id for participant in self.present))
             try:
-                await self._charge(RoundMembers(self.id, tuple(part.caller.client_id for part in self.present)))
+                await self._claims.charge(self.window, members)
             except ClaimLostError as error:
                 for client_id in error.clients:
-                    self.parts[client_id].end(overloaded("a round of this client began at another gateway"))
+                    self.participants[client_id].end(overloaded("a round of this client began at another gateway"))
                     self._forget(client_id)
                 self.spoilers = error.clients
                 self._end(RoundEnd(None, str(error), again=True))
             except RefusedError as error:
-                for part in self.present:
-                    part.end(error)
+                for participant in self.present:
+                    participant.end(error)
                 self._end(RoundEnd(None, error.refusal.detail))
             except WindowOrderError as error:
                 self._end(RoundEnd(None, str(error), result=RoundResult.LATE))
@@ -516,9 +524,10 @@ class RoundDriver:
 
     def _is_in_time(self) -> bool:
         """Whether the window stays open for long enough; else the round ends."""
-        is_in_time = self._limits.allow_vectors(self._runtime.now_ms())
+        least_s = self._settings.least_left_s
+        is_in_time = self._due_ms is None or self._due_ms - self._runtime.now_ms() >= 1000 * least_s
         if not is_in_time:
-            why = f"nobody was asked for a vector: the seal is less than {self._settings.least_left_s:g} s away"
+            why = f"nobody was asked for a vector: the seal is less than {least_s:g} s away"
             self._end(RoundEnd(None, why, result=RoundResult.LATE))
         return is_in_time
 
@@ -530,11 +539,13 @@ class RoundDriver:
                 case Grant(client_id):
                     self._grant(client_id)
                 case Drop(client_id, text):
-                    self._let_go_of(client_id, RefusedError(Refusal.of(Reason.MALFORMED, text)))
+                    self._whole.discard(client_id)  # where it was its vector that does not fit
+                    self.participants[client_id].end(RefusedError(Refusal.of(Reason.MALFORMED, text)))
+                    self._forget(client_id)
                 case Await(step):
                     self._heard.clear()
-                    self.tell_step(step, len(self.present))
-                    self._alarms.set(_Alarm.STEP, self._settings.step_s, partial(self._put, Expired(step)))
+                    self.on_step(step, len(self.present))
+                    self._set_timer(_Timer.STEP, self._settings.step_s, partial(self._put, Expired(step)))
                 case Done(sum):
                     self._end(RoundEnd(sum))
                 case Failed():
@@ -544,9 +555,10 @@ class RoundDriver:
             self._looked_s = now_s
             self.progress = dict(self._machine.progress)
 
-    def _put(self, event: Event | None, part: Participant | None = None) -> asyncio.Future[None]:
+    def _put(self, event: Event | None, participant: Participant | None = None) -> asyncio.Future[None]:
         handled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if (self.ended is not None and event is not None) or (part is not None and not self._is_in(part)):
+        is_in = participant is None or self._is_in(participant)
+        if (self.ended is not None and event is not None) or not is_in:
             handled.set_result(None)
         else:
             self._events.put_nowait((event, handled))
@@ -556,8 +568,8 @@ class RoundDriver:
         if self.ended is None:
             self.ended = end
 
-    def _let_go(self) -> None:
-        """Nothing is handled any more: whoever waits for that goes on."""
+    def _discard_events(self) -> None:
+        """Resumes those that wait for an event to be handled: none will be."""
         while not self._events.empty():
             _, handled = self._events.get_nowait()
             if not handled.done():
@@ -565,60 +577,77 @@ class RoundDriver:
 
     # ------------------------------------------------------------------------------------------------- the clients
 
-    def _is_in(self, part: Participant) -> bool:
-        client_id = part.caller.client_id
-        return self.ended is None and client_id not in self.dropped and self.parts.get(client_id) is part
+    def _is_in(self, participant: Participant) -> bool:
+        client_id = participant.client_id
+        is_member = self.participants.get(client_id) is participant
+        return self.ended is None and client_id not in self.dropped and is_member
 
     def _tell(self, client_id: str, data: bytes) -> None:
-        if client_id not in self.dropped and not self.parts[client_id].tell(Message(data)):
+        if client_id not in self.dropped and not self.participants[client_id].tell(Message(data)):
             self._drop(client_id)
 
     def _grant(self, client_id: str) -> None:
         if client_id in self.dropped:  # the machine hears of it with the next event
             return
-        self._uploads.grant(client_id)
-        self._alarms.set(client_id, self._settings.upload_s, partial(self._leave_out, client_id, _LATE))
+        self.uploads.grant(client_id)
+        self._set_timer(client_id, self._settings.upload_s, partial(self._leave_out, client_id, _LATE))
+
+    def _exclude(self, client_id: str) -> None:
+        """Leaves out a client that the store did not let in."""
+        self._elsewhere.add(client_id)
+        taken = f"a vector of this client may have been taken in this window, or it was in {ATTEMPTS_MAX} cohorts of it"
+        self.participants[client_id].end(RoundOutcome(b"", RoundResult.UNKNOWN, taken))
+        self._drop(client_id)
 
     def _refuse(self, client_id: str, detail: str) -> None:
-        self.parts[client_id].end(RefusedError(Refusal.of(Reason.MALFORMED, detail)))
+        self.participants[client_id].end(RefusedError(Refusal.of(Reason.MALFORMED, detail)))
+        self._drop(client_id)
+
+    def _leave_out(self, client_id: str, why: str, *, again: bool = False) -> None:
+        after_ms = AGAIN_MS if again else 0
+        self.participants[client_id].end(RoundOutcome(self.id, RoundResult.LEFT_OUT, why, again, after_ms))
         self._drop(client_id)
 
     def _drop(self, client_id: str) -> None:
-        """It is out; the machine is told."""
+        """Takes a client out, and tells the machine."""
         if client_id not in self.dropped:
             self._forget(client_id)
             self._put(Vanished(client_id))
 
-    def _let_go_of(self, client_id: str, why: RefusedError) -> None:
-        """It is out, as the machine says."""
-        self._whole.discard(client_id)  # where it was its vector that does not fit
-        self.parts[client_id].end(why)
-        self._forget(client_id)
-
     def _forget(self, client_id: str) -> None:
+        """Takes a client out; the machine knows, or the round ends."""
         self.dropped.add(client_id)
-        self._uploads.drop(client_id)
-        self._alarms.hush(client_id)
+        self.uploads.drop(client_id)
+        self._cancel_timer(client_id)
 
     # --------------------------------------------------------------------------------------------------------- time
 
     def _drop_silent(self) -> set[str]:
-        """Those who have said nothing in a step that failed for it are not taken along into the next round."""
-        silent = {part.caller.client_id for part in self.present} - self._heard
+        """Takes out, and returns, those that were silent in a step that failed: the next round begins without them."""
+        silent = {participant.client_id for participant in self.present} - self._heard
         for client_id in silent:
-            self.parts[client_id].end(overloaded("nothing came in the time of a step of the round"))
+            self.participants[client_id].end(overloaded("nothing came in the time of a step of the round"))
             self._forget(client_id)
         return silent
 
     def _drop_late(self) -> None:
-        """Enough vectors are whole, and all others have had their time: those whose turn has not come go first."""
-        if len(self._whole) >= self._limits.survivors_min:
-            late = [part.caller.client_id for part in self.present if part.caller.client_id not in self._whole]
+        """Enough vectors are whole, and all others have had their time: those that were not granted go first."""
+        if len(self._whole) >= self._survivors_min:
+            late = [participant.client_id for participant in self.present if participant.client_id not in self._whole]
             for client_id in sorted(late, key=lambda client_id: client_id in self.granted):
                 is_granted = client_id in self.granted
                 self._leave_out(client_id, _LATE if is_granted else "the others were slow", again=not is_granted)
 
-    def _leave_out(self, client_id: str, why: str, *, again: bool = False) -> None:
-        after_ms = AGAIN_MS if again else 0
-        self.parts[client_id].end(RoundOutcome(self.id, RoundResult.LEFT_OUT, why, again, after_ms))
-        self._drop(client_id)
+    def _set_timer(self, name: str | _Timer, seconds: float, act: Callable[[], object]) -> None:
+        """Calls ``act`` later, in place of what this timer was set to do."""
+        self._cancel_timer(name)
+        self._timers[name] = self._runtime.spawn(self._expire(name, seconds, act), "round-alarm")
+
+    def _cancel_timer(self, name: str | _Timer) -> None:
+        if (task := self._timers.pop(name, None)) is not None:
+            task.cancel()
+
+    async def _expire(self, name: str | _Timer, seconds: float, act: Callable[[], object]) -> None:
+        await self._runtime.sleep(seconds)
+        del self._timers[name]
+        act()

@@ -2,7 +2,7 @@
 
 import asyncio
 import tracemalloc
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import numpy as np
@@ -15,16 +15,15 @@ from aggregator.secure.cohorts import CallKey
 from aggregator.secure.coordinator import outcome_of
 from aggregator.secure.round import (
     UNREAD_MAX,
+    UPLOADS_MAX,
     Participant,
+    RoundClaims,
     RoundDriver,
     RoundEnd,
     RoundSettings,
-    VectorUploads,
-    limits_of,
 )
 from hushsum import Plan
 from hushsum.secure_sum.messages import Kind
-from hushsum.secure_sum.parameters import round_parameters
 from hushsum.secure_sum.server import Effect, Event, ServerRound
 from hushsum_proto.rounds import (
     Enter,
@@ -45,25 +44,38 @@ from tests.services import WINDOW
 
 PLAN = plan_of()
 ROUND = bytes(range(32))
-UPLOADS_MAX = 2
 SETTINGS = RoundSettings(step_s=20.0, upload_s=120.0, manual=True)
+
+
+class NoClaims(RoundClaims):
+    """A store that lets every client in, and a ledger that pays for every window."""
+
+    def __init__(self) -> None:
+        pass
+
+    async def claim(self, window: int, members: RoundMembers, is_wanted: Callable[[], bool]) -> frozenset[str]:
+        return frozenset()
+
+    async def charge(self, window: int, members: RoundMembers) -> None:
+        pass
+
+    async def release(self, window: int, members: RoundMembers) -> None:
+        pass
 
 
 def round_of(
     plan: Plan, names: list[str], runtime: ManualRuntime | SystemRuntime, settings: RoundSettings = SETTINGS
-) -> tuple[RoundDriver, VectorUploads]:
-    parameters = round_parameters(plan, WINDOW, ROUND)
-    machine = ServerRound(parameters, tuple(names), None, uploads_max=UPLOADS_MAX)
-    limits = limits_of(plan, settings, parameters)
-    uploads = VectorUploads(plan.words.bytes, UPLOADS_MAX)
-    parts = [Participant(CallKey(name, number), WINDOW) for number, name in enumerate(names)]
-
-    async def charge(members: RoundMembers) -> None:
-        pass
-
-    return (
-        RoundDriver(ROUND, parts, machine=machine, uploads=uploads, runtime=runtime, limits=limits, charge=charge),
-        uploads,
+) -> RoundDriver:
+    participants = [Participant(CallKey(name, number), WINDOW) for number, name in enumerate(names)]
+    return RoundDriver(
+        plan,
+        ROUND,
+        participants,
+        is_drawn=True,
+        claims=NoClaims(),
+        runtime=runtime,
+        settings=settings,
+        directory=None,
     )
 
 
@@ -72,7 +84,7 @@ class LocalLine:
 
     def __init__(self, ongoing: RoundDriver, client_id: str) -> None:
         self._round = ongoing
-        self._part = ongoing.parts[client_id]
+        self._part = ongoing.participants[client_id]
         self._replies = self._part.replies()
 
     async def say(self, request: RoundRequest) -> None:
@@ -102,7 +114,7 @@ class Site:
         settings: RoundSettings = SETTINGS,
     ) -> None:
         self.runtime = ManualRuntime() if runtime is None else runtime
-        self.round, self.uploads = round_of(plan, [client.client_id for client in fleet], self.runtime, settings)
+        self.round = round_of(plan, [client.client_id for client in fleet], self.runtime, settings)
         self.lines = {client.client_id: LocalLine(self.round, client.client_id) for client in fleet}
         self.fleet = fleet
         self.running = asyncio.ensure_future(self.round.run())
@@ -122,7 +134,7 @@ class Site:
         return result
 
     async def close(self) -> None:
-        for part in self.round.parts.values():
+        for part in self.round.participants.values():
             part.end(outcome_of(ROUND, RoundResult.UNKNOWN))
         await asyncio.gather(*self.clients, return_exceptions=True)
         self.running.cancel()
@@ -146,21 +158,21 @@ async def test_a_round_ends_with_the_sum_of_its_clients(rng: np.random.Generator
         counters, counts = PLAN.words.centred(end.sum.words)
         assert (np.concatenate((counters, counts)) == total(fleet)).all()
         assert site.round.granted == site.round.spent == {client.client_id for client in fleet}
-        assert site.uploads.held_bytes == 0
+        assert site.round.uploads.held_bytes == 0
 
 
 async def test_no_more_than_a_few_vectors_are_held_at_a_time(rng: np.random.Generator) -> None:
     fleet = fleet_of(PLAN, SIZE, rng)
     held: list[int] = []
     async with site_of(fleet) as site:
-        add = site.uploads.add
+        add = site.round.uploads.add
 
         def watched(client_id: str, offset: int, data: bytes) -> bytes | None:
             found = add(client_id, offset, data)
-            held.append(site.uploads.held_bytes)
+            held.append(site.round.uploads.held_bytes)
             return found
 
-        site.uploads.add = watched  # type: ignore[method-assign]  # it is looked at, and goes on
+        site.round.uploads.add = watched  # type: ignore[method-assign]  # it is looked at, and goes on
         await site.end()
     assert PLAN.words.bytes < max(held) <= UPLOADS_MAX * PLAN.words.bytes
 
@@ -174,7 +186,7 @@ async def test_a_client_that_does_not_read_is_let_go_and_the_round_goes_on(rng: 
         await anext(part.replies())
 
     async with site_of(fleet) as site:
-        slow = site.round.parts[fleet[0].client_id]
+        slow = site.round.participants[fleet[0].client_id]
         fleet[0].silent_at = Kind.GRANT  # it hears nothing from here on, and its messages pile up
         await site.runtime.settle(2000)
         site.clients[0].cancel()
@@ -220,7 +232,7 @@ async def test_a_step_that_is_waited_for_in_vain_ends_and_takes_the_silent_along
         await site.runtime.advance(1.5)
         end = await site.end()
         assert (end.sum, end.again) == (None, True)
-        there = {part.caller.client_id for part in site.round.present}
+        there = {participant.client_id for participant in site.round.present}
         assert there == {client.client_id for client in fleet} - {fleet[3].client_id}
         assert "nothing came in the time" in str(await site.outcome(fleet[3]))
 
@@ -238,7 +250,7 @@ async def test_a_client_that_is_cut_off_costs_the_others_nothing_and_is_no_silen
 async def test_a_client_that_is_cut_off_right_after_its_vector_is_a_survivor(rng: np.random.Generator) -> None:
     fleet = fleet_of(PLAN, SIZE, rng)
     async with site_of(fleet) as site:
-        part, chunk = site.round.parts[fleet[0].client_id], site.round.chunk
+        part, chunk = site.round.participants[fleet[0].client_id], site.round.chunk
 
         async def cut_off(sender: Participant, sent: VectorChunk) -> None:
             if sender is part and sent.offset + len(sent.data) == PLAN.words.bytes:
@@ -277,7 +289,7 @@ async def test_a_round_that_is_aborted_says_why_and_handles_nothing_more(rng: np
         end = await site.end()
         assert (end.sum, end.why, end.result) == (None, "the window was sealed", RoundResult.LATE)
         await site.lines[fleet[3].client_id].say(Message(b"too late"))
-        assert not site.round.parts[fleet[3].client_id].has_ended
+        assert not site.round.participants[fleet[3].client_id].has_ended
 
 
 async def test_a_machine_that_breaks_ends_its_round_and_nothing_else(
@@ -329,17 +341,17 @@ async def test_a_round_holds_a_few_vectors_however_many_clients_send_theirs() ->
 
 async def _play(crowd: Crowd, names: list[str]) -> RoundEnd:
     """A round with the clients of another process, each message handled as it comes."""
-    ongoing, _ = round_of(LARGE, names, SystemRuntime(threads=1))
+    ongoing = round_of(LARGE, names, SystemRuntime(threads=1))
     playing = [asyncio.ensure_future(_pass_on(crowd, ongoing, number, name)) for number, name in enumerate(names)]
     end = await ongoing.run()
-    for part in ongoing.parts.values():
+    for part in ongoing.participants.values():
         part.end(outcome_of(ROUND, RoundResult.UNKNOWN))
     await asyncio.gather(*playing)
     return end
 
 
 async def _pass_on(crowd: Crowd, ongoing: RoundDriver, number: int, name: str) -> None:
-    part = ongoing.parts[name]
+    part = ongoing.participants[name]
     async for reply in part.replies():
         if isinstance(reply, Message):
             kind = Kind(reply.data[1])

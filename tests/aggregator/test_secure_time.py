@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from aggregator.errors import ConfigError, RefusedError, overloaded
-from aggregator.secure.coordinator import ActiveRounds
-from aggregator.secure.round import Participant, RoundSettings, limits_of
+from aggregator.secure.coordinator import CohortCoordinator
+from aggregator.secure.round import Participant, RoundSettings, message_bytes_max
 from aggregator.windows import due_ms
 from hushsum.secure_sum.messages import ID_BYTES_MAX, Advertisement, Keys, Kind, pack_advertisement
 from hushsum.secure_sum.parameters import round_parameters
@@ -37,7 +37,7 @@ def test_times_in_which_no_round_could_end_are_refused_at_the_start() -> None:
 async def test_once_enough_vectors_are_whole_all_others_have_the_time_of_one_together(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tests.aggregator.test_secure_rounds.UPLOADS_MAX", 1)
+    monkeypatch.setattr("aggregator.secure.round.UPLOADS_MAX", 1)
     fleet = fleet_of(PLAN, SIZE, rng)
     for client in fleet[LEAST:]:
         client.silent_at = Kind.GRANT
@@ -100,7 +100,7 @@ async def test_a_message_that_no_client_has_to_send_is_not_even_kept(rng: np.ran
     fleet[0].silent_at = fleet[1].silent_at = Kind.GRANT
     async with site_of(fleet) as site:
         await site.runtime.settle(2000)
-        most = limits_of(PLAN, SETTINGS, round_parameters(PLAN, WINDOW, ROUND)).message_bytes_max
+        most = message_bytes_max(round_parameters(PLAN, WINDOW, ROUND))
         for client, size, text in ((fleet[0], most, "format"), (fleet[1], most + 1, f"expected at most {most}")):
             await site.lines[client.client_id].say(Message(bytes(size)))
             refused = await site.outcome(client)
@@ -112,7 +112,7 @@ async def test_a_message_that_no_client_has_to_send_is_not_even_kept(rng: np.ran
 def test_no_message_of_a_client_is_longer_than_the_bound() -> None:
     for plan in (PLAN, LARGE):
         parameters = round_parameters(plan, WINDOW, ROUND)
-        most = limits_of(plan, SETTINGS, parameters).message_bytes_max
+        most = message_bytes_max(parameters)
         keys = Keys(*(bytes(32) for _ in range(4)))
         longest = pack_advertisement(parameters, Advertisement("x" * ID_BYTES_MAX, keys, bytes(64)))
         shares = 74 + 32 + parameters.degree * 48
@@ -126,7 +126,7 @@ async def test_a_client_that_goes_in_the_moment_that_its_cohort_is_full_holds_no
     going = [f"client-{SIZE - 1}"]
 
     def unread(part: Participant, reply: RoundReply) -> bool:
-        if part.caller.client_id in going:
+        if part.client_id in going:
             going.clear()
             part.end(overloaded("unread"))
             return False
@@ -157,11 +157,11 @@ async def test_a_round_that_cannot_begin_or_end_for_an_error_of_ours_frees_its_p
     async with service_of(site_config(tmp_path, PLAN)) as service, stub_of(service.grpc) as stub:
         fleet = fleet_of(PLAN, 2 * SIZE, rng)
         with monkeypatch.context() as patched:
-            patched.setattr("aggregator.secure.coordinator.round_parameters", broken)
+            patched.setattr("aggregator.secure.round.round_parameters", broken)
             for _ in range(2):
                 assert results(await all_parts(fleet[:SIZE], stub)) == [RoundResult.ABORTED] * SIZE
         with monkeypatch.context() as patched:
-            patched.setattr(ActiveRounds, "_back", broken)
+            patched.setattr(CohortCoordinator, "_back", broken)
             assert results(await all_parts(fleet[:SIZE], stub)) == [RoundResult.ABORTED] * SIZE
         assert results(await all_parts(fleet[SIZE:], stub)) == [RoundResult.COUNTED] * SIZE
         assert (await sealed(service))[:2] == (1, SIZE)
