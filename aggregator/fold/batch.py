@@ -5,7 +5,7 @@ tallies and adds. Where the loop meets something else than a good delta of the w
 """
 
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -22,37 +22,38 @@ _NO_TALLIES: Final = np.zeros((0, 2), np.int64)
 _NO_WINDOW: Final = (0, 0, np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros((1, 1), np.bool_))
 
 
-class FoldArrays(NamedTuple):
-    """What a fold lets the loops read and write.
+class BatchFold:
+    """Folds batches of deltas of one plan.
 
-    Attributes:
-        streams: All.
+    Args:
+        plan: Of the fold.
+        reader: Of its deltas.
+        streams: The states of all streams.
         tallies: None where the plan asks for none.
         window: The sum of an open window.
         is_foreign: Whether a client belongs to another partition.
         one: Folds the delta of one entry, at a position.
     """
 
-    streams: StreamTable
-    tallies: TallyTable | None
-    window: Callable[[int], OpenWindow]
-    is_foreign: Callable[[str], bool]
-    one: Callable[[DeltaEntry, int], Verdict]
+    def __init__(
+        self,
+        plan: Plan,
+        reader: DeltaReader,
+        streams: StreamTable,
+        tallies: TallyTable | None,
+        window: Callable[[int], OpenWindow],
+        is_foreign: Callable[[str], bool],
+        one: Callable[[DeltaEntry, int], Verdict],
+    ) -> None:
+        from aggregator.fold import loops  # numba is imported when the first compiled loop is wanted
 
-
-class BatchFold:
-    """Folds batches of one plan.
-
-    Args:
-        plan: Of the fold.
-        reader: Of its deltas.
-        memory: Of the fold.
-    """
-
-    def __init__(self, plan: Plan, reader: DeltaReader, memory: FoldArrays) -> None:
-        from aggregator.fold import loops as fold_loops
-
-        self._loops, self._reader, self._memory = fold_loops, reader, memory
+        self._loops = loops
+        self._reader = reader
+        self._streams = streams
+        self._tallies = tallies
+        self._window = window
+        self._is_foreign = is_foreign
+        self._one = one
         bound = plan.privacy.records_per_client
         self._bound = -1 if bound is None else bound
         self._count_scale = plan.privacy.mechanism.count_scale
@@ -72,25 +73,25 @@ class BatchFold:
             while at < end and lessons == self._reader.lessons:
                 at, why = self._loop(at, end, batch, signs, rows, closed_through, codes)
                 if why == self._loops.UNUSUAL:
-                    others[at] = self._memory.one(entries[at], positions[at])
+                    others[at] = self._one(entries[at], positions[at])
                     at += 1
                 elif why == self._loops.OTHER_WINDOW:
                     self._open = int(batch.headers[at, 1])
                 elif why == self._loops.NO_ROOM:
-                    self._memory.streams.make_room(_ROOM)
+                    self._streams.make_room(_ROOM)
         return ManyVerdicts(codes.tobytes(), positions, clients, batch.streams, batch.headers, others)
 
     def _rows(self, batch: Batch, clients: Sequence[str], first: int, last: int) -> tuple[Int64, Int64]:
         """Of streams and tallies, at the places of the batch; zeroes before ``first``."""
-        memory, count, whose = self._memory, last - first, clients[first:last]
+        count, whose = last - first, clients[first:last]
         rows = np.zeros(last, np.int64)
         keys = zip(whose, batch.streams[first:last].tolist(), strict=True)
-        rows[first:] = memory.streams.rows_of(keys, count, memory.is_foreign)
-        if memory.tallies is None:
+        rows[first:] = self._streams.rows_of(keys, count, self._is_foreign)
+        if self._tallies is None:
             return rows, _NO_ROWS
         tally_rows = np.zeros(last, np.int64)
         windows = zip(batch.headers[first:last, 1].tolist(), whose, strict=True)
-        tally_rows[first:] = memory.tallies.rows_of(windows, count)
+        tally_rows[first:] = self._tallies.rows_of(windows, count)
         return rows, tally_rows
 
     def _loop(
@@ -104,11 +105,11 @@ class BatchFold:
         codes: npt.NDArray[np.uint8],
     ) -> tuple[int, int]:
         """One run of the loop; the arrays of tables are asked for anew, for one by one may have replaced them."""
-        streams, tallies = self._memory.streams, self._memory.tallies
+        streams, tallies = self._streams, self._tallies
         is_tallied, records = (0, _NO_TALLIES) if tallies is None else (1, tallies.records)
         window = _NO_WINDOW
         if self._open is not None and self._open > closed_through:
-            of = self._memory.window(self._open)
+            of = self._window(self._open)
             window = (1, self._open, of.counters.reshape(-1), of.counts, of.touched)
         stopped: tuple[int, int] = self._loops.fold(
             first,

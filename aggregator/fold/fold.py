@@ -4,34 +4,35 @@ From its state and the entries alone; a batch equals its entries one by one, and
 whatever was checkpointed in between. It knows no clock: a window closes by a seal among the entries, and the first seal
 of a window, or of a later one, closes it. What stands before is in, what stands after is late.
 
-For a plan one kind of entry counts; whatever else stands in its log is of the wrong mode.
+A plan counts one kind of entry; any other kind in its log is refused as of the wrong mode. All kinds pass one admission
+routine (:meth:`Fold._admit`), which binds an id to the bytes and the window of its first use:
 
-- A delta counts once by its id. What is said of one by what a fold remembers of its stream is one law, which
-:class:`Fold` asks of its memory and :class:`aggregator.workers.remote.RemoteFolds` of the latest checkpoint of a fold
-that runs elsewhere, so that both say the same of the same moment. - A silo's noised delta counts once for a client and
-window, whatever a second one holds: each carries the noise of its client, so that one more would be another draw about
-the same records. That a client takes part is public: how many do is the number of contributions, each of which is 1. -
-A batch of reports is nobody's: its stream is drawn for it alone and holds nothing else, and no verdict names a client.
-What is remembered of one is its id, eight bytes of digest and its window. - The id of a cohort's sum is of its plan,
-window and round alone, so that it takes the place of a delta's: its stream belongs to no client, and holds nothing
-else. How many cohorts and submissions are in a window is kept where other plans have their clients: one contribution a
-cohort.
+- A delta counts once by its id. What is said of an id that the fold remembers is one law, :func:`recall`. A fold
+  applies it to its memory, and :class:`aggregator.workers.remote.RemoteFolds` to the latest checkpoint of a fold that
+  runs elsewhere, so that both say the same of the same moment.
+- A silo's noised delta counts once for a client and window, whatever a second one holds: each carries the noise of its
+  client, so that one more would be another draw about the same records. That a client takes part is public: how many do
+  is the number of contributions, each of which is 1.
+- A batch of reports belongs to no client: its stream is drawn for it alone and holds nothing else, and no verdict names
+  a client. What is remembered of one is its id, eight bytes of digest and its window.
+- The id of a cohort's sum depends on its plan, window and round alone, and takes the place of a delta's: its stream
+  belongs to no client, and holds nothing else. How many cohorts and submissions are in a window is kept where other
+  plans have their clients: one contribution a cohort.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import lt
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from aggregator.fold.batch import BatchFold, FoldArrays
+from aggregator.fold.batch import BatchFold
 from aggregator.fold.state import (
     Checkpoint,
     FoldMark,
     FoldState,
     ManyVerdicts,
-    OpenWindow,
     OpenWindows,
     RememberedKind,
     StreamUse,
@@ -40,7 +41,7 @@ from aggregator.fold.state import (
     Verdicts,
 )
 from aggregator.fold.streams import Observation, StreamState, StreamTable, TallyTable
-from hushsum.delta import Delta, DeltaHeader, DeltaId, Run, digest, read_header
+from hushsum.delta import Delta, DeltaId, Run, digest, read_header
 from hushsum.delta_batch import reader_of
 from hushsum.errors import DeltaError, HushsumError, Reason
 from hushsum.families import Increments
@@ -115,135 +116,7 @@ def recall(
     return (RememberedKind.LATE if late else RememberedKind.UNKNOWN), None
 
 
-_Verdict = tuple[VerdictKind, Reason | None]
-
-
-class ReportFold:
-    """Folds the batches of reports of one partition.
-
-    Args:
-        plan: Of the fold.
-        partition: Of the fold, of
-        partitions: P.
-        streams: Of the fold.
-        window: The sum of an open window.
-    """
-
-    def __init__(
-        self,
-        plan: Plan,
-        partition: int,
-        partitions: int,
-        streams: StreamTable,
-        window: Callable[[int], OpenWindow],
-    ) -> None:
-        self._plan, self._partition, self._partitions = plan, partition, partitions
-        self._streams, self._window = streams, window
-        self._shuffle_min = plan.privacy.shuffle_min
-
-    def verdict(self, entry: ReportsEntry, position: int, closed_through: int) -> Verdict:
-        """Counts one, or says why not.
-
-        Args:
-            entry: The batch.
-            position: Where it stands.
-            closed_through: Every window up to this one is closed.
-        """
-        try:
-            header = read_header(entry.batch)
-        except DeltaError as error:
-            return Verdict(VerdictKind.REFUSED, error.reason, None, None, None, position)
-        kind, reason = self._fold(entry, header, closed_through)
-        return Verdict(kind, reason, header.id, None, header.window, position)
-
-    def _fold(self, entry: ReportsEntry, header: DeltaHeader, closed_through: int) -> _Verdict:
-        if (foreign := self._foreign(header)) is not None:
-            return VerdictKind.REFUSED, foreign
-        key, sign = (NOBODY, header.id.stream), digest(entry.batch)
-        stream = self._streams.get(key) or StreamState()
-        found = stream.observe(header.id.sequence, sign, header.window)
-        if found is not Observation.NEW:
-            return (VerdictKind.REFUSED, REFUSALS[found]) if found in REFUSALS else (VerdictKind.DUPLICATE, None)
-        if header.window <= closed_through:
-            return VerdictKind.LATE, None
-        try:
-            batch = self._allowed(entry)
-        except DeltaError as error:
-            return VerdictKind.REFUSED, error.reason  # of this copy alone: found again in any other like it
-        self._window(header.window).add_reports(batch)
-        stream.record(header.id.sequence, sign, header.window)
-        self._streams.put(key, stream)
-        return VerdictKind.COUNTED, None
-
-    def _foreign(self, header: DeltaHeader) -> Reason | None:
-        """Why it does not belong here, whatever it holds."""
-        if partition_of_sum(header.id, self._partitions) != self._partition:
-            return Reason.WRONG_PARTITION
-        if header.plan_id != self._plan.id:
-            return Reason.WRONG_PLAN
-        if not takes_reports(self._plan):
-            return Reason.WRONG_MODE
-        return Reason.MALFORMED if header.id.sequence else None  # a stream is drawn for one batch
-
-    def _allowed(self, entry: ReportsEntry) -> ReportBatch:
-        """The batch, once nothing speaks against it.
-
-        What the plan says of its amplified guarantee holds for shuffled batches of so many reports alone.
-
-        Raises:
-            DeltaError: Why it may not count.
-        """
-        if self._shuffle_min and not entry.shuffled:
-            raise DeltaError(Reason.UNSHUFFLED, "reports that did not come through the plan's shuffler")
-        batch = unpack_reports(entry.batch, self._plan)
-        if len(batch.reports) < self._shuffle_min:
-            came = f"{len(batch.reports)} shuffled reports"
-            raise DeltaError(Reason.TOO_FEW_REPORTS, f"{came}, expected {self._shuffle_min} or more")
-        return batch
-
-
-class SiloFold:
-    """Counts the noised whole deltas of one partition.
-
-    Args:
-        plan: Of the fold.
-        streams: Of the fold.
-        contributions: Of the fold.
-        window: The sum of an open window.
-    """
-
-    def __init__(
-        self, plan: Plan, streams: StreamTable, contributions: TallyTable, window: Callable[[int], OpenWindow]
-    ) -> None:
-        self._plan, self._streams, self._contributions, self._window = plan, streams, contributions, window
-
-    def add(
-        self, entry: DeltaEntry, header: DeltaHeader, stream: StreamState, sign: bytes
-    ) -> tuple[VerdictKind, Reason | None]:
-        """Counts what has a new id and an open window, if it is its client's first; remembers the id in either case.
-
-        Args:
-            entry: What stands in the log.
-            header: Of its delta.
-            stream: The state of its stream.
-            sign: The digest of its delta.
-        """
-        reason = None
-        if self._contributions.get(header.window, entry.client_id):
-            reason = Reason.SECOND_DELTA
-        else:
-            try:
-                delta = unpack_vector(entry.delta, self._plan)
-            except DeltaError as error:
-                return VerdictKind.REFUSED, error.reason  # of its bytes alone: found again in any other copy
-            self._contributions.add(header.window, entry.client_id, 1)
-            self._window(header.window).add_all(delta.counters, delta.counts)
-        stream.record(header.id.sequence, sign, header.window, reason)
-        self._streams.put((entry.client_id, header.id.stream), stream)
-        return (VerdictKind.COUNTED, None) if reason is None else (VerdictKind.REFUSED, reason)
-
-
-#: Whose the streams are that belong to no client: those of cohort sums, and of batches of reports.
+#: The owner of streams without a client: those of cohort sums, and of batches of reports.
 NOBODY: Final = ""
 _COHORT: Final = "cohort:"
 
@@ -253,82 +126,27 @@ def contributor_of(round: bytes) -> str:  # noqa: A002  the word for it
     return _COHORT + round.hex()
 
 
-class SumFold:
-    """Folds the cohort sums of one partition.
+class _Header(NamedTuple):
+    """What a verdict depends on besides the contents of an entry."""
 
-    Args:
-        plan: Of the fold.
-        partition: Of the fold, of
-        partitions: P.
-        streams: Of the fold.
-        contributions: Of the fold.
-        window: The sum of an open window.
+    owner: str
+    id: DeltaId
+    plan_id: bytes
+    window: int
+    data: bytes  # the id is bound to these bytes
+
+
+def _header(entry: DeltaEntry | CohortSumEntry | ReportsEntry) -> _Header:
+    """Reads the header of an entry.
+
+    Raises:
+        DeltaError: Its bytes have none.
     """
-
-    def __init__(
-        self,
-        plan: Plan,
-        partition: int,
-        partitions: int,
-        streams: StreamTable,
-        contributions: TallyTable,
-        window: Callable[[int], OpenWindow],
-    ) -> None:
-        self._plan, self._partition, self._partitions = plan, partition, partitions
-        self._streams, self._contributions, self._window = streams, contributions, window
-
-    def verdict(self, entry: CohortSumEntry, position: int, closed_through: int) -> Verdict:
-        """Counts one, or says why not.
-
-        Args:
-            entry: The sum.
-            position: Where it stands.
-            closed_through: Every window up to this one is closed.
-        """
-        id = entry.id
-        kind, reason = self._fold(entry, id, closed_through)
-        return Verdict(kind, reason, id, None, entry.window, position)
-
-    def _fold(self, entry: CohortSumEntry, id: DeltaId, closed_through: int) -> tuple[VerdictKind, Reason | None]:
-        if (foreign := self._foreign(entry, id)) is not None:
-            return VerdictKind.REFUSED, foreign
-        key, sign = (NOBODY, id.stream), digest(entry.sum)
-        stream = self._streams.get(key) or StreamState()
-        found = stream.observe(id.sequence, sign, entry.window)
-        if found is not Observation.NEW:
-            return (VerdictKind.REFUSED, REFUSALS[found]) if found in REFUSALS else (VerdictKind.DUPLICATE, None)
-        if entry.window <= closed_through:
-            return VerdictKind.LATE, None
-        reason = self._add(entry)
-        if reason is not None:
-            return VerdictKind.REFUSED, reason  # of its bytes alone: found again in any other copy
-        stream.record(id.sequence, sign, entry.window)
-        self._streams.put(key, stream)
-        return VerdictKind.COUNTED, None
-
-    def _foreign(self, entry: CohortSumEntry, id: DeltaId) -> Reason | None:
-        """Why it does not belong here, whatever it holds."""
-        if partition_of_sum(id, self._partitions) != self._partition:
-            return Reason.WRONG_PARTITION
-        if entry.plan_id != self._plan.id:
-            return Reason.WRONG_PLAN
-        return None if kind_counted(self._plan) is CohortSumEntry else Reason.WRONG_MODE
-
-    def _add(self, entry: CohortSumEntry) -> Reason | None:
-        """Adds what the plan allows."""
-        words, cohort = self._plan.words, self._plan.privacy.cohort
-        assert cohort is not None, "a secure plan has cohorts"
-        if len(entry.sum) != words.bytes:
-            return Reason.WRONG_SHAPE
-        if not cohort.survivors_min <= entry.submissions <= cohort.size:
-            return Reason.IMPOSSIBLE_COUNTS
-        try:
-            counters, counts = words.centred(words.unpack(entry.sum))
-        except HushsumError:
-            return Reason.MALFORMED
-        self._window(entry.window).add_all(counters, counts)
-        self._contributions.add(entry.window, contributor_of(entry.round), entry.submissions)
-        return None
+    if isinstance(entry, CohortSumEntry):
+        return _Header(NOBODY, entry.id, entry.plan_id, entry.window, entry.sum)
+    owner, data = (NOBODY, entry.batch) if isinstance(entry, ReportsEntry) else (entry.client_id, entry.delta)
+    header = read_header(data)
+    return _Header(owner, header.id, header.plan_id, header.window, data)
 
 
 class Fold:
@@ -363,7 +181,8 @@ class Fold:
         self._plan, self._partition, self._partitions = plan, partition, partitions
         self._count_scale = plan.privacy.mechanism.count_scale
         self._bound = plan.privacy.records_per_client
-        self._takes_deltas, self._is_anonymous = kind_counted(plan) is DeltaEntry, takes_reports(plan)
+        self._kind, self._is_anonymous = kind_counted(plan), takes_reports(plan)
+        self._shuffle_min = plan.privacy.shuffle_min
         self._tallies = self._bound is not None or plan.window.min_clients > 0
         self.position = state.position
         self.closed_through = state.closed_through
@@ -376,12 +195,19 @@ class Fold:
         self._retained: list[Verdict] | None = [] if retain_verdicts else None
         self._stored = (self.position, self.closed_through, self.forgotten_through)
         self._reader = reader_of(plan)
-        self._sums = SumFold(plan, partition, partitions, self._streams, self._contributions, self._window)
-        self._reports = ReportFold(plan, partition, partitions, self._streams, self._window)
-        self._silos = SiloFold(plan, self._streams, self._contributions, self._window) if is_silo(plan) else None
-        tallies = self._contributions if self._tallies else None
-        memory = FoldArrays(self._streams, tallies, self._window, self._is_foreign, self._verdict)
-        self._batches = None if self._reader is None else BatchFold(plan, self._reader, memory)
+        self._count: Callable[[Any, int], Reason | None]  # Any: the entries of one kind, which is checked before
+        if self._kind is CohortSumEntry:
+            self._count = self._count_sum
+        elif self._kind is ReportsEntry:
+            self._count = self._count_reports
+        else:
+            self._count = self._count_silo if is_silo(plan) else self._count_delta
+        self._batches: BatchFold | None = None
+        if self._reader is not None:
+            tallies = self._contributions if self._tallies else None
+            self._batches = BatchFold(
+                plan, self._reader, self._streams, tallies, self._window, self._is_foreign, self._verdict
+            )
 
     def apply(self, entries: Sequence[tuple[int, LogEntry | RefusedEntry]], end: int) -> Verdicts:
         """Folds the entries from :attr:`position` to before ``end``, which becomes it.
@@ -470,10 +296,6 @@ class Fold:
         for position, entry in entries:
             if isinstance(entry, SealEntry):
                 self._seal(entry)
-            elif isinstance(entry, CohortSumEntry):
-                yield self._sums.verdict(entry, position, self.closed_through)
-            elif isinstance(entry, ReportsEntry):
-                yield self._reports.verdict(entry, position, self.closed_through)
             else:
                 yield self._verdict(entry, position)
 
@@ -485,62 +307,110 @@ class Fold:
         self.closed_through = entry.window
         self._seals.append(entry.window)
 
-    def _verdict(self, entry: DeltaEntry | RefusedEntry, position: int) -> Verdict:
+    # ------------------------------------------------------------------------------------------------- one by one
+
+    def _verdict(self, entry: DeltaEntry | CohortSumEntry | ReportsEntry | RefusedEntry, position: int) -> Verdict:
+        """Counts an entry, or says why not."""
         if isinstance(entry, RefusedEntry):
             return Verdict(VerdictKind.REFUSED, entry.reason, None, None, None, position)
-        if flaw_of(entry.client_id):  # whoever vouched for it: not every store takes such text
+        client_id = entry.client_id if isinstance(entry, DeltaEntry) else None
+        if client_id is not None and flaw_of(client_id):  # whoever vouched for it: not every store takes such text
             return Verdict(VerdictKind.REFUSED, Reason.MALFORMED, None, None, None, position)
-        whose = None if self._is_anonymous else entry.client_id
+        if self._is_anonymous:
+            client_id = None
         try:
-            header = read_header(entry.delta)
+            header = _header(entry)
         except DeltaError as error:
-            return Verdict(VerdictKind.REFUSED, error.reason, None, whose, None, position)
-        kind, reason = self._fold(entry, header)
-        return Verdict(kind, reason, header.id, whose, header.window, position)
+            return Verdict(VerdictKind.REFUSED, error.reason, None, client_id, None, position)
+        kind, reason = self._admit(entry, header)
+        return Verdict(kind, reason, header.id, client_id, header.window, position)
 
-    def _fold(self, entry: DeltaEntry, header: DeltaHeader) -> tuple[VerdictKind, Reason | None]:
-        if self._is_foreign(entry.client_id):
-            return VerdictKind.REFUSED, Reason.WRONG_PARTITION
-        if header.plan_id != self._plan.id:
-            return VerdictKind.REFUSED, Reason.WRONG_PLAN
-        if not self._takes_deltas:
-            return VerdictKind.REFUSED, Reason.WRONG_MODE
-        key, sign = (entry.client_id, header.id.stream), digest(entry.delta)
-        stream = self._streams.get(key)
-        found = Observation.NEW if stream is None else stream.observe(header.id.sequence, sign, header.window)
+    def _admit(
+        self, entry: DeltaEntry | CohortSumEntry | ReportsEntry, header: _Header
+    ) -> tuple[VerdictKind, Reason | None]:
+        """Counts an entry of the plan's kind with a new id and an open window, and remembers its id."""
+        if (reason := self._misplaced(entry, header)) is not None:
+            return VerdictKind.REFUSED, reason
+        key, signature = (header.owner, header.id.stream), digest(header.data)
+        stream = self._streams.get(key) or StreamState()
+        found = stream.observe(header.id.sequence, signature, header.window)
         if found is not Observation.NEW:
             return (VerdictKind.REFUSED, REFUSALS[found]) if found in REFUSALS else (VerdictKind.DUPLICATE, None)
         if header.window <= self.closed_through:
             return VerdictKind.LATE, None
-        stream = stream or StreamState()
-        return self._add(entry, stream, sign) if self._silos is None else self._silos.add(entry, header, stream, sign)
-
-    def _add(self, entry: DeltaEntry, stream: StreamState, sign: bytes) -> tuple[VerdictKind, Reason | None]:
-        """Counts a new delta for an open window, and remembers its id, unless its bytes alone refuse it."""
         try:
-            delta = Delta.unpack(entry.delta, self._plan)
+            reason = self._count(entry, header.window)
         except DeltaError as error:
-            return VerdictKind.REFUSED, error.reason
-        if self._reader is not None:
-            self._reader.learn(delta)
-        reason = self._contribute(delta.window, entry.client_id, delta.records)
-        if reason is None:
-            self._window(delta.window).add(delta, self._count_scale)
-        stream.record(delta.id.sequence, sign, delta.window, reason)
-        self._streams.put((entry.client_id, delta.id.stream), stream)
+            return VerdictKind.REFUSED, error.reason  # of its bytes alone: found again in any other copy
+        stream.record(header.id.sequence, signature, header.window, reason)
+        self._streams.put(key, stream)
         return (VerdictKind.COUNTED, None) if reason is None else (VerdictKind.REFUSED, reason)
 
-    def _contribute(self, window: int, client_id: str, records: int) -> Reason | None:
-        """Charges the client's bound over all its streams and classes; a delta beyond it is refused whole."""
-        if self._bound is not None and self._contributions.get(window, client_id) + records > self._bound:
+    def _misplaced(self, entry: DeltaEntry | CohortSumEntry | ReportsEntry, header: _Header) -> Reason | None:
+        """Why an entry does not belong here, whatever it holds."""
+        if isinstance(entry, DeltaEntry):
+            is_foreign = self._is_foreign(entry.client_id)
+        else:
+            is_foreign = partition_of_sum(header.id, self._partitions) != self._partition
+        if is_foreign:
+            return Reason.WRONG_PARTITION
+        if header.plan_id != self._plan.id:
+            return Reason.WRONG_PLAN
+        if not isinstance(entry, self._kind):
+            return Reason.WRONG_MODE
+        # The stream of a batch of reports is drawn for it alone.
+        return Reason.MALFORMED if self._kind is ReportsEntry and header.id.sequence else None
+
+    # Each counts one kind of entry. It returns why it was refused, where that depends on what was counted before and is
+    # remembered; it raises DeltaError where the bytes of the entry alone refuse it.
+
+    def _count_delta(self, entry: DeltaEntry, window: int) -> Reason | None:
+        delta = Delta.unpack(entry.delta, self._plan)
+        if self._reader is not None:
+            self._reader.learn(delta)
+        # The bound is the client's, over all its streams and classes; a delta beyond it is refused whole.
+        counted = self._contributions.get(window, entry.client_id)
+        if self._bound is not None and counted + delta.records > self._bound:
             return Reason.TOO_MANY_RECORDS
-        self._tally(window, client_id, records)
+        if self._tallies:
+            self._contributions.add(window, entry.client_id, delta.records)
+        self._window(window).add(delta, self._count_scale)
         return None
 
-    def _tally(self, window: int, client_id: str, records: int) -> None:
-        """Adds to what a client has in a window, where the plan bounds that or asks for a number of clients."""
-        if self._tallies:
-            self._contributions.add(window, client_id, records)
+    def _count_silo(self, entry: DeltaEntry, window: int) -> Reason | None:
+        if self._contributions.get(window, entry.client_id):
+            return Reason.SECOND_DELTA
+        delta = unpack_vector(entry.delta, self._plan)
+        self._contributions.add(window, entry.client_id, 1)
+        self._window(window).add_all(delta.counters, delta.counts)
+        return None
+
+    def _count_sum(self, entry: CohortSumEntry, window: int) -> Reason | None:
+        words, cohort = self._plan.words, self._plan.privacy.cohort
+        assert cohort is not None, "a secure plan has cohorts"
+        if len(entry.sum) != words.bytes:
+            raise DeltaError(Reason.WRONG_SHAPE, f"a sum of {len(entry.sum)} bytes, expected {words.bytes}")
+        if not cohort.survivors_min <= entry.submissions <= cohort.size:
+            expected = f"{cohort.survivors_min} to {cohort.size}"
+            raise DeltaError(Reason.IMPOSSIBLE_COUNTS, f"{entry.submissions} submissions, expected {expected}")
+        try:
+            counters, counts = words.centred(words.unpack(entry.sum))
+        except HushsumError as error:
+            raise DeltaError(Reason.MALFORMED, str(error)) from error
+        self._window(window).add_all(counters, counts)
+        self._contributions.add(window, contributor_of(entry.round), entry.submissions)
+        return None
+
+    def _count_reports(self, entry: ReportsEntry, window: int) -> Reason | None:
+        # The amplified guarantee of the plan holds only for shuffled batches of so many reports.
+        if self._shuffle_min and not entry.shuffled:
+            raise DeltaError(Reason.UNSHUFFLED, "reports that did not come through the plan's shuffler")
+        batch = unpack_reports(entry.batch, self._plan)
+        if len(batch.reports) < self._shuffle_min:
+            came = f"{len(batch.reports)} shuffled reports"
+            raise DeltaError(Reason.TOO_FEW_REPORTS, f"{came}, expected {self._shuffle_min} or more")
+        self._window(window).add_reports(batch)
+        return None
 
     def _is_foreign(self, client_id: str) -> bool:
         """Whether it is no client of this partition: another's, or none at all."""

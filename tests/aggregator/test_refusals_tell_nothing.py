@@ -331,7 +331,7 @@ def how_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
         try:
             honest(self, plan_id)
         except Exception as error:
-            error.refusal = Refusal.of(error.refusal.reason, f"{len(self._parts)} wait")  # type: ignore[attr-defined]  # a refusal has it
+            error.refusal = Refusal.of(error.refusal.reason, f"{len(self._participants)} wait")  # type: ignore[attr-defined]  # a refusal has it
             raise
 
     monkeypatch.setattr(CohortCoordinator, "check_plan", check)
