@@ -400,8 +400,7 @@ class Service:
         )
         membership = backends.membership(self.plan, self.metrics)
         ports = self.log, self.store, self.runtime, self.metrics
-        self.workers = WorkerPool(self.plan, *ports, settings, membership=membership)
-        self.workers.trace(self.telemetry.tracer)
+        self.workers = WorkerPool(self.plan, *ports, settings, membership=membership, tracer=self.telemetry.tracer)
         await self.workers.start()
         self._supervision.at_the_end("folds", self.workers.stop, self._stop_s)
         self._supervision.watch("workers", self.workers.ended)

@@ -5,19 +5,19 @@ on), and claimed again from what is stored: nothing is ever applied on top of a 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from itertools import chain
 
 from aggregator.errors import LogGapError, PartitionStoppedError, StoreError, StoreUnavailableError
 from aggregator.fold.fold import Fold
 from aggregator.fold.state import RememberedKind, StreamUse
-from aggregator.interfaces import FoldPeek, Log, Membership, Observer, PartitionOwner, Tracer
+from aggregator.interfaces import NO_TRACES, FoldPeek, Log, Membership, Observer, Tracer
 from aggregator.logs import FailureLog, journal
 from aggregator.observability.tracing import of_checkpoints
-from aggregator.runtime import Runtime, retry
+from aggregator.runtime import Runtime, Watermark, retry
 from aggregator.store.store import Store
-from aggregator.workers.worker import PartitionSupervisor, Worker, WorkerPorts, WorkerSettings
+from aggregator.workers.worker import PartitionSupervisor, Worker, WorkerSettings
 from hushsum.delta import DeltaId
 from hushsum.errors import Reason
 from hushsum.plan import Plan
@@ -25,48 +25,13 @@ from hushsum.plan import Plan
 _journal = journal("workers")
 
 
-class AllPartitions:
-    """The membership of a process that folds the whole plan alone.
-
-    Args:
-        partitions: P.
-    """
-
-    def __init__(self, partitions: int) -> None:
-        self._partitions = range(partitions)
-        self._owner: PartitionOwner | None = None
-        self._ended = asyncio.Event()
-
-    async def start(self, owner: PartitionOwner) -> None:
-        """Hands over every partition."""
-        self._owner = owner
-        await owner.assigned(self._partitions)
-
-    async def ended(self) -> None:
-        """Returns once it was stopped."""
-        await self._ended.wait()
-
-    async def stop(self) -> None:
-        """Takes them back."""
-        self._ended.set()
-        if self._owner is not None:
-            await self._owner.revoked(self._partitions)
-
-
 class WorkerPool:
     """The folds of this process: what a membership hands over to it, and a view of them for gateway and releaser.
 
-    Args:
-        plan: What is collected.
-        log: Where from; its number of partitions is P.
-        store: Where to; the plan is registered there.
-        runtime: Time and tasks.
-        observer: Who counts.
-        settings: How time is divided.
-        membership: Which partitions; None: all of them, for ever. Then the service cannot go on without any of them.
+    Without a membership it folds all partitions, and the service cannot go on without any of them.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  each is a part of its own
         self,
         plan: Plan,
         log: Log,
@@ -76,12 +41,16 @@ class WorkerPool:
         settings: WorkerSettings,
         *,
         membership: Membership | None = None,
+        tracer: Tracer = NO_TRACES,
     ) -> None:
-        self._plan, self._log, self._store = plan, log, store
-        self._runtime, self._observer, self._settings = runtime, observer, settings
-        self._ports = WorkerPorts(log, store, runtime, observer)
-        self._alone = membership is None
-        self._membership = membership or AllPartitions(log.partitions)
+        self._plan = plan
+        self._log = log
+        self._store = store
+        self._runtime = runtime
+        self._observer = observer
+        self._settings = settings
+        self._membership = membership
+        self._tracer = of_checkpoints(tracer, plan)
         self._held: dict[int, PartitionSupervisor] = {}
         self._ended = asyncio.Event()
         self._stopped = False
@@ -90,12 +59,7 @@ class WorkerPool:
 
     @property
     def held(self) -> frozenset[int]:
-        """The partitions that are this process's now."""
         return frozenset(self._held)
-
-    def trace(self, tracer: Tracer) -> None:
-        """Says, before the start, who is told of checkpoints."""
-        self._ports = replace(self._ports, tracer=of_checkpoints(tracer, self._plan))
 
     async def start(self) -> None:
         """Joins; a process that folds all partitions has loaded every fold when this returns.
@@ -106,9 +70,10 @@ class WorkerPool:
         """
         if self._settings.asks_s is not None:
             self._asking = self._runtime.spawn(self._ask(self._settings.asks_s), "forget-asked")
-        await self._membership.start(self)
-        if not self._alone:
+        if self._membership is not None:
+            await self._membership.start(self)
             return
+        await self.assigned(range(self._log.partitions))
         try:
             for held in [*self._held.values()]:
                 await held.working()
@@ -136,36 +101,37 @@ class WorkerPool:
         if self._asking is not None:
             self._asking.cancel()
         try:
-            await self._membership.stop()
+            if self._membership is not None:
+                await self._membership.stop()
             await self.revoked(self.held)
         finally:
             self._ended.set()
         self._raise_failure()
 
-    # ------------------------------------------------------------------------------------------------ whose they are
+    # -------------------------------------------------------------------------------------------------- assignment
 
     async def assigned(self, partitions: Collection[int]) -> None:
-        """Begins to claim and to fold these; those that are held already go on as they are."""
+        """Begins to claim and to fold partitions; those that are held already go on as they are."""
         for partition in sorted(set(partitions) - self.held):
             self._held[partition] = PartitionSupervisor(
                 partition,
-                self._claims(partition),
+                partial(self._claim, partition),
                 settings=self._settings,
                 runtime=self._runtime,
                 observer=self._observer,
                 failed=self._failed,
-                shared=not self._alone,
+                shared=self._membership is not None,
             )
         self._observer.partitions_held(self.held)
 
     async def revoked(self, partitions: Collection[int]) -> None:
-        """Stores these and lets them go; what cannot be stored in the stated time is let go without."""
+        """Stores partitions and lets them go; what cannot be stored in the stated time is let go without."""
         leaving = self._taken(partitions)
         if leaving:
             await asyncio.gather(*(held.release(self._settings.revoke_s) for held in leaving))
 
     async def lost(self, partitions: Collection[int]) -> None:
-        """Drops these as they are."""
+        """Drops partitions as they are."""
         for held in self._taken(partitions):
             held.drop()
 
@@ -174,22 +140,31 @@ class WorkerPool:
         self._observer.partitions_held(self.held)
         return taken
 
-    def _claims(self, partition: int) -> Callable[[], Awaitable[Worker]]:
-        async def claim() -> Worker:
-            claimed = await self._store.claim_partition(self._plan, partition, self._settings.owner)
-            if claimed is None:
-                raise StoreError(f"store: partition {partition} of plan {self._plan.hex_id[:12]} is not registered")
-            end = await self._log.end(partition)
-            if end < claimed.state.position:
-                raise LogGapError(partition, claimed.state.position, end)
-            retain = self._settings.retain_verdicts
-            fold = Fold(self._plan, partition, self._log.partitions, claimed.state, retain_verdicts=retain)
-            return Worker(fold, claimed.fence, self._plan, partition, self._ports)
-
-        return claim
+    async def _claim(self, partition: int) -> Worker:
+        """Takes a partition from the process that had it, and loads its fold."""
+        claimed = await self._store.claim_partition(self._plan, partition, self._settings.owner)
+        if claimed is None:
+            raise StoreError(f"store: partition {partition} of plan {self._plan.hex_id[:12]} is not registered")
+        end = await self._log.end(partition)
+        if end < claimed.state.position:
+            raise LogGapError(partition, claimed.state.position, end)
+        retain = self._settings.retain_verdicts
+        fold = Fold(self._plan, partition, self._log.partitions, claimed.state, retain_verdicts=retain)
+        return Worker(
+            fold,
+            claimed.fence,
+            self._plan,
+            partition,
+            log=self._log,
+            store=self._store,
+            runtime=self._runtime,
+            observer=self._observer,
+            settings=self._settings,
+            tracer=self._tracer,
+        )
 
     def _failed(self, error: PartitionStoppedError) -> None:
-        if self._alone:  # else the others go on, and the observer was told
+        if self._membership is None:  # else the others go on, and the observer was told
             self._failure = self._failure or error
             self._ended.set()
 
@@ -216,18 +191,12 @@ class WorkerPool:
     async def passed(self, partition: int, position: int) -> None:
         """Returns once the fold has passed ``position``; what is asked at once after it, asks that very fold."""
         while True:
-            held = self._holding(partition)
-            worker = await held.working()
-            try:
-                await worker.passed.reached(position + 1)
-            except StoreUnavailableError:
-                await held.gone(worker)
-                continue
+            held, worker = await self._reached(partition, lambda worker: worker.passed, position + 1)
             if held.worker is worker:
                 return  # else it was loaded anew meanwhile, and may not have come so far again
 
     async def caught_up(self) -> None:
-        """Returns once the folds have passed what stands in the log now: after a crash, or beside an older store.
+        """Returns once the folds have passed what stands in the log now: after a crash, or with an older store.
 
         What its seals close is stored, too: from then on the store calls no window open whose seal stands in the log.
         """
@@ -237,18 +206,11 @@ class WorkerPool:
 
     async def closed(self, partition: int, window: int) -> None:
         """Returns once the partition has stored the window as sealed."""
-        while True:
-            held = self._holding(partition)
-            worker = await held.working()
-            try:
-                return await worker.closed.reached(window)
-            except StoreUnavailableError:
-                await held.gone(worker)
+        await self._reached(partition, lambda worker: worker.closed, window)
 
     async def recall(
         self, partition: int, client_id: str, id: DeltaId, digest: bytes, window: int
     ) -> tuple[RememberedKind, Reason | None]:
-        """What to tell the sender of a delta that the fold has passed, and whose window is no longer open."""
         worker = await self._holding(partition).working()  # no pause where it is there
         return worker.fold.recall(client_id, id, digest, window)
 
@@ -263,15 +225,29 @@ class WorkerPool:
             worker = await held.working()
             worker.ask_to_forget(window, await self._log.end(partition))
             try:
-                return await worker.forgotten(window)
+                return await worker.forgotten.reached(window)
             except StoreUnavailableError:
                 await held.gone(worker)
+
+    async def _reached(
+        self, partition: int, watermark: Callable[[Worker], Watermark], value: int
+    ) -> tuple[PartitionSupervisor, Worker]:
+        """Returns once a watermark of the partition's worker is at ``value``, through every claim of it."""
+        while True:
+            held = self._holding(partition)
+            worker = await held.working()
+            try:
+                await watermark(worker).reached(value)
+            except StoreUnavailableError:
+                await held.gone(worker)
+            else:
+                return held, worker
 
     def _holding(self, partition: int) -> PartitionSupervisor:
         held = self._held.get(partition)
         if held is not None:
             return held
-        if self._stopped or self._alone:
+        if self._stopped or self._membership is None:
             raise PartitionStoppedError(f"partition {partition} has stopped: it was stopped with the service")
         raise StoreUnavailableError(f"partition {partition} is folded by another process")
 

@@ -1,9 +1,8 @@
-"""The folds of other processes, by what they have stored: their marks are looked at while somebody waits for them."""
+"""The folds of other processes, by what they have stored: their marks are read while a caller waits for them."""
 
 import asyncio
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from aggregator.errors import AggregatorError, FoldsBehindError
 from aggregator.fold.fold import recall
@@ -22,9 +21,8 @@ FORGET_S: Final = 10.0
 CLOSE_S: Final = 60.0
 
 
-@dataclass(frozen=True)
-class _Marks:
-    """What is known of one partition's fold, all of it stored."""
+class _Marks(NamedTuple):
+    """How far one partition's fold has come, as it has stored."""
 
     position: Watermark
     closed: Watermark
@@ -32,36 +30,28 @@ class _Marks:
 
 
 class RemoteFolds:
-    """The view that a gateway and a releaser have of folds that run elsewhere.
-
-    Args:
-        plan: What is collected.
-        store: Where the folds store where they have come to.
-        runtime: Time and tasks.
-        observer: Is told of what is tried again.
-    """
+    """The view that a gateway and a releaser have of folds that run elsewhere."""
 
     def __init__(self, plan: Plan, store: Store, runtime: Runtime, observer: Observer) -> None:
-        self._plan, self._store = plan, store
-        self._runtime, self._observer = runtime, observer
+        self._plan = plan
+        self._store = store
+        self._runtime = runtime
+        self._observer = observer
         self._marks: dict[int, _Marks] = {}
         self._waiting = 0
         self._hurry = asyncio.Event()
         self._looking: asyncio.Task[None] | None = None
 
     async def stop(self) -> None:
-        """Looks no more; who still waits does so in vain."""
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.wait([self._looking])
 
     def peek(self, partition: int, client_id: str, id: DeltaId, digest: bytes, window: int) -> FoldPeek | None:
-        """Nothing: no fold is here."""
         del partition, client_id, id, digest, window
         return None
 
     def stream_uses(self) -> Iterator[StreamUse]:
-        """None: they are in other processes."""
         return iter(())
 
     async def passed(self, partition: int, position: int) -> None:
@@ -98,7 +88,8 @@ class RemoteFolds:
     ) -> tuple[RememberedKind, Reason | None]:
         """What the latest checkpoint says of a delta, by the law of the fold itself."""
         memory = await self._store.stream_memory(self._plan.id, partition, client_id, id.stream)
-        return recall(_stream(memory.data), memory.mark, id.sequence, digest, window)
+        stream = None if memory.data is None else StreamState.from_bytes(memory.data)
+        return recall(stream, memory.mark, id.sequence, digest, window)
 
     def _of(self, partition: int) -> _Marks:
         nothing = -(2**63)
@@ -117,7 +108,7 @@ class RemoteFolds:
             self._waiting -= 1
 
     async def _look(self) -> None:
-        """Reads every partition's mark, as long as anybody waits: more slowly while nothing moves."""
+        """Reads the marks of all partitions while there are waiters: more slowly while nothing moves."""
         backoff = Backoff(_LOOK_FIRST_S, _LOOK_MOST_S)
         while self._waiting:
             if self._hurry.is_set():
@@ -137,19 +128,14 @@ class RemoteFolds:
         moved = False
         for partition, mark in marks.items():
             known = self._of(partition)
-            pairs = zip((known.position, known.closed, known.forgotten), mark, strict=True)
-            for watermark, value in pairs:
+            for watermark, value in zip(known, mark, strict=True):
                 moved = moved or value > watermark.value
                 watermark.reach(value)
         return moved
 
     def _give_up(self, error: AggregatorError) -> None:
-        """Tells everybody who waits; who asks later has it looked at again."""
+        """Fails all waiters; a later question begins to look again."""
         marks, self._marks = self._marks, {}
         for known in marks.values():
-            for watermark in (known.position, known.closed, known.forgotten):
+            for watermark in known:
                 watermark.fail(error)
-
-
-def _stream(data: bytes | None) -> StreamState | None:
-    return None if data is None else StreamState.from_bytes(data)

@@ -54,46 +54,50 @@ class WorkerSettings:
     asks_s: float | None = None
 
 
-@dataclass(frozen=True)
-class WorkerPorts:
-    """All that a worker reaches the world by."""
-
-    log: Log
-    store: Store
-    runtime: Runtime
-    observer: Observer
-    tracer: Tracer = NO_TRACES
-
-
 class Worker:
     """The fold of one partition, and what drives it: it alone applies, and it alone checkpoints.
 
-    It is good for one claim. Whatever fails, it ends, and its fold with it: of a checkpoint whose reply was lost nobody
-    knows whether it is stored, and what it held is gone from the fold's list of changes.
-
-    Args:
-        fold: As it was claimed.
-        fence: Its claim's number.
-        plan: What is collected.
-        partition: Which.
-        ports: The world.
+    It is good for one claim. Whatever fails, it ends, and its fold with it: whether a checkpoint is stored whose reply
+    was lost is not known, and what it held is gone from the fold's list of changes.
 
     Attributes:
         fold: For questions; they see it between two batches.
         passed: Entries below this position are applied.
         closed: Windows up to this one are closed in a durable checkpoint.
+        forgotten: Windows up to this one are forgotten in a durable checkpoint.
         saved: The position of the latest durable checkpoint.
     """
 
-    def __init__(self, fold: Fold, fence: int, plan: Plan, partition: int, ports: WorkerPorts) -> None:
+    def __init__(  # noqa: PLR0913  each is a part of its own
+        self,
+        fold: Fold,
+        fence: int,
+        plan: Plan,
+        partition: int,
+        *,
+        log: Log,
+        store: Store,
+        runtime: Runtime,
+        observer: Observer,
+        settings: WorkerSettings,
+        tracer: Tracer = NO_TRACES,
+    ) -> None:
         self.fold = fold
-        self.passed, self.closed = Watermark(fold.position), Watermark(fold.closed_through)
+        self.passed = Watermark(fold.position)
+        self.closed = Watermark(fold.closed_through)
+        self.forgotten = Watermark(fold.forgotten_through)
         self.saved = fold.position
-        self._forgotten = Watermark(fold.forgotten_through)
-        self._fence, self._plan, self._partition = fence, plan, partition
-        self._log, self._store, self._runtime, self._observer = ports.log, ports.store, ports.runtime, ports.observer
-        self._tracer = ports.tracer
-        self._saved_s, self._unsaved = self._runtime.monotonic(), 0
+        self._fence = fence
+        self._plan = plan
+        self._partition = partition
+        self._log = log
+        self._store = store
+        self._runtime = runtime
+        self._observer = observer
+        self._settings = settings
+        self._tracer = tracer
+        self._saved_s = runtime.monotonic()
+        self._unsaved = 0  # entries
         self._stopping = False
         self._ahead = _NOTHING  # what was read last
         self._limit = _FIRST  # entries of the next stretch
@@ -101,25 +105,25 @@ class Worker:
         self._reading: asyncio.Task[None] | None = None
         self._wake: asyncio.Future[None] | None = None
 
-    async def run(self, settings: WorkerSettings) -> None:
-        """Folds until it is told to stop, and then stores where it has come to.
+    async def run(self) -> None:
+        """Folds until :meth:`stop`, and then stores where it has come to.
 
         Raises:
             FencedError: Another worker has claimed the partition.
             LogGapError: The log no longer holds what the fold needs next.
             LogError: The log cannot be used, or holds an entry that must not be skipped.
-            StoreError: A checkpoint was not stored, or nobody knows whether it was.
+            StoreError: A checkpoint was not stored, or it is not known whether it was.
         """
         try:
             while not self._stopping:
-                await self._step(settings)
+                await self._step()
             await self._save()
         finally:
             self._stopping = True
             if self._reading is not None:
                 self._reading.cancel()
             gone = StoreUnavailableError(f"partition {self._partition} is loaded anew")
-            for watermark in (self.passed, self.closed, self._forgotten):
+            for watermark in (self.passed, self.closed, self.forgotten):
                 watermark.fail(gone)
 
     def stop(self) -> None:
@@ -136,38 +140,34 @@ class Worker:
         self._to_forget = (max(asked[0], window), max(asked[1], end))
         self._look_up()
 
-    async def forgotten(self, window: int) -> None:
-        """Returns once windows up to this one are forgotten; durable."""
-        await self._forgotten.reached(window)
-
     def _look_up(self) -> None:
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
-    async def _step(self, settings: WorkerSettings) -> None:
-        entry_batch = await self._next(settings)
+    async def _step(self) -> None:
+        entry_batch = await self._next()
         if entry_batch is not None and entry_batch.end > self.fold.position:
             if not self.fold.changed:
                 self._saved_s = self._runtime.monotonic()  # nothing was unsaved until now
-            self._read_on(settings, entry_batch.end, changed=True)
-            await self._fold(entry_batch, settings)
+            self._read_on(entry_batch.end, changed=True)
+            await self._fold(entry_batch)
         if self._may_forget():
             assert self._to_forget is not None
             self.fold.forget(self._to_forget[0])
             self._to_forget = None
-        many = self._unsaved >= settings.checkpoint_entries
-        long = self._runtime.monotonic() - self._saved_s >= settings.checkpoint_s
+        many = self._unsaved >= self._settings.checkpoint_entries
+        long = self._runtime.monotonic() - self._saved_s >= self._settings.checkpoint_s
         if self.fold.must_checkpoint or many or long:
             await self._save()
 
     def _may_forget(self) -> bool:
         return self._to_forget is not None and self.fold.position >= self._to_forget[1]
 
-    async def _fold(self, entry_batch: EntryBatch, settings: WorkerSettings) -> None:
+    async def _fold(self, entry_batch: EntryBatch) -> None:
         entries = entry_batch.entries
         sizes = [len(positioned.data) for positioned in entries]
-        self._limit = _limit_after(sizes, self._limit, settings)
-        for start, stop in _turns(sizes, settings):
+        self._limit = _limit_after(sizes, self._limit, self._settings)
+        for start, stop in _turns(sizes, self._settings):
             self._apply(entries[start:stop], entry_batch.end if stop == len(entries) else entries[stop].position)
             await self._runtime.sleep(0)
         if not entries:
@@ -179,10 +179,10 @@ class Worker:
         self.passed.reach(self.fold.position)
         self._observer.folded(self._partition, self.fold.position, verdicts)
 
-    async def _next(self, settings: WorkerSettings) -> EntryBatch | None:
-        """Waits until something is read, a checkpoint is due, or somebody asks it to look up."""
+    async def _next(self) -> EntryBatch | None:
+        """Waits until something is read, a checkpoint is due, or it is to stop or to forget."""
         if self._reading is None:
-            self._read_on(settings, self.fold.position, changed=self.fold.changed)
+            self._read_on(self.fold.position, changed=self.fold.changed)
         assert self._reading is not None
         self._wake = asyncio.get_running_loop().create_future()
         if not self._stopping and not self.fold.must_checkpoint and not self._may_forget():
@@ -193,11 +193,12 @@ class Worker:
         reading.result()  # raises what the log raised
         return self._ahead
 
-    def _read_on(self, settings: WorkerSettings, position: int, *, changed: bool) -> None:
+    def _read_on(self, position: int, *, changed: bool) -> None:
         """Begins to read from ``position`` on: one stretch ahead of the fold, and no more."""
-        due_s = self._saved_s + settings.checkpoint_s - self._runtime.monotonic()
-        wait_s = min(max(due_s, 0.0), settings.idle_s) if changed else settings.idle_s
-        limit = min(self._limit, settings.batch)
+        due_s = self._saved_s + self._settings.checkpoint_s - self._runtime.monotonic()
+        idle_s = self._settings.idle_s
+        wait_s = min(max(due_s, 0.0), idle_s) if changed else idle_s
+        limit = min(self._limit, self._settings.batch)
         self._reading = self._runtime.spawn(self._read(position, limit, wait_s), f"read-{self._partition}")
 
     async def _read(self, position: int, limit: int, wait_s: float) -> None:
@@ -216,7 +217,7 @@ class Worker:
             await self._store.checkpoint(self._plan, self._partition, change, fence=self._fence)
         self.saved, self._saved_s, self._unsaved = change.position, self._runtime.monotonic(), 0
         self.closed.reach(change.closed_through)
-        self._forgotten.reach(change.forgotten_through)
+        self.forgotten.reach(change.forgotten_through)
         self._observer.checkpointed(self._partition, change.position, self._saved_s - began_s)
 
 
@@ -251,17 +252,13 @@ class PartitionSupervisor:
     """Claims a partition and folds it, again and again, until it is let go or cannot go on. It begins at once.
 
     Args:
-        partition: Which.
-        claim: Takes it from whoever had it, and loads its fold.
-        settings: How time is divided.
-        runtime: Time and tasks.
-        observer: Is told of what is tried again, and of an end that only an operator can mend.
-        failed: Is told of such an end too.
+        claim: Takes it from the process that had it, and loads its fold.
+        failed: Called with an end that only an operator can mend.
         shared: Whether other processes may claim it too.
 
     Attributes:
-        worker: Of the present claim; None between two of them.
-        error: Why nothing of it is folded here any more; None while something is, or will be.
+        worker: Of the present claim; None between two claims.
+        error: Why it is not folded here any more; None while it is, or will be.
     """
 
     def __init__(
@@ -278,12 +275,15 @@ class PartitionSupervisor:
         self.partition = partition
         self.worker: Worker | None = None
         self.error: PartitionStoppedError | None = None
-        self._claim, self._settings = claim, settings
-        self._runtime, self._observer, self._failed = runtime, observer, failed
+        self._claim = claim
+        self._settings = settings
+        self._runtime = runtime
+        self._observer = observer
+        self._failed = failed
         self._shared = shared
         self._stopping = False
         self._news = asyncio.Event()  # set, and replaced, whenever worker or error changes
-        self._task = runtime.spawn(self._held(), f"fold-{partition}")
+        self._task = runtime.spawn(self._hold(), f"fold-{partition}")
 
     async def working(self) -> Worker:
         """The worker, at once where there is one, else once there is.
@@ -316,27 +316,27 @@ class PartitionSupervisor:
         self.drop()
 
     def drop(self) -> None:
-        """Lets it go as it is. A checkpoint under way may still be stored, as long as nobody has claimed after us."""
+        """Lets it go as it is. A checkpoint under way may still be stored, as long as there is no newer claim."""
         self._stopping = True
         self._task.cancel()
         self._now(None)
         self._end(_STOPPED)
 
-    async def _held(self) -> None:
-        try:
-            await self._hold()
-        finally:
-            self._end(_STOPPED)  # whatever ended it: nobody waits for it any more
-
     async def _hold(self) -> None:
+        try:
+            await self._claim_and_fold()
+        finally:
+            self._end(_STOPPED)  # whatever ended it: those that wait for it are told
+
+    async def _claim_and_fold(self) -> None:
         backoff, gap = Backoff(), None
         while not self._stopping:
             try:
                 await self._fold(backoff)
                 return
             except LogGapError as error:
-                # Who slept may find what it would read next folded and forgotten by whoever claimed the partition
-                # meanwhile. A new claim gives the newest position; where the gap stands before that too, it is one.
+                # After a pause of this process, another one may have claimed the partition, and folded and forgotten
+                # what is to be read next. A new claim gives the newest position; a gap before that is a real one.
                 if not self._shared or error.position == gap:
                     self._fail(error)
                     return
@@ -355,7 +355,7 @@ class PartitionSupervisor:
         claimed = worker.saved
         self._now(worker)
         try:
-            await worker.run(self._settings)
+            await worker.run()
         finally:
             if worker.saved > claimed:
                 backoff.reset()

@@ -17,7 +17,7 @@ from aggregator.log.kafka.log import KafkaLog
 from aggregator.observability.metrics import Metrics
 from aggregator.runtime import SystemRuntime
 from aggregator.store.store import memory_store
-from aggregator.workers.worker import Worker, WorkerPorts, WorkerSettings
+from aggregator.workers.worker import Worker, WorkerSettings
 from benchmarks.report import Row
 from benchmarks.service.deltas import Deltas, plan_of
 from hushsum_proto.convert import entry_to_bytes
@@ -70,8 +70,11 @@ async def _measure(bootstrap: str, size: int, count: int, rounds: int) -> Row:
         assert claimed is not None, "registered above"
         log = await KafkaLog.open(settings, plan, 1, PlainMessages(), runtime, metrics)
         fold = Fold(plan, 0, 1, claimed.state)
-        worker = Worker(fold, claimed.fence, plan, 0, WorkerPorts(log, store, runtime, metrics))
-        running = asyncio.create_task(worker.run(WorkerSettings(checkpoint_entries=_NEVER, checkpoint_s=float(_NEVER))))
+        never = WorkerSettings(checkpoint_entries=_NEVER, checkpoint_s=float(_NEVER))
+        worker = Worker(
+            fold, claimed.fence, plan, 0, log=log, store=store, runtime=runtime, observer=metrics, settings=never
+        )
+        running = asyncio.create_task(worker.run())
         await worker.passed.reached(end)
         assert fold.position == end
         running.cancel()  # nothing is stored: the next round folds the same again

@@ -215,7 +215,7 @@ async def test_a_broken_invariant_stops_the_partition_like_any_error(
     def broken(*_: object) -> None:
         raise AssertionError("an invariant")
 
-    monkeypatch.setattr(Fold, "_fold", broken)
+    monkeypatch.setattr(Fold, "_admit", broken)
     await site.send(1)
     with pytest.raises(PartitionStoppedError, match="has stopped: AssertionError") as caught:
         await site.workers.ended()
