@@ -26,11 +26,7 @@ class BatchFold:
     """Folds batches of deltas of one plan.
 
     Args:
-        plan: Of the fold.
-        reader: Of its deltas.
-        streams: The states of all streams.
         tallies: None where the plan asks for none.
-        window: The sum of an open window.
         is_foreign: Whether a client belongs to another partition.
         one: Folds the delta of one entry, at a position.
     """
@@ -60,7 +56,7 @@ class BatchFold:
         self._open: int | None = None  # the window of the last delta that was added
 
     def apply(self, positions: Sequence[int], entries: Sequence[DeltaEntry], closed_through: int) -> ManyVerdicts:
-        """Folds entries, as each alone would be."""
+        """Folds entries with the verdicts that each alone would have."""
         deltas = [entry.delta for entry in entries]
         clients = [entry.client_id for entry in entries]
         batch, signs = self._reader.batch(deltas), digests(deltas)
@@ -83,14 +79,15 @@ class BatchFold:
 
     def _rows(self, batch: Batch, clients: Sequence[str], first: int, last: int) -> tuple[Int64, Int64]:
         """Of streams and tallies, at the places of the batch; zeroes before ``first``."""
-        count, whose = last - first, clients[first:last]
+        count = last - first
+        owners = clients[first:last]
         rows = np.zeros(last, np.int64)
-        keys = zip(whose, batch.streams[first:last].tolist(), strict=True)
+        keys = zip(owners, batch.streams[first:last].tolist(), strict=True)
         rows[first:] = self._streams.rows_of(keys, count, self._is_foreign)
         if self._tallies is None:
             return rows, _NO_ROWS
         tally_rows = np.zeros(last, np.int64)
-        windows = zip(batch.headers[first:last, 1].tolist(), whose, strict=True)
+        windows = zip(batch.headers[first:last, 1].tolist(), owners, strict=True)
         tally_rows[first:] = self._tallies.rows_of(windows, count)
         return rows, tally_rows
 

@@ -72,7 +72,7 @@ def kind_counted(plan: Plan) -> type[DeltaEntry | CohortSumEntry | ReportsEntry]
 
 
 def takes_reports(plan: Plan) -> bool:
-    """Whether its clients send randomised reports, which are nobody's."""
+    """Whether its clients send randomised reports, which belong to no client."""
     return plan.privacy.reports is not None
 
 
@@ -91,17 +91,17 @@ REFUSALS: Final = {
 def recall(
     stream: StreamState | None, mark: FoldMark, sequence: int, digest: bytes, window: int
 ) -> tuple[RememberedKind, Reason | None]:
-    """What to tell the sender of a delta that the fold has passed, and whose window is no longer open.
+    """The verdict on a delta that the fold has passed, and whose window is no longer open.
 
-    *late* is said only while an id that had been counted would still be known: it promises that the records were not
-    counted and never will be. Where the fold cannot know, it says *unknown*.
+    *late* is returned only while an id that had been counted would still be known: it promises that the records were
+    not counted and never will be. Where the fold cannot know, it returns *unknown*.
 
     Args:
         stream: The state of the delta's stream; None where there is none.
-        mark: How far the fold had come at that very moment.
+        mark: How far the fold had come at the moment of that state.
         sequence: The delta's number in its stream.
-        digest: 8 bytes of it.
-        window: Its window.
+        digest: 8 bytes.
+        window: The delta's.
     """
     if stream is not None:
         found = stream.observe(sequence, digest, window)
@@ -153,9 +153,7 @@ class Fold:
     """One partition's fold.
 
     Args:
-        plan: What is collected.
         partition: Which of ``partitions`` it folds.
-        partitions: P.
         state: Where to go on from; None starts empty. Its arrays are the fold's from now on.
         retain_verdicts: Whether checkpoints carry one verdict for each delta.
 
@@ -273,12 +271,11 @@ class Fold:
         return self._stored[1:] != (self.closed_through, self.forgotten_through)
 
     def recall(self, client_id: str, id: DeltaId, digest: bytes, window: int) -> tuple[RememberedKind, Reason | None]:
-        """What to tell the sender of a delta that this fold has passed: see :func:`aggregator.fold.fold.recall`."""
+        """See :func:`aggregator.fold.fold.recall`."""
         mark = FoldMark(self.position, self.closed_through, self.forgotten_through)
         return recall(self._streams.get((client_id, id.stream)), mark, id.sequence, digest, window)
 
     def stream_uses(self) -> Iterator[StreamUse]:
-        """Each stream that is remembered, with the latest window that it touched."""
         return self._streams.uses()
 
     def contributed(self, client_id: str, window: int) -> int:
@@ -314,7 +311,7 @@ class Fold:
         if isinstance(entry, RefusedEntry):
             return Verdict(VerdictKind.REFUSED, entry.reason, None, None, None, position)
         client_id = entry.client_id if isinstance(entry, DeltaEntry) else None
-        if client_id is not None and flaw_of(client_id):  # whoever vouched for it: not every store takes such text
+        if client_id is not None and flaw_of(client_id):  # though it was authenticated: not every store takes such text
             return Verdict(VerdictKind.REFUSED, Reason.MALFORMED, None, None, None, position)
         if self._is_anonymous:
             client_id = None

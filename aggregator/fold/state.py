@@ -1,4 +1,4 @@
-"""What a fold is, what changed in it, and what it says: the values that go into the store and come out of it."""
+"""The state of a fold, its changes and its verdicts: the values that go into the store and come out of it."""
 
 import enum
 from collections import Counter
@@ -16,7 +16,7 @@ from hushsum.local.batches import ReportBatch
 
 
 class VerdictKind(enum.StrEnum):
-    """What became of an entry; stored and counted under these names."""
+    """The fold's verdict on an entry; stored and counted under these names."""
 
     COUNTED = "counted"
     DUPLICATE = "duplicate"
@@ -25,14 +25,13 @@ class VerdictKind(enum.StrEnum):
 
 
 class Verdict(NamedTuple):
-    """What the fold says of one delta, cohort sum or batch of reports, or of bytes in the log that are none.
+    """The verdict on one delta, cohort sum or batch of reports, or on bytes in the log that are none.
 
     Attributes:
-        kind: What became of it.
-        reason: Why, for REFUSED alone.
-        id: The delta's, the sum's or the batch's; None where it could not be read.
-        client_id: Whose; None where the entry could not be read, and of a cohort sum or reports, which are nobody's.
-        window: Its own; None where it could not be read.
+        reason: For REFUSED alone.
+        id: None where it could not be read.
+        client_id: None where the entry could not be read, and of a cohort sum or reports, which belong to no client.
+        window: None where it could not be read.
         position: Of the entry, in its partition.
     """
 
@@ -57,14 +56,11 @@ OUTCOMES: Final[tuple[Outcome, ...]] = (
 
 
 class ManyVerdicts(NamedTuple):
-    """Verdicts of deltas that were folded together, in columns; they become values where somebody looks.
+    """Verdicts of deltas that were folded together, in columns; they become values when they are read.
 
     Attributes:
         codes: Indices into :data:`OUTCOMES`, a byte each.
-        positions: Of the entries.
-        clients: Whose.
-        streams: Of the ids,
-        headers: and their sequence numbers and windows.
+        headers: (n, 2): sequence numbers and windows.
         others: By place, those that were folded one by one.
     """
 
@@ -76,7 +72,6 @@ class ManyVerdicts(NamedTuple):
     others: Mapping[int, Verdict]
 
     def values(self) -> Iterator[Verdict]:
-        """One by one."""
         ids, headers = self.streams.tolist(), self.headers.tolist()
         columns = zip(self.codes, self.positions, self.clients, ids, headers, strict=True)
         for place, (code, position, client_id, stream, (sequence, window)) in enumerate(columns):
@@ -88,11 +83,7 @@ class ManyVerdicts(NamedTuple):
 
 
 class Verdicts(Sequence[Verdict]):
-    """What a fold says of some entries, in their order: counting them is cheap, and looking at one is not.
-
-    Args:
-        parts: One after another.
-    """
+    """Verdicts on some entries, in their order: counting them is cheap, and reading one is not."""
 
     def __init__(self, parts: Sequence[ManyVerdicts | Verdict]) -> None:
         self._parts = parts
@@ -141,7 +132,7 @@ class Verdicts(Sequence[Verdict]):
 
 
 class RememberedKind(enum.StrEnum):
-    """What the fold can still say of a delta whose window it has closed."""
+    """What the fold remembers of a delta whose window it has closed."""
 
     COUNTED = "counted"
     REFUSED = "refused"
@@ -164,14 +155,14 @@ class WindowSum:
 
 
 class StreamKey(NamedTuple):
-    """Whose stream, and which."""
+    """A client's stream."""
 
     client_id: str
     stream: int
 
 
 class StreamUse(NamedTuple):
-    """A client's stream, and a window that it has a delta in. What is nobody's has an empty client id."""
+    """A client's stream, and a window that it has a delta in. A stream without a client has an empty client id."""
 
     client_id: str
     stream: int
@@ -179,7 +170,7 @@ class StreamUse(NamedTuple):
 
 
 class Contribution(NamedTuple):
-    """What the contribution bound is kept for, and the number of clients is the number of; or a cohort."""
+    """One client in one window, or one cohort: their number is the number of clients."""
 
     window: int
     client_id: str
@@ -187,7 +178,7 @@ class Contribution(NamedTuple):
 
 @dataclass(frozen=True)
 class FoldState:
-    """All that a fold is, as the store gives it back.
+    """The whole state of a fold, as the store gives it back.
 
     Attributes:
         position: Of the next entry to fold.
@@ -229,14 +220,13 @@ class Checkpoint:
     """What changed since the last checkpoint: stored in one transaction, it makes the stored state the fold's.
 
     Attributes:
-        position: Of the next entry to fold.
+        position: As in :class:`FoldState`.
         closed_through: As in :class:`FoldState`. The blocks of a window up to here will never change again.
         forgotten_through: As in :class:`FoldState`: stream states whose last window is not above it, and contributions
             to windows not above it, are deleted.
-        blocks: The touched blocks.
+        blocks: Those that were touched.
         counts: Count counters of the touched windows, (classes,).
-        streams: Changed stream states, packed, with the last window that each touched.
-        contributions: Changed contributions.
+        streams: Those that changed, packed, with the last window that each touched.
         verdicts: One for each delta, where they are retained.
         seals: Windows that a seal of their own has closed: they were open, whatever a restored store knows of them.
     """
@@ -269,7 +259,6 @@ class OpenWindow:
         self._edges = np.arange(blocks + 1) * BLOCK
 
     def add(self, delta: Delta, count_scale: int) -> None:
-        """Counts a delta."""
         apply(delta, self.counters, self.counts, count_scale)
         for run in delta.runs:
             # Indices increase, so that a block's are those between its two edges.
@@ -292,7 +281,6 @@ class OpenWindow:
         self.touched[0] |= places[1:] > places[:-1]
 
     def close(self) -> None:
-        """It changes no more."""
         self.counters.setflags(write=False)
         self.counts.setflags(write=False)
 
@@ -308,12 +296,7 @@ class OpenWindow:
 
 
 class OpenWindows:
-    """The sums of a partition's open windows, and of those that were closed since they were last taken.
-
-    Args:
-        shape: Of a window's counters, (classes, ...).
-        sums: Of windows that are open.
-    """
+    """The sums of a partition's open windows, and of those that were closed since they were last taken."""
 
     def __init__(self, shape: tuple[int, ...], sums: Mapping[int, WindowSum]) -> None:
         self._shape = shape
@@ -328,7 +311,6 @@ class OpenWindows:
         return self._open[window]
 
     def close(self, through: int) -> None:
-        """Every window up to this one changes no more."""
         for window in sorted(window for window in self._open if window <= through):
             self._closed[window] = self._open.pop(window)
             self._closed[window].close()

@@ -3,8 +3,8 @@
 A client never sends a sequence number 64 or more above its lowest unanswered one. So an id 64 or more below the highest
 was answered before, and only the last 64 need remembering: one bit, 8 bytes of digest, the window and the verdict each.
 
-A row of ``heads`` is one :class:`aggregator.fold.streams.StreamState`, and its slots lie one after another in
-``slots``. So memory grows with the streams that live, and not with deltas.
+A row of ``heads`` is one :class:`StreamState`, and its slots lie one after another in ``slots``. So memory grows with
+the streams that live, and not with deltas.
 """
 
 import enum
@@ -56,7 +56,7 @@ class StreamState:
 
     Attributes:
         highest: The highest sequence number used; −1 before the first.
-        last_window: The latest window that the stream touched; what decides when it can be forgotten.
+        last_window: The latest window that the stream touched; with it the stream is forgotten.
     """
 
     __slots__ = ("_mask", "_slots", "highest", "last_window")
@@ -160,7 +160,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class RowNumbers(dict[Key, int]):
-    """Asked for a key that has no row, it gives it one, and lists it in :attr:`fresh`.
+    """Row numbers by key: a key without a row gets one when it is looked up, and is listed in :attr:`fresh`.
 
     Attributes:
         keys_of: The key of each row; None of a row that is free.
@@ -223,15 +223,12 @@ _64_BITS: Final = 2**64 - 1
 DIGEST: Final = 0
 WINDOW: Final = 1
 CODE: Final = 2
-_STORED: Final = np.dtype([("digest", ">i8"), ("window", ">i8"), ("code", "u1")])  # as aggregator.fold.streams packs it
+_STORED: Final = np.dtype([("digest", ">i8"), ("window", ">i8"), ("code", "u1")])  # as _SLOT packs it
 assert _STORED.itemsize == SLOT_BYTES
 
 
 class StreamTable:
     """Stream states by (client id, stream).
-
-    Args:
-        packed: Their bytes.
 
     Attributes:
         heads: (at least as many as rows, 7).
@@ -263,14 +260,13 @@ class StreamTable:
         return None if row is None or self.heads[row, HIGHEST] < 0 else StreamState.from_bytes(self._packed(row))
 
     def uses(self) -> Iterator[StreamUse]:
-        """Each, with the latest window that it touched."""
+        """Each stream, with the latest window that it touched."""
         lasts = self.heads[: len(self._rows.keys_of), LAST_WINDOW].tolist()
         for key, last_window in zip(self._rows.keys_of, lasts, strict=True):
             if key is not None:
                 yield StreamUse(*key, last_window)
 
     def put(self, key: tuple[str, int], state: StreamState) -> None:
-        """Replaces the state of a stream."""
         row = self._rows[key]
         self._make_rows()
         data = state.to_bytes()
@@ -383,9 +379,6 @@ _NO_TALLY: Final = np.array([-1, 0], np.int64)
 class TallyTable:
     """What each client has contributed to each window, where a plan asks for it.
 
-    Args:
-        tallies: What there is.
-
     Attributes:
         records: (at least as many as rows, 2): how many, or −1 where the client is not in the window; whether that
             changed.
@@ -417,7 +410,6 @@ class TallyTable:
         self._rows.settle(lambda row: bool(self.records[row, 0] >= 0))
 
     def take_changed(self) -> dict[Contribution, int]:
-        """What changed since the last call."""
         changed = np.flatnonzero(self.records[: len(self._rows.keys_of), 1])
         self.records[changed, 1] = 0
         found = {}
@@ -428,7 +420,6 @@ class TallyTable:
         return found
 
     def forget(self, window: int) -> None:
-        """Forgets windows up to this one."""
         kept = [row for row, key in enumerate(self._rows.keys_of) if key is not None and key[0] > window]
         self._rows = RowNumbers(key for row in kept if (key := self._rows.keys_of[row]) is not None)
         self.records = grown(self.records[kept], len(kept), _NO_TALLY)
