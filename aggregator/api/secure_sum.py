@@ -16,7 +16,7 @@ from hushsum.errors import Reason
 from hushsum_proto import convert_rounds
 from hushsum_proto.answers import Refusal, ServiceReason
 from hushsum_proto.errors import MalformedMessageError
-from hushsum_proto.rounds import DirectoryChunk, Enter
+from hushsum_proto.rounds import DirectoryChunk, Enter, RoundRequest
 from hushsum_proto.v1 import wire_pb2 as pb
 
 ENTER_S: Final = 20.0  # how long a stream may be open before its client says what it wants
@@ -30,9 +30,8 @@ class SecureSumService:
     Args:
         sums: Those of the plan; None where its mode is another one: every call is then refused.
         directory: Of its clients; None where it names none.
-        runtime: Time and tasks.
         streams_max: Clients that may be here at once.
-        sends: How fast one client is listened to; None: at any speed.
+        sends: How fast messages of one client are read; None: at any speed.
     """
 
     def __init__(
@@ -52,7 +51,6 @@ class SecureSumService:
         self._sends = sends
 
     def add_to(self, methods: Methods) -> Handler:
-        """The handlers of every method."""
         methods.stream("TakePart", pb.RoundRequest, self.take_part, bytes_max=methods.message_bytes_max)
         methods.replies("GetDirectory", pb.GetDirectoryRequest, self.get_directory, scopes=(Scope.SUBMIT,))
         return methods.handler(pb.DESCRIPTOR.services_by_name["SecureSum"].methods_by_name)
@@ -108,34 +106,28 @@ class SecureSumService:
             raise RefusedError(Refusal.of(ServiceReason.UNAVAILABLE, f"nothing came in {ENTER_S:g} s")) from error
         except StopAsyncIteration as error:
             raise MalformedMessageError("expected to enter, got nothing") from error
-        if isinstance(request, Malformed):
-            raise MalformedMessageError("bytes that are no RoundRequest, expected one")
-        enter = convert_rounds.request_from_wire(request)
+        enter = _decoded(request)
         if not isinstance(enter, Enter):
             raise MalformedMessageError("expected to enter first")
         return enter
 
     async def _read(self, sums: CohortCoordinator, participant: Participant, requests: _Requests) -> None:
-        """Hands on what the client says, one after another: the next is read when the last is handled."""
+        """Hands on a client's requests, one after another: the next is read when the last is handled."""
         async for request in requests:
             if self._sends is not None and not isinstance(request, Malformed):
-                # It is listened to more slowly, and not refused: its vector may be spent, and others wait for it.
+                # It is read more slowly, and not refused: its vector may be spent, and others wait for it.
                 await self._sends.pace(participant.client_id, request.ByteSize())
-            if not await self._take(sums, participant, request):
+            try:
+                decoded = _decoded(request)
+            except MalformedMessageError as error:
+                participant.end(RefusedError(Refusal.of(Reason.MALFORMED, str(error))))
+                sums.left(participant)
                 return
-            del request  # a chunk of a vector is not to be kept while the client is waited for
+            await sums.received(participant, decoded)
+            del request, decoded  # a chunk of a vector is not to be kept while the client is waited for
 
-    async def _take(
-        self, sums: CohortCoordinator, participant: Participant, request: pb.RoundRequest | Malformed
-    ) -> bool:
-        """Hands on one request; False: it is none, and the call is ended."""
-        try:
-            if isinstance(request, Malformed):
-                raise MalformedMessageError("bytes that are no RoundRequest, expected one")
-            said = convert_rounds.request_from_wire(request)
-        except MalformedMessageError as error:
-            participant.end(RefusedError(Refusal.of(Reason.MALFORMED, str(error))))
-            sums.left(participant)
-            return False
-        await sums.received(participant, said)
-        return True
+
+def _decoded(request: pb.RoundRequest | Malformed) -> RoundRequest:
+    if isinstance(request, Malformed):
+        raise MalformedMessageError("bytes that are no RoundRequest, expected one")
+    return convert_rounds.request_from_wire(request)

@@ -1,6 +1,6 @@
 """Cohorts as they form (pure): events and random bytes in, effects out.
 
-Whoever may be corrupt must not choose who is in a cohort (docs/secure-sum.md, Who is in a cohort). So members are drawn
+Corrupt clients must not choose the members of a cohort (docs/secure-sum.md, Who is in a cohort). So members are drawn
 uniformly from all who wait, only when at least P different clients do, and no client is told how many wait. A plan
 without P states no bound on corrupt clients: there a cohort is drawn when N wait, or once the first of them has waited
 for the plan's time and at least S are there.
@@ -9,16 +9,17 @@ A client has one place in a window:
 
 - While it waits, its newest call stands: an older one is most likely a connection that is dead and not known to be.
 - From the start of its round on, the call that is in it stands, and a newer one is refused until the round is over:
-  whoever comes under a client's name pushes nobody out of a round.
+  a call under a stolen name pushes no client out of a round.
 - A client whose vector was taken in a window never enters that window again.
 - A client that has spoilt a round, which needs every member at first, comes in again only after a pause that doubles;
   then it waits like all others.
 - A client is drawn into at most 8 cohorts of a window: what a plan promises counts so many draws.
 
-Where members end a round before anybody was asked for a vector, those that are left go on in another one, and nobody is
+Where members end a round before a vector was asked for, those that are left go on in another one, and no client is
 drawn in their place. With ``rounds_max`` rounds under way nothing is drawn: what a server holds is bounded by that.
 """
 
+import enum
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -86,11 +87,9 @@ class RoundOver:
     """A round has ended.
 
     Attributes:
-        window: Its window.
         members: All that were in it.
         back: Those of them that are still there and take part again; nothing of them was spent.
         spent: Clients whose vector was taken.
-        now_ms: The clock.
         spoilers: Clients because of whom it ended, at no cost, while all members were needed.
     """
 
@@ -114,70 +113,41 @@ Event = Entered | Left | Woke | RoundOver | WindowOver
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """It waits; with how many others is not for it to know."""
+    """It waits; with how many others it is not told."""
 
     caller: CallKey
 
 
 @dataclass(frozen=True, slots=True)
 class Starts:
-    """A round begins now.
-
-    Attributes:
-        window: Its window.
-        callers: Its members.
-        is_drawn: Whether they are a cohort that was drawn now; else those that are left of one, in another round.
-    """
+    """A round begins now; ``is_drawn``: with a cohort that was drawn now, else with those that are left of one."""
 
     window: int
     callers: tuple[CallKey, ...]
     is_drawn: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Replaced:
-    """A newer call of the same client has taken its place."""
+class EndReason(enum.Enum):
+    """Why a call does not take part in a window, or not any more."""
 
-    caller: CallKey
-
-
-@dataclass(frozen=True, slots=True)
-class InRound:
-    """Refused: a round of this client is under way."""
-
-    caller: CallKey
+    REPLACED = "a newer call of the same client has taken its place"
+    IN_ROUND = "a round of this client is under way, in another call"
+    TOOK_PART = "this client's vector was taken in this window"
+    TOO_SOON = "it has spoilt a round of this window, and has to pause"
+    DRAWN_TOO_OFTEN = "it was drawn into as many cohorts of this window as it may be"
+    CLOSED = "the window closed before a cohort was there"
 
 
 @dataclass(frozen=True, slots=True)
-class TookPart:
-    """Refused: this client's vector was taken in this window."""
+class Ends:
+    """A call ends; ``wait_ms``: how long its client has to pause, for ``TOO_SOON``."""
 
     caller: CallKey
+    reason: EndReason
+    wait_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class TooSoon:
-    """Refused: it has spoilt a round of this window, and has to pause."""
-
-    caller: CallKey
-    wait_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class DrawnTooOften:
-    """Refused: it was drawn into as many cohorts of this window as it may be."""
-
-    caller: CallKey
-
-
-@dataclass(frozen=True, slots=True)
-class Closed:
-    """The window closed before a cohort was there."""
-
-    caller: CallKey
-
-
-Effect = Waits | Starts | Replaced | InRound | TookPart | TooSoon | DrawnTooOften | Closed
+Effect = Waits | Starts | Ends
 _Places = dict[str, tuple[CallKey, int]]  # by client, with when it came
 
 
@@ -192,7 +162,7 @@ class _Forming:
     draws: Counter[str] = field(default_factory=Counter)
 
     def starts_ms(self, rules: CohortRules) -> int | None:
-        """When its next cohort is drawn; None: not before somebody comes."""
+        """When its next cohort is drawn; None: not before another client comes."""
         present = len(self.waiting)
         if present < (rules.pool or rules.least):
             return None
@@ -218,12 +188,7 @@ class _Forming:
 
 
 class Cohorts:
-    """Forms the cohorts of one plan in one process.
-
-    Args:
-        rules: When a cohort starts.
-        entropy: Of the draws.
-    """
+    """Forms the cohorts of one plan in one process."""
 
     def __init__(self, rules: CohortRules, entropy: Entropy) -> None:
         self._rules = rules
@@ -233,26 +198,22 @@ class Cohorts:
 
     @property
     def windows(self) -> tuple[int, ...]:
-        """Those of which anything is remembered."""
+        """The windows of which anything is remembered."""
         return tuple(self._windows)
 
     @property
     def waiting(self) -> int:
-        """Clients that wait."""
         return sum(len(forming.waiting) for forming in self._windows.values())
 
     @property
     def wakes_ms(self) -> int | None:
-        """When to say that time went on; None: not before something else happens."""
+        """When to handle :class:`Woke`; None: not before something else happens."""
+        if self._rounds >= self._rules.rounds_max:
+            return None
         times = [forming.starts_ms(self._rules) for forming in self._windows.values()]
-        return (
-            min((time for time in times if time is not None), default=None)
-            if self._rounds < self._rules.rounds_max
-            else None
-        )
+        return min((time for time in times if time is not None), default=None)
 
     def handle(self, event: Event) -> list[Effect]:
-        """What is to be done now."""
         match event:
             case Entered():
                 return [*self._enter(event), *self._start(event.now_ms)]
@@ -265,29 +226,29 @@ class Cohorts:
                 return [*self._end(event), *self._start(event.now_ms)]
             case WindowOver(window):
                 forming = self._windows.pop(window, _Forming())
-                return [Closed(caller) for caller, _ in forming.waiting.values()]
+                return [Ends(caller, EndReason.CLOSED) for caller, _ in forming.waiting.values()]
 
     def _enter(self, event: Entered) -> Iterator[Effect]:
         client_id = event.caller.client_id
         forming = self._windows.setdefault(event.window, _Forming())
         if client_id in forming.spent:
-            yield TookPart(event.caller)
+            yield Ends(event.caller, EndReason.TOOK_PART)
             return
         if client_id in forming.in_rounds:
-            yield InRound(event.caller)
+            yield Ends(event.caller, EndReason.IN_ROUND)
             return
         _, not_before_ms = forming.spoilt.get(client_id, (0, event.now_ms))
         if event.now_ms < not_before_ms:
-            yield TooSoon(event.caller, not_before_ms - event.now_ms)
+            yield Ends(event.caller, EndReason.TOO_SOON, not_before_ms - event.now_ms)
             return
         older = forming.waiting.get(client_id)
         if older is not None:
-            yield Replaced(older[0])
+            yield Ends(older[0], EndReason.REPLACED)
         yield self._wait(forming, event.caller, event.now_ms if older is None else older[1])
 
-    def _wait(self, forming: _Forming, caller: CallKey, arrived_ms: int) -> Waits | DrawnTooOften:
+    def _wait(self, forming: _Forming, caller: CallKey, arrived_ms: int) -> Waits | Ends:
         if forming.draws[caller.client_id] >= ATTEMPTS_MAX:
-            return DrawnTooOften(caller)
+            return Ends(caller, EndReason.DRAWN_TOO_OFTEN)
         forming.waiting[caller.client_id] = (caller, arrived_ms)
         return Waits(caller)
 
@@ -300,7 +261,7 @@ class Cohorts:
         self._rounds -= 1
         forming = self._windows.get(event.window)
         if forming is None:  # it closed meanwhile
-            yield from map(Closed, event.back)
+            yield from (Ends(caller, EndReason.CLOSED) for caller in event.back)
             return
         arrived = {}
         for caller in event.members:

@@ -1,4 +1,4 @@
-"""Secure sums of one plan in one process: who may take part, which cohort each is in, and the result of its driver.
+"""Secure sums of one plan in one process: who may take part, which cohort each is in, and the result of its round.
 
 A cohort lives here and nowhere else: if this process dies its rounds are over, and nothing of them is ever sent again.
 """
@@ -21,20 +21,15 @@ from aggregator.logs import journal
 from aggregator.runtime import Runtime
 from aggregator.secure.cohorts import (
     CallKey,
-    Closed,
     CohortRules,
     Cohorts,
-    DrawnTooOften,
     Effect,
+    EndReason,
+    Ends,
     Entered,
-    InRound,
     Left,
-    Replaced,
     RoundOver,
     Starts,
-    TookPart,
-    TooSoon,
-    Waits,
     WindowOver,
     Woke,
 )
@@ -85,7 +80,7 @@ class PastRound(NamedTuple):
         window: Its window.
         result: Of its sum.
         survivors: Clients whose vectors are in it; none where there is no sum.
-        members: All clients of the driver.
+        members: All clients of the round.
     """
 
     window: int
@@ -135,55 +130,30 @@ class SumMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         make: Any = {"registry": registry}  # Any: the two constructors have one keyword in common, no type
-        self._cohorts = PrometheusCounter("hushsum_cohorts", "Cohorts of secure sums that were formed", **make)
-        self._rounds = PrometheusCounter("hushsum_rounds", "Rounds of secure sums, by outcome", ["outcome"], **make)
-        self._spent = PrometheusCounter(
+        self.cohorts = PrometheusCounter("hushsum_cohorts", "Cohorts of secure sums that were formed", **make)
+        self.rounds = PrometheusCounter("hushsum_rounds", "Rounds of secure sums, by outcome", ["outcome"], **make)
+        self.spent = PrometheusCounter(
             "hushsum_submissions_spent", "Vectors that may have been sent, and are in no sum that counts", **make
         )
-        self._dropped = PrometheusCounter("hushsum_clients_dropped", "Clients that fell out of a round", **make)
-        self._waiting = Gauge("hushsum_cohort_clients_waiting", "Clients that wait for a cohort", **make)
-        self._steps = Gauge("hushsum_cohort_clients", "Clients in rounds, by step", ["step"], **make)
+        self.dropped = PrometheusCounter("hushsum_clients_dropped", "Clients that fell out of a round", **make)
+        self.waiting = Gauge("hushsum_cohort_clients_waiting", "Clients that wait for a cohort", **make)
+        self.steps = Gauge("hushsum_cohort_clients", "Clients in rounds, by step", ["step"], **make)
         # All are there from the start: an alert needs the 0 before the first one.
         for outcome in (RoundResult.COUNTED, RoundResult.ABORTED, RoundResult.LATE, RoundResult.UNKNOWN, AGAIN):
-            self._rounds.labels(outcome)
-        self.in_steps({})
+            self.rounds.labels(outcome)
+        self.show_steps({})
 
-    def cohort_formed(self) -> None:
-        self._cohorts.inc()
-
-    def round_over(self, outcome: str, *, lost: int, dropped: int) -> None:
-        """A round has ended.
-
-        Args:
-            outcome: The result of its sum, or ``AGAIN``.
-            lost: Vectors that may have been sent, and are in no sum that counts.
-            dropped: Clients that fell out of it.
-        """
-        self._rounds.labels(outcome).inc()
-        self._spent.inc(lost)
-        self._dropped.inc(dropped)
-
-    def waiting(self, clients: int) -> None:
-        self._waiting.set(clients)
-
-    def in_steps(self, clients: Mapping[Step, int]) -> None:
+    def show_steps(self, clients: Mapping[Step, int]) -> None:
         for step in Step:
-            self._steps.labels(step.value).set(clients.get(step, 0))
+            self.steps.labels(step.value).set(clients.get(step, 0))
 
 
 class CohortCoordinator:
     """The secure sums of one plan.
 
     Args:
-        plan: Of mode ``secure``.
-        submitter: Brings sums into the log.
-        claims: Of the members of rounds, and of the ledger.
         budget: Whether the ledger could pay for a window; its rounds have it charged.
-        window_tracker: Which windows are open.
-        runtime: Time, tasks and threads.
         entropy: Of the draws of cohorts, and of the ids of rounds.
-        metrics: Counts cohorts and rounds.
-        settings: How long a round waits.
         directory: Of clients; None where the plan names none.
         tracer: Gets a span for each round, which names no client.
     """
@@ -230,11 +200,7 @@ class CohortCoordinator:
     # --------------------------------------------------------------------------------------------------- the clients
 
     async def enter(self, client_id: str, enter: Enter) -> Participant:
-        """Lets a client take part in a window.
-
-        Args:
-            client_id: From the authenticator.
-            enter: What it opened with; it names no spent driver.
+        """Lets a client take part in a window; its id is the authenticator's, and ``enter`` names no spent round.
 
         Raises:
             RefusedError: Another plan, a window that was never open or has not begun, a ledger that could not pay for
@@ -267,11 +233,7 @@ class CohortCoordinator:
         return outcome_of(enter.spent_round, self._history.result_for(client_id, enter.spent_round, enter.window))
 
     def check_plan(self, plan_id: bytes) -> None:
-        """Refuses another plan.
-
-        Raises:
-            RefusedError: It is.
-        """
+        """Raises ``RefusedError`` for another plan."""
         if plan_id != self.plan.id:
             raise RefusedError(errors.wrong_plan(plan_id, self.plan))
 
@@ -308,7 +270,7 @@ class CohortCoordinator:
             key = self._directory.keys.get(client_id)
             if key is None or key.role is not Role.CLIENT:
                 raise UnauthenticatedError("this client is not in the directory that the plan names")
-            # Before anything changes for the client's other calls: nobody else takes its place, or learns its result.
+            # Before anything changes for the client's other calls: no stranger takes its place, or learns its result.
             if not key.public_key.verifies(enter.signature, ENTRY, *entry_parts(enter, client_id)):
                 raise UnauthenticatedError(
                     "this is not signed by the client's key in the directory that the plan names"
@@ -376,13 +338,13 @@ class CohortCoordinator:
         self._history.forget_before(oldest)
         self._budget.forget_before(oldest)
         self._show_progress()
-        self._metrics.waiting(self._cohorts.waiting)
+        self._metrics.waiting.set(self._cohorts.waiting)
 
     def _show_progress(self) -> None:
         steps: Counter[Step] = Counter()
         for driver in self._rounds.values():
             steps.update(driver.progress)
-        self._metrics.in_steps(steps)
+        self._metrics.show_steps(steps)
 
     def _now_ms(self) -> int:
         """A clock for waits alone: a wall clock may be set."""
@@ -395,38 +357,16 @@ class CohortCoordinator:
             if isinstance(effect, Starts):
                 if not self._stopping:
                     self._start(effect)
-            elif (participant := self._participants.get(effect.caller)) is not None:
-                self._tell(participant, effect)
-
-    def _tell(
-        self,
-        participant: Participant,
-        effect: Waits | Replaced | InRound | TookPart | TooSoon | DrawnTooOften | Closed,
-    ) -> None:
-        match effect:
-            case Waits():
-                if not participant.tell(Waiting(self._size)):
-                    self.left(participant)
-                return
-            case Replaced():
-                participant.end(overloaded("a newer call of this client has taken its place"))
-            case InRound():
-                participant.end(overloaded("a round of this client is under way, in another call"))
-            case TookPart():
-                detail = "a vector of this client was taken in this window already"
-                participant.end(RoundOutcome(b"", RoundResult.UNKNOWN, detail))
-            case TooSoon():
-                detail = "a round ended because of this client, expected it to come in again later"
-                participant.end(RefusedError(Refusal.of(ServiceReason.OVERLOADED, detail, effect.wait_ms)))
-            case DrawnTooOften():
-                detail = f"this client was in {ATTEMPTS_MAX} cohorts of the window"
-                participant.end(RoundOutcome(b"", RoundResult.ABORTED, detail))
-            case Closed():
-                participant.end(outcome_of(b"", RoundResult.LATE))
-        self._participants.pop(participant.key, None)
+            elif (participant := self._participants.get(effect.caller)) is None:
+                continue  # its call has ended
+            elif isinstance(effect, Ends):
+                participant.end(_ending_of(effect))
+                self._participants.pop(effect.caller, None)
+            elif not participant.tell(Waiting(self._size)):
+                self.left(participant)
 
     def _start(self, effect: Starts) -> None:
-        """Begins a round; a client whose call has ended in this very moment is out of it at once."""
+        """Begins a round; a client that has left at this very moment is out of it at once."""
         members = [self._participants.get(key) or Participant(key, effect.window) for key in effect.callers]
         try:
             driver = RoundDriver(
@@ -449,7 +389,7 @@ class CohortCoordinator:
             return
         self._rounds[driver.id] = driver
         if effect.is_drawn:
-            self._metrics.cohort_formed()
+            self._metrics.cohorts.inc()
         for member in members:
             member.round = driver
             if member.key not in self._participants:
@@ -487,7 +427,9 @@ class CohortCoordinator:
         outcome = AGAIN if back else result.value
         span.note(outcome=outcome, survivors=len(survivors), dropped=len(driver.dropped))
         counted = survivors if result is RoundResult.COUNTED else frozenset()
-        self._metrics.round_over(outcome, lost=len(driver.granted - counted), dropped=len(driver.dropped))
+        self._metrics.rounds.labels(outcome).inc()
+        self._metrics.spent.inc(len(driver.granted - counted))
+        self._metrics.dropped.inc(len(driver.dropped))
         self._show_progress()
         _journal.info(
             "round over",
@@ -542,6 +484,25 @@ class CohortCoordinator:
 def outcome_of(round_id: bytes, result: RoundResult, *, again: bool = False) -> RoundOutcome:
     """The outcome in words; with ``again`` it says when the client may come in again."""
     return RoundOutcome(round_id, result, DETAILS[result], again, AGAIN_MS if again else 0)
+
+
+def _ending_of(effect: Ends) -> RoundOutcome | RefusedError:
+    match effect.reason:
+        case EndReason.REPLACED:
+            return overloaded("a newer call of this client has taken its place")
+        case EndReason.IN_ROUND:
+            return overloaded("a round of this client is under way, in another call")
+        case EndReason.TOOK_PART:
+            detail = "a vector of this client was taken in this window already"
+            return RoundOutcome(b"", RoundResult.UNKNOWN, detail)
+        case EndReason.TOO_SOON:
+            detail = "a round ended because of this client, expected it to come in again later"
+            return RefusedError(Refusal.of(ServiceReason.OVERLOADED, detail, effect.wait_ms))
+        case EndReason.DRAWN_TOO_OFTEN:
+            detail = f"this client was in {ATTEMPTS_MAX} cohorts of the window"
+            return RoundOutcome(b"", RoundResult.ABORTED, detail)
+        case EndReason.CLOSED:
+            return outcome_of(b"", RoundResult.LATE)
 
 
 def _warn(driver: RoundDriver, end: RoundEnd) -> None:

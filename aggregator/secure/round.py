@@ -66,6 +66,7 @@ AGAIN_MS: Final = 1000
 _STEPS_LEFT: Final = 3  # signatures, shares, and the sum's way into the log
 _ROUND: Final = slice(42, 74)  # of the protocol's messages: behind format, kind, plan and window
 _LATE: Final = "the vector did not come in its time"
+_TAKEN: Final = f"a vector of this client may have been taken in this window, or it was in {ATTEMPTS_MAX} cohorts of it"
 _ALL_NEEDED: Final = frozenset({Step.ADVERTISE, Step.OPEN, Step.SHARE})
 
 _journal = journal("secure sums")
@@ -112,7 +113,7 @@ class RoundSettings:
     def check(self, plan: Plan) -> None:
         """Refuses times in which no round of a plan would come to its end.
 
-        Devices come within the first quarter of what lateness leaves beside the wait for a cohort.
+        Devices come within the first quarter of what lateness leaves besides the wait for a cohort.
 
         Raises:
             ConfigError: With what a round takes, and what the plan leaves.
@@ -176,7 +177,7 @@ class RoundClaims:
         await asked(self._store.charge_collection(self._plan, window, members), self._runtime)
 
     async def release(self, window: int, members: RoundMembers) -> None:
-        """Lets members of whose vector nothing came into other rounds; where the store is away, they stay out."""
+        """Lets members that have sent nothing of a vector into other rounds; where the store is away, they stay out."""
         try:
             work = self._store.release_clients(self._plan.id, window, members)
             await within(ASK_S, work, runtime=self._runtime)
@@ -193,7 +194,7 @@ class VectorUploads:
 
     Attributes:
         granted: Clients that were ever allowed to send: their vector may be spent.
-        begun: Those of whose vector anything came: it is spent.
+        begun: Clients that have sent any of their vector: it is spent.
     """
 
     def __init__(self, total_bytes: int, at_once: int) -> None:
@@ -332,13 +333,9 @@ class RoundDriver:
     """One round.
 
     Args:
-        plan: Of mode ``secure``.
         id: 32 bytes.
-        participants: Its members.
-        is_drawn: Whether they are a cohort that was drawn now; else those that are left of one.
+        is_drawn: Whether the participants are a cohort that was drawn now; else those that are left of one.
         claims: Claims them, and has the ledger pay for the window, once, before the first grant.
-        runtime: Time, tasks and threads.
-        settings: How long it waits.
         directory: Of clients; None where the plan names none.
 
     Attributes:
@@ -385,7 +382,7 @@ class RoundDriver:
         self._due_ms = None if settings.manual else due_ms(plan.window, self.window)
         self._elsewhere: set[str] = set()  # clients that the store did not let in
         self._is_charged = False  # whether the window may have been charged for it
-        self._whole: set[str] = set()  # clients whose vector is here
+        self._whole: set[str] = set()  # clients with a complete vector
         self._events: asyncio.Queue[tuple[Event | None, asyncio.Future[None]]] = asyncio.Queue()
         self._timers: dict[str | _Timer, asyncio.Task[None]] = {}
         self._heard: set[str] = set()
@@ -403,7 +400,7 @@ class RoundDriver:
 
     @property
     def spent(self) -> frozenset[str]:
-        """Clients of whose vector anything came."""
+        """Clients that have sent any of their vector."""
         return frozenset(self.uploads.begun)
 
     @property
@@ -415,7 +412,8 @@ class RoundDriver:
         """Runs it to its end; every client still there waits for its outcome."""
         members = RoundMembers(self.id, tuple(self.participants), self._is_drawn)
         for client_id in await self._claims.claim(self.window, members, lambda: self.ended is None):
-            self._exclude(client_id)
+            self._elsewhere.add(client_id)
+            self._drop(client_id, RoundOutcome(b"", RoundResult.UNKNOWN, _TAKEN))
         end = await self._run_protocol()
         if self._is_charged and (unspent := self.participants.keys() - self.spent):
             await self._claims.release(self.window, RoundMembers(self.id, tuple(unspent)))
@@ -433,7 +431,8 @@ class RoundDriver:
         if size <= self._message_bytes_max:
             await self._put(ClientMessage(client_id, message.data), participant)
         elif self._is_in(participant):
-            self._refuse(client_id, f"a message of {size} bytes, expected at most {self._message_bytes_max}")
+            detail = f"a message of {size} bytes, expected at most {self._message_bytes_max}"
+            self._drop(client_id, _malformed(detail))
 
     async def chunk(self, participant: Participant, chunk: VectorChunk) -> None:
         """Takes a chunk of a client's vector."""
@@ -443,7 +442,7 @@ class RoundDriver:
         try:
             vector = self.uploads.add(client_id, chunk.offset, chunk.data)
         except SecureSumError as error:
-            self._refuse(client_id, str(error))
+            self._drop(client_id, _malformed(str(error)))
             return
         if vector is not None:
             self._cancel_timer(client_id)
@@ -508,8 +507,8 @@ class RoundDriver:
                 await self._claims.charge(self.window, members)
             except ClaimLostError as error:
                 for client_id in error.clients:
-                    self.participants[client_id].end(overloaded("a round of this client began at another gateway"))
-                    self._forget(client_id)
+                    began = overloaded("a round of this client began at another gateway")
+                    self._drop(client_id, began, is_vanished=False)
                 self.spoilers = error.clients
                 self._end(RoundEnd(None, str(error), again=True))
             except RefusedError as error:
@@ -540,8 +539,7 @@ class RoundDriver:
                     self._grant(client_id)
                 case Drop(client_id, text):
                     self._whole.discard(client_id)  # where it was its vector that does not fit
-                    self.participants[client_id].end(RefusedError(Refusal.of(Reason.MALFORMED, text)))
-                    self._forget(client_id)
+                    self._drop(client_id, _malformed(text), is_vanished=False)
                 case Await(step):
                     self._heard.clear()
                     self.on_step(step, len(self.present))
@@ -592,33 +590,22 @@ class RoundDriver:
         self.uploads.grant(client_id)
         self._set_timer(client_id, self._settings.upload_s, partial(self._leave_out, client_id, _LATE))
 
-    def _exclude(self, client_id: str) -> None:
-        """Leaves out a client that the store did not let in."""
-        self._elsewhere.add(client_id)
-        taken = f"a vector of this client may have been taken in this window, or it was in {ATTEMPTS_MAX} cohorts of it"
-        self.participants[client_id].end(RoundOutcome(b"", RoundResult.UNKNOWN, taken))
-        self._drop(client_id)
-
-    def _refuse(self, client_id: str, detail: str) -> None:
-        self.participants[client_id].end(RefusedError(Refusal.of(Reason.MALFORMED, detail)))
-        self._drop(client_id)
-
     def _leave_out(self, client_id: str, why: str, *, again: bool = False) -> None:
         after_ms = AGAIN_MS if again else 0
-        self.participants[client_id].end(RoundOutcome(self.id, RoundResult.LEFT_OUT, why, again, after_ms))
-        self._drop(client_id)
+        self._drop(client_id, RoundOutcome(self.id, RoundResult.LEFT_OUT, why, again, after_ms))
 
-    def _drop(self, client_id: str) -> None:
-        """Takes a client out, and tells the machine."""
+    def _drop(
+        self, client_id: str, ending: RoundOutcome | RefusedError | None = None, *, is_vanished: bool = True
+    ) -> None:
+        """Takes a client out, with its last reply, and tells the machine that it vanished, unless the machine knows."""
+        if ending is not None:
+            self.participants[client_id].end(ending)
         if client_id not in self.dropped:
-            self._forget(client_id)
-            self._put(Vanished(client_id))
-
-    def _forget(self, client_id: str) -> None:
-        """Takes a client out; the machine knows, or the round ends."""
-        self.dropped.add(client_id)
-        self.uploads.drop(client_id)
-        self._cancel_timer(client_id)
+            self.dropped.add(client_id)
+            self.uploads.drop(client_id)
+            self._cancel_timer(client_id)
+            if is_vanished:
+                self._put(Vanished(client_id))
 
     # --------------------------------------------------------------------------------------------------------- time
 
@@ -626,8 +613,7 @@ class RoundDriver:
         """Takes out, and returns, those that were silent in a step that failed: the next round begins without them."""
         silent = {participant.client_id for participant in self.present} - self._heard
         for client_id in silent:
-            self.participants[client_id].end(overloaded("nothing came in the time of a step of the round"))
-            self._forget(client_id)
+            self._drop(client_id, overloaded("nothing came in the time of a step of the round"), is_vanished=False)
         return silent
 
     def _drop_late(self) -> None:
@@ -651,3 +637,7 @@ class RoundDriver:
         await self._runtime.sleep(seconds)
         del self._timers[name]
         act()
+
+
+def _malformed(detail: str) -> RefusedError:
+    return RefusedError(Refusal.of(Reason.MALFORMED, detail))

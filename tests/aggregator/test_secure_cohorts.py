@@ -1,7 +1,8 @@
 """Cohorts as they form, and what they never do, whatever happens in which order."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 
 import numpy as np
 from hypothesis import given, settings
@@ -10,19 +11,15 @@ from hypothesis import strategies as st
 from aggregator.secure.cohorts import (
     PAUSE_MS,
     CallKey,
-    Closed,
     CohortRules,
     Cohorts,
-    DrawnTooOften,
     Effect,
+    EndReason,
+    Ends,
     Entered,
-    InRound,
     Left,
-    Replaced,
     RoundOver,
     Starts,
-    TookPart,
-    TooSoon,
     Waits,
     WindowOver,
     Woke,
@@ -96,7 +93,7 @@ def test_while_it_waits_the_newest_call_of_a_client_stands_and_keeps_its_place()
     cohorts = cohorts_of()
     entered(cohorts, "a", now_ms=0)
     newest = CallKey("a", 1)
-    assert cohorts.handle(Entered(newest, 7, 500)) == [Replaced(CallKey("a", 0)), Waits(newest)]
+    assert cohorts.handle(Entered(newest, 7, 500)) == [Ends(CallKey("a", 0), EndReason.REPLACED), Waits(newest)]
     cohorts.handle(Left(CallKey("a", 0), 7))  # the old one is noticed to be gone: the new one stays
     entered(cohorts, "b", "c", now_ms=600)
     (effect,) = cohorts.handle(Woke(1000))
@@ -107,7 +104,7 @@ def test_while_it_waits_the_newest_call_of_a_client_stands_and_keeps_its_place()
 def test_from_the_start_of_its_round_on_nobody_pushes_a_client_out() -> None:
     cohorts = cohorts_of()
     entered(cohorts, *"abcd")
-    assert entered(cohorts, "a", number=1) == [InRound(CallKey("a", 1))]
+    assert entered(cohorts, "a", number=1) == [Ends(CallKey("a", 1), EndReason.IN_ROUND)]
     cohorts.handle(over("abcd"))
     assert entered(cohorts, "a", number=2) == [Waits(CallKey("a", 2))]
 
@@ -116,7 +113,7 @@ def test_a_client_whose_vector_was_taken_enters_its_window_never_again() -> None
     cohorts = cohorts_of()
     entered(cohorts, *"abcd")
     cohorts.handle(over("abcd", spent="abc"))
-    assert entered(cohorts, "a", number=1) == [TookPart(CallKey("a", 1))]
+    assert entered(cohorts, "a", number=1) == [Ends(CallKey("a", 1), EndReason.TOOK_PART)]
     assert entered(cohorts, "a", number=2, window=8) == [Waits(CallKey("a", 2))]
     assert entered(cohorts, "d", number=3) == [Waits(CallKey("d", 3))]
 
@@ -151,7 +148,7 @@ def test_who_has_spoilt_a_round_waits_like_all_others_after_its_pause() -> None:
     cohorts = cohorts_of()
     entered(cohorts, *"xabc")
     assert started(cohorts.handle(over("xabc", back="ab", spoilers="x"))) == []
-    assert entered(cohorts, "x", now_ms=PAUSE_MS - 1) == [TooSoon(CallKey("x", 0), 1)]
+    assert entered(cohorts, "x", now_ms=PAUSE_MS - 1) == [Ends(CallKey("x", 0), EndReason.TOO_SOON, 1)]
     assert started(entered(cohorts, "x", now_ms=PAUSE_MS)) == [("a", "b", "x")]
 
 
@@ -165,7 +162,8 @@ def test_the_pause_of_who_spoils_rounds_doubles_and_other_windows_know_nothing_o
         members = callers("x", *others)
         cohorts.handle(RoundOver(7, members, (), frozenset(), now_ms + 1000, frozenset("x")))
         (effect,) = entered(cohorts, "x", now_ms=now_ms + 1000, number=99)
-        assert isinstance(effect, TooSoon)
+        assert isinstance(effect, Ends)
+        assert effect.reason is EndReason.TOO_SOON
         pauses.append(effect.wait_ms)
         now_ms += 1000 + effect.wait_ms
     assert pauses == [PAUSE_MS << number for number in range(ATTEMPTS_MAX)]
@@ -179,9 +177,9 @@ def test_a_client_is_drawn_into_no_more_cohorts_of_a_window_than_its_promise_cou
         assert started(entered(cohorts, "a", *others)) == [("a", *others)]
         effects = cohorts.handle(RoundOver(7, callers("a", *others), callers("a"), frozenset(), 0))
         is_last = number == ATTEMPTS_MAX - 1
-        assert effects == [DrawnTooOften(CallKey("a", 0)) if is_last else Waits(CallKey("a", 0))]
+        assert effects == [Ends(CallKey("a", 0), EndReason.DRAWN_TOO_OFTEN) if is_last else Waits(CallKey("a", 0))]
         cohorts.handle(Left(CallKey("a", 0), 7))
-    assert entered(cohorts, "a", "e") == [DrawnTooOften(CallKey("a", 0)), Waits(CallKey("e", 0))]
+    assert entered(cohorts, "a", "e") == [Ends(CallKey("a", 0), EndReason.DRAWN_TOO_OFTEN), Waits(CallKey("e", 0))]
     assert entered(cohorts, "a", window=8) == [Waits(CallKey("a", 0))]
 
 
@@ -190,7 +188,10 @@ def test_with_a_pool_nobody_is_drawn_before_so_many_wait_however_long() -> None:
     assert started(entered(cohorts, *"abcdef")) == []
     assert cohorts.wakes_ms is None
     assert started(cohorts.handle(Woke(10**9))) == []
-    assert entered(cohorts, "a", number=1) == [Replaced(CallKey("a", 0)), Waits(CallKey("a", 1))]  # it counts once
+    assert entered(cohorts, "a", number=1) == [
+        Ends(CallKey("a", 0), EndReason.REPLACED),
+        Waits(CallKey("a", 1)),
+    ]  # it counts once
     (members,) = started(entered(cohorts, "g"))
     assert len(members) == POOLED.size
     assert cohorts.waiting == POOLED.pool - POOLED.size
@@ -205,7 +206,10 @@ def test_a_round_of_a_pool_that_cost_nothing_goes_on_without_anybody_in_place_of
     assert effects == [Waits(CallKey(name, 0)) for name in left[:2]]  # too few: they wait, with the others, for P
 
 
-ABOUT_ONE_CALL = [Waits, Replaced, InRound, TookPart, DrawnTooOften, Closed]
+ABOUT_ONE_CALL: list[Callable[[CallKey], Effect]] = [
+    Waits,
+    *(partial(Ends, reason=reason) for reason in EndReason),
+]
 
 
 def test_two_effects_about_one_call_are_equal_only_where_they_are_of_one_kind() -> None:
@@ -250,7 +254,10 @@ def test_a_window_that_closes_tells_all_that_wait_for_it_and_nobody_else() -> No
     cohorts = cohorts_of()
     entered(cohorts, "a", "b")
     entered(cohorts, "c", window=8)
-    assert cohorts.handle(WindowOver(7)) == [Closed(CallKey("a", 0)), Closed(CallKey("b", 0))]
+    assert cohorts.handle(WindowOver(7)) == [
+        Ends(CallKey("a", 0), EndReason.CLOSED),
+        Ends(CallKey("b", 0), EndReason.CLOSED),
+    ]
     assert cohorts.windows == (8,)
 
 
@@ -258,7 +265,7 @@ def test_a_round_that_ends_after_its_window_sends_nobody_into_another() -> None:
     cohorts = cohorts_of()
     entered(cohorts, *"abcd")
     assert cohorts.handle(WindowOver(7)) == []
-    assert cohorts.handle(over("abcd", back="abc")) == list(map(Closed, callers(*"abc")))
+    assert cohorts.handle(over("abcd", back="abc")) == [Ends(caller, EndReason.CLOSED) for caller in callers(*"abc")]
 
 
 class World:
@@ -280,17 +287,18 @@ class World:
         effects = self.cohorts.handle(Entered(caller, window, self.now_ms))
         in_round = any(caller.client_id == name for each in self.of(window) for caller in each.callers)
         if (window, name) in self.spent:
-            assert effects[0] == TookPart(caller)
+            assert effects[0] == Ends(caller, EndReason.TOOK_PART)
         elif in_round:
-            assert effects[0] == InRound(caller)
-        elif isinstance(effects[0], TooSoon):
+            assert effects[0] == Ends(caller, EndReason.IN_ROUND)
+        elif isinstance(effects[0], Ends) and effects[0].reason is EndReason.TOO_SOON:
             assert (window, name) in self.spoilt
             assert (window, name) not in self.waiting
         else:
             old = self.waiting.get((window, name))
-            replaced = [] if old is None else [Replaced(old)]
+            replaced = [] if old is None else [Ends(old, EndReason.REPLACED)]
             is_out = self.draws[window, name] >= ATTEMPTS_MAX
-            assert effects[: len(replaced) + 1] == [*replaced, (DrawnTooOften if is_out else Waits)(caller)]
+            last = Ends(caller, EndReason.DRAWN_TOO_OFTEN) if is_out else Waits(caller)
+            assert effects[: len(replaced) + 1] == [*replaced, last]
             if not is_out:
                 self.waiting[window, name] = caller
         self.follow(effects)
@@ -315,9 +323,10 @@ class World:
             self.spent |= {(ended.window, name) for name in gone}
             guilty = frozenset(caller.client_id for caller in members[spent + back :] if not spent)
             self.spoilt |= {(ended.window, name) for name in guilty}
+            out = EndReason.DRAWN_TOO_OFTEN
             effects = self.cohorts.handle(RoundOver(ended.window, members, there, gone, self.now_ms, guilty))
-            if any(isinstance(effect, Waits | DrawnTooOften) for effect in effects):
-                waits = [effect.caller for effect in effects if isinstance(effect, Waits)]
+            waits = [effect.caller for effect in effects if isinstance(effect, Waits)]
+            if waits or any(isinstance(effect, Ends) and effect.reason is out for effect in effects):
                 self.waiting |= {(ended.window, caller.client_id): caller for caller in waits}
                 there = ()  # whoever is in a cohort now has waited for it
             self.follow(effects, again=there)
