@@ -167,7 +167,7 @@ class RowNumbers(dict[Key, int]):
         fresh: Keys that got their row since :meth:`settle`.
     """
 
-    def __init__(self, keys: Iterable[Key] = ()) -> None:
+    def __init__(self, keys: Iterable[Key | None] = ()) -> None:
         self.keys_of: list[Key | None] = list(keys)
         super().__init__((key, row) for row, key in enumerate(self.keys_of) if key is not None)
         self.fresh: list[Key] = []
@@ -332,12 +332,9 @@ class StreamTable:
 
     def forget(self, window: int) -> None:
         """Forgets every stream whose last window is not above this one."""
-        kept = [
-            row
-            for row, goes in enumerate((self.heads[: len(self._rows.keys_of), LAST_WINDOW] <= window).tolist())
-            if not goes and self._rows.keys_of[row] is not None
-        ]
-        self._rows = RowNumbers(key for row in kept if (key := self._rows.keys_of[row]) is not None)
+        stays = (self.heads[: len(self._rows.keys_of), LAST_WINDOW] > window).tolist()
+        kept = [row for row, key in enumerate(self._rows.keys_of) if key is not None and stays[row]]
+        self._rows = RowNumbers(self._rows.keys_of[row] for row in kept)
         self.heads = grown(self.heads[kept], len(kept), _NO_STREAM)
         self.used[0] = len(self.slots)
         self.make_room(1)
@@ -421,5 +418,5 @@ class TallyTable:
 
     def forget(self, window: int) -> None:
         kept = [row for row, key in enumerate(self._rows.keys_of) if key is not None and key[0] > window]
-        self._rows = RowNumbers(key for row in kept if (key := self._rows.keys_of[row]) is not None)
+        self._rows = RowNumbers(self._rows.keys_of[row] for row in kept)
         self.records = grown(self.records[kept], len(kept), _NO_TALLY)
