@@ -328,9 +328,9 @@ class Fold:
         """Counts an entry of the plan's kind with a new id and an open window, and remembers its id."""
         if (reason := self._misplaced(entry, header)) is not None:
             return VerdictKind.REFUSED, reason
-        key, signature = (header.owner, header.id.stream), digest(header.data)
-        stream = self._streams.get(key) or StreamState()
-        found = stream.observe(header.id.sequence, signature, header.window)
+        key, sequence, signature = (header.owner, header.id.stream), header.id.sequence, digest(header.data)
+        stream = self._streams.get(key)
+        found = Observation.NEW if stream is None else stream.observe(sequence, signature, header.window)
         if found is not Observation.NEW:
             return (VerdictKind.REFUSED, REFUSALS[found]) if found in REFUSALS else (VerdictKind.DUPLICATE, None)
         if header.window <= self.closed_through:
@@ -339,7 +339,8 @@ class Fold:
             reason = self._count(entry, header.window)
         except DeltaError as error:
             return VerdictKind.REFUSED, error.reason  # of its bytes alone: found again in any other copy
-        stream.record(header.id.sequence, signature, header.window, reason)
+        stream = stream or StreamState()
+        stream.record(sequence, signature, header.window, reason)
         self._streams.put(key, stream)
         return (VerdictKind.COUNTED, None) if reason is None else (VerdictKind.REFUSED, reason)
 
