@@ -458,7 +458,7 @@ class Service:
             new_releaser,
             store=self.store,
             runtime=self.runtime,
-            observer=self.observers,
+            observer=self.metrics,
             owner=backends.owner,
             lease_s=self.config.lease_s,
             automatic=not self.config.manual,
