@@ -222,7 +222,7 @@ def front_of(plan: Plan, config: Config, clients: Directory | None, parts: Inges
     )
     handshake = Handshake(
         plan,
-        window_tracker=parts.window_tracker,
+        span=parts.window_tracker.span,
         runtime=parts.runtime,
         in_flight_max=config.in_flight_max,
     )

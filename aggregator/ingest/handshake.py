@@ -1,9 +1,9 @@
 """Opening a session."""
 
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from aggregator.errors import RefusedError, check_plan, common_version
-from aggregator.ingest.window_tracker import WindowTracker
 from aggregator.runtime import Runtime
 from hushsum.errors import Reason
 from hushsum.plan import Plan
@@ -29,15 +29,17 @@ class Handshake:
 
     Args:
         plan: What is collected.
-        window_tracker: Which windows take deltas.
+        span: Gives the oldest and the newest window that take deltas now.
         runtime: The clock.
         in_flight_max: Unanswered deltas that a session may have.
     """
 
-    def __init__(self, plan: Plan, *, window_tracker: WindowTracker, runtime: Runtime, in_flight_max: int) -> None:
+    def __init__(
+        self, plan: Plan, *, span: Callable[[], Awaitable[tuple[int, int]]], runtime: Runtime, in_flight_max: int
+    ) -> None:
         self.plan = plan
         self.in_flight_max = in_flight_max
-        self._window_tracker = window_tracker
+        self._span = span
         self._runtime = runtime
 
     async def welcome(self, hello: Hello) -> Welcome:
@@ -48,7 +50,7 @@ class Handshake:
         """
         version = common_version(hello.protocol_versions)
         check_plan(hello.plan_id, self.plan)
-        oldest, newest = await self._window_tracker.span()
+        oldest, newest = await self._span()
         now_ms = self._runtime.now_ms()
         return Welcome(
             protocol_version=version,

@@ -251,7 +251,7 @@ class _Parts:
             pending_entries_max=_LIMITS.pending_entries_max,
         )
         self.supervision.at_the_end("gateway", gateway.finish, self._stop_s)
-        reception = Handshake(site.plan, window_tracker=window_tracker, runtime=runtime, in_flight_max=16)
+        reception = Handshake(site.plan, span=window_tracker.span, runtime=runtime, in_flight_max=16)
         site.network.fronts[self._host.name] = SimFront(self.process, gateway, reception)
 
 
