@@ -9,10 +9,13 @@ which group was before which, and under little load a group is one entry.
 """
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Final, NamedTuple
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from typing_extensions import override
 
 from aggregator.errors import never_open
 from aggregator.ingest.window_tracker import WindowTracker
@@ -59,12 +62,96 @@ class CommitLimits:
     group_bytes_max: int
 
 
-class _Pending(NamedTuple):
-    entry: NewEntry
-    tell: Told
+T = TypeVar("T")
+Item = TypeVar("Item")
+Outcome = TypeVar("Outcome")
 
 
-class GroupCommitter:
+class _Pending(NamedTuple, Generic[Item, Outcome]):
+    item: Item
+    size: int
+    tell: Callable[[Outcome], None]
+
+
+class GroupWriter(ABC, Generic[Item, Outcome]):
+    """A bounded queue with one writer: what arrives during a commit makes up the next group.
+
+    Args:
+        runtime: Tasks and a clock.
+        limits: How much may wait, and how much goes into one group.
+        name: Of the writer's task.
+    """
+
+    def __init__(self, runtime: Runtime, limits: CommitLimits, name: str) -> None:
+        self._runtime = runtime
+        self._limits = limits
+        self._name = name
+        self._pending: list[_Pending[Item, Outcome]] = []
+        self._entries = 0  # waiting, or in the group that is under way
+        self._bytes = 0
+        self._wake = asyncio.Event()
+        self._stopping = False
+        self._task: asyncio.Task[None] | None = None
+
+    @abstractmethod
+    async def commit(self, group: Sequence[Item]) -> Sequence[Outcome]:
+        """Writes one group; returns the outcome of each item, also if the write fails."""
+
+    def start(self) -> None:
+        self._task = self._runtime.spawn(self._run(), self._name)
+
+    async def stop(self) -> None:
+        """Commits what waits, and ends."""
+        self._stopping = True
+        self._wake.set()
+        if self._task is not None:
+            await self._task
+
+    def enqueue(self, item: Item, size: int, tell: Callable[[Outcome], None]) -> bool:
+        """Takes an item of ``size`` bytes for the next group; False if too much waits.
+
+        ``tell`` is called once, later, with the outcome; it must not raise.
+        """
+        limits = self._limits
+        if self._entries >= limits.pending_entries_max or self._bytes + size > limits.pending_bytes_max:
+            return False
+        self._pending.append(_Pending(item, size, tell))
+        self._entries += 1
+        self._bytes += size
+        self._wake.set()
+        return True
+
+    async def _run(self) -> None:
+        while True:
+            await self._wake.wait()
+            while self._pending:
+                await self._commit_group(self._next_group())
+            if self._stopping:
+                return
+            self._wake.clear()
+
+    def _next_group(self) -> Sequence[_Pending[Item, Outcome]]:
+        """The oldest items that make up one group: at least one."""
+        size = count = 0
+        for pending in self._pending[: self._limits.group_entries_max]:
+            size += pending.size
+            if count and size > self._limits.group_bytes_max:
+                break
+            count += 1
+        group, self._pending = self._pending[:count], self._pending[count:]
+        return group
+
+    async def _commit_group(self, group: Sequence[_Pending[Item, Outcome]]) -> None:
+        try:
+            outcomes = await self.commit([pending.item for pending in group])
+        finally:
+            self._entries -= len(group)
+            self._bytes -= sum(pending.size for pending in group)
+        for pending, outcome in zip(group, outcomes, strict=True):
+            pending.tell(outcome)
+
+
+class GroupCommitter(GroupWriter[NewEntry, CommitResult | Refusal]):
     """The one writer of a gateway.
 
     Args:
@@ -88,36 +175,18 @@ class GroupCommitter:
         shuffle: Entropy | None = None,
         tracer: Tracer = NO_TRACES,
     ) -> None:
+        super().__init__(runtime, limits, "commits")
         self._log = log
         self._shuffle, self._tracer = shuffle, tracer
         self._window_tracker = window_tracker
-        self._runtime = runtime
-        self._limits = limits
         self._metrics = metrics
-        self._pending: list[_Pending] = []
-        self._entries = 0  # waiting, or in the group that is under way
-        self._bytes = 0
         self._group_s = 0.0  # how long the last group took
-        self._wake = asyncio.Event()
-        self._stopping = False
-        self._task: asyncio.Task[None] | None = None
         self._trouble = FailureLog(_journal)
 
     @property
     def partitions(self) -> int:
         """P of the log."""
         return self._log.partitions
-
-    def start(self) -> None:
-        """Starts the writer."""
-        self._task = self._runtime.spawn(self._run(), "commits")
-
-    async def stop(self) -> None:
-        """Commits what was offered, and ends."""
-        self._stopping = True
-        self._wake.set()
-        if self._task is not None:
-            await self._task
 
     def offer(self, entry: NewEntry, tell: Told) -> Refusal | None:
         """Takes an entry for the next group, or refuses it at once.
@@ -129,54 +198,25 @@ class GroupCommitter:
         limits = self._limits
         if self._stopping:
             return Refusal.of(ServiceReason.SHUTTING_DOWN, "the service is stopping", RETRY_AFTER_MS_MIN)
-        if self._entries >= limits.pending_entries_max or self._bytes + len(entry.data) > limits.pending_bytes_max:
-            detail = (
-                f"at most {limits.pending_entries_max} deltas or {limits.pending_bytes_max} bytes may wait for the log"
-            )
-            return Refusal.of(ServiceReason.OVERLOADED, detail, self._retry_after_ms())
-        self._pending.append(_Pending(entry, tell))
-        self._entries += 1
-        self._bytes += len(entry.data)
-        self._wake.set()
-        return None
+        if self.enqueue(entry, len(entry.data), tell):
+            return None
+        detail = f"at most {limits.pending_entries_max} deltas or {limits.pending_bytes_max} bytes may wait for the log"
+        return Refusal.of(ServiceReason.OVERLOADED, detail, self._retry_after_ms())
 
     def _retry_after_ms(self) -> int:
         """About the time in which what waits now will be written."""
         groups = 1 + self._entries // self._limits.group_entries_max
         return max(RETRY_AFTER_MS_MIN, round(1000 * groups * self._group_s))
 
-    async def _run(self) -> None:
-        while True:
-            await self._wake.wait()
-            while self._pending:
-                group = self._take()
-                if self._shuffle is not None:
-                    group = _shuffled(group, self._shuffle)
-                await self._commit(group)
-            if self._stopping:
-                return
-            self._wake.clear()
+    @override
+    def _next_group(self) -> Sequence[_Pending[NewEntry, CommitResult | Refusal]]:
+        group = super()._next_group()
+        return group if self._shuffle is None else _shuffled(group, self._shuffle)
 
-    def _take(self) -> Sequence[_Pending]:
-        """The oldest entries that make up one group: at least one."""
-        size = count = 0
-        for pending in self._pending[: self._limits.group_entries_max]:
-            size += len(pending.entry.data)
-            if count and size > self._limits.group_bytes_max:
-                break
-            count += 1
-        group, self._pending = self._pending[:count], self._pending[count:]
-        return group
-
-    async def _commit(self, group: Sequence[_Pending]) -> None:
-        try:
-            with self._tracer.span("commit", entries=len(group)):
-                told = await self._outcomes([pending.entry for pending in group])
-        finally:
-            self._entries -= len(group)
-            self._bytes -= sum(len(pending.entry.data) for pending in group)
-        for pending, outcome in zip(group, told, strict=True):
-            pending.tell(outcome)
+    @override
+    async def commit(self, group: Sequence[NewEntry]) -> list[CommitResult | Refusal]:
+        with self._tracer.span("commit", entries=len(group)):
+            return await self._outcomes(group)
 
     async def _outcomes(self, entries: Sequence[NewEntry]) -> list[CommitResult | Refusal]:
         """What became of each; never an exception."""
@@ -223,7 +263,7 @@ class GroupCommitter:
         self._trouble.failed(self._runtime.monotonic(), "appends fail", error, passes=passes)
 
 
-def _shuffled(group: Sequence[_Pending], entropy: Entropy) -> list[_Pending]:
+def _shuffled(group: Sequence[T], entropy: Entropy) -> list[T]:
     """The same in a uniformly random order: sorted by keys that are all different but with chance n²/2^129."""
     keys = entropy.read(_KEY_BYTES * len(group))
     order = sorted(range(len(group)), key=lambda at: keys[_KEY_BYTES * at : _KEY_BYTES * (at + 1)])
