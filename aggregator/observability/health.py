@@ -11,6 +11,8 @@ from http import HTTPStatus
 from itertools import cycle, islice
 from typing import Final, Protocol
 
+from typing_extensions import override
+
 from aggregator.config import Config
 from aggregator.errors import AggregatorError
 from aggregator.fold.state import FoldMark
@@ -192,22 +194,101 @@ _ANSWER_S_MAX: Final = 10.0  # whatever the log and the store themselves allow
 _journal = journal("service")
 
 
-class DependencyProbe:
-    """One look every two seconds, for as long as the service runs.
+class ReadinessProbe:
+    """Checks every two seconds whether what this process depends on answers, and reports changes.
 
     Args:
-        plan_id: Of what.
+        what: Names what it depends on, for the log.
+        looks: The checks; one that raises has got no answer.
+        runtime: Time.
+        metrics: Shows whether the process is ready.
+        tell: Called with the new state when readiness changes: whether all checks succeeded within the last 15 seconds.
+
+    Attributes:
+        tracer: Gets a span for each failed check.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        looks: Sequence[Callable[[], Awaitable[object]]],
+        runtime: Runtime,
+        metrics: Metrics,
+        tell: Callable[[bool], Awaitable[None]],
+    ) -> None:
+        self._what, self.looks = what, looks
+        self._runtime, self._metrics, self._tell = runtime, metrics, tell
+        self.tracer: Tracer = NO_TRACES
+        self._answered_s = runtime.monotonic()
+        self._answers = self._is_ready = True
+
+    async def run(self) -> None:
+        """Checks until cancelled; a failure is reported, not raised."""
+        while True:
+            await self.look()
+            await self._runtime.sleep(self._pause_s)
+
+    async def look(self) -> None:
+        """Checks once."""
+        why = await self._look_once()
+        now_s = self._runtime.monotonic()
+        if not why:
+            self._answered_s = now_s
+        self._log_change(now_s - self._answered_s < PATIENCE_S, why)
+        is_ready = self._answers and not self._is_waiting()
+        self._metrics.ready(is_ready)
+        if is_ready != self._is_ready:
+            self._is_ready = is_ready
+            await self._tell(is_ready)
+
+    @property
+    def _pause_s(self) -> float:
+        return LOOK_S
+
+    def _is_waiting(self) -> bool:
+        """Whether this process is not ready although all checks succeed."""
+        return False
+
+    async def _look_once(self) -> str:
+        """Why a check failed; empty if none did."""
+        began_s = self._runtime.monotonic()
+        try:
+            await within(_ANSWER_S_MAX, self._sound(), runtime=self._runtime)
+        except (AggregatorError, TimeoutError) as error:
+            # Only failures are traced.
+            with self.tracer.span("sounding failed", kind=type(error).__name__) as span:
+                span.note(seconds=self._runtime.monotonic() - began_s)
+            return str(error) or type(error).__name__
+        return ""
+
+    async def _sound(self) -> None:
+        for look in self.looks:
+            await look()
+
+    def _log_change(self, answers: bool, why: str) -> None:  # noqa: FBT001  a fact, not a switch
+        if answers == self._answers:
+            return
+        self._answers = answers
+        if answers:
+            _journal.info(f"{self._what}: answers again")
+        else:
+            _journal.warning(f"{self._what}: no answer for long; health checks say so", why=why)
+
+
+class DependencyProbe(ReadinessProbe):
+    """Checks log and store, reports how far the folds are, and lets the gateway here take deltas.
+
+    Args:
+        plan_id: The plan.
         log: Is asked for the ends of some partitions, in turn.
         store: Is asked how far folds have come.
         runtime: Time.
-        metrics: Are told.
-        tell: Is told, once each time it changes, whether both have answered within the last 15 seconds, and the gateway
-            here, where there is one, takes deltas.
+        metrics: As in the base class.
+        tell: As in the base class; a process whose gateway takes no deltas is not ready, either.
         staleness: What the gateway here waits for; None where there is no gateway, or where the folds are here.
 
     Attributes:
-        looks: What else is looked at each time; what raises has not answered.
-        tracer: Is told of looks that fail.
+        looks: Further checks.
     """
 
     def __init__(
@@ -220,58 +301,24 @@ class DependencyProbe:
         tell: Callable[[bool], Awaitable[None]],
         staleness: StalenessGuard | None = None,
     ) -> None:
+        super().__init__("log and store", (), runtime, metrics, tell)
         self._plan_id, self._log, self._store = plan_id, log, store
-        self._runtime, self._metrics, self._tell = runtime, metrics, tell
         self._staleness, self._waits = staleness, False
-        self.looks: Sequence[Callable[[], Awaitable[None]]] = ()
-        self.tracer: Tracer = NO_TRACES
         self._next = cycle(range(log.partitions))
-        self._answered_s = runtime.monotonic()
-        self._answers = self._is_ready = True
-
-    async def run(self) -> None:
-        """Looks for ever; what cannot be reached is told, not raised."""
-        while True:
-            await self.look()
-            await self._runtime.sleep(min(LOOK_S, SOON_S) if self._is_shut else LOOK_S)
-
-    async def look(self) -> None:
-        """Looks once; a gateway takes nothing before the first look has allowed it."""
-        why = await self._look_once()
-        now_s = self._runtime.monotonic()
-        if not why:
-            self._answered_s = now_s
-        self._say_whether_answered(now_s - self._answered_s < PATIENCE_S, why)
-        self._say_whether_waiting()
-        is_ready = self._answers and not self._waits
-        self._metrics.ready(is_ready)
-        if is_ready != self._is_ready:
-            self._is_ready = is_ready
-            await self._tell(is_ready)
 
     @property
-    def _is_shut(self) -> bool:
-        return self._staleness is not None and bool(self._staleness.why)
+    @override
+    def _pause_s(self) -> float:
+        is_shut = self._staleness is not None and bool(self._staleness.why)
+        return min(LOOK_S, SOON_S) if is_shut else LOOK_S
 
-    async def _look_once(self) -> str:
-        """Why it did not succeed; empty where it did."""
-        began_s = self._runtime.monotonic()
-        try:
-            await within(_ANSWER_S_MAX, self._sound(), runtime=self._runtime)
-        except (AggregatorError, TimeoutError) as error:
-            # Only now, for of those that succeed nothing is told.
-            with self.tracer.span("sounding failed", kind=type(error).__name__) as span:
-                span.note(seconds=self._runtime.monotonic() - began_s)
-            return str(error) or type(error).__name__
-        return ""
-
+    @override
     async def _sound(self) -> None:
         marks = await self._marks()
         partitions = islice(self._next, min(PARTITIONS_A_LOOK, self._log.partitions))
         ends = {partition: await self._log.end(partition) for partition in partitions}
         self._metrics.sounded(ends, marks)
-        for look in self.looks:
-            await look()
+        await super()._sound()
 
     async def _marks(self) -> dict[int, int]:
         """How far each partition's fold has come; the gateway here hears of it."""
@@ -289,26 +336,19 @@ class DependencyProbe:
             self._staleness.set_targets(ends)
         return marks
 
-    def _say_whether_answered(self, answers: bool, why: str) -> None:  # noqa: FBT001  a fact, not a switch
-        if answers == self._answers:
-            return
-        self._answers = answers
-        if answers:
-            _journal.info("log and store answer again")
-        else:
-            _journal.warning("log or store has not answered for long; health checks say so", why=why)
-
-    def _say_whether_waiting(self) -> None:
-        """One line when the gateway begins to wait for the folds, and one when it goes on."""
+    @override
+    def _is_waiting(self) -> bool:
+        """Whether the gateway waits for the folds; one line in the log when it begins to, and one when it ends."""
         waits = self._staleness is not None and bool(self._staleness.behind)
         if waits == self._waits:
-            return
+            return waits
         self._waits = waits
         if waits:
             assert self._staleness is not None
             _journal.warning("no delta is taken: the store may be older than the log", why=self._staleness.why)
         else:
             _journal.info("the folds have stored all that stood in the log: deltas are taken")
+        return waits
 
 
 def _positions(marks: Mapping[int, FoldMark]) -> dict[int, int]:
