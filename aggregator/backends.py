@@ -19,12 +19,11 @@ from aggregator.log.entries import LogMessages, PlainMessages, SignedMessages
 from aggregator.log.sqlite import SqliteLog
 from aggregator.logs import journal
 from aggregator.observability.metrics import Metrics
+from aggregator.plan_loading import directory_of, signing_key_of
 from aggregator.release.receipts import NoReceipts, ReceiptsFile
 from aggregator.runtime import Runtime, TaskSupervisor, retry, within
 from aggregator.store.store import Store, open_sqlite_store
-from hushsum.directory import Directory
 from hushsum.entropy import OsEntropy
-from hushsum.errors import HushsumError
 from hushsum.plan import Plan
 from hushsum.signatures import SigningKey
 
@@ -187,10 +186,7 @@ class Backends:
         config = self._config
         if config.directory is None:
             return PlainMessages()
-        try:
-            directory = Directory.from_toml(_text_of("directory", config.directory))
-        except HushsumError as error:
-            raise ConfigError(f"directory: {config.directory}: {error}") from error
+        directory = directory_of("directory", config.directory)
         gateway = _key_of("gateway_key", config.gateway_key if config.role in {"all", "gateway"} else None)
         releaser = _key_of("releaser_key", config.releaser_key if config.role in {"all", "releaser"} else None)
         return SignedMessages(plan.id, directory, gateway, releaser, producers=config.direct_producers)
@@ -266,20 +262,8 @@ def _cluster(module: str) -> ModuleType | Any:
         raise
 
 
-def _text_of(key: str, path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{key}: {path} cannot be read: {error}") from error
-
-
-def _key_of(key: str, path: Path | None) -> SigningKey | None:
-    if path is None:
-        return None
-    try:
-        return SigningKey.load(path)
-    except HushsumError as error:
-        raise ConfigError(f"{key}: {error}") from error
+def _key_of(setting: str, path: Path | None) -> SigningKey | None:
+    return None if path is None else signing_key_of(setting, path)
 
 
 async def authenticator_of(

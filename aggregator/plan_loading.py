@@ -1,4 +1,4 @@
-"""Where the plan, the directory of clients and the shufflers' keys come from."""
+"""Loads the plan, directories of keys and private keys from the files that settings name."""
 
 from collections.abc import Iterator, Mapping
 from math import prod
@@ -7,8 +7,9 @@ from pathlib import Path
 from aggregator.errors import ConfigError
 from aggregator.store.store import Store
 from hushsum.directory import Directory, Role
-from hushsum.errors import DirectoryError, PlanError
+from hushsum.errors import DirectoryError, HushsumError, PlanError
 from hushsum.plan import Plan
+from hushsum.signatures import SigningKey
 from hushsum.signed_plan import SignedPlan, signature_file
 from hushsum.toml_text import tables_of
 
@@ -21,7 +22,7 @@ async def plan_of(path: Path, store: Store) -> Plan:
             plan of its name.
         PlanError: It is no plan, or the signature beside it is another plan's or none.
     """
-    data = _read(path)
+    data = read_plan_file(path)
     if data.lstrip().startswith(b"{"):
         plan = Plan.from_bytes(data)
         signature_of(path, plan)
@@ -41,11 +42,11 @@ async def plan_of(path: Path, store: Store) -> Plan:
 
 
 def signature_of(path: Path, plan: Plan) -> SignedPlan | None:
-    """The plan with the signature in the file beside its own, ``plan.json.sig``; None where there is none.
+    """The plan with the signature in the file next to its own, ``plan.json.sig``; None if there is no such file.
 
     Raises:
-        ConfigError: It cannot be read.
-        PlanError: It is another plan's, or no signature.
+        ConfigError: The file cannot be read.
+        PlanError: It holds the signature of another plan, or no signature.
     """
     try:
         return SignedPlan.beside(path, plan.bundle)
@@ -54,11 +55,7 @@ def signature_of(path: Path, plan: Plan) -> SignedPlan | None:
 
 
 def check_size(plan: Plan, counters_max: int) -> None:
-    """Allows a plan of at most so many counters in all its classes.
-
-    Raises:
-        ConfigError: It has more.
-    """
+    """Refuses a plan with more than ``counters_max`` counters in all its classes (ConfigError)."""
     if (counters := prod(plan.counters_shape)) > counters_max:
         came = f"plan {plan.name!r} has {counters} counters in all its classes"
         raise ConfigError(f"{came}, expected at most counters_max = {counters_max}, 8 bytes each")
@@ -78,7 +75,8 @@ def differences(declared: Mapping[str, object], stored: Plan) -> Iterator[str]:
             yield f"{key} is {_shown(old, key)}, the file says {_shown(new, key)}"
 
 
-def _read(path: Path) -> bytes:
+def read_plan_file(path: Path) -> bytes:
+    """The bytes of the file of the setting ``plan``; ConfigError if it cannot be read."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -105,11 +103,7 @@ def _shown(fields: Mapping[str, object], key: str) -> str:
 
 
 def shufflers_of(path: Path | None, plan: Plan) -> Directory | None:
-    """Whose signature a batch of reports must have; None where the plan has no shuffler.
-
-    Args:
-        path: The setting ``shufflers``.
-        plan: What is collected.
+    """The keys that may sign a batch of reports, from the setting ``shufflers``; None if the plan has no shuffler.
 
     Raises:
         ConfigError: The plan has a shuffler and the setting is missing, or the other way round; the file cannot be
@@ -122,14 +116,14 @@ def shufflers_of(path: Path | None, plan: Plan) -> Directory | None:
         return None
     if not least:
         raise ConfigError(f"shufflers: got {path}, but plan {plan.name!r} has no shuffler (privacy.local.shuffle_min)")
-    directory = directory_of(path)
+    directory = directory_of("shufflers", path)
     if all(key.role is not Role.SHUFFLER for key in directory.keys.values()):
         raise ConfigError(f"shufflers: {path}: got no key of role shuffler, expected one or more")
     return directory
 
 
-def directory_of(path: Path) -> Directory:
-    """What the file of the setting ``shufflers`` says.
+def directory_of(setting: str, path: Path) -> Directory:
+    """The directory of keys in the file that a setting names.
 
     Raises:
         ConfigError: It cannot be read, or is no directory.
@@ -137,15 +131,23 @@ def directory_of(path: Path) -> Directory:
     try:
         return Directory.from_toml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, DirectoryError) as error:
-        raise ConfigError(f"shufflers: {path}: {error}") from error
+        raise ConfigError(f"{setting}: {path}: {error}") from error
+
+
+def signing_key_of(setting: str, path: Path) -> SigningKey:
+    """The private key in the file that a setting names.
+
+    Raises:
+        ConfigError: It cannot be read, is open to others, or is no key.
+    """
+    try:
+        return SigningKey.load(path)
+    except HushsumError as error:
+        raise ConfigError(f"{setting}: {error}") from error
 
 
 def client_directory_of(path: Path | None, plan: Plan) -> Directory | None:
-    """The directory that a plan names; None where it names none.
-
-    Args:
-        path: The setting ``client_directory``.
-        plan: What is collected.
+    """The directory of clients that a plan names, from the setting ``client_directory``; None if it names none.
 
     Raises:
         ConfigError: The plan names one and the setting does not, or the other way round; the file cannot be read, holds
@@ -159,10 +161,7 @@ def client_directory_of(path: Path | None, plan: Plan) -> Directory | None:
         return None
     if not named:
         raise ConfigError(f"client_directory: got {path}, but plan {plan.name!r} names no directory of clients")
-    try:
-        directory = Directory.from_toml(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, DirectoryError) as error:
-        raise ConfigError(f"client_directory: {path}: {error}") from error
+    directory = directory_of("client_directory", path)
     for key in directory.keys.values():
         if key.role is not Role.CLIENT:
             raise ConfigError(f"client_directory: {path}: keys.{key.id} is a {key.role} key, expected clients alone")
