@@ -1,13 +1,13 @@
-"""Cuts windows when their time has come, fixes what leaves of them, and sends it until the aggregator has answered.
+"""Cuts windows on time, fixes the bytes of their batches, and sends these until the aggregator has answered.
 
-Each step is durable before the next begins, so that a crash between any two repeats the second: the same bytes are sent
-again, and the aggregator counts them once. What was never fixed and may have left is never sent
-(:mod:`aggregator.shuffler.pool`).
+Each step is durable before the next begins, so a crash between two steps repeats the second: the same bytes are sent
+again, and the aggregator counts them once. A pool whose bytes were not fixed is not sent if it may have been sent
+before (:mod:`aggregator.shuffler.pool`).
 """
 
 import asyncio
 from collections.abc import Iterator
-from typing import Final, Protocol
+from typing import Final
 
 import grpc
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -16,6 +16,7 @@ from aggregator.errors import AggregatorError, ConfigError
 from aggregator.logs import FailureLog, journal
 from aggregator.runtime import Backoff, Runtime
 from aggregator.shuffler.pool import (
+    STREAM_BYTES,
     CutState,
     ForwardResult,
     KeptPlan,
@@ -45,12 +46,12 @@ from hushsum_proto.metadata import CLIENT_ID, client_id_to_metadata
 from hushsum_proto.v1 import wire_pb2 as pb
 from hushsum_proto.v1 import wire_pb2_grpc as stubs
 
-_CALL_S: Final = 60.0  # above what a gateway waits for a fold's word
+_CALL_S: Final = 60.0  # longer than a gateway waits for a fold's verdict
 _KEEPALIVE_MS: Final = 30_000
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", BUNDLE_BYTES_MAX + 2**10),  # the largest plan, and its envelope
     ("grpc.max_send_message_length", -1),
-    ("grpc.enable_retries", 0),  # the forwarder decides what is sent again, and when
+    ("grpc.enable_retries", 0),  # the forwarder decides on retries
     ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 5_000),
@@ -58,17 +59,17 @@ _OPTIONS: Final = (
 
 
 class UpstreamError(AggregatorError):
-    """The aggregator has given no answer: what became of a batch is not known, and it is sent again."""
+    """The aggregator gave no answer: whether it has the batch is unknown, and the batch is sent again."""
 
 
 class Upstream:
-    """The aggregator. It connects at the first call.
+    """A client of the aggregator. It connects at the first call.
 
     Args:
         target: ``host:port`` of a gateway.
-        key_id: The shuffler's name in the directory, under which it signs and calls; its token is of that name, too.
-        credentials: Who is believed, and what proves who this is. A token's file is read for each call, those of
-            certificates once a start.
+        key_id: The shuffler's name in the directory, under which it signs and calls; its token has this name, too.
+        credentials: Trusted authorities and this process's proof of identity. The token file is read for each call,
+            certificate files once at the start.
 
     Raises:
         ConfigError: A file of the credentials cannot be used.
@@ -85,7 +86,7 @@ class Upstream:
             raise ConfigError(f"upstream_{error}") from error
 
     async def fetch_plan(self) -> KeptPlan:
-        """The plan that is collected there, with its signature.
+        """The plan that the aggregator collects, with its signature.
 
         Raises:
             UpstreamError: No answer.
@@ -99,7 +100,7 @@ class Upstream:
         return KeptPlan(found.plan, found.key_id, found.suite, found.signature)
 
     async def submit(self, plan_id: bytes, outgoing: OutgoingBatch) -> Answer:
-        """What the aggregator says of a batch.
+        """Sends a batch; returns the aggregator's answer.
 
         Raises:
             UpstreamError: No answer.
@@ -116,7 +117,6 @@ class Upstream:
             raise UpstreamError(f"upstream {self._target}: {error}") from error
 
     async def close(self) -> None:
-        """Ends the connection."""
         await self._channel.close()
 
     def _metadata(self) -> tuple[tuple[str, str], ...]:
@@ -126,16 +126,12 @@ class Upstream:
             raise UpstreamError(f"upstream_{error}") from error
 
     def _lost(self, error: grpc.aio.AioRpcError) -> UpstreamError:
-        said = self._credentials.explained(self._target, error.details() or "")
-        return UpstreamError(f"upstream {self._target}: {error.code().name}: {said}")
+        details = self._credentials.explained(self._target, error.details() or "")
+        return UpstreamError(f"upstream {self._target}: {error.code().name}: {details}")
 
 
 class ShufflerMetrics:
-    """Counters of one shuffler.
-
-    Args:
-        registry: Where they stand.
-    """
+    """Metrics of one shuffler."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._windows = Counter(
@@ -144,82 +140,70 @@ class ShufflerMetrics:
         self._waiting = Gauge(
             "hushsum_shuffler_batches_waiting", "Batches that the aggregator has not answered yet", registry=registry
         )
-        # Each outcome is there from the start: an alert needs the 0 before the first one.
+        # Every outcome is exported from the start: an alert needs the 0 before the first one.
         for outcome in (CutState.FORWARDED, CutState.DROPPED, CutState.LOST):
             self._windows.labels(outcome.value)
 
-    def came_to(self, outcome: CutState) -> None:
-        """A window was forwarded, dropped or lost."""
+    def finished(self, outcome: CutState) -> None:
+        """Counts a window that was forwarded, dropped or lost."""
         self._windows.labels(outcome.value).inc()
 
     def waiting(self, batches: int) -> None:
-        """So many batches wait for an answer."""
         self._waiting.set(batches)
 
 
-_LOOK_S_MAX: Final = 1.0  # a wall clock may be set; this is how late a cut may be by that
-_STREAM_BYTES: Final = 8
+_SLEEP_S_MAX: Final = 1.0  # the wall clock may be set: a cut is at most this late then
 
 _journal = journal("forwarder")
 
 
-class Receiver(Protocol):
-    """Where batches go."""
-
-    async def submit(self, plan_id: bytes, outgoing: OutgoingBatch) -> Answer:
-        """What is said of a batch.
-
-        Raises:
-            UpstreamError: Nothing.
-        """
-
-
 class Forwarder:
-    """One shuffler's way out.
+    """Cuts, signs and forwards the reports of one shuffler.
 
     Args:
-        plan: What is collected; it has a shuffler.
-        file: What waits.
-        receiver: The aggregator.
-        key: Signs what leaves.
-        entropy: Decides which report stands in which batch, and under which number a batch goes.
+        plan: A plan with a shuffler.
+        file: The reports and batches.
+        upstream: The aggregator.
+        key: Signs the batches.
+        entropy: Assigns reports to batches, and draws the ids of batches.
         runtime: Time.
-        counters: Counts windows.
+        metrics: Counts windows by outcome.
     """
 
     def __init__(
         self,
         plan: Plan,
         file: ReportsFile,
-        receiver: Receiver,
+        upstream: Upstream,
         *,
         key: SigningKey,
         entropy: Entropy,
         runtime: Runtime,
-        counters: ShufflerMetrics,
+        metrics: ShufflerMetrics,
     ) -> None:
         self._plan = plan
         self._least = check_plan(plan)
         self._file = file
-        self._receiver = receiver
+        self._upstream = upstream
         self._key = key
         self._entropy = entropy
         self._runtime = runtime
-        self._counters = counters
+        self._metrics = metrics
         self._more = asyncio.Event()
         self._trouble = FailureLog(_journal)
 
     async def run_cuts(self) -> None:
-        """Cuts windows and erases what is over, until cancelled."""
+        """Cuts windows and erases those that are over, until cancelled."""
+        schedule = self._plan.window
         while True:
             await self.cut()
             await self.erase()
-            next_ms = cut_ms(self._plan.window, newest_cut(self._plan.window, self._runtime.now_ms()) + 1)
-            wait_s = (next_ms - self._runtime.now_ms()) / 1000
-            await self._runtime.sleep(min(max(wait_s, 0.001), _LOOK_S_MAX))
+            now_ms = self._runtime.now_ms()
+            wait_s = (cut_ms(schedule, newest_cut(schedule, now_ms) + 1) - now_ms) / 1000
+            await self._runtime.sleep(min(max(wait_s, 0.001), _SLEEP_S_MAX))
 
     async def run_sends(self) -> None:
-        """Sends what waits, again and again until it is answered, until cancelled."""
+        """Sends the waiting batches until each has its answer, until cancelled."""
         backoff = Backoff()
         while True:
             self._more.clear()
@@ -230,12 +214,12 @@ class Forwarder:
             await self._more.wait()
 
     async def cut(self) -> None:
-        """Cuts every window whose time has come, and fixes the bytes of what leaves of it."""
+        """Cuts every window that is due, and fixes the bytes of its batches."""
         due = newest_cut(self._plan.window, self._runtime.now_ms())
-        if not self._file.knows_departed:
-            _journal.warning("the reports were put back without shuffler.left: no window leaves whose cut had come")
-            await self._file.depart(due)
-        through = due if self._file.departed is None else max(due, self._file.departed)
+        if not self._file.knows_sent:
+            _journal.warning("the reports were restored without shuffler.left: no window is sent whose cut was due")
+            await self._file.mark_sent(due)
+        through = due if self._file.sent_through is None else max(due, self._file.sent_through)
         closed = await self._file.closed_through()
         if closed is None or closed < through:
             await self._file.close_through(through)
@@ -243,12 +227,12 @@ class Forwarder:
             pool = await self._file.pool(window)
             if loss := self._loss(window):
                 await self._file.drop(window)
-                self._counters.came_to(CutState.LOST)
+                self._metrics.finished(CutState.LOST)
                 _journal.error(f"reports are lost: {loss}", window=window)
             elif pool.size < self._least:
                 await self._file.drop(window)
-                self._counters.came_to(CutState.DROPPED)
-                _journal.info("fewer reports than shuffle_min: none of them leaves", window=window)
+                self._metrics.finished(CutState.DROPPED)
+                _journal.info("fewer reports than shuffle_min: none of them is sent", window=window)
             else:
                 batches = await self._runtime.blocking(lambda pool=pool, window=window: [*self._batches(window, pool)])
                 await self._file.fix(window, batches)
@@ -256,66 +240,66 @@ class Forwarder:
         self._more.set()
 
     def _loss(self, window: int) -> str:
-        """Why a window that is still a pool must not leave, whatever is in it; empty where it may.
+        """Why a window that is still a pool must not be sent; empty if it may be.
 
-        What has left of a window was fixed before, all at once, and so was every older one: one that is still a pool is
-        of a file that was put back, and the difference of two pools tells of single devices.
+        All batches of a window are fixed at once before any is sent, and older windows before newer ones. So a pool of
+        a window up to the sent mark comes from a restored file, and the difference of two pools reveals single devices.
         """
-        if self._file.departed is not None and window <= self._file.departed:
-            return "the file is from before a cut after which they have left already, or may have"
+        if self._file.sent_through is not None and window <= self._file.sent_through:
+            return "the file is older than a cut after which they were sent already, or may have been"
         if is_over(self._plan.window, window, self._runtime.now_ms()):
-            return "the aggregator takes nothing for their window any more"  # to send them could only tell
+            return "the aggregator takes nothing for their window any more"  # sending could only disclose them
         return ""
 
     def _batches(self, window: int, pool: ReportPool) -> Iterator[OutgoingBatch]:
-        """The batches of a window: which report stands in which is uniformly random."""
+        """Assigns the reports of a window to signed batches, uniformly at random."""
         sizes = sizes_of(pool.size, self._least, self._plan.delta_records_max)
         for reports in split(pool, sizes, self._entropy):
-            stream = self._entropy.read(_STREAM_BYTES)
+            stream = self._entropy.read(STREAM_BYTES)
             id = DeltaId(int.from_bytes(stream, "big"), 0)
             batch = ReportBatch(self._plan.id, window, id, reports).pack(self._plan)
             yield OutgoingBatch(window, stream, batch, self._key.sign(SHUFFLED, batch))
 
     async def send(self) -> bool:
-        """Sends each batch that waits once; whether all have their answers."""
+        """Sends each waiting batch once; returns whether all have their answers."""
         waiting = await self._file.outgoing()
         if waiting:
-            await self._file.depart(max(window for window, _ in waiting))
+            await self._file.mark_sent(max(window for window, _ in waiting))
         left = len(waiting)
         for window, stream in waiting:
-            self._counters.waiting(left)
+            self._metrics.waiting(left)
             left -= await self._sent(window, stream)
-        self._counters.waiting(left)
+        self._metrics.waiting(left)
         return not left
 
     async def _sent(self, window: int, stream: bytes) -> bool:
-        """Whether a batch has its answer."""
+        """Sends a batch; returns whether it has its answer."""
         outgoing, now_s = await self._file.batch(stream), self._runtime.monotonic()
         try:
-            answer = await self._receiver.submit(self._plan.id, outgoing)
+            answer = await self._upstream.submit(self._plan.id, outgoing)
         except UpstreamError as error:
             self._trouble.failed(now_s, "the aggregator does not answer, sending again", error, passes=True)
             return False
-        said = answer.status.value if answer.refusal is None else answer.refusal.detail
+        detail = answer.status.value if answer.refusal is None else answer.refusal.detail
         result = result_for(answer, over=is_over(self._plan.window, window, self._runtime.now_ms()))
         if result is ForwardResult.AGAIN:
-            self._trouble.failed(now_s, "the aggregator refuses a batch, sending again", AggregatorError(said))
+            self._trouble.failed(now_s, "the aggregator refuses a batch, sending again", AggregatorError(detail))
             return False
         if result is ForwardResult.DELIVERED:
             self._trouble.worked(now_s, "the aggregator takes batches again")
         else:
-            _journal.error("reports are lost: the aggregator did not take a batch", window=window, said=said)
+            _journal.error("reports are lost: the aggregator did not take a batch", window=window, said=detail)
         state = await self._file.answered(window, stream, lost=result is ForwardResult.LOST)
         if state is CutState.FORWARDED:
-            self._counters.came_to(state)
+            self._metrics.finished(state)
             _journal.info("forwarded", window=window)
         return True
 
     async def erase(self) -> None:
-        """Erases what is known of windows that are over."""
+        """Erases the data of windows that are over."""
         now_ms = self._runtime.now_ms()
         for window, state in await self._file.finished():
             if is_over(self._plan.window, window, now_ms):
                 if state is CutState.LOST:
-                    self._counters.came_to(state)
+                    self._metrics.finished(state)
                 await self._file.erase(window)

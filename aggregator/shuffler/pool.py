@@ -1,32 +1,31 @@
-"""What a shuffler keeps: a window's reports as one multiset, what becomes of each window, and what may have left.
+"""The durable state of a shuffler: the pool of reports of each window, the state of each cut window, the sent mark.
 
-Nothing in its files tells whose a report is, or in which batch it came.
+Its files link no report to a client, to an address or to the batch that it arrived in.
 
-A window's reports are one multiset, written anew as a whole with each group that is taken, so that its bytes and their
-places are a function of the multiset. Ids of batches stand in a table of their own, by their random number. What one
-commit changes in both would still join them in the write-ahead log, so that is emptied after each, and at each start.
+The reports of a window are one multiset, rewritten as a whole with each group of batches: the bytes and their places
+in the file depend on the multiset alone, not on the order of arrival. Batch ids are in a table of their own, ordered by
+their random number. The write-ahead log would still show which ids and reports were committed together, so it is
+emptied after each commit and at each start.
 
-A digest of a batch would be such a joint as well, since a batch of few reports is found by trying. It is keyed by a key
-that is in memory alone; after a restart a known id is therefore known whatever its bytes are.
+A plain digest of a batch would link them too, because a batch of few reports can be found by trying. The digest is
+therefore keyed with a key that is only in memory; after a restart a known id is accepted whatever its bytes are.
 
-Were two pools of one window sent, their difference would be what came in between, or what was lost: the reports of one
-device, perhaps. A reports file that is put back from before a cut knows nothing of the first pool. A small file beside
-it does, as long as it is not put back as well: it holds the newest window of which anything may have left. It is
-written, and durable, before the first byte of a window leaves.
+If two pools of one window were sent, their difference would be the reports that arrived in between, perhaps those of
+one device. A reports file restored from before a cut does not know the first pool. A small file next to it does, unless
+it is restored as well: it holds the newest window of which anything may have been sent, and is durable before the first
+byte of a window is sent.
 
-Against a whole folder that is put back from before a cut nothing in the folder can help. While its window is open, that
-sends a second pool: such a copy must not be used.
-
-The bytes of a pool are a function of its multiset alone: they tell nothing of what came first, or with what.
+Nothing in the folder protects against a restore of the whole folder from before a cut: while its window is open, that
+sends a second pool. Such a copy must not be used.
 
     taken ──▶ forwarding ──▶ forwarded        every batch was taken by the aggregator
-          │              └─▶ lost             it took none of them any more, or not all
-          └─▶ dropped                         fewer reports than the plan asks for, or found when the window was over,
-                                              or in a file from before its cut: nothing of it leaves, or nothing more
+          │              └─▶ lost             it no longer took all of them
+          └─▶ dropped                         fewer reports than the plan asks for, or still a pool when the window was
+                                              over, or from a file older than its cut: nothing (more) of it is sent
 
-A window is cut at its end plus half the plan's lateness: devices have the one half, forwarding has the other. What is
-known of a window is erased at its end plus the whole lateness, if every batch has its answer by then; that it is over
-is kept as one number, the newest window that was cut.
+A window is cut at its end plus half of the plan's lateness: one half is for devices, the other for forwarding. The data
+of a window is erased at its end plus the whole lateness, once every batch has its answer. That the window is over is
+kept as one number, the newest window that was cut.
 """
 
 import enum
@@ -34,7 +33,7 @@ import hashlib
 import os
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple, Self
 
@@ -45,6 +44,7 @@ from aggregator.data_dir import make_private_file
 from aggregator.errors import StoreError, StoreUnavailableError
 from aggregator.runtime import Runtime
 from aggregator.sqlite import DatabaseKind, SqliteFile
+from aggregator.windows import accepted_windows, due_ms
 from hushsum.durable import sync_folder
 from hushsum.entropy import KEY_BYTES, Entropy
 from hushsum.errors import PlanError, Reason
@@ -52,22 +52,23 @@ from hushsum.plan import Plan
 from hushsum.schedule import Schedule, duration_text
 from hushsum_proto.answers import Answer, Status
 
+STREAM_BYTES: Final = 8  # of a batch's id
 _NONE: Final = "none"
 
 
 class SentWatermark:
-    """The file; its methods block.
+    """The newest window of which anything may have been sent, in a file of its own; its methods block.
 
     Args:
-        path: Where it is.
-        fresh: Whether the reports file beside it is about to be made: nothing has left, unless this file says so.
+        path: The file.
+        fresh: Whether the reports file is about to be created: then nothing was sent unless this file says so.
 
     Attributes:
-        through: The newest window of which something may have left; None: nothing has.
-        known: False where the file is not there and reports are: they were put back without it.
+        through: That window; None: nothing was sent.
+        known: False if this file is missing although there are reports: they were restored without it.
 
     Raises:
-        StoreError: It holds something else, or cannot be read or written.
+        StoreError: The file holds something else, or cannot be read or written.
     """
 
     def __init__(self, path: Path, *, fresh: bool) -> None:
@@ -86,10 +87,10 @@ class SentWatermark:
             raise StoreError(f"{path}: it holds something else than the newest window that has left") from error
 
     def reach(self, window: int) -> None:
-        """Something of this window, and of all before it, may leave once this returns.
+        """Makes it durable that reports of this window and of all before it may be sent; call this before sending.
 
         Raises:
-            StoreUnavailableError: It could not be written: nothing may leave.
+            StoreUnavailableError: It could not be written: nothing may be sent.
         """
         if self.known and self.through is not None and self.through >= window:
             return
@@ -128,8 +129,8 @@ class ReportPool:
     """A multiset of reports.
 
     Attributes:
-        values: Those that occur, ascending; below 2³².
-        counts: How often each occurs, at least once.
+        values: The distinct reports, ascending; below 2³².
+        counts: How often each occurs; at least once.
     """
 
     values: Int64
@@ -137,13 +138,11 @@ class ReportPool:
 
     @classmethod
     def of(cls, reports: Int64) -> Self:
-        """The pool of these reports, in any order."""
         values, counts = np.unique(reports, return_counts=True)
         return cls(values.astype(np.int64), counts.astype(np.int64))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """What :meth:`to_bytes` wrote."""
         width = data[0]
         number = (len(data) - 1) // (_VALUE.itemsize + width)
         values = np.frombuffer(data, _VALUE, number, 1)
@@ -158,11 +157,9 @@ class ReportPool:
 
     @property
     def size(self) -> int:
-        """How many reports are in it."""
         return int(self.counts.sum())
 
     def plus(self, other: "ReportPool") -> "ReportPool":
-        """Both in one."""
         values = np.union1d(self.values, other.values)
         counts = np.zeros(values.size, dtype=np.int64)
         for pool in (self, other):
@@ -170,17 +167,16 @@ class ReportPool:
         return ReportPool(values, counts)
 
     def reports(self) -> Int64:
-        """Each report, ascending."""
         return np.repeat(self.values, self.counts)
 
 
 def sizes_of(total: int, least: int, most: int) -> list[int]:
-    """How large the batches of so many reports are: as few as fit, as equal as possible; none below ``least``.
+    """Sizes of the batches of ``total`` reports: as few batches as fit, as equal as possible.
 
     Args:
         total: At least ``least``.
-        least: Reports of a batch, at least.
-        most: Reports of a batch, at most: twice ``least`` or more, as every plan has it.
+        least: The fewest reports of a batch.
+        most: The most reports of a batch; at least twice ``least``, as in every plan.
     """
     assert least <= total, "what is smaller is dropped"
     assert 2 * least <= most, "a plan's delta_records_max is at least twice its shuffle_min"
@@ -191,15 +187,10 @@ def sizes_of(total: int, least: int, most: int) -> list[int]:
 
 
 def split(pool: ReportPool, sizes: list[int], entropy: Entropy) -> list[Int64]:
-    """The pool in batches of these sizes, each ascending: which report stands in which is uniformly random.
+    """Splits the pool into batches of these sizes, uniformly at random; each batch is ascending.
 
-    Every assignment of the reports to places is as likely as every other: they are sorted by independent uniform keys,
-    which are drawn again in the (rare) case that two are equal.
-
-    Args:
-        pool: What is split.
-        sizes: They add up to the pool's.
-        entropy: Where the keys come from.
+    Every assignment of reports to places is equally likely: the reports are sorted by independent uniform keys, which
+    are drawn again in the (rare) case that two are equal.
     """
     reports = pool.reports()
     assert sum(sizes) == reports.size
@@ -219,7 +210,7 @@ HALF_MS_MIN: Final = 2000  # for a commit, a connection and an answer, on both s
 
 
 class CutState(enum.StrEnum):
-    """What became of a window that was cut; stored under these names."""
+    """The state of a window that was cut; stored under these names."""
 
     FORWARDING = "forwarding"
     FORWARDED = "forwarded"
@@ -228,7 +219,7 @@ class CutState(enum.StrEnum):
 
 
 class ForwardResult(enum.Enum):
-    """What an answer of the aggregator means for a batch."""
+    """The meaning of the aggregator's answer for a batch."""
 
     DELIVERED = "delivered"
     LOST = "lost"
@@ -236,10 +227,10 @@ class ForwardResult(enum.Enum):
 
 
 def check_plan(plan: Plan) -> int:
-    """The least number of reports in a batch, of a plan that has a shuffler.
+    """The fewest reports of a batch (``shuffle_min``).
 
     Raises:
-        PlanError: It has none, or too little time for one.
+        PlanError: The plan has no shuffler, or too little lateness for one.
     """
     least = plan.privacy.shuffle_min
     if least < 1:
@@ -253,14 +244,19 @@ def check_plan(plan: Plan) -> int:
     return least
 
 
+def device_schedule(schedule: Schedule) -> Schedule:
+    """The schedule that devices see: the shuffler takes their reports for half of the lateness."""
+    return replace(schedule, lateness_ms=schedule.lateness_ms // 2)
+
+
 def cut_ms(schedule: Schedule, window: int) -> int:
     """When a window is cut: nothing is taken for it from then on."""
-    return schedule.end_ms(window) + schedule.lateness_ms // 2
+    return due_ms(device_schedule(schedule), window)
 
 
 def newest_cut(schedule: Schedule, now_ms: int) -> int:
-    """The newest window whose cut has come."""
-    return schedule.index_at(now_ms - schedule.lateness_ms // 2) - 1
+    """The newest window whose cut is due."""
+    return schedule.index_at(now_ms - device_schedule(schedule).lateness_ms) - 1
 
 
 def taken_windows(schedule: Schedule, now_ms: int, *, skew_ms: int, closed_through: int | None) -> range:
@@ -270,45 +266,39 @@ def taken_windows(schedule: Schedule, now_ms: int, *, skew_ms: int, closed_throu
         schedule: The plan's windows.
         now_ms: The shuffler's clock.
         skew_ms: How far a device's clock may run ahead.
-        closed_through: The newest window that was cut, ever: a clock that is set back opens none again.
+        closed_through: The newest window that was ever cut: a clock that is set back reopens none.
     """
-    oldest = newest_cut(schedule, now_ms) + 1
-    if closed_through is not None:
-        oldest = max(oldest, closed_through + 1)
-    return range(oldest, max(schedule.index_at(now_ms + skew_ms), oldest - 1) + 1)
+    closed = newest_cut(schedule, now_ms) if closed_through is None else closed_through
+    return accepted_windows(device_schedule(schedule), now_ms, skew_ms=skew_ms, first_window=closed + 1)
 
 
 def is_over(schedule: Schedule, window: int, now_ms: int) -> bool:
-    """Whether the aggregator takes nothing for it any more, by this clock."""
-    return now_ms >= schedule.end_ms(window) + schedule.lateness_ms
+    """Whether, by this clock, the aggregator takes nothing for the window any more."""
+    return now_ms >= due_ms(schedule, window)
 
 
-def word(state: CutState | None, *, known: bool, over: bool) -> Status:
-    """What a sender is told about a batch of a window that was cut.
+def status_after_cut(state: CutState | None, *, known: bool, over: bool) -> Status:
+    """The answer to a batch of a window that was cut.
 
     Args:
-        state: Of the window; None: it is still being cut, had no reports, or is erased.
-        known: Whether the batch was taken in its time, as far as that is remembered.
+        state: Of the window; None: it is being cut, had no reports, or is erased.
+        known: Whether the batch was taken in time, as far as that is still known.
         over: :func:`is_over`.
     """
     if state is CutState.DROPPED or (state is None and over):
-        return Status.UNKNOWN  # which batches were taken is forgotten
+        return Status.UNKNOWN  # which batches were taken is erased
     if not known:
         return Status.LATE
     if state is CutState.LOST:
-        return Status.UNKNOWN  # its reports may be in what the aggregator took, and may be in what it did not
+        return Status.UNKNOWN  # the aggregator took some of the window's batches and not others
     return Status.COUNTED if state is CutState.FORWARDED else Status.ACKNOWLEDGED
 
 
 def result_for(answer: Answer, *, over: bool) -> ForwardResult:
-    """What an answer means for a batch.
+    """The meaning of the aggregator's answer for a batch.
 
-    A refusal that says nothing of trying again may still be an operator's to put right (a directory without this
-    shuffler's key): the same bytes are sent again as long as the window is open.
-
-    Args:
-        answer: The aggregator's.
-        over: :func:`is_over`.
+    An operator may still be able to fix a refusal that does not ask for a retry (a directory without this shuffler's
+    key): the same bytes are sent again until the window is over (``over``: :func:`is_over`).
     """
     if answer.status in {Status.ACKNOWLEDGED, Status.COUNTED}:
         return ForwardResult.DELIVERED
@@ -318,13 +308,13 @@ def result_for(answer: Answer, *, over: bool) -> ForwardResult:
 
 
 class TakenBatch(NamedTuple):
-    """A batch that somebody sent: what of it is still known when it comes here.
+    """A batch from a device, without its sender.
 
     Attributes:
-        window: Its window.
-        stream: Its id: random, 8 bytes.
-        data: Its packed bytes, of which a keyed digest is kept.
-        reports: What is in it.
+        window: The window of its reports.
+        stream: The id: 8 random bytes.
+        data: The packed bytes, of which a keyed digest is stored.
+        reports: The unpacked reports.
     """
 
     window: int
@@ -333,23 +323,16 @@ class TakenBatch(NamedTuple):
     reports: Int64
 
 
-class ClosedWindowAnswer(NamedTuple):
-    """A batch of a window that was cut.
-
-    Attributes:
-        is_open: The window was not cut yet: the batch is in its pool.
-        known: Its id was taken in its time.
-        state: Of a window that was cut.
-    """
+class PoolAnswer(NamedTuple):
+    """What the file knows of a batch: whether its window is open, and else its state; whether its id is known."""
 
     is_open: bool
     known: bool
     state: CutState | None
 
 
-@dataclass(frozen=True)
-class OutgoingBatch:
-    """A batch that is forwarded: its bytes are fixed, and so is its signature."""
+class OutgoingBatch(NamedTuple):
+    """A batch to forward, with fixed bytes and signature (tag)."""
 
     window: int
     stream: bytes
@@ -357,9 +340,8 @@ class OutgoingBatch:
     tag: bytes
 
 
-@dataclass(frozen=True)
-class KeptPlan:
-    """The plan of this shuffler: its bundle, with the signature that came with it (suite 0: none)."""
+class KeptPlan(NamedTuple):
+    """The bundle of this shuffler's plan, with the signature that came with it (suite 0: none)."""
 
     bundle: bytes
     key_id: str
@@ -368,7 +350,7 @@ class KeptPlan:
 
 
 _DIGEST_BYTES: Final = 16
-_DEPARTURES: Final = "shuffler.left"
+_SENT: Final = "shuffler.left"
 _TABLES: Final = (
     (
         "CREATE TABLE plan (only INTEGER PRIMARY KEY CHECK (only = 1), bundle BLOB NOT NULL, key_id TEXT NOT NULL,"
@@ -377,7 +359,7 @@ _TABLES: Final = (
     "CREATE TABLE progress (only INTEGER PRIMARY KEY CHECK (only = 1), closed_through INTEGER NOT NULL)",
     "CREATE TABLE windows (window INTEGER PRIMARY KEY, state TEXT NOT NULL)",
     "CREATE TABLE pools (window INTEGER PRIMARY KEY, reports BLOB NOT NULL)",
-    # Without row ids, which would count the batches in the order in which they came.
+    # Without row ids, which would number the batches in the order of arrival.
     "CREATE TABLE ids (stream BLOB PRIMARY KEY, window INTEGER NOT NULL, digest BLOB) WITHOUT ROWID",
     (
         "CREATE TABLE outgoing (stream BLOB PRIMARY KEY, window INTEGER NOT NULL, batch BLOB NOT NULL,"
@@ -388,7 +370,7 @@ KIND: Final = DatabaseKind("shuffler", 0x48555353, 1, _TABLES, StoreError, unava
 
 
 class ReportsFile:
-    """The shuffler's file, and the small one beside it. Made by :meth:`open`.
+    """The shuffler's database and its sent watermark. Made by :meth:`open`.
 
     Every method raises:
         StoreError: The file cannot be used, or not now (StoreUnavailableError).
@@ -398,86 +380,82 @@ class ReportsFile:
         self, database: SqliteFile, sent_watermark: SentWatermark, runtime: Runtime, digest_key: bytes
     ) -> None:
         self._database = database
-        self._departures = sent_watermark
+        self._sent = sent_watermark
         self._runtime = runtime
         self._digest_key = digest_key
 
     @classmethod
     async def open(cls, path: Path, runtime: Runtime, entropy: Entropy) -> "ReportsFile":
-        """Opens the file, or makes it; what a crash left in its log is erased."""
-        # First of all: once there are reports, that it is missing means that they were put back without it.
-        sent_watermark = await runtime.blocking(
-            lambda: SentWatermark(path.with_name(_DEPARTURES), fresh=not path.exists())
-        )
+        """Opens or creates the file, and erases what a crash left in its write-ahead log."""
+        # First: once there are reports, a missing watermark means that they were restored without it.
+        sent_watermark = await runtime.blocking(lambda: SentWatermark(path.with_name(_SENT), fresh=not path.exists()))
         database = SqliteFile(KIND, await runtime.blocking(KIND.open_writing, path), runtime)
         file = cls(database, sent_watermark, runtime, entropy.read(KEY_BYTES))
-        # Under the key of an earlier process they can be compared with nothing.
+        # Digests under the key of an earlier process cannot be compared with anything.
         await database.write(lambda db: db.execute("UPDATE ids SET digest = NULL WHERE digest IS NOT NULL"))
         await file.tidy()
         return file
 
     async def close(self) -> None:
-        """Closes it."""
         await self._database.close()
 
     async def tidy(self) -> None:
-        """Empties the write-ahead log, which tells what was committed together."""
+        """Empties the write-ahead log, which shows what was committed together."""
         await self._database.truncate()
 
     async def plan(self) -> KeptPlan | None:
-        """The plan that it belongs to; None in a new file."""
+        """The plan that the file belongs to; None in a new file."""
         row = await self._database.read(
             lambda db: db.execute("SELECT bundle, key_id, suite, signature FROM plan").fetchone()
         )
         return None if row is None else KeptPlan(*row)
 
     async def keep_plan(self, plan: KeptPlan) -> None:
-        """Makes the file this plan's for ever."""
-        row = plan.bundle, plan.key_id, plan.suite, plan.signature
-        await self._database.write(lambda db: db.execute("INSERT INTO plan VALUES (1, ?, ?, ?, ?)", row))
+        """Binds the file to this plan; it is never changed."""
+        await self._database.write(lambda db: db.execute("INSERT INTO plan VALUES (1, ?, ?, ?, ?)", plan))
 
-    async def take(self, batches: Sequence[TakenBatch]) -> list[ClosedWindowAnswer | Reason]:
-        """Adds batches to the pools of their windows; durable when it returns. What is known is not added again.
+    async def take(self, batches: Sequence[TakenBatch]) -> list[PoolAnswer | Reason]:
+        """Adds the batches with new ids to the pools of their windows; durable when it returns.
 
         Returns:
-            For each what became of it; a reason: its id was used before, otherwise.
+            One answer a batch; a reason if its id was used before with another window or other bytes.
         """
         return await self._database.write(lambda db: self._take(db, batches))
 
-    def _take(self, db: sqlite3.Connection, batches: Sequence[TakenBatch]) -> list[ClosedWindowAnswer | Reason]:
+    def _take(self, db: sqlite3.Connection, batches: Sequence[TakenBatch]) -> list[PoolAnswer | Reason]:
         closed = _closed_through(db)
-        told: dict[int, ClosedWindowAnswer | Reason] = {}
+        answers: dict[int, PoolAnswer | Reason] = {}
         new: dict[int, list[Int64]] = {}
-        # In the order of their random numbers: a page of the table keeps its rows in the order in which they came.
+        # In the order of their random numbers: a page of the table keeps its rows in the order of insertion.
         for place in sorted(range(len(batches)), key=lambda place: batches[place].stream):
             taken = batches[place]
-            told[place] = found = self._known(db, taken, closed)
-            if isinstance(found, ClosedWindowAnswer) and found.is_open and not found.known:
+            answers[place] = found = self._known(db, taken, closed)
+            if isinstance(found, PoolAnswer) and found.is_open and not found.known:
                 row = taken.stream, taken.window, self._digest(taken.data)
                 db.execute("INSERT INTO ids VALUES (?, ?, ?)", row)
                 new.setdefault(taken.window, []).append(taken.reports)
         for window, reports in new.items():
             _pool_more(db, window, reports)
-        return [told[place] for place in range(len(batches))]
+        return [answers[place] for place in range(len(batches))]
 
-    def _known(self, db: sqlite3.Connection, taken: TakenBatch, closed: int | None) -> ClosedWindowAnswer | Reason:
+    def _known(self, db: sqlite3.Connection, taken: TakenBatch, closed: int | None) -> PoolAnswer | Reason:
         row = db.execute("SELECT window, digest FROM ids WHERE stream = ?", (taken.stream,)).fetchone()
         if row is not None and row[0] != taken.window:
             return Reason.ID_OF_ANOTHER_WINDOW
         if row is not None and row[1] not in {None, self._digest(taken.data)}:
             return Reason.ID_REUSED
         is_open = closed is None or taken.window > closed
-        return ClosedWindowAnswer(is_open, row is not None, None if is_open else _state(db, taken.window))
+        return PoolAnswer(is_open, row is not None, None if is_open else _state(db, taken.window))
 
     def _digest(self, data: bytes) -> bytes:
         return hashlib.blake2b(data, key=self._digest_key, digest_size=_DIGEST_BYTES).digest()
 
     async def closed_through(self) -> int | None:
-        """The newest window that was cut; None where none was."""
+        """The newest window that was cut; None if none was."""
         return await self._database.read(_closed_through)
 
     async def close_through(self, window: int) -> None:
-        """Takes nothing more for any window up to this one."""
+        """Closes all windows up to this one: no more reports are taken for them."""
 
         def close(db: sqlite3.Connection) -> None:
             closed = _closed_through(db)
@@ -487,7 +465,7 @@ class ReportsFile:
         await self._database.write(close)
 
     async def cut_pools(self) -> list[int]:
-        """Windows that were cut, and whose reports are still one pool."""
+        """The windows that were cut and whose reports are still one pool."""
         rows = await self._database.read(
             lambda db: db.execute(
                 "SELECT window FROM pools WHERE window <= (SELECT closed_through FROM progress) ORDER BY window"
@@ -496,14 +474,13 @@ class ReportsFile:
         return [window for (window,) in rows]
 
     async def pool(self, window: int) -> ReportPool:
-        """The reports of a window that was cut."""
         data = await self._database.read(
             lambda db: db.execute("SELECT reports FROM pools WHERE window = ?", (window,)).fetchone()
         )
         return ReportPool.from_bytes(data[0])
 
     async def fix(self, window: int, batches: Sequence[OutgoingBatch]) -> None:
-        """Puts batches in the place of a window's pool: from here on these bytes are sent, and no others."""
+        """Replaces the pool of a window by batches: from now on exactly these bytes are sent."""
 
         def fix(db: sqlite3.Connection) -> None:
             for each in sorted(batches, key=lambda each: each.stream):
@@ -515,7 +492,7 @@ class ReportsFile:
         await self.tidy()
 
     async def drop(self, window: int) -> None:
-        """Erases the reports of a window, and which batches they came in."""
+        """Erases the reports and the batch ids of a window."""
 
         def drop(db: sqlite3.Connection) -> None:
             db.execute("DELETE FROM pools WHERE window = ?", (window,))
@@ -526,27 +503,26 @@ class ReportsFile:
         await self.tidy()
 
     @property
-    def departed(self) -> int | None:
-        """The newest window of which something may have left; None: nothing has."""
-        return self._departures.through
+    def sent_through(self) -> int | None:
+        """The newest window of which anything may have been sent; None: nothing was."""
+        return self._sent.through
 
     @property
-    def knows_departed(self) -> bool:
-        """Whether that is so; it is not where this file was put back alone."""
-        return self._departures.known
+    def knows_sent(self) -> bool:
+        """Whether :attr:`sent_through` is known; it is not if this file was restored without the watermark."""
+        return self._sent.known
 
-    async def depart(self, window: int) -> None:
-        """Notes that something of the windows up to this one may leave: to be called before it does."""
-        await self._runtime.blocking(self._departures.reach, window)
+    async def mark_sent(self, window: int) -> None:
+        """Makes durable that reports of the windows up to this one may be sent; call this before sending."""
+        await self._runtime.blocking(self._sent.reach, window)
 
     async def outgoing(self) -> list[tuple[int, bytes]]:
-        """The window and the stream of each batch without an answer, the oldest windows first."""
+        """(window, stream) of each batch without an answer, the oldest windows first."""
         return await self._database.read(
             lambda db: db.execute("SELECT window, stream FROM outgoing ORDER BY window, stream").fetchall()
         )
 
     async def batch(self, stream: bytes) -> OutgoingBatch:
-        """One batch without an answer."""
         row = await self._database.read(
             lambda db: db.execute(
                 "SELECT window, stream, batch, tag FROM outgoing WHERE stream = ?", (stream,)
@@ -555,7 +531,7 @@ class ReportsFile:
         return OutgoingBatch(*row)
 
     async def answered(self, window: int, stream: bytes, *, lost: bool) -> CutState:
-        """A batch has its answer, and is erased; what the window has come to by that."""
+        """Erases a batch that has its answer; returns the new state of its window."""
 
         def answered(db: sqlite3.Connection) -> CutState:
             db.execute("DELETE FROM outgoing WHERE stream = ?", (stream,))
@@ -572,7 +548,7 @@ class ReportsFile:
         return state
 
     async def finished(self) -> list[tuple[int, CutState]]:
-        """Windows of which nothing is to be sent any more and something is still known, and what became of them."""
+        """The windows with nothing left to send that are not erased yet, and their states."""
         rows = await self._database.read(
             lambda db: db.execute(
                 "SELECT window, state FROM windows WHERE window NOT IN (SELECT window FROM outgoing) ORDER BY window"
@@ -581,7 +557,7 @@ class ReportsFile:
         return [(window, CutState(state)) for window, state in rows]
 
     async def erase(self, window: int) -> None:
-        """Erases all that is known of a window but that it is over."""
+        """Erases the batch ids and the state of a window."""
 
         def erase(db: sqlite3.Connection) -> None:
             db.execute("DELETE FROM ids WHERE window = ?", (window,))

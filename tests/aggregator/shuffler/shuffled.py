@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
+from aggregator.ingest.group_commit import CommitLimits
 from aggregator.observability.metrics import Metrics
 from aggregator.rate_limits import RateLimits
-from aggregator.shuffler.forwarder import Forwarder, ShufflerMetrics, UpstreamError
-from aggregator.shuffler.intake import Intake, IntakeLimits
+from aggregator.shuffler.forwarder import Forwarder, ShufflerMetrics, Upstream, UpstreamError
+from aggregator.shuffler.intake import Intake, PoolWriter
 from aggregator.shuffler.pool import OutgoingBatch, ReportsFile, TakenBatch
 from hushsum.delta import DeltaId
 from hushsum.entropy import Entropy, OsEntropy
@@ -59,7 +60,7 @@ def bytes_in(folder: Path) -> bytes:
     return b"".join(path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file())
 
 
-class Counting:
+class Counting(Upstream):
     """The aggregator's end of the wire: checks signatures, counts each stream once, and fails when it is told to.
 
     Attributes:
@@ -109,9 +110,10 @@ class Site:
         self.file, self.receiver, self.runtime, self.plan = file, receiver, runtime, plan
         self.metrics = Metrics()
         self.window = plan.window.index_at(runtime.now_ms())
-        limits = IntakeLimits(pending_entries_max=100, pending_bytes_max=1 << 20, group_entries_max=64, skew_ms=0)
+        limits = CommitLimits(100, 1 << 20, 64, 1 << 20)
         rates = RateLimits(1000.0, 1_000_000)
-        self.intake = Intake(plan, file, rates=rates, runtime=runtime, metrics=self.metrics, limits=limits)
+        writer = PoolWriter(plan, file, runtime, self.metrics, limits)
+        self.intake = Intake(plan, writer, rates=rates, runtime=runtime, metrics=self.metrics, skew_ms=0)
         self.forwarder = Forwarder(
             plan,
             file,
@@ -119,7 +121,7 @@ class Site:
             key=KEY,
             entropy=OsEntropy(),
             runtime=runtime,
-            counters=ShufflerMetrics(self.metrics.registry),
+            metrics=ShufflerMetrics(self.metrics.registry),
         )
 
     async def turn(self) -> bool:

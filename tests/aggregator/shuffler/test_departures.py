@@ -8,7 +8,7 @@ import pytest
 from typing_extensions import override
 
 from aggregator.errors import StoreError, StoreUnavailableError
-from aggregator.shuffler.pool import ClosedWindowAnswer, OutgoingBatch, SentWatermark
+from aggregator.shuffler.pool import OutgoingBatch, PoolAnswer, SentWatermark
 from hushsum_proto.answers import Answer, Status
 from tests.aggregator.shuffler.shuffled import FILE, LEAST, PLAN, Counting, Site, bytes_in, copied, opened, taken
 from tests.aggregator.shuffler.test_forwarder import CUT_S, FIRST_STREAM, OVER_S, collect, site_on
@@ -45,7 +45,7 @@ async def test_a_reports_file_that_is_put_back_from_before_a_cut_sends_nothing_o
         await site.runtime.advance(CUT_S - 1)  # by a clock that was set back: it says that the window is open
         await site.forwarder.cut()
         (late,) = await site.file.take([taken([7], window=window, stream=LATER + 1)])
-        assert isinstance(late, ClosedWindowAnswer)
+        assert isinstance(late, PoolAnswer)
         assert not late.is_open
         await site.runtime.advance(1)
         assert await site.turn()

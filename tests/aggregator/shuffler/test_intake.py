@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from aggregator.errors import RefusedError, StoreError
+from aggregator.ingest.group_commit import CommitLimits
 from aggregator.observability.metrics import Metrics
 from aggregator.rate_limits import BATCH_COST_MIN, RateLimits
-from aggregator.shuffler.intake import Intake, IntakeLimits
-from aggregator.shuffler.pool import ClosedWindowAnswer, ReportsFile, TakenBatch
+from aggregator.shuffler.intake import Intake, PoolWriter
+from aggregator.shuffler.pool import PoolAnswer, ReportsFile, TakenBatch
 from hushsum.errors import Reason
 from hushsum_proto.answers import Answer, ServiceReason, Status
 from tests.aggregator.shuffler.shuffled import PLAN, bytes_in, opened, packed, shuffled_plan
@@ -25,10 +26,11 @@ OTHER = shuffled_plan(21)
 class Door:
     """An intake that runs."""
 
-    def __init__(self, file: ReportsFile, runtime: ManualRuntime, rates: RateLimits, limits: IntakeLimits) -> None:
+    def __init__(self, file: ReportsFile, runtime: ManualRuntime, rates: RateLimits, limits: CommitLimits) -> None:
         self.file, self.runtime, self.metrics = file, runtime, Metrics()
         self.window = PLAN.window.index_at(runtime.now_ms())
-        self.intake = Intake(PLAN, file, rates=rates, runtime=runtime, metrics=self.metrics, limits=limits)
+        writer = PoolWriter(PLAN, file, runtime, self.metrics, limits)
+        self.intake = Intake(PLAN, writer, rates=rates, runtime=runtime, metrics=self.metrics, skew_ms=0)
 
     async def send(self, data: bytes, plan_id: bytes = PLAN.id, name: str = NAME) -> Answer:
         return await self.intake.submit(name, plan_id, data)
@@ -41,7 +43,7 @@ class Door:
 async def door_at(folder: Path, *, burst: int = 1 << 20, entries_max: int = 100) -> AsyncIterator[Door]:
     runtime = ManualRuntime()
     file = await opened(folder, runtime)
-    door = Door(file, runtime, RateLimits(1.0, burst), IntakeLimits(entries_max, 1 << 20, 64, 0))
+    door = Door(file, runtime, RateLimits(1.0, burst), CommitLimits(entries_max, 1 << 20, 64, 1 << 20))
     door.intake.start()
     try:
         yield door
@@ -68,7 +70,7 @@ async def test_nothing_is_acknowledged_before_it_is_durable(tmp_path: Path, monk
     async with door_at(tmp_path) as door:
         held, take = asyncio.Event(), door.file.take
 
-        async def slow(batches: Sequence[TakenBatch]) -> list[ClosedWindowAnswer | Reason]:
+        async def slow(batches: Sequence[TakenBatch]) -> list[PoolAnswer | Reason]:
             await held.wait()
             return await take(batches)
 
@@ -85,7 +87,7 @@ async def test_a_file_that_fails_is_answered_unavailable_and_the_resend_gets_its
 ) -> None:
     async with door_at(tmp_path) as door:
 
-        async def broken(_: Sequence[TakenBatch]) -> list[ClosedWindowAnswer | Reason]:
+        async def broken(_: Sequence[TakenBatch]) -> list[PoolAnswer | Reason]:
             raise StoreError("the disk is full")
 
         with monkeypatch.context() as patch:
@@ -156,7 +158,7 @@ async def test_what_waits_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyP
     async with door_at(tmp_path, burst=10, entries_max=1) as door:
         held, take = asyncio.Event(), door.file.take
 
-        async def slow(batches: Sequence[TakenBatch]) -> list[ClosedWindowAnswer | Reason]:
+        async def slow(batches: Sequence[TakenBatch]) -> list[PoolAnswer | Reason]:
             await held.wait()
             return await take(batches)
 

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from aggregator.errors import StoreError
-from aggregator.shuffler.pool import ClosedWindowAnswer, CutState, KeptPlan, OutgoingBatch, TakenBatch
+from aggregator.shuffler.pool import CutState, KeptPlan, OutgoingBatch, PoolAnswer, TakenBatch
 from hushsum.delta import digest
 from hushsum.entropy import ReplayableEntropy
 from hushsum.errors import Reason
 from tests.aggregator.shuffler.shuffled import FILE, bytes_in, copied, opened, taken
 from tests.doubles import ManualRuntime
 
-ACKNOWLEDGED = ClosedWindowAnswer(is_open=True, known=False, state=None)
-KNOWN = ClosedWindowAnswer(is_open=True, known=True, state=None)
+ACKNOWLEDGED = PoolAnswer(is_open=True, known=False, state=None)
+KNOWN = PoolAnswer(is_open=True, known=True, state=None)
 
 
 def tables(path: Path) -> dict[str, list[tuple[object, ...]]]:
@@ -79,8 +79,8 @@ async def test_nothing_is_added_to_a_window_that_was_cut(tmp_path: Path) -> None
     assert await file.closed_through() == 3
     late, known = taken([6], window=3, stream=2), taken([5], window=3, stream=1)
     assert await file.take([late, known]) == [
-        ClosedWindowAnswer(False, False, None),
-        ClosedWindowAnswer(False, True, None),
+        PoolAnswer(False, False, None),
+        PoolAnswer(False, True, None),
     ]
     assert (await file.pool(3)).reports().tolist() == [5]
     await file.close()

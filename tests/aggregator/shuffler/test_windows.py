@@ -10,8 +10,8 @@ from aggregator.shuffler.pool import (
     is_over,
     newest_cut,
     result_for,
+    status_after_cut,
     taken_windows,
-    word,
 )
 from hushsum.delta import DeltaId
 from hushsum.errors import PlanError
@@ -59,7 +59,7 @@ def test_a_window_is_over_when_the_aggregator_has_sealed_it() -> None:
 def test_what_a_sender_is_told_of_a_window_that_was_cut(
     state: CutState | None, known: bool, over: bool, said: Status
 ) -> None:
-    assert word(state, known=known, over=over) is said
+    assert status_after_cut(state, known=known, over=over) is said
 
 
 @pytest.mark.parametrize(
