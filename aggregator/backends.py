@@ -1,4 +1,4 @@
-"""Log, store, receipts and membership, as settings ask for them; what needs more packages is loaded here alone."""
+"""Opens log, store, receipts and membership by the settings; only this module loads optional packages."""
 
 import importlib
 import os
@@ -38,15 +38,7 @@ _journal = journal("service")
 
 
 class Backends:
-    """What a service stands on. A constructor opens nothing.
-
-    Args:
-        config: Says which.
-        folder: Where files lie; None where there are none.
-        runtime: Time and tasks.
-        metrics: Count what is tried again.
-        stack: Closes what is opened.
-    """
+    """Opens what a service stores its data in; ``stack`` closes it. ``folder`` is None if nothing is a file."""
 
     def __init__(
         self, config: Config, folder: DataDir | None, runtime: Runtime, metrics: Metrics, stack: AsyncExitStack
@@ -54,11 +46,11 @@ class Backends:
         self._config, self._folder = config, folder
         self._runtime, self._metrics, self._stack = runtime, metrics, stack
         self._store: Store | None = None
-        # One more start of a process is somebody else: its older self may still have a write under way.
+        # Each start gets another name: a write of the process before may still be under way.
         self.owner = f"{socket.gethostname()}/{os.getpid()}/{runtime.now_ms():x}"
 
     async def store(self) -> Store:
-        """The store.
+        """Opens the store.
 
         Raises:
             ConfigError: It does not answer in time, or its packages are not installed.
@@ -72,7 +64,7 @@ class Backends:
         if self._config.store == "sqlite":
             return await open_sqlite_store(self._files.store, self._runtime)
         postgres = _cluster("aggregator.store.postgres")
-        # The patience is this start's: it counts, and it knows what to say at its end.
+        # Retries are up to _patiently, which counts them and has the text for the end.
         settings = postgres.PostgresSettings(self._config.dsn, pool=self._config.postgres_pool, patience_s=0.0)
 
         async def open_store(_: "_Waiting") -> Store:
@@ -83,11 +75,11 @@ class Backends:
         return await self._patiently("the database", open_store)
 
     async def log(self, plan: Plan) -> Log:
-        """The plan's log.
+        """Opens the plan's log.
 
         Raises:
-            ConfigError: The topic is not what it has to be, brokers do not answer in time, or a key does not fit.
-            LogError: It is not ours, of a newer version, holds less than what is folded, or Kafka refuses us.
+            ConfigError: The topic has wrong settings, brokers do not answer in time, or a key does not fit.
+            LogError: It is not ours, of a newer version, ends before what is folded, or Kafka refuses us.
         """
         log = await self._opened_log(plan)
         self._close_at_the_end("the log", log.close)
@@ -110,11 +102,10 @@ class Backends:
         return await self._patiently("kafka", open_log)
 
     async def receipts(self) -> Receipts:
-        """The receipts: apart from the store, wherever that is.
+        """Opens the receipts, apart from the store.
 
         Raises:
-            ConfigError: Another process uses the file, brokers do not answer in time, or the topic is not what it has
-                to be.
+            ConfigError: Another process uses the file, brokers do not answer in time, or the topic has wrong settings.
             LogError: Kafka refuses us.
         """
         if self._config.log == "sqlite":
@@ -128,7 +119,7 @@ class Backends:
             try:
                 opened = await kafka.ReceiptsTopic.open(self._kafka, self._runtime, OsEntropy(), waiting, made=made)
             except ReceiptsError as error:
-                return NoReceipts(str(error))  # it stops releasing, and nothing else
+                return NoReceipts(str(error))  # this stops only releasing
             self._close_at_the_end("the receipts", opened.close)
             _warn(opened.warnings)
             receipts: Receipts = opened
@@ -137,7 +128,7 @@ class Backends:
         return await self._patiently("kafka", open_topic)
 
     async def _receipts_file(self) -> Receipts:
-        """Receipts in a file, which is this process's alone; where it cannot be used, that stops releasing alone."""
+        """Receipts in a file that only this process uses; a file that cannot be used stops only releasing."""
         path = self._config.receipts or self._files.receipts
         try:
             if self._config.receipts is not None:
@@ -151,7 +142,7 @@ class Backends:
             return NoReceipts(str(error))
 
     def membership(self, plan: Plan, observer: Observer) -> Membership | None:
-        """How this process comes to its partitions; None: all of them are its own."""
+        """Assigns partitions to this process; None: all partitions are its own."""
         if self._config.store == "sqlite":
             return None
         kafka = _cluster("aggregator.log.kafka.membership")
@@ -192,7 +183,7 @@ class Backends:
         return SignedMessages(plan.id, directory, gateway, releaser, producers=config.direct_producers)
 
     async def _patiently(self, what: str, work: Callable[["_Waiting"], Awaitable[T]]) -> T:
-        """What ``work`` comes to, within the time that a start may wait for what is not up yet."""
+        """The result of ``work``, repeated for as long as a start may wait for brokers and a database (start_s)."""
         start_s, waiting = self._config.start_s, _Waiting(what, self._metrics, self._runtime)
 
         async def again() -> T:
@@ -207,7 +198,7 @@ class Backends:
             waiting.over = True
 
     def _close_at_the_end(self, what: str, close: Callable[[], Awaitable[None]]) -> None:
-        """Files are closed properly; a connection whose other end is silent is left after a moment."""
+        """Closes files; gives a connection some seconds to close."""
 
         async def end() -> None:
             if not self._config.needs_network:
@@ -222,9 +213,9 @@ class Backends:
 
 
 class _Waiting:
-    """Reports the retries of a start: one line for people, and why for the last line of a start that gives up.
+    """Observes retries while a start waits: logs one line, and has the reason for the error of a start that gives up.
 
-    What was opened meanwhile keeps it as its Observer: of one, log and receipts report retries alone.
+    What is opened meanwhile keeps this as its Observer: log and receipts report retries alone.
     """
 
     def __init__(self, what: str, metrics: Metrics, runtime: Runtime) -> None:
@@ -233,7 +224,7 @@ class _Waiting:
         self.why, self.over = "", False
 
     def retried(self, what: str, why: str) -> None:
-        """Something is not there yet; what takes a moment alone is nobody's business."""
+        """Logs a line, unless it is only for a moment."""
         self._metrics.retried(what, why)
         self.why = why
         if not (self._told or self.over) and self._runtime.monotonic() - self._began_s > _MOMENT_S:
@@ -247,7 +238,7 @@ def _warn(promises_lost: Sequence[str]) -> None:
 
 
 def _volume(folder: Path) -> object:
-    """Which file system a folder is on; folders of one disk may be on several."""
+    """The file system that a folder is on."""
     return folder.stat().st_dev
 
 
@@ -269,7 +260,7 @@ def _key_of(setting: str, path: Path | None) -> SigningKey | None:
 async def authenticator_of(
     config: Config, runtime: Runtime, metrics: Metrics, supervision: TaskSupervisor
 ) -> Authenticator:
-    """What a service is set to believe; a file of tokens is watched from now on.
+    """The configured authenticator; a file of tokens is watched from now on.
 
     Raises:
         ConfigError: The file of tokens cannot be read.

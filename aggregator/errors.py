@@ -1,30 +1,4 @@
-"""Every error of the service.
-
-HushsumError
-└── AggregatorError
-    ├── the operator's
-    │   ├── ConfigError               a setting: its key, what came, what was expected
-    │   ├── MemoryLimitError          more memory is in use than may be: the service stops
-    │   └── ReleasingStoppedError     no outcome is taken until an operator has put something right
-    ├── the caller's
-    │   ├── UnauthenticatedError      nobody that this service accepts
-    │   ├── ForbiddenError            somebody that it knows, who may not do this
-    │   └── WindowOrderError          a window that cannot be sealed or released now
-    └── nobody's, or ours
-        ├── LogError                  the log: its file, its version, its entries
-        │   ├── LogUnavailableError   it cannot be reached now; trying again helps
-        │   └── LogGapError           positions that are gone, although a fold still needs them
-        ├── StoreError                the store: its file, its version, what does not belong together in it
-        │   ├── StoreUnavailableError it cannot be reached now; trying again helps
-        │   │   └── OpenFilesError    no more files can be opened now
-        │   ├── FencedError           a write by who has lost its partition or its lease
-        │   ├── StaleCheckpointError  a checkpoint from before the one that is stored
-        │   └── OutcomeExistsError    the window has its outcome
-        ├── ReceiptsError             receipts that are damaged, or of a newer format, or not what the store knows
-        │   └── ForeignReceiptsError  they are missing, or another store's: what they say counts for nothing here
-        ├── FoldsBehindError          a fold of another process has not come so far yet
-        └── PartitionStoppedError     a partition's fold has stopped and passes nothing more
-"""
+"""Every error of the service, and the texts of its refusals."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -40,8 +14,11 @@ class AggregatorError(HushsumError):
     """The root of the service's errors."""
 
 
+# What an operator has to fix.
+
+
 class ConfigError(AggregatorError):
-    """A setting that is unknown, or holds what it must not."""
+    """An unknown setting, or a value that is not allowed."""
 
 
 class MemoryLimitError(AggregatorError):
@@ -52,12 +29,15 @@ class ReleasingStoppedError(AggregatorError):
     """Releasing has stopped: the text says why, and what an operator can do. Nothing is drawn again."""
 
 
+# What the caller did wrong.
+
+
 class UnauthenticatedError(AggregatorError):
-    """A call from nobody that this service accepts."""
+    """A call from a caller that this service does not accept."""
 
 
 class ForbiddenError(AggregatorError):
-    """A call from somebody that this service knows, who may not do what was asked."""
+    """A call from a known caller that may not do what it asked for."""
 
 
 class WindowOrderError(AggregatorError):
@@ -65,24 +45,18 @@ class WindowOrderError(AggregatorError):
 
 
 class WindowNotBegunError(WindowOrderError):
-    """A window that begins later, by the store's clock.
-
-    Args:
-        window: Its index.
-        wait_ms: How much later.
-    """
+    """A window that begins ``wait_ms`` from now, by the store's clock."""
 
     def __init__(self, window: int, wait_ms: int) -> None:
         super().__init__(f"window {window} takes no submissions yet: it begins in {wait_ms / 1000:g} s")
         self.wait_ms = wait_ms
 
 
-class ClaimLostError(AggregatorError):
-    """Members of a round take part in another round of the same window, through another gateway.
+# What fails in the service, or in what it depends on.
 
-    Args:
-        clients: Their ids.
-    """
+
+class ClaimLostError(AggregatorError):
+    """These clients of a round take part in another round of the same window, through another gateway."""
 
     def __init__(self, clients: frozenset[str]) -> None:
         super().__init__(f"{len(clients)} members of the round take part in the window through another gateway")
@@ -94,16 +68,13 @@ class LogError(AggregatorError):
 
 
 class LogUnavailableError(LogError):
-    """The log cannot be reached now: whether what was under way is done is not known, and it may be tried again."""
+    """The log cannot be reached now. Whether the last operation is done is not known; it may be tried again."""
 
 
 class LogGapError(LogError):
-    """The log does not hold a position that a fold needs next.
+    """The log does not hold the position that a fold needs next.
 
-    Args:
-        partition: Whose entries.
-        position: The one that is needed.
-        found: The next one that the log holds, or the end where it holds none.
+    ``found`` is the next position that the log holds, or its end.
     """
 
     def __init__(self, partition: int, position: int, found: int) -> None:
@@ -118,27 +89,27 @@ class LogGapError(LogError):
 
 
 class StoreError(AggregatorError):
-    """The store cannot be used: not our file, a newer format, or contents that do not belong together."""
+    """The store cannot be used: not our file, a newer format, or contradictory contents."""
 
 
 class StoreUnavailableError(StoreError):
-    """The store cannot be reached now: whether what was under way is done is not known, and it may be tried again."""
+    """The store cannot be reached now. Whether the last operation is done is not known; it may be tried again."""
 
 
 class OpenFilesError(StoreUnavailableError):
-    """The process, or the machine, has as many files open as it may: that passes as connections end."""
+    """The process, or the machine, has as many files open as allowed; it passes when connections end."""
 
 
 class FencedError(StoreError):
-    """A write by a process whose partition or lease another one has taken over: nothing was written."""
+    """A write by a process that has lost its partition or its lease to another one: nothing was written."""
 
 
 class StaleCheckpointError(StoreError):
-    """A checkpoint from before the one that is stored: another worker owns this partition."""
+    """A checkpoint older than the stored one: another worker owns this partition."""
 
 
 class OutcomeExistsError(StoreError):
-    """A window has its outcome already; what was drawn for it again is the same, and is dropped."""
+    """A window already has its outcome; the one that was drawn again is the same, and is dropped."""
 
 
 class ReceiptsError(AggregatorError):
@@ -146,32 +117,27 @@ class ReceiptsError(AggregatorError):
 
 
 class ForeignReceiptsError(ReceiptsError):
-    """The receipts of this store are missing, or others stand in their place."""
+    """The receipts of this store are missing, or have been replaced by others."""
 
 
 class FoldsBehindError(AggregatorError):
-    """A fold that runs elsewhere has not come so far in the time that it was given; asking again helps."""
+    """A fold in another process did not get far enough in the given time; asking again helps."""
 
 
 class PartitionStoppedError(AggregatorError):
-    """A partition's fold has stopped; the error that stopped it is its cause."""
+    """A partition's fold has stopped; the error that stopped it is the cause."""
 
 
 RETRY_AFTER_MS: Final = 200
 NOT_BEGUN_MS_MAX: Final = 5000  # a clock may be set
 FAILED: Final = "the service failed; its journal says why"
 NOT_YET: Final = "what became of it is not known yet"
-NO_BUDGET: Final = "the ledger cannot pay for this window"  # how much is left tells of what others have sent
+NO_BUDGET: Final = "the ledger cannot pay for this window"  # the remaining budget would disclose others' submissions
 NOT_CHARGED: Final = "the ledger cannot be asked now, and pays for a window before anything of it is taken"
 
 
 class RefusedError(AggregatorError):
-    """A delta, or a whole call, is refused.
-
-    Args:
-        refusal: Why.
-        counted: Whether the metrics hold it already.
-    """
+    """A delta, or a whole call, is refused; ``counted``: the metrics include it already."""
 
     def __init__(self, refusal: Refusal, *, counted: bool = False) -> None:
         super().__init__(refusal.detail)
@@ -185,32 +151,24 @@ def refused(delta_id: DeltaId | None, refusal: Refusal) -> Answer:
 
 
 def unavailable(delta_id: DeltaId | None, detail: str) -> Answer:
-    """What became of a delta is not known, and it may be sent again."""
+    """The answer if it is not known whether a delta is durable: the client may send it again."""
     return refused(delta_id, Refusal.of(ServiceReason.UNAVAILABLE, detail, RETRY_AFTER_MS))
 
 
 def wrong_plan(came: bytes, plan: Plan) -> Refusal:
-    """Another plan than the one that is collected here."""
+    """Refuses a delta or a question of another plan than the one that is collected here."""
     named = came.hex()[:12] if came else "none"
     return Refusal.of(Reason.WRONG_PLAN, f"plan {named}, expected {plan.hex_id[:12]}")
 
 
 def check_plan(plan_id: bytes, plan: Plan) -> None:
-    """Refuses a question about another plan; an empty id means the one that is collected here.
-
-    Raises:
-        RefusedError: Another plan.
-    """
+    """Raises RefusedError for another plan; an empty id means the one that is collected here."""
     if plan_id and plan_id != plan.id:
         raise RefusedError(wrong_plan(plan_id, plan))
 
 
 def common_version(spoken: Iterable[int]) -> int:
-    """The protocol version to speak: the highest that both know.
-
-    Raises:
-        RefusedError: There is none.
-    """
+    """The highest protocol version that both sides know; RefusedError if there is none."""
     offered = list(spoken)
     common = set(offered) & set(PROTOCOL_VERSIONS)
     if not common:
@@ -220,17 +178,17 @@ def common_version(spoken: Iterable[int]) -> int:
 
 
 def overloaded(detail: str) -> RefusedError:
-    """A limit of all together is reached; the detail names the limit, and nothing of who has how much there."""
+    """A shared limit is reached; the detail names the limit, and nothing about the shares of clients."""
     return RefusedError(Refusal.of(ServiceReason.OVERLOADED, detail, RETRY_AFTER_MS))
 
 
 def rate_limited(wait_ms: int | None, what: str = "reports") -> Refusal:
-    """A client that has sent more than it may, or one that comes new where so many have that it is not remembered.
+    """A client has sent more than it may.
 
     Args:
-        wait_ms: As :meth:`aggregator.rate_limits.RateLimits.wait_ms` says it, and not 0. None is overload: it
-            depends on what others send, as all overload does, and says how much that is to nobody.
-        what: Of which it has sent too much.
+        wait_ms: As :meth:`aggregator.rate_limits.RateLimits.wait_ms` returns it, and not 0. None: a new client, while
+            no more can be remembered. That is overload, which depends on others: the detail gives no number of them.
+        what: What it has sent too much of.
     """
     if wait_ms is None:
         detail = "so many clients are ahead of their rates that no more are remembered"
@@ -240,12 +198,12 @@ def rate_limited(wait_ms: int | None, what: str = "reports") -> Refusal:
 
 
 def share_taken(what: str) -> Refusal:
-    """A client that holds as much as one may of what all share, whatever others hold; the text names the limit."""
+    """A client holds as much of a shared resource as one client may; the text names the limit."""
     return Refusal.of(ServiceReason.RATE_LIMITED, f"at most {what}", RETRY_AFTER_MS)
 
 
 def too_many_streams(most: int) -> Refusal:
-    """A client that has used as many streams in a window as one may; the text is also its device's to its user."""
+    """A client has used as many streams in a window as one may; its device shows this text to the user."""
     detail = (
         f"this client has used {most} streams in this window, which is the most that one may: keep one spool for each "
         "process, in place of a new one at each start"
@@ -254,13 +212,13 @@ def too_many_streams(most: int) -> Refusal:
 
 
 def not_begun(wait_ms: int) -> Refusal:
-    """A window that begins later: nothing is charged for it, and nothing of it taken, before."""
+    """The window has not begun: nothing is charged or taken for it before."""
     detail = "the window has not begun by the service's clock, expected nothing of it before"
     return Refusal.of(ServiceReason.UNAVAILABLE, detail, min(max(wait_ms, RETRY_AFTER_MS), NOT_BEGUN_MS_MAX))
 
 
 def never_open() -> Refusal:
-    """A window that was skipped, or that the clock has not opened."""
+    """The window was skipped, or the clock has not opened it."""
     return Refusal.of(ServiceReason.WINDOW_NOT_OPEN, "no gateway had the window open in its time", 1000)
 
 
@@ -270,7 +228,7 @@ def shutting_down() -> Refusal:
 
 
 def used_before(reason: Reason, delta_id: DeltaId) -> Refusal:
-    """An id that is bound to other bytes, or to another window."""
+    """The id is bound to other bytes, or to another window."""
     how = "in another window" if reason is Reason.ID_OF_ANOTHER_WINDOW else "with other bytes"
     return Refusal.of(
         reason, f"id {delta_id.stream:016x}/{delta_id.sequence} was used before {how}, expected a new one"
@@ -278,7 +236,7 @@ def used_before(reason: Reason, delta_id: DeltaId) -> Refusal:
 
 
 def of_fold(reason: Reason, delta_id: DeltaId, plan: Plan) -> Refusal:
-    """What only the fold can see: an id's history, and a client's contribution to a window."""
+    """Refusals that only the fold can decide: by an id's history, or a client's contribution to a window."""
     if reason in {Reason.ID_REUSED, Reason.ID_OF_ANOTHER_WINDOW}:
         return used_before(reason, delta_id)
     if reason is Reason.TOO_MANY_RECORDS:

@@ -1,7 +1,6 @@
-"""Protocols with two or more implementations, in the service or in the simulation of it.
+"""Protocols with several implementations, in the service or in its simulation; and one that inverts a dependency.
 
-Log, store, membership, receipts, folds, observers, tracers, authenticators: structural, so that the real thing and a
-double are exchanged freely.
+`PartitionOwner` has one implementation, the pool of workers, which a membership calls from a lower layer.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -9,27 +8,20 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Final, NamedTuple, Protocol
 
 from aggregator.fold.state import RememberedKind, StreamUse, Verdict
-from aggregator.model import (
-    EntryBatch,
-    NewEntry,
-    Peer,
-    ReceiptsMark,
-    Scope,
-    StoredOutcome,
-)
+from aggregator.model import EntryBatch, NewEntry, Peer, ReceiptsMark, Scope, StoredOutcome
 from hushsum.delta import DeltaId
 from hushsum.errors import Reason
 from hushsum.privacy.event import Spend
 
-SETTLE_S: Final = 20.0  #: how long a sender, or a cohort sum, waits for the fold's word
+SETTLE_S: Final = 20.0  #: how long a sender, or a cohort sum, waits for the fold's verdict
 
 
 class FoldPeek(NamedTuple):
-    """What a fold of this process knows of a delta that has just come, before it is appended.
+    """What a fold of this process knows of a new delta, before it is appended.
 
     Attributes:
-        kind: As :meth:`FoldReader.recall` says it.
-        reason: Why the id is refused; None where it is not.
+        kind: As :meth:`FoldReader.recall` returns it.
+        reason: Why the id is refused; None if it is not.
         contributed: Records of the client that are counted in the delta's window.
     """
 
@@ -39,40 +31,40 @@ class FoldPeek(NamedTuple):
 
 
 class FoldReader(Protocol):
-    """What a gateway asks of the folds. A cohort sum has no client id: its is the empty one."""
+    """The folds as a gateway reads them. A cohort sum has the empty client id."""
 
     def peek(self, partition: int, client_id: str, id: DeltaId, digest: bytes, window: int) -> FoldPeek | None:
-        """What is known here and now; None where the partition is folded elsewhere.
+        """What is known now; None if the partition is folded elsewhere.
 
-        It only lets a gateway say sooner what the fold would say: every check is the fold's in the end.
+        It only lets a gateway answer earlier: the fold repeats every check.
         """
 
     def stream_uses(self) -> Iterator[StreamUse]:
-        """Every stream that the folds here remember, with the latest window that it has a delta in."""
+        """Every stream that the folds here remember, with the latest window of its deltas."""
 
     async def passed(self, partition: int, position: int) -> None:
         """Returns once the partition's fold has passed ``position``, so that :meth:`recall` knows of it.
 
         A fold of this process need not be checkpointed: the entries up to ``position`` are durable in the log, and the
-        fold is deterministic, so after a crash it comes to the same verdict again. Of a fold elsewhere its checkpoint
-        tells.
+        fold is deterministic, so after a crash it reaches the same verdict again. For a fold elsewhere its checkpoint
+        counts.
 
         Raises:
             PartitionStoppedError: The partition's fold has stopped.
-            StoreUnavailableError: It cannot be known now.
+            StoreUnavailableError: The checkpoint cannot be read now.
         """
 
     async def recall(
         self, partition: int, client_id: str, id: DeltaId, digest: bytes, window: int
     ) -> tuple[RememberedKind, Reason | None]:
-        """What to tell the sender of a delta that the fold has passed, and whose window is no longer open.
+        """The verdict on a delta that the fold has passed and whose window is no longer open.
 
-        One look: asking for the id first and the window's state after it could call a forgotten delta *late*.
+        Id and window are read at once: one after the other, a forgotten delta could be reported as *late*.
         """
 
 
 class Folds(FoldReader, Protocol):
-    """What the releaser asks of the folds."""
+    """The folds as the releaser uses them."""
 
     async def closed(self, partition: int, window: int) -> None:
         """Returns once the partition has stored the window's counters as sealed; durable.
@@ -86,15 +78,15 @@ class Folds(FoldReader, Protocol):
 
         Raises:
             PartitionStoppedError: A partition's fold has stopped.
-            FoldsBehindError: A fold elsewhere has not done so yet; it goes on, and asking again helps.
+            FoldsBehindError: A fold elsewhere has not done so yet; asking again helps.
         """
 
 
 class Log(Protocol):
     """The durable, ordered entries of one plan, in P partitions.
 
-    A position only grows along a partition; positions need not be consecutive (an entry of a Kafka message that holds
-    many has the message's offset and its number in it). Which position follows, :class:`EntryBatch` says.
+    Positions grow along a partition and need not be consecutive (an entry of a Kafka message has the offset of the
+    message and its number in it). :class:`EntryBatch` has the position to read from next.
     """
 
     @property
@@ -107,14 +99,14 @@ class Log(Protocol):
             The position of each.
 
         Raises:
-            LogError: Which of them are durable is not known. Appending them again is always safe: an id counts once,
-                and only the first seal of a window counts.
+            LogError: It is not known which of them are durable. Appending them again is safe: an id counts once, and
+                only the first seal of a window counts.
         """
 
     async def read(self, partition: int, position: int, limit: int, wait_s: float) -> EntryBatch:
         """About ``limit`` entries at most from ``position`` on; waits up to ``wait_s`` seconds for the first.
 
-        Only what is durable is ever read: a fold that has passed an entry passes it again after any crash.
+        Only durable entries are read, so that a fold that has passed an entry passes it again after any crash.
 
         Raises:
             LogGapError: The log no longer holds ``position`` and holds later ones, or it ends before ``position``.
@@ -125,63 +117,63 @@ class Log(Protocol):
         """The position that the next appended entry will get, or one below it that no entry has."""
 
     async def forget(self, window: int, below: Mapping[int, int]) -> None:
-        """Erases the entries of windows up to ``window`` that stand below each partition's position.
+        """Erases the entries of windows up to ``window`` below each partition's position.
 
-        Nothing of them is left in the log's files when it returns (in Kafka: they cannot be read, and their segments
-        are deleted in the stated time). Positions are never given twice.
+        Nothing of them is in the log's files when it returns (in Kafka: they cannot be read, and their segments are
+        deleted within the stated time). Positions are never reused.
         """
 
     async def close(self) -> None: ...
 
 
 class PartitionOwner(Protocol):
-    """Who folds partitions, and is told which."""
+    """Folds the partitions that a membership assigns."""
 
     async def assigned(self, partitions: Collection[int]) -> None:
-        """These are to be folded here from now on. Returns at once; what they need is loaded in the background."""
+        """Folds these partitions from now on. Returns at once; their state is loaded in the background."""
 
     async def revoked(self, partitions: Collection[int]) -> None:
-        """They go to somebody else: returns once each is stored where it has come to, and let go."""
+        """Returns once each of these partitions is checkpointed and released, for another process to take."""
 
     async def lost(self, partitions: Collection[int]) -> None:
-        """Somebody else may fold them already: they are dropped, and nothing of them is stored."""
+        """Drops these partitions without storing anything: another process may fold them already."""
 
 
 class Membership(Protocol):
-    """Which partitions this process folds, among all that fold the plan."""
+    """Distributes the partitions among the processes that fold the plan."""
 
     async def start(self, owner: PartitionOwner) -> None:
-        """Joins; from here on the owner is told."""
+        """Joins; calls the owner from now on."""
 
     async def ended(self) -> None:
-        """Returns once it was stopped; raises what nobody foresaw: nothing is folded here any more."""
+        """Returns once it was stopped; raises an unexpected error, after which nothing is folded here."""
 
     async def stop(self) -> None:
-        """Revokes what is held, and leaves, so that others take over at once."""
+        """Revokes all partitions and leaves, so that others take over at once."""
 
 
 class Receipts(Protocol):
-    """A record of every outcome, apart from the store, written before anybody sees it."""
+    """A record of every outcome, apart from the store, written before the outcome is published."""
 
     async def begin(self) -> ReceiptsMark:
-        """Gives them a random id, unless they have one, and makes them where they are missing.
+        """Creates the receipts with a random id, unless they exist; durable when it returns.
 
-        Durable when it returns. Of several processes that begin at once, all get the same id.
+        Several processes that begin at once get the same id.
         """
 
     async def check(self, bound: ReceiptsMark) -> None:
-        """Compares them with what the store knows of them, and knew before this call; there may be more of them.
+        """Compares the receipts with the mark that the store had before this call; there may be more receipts.
 
         Raises:
-            ForeignReceiptsError: They are missing, or not this store's.
-            ReceiptsError: They are fewer than the store knows, or others.
+            ForeignReceiptsError: They are missing, or another store's.
+            ReceiptsError: They are fewer than the store knows, or differ.
         """
 
     async def write(self, outcome: StoredOutcome, spend: Spend) -> ReceiptsMark:
-        """Durable when it returns; writing the same outcome again changes nothing.
+        """Writes a receipt; durable when it returns. Writing the same outcome again changes nothing.
 
         Returns:
-            How far the receipts are known to reach now, this one among them.
+            The mark of the receipts up to this one, or further.
 
         Raises:
             ReceiptsError: There is a receipt for this outcome with another digest.
@@ -192,22 +184,22 @@ class Receipts(Protocol):
 
 
 class Observer(Protocol):
-    """Who counts what the workers and the releaser do; called from the event loop, and must not block."""
+    """Receives events of workers and releaser; called from the event loop, and must not block."""
 
     def folded(self, partition: int, position: int, verdicts: Sequence[Verdict]) -> None:
-        """A batch was applied; ``position`` is the next one."""
+        """A batch was applied; ``position`` is the next position."""
 
     def partitions_held(self, partitions: Collection[int]) -> None:
-        """These are folded here now."""
+        """These partitions are folded here now."""
 
     def partition_stopped(self, partition: int, why: str) -> None:
-        """A fold cannot go on until an operator acts, and why; empty: it goes on again."""
+        """A fold has stopped until an operator acts; an empty ``why``: it goes on again."""
 
     def leading(self, leads: bool) -> None:  # noqa: FBT001  a fact that is told, not a switch
         """Whether this process is the plan's releaser now."""
 
     def retried(self, what: str, why: str) -> None:
-        """Something of a broker, a database or another process failed in a way that passes; it is tried again."""
+        """An operation on a broker, a database or another process failed for now, and is tried again."""
 
     def checkpointed(self, partition: int, position: int, seconds: float) -> None: ...
 
@@ -216,62 +208,56 @@ class Observer(Protocol):
     def withheld(self, outcome: StoredOutcome) -> None: ...
 
     def releasing_stopped(self, why: str) -> None:
-        """No outcome is taken, and why; empty: it goes on again."""
+        """No outcome is taken; an empty ``why``: releasing goes on again."""
 
     def forgetting_pending(self, why: str) -> None:
-        """Something of a window that has its outcome is not erased yet, and why; empty: all of it is."""
+        """Data of a window with an outcome is not erased yet; an empty ``why``: all of it is."""
 
 
 class Span(Protocol):
-    """Something of the service that takes time, while it goes on."""
+    """An operation of the service, while it lasts."""
 
     def note(self, **attributes: str | float) -> None:
-        """What is known of it by now."""
+        """Adds attributes."""
 
     def event(self, name: str, **attributes: str | float) -> None:
-        """Something has happened in it."""
+        """Adds an event."""
 
 
 class Tracer(Protocol):
-    """Who is told how long the service's own steps take. Called from the event loop; it never blocks and never raises.
+    """Records how long the service's own steps take. Called from the event loop; it never blocks and never raises.
 
-    No name, attribute or event ever holds a client, a delta or an address; of plans whose entries are anonymous nothing
-    begins or ends because one of them came (:mod:`aggregator.observability.tracing` says of what else nothing is told).
+    No name, attribute or event ever holds a client, a delta or an address; for plans with anonymous entries no span
+    begins or ends because one of them arrived (:mod:`aggregator.observability.tracing` lists what else is not traced).
     """
 
     def span(self, name: str, **attributes: str | float) -> AbstractContextManager[Span]:
-        """Goes on as long as the block does, within the one that is open around it; an error ends it by its kind."""
+        """A span for the duration of the block, child of the open one; an error is recorded by its type."""
 
 
 class Authenticator(Protocol):
-    """Who is at the other end of a call, and what it may do."""
+    """Identifies callers and checks their scopes."""
 
     def admit(self, peer: Peer, *scopes: Scope) -> str:
-        """The name of a caller that may do what any of these scopes stands for.
-
-        Returns:
-            The client id of one that may submit; else a name to count its calls under, empty where it has none.
+        """The name of a caller with any of these scopes: its client id, or a name to count calls under, perhaps empty.
 
         Raises:
-            UnauthenticatedError: Nobody that this service knows. What was wrong is not told: it is the same for all.
-            ForbiddenError: It is known, and may do none of this.
+            UnauthenticatedError: An unknown caller. The error is the same whatever was wrong.
+            ForbiddenError: A known caller without these scopes.
         """
 
 
-class _Silence:
-    """Of nothing anything is told."""
+class _NoTraces:
+    """A tracer, and its spans, that record nothing."""
 
     def span(self, name: str, **attributes: str | float) -> AbstractContextManager[Span]:  # noqa: ARG002  the form of any Tracer
-        return _UNTOLD
+        return _NO_SPAN
 
-    def note(self, **attributes: str | float) -> None:
-        """Not told."""
+    def note(self, **attributes: str | float) -> None: ...
 
-    def event(self, name: str, **attributes: str | float) -> None:
-        """Not told."""
+    def event(self, name: str, **attributes: str | float) -> None: ...
 
 
-_SILENCE: Final = _Silence()
-_UNTOLD: Final = nullcontext[Span](_SILENCE)
-#: The tracer where none is asked for.
-NO_TRACES: Final[Tracer] = _SILENCE
+_NO_SPAN: Final = nullcontext[Span](_NoTraces())
+#: The tracer where none is configured.
+NO_TRACES: Final[Tracer] = _NoTraces()

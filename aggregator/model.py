@@ -1,4 +1,4 @@
-"""What passes through the ports of log and store."""
+"""Values that modules exchange: log entries, windows and outcomes, leases, receipts, callers."""
 
 import enum
 import hashlib
@@ -20,14 +20,14 @@ _ENTRY_SPARE_BYTES: Final = 1024  # around a delta, a sum or reports: client id 
 
 
 def entry_bytes_max(plan: Plan) -> int:
-    """Of one entry of this plan's log, encoded: what every limit on messages follows from."""
+    """The largest encoded size of an entry of this plan's log; every limit on messages follows from it."""
     body = plan.words.bytes if plan.privacy.mode == SECURE else plan.upload_bytes_max
     return body + _ENTRY_SPARE_BYTES
 
 
 @dataclass(frozen=True)
 class NewEntry:
-    """An entry on its way into the log: its partition, its window (for forgetting), its encoded bytes."""
+    """An entry to append: its partition, its window (for erasing), its encoded bytes."""
 
     partition: int
     window: int
@@ -39,10 +39,10 @@ class PositionedEntry(NamedTuple):
 
     Attributes:
         position: In its partition.
-        data: Its encoded bytes; empty where there is a ``problem``.
-        signer: The role of the key that signed it; None where the log is not signed.
-        appended_ms: By the clock of the log itself, where it has one of its own (Kafka's brokers).
-        problem: Why it is refused before its bytes are looked at: ``unauthenticated``, or a message that is none.
+        data: The encoded bytes; empty if there is a ``problem``.
+        signer: The role of the key that signed it; None if the log is not signed.
+        appended_ms: By the clock of the log, if it has its own (Kafka's brokers).
+        problem: Why it is refused before its bytes are decoded: unsigned, or not a message of this log.
     """
 
     position: int
@@ -53,7 +53,7 @@ class PositionedEntry(NamedTuple):
 
 
 class EntryBatch(NamedTuple):
-    """Consecutive entries of a partition, and the position to read on from: the asked one where there is none yet."""
+    """Consecutive entries of a partition, and the position to read from next."""
 
     entries: tuple[PositionedEntry, ...]
     end: int
@@ -65,7 +65,7 @@ class RoundMembers(NamedTuple):
     Attributes:
         round_id: 32 bytes.
         clients: Their ids, each once.
-        is_drawn: Whether they were drawn for it; else they are left of another round.
+        is_drawn: Whether they were drawn for this round; else they are the rest of another round.
     """
 
     round_id: bytes
@@ -74,19 +74,19 @@ class RoundMembers(NamedTuple):
 
 
 class ClaimedFold(NamedTuple):
-    """A partition's fold as it is stored, and the fence of who has just claimed it."""
+    """A partition's stored fold, and the fence of its new claim."""
 
     fence: int
     state: FoldState
 
 
 class RegisteredPlan(NamedTuple):
-    """What a store knows of a plan, without its parameters.
+    """A plan in the store, without its parameters.
 
     Attributes:
         partitions: P of its log.
         first_window: Its first in this store.
-        signed_by: The id of the key of the signature that is kept; empty where none is.
+        signed_by: The key id of the stored signature; empty if there is none.
     """
 
     plan_id: bytes
@@ -99,7 +99,7 @@ class RegisteredPlan(NamedTuple):
 
 
 class StreamMemory(NamedTuple):
-    """What is stored of one stream: its packed state (None: nothing), and how far its partition's fold had come."""
+    """The stored state of one stream (packed; None: nothing), and the mark of its partition's fold."""
 
     data: bytes | None
     mark: FoldMark
@@ -107,13 +107,13 @@ class StreamMemory(NamedTuple):
 
 @dataclass(frozen=True)
 class Lease:
-    """Who releases a plan.
+    """The lease of the process that releases a plan.
 
     Attributes:
         owner: The process.
         address: Where its administration listens, ``host:port``.
-        note: Why releasing has stopped; empty where it goes on.
-        left_s: Seconds until another may take it; negative once one may.
+        note: Why releasing has stopped; empty while it has not.
+        left_s: Seconds until another process may take the lease; negative afterwards.
     """
 
     owner: str
@@ -124,14 +124,13 @@ class Lease:
 
 @dataclass(frozen=True)
 class SealedWindow:
-    """What the folds have made of a sealed window, over all partitions: exact.
+    """The exact sum of a sealed window over all partitions.
 
     Attributes:
-        sketch: Its sum. Of a secure or local plan it is noised already, so that no counter need be what records can
-            come to.
-        clients: How many are in it; 0 where the plan gives nobody a reason to count them, and of reports, which are
-            nobody's. Of a secure plan: how many clients' vectors, and so shares of noise; of form ``silo`` likewise.
-        cohorts: How many sums of cohorts it is; 0 unless the plan is secure.
+        sketch: The sum. In secure and local mode it is noised already: counters may have values that no records have.
+        clients: The number of clients in it. Of a secure plan and of form ``silo`` it is the number of vectors, and so
+            of shares of noise. 0 if the plan does not need it, and for reports, which have no client.
+        cohorts: The number of cohort sums; 0 unless the plan is secure.
     """
 
     sketch: Sketch
@@ -139,24 +138,18 @@ class SealedWindow:
     cohorts: int = 0
 
     def digest(self) -> bytes:
-        """SHA-256 of all that its outcome is drawn from; as secret as the counters, for who guesses them can check."""
+        """SHA-256 of all that the outcome is drawn from; as secret as the counters, because it verifies a guess."""
         hashed = hashlib.sha256(SEALED_WINDOW + self.clients.to_bytes(8, "big"))
         for values in (self.sketch.counters, self.sketch.counts):
             hashed.update(np.ascontiguousarray(values, "<i8").data)
-        if self.cohorts:  # one of a central plan is what it was before there were any
+        if self.cohorts:  # so that digests of central plans are those of versions without cohorts
             hashed.update(self.cohorts.to_bytes(8, "big"))
         return hashed.digest()
 
 
 @dataclass(frozen=True)
 class StoredOutcome:
-    """An outcome as the store keeps it.
-
-    Attributes:
-        data: Of a release the bytes of its .hush file; of a withheld window those that say so.
-        sha256: Of ``data``.
-        withheld: Whether nothing is released of the window.
-    """
+    """An outcome with its data: the bytes of a .hush file, or of a statement that the window is withheld."""
 
     plan_id: bytes
     kind: str
@@ -167,18 +160,17 @@ class StoredOutcome:
 
     @property
     def size_bytes(self) -> int:
-        """Of ``data``."""
         return len(self.data)
 
 
 @dataclass(frozen=True)
 class ReceiptsMark:
-    """Which receipts, and how far: what the store keeps of its receipts, and compares at every start.
+    """What the store knows of its receipts, and compares at every start.
 
     Attributes:
-        id: 16 random bytes, of their header; empty where they have none yet.
-        lines: How many lines (in Kafka: messages), the header among them.
-        digest: Over these lines, in their order.
+        id: 16 random bytes of their header; empty before there is one.
+        lines: The number of lines (in Kafka: messages), with the header.
+        digest: Over these lines, in order.
     """
 
     id: bytes
@@ -188,14 +180,7 @@ class ReceiptsMark:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What is known of a stored outcome without reading it.
-
-    Attributes:
-        size_bytes: Of its data.
-        sha256: Of its data.
-        published: Whether anybody may see it yet.
-        withheld: Whether nothing is released of the window.
-    """
+    """A stored outcome without its data; it can be seen outside once it is published."""
 
     plan_id: bytes
     kind: str
@@ -207,21 +192,21 @@ class Outcome:
 
 
 class Scope(enum.StrEnum):
-    """What a caller may do; none holds another."""
+    """What a caller may do; no scope includes another."""
 
-    SUBMIT = "submit"  # contribute, and ask what became of it
+    SUBMIT = "submit"  # contributions, and questions about one's own
     READ = "read"  # published releases
     ADMIN = "admin"  # the administration: exact counts, seals, outcomes
 
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """What is known of the other end of a call before anything of it is believed.
+    """The other end of a call, before it is authenticated.
 
     Attributes:
         address: gRPC's name of it, such as ``ipv4:127.0.0.1:50123``.
-        metadata: The call's, keys in lower case.
-        certificate: The client certificate that the transport has verified, PEM; empty where there is none.
+        metadata: Of the call, keys in lower case.
+        certificate: The client certificate, verified by the transport (PEM); empty if there is none.
     """
 
     address: str

@@ -62,9 +62,9 @@ def check_size(plan: Plan, counters_max: int) -> None:
 
 
 def differences(declared: Mapping[str, object], stored: Plan) -> Iterator[str]:
-    """What a plan file declares otherwise than a stored plan: each key, what is stored, what is declared.
+    """The keys that a plan file declares differently from the stored plan, with both values.
 
-    The mechanism is compared only where the file writes it out: a stored plan is never calibrated again.
+    The mechanism is compared only if the file states it: a stored plan is never calibrated again.
     """
     fields = Plan.from_fields(declared, stored.parameters).to_fields()
     privacy = declared.get("privacy")

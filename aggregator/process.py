@@ -1,7 +1,7 @@
-"""What a process gets from its operating system: open files, memory, and modules that are loaded before anybody calls.
+"""Limits of the process (open files, memory), and the import of all modules before the first call.
 
-A module that is imported, or a loop that is compiled, at the first call needs files that are open then. So whatever a
-role may need is there before it listens, and room for files is kept beside the connections.
+Importing a module or compiling a loop opens files, for which there may be no room once calls have taken all of them.
+So everything that a role may need is loaded before it listens, and some files are reserved.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ from aggregator.runtime import Runtime
 from hushsum import releases
 
 MEMORY_CHECK_S: Final = 1.0
-#: Open files that are no connections of gRPC: databases with their side files, HTTP pages, brokers, event loops.
+#: Open files other than gRPC connections: databases with their side files, HTTP pages, brokers, event loops.
 _FILES_RESERVED: Final = 192
 _FILES_MIN: Final = 256
 _FILES_MAX_MACOS: Final = 10_240  # a hard limit may be infinite there, and the soft one may not
@@ -38,26 +38,22 @@ _UNLIMITED_BYTES: Final = 1 << 60  # version 1 of cgroups writes nearly 2^63 whe
 
 _OURS: Final = ("hushsum", "hushsum_proto", "aggregator")
 
-#: Modules that are loaded only where a setting asks for them; their packages may not be installed.
+#: Modules that are loaded only if a setting needs them; their packages may not be installed.
 _OPTIONAL: Final[Mapping[str, Callable[[Config], bool]]] = {
     "aggregator.log.kafka": lambda config: config.log == "kafka",
     "aggregator.store.postgres": lambda config: config.store == "postgresql",
     "aggregator.shuffler": lambda config: config.role == "shuffler",
 }
-#: Never part of a service: programs, figures, and what starts from data.
+#: Never used by a service.
 _LEFT_OUT: Final = ("aggregator.__main__", "hushsum.plots", "hushsum.advice", "hushsum.choosing")
-#: Of the standard library: its own modules import these at their first use.
+#: Modules that the standard library imports at their first use.
 _STANDARD: Final = ("encodings.idna", "statistics", "stringprep")
 
 _journal = journal("process")
 
 
 def check_assertions() -> None:
-    """Refuses an interpreter that leaves assertions out: checks of invariants stand in them.
-
-    Raises:
-        ConfigError: Python runs with ``-O``, or with ``PYTHONOPTIMIZE``.
-    """
+    """Raises ConfigError if Python runs without assertions, which check invariants here."""
     if not __debug__:
         raise ConfigError(
             "Python runs with -O or PYTHONOPTIMIZE, which removes checks that the service relies on: start it without"
@@ -65,21 +61,17 @@ def check_assertions() -> None:
 
 
 def bound_arenas() -> None:
-    """Bounds the arenas of the C library's allocator (glibc), before gRPC starts its threads.
+    """Bounds the arenas of glibc's allocator, before gRPC starts its threads.
 
-    By default each thread may have one, and what is freed in it is seldom given back: under a thousand connections a
-    second, none of which finished its handshake, a process grew by 200 bytes with each. With two it does not grow.
+    By default each thread may have one, and memory freed there is seldom returned: with a thousand connections a
+    second that never finished their handshake, a process grew by 200 bytes with each. With two arenas it does not.
     """
     with suppress(OSError, AttributeError):  # another C library, which has no such call
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _ARENAS_MAX)
 
 
 def raise_file_limit() -> None:
-    """Raises this process's limit of open files as far as it may be raised.
-
-    Raises:
-        ConfigError: It is lower than a service needs.
-    """
+    """Raises this process's limit of open files as far as allowed; ConfigError if a service needs more."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     for limit in (hard, max(soft, _FILES_MAX_MACOS)):
         try:
@@ -92,18 +84,13 @@ def raise_file_limit() -> None:
 
 
 def file_limit() -> int:
-    """How many files this process may have open."""
+    """The number of files that this process may have open."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _UNLIMITED_BYTES if soft == resource.RLIM_INFINITY else soft
 
 
 def connections_max(wanted: int, config: Config) -> int:
-    """How many connections gRPC may hold: what is wanted, as far as the limit of open files has room beside the rest.
-
-    Args:
-        wanted: As many as there may be calls.
-        config: Says what else takes files.
-    """
+    """The number of connections that gRPC may hold: ``wanted``, or what the limit of open files leaves."""
     room = file_limit() - _FILES_RESERVED - (config.postgres_pool if config.store == "postgresql" else 0)
     most = max(1, min(wanted, max(room, file_limit() // 4)))
     if most < wanted:
@@ -112,7 +99,7 @@ def connections_max(wanted: int, config: Config) -> int:
 
 
 def import_modules(config: Config) -> None:
-    """Imports whatever a role may need, and compiles its loops."""
+    """Imports every module that the role may need, and compiles its loops."""
     for package in (hushsum, hushsum_proto, aggregator):
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if _is_loaded(found.name, config):
@@ -128,7 +115,7 @@ def _load(name: str) -> None:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] in _OURS:
             raise
-        # Of an extra that is not installed: what needs it is off (compiled loops), or says so itself.
+        # An extra is not installed: what needs it is off (compiled loops), or reports it.
 
 
 def _is_loaded(name: str, config: Config) -> bool:
@@ -138,10 +125,10 @@ def _is_loaded(name: str, config: Config) -> bool:
 
 
 def memory_limit(config: Config) -> int | None:
-    """At how many bytes of memory this process stops: as set, or a share of its container's limit; None: nowhere.
+    """The bytes of memory at which this process stops: as set, or 90 % of its container's limit; None: no limit.
 
     Raises:
-        ConfigError: A limit is set where the memory of a process cannot be read.
+        ConfigError: A limit is set, but the memory of a process cannot be read here.
     """
     if config.memory_max is not None:
         if not _STATM.exists():
@@ -158,11 +145,7 @@ def memory_limit(config: Config) -> int | None:
 
 
 def check_memory(config: Config) -> None:
-    """Refuses a limit of memory that leaves nothing to work with; called once everything is loaded.
-
-    Raises:
-        ConfigError: The process takes as much before anybody calls.
-    """
+    """Raises ConfigError if the process needs more than its memory limit already; call this with all modules loaded."""
     limit = memory_limit(config)
     if limit is None:
         return
@@ -175,24 +158,16 @@ def check_memory(config: Config) -> None:
 
 
 def memory_used() -> int:
-    """Bytes of memory that this process holds (resident set size)."""
+    """The resident set size of this process, in bytes."""
     return int(_STATM.read_text().split()[1]) * _PAGE_BYTES
 
 
 async def watch_memory(limit: int, runtime: Runtime) -> None:
-    """Returns never.
-
-    Args:
-        limit: Bytes.
-        runtime: Time.
-
-    Raises:
-        MemoryLimitError: More than that is in use.
-    """
+    """Never returns; raises MemoryLimitError once more than ``limit`` bytes are in use."""
     held = 0
     while held <= limit:
         await runtime.sleep(MEMORY_CHECK_S)
-        with suppress(OSError):  # as many files are open as may be: that passes
+        with suppress(OSError):  # no more files can be opened: that passes
             held = memory_used()
     raise MemoryLimitError(
         f"{held / 2**20:.0f} MiB of memory are in use, at most {limit / 2**20:.0f} MiB may be (memory_max): "

@@ -1,4 +1,4 @@
-"""Time, tasks and threads of the service; what is tried again, and what stops it."""
+"""Time, tasks and threads of the service; retries, time-outs, and the supervisor of its tasks."""
 
 import asyncio
 import errno
@@ -15,7 +15,7 @@ from aggregator.logs import journal
 
 T = TypeVar("T")
 
-#: Is told what failed in a way that passes, and why.
+#: Called with the name of what failed for now, and why.
 OnRetry = Callable[[str, str], None]
 
 
@@ -26,7 +26,7 @@ class Runtime(Protocol):
         """The wall clock, ms since 1970-01-01T00:00:00Z."""
 
     def monotonic(self) -> float:
-        """Seconds of a clock that never goes back, for measuring alone."""
+        """Seconds of a clock that never goes back, only for measuring."""
 
     async def sleep(self, seconds: float) -> None: ...
 
@@ -37,23 +37,19 @@ class Runtime(Protocol):
         """Runs a blocking call (a database, an fsync) off the event loop.
 
         Raises:
-            OpenFilesError: It needed a file, and as many are open as may be.
+            OpenFilesError: It needed a file, and no more can be opened now.
             Exception: Whatever else it raises.
         """
 
 
 async def next_turns(turns: int) -> None:
-    """Returns once the event loop has done what is ready, so many times."""
+    """Lets the event loop run everything that is ready, this many times."""
     for _ in range(turns):
         await asyncio.sleep(0)
 
 
 class Watermark:
-    """Where something has come to. Used on the event loop alone.
-
-    Args:
-        value: Where it stands at first.
-    """
+    """A position that only grows and can be awaited. Only for use on the event loop."""
 
     def __init__(self, value: int) -> None:
         self.value = value
@@ -62,7 +58,7 @@ class Watermark:
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
 
     def reach(self, value: int) -> None:
-        """Moves on, and wakes those who waited for no more than this; going back is no move."""
+        """Moves to ``value``, unless it is further already, and wakes the waiters for it."""
         self.value = max(self.value, value)
         while self._waiting and self._waiting[0][0] <= self.value:
             future = heapq.heappop(self._waiting)[2]
@@ -70,7 +66,7 @@ class Watermark:
                 future.set_result(None)
 
     def fail(self, error: Exception) -> None:
-        """It will never move again: everybody who waits, now or later, gets the error."""
+        """Never moves again: every waiter, now or later, gets the error."""
         self._error = error
         for _, _, future in self._waiting:
             if not future.done():
@@ -78,7 +74,7 @@ class Watermark:
         self._waiting.clear()
 
     async def reached(self, value: int) -> None:
-        """Returns once it stands at ``value`` or beyond."""
+        """Returns once it is at ``value`` or beyond."""
         if self.value >= value:
             return
         if self._error is not None:
@@ -91,7 +87,7 @@ class Watermark:
             raise
 
     async def reached_within(self, value: int, runtime: Runtime, seconds: float) -> bool:
-        """Whether it came to ``value`` within some seconds."""
+        """Whether it reached ``value`` within some seconds."""
         if self.value >= value or seconds <= 0:
             return self.value >= value
         future = self._future(value)
@@ -110,7 +106,7 @@ class Watermark:
         return future
 
     def _discard(self, future: "asyncio.Future[None]") -> None:
-        """Nobody waits for it any more: what never moves must not collect those who once waited."""
+        """Removes a waiter, so that cancelled waits do not accumulate."""
         self._waiting = [waiting for waiting in self._waiting if waiting[2] is not future]
         heapq.heapify(self._waiting)
 
@@ -121,7 +117,7 @@ async def _ring(future: "asyncio.Future[None]", runtime: Runtime, seconds: float
         future.set_result(None)
 
 
-#: What passes by itself.
+#: Errors that pass by themselves.
 TRANSIENT: Final = (LogUnavailableError, StoreUnavailableError)
 FIRST_S: Final = 0.1
 MOST_S: Final = 5.0
@@ -135,12 +131,11 @@ class Backoff:
         self._next_s = first_s
 
     def next_s(self) -> float:
-        """The next pause."""
         pause_s, self._next_s = self._next_s, min(2 * self._next_s, self._most_s)
         return pause_s
 
     def reset(self) -> None:
-        """It worked: the next failure is the first again."""
+        """Begins with the shortest pause again, after a success."""
         self._next_s = self._first_s
 
 
@@ -152,18 +147,11 @@ async def retry(
     on_retry: OnRetry,
     patience_s: float | None = None,
 ) -> T:
-    """Repeats ``work`` while it fails in a way that passes.
-
-    Args:
-        what: Its name, for the counter of retries.
-        work: What can be repeated.
-        runtime: Time.
-        on_retry: Is told of each failure.
-        patience_s: How long to go on; None: for ever.
+    """Repeats ``work`` while it fails with a :data:`TRANSIENT` error, for ``patience_s`` seconds (None: for ever).
 
     Raises:
-        LogUnavailableError: As ``work``, once patience is at its end.
-        StoreUnavailableError: As ``work``, once patience is at its end.
+        LogUnavailableError: As ``work``, after that time.
+        StoreUnavailableError: As ``work``, after that time.
     """
     backoff, began_s = Backoff(), runtime.monotonic()
     while True:
@@ -177,9 +165,9 @@ async def retry(
 
 
 async def within(seconds: float, work: Awaitable[T], *, runtime: Runtime) -> T:
-    """What ``work`` comes to, if it does so in time; else it is cancelled, and not waited for.
+    """The result of ``work`` if it is ready in time; otherwise it is cancelled, and the cancellation is not awaited.
 
-    A broker or a database that answers nothing may hold up its own cancellation as well.
+    A call to a broker or a database that does not answer may block its own cancellation as well.
 
     Raises:
         TimeoutError: It took longer.
@@ -189,7 +177,7 @@ async def within(seconds: float, work: Awaitable[T], *, runtime: Runtime) -> T:
     async def carry() -> None:
         try:
             value = await work
-        except Exception as error:  # noqa: BLE001  whatever it is, it is raised where it is waited for
+        except Exception as error:  # noqa: BLE001  any error is raised where the result is awaited
             if not result.done():
                 result.set_exception(error)
         else:
@@ -202,7 +190,7 @@ async def within(seconds: float, work: Awaitable[T], *, runtime: Runtime) -> T:
             result.set_exception(TimeoutError(f"more than {seconds:g} s"))
 
     def carried(task: "asyncio.Task[None]") -> None:
-        if not result.done():  # it was cancelled, or died of what no `except` should survive
+        if not result.done():  # cancelled, or ended by an error that no `except` catches
             result.cancel() if task.cancelled() else result.set_exception(task.exception() or AssertionError())
 
     carrying, ringing = runtime.spawn(carry(), "within"), runtime.spawn(ring(), "within-alarm")
@@ -221,13 +209,7 @@ _journal = journal("service")
 
 
 class TaskSupervisor:
-    """The tasks of one service, and the order in which it is taken apart.
-
-    Args:
-        stack: What is started is ended with it, the last one first.
-        runtime: Time and tasks.
-        on_retry: Is told of what is tried again.
-    """
+    """The tasks of one service, and the steps of its stop; ``stack`` ends them, the last one first."""
 
     def __init__(self, stack: AsyncExitStack, runtime: Runtime, on_retry: OnRetry) -> None:
         self._stack, self._runtime, self._on_retry = stack, runtime, on_retry
@@ -235,15 +217,11 @@ class TaskSupervisor:
         self._stop_at_s: float | None = None
 
     async def failed(self) -> None:
-        """Returns never; raises what the service cannot go on after.
-
-        Raises:
-            AggregatorError: Of the first task that has ended by an error.
-        """
+        """Never returns; raises the error of the first task that has ended by one."""
         await asyncio.shield(self._failure)
 
     def forever(self, name: str, work: Callable[[], Awaitable[object]]) -> None:
-        """Runs what goes on for ever, and again after an error that may pass; any other error ends the service."""
+        """Runs an endless task, and restarts it after an error of the service; any other error ends the service."""
 
         async def again() -> None:
             backoff = Backoff()
@@ -265,12 +243,12 @@ class TaskSupervisor:
         self.watch(name, again)
 
     def watch(self, name: str, work: Callable[[], Awaitable[object]]) -> None:
-        """Runs something whose error ends the service."""
+        """Runs a task whose error ends the service."""
 
         async def watched() -> None:
             try:
                 await work()
-            except Exception as error:  # noqa: BLE001  whatever it is, the service must not go on half
+            except Exception as error:  # noqa: BLE001  the service must not go on without a part of it
                 if not self._failure.done():
                     self._failure.set_exception(error)
 
@@ -283,13 +261,13 @@ class TaskSupervisor:
         self._stack.push_async_callback(end)
 
     def at_the_end(self, what: str, work: Callable[[], Awaitable[object]], seconds: float | None) -> None:
-        """Does something when the service is taken apart.
+        """Adds a step to the stop of the service.
 
         Args:
             what: Its name.
-            work: What.
-            seconds: All that is done at the end may take so long, counted from the first of it; each gets two seconds
-                at least. None: as long as it takes.
+            work: The step.
+            seconds: The time of the whole stop, counted from its first step; each step gets two seconds at least.
+                None: as long as it takes.
         """
 
         async def end() -> None:
@@ -309,7 +287,7 @@ class TaskSupervisor:
         self._stack.push_async_callback(end)
 
 
-#: Of an OSError that passes by itself, as files and connections are closed.
+#: Codes of an OSError that pass by themselves when files and connections are closed.
 NO_MORE_FILES: Final = (errno.EMFILE, errno.ENFILE)
 
 
