@@ -17,6 +17,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 from typing_extensions import override
 
+from aggregator.config import Config
 from aggregator.errors import never_open
 from aggregator.ingest.window_tracker import WindowTracker
 from aggregator.interfaces import NO_TRACES, Log, Tracer
@@ -26,11 +27,14 @@ from aggregator.observability.metrics import Metrics
 from aggregator.runtime import TRANSIENT, Runtime
 from aggregator.windows import WindowState
 from hushsum.entropy import Entropy
+from hushsum.plan import Plan
+from hushsum.privacy.guarantee import CENTRAL
 from hushsum_proto.answers import Refusal, ServiceReason
 
 RETRY_AFTER_MS_MIN: Final = 20
 _FAILED_RETRY_AFTER_MS: Final = 1000
 _KEY_BYTES: Final = 16
+_ENVELOPE_BYTES: Final = 4096
 _FATE_OPEN: Final = "the log or the store failed: whether it is durable is not known"
 NEVER_OPEN: Final = frozenset({None, WindowState.SKIPPED})
 
@@ -60,6 +64,18 @@ class CommitLimits:
     pending_bytes_max: int
     group_entries_max: int
     group_bytes_max: int
+
+
+def commit_limits_of(config: Config, plan: Plan) -> CommitLimits:
+    """The configured limits, and room for two of the largest entries: one that never fits would never be taken."""
+    largest = plan.upload_bytes_max if plan.privacy.cohort is None else plan.words.bytes
+    least = 0 if plan.privacy.mode == CENTRAL else 2 * largest + _ENVELOPE_BYTES
+    return CommitLimits(
+        pending_entries_max=config.pending_entries_max,
+        pending_bytes_max=max(config.pending_bytes_max, least),
+        group_entries_max=config.group_entries_max,
+        group_bytes_max=config.group_bytes_max,
+    )
 
 
 T = TypeVar("T")
