@@ -1,8 +1,8 @@
-"""The composition root: one process with its role, put together, run until it is told to stop, taken apart in order."""
+"""The composition root: the parts of one process by its role, wired, run until a signal, and taken apart in order."""
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -10,48 +10,29 @@ from typing import Any, Final, Self
 
 from aggregator.api.admin import Admin, AdminService
 from aggregator.api.catalog import CatalogService
-from aggregator.api.collection import Collection, LargeDeltas
-from aggregator.api.connections import ConnectionSettings
+from aggregator.api.collection import Collection
 from aggregator.api.secure_sum import SecureSumService
-from aggregator.api.server import Server, Services, calls_max, streams_of
-from aggregator.auth.tls import connection_options, server_credentials
-from aggregator.backends import KAFKA_STEP, Backends, authenticator_of
+from aggregator.api.server import Server, Services, streams_of
+from aggregator.backends import KAFKA_STEP, Backends
 from aggregator.config import Config
 from aggregator.data_dir import DataDir, ReplacedFileCheck
 from aggregator.errors import AggregatorError
 from aggregator.fold.fold import warm_up
 from aggregator.ingest.budget import CollectionBudget
 from aggregator.ingest.gateway import Gateway
-from aggregator.ingest.group_commit import CommitLimits, GroupCommitter
+from aggregator.ingest.group_commit import GroupCommitter, commit_limits_of
 from aggregator.ingest.handshake import Handshake
 from aggregator.ingest.inflight import VerdictResolver
 from aggregator.ingest.validation import submission_policy_of
 from aggregator.ingest.window_tracker import WindowTracker
-from aggregator.interfaces import NO_TRACES, Authenticator, Folds, Log, Tracer
+from aggregator.interfaces import NO_TRACES, Folds, Log, Tracer
 from aggregator.logs import journal, told
 from aggregator.observability.health import DependencyProbe, ProcessTelemetry
 from aggregator.observability.metrics import Metrics, StoreMetrics, StoreMetricsCollector
 from aggregator.observability.tracing import of_commits
 from aggregator.plan_loading import check_size, client_directory_of, plan_of, shufflers_of, signature_of
-from aggregator.process import (
-    bound_arenas,
-    check_assertions,
-    check_memory,
-    connections_max,
-    import_modules,
-    memory_limit,
-    raise_file_limit,
-    watch_memory,
-)
-from aggregator.rate_limits import (
-    ClientStreams,
-    DebtTable,
-    RateLimits,
-    SendLimits,
-    call_limits_of,
-    forget_paid,
-    send_limits_of,
-)
+from aggregator.process import bound_arenas, check_assertions, check_memory, import_modules, raise_file_limit
+from aggregator.rate_limits import ClientStreams, RateLimits, forget_paid, send_limits_of
 from aggregator.release.catalog import ReleaseCatalog
 from aggregator.release.leader import Leadership
 from aggregator.release.receipts import NoReceipts
@@ -60,6 +41,7 @@ from aggregator.runtime import Runtime, SystemRuntime, TaskSupervisor
 from aggregator.secure.coordinator import CohortCoordinator, SumMetrics
 from aggregator.secure.round import RoundClaims, RoundSettings
 from aggregator.secure.sum_submission import SumSubmitter
+from aggregator.serving import bound_server, collection_of
 from aggregator.shuffler.app import running as shuffling
 from aggregator.staleness_guard import StalenessGuard
 from aggregator.store.store import Store
@@ -69,19 +51,22 @@ from aggregator.workers.worker import WorkerSettings
 from hushsum.directory import Directory
 from hushsum.entropy import OsEntropy
 from hushsum.plan import Plan
-from hushsum.privacy.guarantee import CENTRAL
+
+_FORGET_ASKED_S: Final = 1.0
+
+_journal = journal("service")
 
 
 @dataclass(frozen=True)
 class ProcessRole:
-    """What one process does.
+    """The duties of one process.
 
     Attributes:
-        collects: Takes deltas.
-        folds: Owns partitions, and adds up what was taken.
-        releases: May become the plan's releaser.
-        opens: Opens windows by its clock.
-        alone: No other process shares any of it: every fold is here.
+        collects: It takes deltas.
+        folds: It owns partitions, and folds their entries.
+        releases: It may become the plan's releaser.
+        opens: It opens windows by its clock.
+        alone: There is no other process: every fold is here.
     """
 
     collects: bool
@@ -92,238 +77,35 @@ class ProcessRole:
 
     @classmethod
     def of(cls, config: Config) -> Self:
-        """The duties of the configured role."""
         collects = config.role in {"all", "gateway"}
         folds = config.role in {"all", "worker"}
         return cls(
             collects=collects,
             folds=folds,
             releases=config.role in {"all", "releaser"},
-            # With direct producers there may be no gateway, and what nobody has opened counts for nothing.
+            # With direct producers there may be no gateway, and nothing counts in a window that was not opened.
             opens=collects or (folds and config.direct_producers),
             alone=config.store == "sqlite",
         )
 
     @property
     def shows(self) -> bool:
-        """Whether analysts may ask here."""
+        """Whether it serves releases."""
         return self.collects or self.releases
-
-
-def probe_of(
-    plan: Plan,
-    log: Log,
-    store: Store,
-    runtime: Runtime,
-    telemetry: ProcessTelemetry,
-    *,
-    folder: DataDir | None,
-    staleness: StalenessGuard | None,
-) -> DependencyProbe:
-    """Looks at log and store, and at files where log and store are such.
-
-    Args:
-        plan: What is collected.
-        log: Its log.
-        store: Its store.
-        runtime: Time.
-        telemetry: Are told.
-        folder: Of the files, where there is one.
-        staleness: What the gateway here waits for; None where nothing here does.
-    """
-    looks: list[Callable[[], Awaitable[None]]] = []
-    if folder is not None:
-        files = ReplacedFileCheck((folder.log, folder.store), runtime)
-        looks.append(files.look)
-    probe = DependencyProbe(plan.id, log, store, runtime, telemetry.metrics, telemetry.tell, staleness)
-    probe.looks, probe.tracer = looks, telemetry.tracer
-    return probe
-
-
-def store_metrics_of(plan: Plan, store: Store, runtime: Runtime, telemetry: ProcessTelemetry) -> StoreMetricsCollector:
-    """Looks at windows and ledger, for the metrics alone."""
-    return StoreMetricsCollector(
-        plan, store, runtime, StoreMetrics(telemetry.metrics.registry), telemetry.metrics.retried
-    )
-
-
-_ENVELOPE_BYTES: Final = 4096
-
-
-@dataclass(frozen=True)
-class IngestParts:
-    """What it stands on."""
-
-    log: Log
-    store: Store
-    window_tracker: WindowTracker
-    folds: Folds
-    runtime: Runtime
-    metrics: Metrics
-    tracer: Tracer = NO_TRACES
-
-
-@dataclass(frozen=True)
-class Ingest:
-    """What takes what clients send.
-
-    Attributes:
-        gateway: Takes deltas.
-        handshake: Opens sessions.
-        collection: Serves both.
-        sends: How much one client may send.
-        limits: All that remembers who has sent how much.
-        sums: Takes parts in secure sums; None where the plan is of another mode.
-    """
-
-    gateway: Gateway
-    handshake: Handshake
-    collection: Collection
-    sends: SendLimits
-    limits: tuple[DebtTable, ...]
-    sums: CohortCoordinator | None
-
-
-def front_of(plan: Plan, config: Config, clients: Directory | None, parts: IngestParts) -> Ingest:
-    """A gateway, whose writer has been started, and what stands before and beside it.
-
-    Args:
-        plan: What is collected.
-        config: Limits.
-        clients: The directory of clients that the plan names, if it names one.
-        parts: The rest of the process.
-    """
-    sends = send_limits_of(config, plan, parts.runtime)
-    reports = RateLimits(config.client_rate, config.client_burst)
-    commits = _commits_of(plan, config, parts)
-    store, is_local = parts.store, plan.privacy.local is not None
-    # A secure window is charged by its first round; until then its clients are told whether it could be.
-    charges = CollectionBudget(
-        lambda window: store.charge_collection(plan, window) if is_local else store.check_collection(plan, window),
-        parts.runtime,
-    )
-    gateway = Gateway(
-        plan,
-        window_tracker=parts.window_tracker,
-        commits=commits,
-        folds=parts.folds,
-        runtime=parts.runtime,
-        metrics=parts.metrics,
-        pending_entries_max=config.pending_entries_max,
-        submissions=submission_policy_of(
-            plan,
-            limits=reports,
-            shufflers=shufflers_of(config.shufflers, plan),
-            runtime=parts.runtime,
-            sends=sends,
-        ),
-        streams=_streams_of(config, parts),
-        charges=charges if is_local else None,
-    )
-    handshake = Handshake(
-        plan,
-        span=parts.window_tracker.span,
-        runtime=parts.runtime,
-        in_flight_max=config.in_flight_max,
-    )
-    large = LargeDeltas(
-        gateway,
-        runtime=parts.runtime,
-        delta_bytes_max=plan.upload_bytes_max,
-        held_bytes_max=config.pending_bytes_max,
-        metrics=parts.metrics,
-        sends=sends,
-    )
-    collection = Collection(
-        gateway,
-        handshake,
-        large=large,
-        runtime=parts.runtime,
-        metrics=parts.metrics,
-        sessions_max=config.sessions_max,
-        sends=sends,
-    )
-    sums = None if plan.privacy.cohort is None else _sums_of(plan, config, clients, commits, charges, parts)
-    return Ingest(gateway, handshake, collection, sends, (sends, reports), sums)
-
-
-def _streams_of(config: Config, parts: IngestParts) -> ClientStreams:
-    """From what the folds here remember on: a start gives nobody a fresh allowance."""
-    streams = ClientStreams(config.client_streams_max)
-    streams.restore(parts.folds.stream_uses(), parts.window_tracker.is_over)
-    return streams
-
-
-def _commits_of(plan: Plan, config: Config, parts: IngestParts) -> GroupCommitter:
-    shuffle = None if plan.privacy.reports is None else OsEntropy()
-    limits, tracer = _commit_limits(plan, config), of_commits(parts.tracer, plan)
-    commits = GroupCommitter(
-        parts.log, parts.window_tracker, parts.runtime, limits, parts.metrics, shuffle=shuffle, tracer=tracer
-    )
-    commits.start()
-    return commits
-
-
-def _sums_of(
-    plan: Plan,
-    config: Config,
-    clients: Directory | None,
-    commits: GroupCommitter,
-    charges: CollectionBudget,
-    parts: IngestParts,
-) -> CohortCoordinator:
-    settings = RoundSettings(config.secure_step_s, config.secure_upload_s, config.manual)
-    settings.check(plan)
-    return CohortCoordinator(
-        plan,
-        SumSubmitter(parts.window_tracker, commits, VerdictResolver(plan, parts.folds, parts.runtime), parts.runtime),
-        RoundClaims(plan, parts.store, parts.runtime),
-        budget=charges,
-        window_tracker=parts.window_tracker,
-        runtime=parts.runtime,
-        entropy=OsEntropy(),
-        metrics=SumMetrics(parts.metrics.registry),
-        settings=settings,
-        directory=clients,
-        tracer=parts.tracer,
-    )
-
-
-def _commit_limits(plan: Plan, config: Config) -> CommitLimits:
-    # Were one entry larger than all that may wait, it would never get into the log.
-    largest = plan.upload_bytes_max if plan.privacy.cohort is None else plan.words.bytes
-    least = 0 if plan.privacy.mode == CENTRAL else 2 * largest + _ENVELOPE_BYTES
-    return CommitLimits(
-        pending_entries_max=config.pending_entries_max,
-        pending_bytes_max=max(config.pending_bytes_max, least),
-        group_entries_max=config.group_entries_max,
-        group_bytes_max=config.group_bytes_max,
-    )
-
-
-_FORGET_ASKED_S: Final = 1.0
-_Front = tuple[Collection, SecureSumService]  # what clients call
-
-_journal = journal("service")
 
 
 class Service:
     """A running service. Made by :func:`running`.
 
     Attributes:
-        plan: What it collects.
-        process_role: What this process does of it.
         grpc: Where it listens, ``host:port``.
-        telemetry: What it tells the outside of itself.
-        metrics_page: Where ``/metrics`` answers, ``host:port``; empty where it is off.
-        metrics: Its counters.
-        log: Its log.
-        store: Its store.
-        workers: Its folds, in a role that folds.
-        gateway: Its gateway, in a role that collects.
-        sums: Its secure sums, in such a role, where the plan has them.
+        metrics_page: Where ``/metrics`` answers, ``host:port``; empty if it is off.
+        workers: In a role that folds.
+        gateway: In a role that collects.
+        sums: In a role that collects, of a secure plan.
     """
 
+    grpc: str
     workers: WorkerPool
     gateway: Gateway
     sums: CohortCoordinator | None = None
@@ -331,122 +113,184 @@ class Service:
     def __init__(
         self, config: Config, plan: Plan, log: Log, store: Store, runtime: Runtime, telemetry: ProcessTelemetry
     ) -> None:
-        self.config = config
+        self.config, self.process_role = config, ProcessRole.of(config)
         self.plan = plan
-        self.process_role = ProcessRole.of(config)
         self.log = log
         self.store = store
         self.runtime = runtime
         self.telemetry, self.metrics, self.metrics_page = telemetry, telemetry.metrics, telemetry.metrics_page
-        # Where the folds are here, the start itself waits for them.
-        waits = self.process_role.collects and not self.process_role.alone
-        self._staleness = StalenessGuard(log.partitions) if waits else None
         self.catalog = ReleaseCatalog(plan, store)
         self.metrics.on_published = self.catalog.announce
-        self.grpc = ""
 
     async def failed(self) -> None:
-        """Returns never; raises what the service cannot go on after.
+        """Never returns; raises the error of a task that the service cannot go on without.
 
         Raises:
             AggregatorError: A fold has stopped.
         """
-        await self._supervision.failed()
+        await self._supervisor.failed()
 
     async def run(self, stack: AsyncExitStack, backends: Backends, folder: DataDir | None) -> None:
         """Starts every part of the role; the stack takes them apart again, the last one first."""
-        self._supervision = TaskSupervisor(stack, self.runtime, self.metrics.retried)
-        await self.runtime.blocking(warm_up)
-        folds = await self._start_folds(backends)
-        window_tracker = await self._start_openings()
-        ingest = self._start_front(window_tracker, folds) if self.process_role.collects else None
+        config, role, runtime = self.config, self.process_role, self.runtime
+        supervisor = self._supervisor = TaskSupervisor(stack, runtime, self.metrics.retried)
+        await runtime.blocking(warm_up)
+        folds = await self._folds(backends)
+        # Where the folds are here, the start itself waits for them.
+        staleness = StalenessGuard(self.log.partitions) if role.collects and not role.alone else None
+        tracker = await self._window_tracker(staleness)
+        collection, secure_sum = self._ingest(tracker, folds) if role.collects else (None, None)
         leadership = await self._leadership(backends, folds)
-        authenticator = await authenticator_of(self.config, self.runtime, self.metrics, self._supervision)
-        server = self._server(ingest, leadership, window_tracker, authenticator)
-        self._supervision.forever("admissions", lambda: server.recheck(self.runtime))
-        self._supervision.forever("connections", lambda: server.guard(self.runtime))
-        if (limit := memory_limit(self.config)) is not None:
-            self._supervision.watch("memory", lambda: watch_memory(limit, self.runtime))
-        self.grpc = leadership.address = await server.bind(self.config.listen, server_credentials(self.config))
-        if self.process_role.releases:
-            await self._start_leadership(leadership)
-        self.telemetry.attend(server, self._supervision.failed, stack)
-        await self._start_looking(folder)
+        admin = Admin(
+            self.plan,
+            config.role,
+            log=self.log,
+            store=self.store,
+            metrics=self.metrics,
+            leadership=leadership,
+            window_tracker=tracker if role.collects else None,
+        )
+        catalog = CatalogService(self.catalog) if role.shows else None
+        services = Services(collection, catalog, AdminService(admin), secure_sum)
+        server, self.grpc = await bound_server(self.plan, config, runtime, self.metrics, services, supervisor)
+        leadership.address = self.grpc
+        if role.releases:
+            await self._start_releasing(leadership)
+        self.telemetry.attend(server, supervisor.failed, stack)
+        await self._start_probes(folder, staleness)
         await server.start()
         self.telemetry.serves()
-        self._supervision.at_the_end("serving", lambda: self._stop_serving(server), None)
+        supervisor.at_the_end("serving", lambda: self._stop_serving(server), None)
         if folder is not None:
             folder.announce(grpc=self.grpc, metrics=self.metrics_page, health=self.telemetry.health_page)
             stack.callback(folder.forget_listening)
 
-    async def _start_folds(self, backends: Backends) -> Folds:
-        """Begins to fold, and gives the view of the folds that gateway and releaser have."""
+    async def _folds(self, backends: Backends) -> Folds:
+        """The folds of this process; or all folds by their stored marks, where other processes fold, too."""
         if self.process_role.folds:
             await self._start_workers(backends)
         if self.process_role.alone:
             return self.workers
-        stored = RemoteFolds(self.plan, self.store, self.runtime, self.metrics)
-        self._supervision.at_the_end("fold marks", stored.stop, self._stop_s)
-        return stored
+        remote = RemoteFolds(self.plan, self.store, self.runtime, self.metrics)
+        self._supervisor.at_the_end("fold marks", remote.stop, self._stop_s)
+        return remote
 
     async def _start_workers(self, backends: Backends) -> None:
-        config = self.config
+        config, alone = self.config, self.process_role.alone
         settings = WorkerSettings(
             checkpoint_entries=config.checkpoint_entries,
             checkpoint_s=config.checkpoint_s,
             retain_verdicts=config.retain_verdicts,
-            asks_s=None if self.process_role.alone else _FORGET_ASKED_S,
+            asks_s=None if alone else _FORGET_ASKED_S,
             owner=backends.owner,
         )
         membership = backends.membership(self.plan, self.metrics)
         ports = self.log, self.store, self.runtime, self.metrics
         self.workers = WorkerPool(self.plan, *ports, settings, membership=membership, tracer=self.telemetry.tracer)
         await self.workers.start()
-        self._supervision.at_the_end("folds", self.workers.stop, self._stop_s)
-        self._supervision.watch("workers", self.workers.ended)
+        self._supervisor.at_the_end("folds", self.workers.stop, self._stop_s)
+        self._supervisor.watch("workers", self.workers.ended)
         if membership is not None:
-            self._supervision.watch("membership", membership.ended)
-        if self.process_role.alone:
-            await self.workers.caught_up()  # what stood in the log is known before anybody is answered
+            self._supervisor.watch("membership", membership.ended)
+        if alone:
+            await self.workers.caught_up()  # everything in the log is known before any caller gets an answer
 
-    async def _start_openings(self) -> WindowTracker:
+    async def _window_tracker(self, staleness: StalenessGuard | None) -> WindowTracker:
         first_window = await self.store.first_window(self.plan.id)
         skew_ms = round(1000 * self.config.skew_s)
-        window_tracker = WindowTracker(
-            self.plan, self.store, self.runtime, skew_ms=skew_ms, first_window=first_window, staleness=self._staleness
+        tracker = WindowTracker(
+            self.plan, self.store, self.runtime, skew_ms=skew_ms, first_window=first_window, staleness=staleness
         )
         if self.process_role.opens:
-            await window_tracker.load()
-            await window_tracker.open_accepted()
-            self._supervision.forever("window tracker", window_tracker.run)
-        return window_tracker
+            await tracker.load()
+            await tracker.open_accepted()
+            self._supervisor.forever("window tracker", tracker.run)
+        return tracker
 
-    def _start_front(self, window_tracker: WindowTracker, folds: Folds) -> _Front:
-        clients = client_directory_of(self.config.client_directory, self.plan)
-        parts = IngestParts(
-            self.log, self.store, window_tracker, folds, self.runtime, self.metrics, self.telemetry.tracer
+    def _ingest(self, tracker: WindowTracker, folds: Folds) -> tuple[Collection, SecureSumService]:
+        """The services that take what clients send."""
+        plan, config, runtime = self.plan, self.config, self.runtime
+        clients = client_directory_of(config.client_directory, plan)
+        sends = send_limits_of(config, plan, runtime)
+        reports = RateLimits(config.client_rate, config.client_burst)
+        commits = GroupCommitter(
+            self.log,
+            tracker,
+            runtime,
+            commit_limits_of(config, plan),
+            self.metrics,
+            shuffle=None if plan.privacy.reports is None else OsEntropy(),
+            tracer=of_commits(self.telemetry.tracer, plan),
         )
-        ingest = front_of(self.plan, self.config, clients, parts)
-        self.gateway, self.sums = ingest.gateway, ingest.sums
-        self._supervision.forever("debts of senders", lambda: forget_paid(ingest.limits, self.runtime))
-        self._supervision.at_the_end("gateway", self.gateway.finish, self._stop_s)
-        if self.sums is not None:
-            self._supervision.forever("secure sums", self.sums.run)
-            self._supervision.at_the_end("secure sums", self.sums.finish, self.config.stop_s)
-        most = streams_of(self.plan, self.config.sessions_max)
-        sums = SecureSumService(self.sums, clients, runtime=self.runtime, streams_max=most, sends=ingest.sends)
-        return ingest.collection, sums
+        commits.start()
+        store, is_local = self.store, plan.privacy.local is not None
+        # A secure window is charged by its first round; until then clients only learn whether it could be.
+        budget = CollectionBudget(
+            lambda window: store.charge_collection(plan, window) if is_local else store.check_collection(plan, window),
+            runtime,
+        )
+        streams = ClientStreams(config.client_streams_max)
+        streams.restore(folds.stream_uses(), tracker.is_over)  # a start gives no client a fresh allowance
+        self.gateway = Gateway(
+            plan,
+            window_tracker=tracker,
+            commits=commits,
+            folds=folds,
+            runtime=runtime,
+            metrics=self.metrics,
+            pending_entries_max=config.pending_entries_max,
+            submissions=submission_policy_of(
+                plan,
+                limits=reports,
+                shufflers=shufflers_of(config.shufflers, plan),
+                runtime=runtime,
+                sends=sends,
+            ),
+            streams=streams,
+            charges=budget if is_local else None,
+        )
+        handshake = Handshake(plan, span=tracker.span, runtime=runtime, in_flight_max=config.in_flight_max)
+        collection = collection_of(
+            plan, config, runtime, self.metrics, receiver=self.gateway, handshake=handshake, sends=sends
+        )
+        self._supervisor.forever("debts of senders", lambda: forget_paid((sends, reports), runtime))
+        self._supervisor.at_the_end("gateway", self.gateway.finish, self._stop_s)
+        if plan.privacy.cohort is not None:
+            submitter = SumSubmitter(tracker, commits, VerdictResolver(plan, folds, runtime), runtime)
+            self.sums = self._secure_sums(tracker, submitter, budget, clients)
+            self._supervisor.forever("secure sums", self.sums.run)
+            self._supervisor.at_the_end("secure sums", self.sums.finish, config.stop_s)
+        most = streams_of(plan, config.sessions_max)
+        return collection, SecureSumService(self.sums, clients, runtime=runtime, streams_max=most, sends=sends)
+
+    def _secure_sums(
+        self, tracker: WindowTracker, submitter: SumSubmitter, budget: CollectionBudget, clients: Directory | None
+    ) -> CohortCoordinator:
+        settings = RoundSettings(self.config.secure_step_s, self.config.secure_upload_s, self.config.manual)
+        settings.check(self.plan)
+        return CohortCoordinator(
+            self.plan,
+            submitter,
+            RoundClaims(self.plan, self.store, self.runtime),
+            budget=budget,
+            window_tracker=tracker,
+            runtime=self.runtime,
+            entropy=OsEntropy(),
+            metrics=SumMetrics(self.metrics.registry),
+            settings=settings,
+            directory=clients,
+            tracer=self.telemetry.tracer,
+        )
 
     async def _leadership(self, backends: Backends, folds: Folds) -> Leadership:
-        """In a role that releases nothing it is never started: it then says which process releases."""
+        """In a role that does not release it is never started, and only says which process releases."""
+        releases = self.process_role.releases
         new_releaser = partial(
             Releaser,
             self.plan,
             log=self.log,
             store=self.store,
-            receipts=await backends.receipts()
-            if self.process_role.releases
-            else NoReceipts("this process releases nothing"),
+            receipts=await backends.receipts() if releases else NoReceipts("this process releases nothing"),
             folds=folds,
             entropy=OsEntropy(),
             runtime=self.runtime,
@@ -464,57 +308,31 @@ class Service:
             automatic=not self.config.manual,
         )
 
-    async def _start_leadership(self, leadership: Leadership) -> None:
+    async def _start_releasing(self, leadership: Leadership) -> None:
         await leadership.start()
-        self._supervision.at_the_end("releaser", leadership.stop, self._stop_s)
-        self._supervision.watch("releaser", leadership.ended)
+        self._supervisor.at_the_end("releaser", leadership.stop, self._stop_s)
+        self._supervisor.watch("releaser", leadership.ended)
         if self.process_role.alone:
-            await leadership.led()  # what a crash left half done is finished before anybody asks
+            await leadership.led()  # what a crash left half done is finished before any caller gets an answer
 
-    def _server(
-        self, ingest: _Front | None, leadership: Leadership, window_tracker: WindowTracker, authenticator: Authenticator
-    ) -> Server:
-        administration = Admin(
-            self.plan,
-            self.config.role,
-            log=self.log,
-            store=self.store,
-            metrics=self.metrics,
-            leadership=leadership,
-            window_tracker=window_tracker if self.process_role.collects else None,
-        )
-        collection, secure_sum = ingest or (None, None)
-        catalog = CatalogService(self.catalog) if self.process_role.shows else None
-        services = Services(collection, catalog, AdminService(administration), secure_sum)
-        most = calls_max(self.plan, self.config.sessions_max)
-        limits = call_limits_of(self.config, self.runtime)
-        self._supervision.forever("debts of callers", lambda: forget_paid([limits], self.runtime))
-        return Server(
-            self.plan,
-            services,
-            authenticator=authenticator,
-            metrics=self.metrics,
-            sessions_max=self.config.sessions_max,
-            limits=limits,
-            connections=ConnectionSettings(connections_max(most, self.config), connection_options(self.config)),
-        )
-
-    async def _start_looking(self, folder: DataDir | None) -> None:
-        """Looks at what other processes do, and at whether log and store answer; once before anybody is served."""
-        probe = probe_of(
-            self.plan, self.log, self.store, self.runtime, self.telemetry, folder=folder, staleness=self._staleness
-        )
+    async def _start_probes(self, folder: DataDir | None, staleness: StalenessGuard | None) -> None:
+        """Probes log and store once before callers get answers, and then again and again."""
+        runtime, telemetry = self.runtime, self.telemetry
+        probe = DependencyProbe(self.plan.id, self.log, self.store, runtime, self.metrics, telemetry.tell, staleness)
+        probe.tracer = telemetry.tracer
+        if folder is not None:
+            probe.looks = (ReplacedFileCheck((folder.log, folder.store), runtime).look,)
         await probe.look()
-        self._supervision.forever("dependency probe", probe.run)
+        self._supervisor.forever("dependency probe", probe.run)
         if self.config.metrics_listen:
-            self._supervision.forever(
-                "store metrics", store_metrics_of(self.plan, self.store, self.runtime, self.telemetry).run
-            )
+            figures = StoreMetrics(self.metrics.registry)
+            collector = StoreMetricsCollector(self.plan, self.store, runtime, figures, self.metrics.retried)
+            self._supervisor.forever("store metrics", collector.run)
         if self.process_role.shows and not self.process_role.alone:
-            self._supervision.forever("watchers", lambda: self.catalog.look_out(self.runtime))
+            self._supervisor.forever("watchers", lambda: self.catalog.look_out(runtime))
 
     async def _stop_serving(self, server: Server) -> None:
-        """Accepts nothing more, and gives what was accepted the time to be answered."""
+        """Accepts nothing more, and leaves what was accepted time for its answers."""
         self.telemetry.drains()
         if self.process_role.collects:
             self.gateway.stop_accepting()
@@ -526,8 +344,8 @@ class Service:
 
     @property
     def _stop_s(self) -> float | None:
-        """What lies in files takes no longer than the disk does; brokers and a database may not answer at all."""
-        return None if not self.config.needs_network else self.config.stop_s
+        """Files take no longer than the disk; brokers and a database may not answer at all."""
+        return self.config.stop_s if self.config.needs_network else None
 
 
 @asynccontextmanager
@@ -539,14 +357,14 @@ async def running(
     Args:
         config: Its settings.
         runtime: Time and tasks.
-        wrap_log: What every part gets in place of the log: for simulations that come between.
-        tracer: Where spans go, in place of what ``config`` says.
+        wrap_log: Wraps the log for every part, in simulations.
+        tracer: Receives spans, instead of the one that ``config`` names.
 
     Raises:
         ConfigError: The data folder, the plan's file or an address cannot be used, brokers or database do not answer
             in time, or the plan has more counters than ``counters_max``.
-        PlanError: The plan's file holds none.
-        AggregatorError: Log or store cannot be used. (Receipts that cannot be used stop releasing alone.)
+        PlanError: The plan's file holds no plan.
+        AggregatorError: Log or store cannot be used. (Receipts that cannot be used only stop releasing.)
         BudgetError: The plan does not fit its population's ledger.
     """
     async with AsyncExitStack() as stack:
@@ -598,7 +416,7 @@ async def serve(config: Config) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ask)
-    loop.set_exception_handler(_told_by_nobody)
+    loop.set_exception_handler(_log_unawaited)
     runtime = SystemRuntime()
     try:
         begin = shuffling if config.role == "shuffler" else running
@@ -620,8 +438,8 @@ async def _wait(event: asyncio.Event) -> None:
     await event.wait()
 
 
-def _told_by_nobody(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:  # Any: asyncio's own form
-    """What failed where nobody waits for it any more: of a connection that was given up it is no news to anybody."""
+def _log_unawaited(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:  # Any: asyncio's own form
+    """Logs an error that no task awaits; those of connections that were given up are expected."""
     error = context.get("exception")
     if isinstance(error, OSError | EOFError | AggregatorError):
         _journal.debug("failed after it was given up", kind=type(error).__name__, error=told(error))

@@ -5,7 +5,7 @@ import io
 
 import pytest
 
-from aggregator.app import _told_by_nobody
+from aggregator.app import _log_unawaited
 from aggregator.errors import LogUnavailableError
 from aggregator.logs import write_journal
 
@@ -16,7 +16,7 @@ from aggregator.logs import write_journal
 async def test_a_connection_that_was_given_up_is_no_news(error: Exception) -> None:
     written = io.StringIO()
     write_journal("info", "console", written)
-    _told_by_nobody(asyncio.get_running_loop(), {"message": "Future exception was never retrieved", "exception": error})
+    _log_unawaited(asyncio.get_running_loop(), {"message": "Future exception was never retrieved", "exception": error})
 
     assert written.getvalue() == ""
 
@@ -27,7 +27,7 @@ async def test_a_mistake_of_ours_is_told_whole() -> None:
     try:
         raise ValueError("nobody thought of this")
     except ValueError as error:
-        _told_by_nobody(
+        _log_unawaited(
             asyncio.get_running_loop(), {"message": "Task exception was never retrieved", "exception": error}
         )
 
