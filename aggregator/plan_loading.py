@@ -123,11 +123,7 @@ def shufflers_of(path: Path | None, plan: Plan) -> Directory | None:
 
 
 def directory_of(setting: str, path: Path) -> Directory:
-    """The directory of keys in the file that a setting names.
-
-    Raises:
-        ConfigError: It cannot be read, or is no directory.
-    """
+    """The directory of keys in the file that a setting names; ConfigError if it cannot be read, or is none."""
     try:
         return Directory.from_toml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, DirectoryError) as error:
@@ -135,11 +131,7 @@ def directory_of(setting: str, path: Path) -> Directory:
 
 
 def signing_key_of(setting: str, path: Path) -> SigningKey:
-    """The private key in the file that a setting names.
-
-    Raises:
-        ConfigError: It cannot be read, is open to others, or is no key.
-    """
+    """The private key in the file that a setting names; ConfigError if it is unreadable, open to others, or no key."""
     try:
         return SigningKey.load(path)
     except HushsumError as error:

@@ -86,11 +86,7 @@ class Upstream:
             raise ConfigError(f"upstream_{error}") from error
 
     async def fetch_plan(self) -> KeptPlan:
-        """The plan that the aggregator collects, with its signature.
-
-        Raises:
-            UpstreamError: No answer.
-        """
+        """The plan that the aggregator collects, with its signature; UpstreamError if there is no answer."""
         try:
             found = await stubs.CatalogueStub(self._channel).GetPlan(
                 pb.GetPlanRequest(), metadata=self._metadata(), timeout=_CALL_S
@@ -100,11 +96,7 @@ class Upstream:
         return KeptPlan(found.plan, found.key_id, found.suite, found.signature)
 
     async def submit(self, plan_id: bytes, outgoing: OutgoingBatch) -> Answer:
-        """Sends a batch; returns the aggregator's answer.
-
-        Raises:
-            UpstreamError: No answer.
-        """
+        """Sends a batch; returns the aggregator's answer, or raises UpstreamError if there is none."""
         request = submission_to_wire(plan_id, outgoing.batch, Authenticity(self._key_id, outgoing.tag))
         try:
             reply = await stubs.CollectionStub(self._channel).SubmitOne(
@@ -158,17 +150,7 @@ _journal = journal("forwarder")
 
 
 class Forwarder:
-    """Cuts, signs and forwards the reports of one shuffler.
-
-    Args:
-        plan: A plan with a shuffler.
-        file: The reports and batches.
-        upstream: The aggregator.
-        key: Signs the batches.
-        entropy: Assigns reports to batches, and draws the ids of batches.
-        runtime: Time.
-        metrics: Counts windows by outcome.
-    """
+    """Cuts windows, signs and forwards their reports; ``entropy`` assigns reports to batches and draws batch ids."""
 
     def __init__(
         self,
@@ -216,10 +198,10 @@ class Forwarder:
     async def cut(self) -> None:
         """Cuts every window that is due, and fixes the bytes of its batches."""
         due = newest_cut(self._plan.window, self._runtime.now_ms())
-        if not self._file.knows_sent:
+        if not self._file.sent.known:
             _journal.warning("the reports were restored without shuffler.left: no window is sent whose cut was due")
             await self._file.mark_sent(due)
-        through = due if self._file.sent_through is None else max(due, self._file.sent_through)
+        through = due if self._file.sent.through is None else max(due, self._file.sent.through)
         closed = await self._file.closed_through()
         if closed is None or closed < through:
             await self._file.close_through(through)
@@ -245,7 +227,7 @@ class Forwarder:
         All batches of a window are fixed at once before any is sent, and older windows before newer ones. So a pool of
         a window up to the sent mark comes from a restored file, and the difference of two pools reveals single devices.
         """
-        if self._file.sent_through is not None and window <= self._file.sent_through:
+        if self._file.sent.through is not None and window <= self._file.sent.through:
             return "the file is older than a cut after which they were sent already, or may have been"
         if is_over(self._plan.window, window, self._runtime.now_ms()):
             return "the aggregator takes nothing for their window any more"  # sending could only disclose them

@@ -105,14 +105,7 @@ class PoolWriter(GroupWriter[TakenBatch, Answer]):
 class Intake:
     """Validates batches, charges rate limits for them, and answers once they are durable.
 
-    Args:
-        plan: A plan of reports.
-        writer: Stores them.
-        rates: How many reports each client may send.
-        sends: How many bytes each client may send.
-        runtime: Tasks and clocks.
-        metrics: Counts every answer.
-        skew_ms: How far a device's clock may run ahead.
+    ``rates`` limits the reports of each client, ``sends`` their bytes; a device's clock may run ``skew_ms`` ahead.
     """
 
     def __init__(
@@ -152,11 +145,7 @@ class Intake:
         await self._writer.stop()
 
     def check_running(self) -> None:
-        """Refuses new work once this process is stopping.
-
-        Raises:
-            RefusedError: It is stopping.
-        """
+        """Raises RefusedError once this process is stopping."""
         if self._stopping:
             raise RefusedError(shutting_down())
 
@@ -184,15 +173,7 @@ class Intake:
         tell: Told,
         shuffled: Authenticity | None = None,  # noqa: ARG002  a gateway's form; no shuffler stands before a shuffler
     ) -> None:
-        """Takes a batch.
-
-        Args:
-            client_id: From the authenticator; only the rate limits store it.
-            plan_id: As the envelope names it.
-            data: The packed batch.
-            tell: Called once with the answer; it must not raise.
-            shuffled: Ignored.
-        """
+        """Takes a batch; ``tell`` is called once with the answer. Only the rate limits store ``client_id``."""
         sender: QuotaReservation | None = None
 
         def answer(told: Answer) -> None:
@@ -213,10 +194,9 @@ class Intake:
             answer(refused(id_in(data), error.refusal))
 
     def _check(self, plan_id: bytes, data: bytes) -> None:
-        """Refuses what can be refused without work; that costs the sender nothing."""
+        """Refuses what can be refused without work, at no cost for the sender; cut windows are left to the file."""
         self.check_running()
         window = self._parser.first_look(plan_id, data).window
-        # A window that was cut is no reason: the answer then depends on the file.
         newest = self._windows(None).stop - 1
         if window > newest:
             detail = f"window {window}, expected at most {newest} by this clock"

@@ -32,10 +32,10 @@ import enum
 import hashlib
 import os
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -117,6 +117,7 @@ def _number(path: Path) -> int | None:
     return None if text == _NONE else int(text)
 
 
+T = TypeVar("T")
 Int64 = npt.NDArray[np.int64]
 
 _VALUE: Final = np.dtype("<u4")  # a report is below 2^31
@@ -380,7 +381,7 @@ class ReportsFile:
         self, database: SqliteFile, sent_watermark: SentWatermark, runtime: Runtime, digest_key: bytes
     ) -> None:
         self._database = database
-        self._sent = sent_watermark
+        self.sent = sent_watermark
         self._runtime = runtime
         self._digest_key = digest_key
 
@@ -405,10 +406,8 @@ class ReportsFile:
 
     async def plan(self) -> KeptPlan | None:
         """The plan that the file belongs to; None in a new file."""
-        row = await self._database.read(
-            lambda db: db.execute("SELECT bundle, key_id, suite, signature FROM plan").fetchone()
-        )
-        return None if row is None else KeptPlan(*row)
+        rows = await self._rows("SELECT bundle, key_id, suite, signature FROM plan")
+        return KeptPlan(*rows[0]) if rows else None
 
     async def keep_plan(self, plan: KeptPlan) -> None:
         """Binds the file to this plan; it is never changed."""
@@ -466,18 +465,14 @@ class ReportsFile:
 
     async def cut_pools(self) -> list[int]:
         """The windows that were cut and whose reports are still one pool."""
-        rows = await self._database.read(
-            lambda db: db.execute(
-                "SELECT window FROM pools WHERE window <= (SELECT closed_through FROM progress) ORDER BY window"
-            ).fetchall()
+        rows = await self._rows(
+            "SELECT window FROM pools WHERE window <= (SELECT closed_through FROM progress) ORDER BY window"
         )
         return [window for (window,) in rows]
 
     async def pool(self, window: int) -> ReportPool:
-        data = await self._database.read(
-            lambda db: db.execute("SELECT reports FROM pools WHERE window = ?", (window,)).fetchone()
-        )
-        return ReportPool.from_bytes(data[0])
+        ((data,),) = await self._rows("SELECT reports FROM pools WHERE window = ?", window)
+        return ReportPool.from_bytes(data)
 
     async def fix(self, window: int, batches: Sequence[OutgoingBatch]) -> None:
         """Replaces the pool of a window by batches: from now on exactly these bytes are sent."""
@@ -488,8 +483,7 @@ class ReportsFile:
             db.execute("DELETE FROM pools WHERE window = ?", (window,))
             _put_state(db, window, CutState.FORWARDING)
 
-        await self._database.write(fix)
-        await self.tidy()
+        await self._erase(fix)
 
     async def drop(self, window: int) -> None:
         """Erases the reports and the batch ids of a window."""
@@ -499,35 +493,18 @@ class ReportsFile:
             db.execute("DELETE FROM ids WHERE window = ?", (window,))
             _put_state(db, window, CutState.DROPPED)
 
-        await self._database.write(drop)
-        await self.tidy()
-
-    @property
-    def sent_through(self) -> int | None:
-        """The newest window of which anything may have been sent; None: nothing was."""
-        return self._sent.through
-
-    @property
-    def knows_sent(self) -> bool:
-        """Whether :attr:`sent_through` is known; it is not if this file was restored without the watermark."""
-        return self._sent.known
+        await self._erase(drop)
 
     async def mark_sent(self, window: int) -> None:
-        """Makes durable that reports of the windows up to this one may be sent; call this before sending."""
-        await self._runtime.blocking(self._sent.reach, window)
+        """Makes it durable that reports of the windows up to this one may be sent; call this before sending."""
+        await self._runtime.blocking(self.sent.reach, window)
 
     async def outgoing(self) -> list[tuple[int, bytes]]:
         """(window, stream) of each batch without an answer, the oldest windows first."""
-        return await self._database.read(
-            lambda db: db.execute("SELECT window, stream FROM outgoing ORDER BY window, stream").fetchall()
-        )
+        return await self._rows("SELECT window, stream FROM outgoing ORDER BY window, stream")
 
     async def batch(self, stream: bytes) -> OutgoingBatch:
-        row = await self._database.read(
-            lambda db: db.execute(
-                "SELECT window, stream, batch, tag FROM outgoing WHERE stream = ?", (stream,)
-            ).fetchone()
-        )
+        (row,) = await self._rows("SELECT window, stream, batch, tag FROM outgoing WHERE stream = ?", stream)
         return OutgoingBatch(*row)
 
     async def answered(self, window: int, stream: bytes, *, lost: bool) -> CutState:
@@ -543,16 +520,12 @@ class ReportsFile:
             _put_state(db, window, state)
             return state
 
-        state = await self._database.write(answered)
-        await self.tidy()
-        return state
+        return await self._erase(answered)
 
     async def finished(self) -> list[tuple[int, CutState]]:
         """The windows with nothing left to send that are not erased yet, and their states."""
-        rows = await self._database.read(
-            lambda db: db.execute(
-                "SELECT window, state FROM windows WHERE window NOT IN (SELECT window FROM outgoing) ORDER BY window"
-            ).fetchall()
+        rows = await self._rows(
+            "SELECT window, state FROM windows WHERE window NOT IN (SELECT window FROM outgoing) ORDER BY window"
         )
         return [(window, CutState(state)) for window, state in rows]
 
@@ -563,8 +536,16 @@ class ReportsFile:
             db.execute("DELETE FROM ids WHERE window = ?", (window,))
             db.execute("DELETE FROM windows WHERE window = ?", (window,))
 
-        await self._database.write(erase)
+        await self._erase(erase)
+
+    async def _rows(self, query: str, *values: object) -> list[Any]:  # Any: rows of different columns
+        return await self._database.read(lambda db: db.execute(query, values).fetchall())
+
+    async def _erase(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Runs a transaction that erases, and empties the write-ahead log of what was erased."""
+        result = await self._database.write(work)
         await self.tidy()
+        return result
 
 
 def _closed_through(db: sqlite3.Connection) -> int | None:
