@@ -22,7 +22,7 @@ async def plan_of(path: Path, store: Store) -> Plan:
             plan of its name.
         PlanError: It is no plan, or the signature beside it is another plan's or none.
     """
-    data = read_plan_file(path)
+    data = plan_file_bytes(path)
     if data.lstrip().startswith(b"{"):
         plan = Plan.from_bytes(data)
         signature_of(path, plan)
@@ -75,7 +75,7 @@ def differences(declared: Mapping[str, object], stored: Plan) -> Iterator[str]:
             yield f"{key} is {_shown(old, key)}, the file says {_shown(new, key)}"
 
 
-def read_plan_file(path: Path) -> bytes:
+def plan_file_bytes(path: Path) -> bytes:
     """The bytes of the file of the setting ``plan``; ConfigError if it cannot be read."""
     try:
         return path.read_bytes()

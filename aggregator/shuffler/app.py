@@ -15,7 +15,7 @@ from aggregator.ingest.handshake import Handshake
 from aggregator.logs import journal
 from aggregator.observability.health import ProcessTelemetry, ReadinessProbe
 from aggregator.observability.metrics import Metrics
-from aggregator.plan_loading import directory_of, read_plan_file, signature_of, signing_key_of
+from aggregator.plan_loading import directory_of, plan_file_bytes, signature_of, signing_key_of
 from aggregator.rate_limits import RateLimits, forget_paid, send_limits_of
 from aggregator.runtime import Backoff, Runtime, TaskSupervisor
 from aggregator.serving import bound_server, collection_of
@@ -208,7 +208,7 @@ async def plan_of(
 
 
 def _read(path: Path) -> KeptPlan:
-    data = read_plan_file(path)
+    data = plan_file_bytes(path)
     try:
         plan = Plan.from_bytes(data)
     except PlanError as error:
