@@ -127,8 +127,8 @@ class Config(pydantic.BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    plan: _Path | None = None
-    data: _Path | None = None
+    plan: _Path | None = None  # a shuffler without it asks upstream
+    data: _Path | None = None  # optional with Kafka and PostgreSQL, where it only holds where this process listens
     receipts: _Path | None = None
     role: Literal["all", "gateway", "worker", "releaser", "shuffler"] = "all"
     log: Literal["sqlite", "kafka"] = "sqlite"

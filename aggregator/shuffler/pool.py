@@ -257,7 +257,7 @@ def cut_ms(schedule: Schedule, window: int) -> int:
 
 def newest_cut(schedule: Schedule, now_ms: int) -> int:
     """The newest window whose cut is due."""
-    return schedule.index_at(now_ms - device_schedule(schedule).lateness_ms) - 1
+    return schedule.index_at(now_ms - schedule.lateness_ms // 2) - 1
 
 
 def taken_windows(schedule: Schedule, now_ms: int, *, skew_ms: int, closed_through: int | None) -> range:
