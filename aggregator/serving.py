@@ -66,7 +66,7 @@ async def bound_server(
         limits=limits,
         connections=ConnectionSettings(connections, connection_options(config)),
     )
-    supervisor.forever("debts of callers", lambda: forget_paid([limits], runtime))
+    supervisor.forever("debts of callers", lambda: forget_paid([limits.rates], runtime))
     supervisor.forever("admissions", lambda: server.recheck(runtime))
     supervisor.forever("connections", lambda: server.guard(runtime))
     if (limit := memory_limit(config)) is not None:

@@ -18,11 +18,7 @@ _UNSEEN: Final = "how far the folds have come could not be read: this gateway ta
 
 
 class StalenessGuard:
-    """What one gateway has seen of the marks. It starts closed.
-
-    Args:
-        partitions: P of the log.
-    """
+    """The marks that one gateway has seen of P partitions. It starts closed."""
 
     def __init__(self, partitions: int) -> None:
         self._partitions = range(partitions)
@@ -32,7 +28,7 @@ class StalenessGuard:
 
     @property
     def needs_targets(self) -> bool:
-        """Whether :meth:`set_targets` is to be told where every partition of the log ends."""
+        """Whether :meth:`set_targets` has to be called."""
         return self._ends is None
 
     @property
@@ -44,7 +40,7 @@ class StalenessGuard:
 
     @property
     def why(self) -> str:
-        """Why nothing is taken; empty where it is."""
+        """Why no delta is accepted; empty where deltas are."""
         if not self._is_seen:
             return _UNSEEN
         behind, some = self.behind, "" if len(self.behind) <= _SHOWN else " ..."
@@ -57,24 +53,20 @@ class StalenessGuard:
         )
 
     def set_targets(self, ends: Mapping[int, int]) -> None:
-        """The marks have to pass these ends, read after whatever :meth:`update_positions` was told last."""
+        """Sets the ends of the log that the marks have to pass, read after the last :meth:`update_positions`."""
         self._ends = dict(ends)
 
     def update_positions(self, marks: Mapping[int, int]) -> None:
-        """What the store says now: the position of each partition's latest checkpoint."""
+        """Sets the marks as the store has them now: the position of each partition's latest checkpoint."""
         if any(marks.get(partition, 0) < before for partition, before in self._seen.items()):
             self._ends = None
         self._seen, self._is_seen = dict(marks), True
 
     def invalidate(self) -> None:
-        """The store did not answer: which one answers next, nobody knows before its marks are seen."""
+        """The store did not answer: another copy of it may answer next, so its marks have to be seen first."""
         self._is_seen = False
 
     def check(self) -> None:
-        """Allows what comes to be taken.
-
-        Raises:
-            RefusedError: Nothing is; it may be sent again.
-        """
+        """Raises :class:`RefusedError` while no delta is accepted; it may be sent again."""
         if why := self.why:
             raise RefusedError(Refusal.of(ServiceReason.UNAVAILABLE, why, RETRY_AFTER_MS))

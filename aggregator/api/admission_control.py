@@ -1,17 +1,18 @@
 """Bounds on calls, on streams, and on messages that wait to be read.
 
-A call's task is interrupted only while it is in our own code. While gRPC writes a reply, a cancellation would be taken
-for the client's own, which would then never hear why: such a call is told once the write returns, and lets go of what
-it holds at once.
+A call's task is interrupted only while it runs our own code. While gRPC writes a reply, it would take a cancellation
+for the client's own, and the client would never learn the reason: such a call gets its error once the write returns,
+and releases what it holds at once.
 
-A caller is admitted by its headers; what it then sends comes as fast as it likes. So each name may have a share of the
-calls under way, of which few messages come in at a time: the others wait, in gRPC's windows of some kilobytes (which
-``grpc.http2.bdp_probe`` keeps at that). Where more messages are awaited than all names may have on their way, the
-oldest call of whoever has the most of them is ended for somebody who has fewer; where nobody has more, who comes new
-waits: no message that is on its way is given up for one that has not begun.
+A caller is admitted by its headers; what it then sends arrives as fast as it likes. So each name may have a share of
+the calls under way, and few of their messages are read at a time: the others wait, in gRPC's windows of some kilobytes
+(which ``grpc.http2.bdp_probe`` keeps at that). Where more messages are awaited than all names may have on their way,
+the oldest call of the name with the most of them is ended for a name that has fewer; where no name has more, the new
+call is refused: no message that is on its way is given up for one that has not begun.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -34,77 +35,80 @@ _REST: Final = 10  # pauses last so many times as long as looking does: at 10^5 
 _journal = journal("streams")
 
 
-class CancellableCall:
-    """A call that can be ended from elsewhere.
+# Any: the types of messages are those of each method. In quotes: generic in their typings alone.
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
-    Attributes:
-        ended: Why it may not go on; None while it may. Given once.
-        due_s: When it is ended for being too slow, by the monotonic clock.
-        late: Makes what it is then told.
-        received_bytes: Of what came whole in a call with one message.
-    """
+Q = TypeVar("Q", bound=Message)
+
+GRACE_S: Final = 30.0  # how long a message may take, and longer by its size
+BYTES_S_MIN: Final = 64 * 1024  # how fast it must come, on average
+QUESTION_BYTES_MAX: Final = 4096  # of a message that carries no delta: a few numbers and short texts
+_BESIDE_BYTES_MAX: Final = 4096  # of a message, beside the bytes that it carries
+
+
+class CancellableCall:
+    """A call that other tasks can end."""
 
     def __init__(self) -> None:
-        self.ended: AggregatorError | None = None
-        self.due_s: float | None = None
-        self.late: Callable[[], AggregatorError] | None = None
-        self.received_bytes = 0
+        self.ended: AggregatorError | None = None  # why it may not go on; set once
+        self.due_s: float | None = None  # when it is ended for being too slow, by the monotonic clock
+        self.late: Callable[[], AggregatorError] | None = None  # makes the error for that
+        self.received_bytes = 0  # of whole messages, in a call with one message
         self._task: asyncio.Task[object] | None = None
         self._replies: AsyncIterator[object] | None = None
 
     def lapse(self) -> AggregatorError | None:
-        """Why it would not be admitted again; None where it would be, or nothing has been asked yet."""
+        """Why its caller would not be admitted again; None where it would be, or was not yet."""
         return None
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """The block runs in our code alone, and may be interrupted.
-
-        Raises:
-            AggregatorError: The call was ended, before or within the block.
-        """
+        """The block runs in our code alone, and may be interrupted; raises the error that ended the call."""
         self.check()
         around, self._task = self._task, asyncio.current_task()
-        assert self._task is not None, "a handler runs in a task"
         try:
             yield
         except asyncio.CancelledError:
-            if self.ended is None:
-                raise  # the client is gone
-            self._task.uncancel()
-            raise self.ended from None
+            self._raise_ended(self._task)
+            raise
         finally:
             self._task = around
 
-    def check(self) -> None:
-        """Goes on where it may.
+    def _raise_ended(self, task: "asyncio.Task[object] | None") -> None:
+        """Turns a cancellation of the call's task into the error that ended it; else the client is gone."""
+        if self.ended is not None:
+            assert task is not None, "a handler runs in a task"
+            task.uncancel()
+            raise self.ended from None
 
-        Raises:
-            AggregatorError: The call was ended.
-        """
+    def check(self) -> None:
+        """Raises the error that ended the call, if one did."""
         if self.ended is not None:
             raise self.ended
 
     async def each(self, replies: AsyncIterator[Any]) -> AsyncIterator[Any]:
-        """The replies; between two of them the caller writes, and the call may not be interrupted.
-
-        Raises:
-            AggregatorError: The call was ended.
-        """
+        """The replies; between two of them gRPC writes, and the call may not be interrupted."""
         self._replies = replies
         try:
             while True:
-                with self.working():
-                    try:
-                        reply = await anext(replies)
-                    except StopAsyncIteration:
-                        return
+                # As `working` does it, without a context for each reply of a stream.
+                self.check()
+                task = self._task = asyncio.current_task()
+                try:
+                    reply = await anext(replies)
+                except StopAsyncIteration:
+                    return
+                except asyncio.CancelledError:
+                    self._raise_ended(task)
+                    raise
+                finally:
+                    self._task = None
                 yield reply
         finally:
             await self.close()
 
     def end(self, error: AggregatorError) -> bool:
-        """Ends it; False: it is in gRPC's hands, and :meth:`close` lets go of what it holds."""
+        """Ends it; False: gRPC is writing, and :meth:`close` has to release what the call holds."""
         if self.ended is None:
             self.ended = error
             if self._task is not None:
@@ -112,7 +116,7 @@ class CancellableCall:
         return self._task is not None
 
     async def close(self) -> None:
-        """Lets go of what its method holds."""
+        """Releases what its method holds."""
         replies, self._replies = self._replies, None
         if isinstance(replies, AsyncGenerator):
             try:
@@ -122,14 +126,10 @@ class CancellableCall:
 
 
 class StreamRegistry:
-    """The open streams of one server, each carried by its own task.
-
-    Attributes:
-        now_s: The monotonic clock when they were looked at last; None: nobody looks at them.
-    """
+    """The open streams of one server, which are rechecked periodically."""
 
     def __init__(self) -> None:
-        self.now_s: float | None = None
+        self.now_s: float | None = None  # of the last recheck, by the monotonic clock; None: :meth:`run` does not run
         self._calls: dict[CancellableCall, None] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -138,7 +138,7 @@ class StreamRegistry:
 
     @contextmanager
     def held(self, call: CancellableCall) -> Iterator[None]:
-        """A call is open as long as the block runs, or until it was ended."""
+        """Registers a call for the duration of the block, or until it is ended."""
         if call in self._calls:
             yield
             return
@@ -149,11 +149,11 @@ class StreamRegistry:
             self._calls.pop(call, None)
 
     def within(self, seconds: float, call: CancellableCall, late: Callable[[], AggregatorError]) -> None:
-        """Ends the call in about so many seconds, unless its time is set anew."""
+        """Ends the call in about so many seconds, unless its deadline is set again."""
         call.due_s, call.late = None if self.now_s is None else self.now_s + RECHECK_S + seconds, late
 
     async def run(self, runtime: Runtime) -> None:
-        """Looks at all of them again and again, for ever."""
+        """Rechecks all of them periodically; never returns."""
         looked_s = 0.0
         self.now_s = runtime.monotonic()
         while True:
@@ -183,6 +183,76 @@ class StreamRegistry:
         task.add_done_callback(self._closing.discard)
 
 
+class SharedConcurrencyLimit:
+    """A bound on calls of unauthenticated callers, in which a new call finds a place.
+
+    While all places are taken, a new call ends the oldest call of the caller with the most of them; a caller is known
+    by its address alone. An ended call keeps its place until it is over, and one that waits for its reply to be read is
+    not over before that. So while twice as many places are taken, a new call is refused, and the connections of the
+    ended calls that are still there are closed.
+
+    Args:
+        most: The number of places.
+        what: Names the calls in refusals.
+        does_not_read: Closes a connection, soon; given its peer.
+    """
+
+    def __init__(self, most: int, what: str, does_not_read: Callable[[str], None]) -> None:
+        self._most = most
+        self._what = what
+        self._does_not_read = does_not_read
+        self._open: dict[
+            CancellableCall, tuple[str, str]
+        ] = {}  # with peer and caller; the oldest first, none that was ended
+        self._of_caller: Counter[str] = Counter()
+        self._ended: dict[CancellableCall, str] = {}  # with peer, until they are over
+
+    @contextmanager
+    def taken(self, peer: str, caller: str, call: CancellableCall) -> Iterator[None]:
+        """Takes one place for a call, for the duration of the block.
+
+        Args:
+            peer: gRPC's name of its connection.
+            caller: Its address, or network.
+            call: Is ended where another call needs the place.
+
+        Raises:
+            RefusedError: No place can be had now.
+        """
+        if len(self._open) + len(self._ended) >= 2 * self._most:
+            for unread in set(self._ended.values()):
+                self._does_not_read(unread)
+            raise overloaded(f"at most {self._most} {self._what} at once")
+        self._of_caller[caller] += 1
+        if len(self._open) >= self._most:
+            self._make_room(caller)
+        self._open[call] = peer, caller
+        try:
+            yield
+        finally:
+            self._forget(call)
+            self._ended.pop(call, None)
+
+    def _make_room(self, newcomer: str) -> None:
+        most = max(self._of_caller.values())
+        is_newcomers = self._of_caller[newcomer] == most > 1  # of several that have as many, the newcomer gives one up
+        oldest = next(
+            call
+            for call, (_, caller) in self._open.items()
+            if (caller == newcomer if is_newcomers else self._of_caller[caller] == most)
+        )
+        self._ended[oldest], _ = self._open[oldest]
+        self._forget(oldest)
+        oldest.end(overloaded(f"at most {self._most} {self._what} at once, and others came"))
+
+    def _forget(self, call: CancellableCall) -> None:
+        if call in self._open:
+            _, caller = self._open.pop(call)
+            self._of_caller[caller] -= 1
+            if not self._of_caller[caller]:
+                del self._of_caller[caller]
+
+
 UNREAD_MAX: Final = 512  # messages of all callers that are on their way
 NAMELESS_MAX: Final = 128  # of those who have no name: readers, where names are only declared
 _NAMELESS_MIN: Final = 8
@@ -191,8 +261,6 @@ UNREAD_BYTES_MAX: Final = 16 << 20  # of one name's messages that are on their w
 
 
 class _Caller:
-    """One name's calls."""
-
     def __init__(self, at_once: int) -> None:
         self.under_way = 0
         self.unread: dict[CancellableCall, None] = {}  # the oldest first
@@ -200,14 +268,18 @@ class _Caller:
 
 
 class RequestAdmission:
-    """The calls with one message of one server.
+    """Admits the calls with one message of one server, and reads the messages.
 
     Args:
-        most: Of all names that may be under way; of one a quarter.
+        most: Calls of all names at once; of one name a quarter.
         message_bytes_max: Of one message.
+        streams: Where calls are rechecked while their message is awaited.
     """
 
-    def __init__(self, most: int, message_bytes_max: int) -> None:
+    def __init__(self, most: int, message_bytes_max: int, streams: StreamRegistry | None = None) -> None:
+        self.message_bytes_max = message_bytes_max
+        self.streams = StreamRegistry() if streams is None else streams
+        self._message_s_max = GRACE_S + message_bytes_max / BYTES_S_MIN
         self._most = most
         self._of_one = share_of(most)
         self._at_once = max(1, UNREAD_BYTES_MAX // message_bytes_max)
@@ -217,12 +289,12 @@ class RequestAdmission:
         self._unread = 0
 
     def __len__(self) -> int:
-        """Calls of names that are under way."""
+        """The number of calls under way whose callers have a name."""
         return self._under_way
 
     @contextmanager
     def under_way(self, name: str) -> Iterator[None]:
-        """A call is under way as long as the block runs.
+        """Counts a call for the duration of the block.
 
         Raises:
             RefusedError: This name has as many as it may, or all together have.
@@ -248,10 +320,10 @@ class RequestAdmission:
 
     @asynccontextmanager
     async def unread(self, name: str, call: CancellableCall) -> AsyncIterator[None]:
-        """The message of a call that is under way comes in as long as the block runs; one that waits its turn waits.
+        """The block reads the message of a call that is under way, when it is the name's turn.
 
         Raises:
-            RefusedError: As many are on their way as may be, and nobody has more of them than this name.
+            RefusedError: As many are on their way as may be, and no name has more of them than this one.
         """
         caller = self._callers[name]
         if not name and len(caller.unread) >= self._nameless_at_once:
@@ -269,6 +341,25 @@ class RequestAdmission:
         finally:
             self._forget(caller, call)
 
+    async def read(self, name: str, call: CancellableCall, context: Context) -> Any:  # of each method's type
+        """The message of a call that is under way, or :class:`Malformed`.
+
+        Raises:
+            MalformedMessageError: None arrived, or more than one.
+            RefusedError: It did not arrive in time, or others needed its place.
+            AggregatorError: The call has lapsed meanwhile.
+        """
+        self.streams.within(self._message_s_max, call, self._late)
+        with self.streams.held(call), call.working():
+            async with self.unread(name, call):
+                message = await one_message(call, context)
+        call.due_s = None
+        return message
+
+    def _late(self) -> RefusedError:
+        detail = f"no whole message came in {self._message_s_max:.0f} s, expected one"
+        return RefusedError(Refusal.of(ServiceReason.UNAVAILABLE, detail))
+
     def _end_oldest(self, caller: _Caller) -> None:
         call = next(iter(caller.unread))
         self._forget(caller, call)
@@ -280,98 +371,42 @@ class RequestAdmission:
             self._unread -= 1
 
 
-# Any: the types of messages are those of each method. In quotes: generic in their typings alone.
-Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
-
-Q = TypeVar("Q", bound=Message)
-
-GRACE_S: Final = 30.0  # how long a message may take, and longer by its size
-BYTES_S_MIN: Final = 64 * 1024  # how fast it must come, on average
-QUESTION_BYTES_MAX: Final = 4096  # of a message that carries no delta: a few numbers and short texts
-_BESIDE_BYTES_MAX: Final = 4096  # of a message, beside the bytes that it carries
-
-
 @dataclass(frozen=True)
 class Malformed:
-    """Stands where a message should: gRPC itself would answer INTERNAL, which says that we are at fault.
+    """Takes the place of a message: gRPC itself would answer INTERNAL, which says that we are at fault."""
 
-    Attributes:
-        size: Bytes that came.
-        bytes_max: How many may come, where it was not read because more did.
-    """
-
-    size: int = 0
-    bytes_max: int | None = None
+    size: int = 0  # bytes that arrived
+    bytes_max: int | None = None  # the bound, where they were too many to be parsed
 
     def error(self) -> MalformedMessageError:
-        """What its sender is told."""
         if self.bytes_max is None:
             return MalformedMessageError("bytes that are no message of this method, expected one")
         return MalformedMessageError(f"a message of {self.size} bytes, expected at most {self.bytes_max}")
 
 
-def reader(
-    message: type[Q], bytes_max: int, carries: Callable[[Q], int] | None = None
-) -> Callable[[bytes], Q | Malformed]:
+def reader(message: type[Q], bytes_max: int, payload: str = "") -> Callable[[bytes], Q | Malformed]:
     """A deserializer that never raises.
 
     Args:
         message: What is expected.
         bytes_max: What is larger is no such message, and is not parsed: a few bytes on the wire (an empty id, say) may
             take a hundred in memory.
-        carries: How many bytes it carries that its sender pays for; much more than these is no such message. None: any.
+        payload: The field whose bytes its sender pays for; much more than these is no such message. Empty: any.
     """
+    parse = message.FromString
 
     def read(data: bytes) -> Q | Malformed:
         if len(data) > bytes_max:
             return Malformed(len(data), bytes_max)
         try:
-            read = message.FromString(data)
+            parsed = parse(data)
         except DecodeError:
             return Malformed(len(data))
-        if carries is not None and len(data) - carries(read) > _BESIDE_BYTES_MAX:
+        if payload and len(data) - len(getattr(parsed, payload)) > _BESIDE_BYTES_MAX:
             return Malformed(len(data))
-        return read
+        return parsed
 
     return read
-
-
-class RequestReader:
-    """Reads the one message of a call, once its caller is admitted.
-
-    Args:
-        calls: Those under way.
-        streams: Where they are looked at again.
-        message_bytes_max: Of one message.
-
-    Attributes:
-        calls: As given.
-        streams: As given.
-        message_bytes_max: As given.
-    """
-
-    def __init__(self, calls: RequestAdmission, streams: StreamRegistry, message_bytes_max: int) -> None:
-        self.calls, self.streams, self.message_bytes_max = calls, streams, message_bytes_max
-        self._seconds = GRACE_S + message_bytes_max / BYTES_S_MIN
-
-    async def one(self, name: str, call: CancellableCall, context: Context) -> Any:  # a message, of each method's type
-        """The message of a call that is under way, or that it is none.
-
-        Raises:
-            MalformedMessageError: None came, or more than one.
-            RefusedError: It did not come in time, or others needed its place.
-            AggregatorError: The call has lapsed meanwhile.
-        """
-        self.streams.within(self._seconds, call, self._late)
-        with self.streams.held(call), call.working():
-            async with self.calls.unread(name, call):
-                message = await one_message(call, context)
-        call.due_s = None
-        return message
-
-    def _late(self) -> RefusedError:
-        detail = f"no whole message came in {self._seconds:.0f} s, expected one"
-        return RefusedError(Refusal.of(ServiceReason.UNAVAILABLE, detail))
 
 
 async def next_message(context: Context) -> Any:  # a message, of each method's type
@@ -384,10 +419,10 @@ async def next_message(context: Context) -> Any:  # a message, of each method's 
 
 
 async def one_message(call: CancellableCall, context: Context) -> Any:  # a message, of each method's type
-    """The one message of a call, or that it is none.
+    """The one message of a call, or :class:`Malformed`.
 
     Raises:
-        MalformedMessageError: None came, or more than one.
+        MalformedMessageError: None arrived, or more than one.
     """
     message = await next_message(context)
     if message is grpc.aio.EOF:

@@ -1,14 +1,14 @@
-"""gRPC methods around plain coroutines: who calls, what came, and errors translated to a status once.
+"""gRPC methods around plain coroutines: authentication, requests, and errors translated to a status once.
 
 Every method is served as one with a stream of requests: the bytes are the same, and gRPC hands a call over at its
-headers. So who is not admitted is told that before anything that it sends is read.
+headers. So a caller that is not admitted is refused before anything that it sends is read.
 """
 
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import suppress
-from types import TracebackType
+from contextlib import asynccontextmanager, suppress
+from operator import methodcaller
 from typing import Any, Final, NoReturn, TypeAlias, TypeVar
 
 import grpc
@@ -21,8 +21,6 @@ from aggregator.api.admission_control import (
     Context,
     Malformed,
     RequestAdmission,
-    RequestReader,
-    StreamRegistry,
     reader,
 )
 from aggregator.api.connections import ConnectionGuard
@@ -39,7 +37,7 @@ from aggregator.interfaces import Authenticator
 from aggregator.logs import journal
 from aggregator.model import Peer, Scope
 from aggregator.observability.metrics import Metrics
-from aggregator.rate_limits import CallLimits, CallReservation
+from aggregator.rate_limits import CallLimits
 from aggregator.release.catalog import NotFoundError
 from aggregator.runtime import next_turns
 from hushsum.errors import BudgetError, Reason
@@ -60,7 +58,7 @@ CODES: Final[dict[AnyReason | None, grpc.StatusCode]] = {
     Reason.WRONG_PLAN: grpc.StatusCode.FAILED_PRECONDITION,
     Reason.WRONG_MODE: grpc.StatusCode.FAILED_PRECONDITION,
 }
-# What has no number on the wire: only the operator's calls and the catalogue's come to it.
+# Errors without a reason on the wire: only calls of the operator and of the catalogue raise them.
 OTHERS: Final[tuple[tuple[type[Exception], grpc.StatusCode, str], ...]] = (
     (NotFoundError, grpc.StatusCode.NOT_FOUND, "not_found"),
     (WindowOrderError, grpc.StatusCode.FAILED_PRECONDITION, "window_order"),
@@ -70,7 +68,7 @@ OTHERS: Final[tuple[tuple[type[Exception], grpc.StatusCode, str], ...]] = (
 
 
 def refusal_of(error: Exception) -> Refusal | None:
-    """The refusal that an error says; None for one that says none."""
+    """The refusal that an error stands for, if it does."""
     if isinstance(error, RefusedError):
         return error.refusal
     if isinstance(error, UnauthenticatedError):
@@ -85,18 +83,18 @@ def refusal_of(error: Exception) -> Refusal | None:
 _journal = journal("grpc")
 
 _FAILED_RETRY_AFTER_MS: Final = 1000
-#: What says nothing of who has called.
+#: Refusals that are not the caller's doing.
 _OURS: Final = frozenset({ServiceReason.OVERLOADED, ServiceReason.SHUTTING_DOWN, ServiceReason.UNAVAILABLE})
 _FOLDERS: Final = re.compile(r"(?<![^\s'\"(=:])/(?!/)(?:[^\s/]+/)*")
 
 
 class ErrorMapper:
-    """Ends calls of one service.
+    """Ends calls of one service with the status of their error.
 
     Args:
-        metrics: Counts what is refused, by reason.
-        for_operator: Whether callers are told what failed inside; others get one fixed sentence.
-        guard: Is told of every call that fails; None: nobody is.
+        metrics: Counts refusals by reason.
+        for_operator: Whether callers see errors of the service itself; others get one fixed sentence.
+        guard: Counts failing calls by connection, if given.
     """
 
     def __init__(self, metrics: Metrics, *, for_operator: bool, guard: ConnectionGuard | None = None) -> None:
@@ -104,19 +102,19 @@ class ErrorMapper:
         self._for_operator = for_operator
         self._guard = guard
 
-    def of(self, context: Context) -> "ErrorMapping":
-        """Around a method: whatever it raises ends its call; this is where every error becomes a status."""
-        return ErrorMapping(self, context)
-
-    async def end(self, context: Context, error: BaseException | None) -> None:
-        """Ends a call with the status of an error; of one that its caller has reset, only that is noted."""
-        if isinstance(error, asyncio.CancelledError):
+    @asynccontextmanager
+    async def of(self, context: Context) -> AsyncIterator[None]:
+        """Around a method: whatever it raises ends its call; the only place where an error becomes a status."""
+        try:
+            yield
+        except asyncio.CancelledError:  # its caller has reset the call
             self._failed(context)
-        elif isinstance(error, Exception):
+            raise
+        except Exception as error:  # noqa: BLE001  every error ends its call
             await self._abort(context, error)
 
     async def _abort(self, context: Context, error: Exception) -> NoReturn:
-        """The reason's stable name goes with the status."""
+        """The reason's stable name goes into the trailing metadata."""
         if isinstance(error, grpc.aio.AbortError):
             raise error
         for kind, code, name in OTHERS:
@@ -147,23 +145,6 @@ class ErrorMapper:
             self._guard.failed(peer)
 
 
-class ErrorMapping:
-    """One call, around its method."""
-
-    __slots__ = ("_context", "_error_mapper")
-
-    def __init__(self, error_mapper: ErrorMapper, context: Context) -> None:
-        self._error_mapper, self._context = error_mapper, context
-
-    async def __aenter__(self) -> None:
-        """It begins."""
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._error_mapper.end(self._context, error)
-
-
 async def _end(context: Context, code: grpc.StatusCode, detail: str, trailing: tuple[tuple[str, str], ...]) -> NoReturn:
     """Sends the status that ends a call.
 
@@ -177,7 +158,7 @@ async def _end(context: Context, code: grpc.StatusCode, detail: str, trailing: t
 
 
 def _without_folders(text: str) -> str:
-    """The text with files' names in place of their paths: where files lie is nothing for the wire."""
+    """The text with file names in place of paths, which the wire does not show."""
     return _FOLDERS.sub("", text)
 
 
@@ -190,22 +171,30 @@ _RESET_TURNS: Final = 4  # in which nearly every such reset is heard of
 
 
 class Call(CancellableCall):
-    """Who calls.
+    """One call, and its caller.
 
-    Attributes:
-        turn: What it takes of its caller's limits.
+    Args:
+        context: Of gRPC.
+        authenticator: Names the caller.
+        limits: Charged with the call, once, when its caller is known; None: no limits.
+        lasts: Whether it is long-lived: one caller may have few of them open.
+        guard: Records the admission, if given.
     """
 
     def __init__(
         self,
         context: Context,
         authenticator: Authenticator,
-        turn: CallReservation | None = None,
+        limits: CallLimits | None = None,
+        *,
+        lasts: bool = False,
         guard: ConnectionGuard | None = None,
     ) -> None:
         super().__init__()
+        self._limits = limits
+        self._lasts = lasts
+        self._charged = ""  # the name that was charged, until the call is over
         self._guard = guard
-        self.turn = CallReservation(None) if turn is None else turn
         self._authenticator = authenticator
         metadata = {key: value for key, value in context.invocation_metadata() or () if isinstance(value, str)}
         self._peer = Peer(context.peer() or "", metadata, _certificate(context))
@@ -215,21 +204,23 @@ class Call(CancellableCall):
         """The name of a caller that may do what any of these scopes stands for (see :class:`Authenticator`).
 
         Raises:
-            UnauthenticatedError: Nobody that this service accepts.
-            ForbiddenError: Somebody that it knows, who may not.
-            RefusedError: Somebody who calls too often, or has too many streams open.
+            UnauthenticatedError: The caller is not known here.
+            ForbiddenError: It is known, and may not.
+            RefusedError: It calls too often, or has too many streams open.
         """
         if self._admitted is not None and self._admitted[1] == scopes:
-            return self._admitted[0]  # from then on it is looked at again and again, and interrupted when it has lapsed
+            return self._admitted[0]  # the stream registry rechecks it, and interrupts it when it has lapsed
         name = self._authenticator.admit(self._peer, *scopes)
         if self._guard is not None and self._peer.address:
             self._guard.admitted(self._peer.address, name)
-        self.turn.take(name)
+        if self._limits is not None and self._admitted is None:  # once, whatever scopes it is admitted for later
+            self._limits.begin(name, lasts=self._lasts)
+            self._charged = name
         self._admitted = name, scopes
         return name
 
     def lapse(self) -> AggregatorError | None:
-        """Why it would not be admitted again as who it was; None where it would be, or was not yet."""
+        """Why its caller would not be admitted again under its name; None where it would be, or was not yet."""
         if self._admitted is None or self.ended is not None:
             return self.ended
         name, scopes = self._admitted
@@ -240,18 +231,19 @@ class Call(CancellableCall):
             return error
         return None
 
+    def leave(self) -> None:
+        """Counts a long-lived call as open no more."""
+        if self._limits is not None and self._lasts and self._charged:
+            self._limits.end(self._charged)
+        self._charged = ""
+
     async def close(self) -> None:
-        """Lets go of what its method holds, and of its place."""
-        self.turn.end()
+        """Ends what its method holds, and counts it as open no more."""
+        self.leave()
         await super().close()
 
     def client_id(self) -> str:
-        """The authenticated client id.
-
-        Raises:
-            UnauthenticatedError: Nobody that this service accepts.
-            ForbiddenError: Somebody that it knows, who may not submit.
-        """
+        """The authenticated client id; raises as :meth:`admit` does."""
         return self.admit(Scope.SUBMIT)
 
 
@@ -260,16 +252,12 @@ class Methods:
 
     Args:
         service: Its full name.
-        authenticator: Says who calls.
-        metrics: Counts what is refused, by reason.
-        for_operator: Whether callers are told what failed inside; others get one fixed sentence.
+        authenticator: Names callers.
+        metrics: Counts refusals by reason.
+        for_operator: As for :class:`ErrorMapper`.
         limits: How much one caller may call; None: any.
-        incoming: Reads the messages of calls that have one, and says where open calls are looked at again; its own,
-            which nobody looks at, where none is given.
-        guard: Is told who is admitted on which connection, and what fails there; None: nobody is.
-
-    Attributes:
-        message_bytes_max: Of a message that carries a delta.
+        incoming: Admits calls, and reads the messages of those that have one; by default its own.
+        guard: Records admissions and failures by connection, if given.
     """
 
     def __init__(
@@ -280,7 +268,7 @@ class Methods:
         *,
         for_operator: bool = False,
         limits: CallLimits | None = None,
-        incoming: RequestReader | None = None,
+        incoming: RequestAdmission | None = None,
         guard: ConnectionGuard | None = None,
     ) -> None:
         self._service = service
@@ -288,12 +276,8 @@ class Methods:
         self._limits = limits
         self._guard = guard
         self._error_mapper = ErrorMapper(metrics, for_operator=for_operator, guard=guard)
-        if incoming is None:
-            incoming = RequestReader(
-                RequestAdmission(_CALLS_MAX, _MESSAGE_BYTES_MAX), StreamRegistry(), _MESSAGE_BYTES_MAX
-            )
-        self._incoming, self._streams = incoming, incoming.streams
-        self.message_bytes_max = incoming.message_bytes_max
+        self._incoming = RequestAdmission(_CALLS_MAX, _MESSAGE_BYTES_MAX) if incoming is None else incoming
+        self.message_bytes_max = self._incoming.message_bytes_max  # of a message that carries a delta
         self._handlers: dict[str, grpc.RpcMethodHandler[Any, Any]] = {}  # Any: one dictionary for all messages
 
     def unary(
@@ -305,33 +289,30 @@ class Methods:
         bytes_max: int = QUESTION_BYTES_MAX,
         scopes: tuple[Scope, ...] = tuple(Scope),
         junk: Callable[[str, int], None] | None = None,
-        carries: Callable[[Q], int] | None = None,
+        payload: str = "",
     ) -> None:
         """Adds a method with one request and one reply.
 
         Args:
             name: Its name.
             request: Its request.
-            method: What answers.
-            bytes_max: Of the request: what is larger is refused unread.
-            scopes: Who sends a message is admitted for any of these before it is read.
-            junk: It is limited by its bytes, and is no call of its caller's rate: this takes the bytes of what is no
-                request, or refuses them. None: it is such a call.
-            carries: The bytes of a request that are limited otherwise.
+            method: Answers it.
+            bytes_max: Of the request: a larger one is refused unread.
+            scopes: The caller is admitted for any of these before its message is read.
+            junk: Charges the bytes of malformed requests to their caller, where a method is limited by bytes. None: it
+                is limited by calls.
+            payload: The field of a request whose bytes are limited by the method itself.
         """
 
         async def handle(_: AsyncIterator[Q | Malformed], context: Context) -> Message:
             async with self._error_mapper.of(context):
-                call = Call(
-                    context, self._authenticator, CallReservation(self._limits if junk is None else None), self._guard
-                )
+                limits = self._limits if junk is None else None
+                call = Call(context, self._authenticator, limits, guard=self._guard)
                 caller = call.admit(*scopes)
-                with self._incoming.calls.under_way(caller):
+                with self._incoming.under_way(caller):
                     return await method(call, await self._one(caller, call, context, junk))
 
-        self._handlers[name] = grpc.stream_unary_rpc_method_handler(
-            handle, request_deserializer=reader(request, bytes_max, carries), response_serializer=_bytes_of
-        )
+        self._add(name, grpc.stream_unary_rpc_method_handler, handle, reader(request, bytes_max, payload))
 
     def replies(
         self,
@@ -344,14 +325,15 @@ class Methods:
     ) -> None:
         """Adds a method with one request and a stream of replies; its caller is admitted before that is read."""
 
-        async def replies(call: Call, context: Context) -> AsyncIterator[Message]:
-            caller = call.admit(*scopes)
-            with self._incoming.calls.under_way(caller):
-                message = await self._one(caller, call, context, None)
-            async for reply in call.each(method(call, message)):
-                yield reply
+        async def handle(_: AsyncIterator[Q | Malformed], context: Context) -> AsyncIterator[Message]:
+            async with self._open(context) as call:
+                caller = call.admit(*scopes)
+                with self._incoming.under_way(caller):
+                    message = await self._one(caller, call, context, None)
+                async for reply in call.each(method(call, message)):
+                    yield reply
 
-        self._handlers[name] = self._lasting(request, replies, bytes_max, None, one=True)
+        self._add(name, grpc.stream_stream_rpc_method_handler, handle, reader(request, bytes_max))
 
     def stream(
         self,
@@ -360,14 +342,16 @@ class Methods:
         method: Callable[[Call, AsyncIterator[Q | Malformed]], AsyncIterator[Message]],
         *,
         bytes_max: int = QUESTION_BYTES_MAX,
-        carries: Callable[[Q], int] | None = None,
+        payload: str = "",
     ) -> None:
         """Adds a method with a stream of requests and one of replies."""
 
-        def replies(call: Call, messages: AsyncIterator[Q | Malformed]) -> AsyncIterator[Message]:
-            return call.each(method(call, messages))
+        async def handle(messages: AsyncIterator[Q | Malformed], context: Context) -> AsyncIterator[Message]:
+            async with self._open(context) as call:
+                async for reply in call.each(method(call, messages)):
+                    yield reply
 
-        self._handlers[name] = self._lasting(request, replies, bytes_max, carries, one=False)
+        self._add(name, grpc.stream_stream_rpc_method_handler, handle, reader(request, bytes_max, payload))
 
     def takes(
         self,
@@ -376,44 +360,36 @@ class Methods:
         method: Callable[[Call, AsyncIterator[Q | Malformed]], Awaitable[Message]],
         *,
         bytes_max: int = QUESTION_BYTES_MAX,
-        carries: Callable[[Q], int] | None = None,
+        payload: str = "",
     ) -> None:
         """Adds a method with a stream of requests and one reply."""
 
         async def handle(messages: AsyncIterator[Q | Malformed], context: Context) -> Message:
-            call = Call(context, self._authenticator, CallReservation(self._limits, lasts=True), self._guard)
-            async with self._error_mapper.of(context):
-                with self._streams.held(call), call.turn, call.working():
+            async with self._open(context) as call:
+                with call.working():
                     return await method(call, messages)
 
-        self._handlers[name] = grpc.stream_unary_rpc_method_handler(
-            handle, request_deserializer=reader(request, bytes_max, carries), response_serializer=_bytes_of
-        )
+        self._add(name, grpc.stream_unary_rpc_method_handler, handle, reader(request, bytes_max, payload))
 
     def handler(self, expected: Iterable[str]) -> Handler:
-        """What a server is given; every method of the protocol is there, and no other."""
+        """The handler for the server, which has exactly the methods of the protocol."""
         assert set(expected) == set(self._handlers), f"{self._service}: {set(expected) ^ set(self._handlers)}"
         return grpc.method_handlers_generic_handler(self._service, self._handlers)
 
-    def _lasting(
-        self,
-        request: type[Q],
-        replies: Callable[[Call, Any], AsyncIterator[Message]],  # Any: the context, or the messages
-        bytes_max: int,
-        carries: Callable[[Q], int] | None,
-        *,
-        one: bool,
-    ) -> "grpc.RpcMethodHandler[Any, Any]":
-        async def handle(messages: AsyncIterator[Q | Malformed], context: Context) -> AsyncIterator[Message]:
-            call = Call(context, self._authenticator, CallReservation(self._limits, lasts=True), self._guard)
-            async with self._error_mapper.of(context):
-                with self._streams.held(call), call.turn:
-                    async for reply in replies(call, context if one else messages):
-                        yield reply
+    def _add(self, name: str, form: Callable[..., Any], handle: Any, read: Callable[[bytes], Any]) -> None:
+        # Any: of the types of each method
+        self._handlers[name] = form(handle, request_deserializer=read, response_serializer=_bytes_of)
 
-        return grpc.stream_stream_rpc_method_handler(
-            handle, request_deserializer=reader(request, bytes_max, carries), response_serializer=_bytes_of
-        )
+    @asynccontextmanager
+    async def _open(self, context: Context) -> AsyncIterator[Call]:
+        """A long-lived call, registered until the block ends."""
+        call = Call(context, self._authenticator, self._limits, lasts=True, guard=self._guard)
+        async with self._error_mapper.of(context):
+            with self._incoming.streams.held(call):
+                try:
+                    yield call
+                finally:
+                    call.leave()
 
     async def _one(
         self, caller: str, call: Call, context: Context, junk: Callable[[str, int], None] | None
@@ -421,13 +397,13 @@ class Methods:
         """The message of a call.
 
         Raises:
-            AggregatorError: Why there is none; it has cost its sender what it is to cost.
+            AggregatorError: There is none; malformed bytes are charged to their sender.
         """
         try:
-            message = await self._incoming.one(caller, call, context)
+            message = await self._incoming.read(caller, call, context)
             if isinstance(message, Malformed):
                 raise message.error()
-        except asyncio.CancelledError:  # its client has gone; what is ended from here ends otherwise, and costs nothing
+        except asyncio.CancelledError:  # its client has gone; a call that this side ends costs nothing
             if junk is not None:
                 with suppress(RefusedError):
                     junk(caller, call.received_bytes)
@@ -440,9 +416,8 @@ class Methods:
 
 
 def _certificate(context: Context) -> bytes:
-    """The leaf that the transport has verified; empty where it has asked for none."""
+    """The leaf certificate that the transport has verified; empty where it asks for none."""
     return b"".join(context.auth_context().get("x509_pem_cert", ()))
 
 
-def _bytes_of(message: Message) -> bytes:
-    return message.SerializeToString()
+_bytes_of: Final[Callable[[Message], bytes]] = methodcaller("SerializeToString")

@@ -12,7 +12,7 @@ from hushsum_proto import convert_outcomes
 from hushsum_proto.v1 import wire_pb2 as pb
 
 CHUNK_BYTES: Final = 256 * 1024  # far below every default limit of a client
-# Nobody proves who they are here, so neither may take the calls that devices and the operator need.
+# Callers need no proof of identity here, so neither may take the calls that devices and the operator need.
 WATCHERS_MAX: Final = 256
 READINGS_MAX: Final = 64
 
@@ -26,7 +26,6 @@ class CatalogService:
         self._readings = ConcurrencyLimit(READINGS_MAX, "readers of releases")
 
     def add_to(self, methods: Methods) -> Handler:
-        """The handlers of every method."""
         read = (Scope.READ,)
         methods.unary("GetPlan", pb.GetPlanRequest, self.get_plan)
         methods.unary("ListReleases", pb.ListReleasesRequest, self.list_releases, scopes=read)
@@ -35,20 +34,18 @@ class CatalogService:
         return methods.handler(pb.DESCRIPTOR.services_by_name["Catalogue"].methods_by_name)
 
     async def get_plan(self, call: Call, request: pb.GetPlanRequest) -> pb.SignedPlan:
-        """The plan's canonical bytes, with the signature that is kept of it; for whoever may do anything here."""
+        """The plan's canonical bytes and its stored signature, for callers with any scope."""
         call.admit(*Scope)
         check_plan(request.plan_id, self._catalog.plan)
         return convert_outcomes.plan_to_wire(self._catalog.plan.bundle, await self._catalog.signed_plan())
 
     async def list_releases(self, call: Call, request: pb.ListReleasesRequest) -> pb.ListReleasesReply:
-        """Published releases, in the order of their windows."""
         call.admit(Scope.READ)
         check_plan(request.plan_id, self._catalog.plan)
         infos = await self._catalog.releases(_first_window(request))
         return pb.ListReleasesReply(releases=[convert_outcomes.release_info_to_wire(info) for info in infos])
 
     async def get_release(self, call: Call, request: pb.GetReleaseRequest) -> AsyncIterator[pb.ReleaseChunk]:
-        """A release's bytes, in chunks."""
         call.admit(Scope.READ)
         check_plan(request.plan_id, self._catalog.plan)
         with self._readings.taken():

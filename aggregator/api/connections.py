@@ -1,21 +1,20 @@
-"""Connections of one gRPC server: how many there may be, and which are closed because they only take room.
+"""Connections of one gRPC server: how many there may be, and which ones are closed.
 
-gRPC bounds connections that are open, and ends those that do not finish their handshake in time. What it does not know
-is whether anybody on a connection was ever admitted. So each call tells here how it went; a connection is known by its
-peer's address and port. Closed are
+gRPC bounds open connections, and ends those that do not finish their handshake in time. It does not know whether a
+caller was ever admitted on a connection. So each call reports its admission or failure here; a connection is identified
+by its peer's address and port. Closed are
 
-- a connection whose calls fail without end by their caller's doing (refused, reset), faster than
-  :data:`FAILURES_RATE`; ten times as fast where somebody was admitted, who may be a proxy of many;
+- a connection whose calls keep failing by their caller's doing (refused, reset), faster than :data:`FAILURES_RATE`; ten
+  times as fast where a caller was admitted, which may be a proxy of many;
 - a connection on which a call that must make room for others cannot be ended, because it does not read its reply;
-- while more than three quarters of all places are taken: connections on which nobody was admitted in
+- while more than three quarters of all places are taken: connections without an admitted caller after
   :data:`STRANGER_S_MAX`, and those of a name that has more than its share, the oldest first, until half of the places
-  are free. Of strangers, while more than seven eighths are taken, however new they are.
+  are free. While more than seven eighths are taken, also new connections without an admitted caller.
 
 gRPC for Python has no call that closes a connection. Here its socket is found by its peer's address among the files of
 the process and shut down, which gRPC takes for a peer that went away.
 """
 
-import hashlib
 import ipaddress
 import os
 import socket
@@ -31,42 +30,35 @@ import prometheus_client
 
 from aggregator.logs import journal
 from aggregator.process import file_limit
-from aggregator.rate_limits import RateLimits, share_of
+from aggregator.rate_limits import KEY_BYTES, RateLimits, hashed_name, share_of
 from aggregator.runtime import Runtime
 from hushsum.entropy import OsEntropy
 
 CHECK_S: Final = 0.25
-FORGET_S: Final = 5.0  # how long who was admitted is remembered after its connection has ended, about
+FORGET_S: Final = 5.0  # about how long an admission is remembered after its connection has ended
 FAILURES_RATE: Final = 20.0  # calls of one connection that may fail, a second,
 FAILURES_BURST: Final = 1000  # and so many ahead of that;
-_ADMITTED_TIMES: Final = 10  # of a connection on which somebody was admitted so many times as many
+_ADMITTED_TIMES: Final = 10  # so many times as many where a caller was admitted
 STRANGER_S_MAX: Final = 10.0  # to be admitted, while places are few
 HANDSHAKE_S_MAX: Final = 20.0  # TLS and the first frame of HTTP/2
 IDLE_S_MAX: Final = 600.0  # a connection without calls is closed then; clients connect again at their next call
 _FILES: Final = Path("/dev/fd")
 _FILES_TRIED_MAX: Final = 1 << 16  # where they cannot be listed
 _NETWORK_BITS: Final = 64  # of an IPv6 address: who has one has all addresses of its network
-_KEY_BYTES: Final = 32
-_NAME_BYTES: Final = 16
 
 _journal = journal("connections")
 
 
 @dataclass(frozen=True)
 class ConnectionSettings:
-    """What a server does with connections.
-
-    Attributes:
-        most: How many may be open; None: as many as calls.
-        options: What gRPC is to do with them beside what it does anywhere.
-    """
+    """The bound on open connections (None: as many as calls), and further options of gRPC."""
 
     most: int | None = None
     options: Sequence[tuple[str, int]] = ()
 
 
 class Address(NamedTuple):
-    """Of a peer: its IP address and its port."""
+    """IP address and port."""
 
     ip: str
     port: int
@@ -80,11 +72,7 @@ class Connection(NamedTuple):
 
 
 def connection_limits(most: int) -> list[tuple[str, int]]:
-    """What gRPC itself is to do about connections.
-
-    Args:
-        most: How many may be open on one address of the server.
-    """
+    """gRPC's own limits, for ``most`` connections on one address of the server."""
     return [
         ("grpc.max_allowed_incoming_connections", most),
         ("grpc.server_handshake_timeout_ms", round(1000 * HANDSHAKE_S_MAX)),
@@ -94,12 +82,7 @@ def connection_limits(most: int) -> list[tuple[str, int]]:
 
 
 class ConnectionGuard:
-    """Closes connections that only take room.
-
-    Args:
-        most: How many may be open.
-        registry: Where what is closed is counted, by reason.
-    """
+    """Closes connections that take places without use, and counts them by reason; ``most`` may be open."""
 
     def __init__(self, most: int, registry: prometheus_client.CollectorRegistry) -> None:
         self._most = most  # on one address of the server
@@ -107,11 +90,13 @@ class ConnectionGuard:
         self._admitted_failures = RateLimits(_ADMITTED_TIMES * FAILURES_RATE, _ADMITTED_TIMES * FAILURES_BURST)
         self._failing: set[str] = set()  # peers, as gRPC spells them
         self._unread: set[str] = set()
-        self._key = OsEntropy().read(_KEY_BYTES)
+        self._key = OsEntropy().read(KEY_BYTES)
         self._names: dict[str, bytes] = {}  # by peer, the hash of who was admitted there last
         self._since_s: dict[Connection, float] = {}  # when each was first seen
-        self._now_s = self._looked_s = 0.0
-        self._port, self._addresses = 0, 1
+        self._now_s = 0.0
+        self._looked_s = 0.0
+        self._port = 0
+        self._addresses = 1
         closed = prometheus_client.Counter(
             "hushsum_connections_closed", "Connections that were closed, by reason", ["reason"], registry=registry
         )
@@ -119,30 +104,31 @@ class ConnectionGuard:
         self._closed = {reason: closed.labels(reason) for reason in reasons}
 
     def begin(self, addresses: int) -> list[tuple[str, int]]:
-        """What gRPC itself is to do about connections, on so many addresses: it bounds those of each."""
-        self._addresses, self._most = addresses, max(1, self._most // addresses)
+        """gRPC's own limits on so many addresses: it bounds the connections of each."""
+        self._addresses = addresses
+        self._most = max(1, self._most // addresses)
         return connection_limits(self._most)
 
     def listens(self, port: int) -> None:
-        """On which port connections come in."""
+        """Sets the server's port."""
         self._port = port
 
     def admitted(self, peer: str, name: str) -> None:
-        """Somebody was admitted on the connection of this peer; without a name: a reader, where names are declared."""
-        self._names[peer] = self._hashed(name) if name else b""
+        """Records a caller; its name is empty for a reader, where names are only declared."""
+        self._names[peer] = hashed_name(name, self._key) if name else b""
 
     def failed(self, peer: str) -> None:
-        """A call of this peer failed by its own doing: it was refused, or reset."""
+        """Records a call that failed by its caller's doing: it was refused, or reset."""
         failures = self._admitted_failures if peer in self._names else self._failures
         if failures.wait_ms(peer, 1, self._now_s):
             self._failing.add(peer)
 
     def does_not_read(self, peer: str) -> None:
-        """A call of this peer has to end, and its reply waits to be read."""
+        """Records a peer whose call has to end, and does not read its reply."""
         self._unread.add(peer)
 
     async def run(self, runtime: Runtime) -> None:
-        """Looks at all connections again and again, for ever."""
+        """Checks all connections periodically; never returns."""
         while True:
             self._now_s = runtime.monotonic()
             for failures in (self._failures, self._admitted_failures):
@@ -151,7 +137,7 @@ class ConnectionGuard:
             await runtime.sleep(CHECK_S)
 
     async def look(self, runtime: Runtime) -> None:
-        """Closes what is to be closed now."""
+        """Checks all connections once."""
         known = [*self._names]
         files = await runtime.blocking(_files)
         is_calm = not self._failing and not self._unread and len(files) < self._most // 2
@@ -161,7 +147,7 @@ class ConnectionGuard:
         connections = await runtime.blocking(_connections, files, self._port)
         self._since_s = {each: self._since_s.get(each, self._now_s) for each in connections}
         peers = {each.peer for each in connections}
-        for peer in known:  # and nobody who was admitted since: its connection may not be among these
+        for peer in known:  # not those that were admitted since: their connections may not be among these
             if address_of(peer) not in peers:
                 self._names.pop(peer, None)
         for reason, wanted in (("failing_calls", self._failing), ("unread_replies", self._unread)):
@@ -196,9 +182,6 @@ class ConnectionGuard:
             self._closed[reason].inc(closed)
             _journal.warning("connections closed", reason=reason, number=closed)  # whose they were is not written
 
-    def _hashed(self, name: str) -> bytes:
-        return hashlib.blake2b(name.encode(), digest_size=_NAME_BYTES, key=self._key).digest()
-
 
 def address_of(peer: str) -> Address:
     """The address in gRPC's name of a peer (``ipv4:127.0.0.1:4711``, ``ipv6:%5B::1%5D:4711``)."""
@@ -210,7 +193,7 @@ def address_of(peer: str) -> Address:
 
 
 def network_of(peer: str) -> str:
-    """Whose addresses are one caller's: an IPv4 address, or the network of an IPv6 address."""
+    """The addresses of one caller: an IPv4 address, or the network of an IPv6 address."""
     ip = address_of(peer).ip
     return str(ipaddress.ip_network(f"{ip}/{_NETWORK_BITS}", strict=False)) if ":" in ip and ip != peer else ip
 
@@ -237,15 +220,15 @@ def _beyond_share(oldest: Iterable[Connection], names: Mapping[Address, bytes], 
 
 
 def _files() -> list[int]:
-    """The files that this process has open; where they cannot be listed, all that may be."""
+    """The numbers of this process's open files; where they cannot be listed, all that may be open."""
     try:
         return [int(name) for name in os.listdir(_FILES)]  # noqa: PTH208  numbers, thousands of them
-    except OSError:  # not even this one can be opened: as many are open as may be
+    except OSError:  # the folder itself cannot be opened: as many files are open as may be
         return [*range(min(file_limit(), _FILES_TRIED_MAX))]
 
 
 def _connections(files: Iterable[int], port: int) -> dict[Connection, int]:
-    """Those of them that are connections to this port."""
+    """The connections to this port among files, each with its file."""
     found: dict[Connection, int] = {}
     for file in files:
         with suppress(OSError, ValueError), _socket_of(file) as opened:  # closed meanwhile, or no socket
@@ -255,7 +238,7 @@ def _connections(files: Iterable[int], port: int) -> dict[Connection, int]:
 
 
 def _shut_down(connections: Mapping[Connection, int]) -> int:
-    """Ends connections, where a file is still that one; returns how many."""
+    """Ends connections whose file is still theirs; returns how many."""
     closed = 0
     for each, file in connections.items():
         with suppress(OSError, ValueError), _socket_of(file) as opened:

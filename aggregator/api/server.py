@@ -24,7 +24,7 @@ from aggregator.api.admission_control import (
     Context,
     Malformed,
     RequestAdmission,
-    RequestReader,
+    SharedConcurrencyLimit,
     StreamRegistry,
     next_message,
     one_message,
@@ -38,7 +38,7 @@ from aggregator.config import host_and_port
 from aggregator.errors import ConfigError, RefusedError
 from aggregator.interfaces import Authenticator
 from aggregator.observability.metrics import Metrics
-from aggregator.rate_limits import CallLimits, SharedConcurrencyLimit
+from aggregator.rate_limits import CallLimits
 from aggregator.release.catalog import NotFoundError
 from aggregator.runtime import Runtime
 from hushsum.plan import Plan
@@ -246,9 +246,7 @@ class Server:
         self._streams = StreamRegistry()
         self._message_bytes_max = _received_bytes_max(plan)
         most = calls_max(plan, sessions_max)
-        self._incoming = RequestReader(
-            RequestAdmission(most, self._message_bytes_max), self._streams, self._message_bytes_max
-        )
+        self._incoming = RequestAdmission(most, self._message_bytes_max, self._streams)
         self._connections = ConnectionSettings() if connections is None else connections
         connections_max = most if self._connections.most is None else self._connections.most
         self._guard = ConnectionGuard(connections_max, metrics.registry)

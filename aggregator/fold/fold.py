@@ -273,7 +273,9 @@ class Fold:
     def recall(self, client_id: str, id: DeltaId, digest: bytes, window: int) -> tuple[RememberedKind, Reason | None]:
         """See :func:`aggregator.fold.fold.recall`."""
         mark = FoldMark(self.position, self.closed_through, self.forgotten_through)
-        return recall(self._streams.get((client_id, id.stream)), mark, id.sequence, digest, window)
+        key = client_id, id.stream
+        stream = None if self._streams.is_above(key, id.sequence) else self._streams.get(key)
+        return recall(stream, mark, id.sequence, digest, window)
 
     def stream_uses(self) -> Iterator[StreamUse]:
         return self._streams.uses()

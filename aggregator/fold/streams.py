@@ -259,6 +259,11 @@ class StreamTable:
         row = self._rows.get(key)
         return None if row is None or self.heads[row, HIGHEST] < 0 else StreamState.from_bytes(self._packed(row))
 
+    def is_above(self, key: tuple[str, int], sequence: int) -> bool:
+        """Whether a number is above all that are remembered of a stream, as the next one of a live session is."""
+        row = self._rows.get(key)
+        return row is None or bool(self.heads[row, HIGHEST] < sequence)
+
     def uses(self) -> Iterator[StreamUse]:
         """Each stream, with the latest window that it touched."""
         lasts = self.heads[: len(self._rows.keys_of), LAST_WINDOW].tolist()

@@ -1,8 +1,9 @@
-"""The gateway: looks at each delta, has it appended, and answers by what is known afterwards (WIRE: answers).
+"""The gateway: validates each delta, has it appended, and answers by what is known afterwards (WIRE: answers).
 
-It acknowledges only by a read of the store that began after the append was durable and says ``open``. Once a window is
-not open, the answer is the fold's alone: the gateway waits until the fold has passed the entry, and repeats its words.
-What the fold does not say in the stated time is answered *unavailable*, and the client's resend gets its word.
+The way of a delta: received → accepted (validated, owner known) → appended → answered. It is acknowledged only by a
+read of the store that began after the append was durable and says ``open``. Once a window is not open, the answer is
+the fold's alone: the gateway waits until the fold has passed the entry, and repeats its verdict. Without a verdict in
+the stated time the answer is *unavailable*, and the client's resend gets the verdict.
 
 Where the fold runs in this process, a delta is kept until the fold has passed it, so that a resend is appended once;
 where it runs elsewhere, until its answer alone: a slow fold there makes nothing grow here. What outlives it is which
@@ -10,31 +11,40 @@ streams each client has used in the windows that are not over (:mod:`aggregator.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from aggregator import errors
-from aggregator.errors import FAILED, NOT_YET, RefusedError, overloaded, refused, share_taken, unavailable
-from aggregator.fold.state import RememberedKind
-from aggregator.ingest.budget import CollectionBudget, WindowCharging
-from aggregator.ingest.group_commit import CommitResult, GroupCommitter
-from aggregator.ingest.inflight import STATUSES, DeltaKey, InflightDelta, InflightTable, Submission, VerdictResolver
-from aggregator.ingest.validation import (
-    AttributedDeltas,
-    DeltaParser,
-    ParsedDelta,
-    SubmissionPolicy,
-    SubmissionValidator,
-    id_in,
+from aggregator.errors import (
+    FAILED,
+    NOT_CHARGED,
+    NOT_YET,
+    RefusedError,
+    overloaded,
+    refused,
+    share_taken,
+    unavailable,
 )
+from aggregator.fold.state import RememberedKind
+from aggregator.ingest.budget import CollectionBudget
+from aggregator.ingest.group_commit import CommitResult, GroupCommitter
+from aggregator.ingest.inflight import (
+    STATUSES,
+    AcceptedDelta,
+    DeltaKey,
+    InflightTable,
+    ReceivedDelta,
+    VerdictResolver,
+)
+from aggregator.ingest.validation import ParsedDelta, SubmissionPolicy, id_in, submission_policy_of
 from aggregator.ingest.window_tracker import WindowTracker
 from aggregator.interfaces import FoldReader
-from aggregator.logs import journal
+from aggregator.logs import FailureLog, journal
 from aggregator.model import NewEntry
 from aggregator.observability.metrics import Metrics
-from aggregator.rate_limits import ClientStreams, QuotaReservation, share_of
-from aggregator.runtime import Runtime
+from aggregator.rate_limits import ClientStreams, QuotaReservation, RateCharge, share_of
+from aggregator.runtime import TRANSIENT, Runtime
 from aggregator.windows import OVER, WindowState
 from hushsum.delta import digest
 from hushsum.errors import DeltaError
@@ -42,18 +52,10 @@ from hushsum.plan import Plan
 from hushsum_proto.answers import Answer, Refusal, Status
 from hushsum_proto.messages import Authenticity
 
-# What is not known to a fold that is here, or to none: the fold would remember its stream. Of what it knows, it does.
+# What no fold knows, or none in this process: the fold would remember its stream. Of what it knows, it does.
 _NEW: Final = frozenset({None, RememberedKind.UNKNOWN})
 
 _journal = journal("gateway")
-
-
-class _Arrived(NamedTuple):
-    client_id: str
-    plan_id: bytes
-    data: bytes
-    tell: Callable[[Answer], None]
-    shuffled: Authenticity | None
 
 
 class Gateway:
@@ -62,17 +64,14 @@ class Gateway:
     Args:
         plan: What is collected.
         window_tracker: Which windows take deltas.
-        commits: The way into the log; the gateway stops it, and does not start it.
-        folds: What is known of ids, and what is said of windows that are not open, here or elsewhere.
+        commits: The writer of the log; the gateway stops it, and does not start it.
+        folds: The folds, in this process or elsewhere.
         runtime: Tasks and the clock.
         metrics: Counts every answer.
         pending_entries_max: Deltas that may be unanswered, or not passed by a fold here; of one client a quarter.
-        submissions: What the plan's mode makes of what is sent; by default each is its client's.
+        policy: Of the plan's trust mode; by default without limits on what a client sends.
         streams: How many streams each client may use in a window, and has; by default any number.
-        charges: Lets the ledger pay for a window before anything of it is appended; None where an outcome is charged.
-
-    Attributes:
-        streams: As they came, and what was used since.
+        budget: Charges a window before its first append; None where an outcome is charged.
     """
 
     def __init__(  # noqa: PLR0913  by name, and each is of another kind
@@ -85,89 +84,79 @@ class Gateway:
         runtime: Runtime,
         metrics: Metrics,
         pending_entries_max: int,
-        submissions: SubmissionPolicy | None = None,
+        policy: SubmissionPolicy | None = None,
         streams: ClientStreams | None = None,
-        charges: CollectionBudget | None = None,
+        budget: CollectionBudget | None = None,
     ) -> None:
-        self._parser = DeltaParser(plan)
-        self._submissions = AttributedDeltas(plan) if submissions is None else submissions
+        if policy is None:
+            policy = submission_policy_of(plan, limits=None, shufflers=None, runtime=runtime)
+        self._plan = plan
+        self._policy = policy
         self.streams = ClientStreams() if streams is None else streams
-        self._looks = SubmissionValidator(plan, self._parser, window_tracker, folds, self._submissions)
-        self._arrived: list[_Arrived] = []
         self._window_tracker = window_tracker
         self._commits = commits
+        self._folds = folds
         self._runtime = runtime
         self._metrics = metrics
         self._pending_entries_max = pending_entries_max
         self._share_max = share_of(pending_entries_max)
+        self._budget = budget
+        self._budget_failures = FailureLog(_journal)
+        self._received: list[ReceivedDelta] = []
         self._inflight = InflightTable(folds, commits.partitions)
+        self._resolver = VerdictResolver(plan, folds, runtime)
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
-        self._resolver = VerdictResolver(plan, folds, runtime)
-        self._forget_charges: Callable[[], None] = (lambda: None) if charges is None else charges.forget
-        self._charging = None if charges is None else WindowCharging(charges, window_tracker, self._resolver, runtime)
 
     @property
     def waiting(self) -> int:
         """Deltas that are unanswered, or that a fold of this process has not passed yet."""
         return len(self._inflight)
 
-    async def submit(self, client_id: str, plan_id: bytes, data: bytes, shuffled: Authenticity | None = None) -> Answer:
-        """The answer to one delta."""
-        answer = self.begin(client_id, plan_id, data, shuffled)
-        # A caller that goes away takes nothing back: the delta is under way, and a resend may wait for the same answer.
-        return answer if isinstance(answer, Answer) else await asyncio.shield(answer)
+    # -------------------------------------------------------------------------------------------------------- received
+
+    async def submit(
+        self,
+        client_id: str,
+        plan_id: bytes,
+        data: bytes,
+        shuffled: Authenticity | None = None,
+        prepaid: RateCharge | None = None,
+    ) -> Answer:
+        """The answer to one delta; a caller that goes away takes nothing back (see :class:`ReceivedDelta`)."""
+        answer = self.begin(client_id, plan_id, data, shuffled, prepaid)
+        return answer if isinstance(answer, Answer) else await answer
 
     def begin(
-        self, client_id: str, plan_id: bytes, data: bytes, shuffled: Authenticity | None = None
+        self,
+        client_id: str,
+        plan_id: bytes,
+        data: bytes,
+        shuffled: Authenticity | None = None,
+        prepaid: RateCharge | None = None,
     ) -> Answer | asyncio.Future[Answer]:
-        """Looks at one delta and sends it on its way.
+        """The answer where it is known at once; else a future of it, which never ends with an exception."""
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
-        Args:
-            client_id: As the authenticator has it.
-            plan_id: As the envelope names it.
-            data: The packed delta.
-            shuffled: Who says to have shuffled it.
+        def on_answer(given: Answer) -> None:
+            if not answer.done():  # else its caller has gone away
+                answer.set_result(given)
 
-        Returns:
-            The answer, where it is known at once; else a future of it, which never ends with an exception. It may be
-            shared: await it under a shield.
-        """
-        arrived = _Arrived(client_id, plan_id, data, self._metrics.answered, shuffled)
-        sender = self._sender(arrived)
-        found = (
-            self._begin(arrived, sender, self._parser.see([data])[0])
-            if isinstance(sender, QuotaReservation)
-            else sender
-        )
-        answer = found if isinstance(found, Answer) else found.answer
-        if answer is not None:
-            self._metrics.answered(answer)
-            return answer
-        assert isinstance(found, InflightDelta)
-        found.tell(self._metrics.answered)
-        return found.future()
+        self._accept_all([ReceivedDelta(client_id, plan_id, data, on_answer, shuffled, prepaid)])
+        return answer.result() if answer.done() else answer
 
     def send(
         self,
         client_id: str,
         plan_id: bytes,
         data: bytes,
-        tell: Callable[[Answer], None],
+        on_answer: Callable[[Answer], None],
         shuffled: Authenticity | None = None,
     ) -> None:
-        """The same for one of many, looked at with what else came in this turn of the event loop.
-
-        Args:
-            client_id: From the authenticator.
-            plan_id: As the envelope names it.
-            data: The packed delta.
-            tell: Called once, later, with the answer; it must not raise.
-            shuffled: Who says to have shuffled it.
-        """
-        if not self._arrived:
-            asyncio.get_running_loop().call_soon(self._look)
-        self._arrived.append(_Arrived(client_id, plan_id, data, tell, shuffled))
+        """Takes one of many deltas: all that arrive in one turn of the event loop are validated together."""
+        if not self._received:
+            asyncio.get_running_loop().call_soon(self._accept_received)
+        self._received.append(ReceivedDelta(client_id, plan_id, data, on_answer, shuffled))
 
     def stop_accepting(self) -> None:
         """From here on every new delta is refused; what was accepted goes on."""
@@ -175,13 +164,13 @@ class Gateway:
 
     async def finish(self) -> None:
         """Commits and answers what was accepted. The folds must still run."""
-        self._look()
+        self._accept_received()
         await self._commits.stop()
         while self._tasks:
             await asyncio.wait(self._tasks)
 
     def check_running(self) -> None:
-        """Refuses new work once the service is stopping, and while its store may be older than its log.
+        """Refuses new work while the service is stopping, and while its store may be older than its log.
 
         Raises:
             RefusedError: It is.
@@ -191,154 +180,204 @@ class Gateway:
         try:
             self._window_tracker.check_store()
         except RefusedError:
-            self._forget_charges()
+            if self._budget is not None:
+                self._budget.forget()
             raise
 
-    def _look(self) -> None:
-        """Begins with all that came.
+    # ---------------------------------------------------------------------------------------- accepted: owner, validity
 
-        A resend is not to be paid for while the same is under way: what came twice is looked at after its first copy.
-        """
-        arrived, self._arrived = self._arrived, []
-        firsts = {each.data: each for each in reversed(arrived)}
-        self._look_at([each for each in arrived if firsts[each.data] is each])
-        for each in arrived:
+    def _accept_received(self) -> None:
+        """A resend pays nothing while the same delta is in flight: second copies are taken after all first ones."""
+        received, self._received = self._received, []
+        firsts = {each.data: each for each in reversed(received)}
+        if len(firsts) == len(received):
+            self._accept_all(received)
+            return
+        self._accept_all([each for each in received if firsts[each.data] is each])
+        for each in received:
             if firsts[each.data] is not each:
-                self._look_at([each])
+                self._accept_all([each])
 
-    def _look_at(self, arrived: list[_Arrived]) -> None:
-        senders = [self._sender(each) for each in arrived]
-        let_in = [
-            each.data for each, sender in zip(arrived, senders, strict=True) if isinstance(sender, QuotaReservation)
-        ]
-        seen = iter(self._parser.see(let_in))
-        for each, sender in zip(arrived, senders, strict=True):
-            found = self._begin(each, sender, next(seen)) if isinstance(sender, QuotaReservation) else sender
-            tell = partial(self._tell, each.tell)
-            tell(found) if isinstance(found, Answer) else found.tell(tell)
+    def _accept_all(self, received: Sequence[ReceivedDelta]) -> None:
+        reserved: list[tuple[ReceivedDelta, QuotaReservation]] = []
+        for each in received:
+            try:
+                self.check_running()
+                # From here on the sender is not known, where the plan's reports are anonymous.
+                reserved.append((each, self._policy.reserve(each)))
+            except Exception as error:  # noqa: BLE001  the others that arrived with it still get their answers
+                self._answer(each.on_answer, self._answer_of(error, each.data))
+        parsed = self._policy.parse_many([each.data for each, _ in reserved])
+        for (each, reservation), header in zip(reserved, parsed, strict=True):
+            try:
+                answer = self._accept(each, reservation, header)
+            except Exception as error:  # noqa: BLE001  the others that arrived with it still get their answers
+                answer = self._answer_of(error, each.data)
+            if answer is not None:
+                reservation.answered(answer)
+                self._answer(each.on_answer, answer)
 
-    def _tell(self, tell: Callable[[Answer], None], answer: Answer) -> None:
-        self._metrics.answered(answer)
-        tell(answer)
-
-    def _sender(self, arrived: _Arrived) -> QuotaReservation | Answer:
-        """Who sent it, before its bytes are looked at; or why nobody may now."""
-        try:
-            self.check_running()
-            # From here on nobody knows who sent it, where the plan's reports are anonymous.
-            return self._submissions.sender(arrived.client_id, arrived.plan_id, arrived.data, arrived.shuffled)
-        except RefusedError as error:
-            return refused(id_in(arrived.data), error.refusal)
-        except Exception as error:  # noqa: BLE001  the others that came with it still get their answers
-            return self._failed(arrived, error)
-
-    def _begin(self, arrived: _Arrived, sender: QuotaReservation, seen: ParsedDelta | None) -> Answer | InflightDelta:
-        try:
-            found = self._found(arrived, sender, seen)
-        except DeltaError as error:
-            found = refused(id_in(arrived.data), Refusal.of(error.reason, error.detail))
-        except RefusedError as error:
-            found = refused(id_in(arrived.data), error.refusal)
-        except Exception as error:  # noqa: BLE001  the others that came with it still get their answers
-            found = self._failed(arrived, error)
-        sender.answered(found) if isinstance(found, Answer) else found.tell(sender.answered)
-        return found
-
-    def _failed(self, arrived: _Arrived, error: Exception) -> Answer:
-        _journal.error("a delta could not be looked at", exc_info=error)
-        return unavailable(id_in(arrived.data), FAILED)
-
-    def _found(self, arrived: _Arrived, sender: QuotaReservation, seen: ParsedDelta | None) -> Answer | InflightDelta:
-        """The answer, or the delta on its way.
+    def _accept(
+        self, received: ReceivedDelta, reservation: QuotaReservation, parsed: ParsedDelta | None
+    ) -> Answer | None:
+        """The answer where it is known at once; None: the delta is in flight, and is answered later.
 
         Raises:
-            DeltaError: What is wrong with its bytes.
-            RefusedError: What else refuses it.
+            DeltaError: Its bytes are refused.
+            RefusedError: It is refused for another reason.
         """
-        data = arrived.data
-        seen = self._looks.checked(arrived.plan_id, data, seen)
-        partition = self._submissions.partition(sender.name, seen.id, self._commits.partitions)
-        sent = Submission(DeltaKey(sender.name, seen.id), partition, seen.window, digest(data), data)
-        inflight = self._inflight.find(sent)
-        if inflight is not None:
-            sender.costs_nothing()
-            return inflight
-        return self._taken(sent, self._looks.peek(sent, seen))
+        policy, data, owner = self._policy, received.data, reservation.owner
+        id, window, records = policy.parse(received.plan_id, data, parsed)
+        self._window_tracker.check(window)
+        key, digested = DeltaKey(owner, id.stream, id.sequence), digest(data)
+        same = self._inflight.find(key, id, window, digested)
+        if same is not None:
+            reservation.cancel()
+            if same.answer is not None:
+                return same.answer
+            same.on_answer.append(received.on_answer)
+            return None
+        if records is None:
+            records = policy.records(data)
+        partition = policy.partition(owner, id, self._commits.partitions)
+        peek = self._folds.peek(partition, owner, id, digested, window)
+        kind = None
+        if peek is not None:
+            kind = peek.kind
+            if peek.reason is not None:
+                raise RefusedError(errors.of_fold(peek.reason, id, self._plan))
+            policy.check_contribution(peek, id, records)
+        state = self._window_tracker.state(window)
+        is_over = state is not WindowState.OPEN and state in OVER
+        # Out of reach, the fold would drop it, whatever it holds: an acknowledgement would promise what never comes.
+        if kind is not None and (is_over or kind is RememberedKind.OUT_OF_REACH):
+            return Answer(id, STATUSES[kind])
+        self._check_room(owner)
+        is_local = peek is not None
+        delta = AcceptedDelta(key, id, window, partition, digested, is_local, reservation, [received.on_answer])
+        if is_over:  # nothing is appended: the folds elsewhere have closed it
+            self._spawn(self._settle(delta, None), "settle")
+        else:
+            refusal = self._append(delta, data, is_new=kind in _NEW)
+            if refusal is not None:
+                return refused(id, refusal)
+        self._inflight.add(delta)
+        return None
 
-    def _taken(self, sent: Submission, peek: RememberedKind | None) -> Answer | InflightDelta:
-        if peek is RememberedKind.OUT_OF_REACH:
-            # The fold would drop it, whatever it holds: an acknowledgement would promise what never comes.
-            return Answer(sent.key.id, Status.UNKNOWN)
-        is_over = self._window_tracker.state(sent.window) in OVER
-        if is_over and peek is not None:
-            return Answer(sent.key.id, STATUSES[peek])
-        if self.waiting >= self._pending_entries_max:
-            detail = f"at most {self._pending_entries_max} deltas may wait for the log or the fold"
-            return refused(sent.key.id, overloaded(detail).refusal)
-        if self._inflight.of(sent.key.client_id) >= self._share_max:
-            return refused(sent.key.id, share_taken(f"{self._share_max} deltas of one client may wait"))
-        inflight = InflightDelta(sent, here=peek is not None)
-        return self._ask(inflight) if is_over else self._send(sent, inflight, is_new=peek in _NEW)
+    def _check_room(self, owner: str) -> None:
+        if len(self._inflight) >= self._pending_entries_max:
+            raise overloaded(f"at most {self._pending_entries_max} deltas may wait for the log or the fold")
+        if self._inflight.of(owner) >= self._share_max:
+            raise RefusedError(share_taken(f"{self._share_max} deltas of one client may wait"))
 
-    def _send(self, sent: Submission, inflight: InflightDelta, *, is_new: bool) -> Answer | InflightDelta:
-        entry = self._submissions.entry(sent, self._runtime.now_ms())
-        appended = NewEntry(sent.partition, sent.window, entry)
-        if self._charging is not None and not self._charging.has_paid(sent.window):
-            self._spawn(self._pay(self._charging, inflight, appended, is_new=is_new), "charge")
-        elif (refusal := self._offer(inflight, appended, is_new=is_new)) is not None:
-            return refused(sent.key.id, refusal)
-        self._inflight.add(inflight)
-        return inflight
+    # -------------------------------------------------------------------------------------------------------- appended
 
-    def _offer(self, inflight: InflightDelta, appended: NewEntry, *, is_new: bool) -> Refusal | None:
-        """Hands it to the log's writer, if its client may use its stream; that is used up once it is handed over."""
-        streams, window = self.streams, inflight.window
-        client_id, stream = inflight.key.client_id, inflight.key.id.stream
-        takes_one = is_new and not streams.is_known(client_id, stream, window)
-        if takes_one:
-            streams.forget(self._window_tracker.is_over)
-            if not streams.has_room(client_id, window):
-                assert streams.most is not None, "else there is room"
-                return errors.too_many_streams(streams.most)
-        refusal = self._commits.offer(appended, partial(self._committed, inflight))
-        if takes_one and refusal is None:
-            streams.add(client_id, stream, window)
-        return refusal
+    def _append(self, delta: AcceptedDelta, data: bytes, *, is_new: bool) -> Refusal | None:
+        """Hands it to the log's writer, after its window is charged."""
+        body = self._policy.entry(delta.key.owner, delta.window, data, self._runtime.now_ms())
+        entry = NewEntry(delta.partition, delta.window, body)
+        if self._budget is None or self._is_covered(self._budget, delta.window):
+            return self._commit(delta, entry, is_new=is_new)
+        self._spawn(self._commit_charged(self._budget, delta, entry, is_new=is_new), "charge")
+        return None
 
-    async def _pay(
-        self, charging: WindowCharging, inflight: InflightDelta, appended: NewEntry, *, is_new: bool
+    def _is_covered(self, budget: CollectionBudget, window: int) -> bool:
+        if self._window_tracker.state(window) is None:  # a store that went back has lost it, and with it the charge
+            budget.forget()
+        return budget.is_covered(window)
+
+    async def _commit_charged(
+        self, budget: CollectionBudget, delta: AcceptedDelta, entry: NewEntry, *, is_new: bool
     ) -> None:
-        answer = await charging.answer(inflight)
+        window = delta.window
+        try:
+            answer = await self._charge(budget, delta)
+        except RefusedError as error:
+            answer = refused(delta.id, error.refusal)
+        except Exception as error:  # noqa: BLE001  every sender gets its answer
+            passes = isinstance(error, TRANSIENT)
+            now_s = self._runtime.monotonic()
+            self._budget_failures.failed(now_s, f"window {window} is not charged", error, passes=passes)
+            answer = unavailable(delta.id, NOT_CHARGED if passes else FAILED)
+        else:
+            self._budget_failures.worked(self._runtime.monotonic(), "windows are charged again")
         if answer is None:
-            refusal = self._offer(inflight, appended, is_new=is_new)
+            refusal = self._commit(delta, entry, is_new=is_new)
             if refusal is None:
                 return
-            answer = refused(inflight.key.id, refusal)
-        self._inflight.answered(inflight, answer, appended=False)
+            answer = refused(delta.id, refusal)
+        self._resolve(delta, answer, is_appended=False)
 
-    def _ask(self, inflight: InflightDelta) -> InflightDelta:
-        """The answer for a window that every fold has closed, from a fold that is not here: nothing is appended."""
-        self._inflight.add(inflight)
-        self._spawn(self._settle(inflight, None), "settle")
-        return inflight
+    async def _charge(self, budget: CollectionBudget, delta: AcceptedDelta) -> Answer | None:
+        """None: its window is charged. Else the answer to a delta that is not appended."""
+        window = delta.window
+        if await self._window_tracker.never_open({window}):
+            raise RefusedError(errors.never_open())
+        if await budget.covered(window):
+            budget.forget_before(self._window_tracker.accepted().start - 1)
+            return None
+        await self._window_tracker.refresh([window])
+        if self._window_tracker.state(window) in OVER:
+            return await self._resolver.answer(delta, None)
+        return unavailable(delta.id, NOT_YET)  # it closes: an earlier copy of it may still be counted
 
-    def _committed(self, inflight: InflightDelta, committed: CommitResult | Refusal) -> None:
-        if isinstance(committed, Refusal):
-            self._inflight.answered(inflight, refused(inflight.key.id, committed), appended=False)
+    def _commit(self, delta: AcceptedDelta, entry: NewEntry, *, is_new: bool) -> Refusal | None:
+        """Offers it to the next group, if its client may use its stream; that is used up once it is offered."""
+        streams, window = self.streams, delta.window
+        owner, stream, _ = delta.key
+        takes_one = is_new and not streams.is_known(owner, stream, window)
+        if takes_one:
+            streams.forget(self._window_tracker.is_over)
+            if not streams.has_room(owner, window):
+                assert streams.most is not None, "else there is room"
+                return errors.too_many_streams(streams.most)
+        refusal = self._commits.offer(entry, partial(self._committed, delta))
+        if takes_one and refusal is None:
+            streams.add(owner, stream, window)
+        return refusal
+
+    def _committed(self, delta: AcceptedDelta, result: CommitResult | Refusal) -> None:
+        if isinstance(result, Refusal):
+            self._resolve(delta, refused(delta.id, result), is_appended=False)
             return
-        if self._inflight.appended(inflight, committed.position):
-            self._spawn(self._inflight.sweep(inflight.partition), "sweep")
-        if committed.state is WindowState.OPEN:
-            self._inflight.answered(inflight, Answer(inflight.key.id, Status.ACKNOWLEDGED))
-        elif committed.state is None:  # the store went back to an older moment
-            self._forget_charges()
-            self._inflight.answered(inflight, unavailable(inflight.key.id, NOT_YET))
+        if self._inflight.appended(delta, result.position):
+            self._spawn(self._inflight.sweep(delta.partition), "sweep")
+        if result.state is WindowState.OPEN:
+            self._resolve(delta, Answer(delta.id, Status.ACKNOWLEDGED))
+        elif result.state is None:  # the store went back to an older moment
+            if self._budget is not None:
+                self._budget.forget()
+            self._resolve(delta, unavailable(delta.id, NOT_YET))
         else:
-            self._spawn(self._settle(inflight, committed.position), "settle")
+            self._spawn(self._settle(delta, result.position), "settle")
 
-    async def _settle(self, inflight: InflightDelta, position: int | None) -> None:
-        """The answer for a window that is no longer open: the fold's, once it has passed the entry."""
-        self._inflight.answered(inflight, await self._resolver.answer(inflight, position))
+    # -------------------------------------------------------------------------------------------------------- answered
+
+    async def _settle(self, delta: AcceptedDelta, position: int | None) -> None:
+        """Answers for a window that is no longer open: by the fold, once it has passed the entry."""
+        self._resolve(delta, await self._resolver.answer(delta, position))
+
+    def _resolve(self, delta: AcceptedDelta, answer: Answer, *, is_appended: bool = True) -> None:
+        """Answers all copies; the delta stays in flight where its fold is here and has to pass what was appended."""
+        if not (delta.is_local and is_appended):
+            self._inflight.remove(delta.key)
+        delta.answer = answer
+        delta.reservation.answered(answer)
+        for on_answer in delta.on_answer:
+            self._answer(on_answer, answer)
+        delta.on_answer.clear()
+
+    def _answer(self, on_answer: Callable[[Answer], None], answer: Answer) -> None:
+        self._metrics.answered(answer)
+        on_answer(answer)
+
+    def _answer_of(self, error: Exception, data: bytes) -> Answer:
+        if isinstance(error, DeltaError):
+            return refused(id_in(data), Refusal.of(error.reason, error.detail))
+        if isinstance(error, RefusedError):
+            return refused(id_in(data), error.refusal)
+        _journal.error("a delta could not be looked at", exc_info=error)
+        return unavailable(id_in(data), FAILED)
 
     def _spawn(self, work: Coroutine[object, object, None], name: str) -> None:
         task = self._runtime.spawn(work, name)

@@ -10,9 +10,9 @@ which group was before which, and under little load a group is one entry.
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import islice, repeat
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from typing_extensions import override
@@ -36,7 +36,6 @@ _FAILED_RETRY_AFTER_MS: Final = 1000
 _KEY_BYTES: Final = 16
 _ENVELOPE_BYTES: Final = 4096
 _FATE_OPEN: Final = "the log or the store failed: whether it is durable is not known"
-NEVER_OPEN: Final = frozenset({None, WindowState.SKIPPED})
 
 _journal = journal("commits")
 
@@ -53,7 +52,7 @@ class CommitResult(NamedTuple):
     state: WindowState | None
 
 
-Told = Callable[[CommitResult | Refusal], None]
+OnResult = Callable[[CommitResult | Refusal], None]
 
 
 @dataclass(frozen=True)
@@ -86,7 +85,7 @@ Outcome = TypeVar("Outcome")
 class _Pending(NamedTuple, Generic[Item, Outcome]):
     item: Item
     size: int
-    tell: Callable[[Outcome], None]
+    on_result: Callable[[Outcome], None]
 
 
 class GroupWriter(ABC, Generic[Item, Outcome]):
@@ -123,15 +122,15 @@ class GroupWriter(ABC, Generic[Item, Outcome]):
         if self._task is not None:
             await self._task
 
-    def enqueue(self, item: Item, size: int, tell: Callable[[Outcome], None]) -> bool:
+    def enqueue(self, item: Item, size: int, on_result: Callable[[Outcome], None]) -> bool:
         """Takes an item of ``size`` bytes for the next group; False if too much waits.
 
-        ``tell`` is called once, later, with the outcome; it must not raise.
+        ``on_result`` is called once, later, with the outcome; it must not raise.
         """
         limits = self._limits
         if self._entries >= limits.pending_entries_max or self._bytes + size > limits.pending_bytes_max:
             return False
-        self._pending.append(_Pending(item, size, tell))
+        self._pending.append(_Pending(item, size, on_result))
         self._entries += 1
         self._bytes += size
         self._wake.set()
@@ -164,20 +163,20 @@ class GroupWriter(ABC, Generic[Item, Outcome]):
             self._entries -= len(group)
             self._bytes -= sum(pending.size for pending in group)
         for pending, outcome in zip(group, outcomes, strict=True):
-            pending.tell(outcome)
+            pending.on_result(outcome)
 
 
 class GroupCommitter(GroupWriter[NewEntry, CommitResult | Refusal]):
-    """The one writer of a gateway.
+    """The one writer of a gateway. It starts with :meth:`start`.
 
     Args:
-        log: Where entries go.
-        window_tracker: Which windows are open: read after each append.
+        log: Where entries are appended.
+        window_tracker: Which windows are open; read after each append.
         runtime: Tasks and a clock.
-        limits: Beyond them, what is offered is refused as overload.
+        limits: Beyond them, an entry is refused as overload.
         metrics: Counts groups, their sizes and their failures.
-        shuffle: Draws the order of each group's entries; None: they stand as they came.
-        tracer: Is told of each group.
+        shuffle: Draws the order of each group's entries; None: the order of arrival.
+        tracer: Traces each group.
     """
 
     def __init__(
@@ -193,34 +192,29 @@ class GroupCommitter(GroupWriter[NewEntry, CommitResult | Refusal]):
     ) -> None:
         super().__init__(runtime, limits, "commits")
         self._log = log
-        self._shuffle, self._tracer = shuffle, tracer
+        self._shuffle = shuffle
+        self._tracer = tracer
         self._window_tracker = window_tracker
         self._metrics = metrics
         self._group_s = 0.0  # how long the last group took
-        self._trouble = FailureLog(_journal)
+        self._failures = FailureLog(_journal)
+        self.partitions = log.partitions  # P
 
-    @property
-    def partitions(self) -> int:
-        """P of the log."""
-        return self._log.partitions
-
-    def offer(self, entry: NewEntry, tell: Told) -> Refusal | None:
+    def offer(self, entry: NewEntry, on_result: OnResult) -> Refusal | None:
         """Takes an entry for the next group, or refuses it at once.
 
-        Args:
-            entry: What is to be appended.
-            tell: Called once, later, with what became of it; it must not raise.
+        ``on_result`` is called once, later, with what is known of the entry then; it must not raise.
         """
         limits = self._limits
         if self._stopping:
             return Refusal.of(ServiceReason.SHUTTING_DOWN, "the service is stopping", RETRY_AFTER_MS_MIN)
-        if self.enqueue(entry, len(entry.data), tell):
+        if self.enqueue(entry, len(entry.data), on_result):
             return None
         detail = f"at most {limits.pending_entries_max} deltas or {limits.pending_bytes_max} bytes may wait for the log"
         return Refusal.of(ServiceReason.OVERLOADED, detail, self._retry_after_ms())
 
     def _retry_after_ms(self) -> int:
-        """About the time in which what waits now will be written."""
+        """About the time until all that waits now is written."""
         groups = 1 + self._entries // self._limits.group_entries_max
         return max(RETRY_AFTER_MS_MIN, round(1000 * groups * self._group_s))
 
@@ -230,53 +224,42 @@ class GroupCommitter(GroupWriter[NewEntry, CommitResult | Refusal]):
         return group if self._shuffle is None else _shuffled(group, self._shuffle)
 
     @override
-    async def commit(self, group: Sequence[NewEntry]) -> list[CommitResult | Refusal]:
+    async def commit(self, group: Sequence[NewEntry]) -> Sequence[CommitResult | Refusal]:
         with self._tracer.span("commit", entries=len(group)):
-            return await self._outcomes(group)
+            return await self._results(group)
 
-    async def _outcomes(self, entries: Sequence[NewEntry]) -> list[CommitResult | Refusal]:
-        """What became of each; never an exception."""
-        never: frozenset[int] = frozenset()
+    async def _results(self, entries: Sequence[NewEntry]) -> Sequence[CommitResult | Refusal]:
+        """The result of each entry; never an exception."""
+        windows = {entry.window for entry in entries}
+        never: Collection[int] = ()
         committed: Iterator[CommitResult | Refusal]
         try:
-            never = await self._never_open(entries)
-            taken = [entry for entry in entries if entry.window not in never] if never else entries
-            committed = iter(await self._append(taken) if taken else ())
+            never = await self._window_tracker.never_open(windows)
+            open_entries = [entry for entry in entries if entry.window not in never] if never else entries
+            committed = iter(await self._append(open_entries) if open_entries else ())
         except Exception as error:  # noqa: BLE001  whatever the disk says, every sender gets its answer
-            self._failed(error)
-            committed = repeat(_failure(ServiceReason.UNAVAILABLE, _FATE_OPEN))
+            self._metrics.commit_failed()
+            passes = isinstance(error, TRANSIENT)
+            self._failures.failed(self._runtime.monotonic(), "appends fail", error, passes=passes)
+            committed = repeat(Refusal.of(ServiceReason.UNAVAILABLE, _FATE_OPEN, _FAILED_RETRY_AFTER_MS))
+        if not never:
+            return list(islice(committed, len(entries)))
         refusal = never_open()
         return [refusal if entry.window in never else next(committed) for entry in entries]
 
-    async def _never_open(self, entries: Sequence[NewEntry]) -> frozenset[int]:
-        """Windows of which nothing may be appended: one that was skipped, or that the clock has not opened."""
-        windows = {entry.window for entry in entries}
-        await self._window_tracker.ensure(windows)
-        return frozenset(window for window in windows if self._window_tracker.state(window) in NEVER_OPEN)
-
-    async def _append(self, entries: Sequence[NewEntry]) -> list[CommitResult]:
-        began = self._runtime.monotonic()
+    async def _append(self, entries: Sequence[NewEntry]) -> Sequence[CommitResult]:
+        began_s = self._runtime.monotonic()
         positions = await self._log.append(entries)
-        self._group_s = self._runtime.monotonic() - began
-        windows = {entry.window for entry in entries}
-        await self._window_tracker.refresh(windows)
-        self._trouble.worked(self._runtime.monotonic(), "appends work again")
-        self._observe(entries, positions)
-        states = {window: self._window_tracker.confirmed_state(window) for window in windows}
-        return [
-            CommitResult(position, states[entry.window]) for entry, position in zip(entries, positions, strict=True)
-        ]
-
-    def _observe(self, entries: Sequence[NewEntry], positions: Sequence[int]) -> None:
+        self._group_s = self._runtime.monotonic() - began_s
+        states = await self._window_tracker.read_confirmed({entry.window for entry in entries})
+        self._failures.worked(self._runtime.monotonic(), "appends work again")
         self._metrics.committed(len(entries), sum(len(entry.data) for entry in entries), self._group_s)
         ends = {entry.partition: position + 1 for entry, position in zip(entries, positions, strict=True)}
         for partition, end in ends.items():
             self._metrics.appended(partition, end)
-
-    def _failed(self, error: Exception) -> None:
-        self._metrics.commit_failed()
-        passes = isinstance(error, TRANSIENT)
-        self._trouble.failed(self._runtime.monotonic(), "appends fail", error, passes=passes)
+        return [
+            CommitResult(position, states[entry.window]) for entry, position in zip(entries, positions, strict=True)
+        ]
 
 
 def _shuffled(group: Sequence[T], entropy: Entropy) -> list[T]:
@@ -284,7 +267,3 @@ def _shuffled(group: Sequence[T], entropy: Entropy) -> list[T]:
     keys = entropy.read(_KEY_BYTES * len(group))
     order = sorted(range(len(group)), key=lambda at: keys[_KEY_BYTES * at : _KEY_BYTES * (at + 1)])
     return [group[at] for at in order]
-
-
-def _failure(reason: ServiceReason, detail: str) -> Refusal:
-    return Refusal.of(reason, detail, _FAILED_RETRY_AFTER_MS)

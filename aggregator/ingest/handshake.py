@@ -15,7 +15,7 @@ FEATURES_MAX: Final = 64
 
 
 def check_number(count: int, most: int, what: str) -> None:
-    """Allows so many of something in one message: to be asked before they are converted.
+    """Bounds a list of one message, before it is converted.
 
     Raises:
         RefusedError: There are more.
@@ -25,21 +25,14 @@ def check_number(count: int, most: int, what: str) -> None:
 
 
 class Handshake:
-    """Greets clients of one plan.
-
-    Args:
-        plan: What is collected.
-        span: Gives the oldest and the newest window that take deltas now.
-        runtime: The clock.
-        in_flight_max: Unanswered deltas that a session may have.
-    """
+    """Opens sessions for clients of one plan; each may have ``in_flight_max`` unanswered deltas."""
 
     def __init__(
         self, plan: Plan, *, span: Callable[[], Awaitable[tuple[int, int]]], runtime: Runtime, in_flight_max: int
     ) -> None:
         self.plan = plan
         self.in_flight_max = in_flight_max
-        self._span = span
+        self._span = span  # of the oldest and the newest window that take deltas now
         self._runtime = runtime
 
     async def welcome(self, hello: Hello) -> Welcome:

@@ -1,25 +1,24 @@
-"""What a gateway makes of what is sent, by the mode of its plan: a client's delta, or reports that are nobody's.
+"""The trust mode of a plan, as a gateway sees it: how a submission is validated, whose it is, and what it costs.
 
-What the anonymity of reports costs: nobody can say who sent a batch, so a client's contribution bound is kept by its
-own device alone, and a name is limited by its rates alone (:mod:`aggregator.rate_limits`): where names are only
-declared, a liar takes another one. What remains to be seen: positions in the log tell roughly in which order groups of
-entries were committed, and an entry that was alone in its group has nobody to be mistaken for
-(:mod:`aggregator.ingest.group_commit`). Whoever reads this process's memory or the network sees who sends; a shuffler
-(``shuffle_min``) keeps even that from the aggregator.
+Anonymous reports have a price: nobody can tell who sent a batch, so a client's contribution bound is kept by its own
+device alone, and a name is limited by its rates alone (:mod:`aggregator.rate_limits`); where names are only declared, a
+liar takes another one. Two things remain visible: positions in the log tell roughly in which order groups of entries
+were committed, and an entry that was alone in its group cannot be mistaken for another one
+(:mod:`aggregator.ingest.group_commit`). Whoever reads this process's memory or the network sees the senders; a shuffler
+(``shuffle_min``) hides them even from the aggregator.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from aggregator.errors import RefusedError, of_fold, wrong_plan
 from aggregator.fold.fold import NOBODY
 from aggregator.fold.state import RememberedKind
-from aggregator.ingest.inflight import Submission
-from aggregator.ingest.window_tracker import WindowTracker
-from aggregator.interfaces import FoldPeek, FoldReader
-from aggregator.rate_limits import BATCH_COST_MIN, QuotaReservation, RateLimits, SendLimits, anonymous
+from aggregator.ingest.inflight import ReceivedDelta
+from aggregator.interfaces import FoldPeek
+from aggregator.rate_limits import BATCH_COST_MIN, QuotaReservation, RateLimits, SendLimits, reserve_anonymous
 from aggregator.runtime import Runtime
 from hushsum.delta import Delta, DeltaId, read_header
 from hushsum.delta_batch import reader_of
@@ -35,37 +34,144 @@ from hushsum_proto.entries import DeltaEntry, ReportsEntry, partition_of, partit
 from hushsum_proto.messages import Authenticity
 
 
-class ParsedDelta(NamedTuple):
-    """What is known of one delta.
+def id_in(data: bytes) -> DeltaId | None:
+    """The id in a delta's header, for the refusal of bytes that were not validated; None where it cannot be read."""
+    try:
+        return read_header(data).id
+    except DeltaError:
+        return None
 
-    Attributes:
-        id: Its id.
-        window: Its window.
-        records: How many it holds, after every check of its bytes; None where those are still to be made.
-    """
+
+class ParsedDelta(NamedTuple):
+    """The header of a delta; ``records`` is None while the checks of its body are still to be made."""
 
     id: DeltaId
     window: int
     records: int | None
 
 
-class DeltaParser:
-    """Looks at deltas of one plan.
+def checked_header(plan: Plan, plan_id: bytes, data: bytes) -> ParsedDelta:
+    """The header of a delta or batch of this plan, no larger than one can be; its body is not looked at.
 
-    Args:
-        plan: What is collected.
+    Raises:
+        DeltaError: ``too_large``, or as :func:`hushsum.delta.read_header`.
+        RefusedError: The envelope or the header names another plan.
     """
+    if len(data) > plan.upload_bytes_max:
+        raise DeltaError(Reason.TOO_LARGE, f"{len(data)} bytes, expected at most {plan.upload_bytes_max}")
+    header = read_header(data)
+    for named in (plan_id, header.plan_id):
+        if named != plan.id:
+            raise RefusedError(wrong_plan(named, plan))
+    return ParsedDelta(header.id, header.window, None)
+
+
+class SubmissionPolicy(ABC):
+    """How submissions of one plan are validated, whose they are, and what they cost."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._reader = reader_of(plan)
-        self._check = _check_of(plan) if self._reader is None else self._reader.check
 
-    def see(self, deltas: Sequence[bytes]) -> Sequence[ParsedDelta | None]:
-        """Each delta that passes every check of :meth:`hushsum.delta.Delta.unpack`; None: it may break one of them."""
+    @abstractmethod
+    def reserve(self, received: ReceivedDelta) -> QuotaReservation:
+        """Charges the sender before anything of the bytes is validated; the reservation names the delta's owner.
+
+        Raises:
+            RefusedError: Its sender may not send it, or not now.
+        """
+
+    def parse_many(self, deltas: Sequence[bytes]) -> Sequence[ParsedDelta | None]:
+        """Each delta that passes every check of its bytes; None: :meth:`parse` and :meth:`records` decide."""
+        return [None] * len(deltas)
+
+    def parse(self, plan_id: bytes, data: bytes, parsed: ParsedDelta | None) -> ParsedDelta:
+        """The header of a delta of this plan, no larger than one can be.
+
+        Args:
+            plan_id: As the envelope names it.
+            data: The packed delta.
+            parsed: What :meth:`parse_many` says of it.
+
+        Raises:
+            DeltaError: ``too_large``, or as :func:`hushsum.delta.read_header`.
+            RefusedError: It is of another plan.
+        """
+        if parsed is None:
+            return checked_header(self._plan, plan_id, data)
+        if plan_id != self._plan.id:
+            raise RefusedError(wrong_plan(plan_id, self._plan))
+        return parsed
+
+    @abstractmethod
+    def records(self, data: bytes) -> int:
+        """The records or reports of one delta, after every check of its bytes; 0 where it does not say.
+
+        Raises:
+            DeltaError: The first check that fails.
+            RefusedError: It holds too few.
+        """
+
+    @abstractmethod
+    def partition(self, owner: str, id: DeltaId, partitions: int) -> int:
+        """The partition that it belongs to."""
+
+    def check_contribution(self, peek: FoldPeek, id: DeltaId, records: int) -> None:
+        """Refuses early what its fold, which is in this process, would refuse for the client's contributions.
+
+        Raises:
+            RefusedError: It would. What is counted in a window only grows until that is over.
+        """
+        del peek, id, records  # a batch of reports has no client
+
+    @abstractmethod
+    def entry(self, owner: str, window: int, data: bytes, now_ms: int) -> bytes:
+        """The entry of the log that holds it."""
+
+
+# A session sends many deltas under one id.
+_partition_of = lru_cache(maxsize=1024)(partition_of)
+
+
+class AttributedDeltas(SubmissionPolicy):
+    """Each delta belongs to the client that sent it.
+
+    Args:
+        plan: What is collected.
+        sends: How many bytes each client may send; None: any.
+    """
+
+    def __init__(self, plan: Plan, sends: SendLimits | None = None) -> None:
+        super().__init__(plan)
+        self._sends = sends
+
+    def reserve(self, received: ReceivedDelta) -> QuotaReservation:
+        if received.shuffled is not None:
+            raise _unexpected_signature()
+        if self._sends is None:
+            return QuotaReservation(received.client_id)
+        return self._sends.take(received.client_id, len(received.data), prepaid=received.prepaid)
+
+    def partition(self, owner: str, id: DeltaId, partitions: int) -> int:
+        del id
+        return _partition_of(owner, partitions)
+
+    def entry(self, owner: str, window: int, data: bytes, now_ms: int) -> bytes:
+        del window
+        return entry_to_bytes(DeltaEntry(owner, data, now_ms))
+
+
+class ExactDeltas(AttributedDeltas):
+    """Sparse deltas of exact counters; a plan may bound the records of one client in a window."""
+
+    def __init__(self, plan: Plan, sends: SendLimits | None = None) -> None:
+        super().__init__(plan, sends)
+        self._bound = plan.privacy.records_per_client
+        self._reader = reader_of(plan)
+
+    def parse_many(self, deltas: Sequence[bytes]) -> Sequence[ParsedDelta | None]:
         reader = self._reader
         if reader is None:
-            return [None] * len(deltas)
+            return super().parse_many(deltas)
         batch, first = reader.batch(deltas), 0
         while first < len(deltas):
             first = reader.read(batch, first)
@@ -76,155 +182,43 @@ class DeltaParser:
             for stream, sequence, window, records, state in rows
         ]
 
-    def first_look(self, plan_id: bytes, data: bytes) -> ParsedDelta:
-        """The header of one delta, no larger than one can be.
+    def records(self, data: bytes) -> int:
+        return Delta.unpack(data, self._plan).records if self._reader is None else self._reader.check(data)
 
-        Args:
-            plan_id: As the envelope names it.
-            data: The packed delta.
+    def check_contribution(self, peek: FoldPeek, id: DeltaId, records: int) -> None:
+        if self._bound is None or peek.kind is not RememberedKind.UNKNOWN:
+            return
+        if peek.contributed + records > self._bound:
+            raise RefusedError(of_fold(Reason.TOO_MANY_RECORDS, id, self._plan))
 
-        Raises:
-            DeltaError: ``too_large``, or as :func:`hushsum.delta.read_header`.
-            RefusedError: It is of another plan.
-        """
-        if len(data) > self._plan.upload_bytes_max:
-            raise DeltaError(Reason.TOO_LARGE, f"{len(data)} bytes, expected at most {self._plan.upload_bytes_max}")
-        header = read_header(data)
-        for named in (plan_id, header.plan_id):
-            if named != self._plan.id:
-                raise RefusedError(wrong_plan(named, self._plan))
-        return ParsedDelta(header.id, header.window, None)
+
+class SiloDeltas(AttributedDeltas):
+    """Noised whole deltas: one a client and window."""
 
     def records(self, data: bytes) -> int:
-        """The records of one delta, or the reports of a batch, after the same checks; 0 of a noised whole delta.
-
-        Raises:
-            DeltaError: The first that it breaks.
-        """
-        return self._check(data)
-
-
-def _check_of(plan: Plan) -> Callable[[bytes], int]:
-    """Every check of a packed delta that needs only the plan; gives the number of its records, where it says one."""
-    local = plan.privacy.local
-    if local is None:
-        return lambda data: Delta.unpack(data, plan).records
-    if local.reports:
-        return lambda data: len(batches.unpack(data, plan).reports)
-
-    def check_noised(data: bytes) -> int:
-        silo.unpack(data, plan)
+        silo.unpack(data, self._plan)
         return 0
 
-    return check_noised
-
-
-def id_in(data: bytes) -> DeltaId | None:
-    """The id of a delta that is refused before anything of it was believed, where one can be read."""
-    try:
-        return read_header(data).id
-    except DeltaError:
-        return None
+    def check_contribution(self, peek: FoldPeek, id: DeltaId, records: int) -> None:
+        del records
+        if peek.kind is RememberedKind.UNKNOWN and peek.contributed:
+            raise RefusedError(of_fold(Reason.SECOND_DELTA, id, self._plan))
 
 
 _BEFORE_WINDOW: Final = 42  # bytes of a batch: format, plan, stream, a sequence number of 0
 _VARINT_BYTES_MAX: Final = 10
 _GOES_ON: Final = 0x80  # of a byte of a varint that is not its last
 
-_partition_of = lru_cache(maxsize=1024)(partition_of)  # a session sends many deltas under one id
 
+class AnonymousReports(SubmissionPolicy):
+    """Batches of reports: the sender's rate or its shuffler's signature is checked, then the sender is dropped.
 
-class SubmissionPolicy(Protocol):
-    """What is sent to one plan's gateway."""
-
-    def sender(self, client_id: str, plan_id: bytes, data: bytes, shuffled: Authenticity | None) -> QuotaReservation:
-        """Under whose name it goes on.
-
-        Args:
-            client_id: Who sent it, as its authenticator has it.
-            plan_id: As the envelope names it.
-            data: As it came; nothing of it was looked at.
-            shuffled: Who says to have shuffled it.
-
-        Raises:
-            RefusedError: Its sender may not send it, or not now.
-        """
-
-    def partition(self, sender: str, id: DeltaId, partitions: int) -> int:
-        """The partition that it belongs to."""
-
-    def check(self, peek: FoldPeek, seen: ParsedDelta, records: int) -> None:
-        """Refuses early what its fold, which is here, would refuse for what is counted of its sender.
-
-        Raises:
-            RefusedError: It would. What is counted in a window only grows until that is over.
-        """
-
-    def check_records(self, records: int) -> None:
-        """Refuses too few of them.
-
-        Raises:
-            RefusedError: They are.
-        """
-
-    def entry(self, sent: Submission, now_ms: int) -> bytes:
-        """The entry of the log that holds it."""
-
-
-class AttributedDeltas:
-    """Deltas, and noised whole deltas: each under its client's id.
+    Nothing after :meth:`reserve` knows a client, an address or a time: the entry's time is its window's start. Until
+    the answer, the reservation alone knows whose rate a refusal of the service's own is given back to.
 
     Args:
         plan: What is collected.
-        sends: How many bytes each client may send; None: any.
-    """
-
-    def __init__(self, plan: Plan, sends: SendLimits | None = None) -> None:
-        self._plan = plan
-        self._sends = sends
-        self._bound = plan.privacy.records_per_client if plan.privacy.local is None else None
-        self._once = plan.privacy.local is not None
-
-    def sender(self, client_id: str, plan_id: bytes, data: bytes, shuffled: Authenticity | None) -> QuotaReservation:
-        """Its client."""
-        del plan_id
-        if shuffled is not None:
-            raise _signed_for_nothing()
-        if self._sends is None:
-            return QuotaReservation(client_id)
-        return QuotaReservation(client_id, self._sends.take(client_id, len(data)))
-
-    def partition(self, sender: str, id: DeltaId, partitions: int) -> int:
-        """That of its client."""
-        del id
-        return _partition_of(sender, partitions)
-
-    def check(self, peek: FoldPeek, seen: ParsedDelta, records: int) -> None:
-        """Refuses what is beyond the client's bound, and of noised deltas every one but the first."""
-        if peek.kind is not RememberedKind.UNKNOWN:
-            return
-        if self._once and peek.contributed:
-            raise RefusedError(of_fold(Reason.SECOND_DELTA, seen.id, self._plan))
-        if self._bound is not None and peek.contributed + records > self._bound:
-            raise RefusedError(of_fold(Reason.TOO_MANY_RECORDS, seen.id, self._plan))
-
-    def check_records(self, records: int) -> None:
-        """Any number is enough."""
-
-    def entry(self, sent: Submission, now_ms: int) -> bytes:
-        """With the client's id and the time."""
-        return entry_to_bytes(DeltaEntry(sent.key.client_id, sent.data, now_ms))
-
-
-class AnonymousReports:
-    """Batches of reports. Their sender's rate is looked at, or the signature of their shuffler; then it is forgotten.
-
-    Nothing after :meth:`sender` knows a client, an address or a time: the entry's is its window's start. While an
-    answer is waited for, memory alone knows whose rate a refusal of the service's own is given back to.
-
-    Args:
-        plan: What is collected.
-        limits: How much each client may send. A shuffler's batches are those of many clients, and not limited.
+        limits: How many reports each client may send. A shuffler's batches come from many clients: they are unlimited.
         shufflers: Whose signature a batch must have; None where the plan has no shuffler.
         runtime: The clock of the limits.
         sends: How many bytes each client may send; None: any.
@@ -238,12 +232,11 @@ class AnonymousReports:
         runtime: Runtime,
         sends: SendLimits | None = None,
     ) -> None:
+        super().__init__(plan)
         local, sizes = plan.privacy.local, plan.report_sizes
         assert local is not None, "a plan of reports"
         assert sizes is not None, "a plan of reports"
         assert (shufflers is None) == (not local.shuffle_min), "checked at the start"
-        self._plan = plan
-        self._window = plan.window
         self._width = sizes.width
         self._least = local.shuffle_min
         self._limits = limits
@@ -251,60 +244,61 @@ class AnonymousReports:
         self._runtime = runtime
         self._sends = sends
 
-    def sender(self, client_id: str, plan_id: bytes, data: bytes, shuffled: Authenticity | None) -> QuotaReservation:
-        """Nobody."""
-        self._check_envelope(plan_id, data)
-        if self._shufflers is None:
-            if shuffled is not None:
-                raise _signed_for_nothing()
-            return self._paid(client_id, data)
-        if self._sends is None:
-            _check_shuffled(self._shufflers, data, shuffled)
-            return QuotaReservation(NOBODY)
-        # To check a signature costs something too: who has none of a shuffler pays for it.
-        taken = self._sends.take(client_id, len(data))
-        try:
-            _check_shuffled(self._shufflers, data, shuffled)
-            taken.give_back()
-        finally:
-            taken.let_go()
-        return QuotaReservation(NOBODY)
-
-    def _paid(self, client_id: str, data: bytes) -> QuotaReservation:
-        """Nobody, once it is paid for: to look at its bytes costs the more, the more there are, be they good or not."""
-        cost = max(BATCH_COST_MIN, self._reports(data))
-        return anonymous(client_id, len(data), cost, rates=self._limits, sends=self._sends, runtime=self._runtime)
-
-    def partition(self, sender: str, id: DeltaId, partitions: int) -> int:
-        """That of its stream, which was drawn for it alone."""
-        del sender
-        return partition_of_sum(id, partitions)
-
-    def check(self, peek: FoldPeek, seen: ParsedDelta, records: int) -> None:
-        """There is no sender of whom anything could be counted."""
-
-    def check_records(self, records: int) -> None:
-        """Refuses a shuffled batch that is smaller than the plan says."""
-        if records < self._least:
-            detail = f"{records} reports, expected at least {self._least} in a shuffled batch"
-            raise RefusedError(Refusal.of(Reason.TOO_FEW_REPORTS, detail))
-
-    def entry(self, sent: Submission, now_ms: int) -> bytes:
-        """With its window's start in place of the time."""
-        del now_ms
-        start_ms = self._window.start_ms(sent.window)
-        return entry_to_bytes(ReportsEntry(sent.data, self._shufflers is not None, start_ms))
-
-    def _check_envelope(self, plan_id: bytes, data: bytes) -> None:
-        """Refuses what no batch of this plan can be, which costs nothing to see and so costs its sender nothing."""
+    def reserve(self, received: ReceivedDelta) -> QuotaReservation:
+        client_id, data = received.client_id, received.data
+        # What no batch of this plan can be costs nothing to see, and so costs its sender nothing.
         if len(data) > self._plan.upload_bytes_max:
             detail = f"{len(data)} bytes, expected at most {self._plan.upload_bytes_max}"
             raise RefusedError(Refusal.of(Reason.TOO_LARGE, detail))
-        if plan_id != self._plan.id:
-            raise RefusedError(wrong_plan(plan_id, self._plan))
+        if received.plan_id != self._plan.id:
+            raise RefusedError(wrong_plan(received.plan_id, self._plan))
+        if self._shufflers is not None:
+            return self._reserve_shuffled(self._shufflers, received)
+        if received.shuffled is not None:
+            raise _unexpected_signature()
+        return reserve_anonymous(
+            client_id,
+            len(data),
+            max(BATCH_COST_MIN, self._report_count(data)),  # validating costs the more, the more reports there are
+            rates=self._limits,
+            sends=self._sends,
+            runtime=self._runtime,
+            prepaid=received.prepaid,
+        )
 
-    def _reports(self, data: bytes) -> int:
-        """How many reports so many bytes hold, unread: at least 1; of a batch at most two more than there are."""
+    def _reserve_shuffled(self, shufflers: Directory, received: ReceivedDelta) -> QuotaReservation:
+        reservation = QuotaReservation(NOBODY)
+        if self._sends is not None:
+            # Checking a signature costs something, too: a sender without a valid one pays for it.
+            reservation = self._sends.take(
+                received.client_id, len(received.data), owner=NOBODY, prepaid=received.prepaid
+            )
+        try:
+            _check_shuffled(shufflers, received.data, received.shuffled)
+        except BaseException:
+            reservation.release()
+            raise
+        reservation.cancel()
+        return QuotaReservation(NOBODY)
+
+    def records(self, data: bytes) -> int:
+        records = len(batches.unpack(data, self._plan).reports)
+        if records < self._least:
+            detail = f"{records} reports, expected at least {self._least} in a shuffled batch"
+            raise RefusedError(Refusal.of(Reason.TOO_FEW_REPORTS, detail))
+        return records
+
+    def partition(self, owner: str, id: DeltaId, partitions: int) -> int:
+        del owner
+        return partition_of_sum(id, partitions)  # by its stream, which was drawn for this batch alone
+
+    def entry(self, owner: str, window: int, data: bytes, now_ms: int) -> bytes:
+        del owner, now_ms
+        start_ms = self._plan.window.start_ms(window)
+        return entry_to_bytes(ReportsEntry(data, self._shufflers is not None, start_ms))
+
+    def _report_count(self, data: bytes) -> int:
+        """An estimate from the size alone: at least 1, and at most two more than there are."""
         at, end = _BEFORE_WINDOW, min(len(data), _BEFORE_WINDOW + _VARINT_BYTES_MAX)
         while at < end and data[at] >= _GOES_ON:
             at += 1
@@ -320,19 +314,19 @@ def submission_policy_of(
     runtime: Runtime,
     sends: SendLimits | None = None,
 ) -> SubmissionPolicy:
-    """What is sent to a plan's gateway.
+    """The policy of a plan's trust mode.
 
     Args:
         plan: What is collected.
-        limits: Of reports; needed where it collects them.
+        limits: Of reports; needed where the plan collects them.
         shufflers: Needed where those come through one.
         runtime: The clock.
         sends: How many bytes each client may send; None: any.
     """
-    if plan.privacy.reports is None:
-        return AttributedDeltas(plan, sends)
-    assert limits is not None, "what is nobody's is limited"
-    return AnonymousReports(plan, limits, shufflers, runtime, sends)
+    if plan.privacy.reports is not None:
+        assert limits is not None, "anonymous submissions are rate-limited"
+        return AnonymousReports(plan, limits, shufflers, runtime, sends)
+    return SiloDeltas(plan, sends) if plan.privacy.is_silo else ExactDeltas(plan, sends)
 
 
 def _check_shuffled(shufflers: Directory, data: bytes, shuffled: Authenticity | None) -> None:
@@ -349,56 +343,5 @@ def _check_shuffled(shufflers: Directory, data: bytes, shuffled: Authenticity | 
     raise RefusedError(Refusal.of(Reason.UNSHUFFLED, f"{what}; send it to the shuffler, which signs what it passes on"))
 
 
-def _signed_for_nothing() -> RefusedError:
+def _unexpected_signature() -> RefusedError:
     return RefusedError(Refusal.of(Reason.MALFORMED, "a shuffler's signature, expected none: the plan has no shuffler"))
-
-
-@dataclass(frozen=True)
-class SubmissionValidator:
-    """Looks at the deltas of one plan.
-
-    Attributes:
-        plan: What is collected.
-        parser: Reads their bytes.
-        window_tracker: Which windows take deltas.
-        folds: What is known of ids.
-        submissions: What the plan's mode makes of what is sent.
-    """
-
-    plan: Plan
-    parser: DeltaParser
-    window_tracker: WindowTracker
-    folds: FoldReader
-    submissions: SubmissionPolicy
-
-    def checked(self, plan_id: bytes, data: bytes, seen: ParsedDelta | None) -> ParsedDelta:
-        """What is seen of a delta of this plan, no larger than one can be, whose window takes deltas or did.
-
-        Raises:
-            DeltaError: What is wrong with its bytes.
-            RefusedError: Another plan, or another window.
-        """
-        if seen is None:
-            seen = self.parser.first_look(plan_id, data)
-        elif plan_id != self.plan.id:
-            raise RefusedError(wrong_plan(plan_id, self.plan))
-        self.window_tracker.check(seen.window)
-        return seen
-
-    def peek(self, sent: Submission, seen: ParsedDelta) -> RememberedKind | None:
-        """What a fold that is here knows of it; refuses what that would refuse itself, but later.
-
-        Raises:
-            DeltaError: What is wrong with its bytes.
-            RefusedError: Its fold would refuse it, or it holds too little.
-        """
-        records = self.parser.records(sent.data) if seen.records is None else seen.records
-        self.submissions.check_records(records)
-        peek = self.folds.peek(sent.partition, sent.key.client_id, sent.key.id, sent.digest, sent.window)
-        if peek is None:
-            return None
-        if peek.kind is RememberedKind.REFUSED:
-            assert peek.reason is not None
-            raise RefusedError(of_fold(peek.reason, sent.key.id, self.plan))
-        self.submissions.check(peek, seen, records)
-        return peek.kind

@@ -13,14 +13,14 @@ from hushsum.plan import Plan
 from hushsum_proto.answers import Refusal, ServiceReason
 
 _ORDER: Final = tuple(WindowState)
+_NEVER_OPEN: Final = frozenset({None, WindowState.SKIPPED})
 _SLEEP_S_MAX: Final = 5.0  # a wall clock may be set; this is how late a gateway may notice
 
 
 class WindowTracker:
-    """The windows of one plan as one gateway knows them.
+    """The windows of one plan by the latest read of the store. It starts with :meth:`load`.
 
-    What is known is the answer of the latest read of the store. States only move on, so a window that is known not to
-    be open stays so; one that is known as open may no longer be. It starts with :meth:`load`.
+    States only move on, so a window that is known not to be open stays so; one that is known as open may no longer be.
 
     Args:
         plan: What is collected.
@@ -28,7 +28,7 @@ class WindowTracker:
         runtime: The clock.
         skew_ms: How far ahead of this clock a device's may be.
         first_window: The plan's first window in this store.
-        staleness: Whether the store knows what the log says; None where the folds are here, and it does.
+        staleness: Whether the store lags behind the log; None where the folds are here, and it does not.
     """
 
     def __init__(
@@ -54,7 +54,10 @@ class WindowTracker:
         return self._known.get(window)
 
     def confirmed_state(self, window: int) -> WindowState | None:
-        """The same for an answer: None, too, where the store may call a window open whose seal stands in the log."""
+        """Like :meth:`state`, for an acknowledgement: None, too, while the store may lag behind the log.
+
+        A seal may then have been appended that the store has not recorded.
+        """
         state = self.state(window)
         is_doubtful = state is WindowState.OPEN and self._staleness is not None and bool(self._staleness.why)
         return None if is_doubtful else state
@@ -62,16 +65,16 @@ class WindowTracker:
     def is_over(self, window: int) -> bool:
         """Whether nothing that is appended for it from now on can count: every fold has closed it, or it was skipped.
 
-        It is one that has never been open here and that the clock no longer allows, too.
+        That includes a window that was never open here and that the clock no longer allows.
         """
         state = self.state(window)
         return window < self.accepted().start if state is None else state not in UNSEALED
 
     def check_store(self) -> None:
-        """Allows the store's word to be taken.
+        """Checks that the store is not behind the log.
 
         Raises:
-            RefusedError: It may be older than the log; it is being looked at.
+            RefusedError: It may be; a probe is under way.
         """
         if self._staleness is not None:
             self._staleness.check()
@@ -90,7 +93,7 @@ class WindowTracker:
         return min([*self._open(), accepted.start]), max(accepted.stop - 1, self.first_window)
 
     def check(self, window: int) -> None:
-        """Allows a delta for a window that takes deltas, or did.
+        """Checks that a window takes deltas, or did.
 
         Raises:
             RefusedError: The window is before the plan's first, beyond the clock and the skew, or was never open.
@@ -133,12 +136,22 @@ class WindowTracker:
             await self.refresh(missing)
 
     async def ensure(self, windows: Collection[int]) -> None:
-        """Makes sure that these windows are known, as far as the clock opens them: data opens none.
-
-        A window that is still not known afterwards was never open: its time went by, or the clock was set back.
-        """
+        """Makes sure that these windows are known, as far as the clock opens them: data opens none."""
         if any(window not in self._known for window in windows):
             await self.open_accepted()
+
+    async def never_open(self, windows: Collection[int]) -> Collection[int]:
+        """Those that nothing may be appended for: skipped ones, and those that the clock has not opened.
+
+        A window that is not known after :meth:`ensure` was never open: its time went by, or the clock was set back.
+        """
+        await self.ensure(windows)
+        return [window for window in windows if self.state(window) in _NEVER_OPEN]
+
+    async def read_confirmed(self, windows: Collection[int]) -> Mapping[int, WindowState | None]:
+        """The states of windows by a read of the store that begins now; None as of :meth:`confirmed_state`."""
+        await self.refresh(windows)
+        return {window: self.confirmed_state(window) for window in windows}
 
     async def run(self) -> None:
         """Opens each window when the clock reaches it, until cancelled."""

@@ -113,7 +113,7 @@ async def running(config: Config, runtime: Runtime) -> AsyncIterator[Shuffler]:
         collection = collection_of(plan, config, runtime, metrics, receiver=intake, handshake=handshake, sends=sends)
         services = Services(collection, PlanService(plan, kept), None)
         server, grpc = await bound_server(plan, config, runtime, metrics, services, supervisor)
-        supervisor.forever("debts of senders", lambda: forget_paid((sends, reports), runtime))
+        supervisor.forever("debts of senders", lambda: forget_paid((sends.rates, reports), runtime))
         supervisor.forever("cuts", forwarder.run_cuts)
         supervisor.forever("forwarding", forwarder.run_sends)
         telemetry.attend(server, supervisor.failed, stack)

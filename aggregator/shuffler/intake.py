@@ -22,11 +22,18 @@ from aggregator.errors import (
     used_before,
 )
 from aggregator.ingest.group_commit import CommitLimits, GroupWriter
-from aggregator.ingest.validation import DeltaParser, id_in
+from aggregator.ingest.validation import checked_header, id_in
 from aggregator.logs import FailureLog, journal
 from aggregator.model import Scope
 from aggregator.observability.metrics import Metrics
-from aggregator.rate_limits import BATCH_COST_MIN, QuotaReservation, RateLimits, SendLimits, anonymous
+from aggregator.rate_limits import (
+    BATCH_COST_MIN,
+    QuotaReservation,
+    RateCharge,
+    RateLimits,
+    SendLimits,
+    reserve_anonymous,
+)
 from aggregator.release.catalog import NotFoundError
 from aggregator.runtime import TRANSIENT, Runtime
 from aggregator.shuffler.pool import (
@@ -122,7 +129,6 @@ class Intake:
         sizes = plan.report_sizes
         assert sizes is not None, "a plan of reports"
         self._plan = plan
-        self._parser = DeltaParser(plan)
         self._width = sizes.width
         self._writer = writer
         self._rates = rates
@@ -154,7 +160,14 @@ class Intake:
         windows = self._windows(await self._writer.file.closed_through())
         return windows.start, max(windows.start, windows.stop - 1)
 
-    async def submit(self, client_id: str, plan_id: bytes, data: bytes, shuffled: Authenticity | None = None) -> Answer:
+    async def submit(
+        self,
+        client_id: str,
+        plan_id: bytes,
+        data: bytes,
+        shuffled: Authenticity | None = None,
+        prepaid: RateCharge | None = None,
+    ) -> Answer:
         """The answer to one batch."""
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
@@ -162,7 +175,7 @@ class Intake:
             if not answer.done():  # else the caller has gone away
                 answer.set_result(told)
 
-        self.send(client_id, plan_id, data, tell, shuffled)
+        self.send(client_id, plan_id, data, tell, shuffled, prepaid)
         return await answer
 
     def send(
@@ -172,8 +185,12 @@ class Intake:
         data: bytes,
         tell: Told,
         shuffled: Authenticity | None = None,  # noqa: ARG002  a gateway's form; no shuffler stands before a shuffler
+        prepaid: RateCharge | None = None,
     ) -> None:
-        """Takes a batch; ``tell`` is called once with the answer. Only the rate limits store ``client_id``."""
+        """Takes a batch; ``tell`` is called once with the answer. Only the rate limits store ``client_id``.
+
+        ``prepaid`` is what its chunks have paid already.
+        """
         sender: QuotaReservation | None = None
 
         def answer(told: Answer) -> None:
@@ -184,7 +201,7 @@ class Intake:
 
         try:
             self._check(plan_id, data)
-            sender = self._paid(client_id, data)
+            sender = self._paid(client_id, data, prepaid)
             batch = unpack(data, self._plan)
             stream = batch.id.stream.to_bytes(STREAM_BYTES, "big")
             self._writer.offer(TakenBatch(batch.window, stream, data, batch.reports), answer)
@@ -196,16 +213,24 @@ class Intake:
     def _check(self, plan_id: bytes, data: bytes) -> None:
         """Refuses what can be refused without work, at no cost for the sender; cut windows are left to the file."""
         self.check_running()
-        window = self._parser.first_look(plan_id, data).window
+        window = checked_header(self._plan, plan_id, data).window
         newest = self._windows(None).stop - 1
         if window > newest:
             detail = f"window {window}, expected at most {newest} by this clock"
             raise RefusedError(Refusal.of(Reason.WINDOW_IN_FUTURE, detail))
 
-    def _paid(self, client_id: str, data: bytes) -> QuotaReservation:
+    def _paid(self, client_id: str, data: bytes, prepaid: RateCharge | None) -> QuotaReservation:
         """Charges the client's rates by the batch's size, before it is unpacked: a bad one takes as much time."""
         cost = max(BATCH_COST_MIN, (len(data) - _HEADER_BYTES_MIN) // self._width)
-        return anonymous(client_id, len(data), cost, rates=self._rates, sends=self._sends, runtime=self._runtime)
+        return reserve_anonymous(
+            client_id,
+            len(data),
+            cost,
+            rates=self._rates,
+            sends=self._sends,
+            runtime=self._runtime,
+            prepaid=prepaid,
+        )
 
     def _windows(self, closed_through: int | None) -> range:
         now_ms = self._runtime.now_ms()

@@ -37,8 +37,9 @@ def entry_to_bytes(entry: LogEntry) -> bytes:
     """The bytes of a log entry."""
     message = pb.Entry(format_version=ENTRY_FORMAT, arrived_ms=entry.arrived_ms)
     if isinstance(entry, DeltaEntry):
-        message.delta.client_id = entry.client_id
-        message.delta.delta = entry.delta
+        delta = message.delta  # each look at a message's field is a call
+        delta.client_id = entry.client_id
+        delta.delta = entry.delta
     elif isinstance(entry, CohortSumEntry):
         message.cohort_sum.plan_id = entry.plan_id
         message.cohort_sum.window = entry.window
@@ -164,11 +165,15 @@ def refusal_from_wire(message: pb.Refusal) -> Refusal:
 
 def answer_to_wire(answer: Answer) -> pb.SubmitReply:
     """An answer to one delta."""
-    return pb.SubmitReply(
-        id=None if answer.id is None else id_to_wire(answer.id),
-        status=STATUSES[answer.status],
-        refusal=None if answer.refusal is None else refusal_to_wire(answer.refusal),
-    )
+    reply = pb.SubmitReply(status=STATUSES[answer.status])
+    if answer.id is not None:
+        delta_id = reply.id  # set in place: a message that is made apart is copied
+        delta_id.stream = answer.id.stream
+        delta_id.sequence = answer.id.sequence
+        delta_id.SetInParent()  # the id (0, 0) is one, too
+    if answer.refusal is not None:
+        reply.refusal.CopyFrom(refusal_to_wire(answer.refusal))
+    return reply
 
 
 def answer_from_wire(message: pb.SubmitReply) -> Answer:

@@ -20,7 +20,7 @@ import pytest
 from aggregator.app import Service
 from aggregator.auth.authenticators import DeclaredNameAuthenticator
 from aggregator.ingest import gateway
-from aggregator.ingest.inflight import Submission
+from aggregator.ingest.inflight import ReceivedDelta
 from aggregator.ingest.validation import AnonymousReports, AttributedDeltas
 from aggregator.logs import journal, write_journal
 from aggregator.model import Peer, Scope
@@ -165,25 +165,25 @@ async def searched(folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch:
 
 
 def under_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(AnonymousReports, "sender", lambda _self, client_id, *_: QuotaReservation(client_id))
+    monkeypatch.setattr(AnonymousReports, "reserve", lambda _self, received: QuotaReservation(received.client_id))
     monkeypatch.setattr(AnonymousReports, "entry", AttributedDeltas.entry)
 
 
 def at_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    def now(_: AnonymousReports, sent: Submission, now_ms: int) -> bytes:
-        return entry_to_bytes(ReportsEntry(sent.data, False, now_ms))
+    def now(_: AnonymousReports, _owner: str, _window: int, data: bytes, now_ms: int) -> bytes:
+        return entry_to_bytes(ReportsEntry(data, False, now_ms))
 
     monkeypatch.setattr(AnonymousReports, "entry", now)
 
 
 def in_the_journal(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = AnonymousReports.sender
+    honest = AnonymousReports.reserve
 
-    def told(self: AnonymousReports, client_id: str, plan_id: bytes, data: bytes, shuffled: None) -> QuotaReservation:
-        journal("gateway").debug("a batch came", client=client_id)
-        return honest(self, client_id, plan_id, data, shuffled)
+    def told(self: AnonymousReports, received: ReceivedDelta) -> QuotaReservation:
+        journal("gateway").debug("a batch came", client=received.client_id)
+        return honest(self, received)
 
-    monkeypatch.setattr(AnonymousReports, "sender", told)
+    monkeypatch.setattr(AnonymousReports, "reserve", told)
 
 
 def in_the_metrics(monkeypatch: pytest.MonkeyPatch) -> None:

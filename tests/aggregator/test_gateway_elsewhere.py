@@ -166,9 +166,12 @@ async def test_what_the_fold_does_not_say_in_time_is_unavailable_and_the_resend_
     assert isinstance(answer, asyncio.Future)
     await cluster.pass_time(SETTLE_S - 2)
     assert not answer.done()
-    assert front.begin(7) is answer, "a resend meanwhile waits for the same"
+    resent = front.begin(7)
+    assert isinstance(resent, asyncio.Future)
+    assert front.gateway.waiting == 1, "a resend meanwhile waits for the same"
     await cluster.pass_time(3)
     assert refusal(answer.result()) == (ServiceReason.UNAVAILABLE, True)
+    assert resent.result() is answer.result()
     assert front.gateway.waiting == 0
     await cluster.process([0])
     assert (await front.answer(7, within_s=8)).status is Status.COUNTED

@@ -14,7 +14,7 @@ from aggregator.api.admission_control import BYTES_S_MIN, GRACE_S, Malformed
 from aggregator.api.collection import LargeDeltas
 from aggregator.errors import RefusedError
 from aggregator.observability.metrics import Metrics
-from aggregator.rate_limits import SendLimits
+from aggregator.rate_limits import RateCharge, SendLimits
 from hushsum.delta import DeltaId
 from hushsum.errors import Reason
 from hushsum_proto import convert
@@ -50,8 +50,15 @@ class Sink:
     def check_running(self) -> None:
         return
 
-    async def submit(self, client_id: str, plan_id: bytes, data: bytes, shuffled: Authenticity | None = None) -> Answer:
-        assert shuffled is None
+    async def submit(
+        self,
+        client_id: str,
+        plan_id: bytes,
+        data: bytes,
+        shuffled: Authenticity | None = None,
+        prepaid: RateCharge | None = None,
+    ) -> Answer:
+        assert (shuffled, prepaid) == (None, None)
         await self.free.wait()
         self.took.append(Took(client_id, plan_id, data))
         return Answer(None, Status.ACKNOWLEDGED)
@@ -265,9 +272,9 @@ async def test_each_chunk_is_paid_for_as_it_comes_and_the_whole_is_not_paid_for_
         site.sink, runtime=site.runtime, delta_bytes_max=10**6, held_bytes_max=2 * 10**6, sends=sends
     )
 
-    async def submit(client_id: str, plan_id: bytes, data: bytes, shuffled: Authenticity | None = None) -> Answer:
-        assert (plan_id, shuffled) == (PLAN_ID, None)
-        sends.take(client_id, len(data)).let_go()
+    async def submit(client_id: str, plan_id: bytes, data: bytes, prepaid: RateCharge) -> Answer:
+        assert plan_id == PLAN_ID
+        sends.take(client_id, len(data), prepaid=prepaid).release()
         return Answer(None, Status.ACKNOWLEDGED)
 
     monkeypatch.setattr(site.sink, "submit", submit)  # it takes what a gateway takes

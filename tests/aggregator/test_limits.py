@@ -12,7 +12,7 @@ from aggregator.app import Service
 from aggregator.config import Config
 from aggregator.errors import LogUnavailableError, RefusedError
 from aggregator.interfaces import Log
-from aggregator.rate_limits import DELTA_COST_MIN, CallLimits, RateReservation, SendLimits, share_of
+from aggregator.rate_limits import DELTA_COST_MIN, CallLimits, QuotaReservation, SendLimits, share_of
 from edge_client import Config as DeviceConfig
 from edge_client import EdgeClient, SystemRuntime
 from hushsum.plan import Plan
@@ -284,11 +284,11 @@ def reason_of(take: Callable[[], object]) -> object:
 
 def test_what_a_client_holds_is_its_own_and_is_forgotten_when_it_is_answered(seed: int) -> None:
     rng, limits = np.random.default_rng(seed), sends(rate=1e12, burst=10**12, held=10_000)
-    holding: dict[str, list[tuple[RateReservation, int]]] = {"alice": [], "bob": []}
+    holding: dict[str, list[tuple[QuotaReservation, int]]] = {"alice": [], "bob": []}
     for _ in range(2000):
         client = str(rng.choice(["alice", "bob"]))
         if holding[client] and rng.random() < 0.5:
-            holding[client].pop()[0].let_go()
+            holding[client].pop()[0].release()
             continue
         size, held = int(rng.integers(1, 3000)), sum(each for _, each in holding[client])
         if held + size > 10_000:
@@ -299,7 +299,7 @@ def test_what_a_client_holds_is_its_own_and_is_forgotten_when_it_is_answered(see
             holding[client].append((limits.take(client, size), size))
     for each in holding.values():
         for taken, _ in each:
-            taken.let_go()
+            taken.release()
     assert len(limits) == 0
 
 
@@ -318,24 +318,24 @@ def test_a_full_table_refuses_who_comes_new_as_overload_and_nobody_who_is_in_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     limits, calls = sends(rate=NEVER, burst=10**6), CallLimits(NEVER, 1000, 9, TIME)
-    for rates in (limits._rates, calls._rates):
+    for rates in (limits.rates, calls.rates):
         monkeypatch.setattr(rates, "_clients_max", 2)
     for client in ("alice", "bob", "alice"):
         limits.take(client, 1)
-        calls.call(client)
+        calls.begin(client, lasts=False)
     assert reason_of(lambda: limits.take("carol", 1)) is ServiceReason.OVERLOADED
-    assert reason_of(lambda: calls.call("carol")) is ServiceReason.OVERLOADED
+    assert reason_of(lambda: calls.begin("carol", lasts=False)) is ServiceReason.OVERLOADED
     limits.take("bob", 1)
-    calls.call("")  # who has no name is not limited here
+    calls.begin("", lasts=False)  # who has no name is not limited here
 
 
 def test_a_stream_that_is_refused_takes_no_place_and_one_that_ends_gives_it_back() -> None:
     calls = CallLimits(1e6, 10**6, 2, TIME)
     for _ in range(5):
-        calls.begin("alice")
-        calls.begin("alice")
-        assert reason_of(lambda: calls.begin("alice")) is ServiceReason.RATE_LIMITED
-        calls.begin("bob")
+        calls.begin("alice", lasts=True)
+        calls.begin("alice", lasts=True)
+        assert reason_of(lambda: calls.begin("alice", lasts=True)) is ServiceReason.RATE_LIMITED
+        calls.begin("bob", lasts=True)
         for name in ("alice", "alice", "bob"):
             calls.end(name)
         assert len(calls) == 0

@@ -4,15 +4,18 @@ from contextlib import ExitStack
 
 import pytest
 
+from aggregator.api.admission_control import CancellableCall, SharedConcurrencyLimit
 from aggregator.errors import AggregatorError, RefusedError
-from aggregator.rate_limits import ConcurrencyLimit, SharedConcurrencyLimit
+from aggregator.rate_limits import ConcurrencyLimit
 
 
-class Call:
+class Call(CancellableCall):
     """A call that ends when it is told to, unless its reply is not read."""
 
     def __init__(self, *, reads: bool = True) -> None:
-        self.told, self.reads = "", reads
+        super().__init__()
+        self.told = ""
+        self.reads = reads
 
     def end(self, error: AggregatorError) -> bool:
         self.told = str(error)

@@ -23,7 +23,7 @@ from aggregator import logs as journals
 from aggregator.app import Service
 from aggregator.auth.authenticators import DeclaredNameAuthenticator
 from aggregator.ingest.gateway import Gateway
-from aggregator.ingest.validation import SubmissionValidator
+from aggregator.ingest.validation import SubmissionPolicy
 from aggregator.interfaces import Log
 from aggregator.logs import journal, write_journal
 from aggregator.model import Peer, Scope
@@ -129,19 +129,19 @@ async def misbehave(service: Service, plan: Plan, client_id: str, streams: list[
 
 def fails_inside(monkeypatch: pytest.MonkeyPatch) -> None:
     """Now and then something breaks inside, with words of a client."""
-    honest, step, calls = SubmissionValidator.checked, ServerRound.handle, iter(range(10**6))
+    honest, step, calls = SubmissionPolicy.parse, ServerRound.handle, iter(range(10**6))
 
-    def checked(self: SubmissionValidator, plan_id: bytes, data: bytes, seen: object) -> object:
+    def parse(self: SubmissionPolicy, plan_id: bytes, data: bytes, parsed: object) -> object:
         if next(calls) % 5 == 4:
             raise KeyError(CLIENTS[0], f"{STREAMS[0]:016x}")
-        return honest(self, plan_id, data, seen)  # type: ignore[arg-type]  # as it came
+        return honest(self, plan_id, data, parsed)  # type: ignore[arg-type]  # as it came
 
     def handle(self: ServerRound, event: object) -> object:
         if next(calls) % 97 == 96:
             raise ValueError(f"no {CLIENTS[0]}")
         return step(self, event)  # type: ignore[arg-type]  # as it came
 
-    monkeypatch.setattr(SubmissionValidator, "checked", checked)
+    monkeypatch.setattr(SubmissionPolicy, "parse", parse)
     monkeypatch.setattr(ServerRound, "handle", handle)
 
 

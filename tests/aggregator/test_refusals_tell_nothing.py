@@ -19,7 +19,7 @@ import pytest
 from aggregator.app import Service
 from aggregator.ingest.gateway import Gateway
 from aggregator.ingest.validation import AttributedDeltas
-from aggregator.rate_limits import CallLimits, ClientStreams, QuotaReservation
+from aggregator.rate_limits import ClientStreams, QuotaReservation, RateLimits
 from aggregator.secure.coordinator import CohortCoordinator
 from hushsum.delta import DeltaId
 from hushsum.directory import Directory, DirectoryKey, Role, toml_of
@@ -292,22 +292,21 @@ async def test_a_refusal_is_the_same_whoever_else_was_there(tmp_path: Path, plan
 
 
 def totals_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = Gateway._begin
+    honest = Gateway._answer
 
-    def begin(self: Gateway, *rest: Any) -> Any:
-        found = honest(self, *rest)
+    def answer(self: Gateway, on_answer: Callable[[Answer], None], found: Answer) -> None:
         self._total = getattr(self, "_total", 0) + 1  # type: ignore[attr-defined]  # the mistake's own
-        if isinstance(found, Answer) and found.refusal is not None:
-            words = f"{found.refusal.detail}, of {self._total}"  # type: ignore[attr-defined]  # a refusal has it
-            refusal = found.refusal
-            return Answer(found.id, found.status, Refusal(refusal.reason, words, refusal.fault, refusal.retry))
-        return found
+        refusal = found.refusal
+        if refusal is not None:
+            words = f"{refusal.detail}, of {self._total}"  # type: ignore[attr-defined]  # it is set above
+            found = Answer(found.id, found.status, Refusal(refusal.reason, words, refusal.fault, refusal.retry))
+        honest(self, on_answer, found)
 
-    monkeypatch.setattr(Gateway, "_begin", begin)
+    monkeypatch.setattr(Gateway, "_answer", answer)
 
 
 def ids_of_all_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(AttributedDeltas, "sender", lambda *_: QuotaReservation("everybody"))
+    monkeypatch.setattr(AttributedDeltas, "reserve", lambda *_: QuotaReservation("everybody"))
 
 
 def streams_of_all_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -320,8 +319,13 @@ def streams_of_all_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def calls_of_all_in_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = CallLimits.call
-    monkeypatch.setattr(CallLimits, "call", lambda self, name: honest(self, "everybody" if name else ""))
+    honest = RateLimits.wait_ms
+
+    def wait_ms(self: RateLimits, name: str, units: int, now_s: float) -> int | None:
+        is_call = units == 1  # a delta costs more
+        return honest(self, "everybody" if is_call else name, units, now_s)
+
+    monkeypatch.setattr(RateLimits, "wait_ms", wait_ms)
 
 
 def how_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from aggregator.app import Service
 from aggregator.errors import ConfigError, RefusedError, StoreUnavailableError
 from aggregator.fold.fold import NOBODY
 from aggregator.ingest.group_commit import CommitLimits, GroupCommitter
+from aggregator.ingest.inflight import ReceivedDelta
 from aggregator.ingest.validation import submission_policy_of
 from aggregator.ingest.window_tracker import WindowTracker
 from aggregator.interfaces import Log
@@ -171,20 +172,24 @@ class CountingLimits(RateLimits):
         return super().wait_ms(client_id, reports, now_s)
 
 
+def received(client_id: str, plan_id: bytes, data: bytes) -> ReceivedDelta:
+    return ReceivedDelta(client_id, plan_id, data, lambda _: None)
+
+
 @pytest.mark.parametrize("window", [0, -1, WINDOW, 2**40])
 def test_what_a_batch_costs_is_the_number_of_its_reports_but_for_two_and_64_at_least(window: int) -> None:
     limits = CountingLimits()
-    taken = submission_policy_of(REPORTS, limits=limits, shufflers=None, runtime=ManualRuntime())
+    policy = submission_policy_of(REPORTS, limits=limits, shufflers=None, runtime=ManualRuntime())
     for reports in (1, 2, 63, 127, 128, 1000, 65_536):
         data = batch_of(REPORTS, 1, reports, window=window)
-        assert taken.sender("alice", REPORTS.id, data, None).name == NOBODY
+        assert policy.reserve(received("alice", REPORTS.id, data)).owner == NOBODY
         assert max(reports, BATCH_COST_MIN) <= limits.asked[-1] <= max(reports + 2, BATCH_COST_MIN)
     assert limits.asked[:2] == [64, 64]
 
 
 def test_what_no_batch_of_the_plan_can_be_costs_nothing() -> None:
     limits = CountingLimits()
-    taken = submission_policy_of(REPORTS, limits=limits, shufflers=None, runtime=ManualRuntime())
+    policy = submission_policy_of(REPORTS, limits=limits, shufflers=None, runtime=ManualRuntime())
     most = REPORTS.upload_bytes_max
     for plan_id, data, reason in [
         (REPORTS.id, bytes(most + 1), Reason.TOO_LARGE),
@@ -192,10 +197,10 @@ def test_what_no_batch_of_the_plan_can_be_costs_nothing() -> None:
         (bytes(32), batch_of(REPORTS, 1, 9), Reason.WRONG_PLAN),
     ]:
         with pytest.raises(RefusedError) as refused:
-            taken.sender("alice", plan_id, data, None)
+            policy.reserve(received("alice", plan_id, data))
         assert refused.value.refusal.reason is reason
     assert limits.asked == []
-    taken.sender("alice", REPORTS.id, bytes(most), None)
+    policy.reserve(received("alice", REPORTS.id, bytes(most)))
     assert limits.asked[0] <= 65_536 + 32, "no bytes cost more than the largest batch does"
 
 
@@ -260,8 +265,7 @@ async def test_a_resend_of_what_is_under_way_costs_nothing_and_is_given_back_onc
         sent = asyncio.create_task(client.submit(REPORTS.id, [data] * 20))
         await held[0].arrived()
         inflight_table = service.gateway._inflight._inflight
-        listeners = 2 * 20  # of each copy: its sender, and what its sender owes
-        while sum(len(inflight._listeners) for inflight in inflight_table.values()) < listeners:  # noqa: ASYNC110  nobody tells it
+        while sum(len(inflight.on_answer) for inflight in inflight_table.values()) < 20:  # noqa: ASYNC110  nobody tells it
             await asyncio.sleep(0.005)
         held[0].free()
         assert {answer.status for answer in await sent} == {Status.ACKNOWLEDGED}

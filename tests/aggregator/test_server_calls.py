@@ -19,7 +19,6 @@ from aggregator.errors import (
     WindowOrderError,
 )
 from aggregator.observability.metrics import Metrics
-from aggregator.rate_limits import CallReservation
 from aggregator.release.catalog import NotFoundError
 from hushsum.errors import BudgetError, Reason
 from hushsum_proto.answers import Refusal, ServiceReason
@@ -47,7 +46,7 @@ class Context:
 
 
 def call_from(peer: str) -> Call:
-    return Call(Context(peer), DeclaredNameAuthenticator(), CallReservation(None))  # type: ignore[arg-type]  # it has all that a call asks of it
+    return Call(Context(peer), DeclaredNameAuthenticator())  # type: ignore[arg-type]  # it has all that a call asks of it
 
 
 async def test_the_administration_answers_nobody_from_elsewhere() -> None:

@@ -16,7 +16,7 @@ import grpc.aio
 import pytest
 
 from aggregator.api import admission_control
-from aggregator.api.admission_control import CancellableCall, RequestAdmission, RequestReader, StreamRegistry
+from aggregator.api.admission_control import CancellableCall, RequestAdmission, StreamRegistry
 from aggregator.api.calls import Call, Methods
 from aggregator.api.server import HEALTH_CHECKS_MAX
 from aggregator.errors import RefusedError, UnauthenticatedError
@@ -243,9 +243,7 @@ async def serving(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Revoca
     """A stream that echoes, and one of large replies; what has let go of what it held is listed."""
     monkeypatch.setattr(admission_control, "RECHECK_S", 0.02)
     names, streams, closed = Revocable(), StreamRegistry(), list[str]()
-    methods = Methods(
-        "test.Service", names, Metrics(), incoming=RequestReader(RequestAdmission(8, 4096), streams, 4096)
-    )
+    methods = Methods("test.Service", names, Metrics(), incoming=RequestAdmission(8, 4096, streams))
 
     async def echo(caller: Call, requests: AsyncIterator[Any]) -> AsyncIterator[pb.SubmitReply]:
         caller.client_id()

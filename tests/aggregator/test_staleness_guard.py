@@ -3,7 +3,6 @@
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -306,7 +305,7 @@ async def test_who_sent_for_a_window_that_was_lost_meanwhile_is_told_to_send_aga
     process = await cluster.process(range(PARTITIONS))
     front = Front(cluster)
     if here:
-        front.gateway._looks = replace(front.gateway._looks, folds=process.workers)
+        front.gateway._folds = process.workers
         front.gateway._inflight._folds = front.gateway._resolver._folds = process.workers
     await front.start()
     held = Held()

@@ -20,7 +20,6 @@ from aggregator.auth.tokens import IssuedToken, TokenTable, change_table, issue
 from aggregator.config import Config
 from aggregator.errors import UnauthenticatedError
 from aggregator.model import Peer, Scope
-from aggregator.rate_limits import CallReservation
 from aggregator.shuffler.app import running as running_shuffler
 from hushsum.directory import DirectoryKey, Role, toml_of
 from hushsum.entropy import OsEntropy
@@ -450,7 +449,7 @@ async def test_a_call_that_goes_by_another_name_has_lapsed() -> None:
             return {}
 
     names = Renaming()
-    call = Call(Context(), names, CallReservation(None))  # type: ignore[arg-type]  # it has all that a call asks of it
+    call = Call(Context(), names)  # type: ignore[arg-type]  # it has all that a call asks of it
     assert call.lapse() is None  # it has asked nobody yet
     call.client_id()
     assert call.lapse() is None

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from aggregator.ingest.validation import id_in
+from aggregator.ingest.validation import ExactDeltas, id_in
 from hushsum import Plan
 from hushsum.acceleration import VARIABLE
 from hushsum.delta import Delta, DeltaId, Run, apply, opened, pack_header, read_header, renumbered, unpack_at_home
@@ -117,8 +117,15 @@ def _compare(reader: DeltaReader, data: bytes, good: bytes, delta: Delta | None,
         first = upto
 
 
+_POLICIES: dict[bytes, ExactDeltas] = {}
+
+
 def _delta_holds(data: bytes, delta: Delta, plan: Plan) -> None:
     expect(read_header(data).id == delta.id == id_in(data), "two readers of a header that do not agree")
+    policy = _POLICIES.get(plan.id) or _POLICIES.setdefault(plan.id, ExactDeltas(plan))
+    (parsed,) = policy.parse_many([data])
+    expect(parsed in {None, (delta.id, delta.window, delta.records)}, "a gateway that reads another header")
+    expect(policy.parse(plan.id, data, None)[:2] == (delta.id, delta.window), "a gateway that reads another header")
     again = delta.pack(plan)
     expect(len(again) <= len(data), "a delta that is larger when it is packed anew")
     twice = Delta.unpack(again, plan)
@@ -377,6 +384,8 @@ _MADE: Final[tuple[tuple[str, tuple[str, ...], Callable[[], Kit], float], ...]] 
             "hushsum.delta_loops.decode",
             "hushsum.families.packed",
             "hushsum.families.family.Family.unpack",
+            "aggregator.ingest.validation.SubmissionPolicy",
+            "aggregator.ingest.validation.ExactDeltas",
         ),
         _deltas,
         12,

@@ -3,7 +3,7 @@ import random
 import pytest
 
 from aggregator.errors import RefusedError
-from aggregator.ingest.validation import DeltaParser, id_in
+from aggregator.ingest.validation import ExactDeltas, id_in
 from hushsum.delta import Delta, DeltaId, read_header
 from hushsum.errors import DeltaError, Reason
 from tests.plans import small_plan
@@ -36,19 +36,19 @@ def test_what_is_seen_of_many_deltas_is_what_unpacking_says_of_each(seed: int) -
     choice = random.Random(seed)
     contributor = Contributor(PLAN, 2**63 + 5)
     deltas = [damaged(contributor.delta(choice.randrange(1, 9))[1], choice) for _ in range(400)]
-    parser, good = DeltaParser(PLAN), 0
+    policy, good = ExactDeltas(PLAN), 0
     for data in deltas:  # learns the sizes of runs
         try:
-            parser.records(data)
+            policy.records(data)
         except DeltaError:
             continue
 
-    for data, seen in zip(deltas, parser.see(deltas), strict=True):
+    for data, seen in zip(deltas, policy.parse_many(deltas), strict=True):
         expected = unpacked(data)
         if isinstance(expected, Reason):
             assert seen is None
             with pytest.raises(DeltaError) as raised:
-                parser.records(data)
+                policy.records(data)
             assert raised.value.reason is expected
         else:
             good += 1
@@ -57,23 +57,23 @@ def test_what_is_seen_of_many_deltas_is_what_unpacking_says_of_each(seed: int) -
 
 
 def test_without_compiled_loops_every_delta_is_to_be_asked_about() -> None:
-    plain = DeltaParser(PLAN)
+    plain = ExactDeltas(PLAN)
     plain._reader = None
     data = Contributor(PLAN, 1).delta(3)[1]
-    assert plain.see([data, b""]) == [None, None]
+    assert plain.parse_many([data, b""]) == [None, None]
     assert plain.records(data) == 3
 
 
 def test_a_first_look_names_the_size_the_plan_and_the_header() -> None:
     id, data = Contributor(PLAN, 3).delta()
-    parser = DeltaParser(PLAN)
-    assert parser.first_look(PLAN.id, data) == (id, read_header(data).window, None)
+    policy = ExactDeltas(PLAN)
+    assert policy.parse(PLAN.id, data, None) == (id, read_header(data).window, None)
     with pytest.raises(RefusedError, match="plan"):
-        parser.first_look(OTHER.id, data)
+        policy.parse(OTHER.id, data, None)
     with pytest.raises(RefusedError, match="plan"):
-        parser.first_look(PLAN.id, Contributor(OTHER, 3).delta()[1])
+        policy.parse(PLAN.id, Contributor(OTHER, 3).delta()[1], None)
     with pytest.raises(DeltaError) as raised:
-        parser.first_look(PLAN.id, bytes(PLAN.delta_bytes_max + 1))
+        policy.parse(PLAN.id, bytes(PLAN.delta_bytes_max + 1), None)
     assert raised.value.reason is Reason.TOO_LARGE
 
 
