@@ -101,7 +101,7 @@ def simulate(*, columns: str | None, as_json: bool, **choices: Any) -> int:
     _refuse_contradictions(choices)
     from hushsum_simulator import RunSettings
     from hushsum_simulator import simulate as run
-    from hushsum_simulator.demo.tables import print_summary
+    from hushsum_simulator.demo.summary import print_summary
     from hushsum_simulator.progress import Bars, Lines, Quiet
 
     settings = RunSettings(columns=tuple(columns.split(",")) if columns else (), **_with_defaults(choices))

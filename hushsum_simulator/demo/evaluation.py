@@ -1,15 +1,16 @@
-"""A release beside the truth: its errors, what is left without the exact sum, and every delta by its id.
+"""Compares a release with the truth: errors of its answers, its noise, and every delta by its id.
 
-Whether a release without its exact sum is the noise that the plan says, and nothing else, shows in three things: the
-mean and the variance over all counters, and for every client how much of its own vector is left. A client that is lost
-leaves −1 of it, one that is counted twice +1.
+A release less the exact sum must be the plan's noise and nothing else. Three quantities show it: the mean and the
+variance over all counters, and the projection on each client's own vector. A client that was lost leaves −1 times its
+vector, one that was counted twice +1 times.
 """
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -22,7 +23,7 @@ from hushsum.plan import Plan
 from hushsum.privacy.mechanism import DISCRETE_LAPLACE
 from hushsum.releases import Release
 from hushsum.sketch import Sketch
-from hushsum_simulator.data import ExactSums, Floats, clip
+from hushsum_simulator.data import ClientRecords, ExactSums, Floats, clip
 from hushsum_simulator.progress import Progress
 from hushsum_simulator.scenario import Material, RunSettings
 
@@ -32,15 +33,15 @@ FLOOR_SHARE: Final = 1e-3
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Errors over the queries whose exact kernel sum is above a floor.
+    """Errors over the queries whose exact kernel sum f is above a floor.
 
     Attributes:
         mean_relative: Mean of |f̂ − f|/f; None where no query is above the floor.
-        expected_relative: Mean of √(2/π)·√(V_hash + V_noise)/f: what that mean should be; None where one row alone
+        expected_relative: Mean of √(2/π)·√(V_hash + V_noise)/f, which that mean estimates; None where one row alone
             does not show its V_hash.
-        queries: How many are above the floor.
+        queries: Number of queries above the floor.
         floor: In records.
-        mean_kernel_sum: Of the exact sums of those queries; 0 where there are none.
+        mean_kernel_sum: Mean of the exact sums of those queries; 0 where there are none.
     """
 
     mean_relative: float | None
@@ -51,61 +52,35 @@ class Accuracy:
 
 
 def measure(release: Release, bulk: Sketch, queries: Floats, exact: Floats) -> Accuracy:
-    """Compares a release with the truth.
+    """Compares a release with exact kernel sums (m,) at queries (m, d), and with the errors that it should have.
 
-    V_noise is the mechanism's, from the plan alone. V_hash is the variance that the random hashes bring, estimated from
-    the spread of the rows of the exact sketch: only who holds the records can do that. A normal error of standard
-    deviation s has the mean absolute value √(2/π)·s.
-
-    Args:
-        release: What an analyst has.
-        bulk: The exact sketch of the same records.
-        queries: (m, d).
-        exact: (m,), their exact kernel sums.
+    V_noise is the mechanism's, from the plan alone. V_hash is the variance of the random hashes, estimated from the
+    spread of the rows of ``bulk``, the exact sketch of the same records: no analyst can compute it.
     """
-    floor = FLOOR_SHARE * bulk.records
-    above = exact > floor
-    if not above.any():
-        return Accuracy(None, None, 0, floor, 0.0)
-    some, truth = queries[above], exact[above]
-    error = abs(release.kernel_sum(some).value - truth)
-    hashing = bulk.plan.family.answer(bulk.counters.sum(axis=0), some).std_error
-    # The answer is that of all classes together, each with its own noise.
-    deviation = (hashing**2 + len(bulk.counters) * query.noise_std_error(bulk.plan) ** 2) ** 0.5
-    return Accuracy(
-        mean_relative=float((error / truth).mean()),
-        expected_relative=_finite(math.sqrt(2 / math.pi) * (deviation / truth).mean()),
-        queries=int(above.sum()),
-        floor=floor,
-        mean_kernel_sum=float(truth.mean()),
-    )
+    hashing = bulk.plan.family.answer(bulk.counters.sum(axis=0), queries).std_error
+    # The answer sums all classes, each with its own noise.
+    std_errors = (hashing**2 + len(bulk.counters) * query.noise_std_error(bulk.plan) ** 2) ** 0.5
+    return compare(release.kernel_sum(queries).value, std_errors, exact, bulk.records)
 
 
 def compare(values: Floats, std_errors: Floats, exact: Floats, records: int) -> Accuracy:
-    """How far answers are from the truth, and how far they say themselves that they may be.
+    """Compares answers (m,) and their standard errors (m,) with the exact kernel sums (m,) of so many records.
 
-    Args:
-        values: (m,) answers,
-        std_errors: their standard errors,
-        exact: and the exact kernel sums.
-        records: All of them.
+    A normal error of standard deviation s has the mean absolute value √(2/π)·s.
     """
     floor = FLOOR_SHARE * records
     above = exact > floor
     if not above.any():
         return Accuracy(None, None, 0, floor, 0.0)
     truth = exact[above]
+    expected = float(math.sqrt(2 / math.pi) * (std_errors[above] / truth).mean())
     return Accuracy(
         mean_relative=float((abs(values[above] - truth) / truth).mean()),
-        expected_relative=_finite(math.sqrt(2 / math.pi) * (std_errors[above] / truth).mean()),
+        expected_relative=expected if math.isfinite(expected) else None,
         queries=int(above.sum()),
         floor=floor,
         mean_kernel_sum=float(truth.mean()),
     )
-
-
-def _finite(number: float) -> float | None:
-    return float(number) if math.isfinite(number) else None
 
 
 # Of china.jpg: the hazy sky and the roofs' white show as two peaks in the plane blue = 230.
@@ -113,7 +88,7 @@ _PHOTOGRAPH_VIEW: Final = plots.View((0, 1), (200.0, 215.0, 230.0))
 
 
 def in_bulk(material: Material) -> Sketch:
-    """The sketch of the same records, without clients, network or log."""
+    """The exact sketch of the same records, without clients, network or log."""
     bulk = Sketch(material.plan)
     clients = None
     if material.plan.privacy.unit == "client":
@@ -123,7 +98,7 @@ def in_bulk(material: Material) -> Sketch:
 
 
 def asked(material: Material, truth: ExactSums, progress: Progress) -> tuple[Floats, Floats]:
-    """Held-out records (m, d) to compare at, and the exact sums there: (m,)."""
+    """Held-out queries (m, d), fewer than all where exact sums take too long, and the exact sums (m,) there."""
     wanted = len(material.queries)
     queries = clip(material.plan, material.queries[: truth.affordable(wanted)])
     if len(queries) < wanted:
@@ -132,7 +107,7 @@ def asked(material: Material, truth: ExactSums, progress: Progress) -> tuple[Flo
 
 
 def draw(settings: RunSettings, release: Release, truth: ExactSums, progress: Progress) -> None:
-    """Writes density.png: the release beside the exact density, where that does not take too long."""
+    """Writes density.png: the release, and the exact density next to it unless that takes too long."""
     view = _PHOTOGRAPH_VIEW if settings.data is None else plots.densest_view(release)
     points = plots.points_drawn(view)
     if truth.affordable(points) < points:
@@ -152,47 +127,60 @@ def draw(settings: RunSettings, release: Release, truth: ExactSums, progress: Pr
 
 
 Counters = npt.NDArray[np.int64]
-_Floats = npt.NDArray[np.float64]
 
-#: Beyond so many standard errors something is wrong: a normal quantity gets there once in 500 million looks.
+#: A standard normal quantity exceeds this once in 500 million tries.
 LIMIT: Final = 6.0
 
 
 @dataclass(frozen=True)
 class Residual:
-    """What is left, in standard errors of what is looked at; of noise alone each is a standard normal quantity.
+    """The released counters less the exact sum, in standard errors: each is standard normal where only noise is left.
 
     Attributes:
-        variance_ratio: The empirical variance over the expected one.
-        variance_z: How far that is from 1.
-        mean_z: How far the mean is from 0.
-        client_z: The largest part of one client's vector that is left, of all clients.
+        variance_ratio: Empirical variance over expected variance.
+        variance_z: Distance of that from 1.
+        mean_z: Distance of the mean from 0.
+        client_z: The largest projection on one client's vector, over all clients.
     """
 
-    variance_ratio: float
-    variance_z: float
-    mean_z: float
-    client_z: float
+    variance_ratio: float = 1.0
+    variance_z: float = 0.0
+    mean_z: float = 0.0
+    client_z: float = 0.0
 
     @property
     def is_noise(self) -> bool:
-        """Whether all is within :data:`LIMIT`; noise alone is not less than once in a million runs of 400 clients."""
+        """Whether all is within :data:`LIMIT`; noise alone is in all but one of a million runs of 400 clients."""
         return max(abs(self.variance_z), abs(self.mean_z), abs(self.client_z)) <= LIMIT
 
 
+def residual_of(material: Material, release: Release, inside: Collection[ClientRecords]) -> Residual:
+    """Subtracts the exact vectors of the clients ``inside`` from a release of noised sums, and examines the rest."""
+    plan = material.plan
+    vectors = {share.client_id: partial(_vector, material, share.client_id) for share in material.shares}
+    left = _flat(release.counters, release.counts)
+    for share in inside:
+        left = left - vectors[share.client_id]()
+    variance = query.noise_variance(plan, max(1, release.submissions or 0))
+    # Cumulants add up: n times the noise has the excess kurtosis of one over n.
+    excess = _excess_kurtosis(plan) * query.noise_variance(plan) / variance
+    return examine(left, list(vectors.values()), variance, excess=excess)
+
+
 def examine(left: Counters, vectors: Sequence[Callable[[], Counters]], variance: float, *, excess: float) -> Residual:
-    """Looks at what is left.
+    """Tests whether what is left is noise alone.
 
     Args:
         left: (D,) the released counters less the exact sum.
-        vectors: Each makes the exact counters (D,) of one client, whether it is in the sum or not; one at a time.
-        variance: Of the noise of one counter, as the plan and the number of submissions say.
-        excess: The noise's excess kurtosis, or more: it widens what the empirical variance may be.
+        vectors: Each makes the exact counters (D,) of one client, whether it is in the sum or not; made one at a time,
+            as all of them may not fit into memory.
+        variance: Of the noise of one counter, by the plan and the number of submissions.
+        excess: An upper bound on the noise's excess kurtosis, which widens the range of the empirical variance.
     """
     values, size = left.astype(np.float64), left.size
     std = math.sqrt(variance)
     ratio = float(np.mean(values**2)) / variance
-    parts = [_part(values, make()) / std for make in vectors]
+    parts = [_projection(values, make()) / std for make in vectors]
     return Residual(
         variance_ratio=ratio,
         variance_z=(ratio - 1) / math.sqrt((2 + excess) / size),
@@ -201,8 +189,18 @@ def examine(left: Counters, vectors: Sequence[Callable[[], Counters]], variance:
     )
 
 
-def excess_of(plan: Plan) -> float:
-    """Excess kurtosis of the noise of h shares, of silos 1; that of n is h/n of it, for cumulants add up."""
+def _vector(material: Material, client: str) -> Counters:
+    """All counters that a client with these records submits, count counters last."""
+    sketch = in_bulk(material.only({client}))
+    return _flat(sketch.counters, sketch.counts)
+
+
+def _flat(counters: Counters, counts: Counters) -> Counters:
+    return np.concatenate([counters.reshape(-1), counts])
+
+
+def _excess_kurtosis(plan: Plan) -> float:
+    """Of the noise of h clients' shares in secure mode, of one client's noise in local mode."""
     mechanism = plan.privacy.mechanism
     if mechanism.name != DISCRETE_LAPLACE:
         return 0.0
@@ -210,15 +208,15 @@ def excess_of(plan: Plan) -> float:
     return 2 + math.cosh(float(1 / mechanism.scale))
 
 
-def _part(values: _Floats, vector: Counters) -> float:
-    """⟨left, v⟩/‖v‖: of standard deviation one counter's, where there is noise alone."""
+def _projection(values: Floats, vector: Counters) -> float:
+    """⟨left, v⟩/‖v‖: of pure noise its standard deviation is that of one counter."""
     own = vector.astype(np.float64)
     length = math.sqrt(float(own @ own))
     return float(values @ own) / length if length else 0.0
 
 
 class SentDelta(NamedTuple):
-    """A delta that a client has bound and sent."""
+    """The id of a delta that a client has sent."""
 
     client_id: str
     id: DeltaId
@@ -226,13 +224,13 @@ class SentDelta(NamedTuple):
 
 @dataclass(frozen=True)
 class Reconciliation:
-    """Numbers of ids, but for duplicates, which are entries.
+    """What the fold's verdicts say of the ids that were sent.
 
     Attributes:
-        counted: Sent, and counted.
-        lost: Sent, and not counted.
-        double_counted: Counted more than once, or counted and sent by nobody.
-        duplicates: Entries that were dropped as copies.
+        counted: Ids that were sent and counted.
+        lost: Ids that were sent and not counted.
+        double_counted: Ids that were counted more than once, or counted and never sent.
+        duplicates: Log entries that were dropped as copies.
     """
 
     counted: int
@@ -241,22 +239,36 @@ class Reconciliation:
     duplicates: int
 
 
-def reconcile(sent: AbstractSet[SentDelta], verdicts: Iterable[Verdict]) -> Reconciliation:
-    """Compares by id.
-
-    Args:
-        sent: All deltas that were sent.
-        verdicts: One for each entry that was folded.
-    """
-    counted: Counter[tuple[str | None, DeltaId | None]] = Counter()
-    duplicates = 0
-    for verdict in verdicts:
-        if verdict.kind is VerdictKind.COUNTED:
-            counted[verdict.client_id, verdict.id] += 1
-        duplicates += verdict.kind is VerdictKind.DUPLICATE
+def reconcile(sent: AbstractSet[SentDelta], verdicts: Sequence[Verdict]) -> Reconciliation:
+    """Compares the deltas that were sent with the verdicts, one for each entry that was folded, by id."""
+    counted = _counted(verdicts)
     return Reconciliation(
         counted=sum(delta in counted for delta in sent),
         lost=sum(delta not in counted for delta in sent),
         double_counted=sum(times > 1 or delta not in sent for delta, times in counted.items()),
-        duplicates=duplicates,
+        duplicates=_duplicates(verdicts),
     )
+
+
+def reconcile_number(sent: int, verdicts: Sequence[Verdict], *, shuffled: int | None = None) -> Reconciliation:
+    """Compares the number of messages that were sent with the verdicts: the ids of reports name no client.
+
+    Behind a shuffler the verdicts are of its own batches, and ``shuffled`` is the number of ids that it has taken.
+    """
+    times_counted = _counted(verdicts)
+    counted = len(times_counted) if shuffled is None else shuffled
+    return Reconciliation(
+        counted=counted,
+        lost=max(0, sent - counted),
+        double_counted=sum(times > 1 for times in times_counted.values()) + max(0, counted - sent),
+        duplicates=_duplicates(verdicts),
+    )
+
+
+def _counted(verdicts: Sequence[Verdict]) -> Counter[tuple[str | None, DeltaId | None]]:
+    """How many times each id was counted."""
+    return Counter((each.client_id, each.id) for each in verdicts if each.kind is VerdictKind.COUNTED)
+
+
+def _duplicates(verdicts: Sequence[Verdict]) -> int:
+    return sum(each.kind is VerdictKind.DUPLICATE for each in verdicts)

@@ -1,99 +1,91 @@
-"""The main job: gathers the records, runs the journey, compares its release with the truth, writes what came of it."""
+"""The demo: gathers records, runs one mode, compares the release with the truth, writes the results."""
 
 import asyncio
 import tempfile
 import time
 import warnings
+from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
-
-import numpy as np
+from typing import Any, Final
 
 from edge_client import EdgeWarning
 from hushsum import query
-from hushsum.privacy.guarantee import LOCAL, SECURE
-from hushsum.sketch import Sketch
+from hushsum.privacy.guarantee import CENTRAL, LOCAL, SECURE
 from hushsum_simulator.data import ExactSums
-from hushsum_simulator.demo.central import Journey, travel
-from hushsum_simulator.demo.evaluation import Accuracy, asked, draw, in_bulk, measure
-from hushsum_simulator.demo.local import simulate_local
-from hushsum_simulator.demo.secure import simulate_secure
+from hushsum_simulator.demo.central import Central
+from hushsum_simulator.demo.evaluation import Accuracy, asked, draw
+from hushsum_simulator.demo.local import Local
+from hushsum_simulator.demo.mode import Mode, Outcome
+from hushsum_simulator.demo.secure import Secure
 from hushsum_simulator.demo.summary import Summary
 from hushsum_simulator.progress import Progress
 from hushsum_simulator.scenario import Material, RunSettings, gather
 
+_MODES: Final[Mapping[str, type[Mode]]] = {CENTRAL: Central, SECURE: Secure, LOCAL: Local}
+
 
 def simulate(settings: RunSettings, progress: Progress) -> Summary:
-    """Runs the main job, and writes summary.json, density.png, plan.json and the release to ``settings.out``.
+    """Runs the demo, and writes summary.json, density.png, plan.json and the release to ``settings.out``.
 
     Raises:
-        HushsumError: A step failed, and there is nothing to sum up. A run that lost, doubled or changed something comes
-            to its end: its summary's :meth:`~simulator.Summary.violations` say so.
+        HushsumError: A step failed, and there is no summary. A run that lost, doubled or changed something does end:
+            see :meth:`~hushsum_simulator.Summary.violations`.
     """
-    if settings.mode == SECURE:
-        return simulate_secure(settings, progress)
-    if settings.mode == LOCAL:
-        return simulate_local(settings, progress)
     began = time.monotonic()
     material = gather(settings, progress)
     settings.out.mkdir(parents=True, exist_ok=True)
-    journey = _travel(material, settings, progress)
-    truth = ExactSums(material.plan, material.labelled)
-    bulk = in_bulk(material)
-    accuracy = measure(journey.release, bulk, *asked(material, truth, progress))
-    draw(settings, journey.release, truth, progress)
-    summary = _summary(settings, material, journey, bulk, accuracy, time.monotonic() - began)
+    mode = _MODES[settings.mode](settings, material, progress)
+    mode.announce()
+    outcome = _run(mode)
+    counted = material if outcome.inside is None else material.only(outcome.inside)
+    truth = ExactSums(counted.plan, counted.labelled)
+    accuracy, numbers = mode.compare(outcome, counted, *asked(counted, truth, progress))
+    draw(settings, outcome.release, truth, progress)
+    summary = mode.summary(
+        seed=settings.seed,
+        seconds=time.monotonic() - began,
+        **_common_numbers(material, outcome, accuracy),
+        **outcome.numbers,
+        **numbers,
+    )
     (settings.out / "plan.json").write_bytes(material.plan.bundle)
     (settings.out / "summary.json").write_text(summary.to_json(), encoding="utf-8")
-    journey.release.save(settings.out / "release.hush")
+    outcome.release.save(settings.out / "release.hush")
     return summary
 
 
-def _travel(material: Material, settings: RunSettings, progress: Progress) -> Journey:
+def _run(mode: Mode) -> Outcome:
     with tempfile.TemporaryDirectory(prefix="hushsum-", ignore_cleanup_errors=True) as name, warnings.catch_warnings():
-        warnings.simplefilter("ignore", EdgeWarning)  # what they say is in the summary
-        folder, partitions = Path(name), settings.partitions
-        return asyncio.run(
-            travel(material.plan, material.shares, folder=folder, partitions=partitions, progress=progress)
-        )
+        warnings.simplefilter("ignore", EdgeWarning)  # the summary says the same
+        folder = Path(name)
+        (folder / "plan.json").write_bytes(mode.plan.bundle)
+        (folder / "spools").mkdir()
+        return asyncio.run(mode.run(folder))
 
 
-def _summary(
-    settings: RunSettings, material: Material, journey: Journey, bulk: Sketch, accuracy: Accuracy, seconds: float
-) -> Summary:
-    plan, totals = material.plan, journey.totals
-    same = (
-        np.array_equal(journey.folded.counters, bulk.counters),
-        np.array_equal(journey.folded.counts, bulk.counts),
-    )
-    return Summary(
-        records=totals.records,
-        records_dropped=totals.records_dropped,
-        deltas_sent=totals.deltas,
-        deltas_resent=totals.resent,
-        duplicates_dropped=journey.reconciliation.duplicates,
-        deltas_counted=journey.reconciliation.counted,
-        deltas_lost=journey.reconciliation.lost,
-        deltas_double_counted=journey.reconciliation.double_counted,
-        counters_equal=all(same),
-        bytes_per_record=totals.bytes_sent / max(totals.records, 1),
-        restarts=journey.restarts,
-        seconds=seconds,
-        mean_relative_error=accuracy.mean_relative,
-        expected_relative_error=accuracy.expected_relative,
-        epsilon_spent=float(Fraction(journey.epsilon_spent)),
-        epsilon_left=float(Fraction(journey.epsilon_left)),
-        clients=len(material.shares),
-        queries=accuracy.queries,
-        queries_held_out=len(material.queries),
-        error_floor=accuracy.floor,
-        mean_kernel_sum=accuracy.mean_kernel_sum,
-        noise_std_error=query.noise_std_error(plan),
-        epsilon=float(plan.privacy.epsilon),
-        delta=float(plan.privacy.delta),
-        unit=plan.privacy.unit,
-        records_per_client=plan.privacy.records_per_client,
-        unacknowledged_at_kill=journey.untold,
-        seed=settings.seed,
-        plan_id=plan.hex_id,
-    )
+def _common_numbers(material: Material, outcome: Outcome, accuracy: Accuracy) -> dict[str, Any]:
+    """The fields of a summary that every mode computes the same way."""
+    plan, privacy, release, stats = material.plan, material.plan.privacy, outcome.release, outcome.stats
+    records = sum(each.records for each in stats)
+    return {
+        "mode": privacy.mode,
+        "records": records,
+        "records_dropped": sum(each.records_dropped for each in stats),
+        "bytes_per_record": sum(each.bytes_sent for each in stats) / max(records, 1),
+        "mean_relative_error": accuracy.mean_relative,
+        "expected_relative_error": accuracy.expected_relative,
+        "epsilon_spent": float(Fraction(outcome.released.epsilon_spent)),
+        "epsilon_left": float(Fraction(outcome.released.epsilon_left)),
+        "clients": len(material.shares),
+        "queries": accuracy.queries,
+        "queries_held_out": len(material.queries),
+        "error_floor": accuracy.floor,
+        "mean_kernel_sum": accuracy.mean_kernel_sum,
+        "noise_std_error": query.noise_std_error(plan, int(release.count) if privacy.reports else release.submissions),
+        "epsilon": float(privacy.epsilon),
+        "delta": float(privacy.delta),
+        "unit": privacy.unit,
+        "records_per_client": privacy.records_per_client,
+        "plan_id": plan.hex_id,
+    }

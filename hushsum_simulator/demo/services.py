@@ -1,27 +1,36 @@
-"""The service as processes of their own, on loopback, that are killed and started again; and its console.
+"""Aggregator and shuffler as processes on loopback that can be killed and restarted, and a client of their operators.
 
-The console is what operators and analysts ask of a service: the open window, seal, release, status, plan, releases.
+The console calls what operators and analysts call: the open window, seal, release, status, plan, releases.
 """
 
 import asyncio
 import hashlib
 import json
 import signal
+import sqlite3
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping
+import urllib.request
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 import grpc
 import grpc.aio
 
+from aggregator import offline
+from aggregator.errors import AggregatorError
+from aggregator.fold.state import Verdict
+from aggregator.shuffler.pool import KIND
+from hushsum.directory import DirectoryKey, Role, toml_of
+from hushsum.entropy import OsEntropy
 from hushsum.errors import PlanError
 from hushsum.plan import BUNDLE_BYTES_MAX, Plan
 from hushsum.releases import Release
+from hushsum.signatures import SigningKey
 from hushsum_proto import convert, convert_admin, convert_outcomes
 from hushsum_proto.credentials import Credentials
 from hushsum_proto.errors import WireError
@@ -47,8 +56,9 @@ from hushsum_simulator.progress import Progress
 _START_S: Final = 60.0
 _STOP_S: Final = 30.0
 _LOOK_S: Final = 0.02
+_ASK_S: Final = 10.0
 _AGGREGATOR: Final = "aggregator"
-# A simulated client may hold what thousands would, and is not to wait for the rate of one.
+# A simulated client may hold the records of thousands: the rate limits of one client must not slow it down.
 _UNLIMITED: Final[Mapping[str, float]] = {
     "client_bytes_rate": 1e12,
     "client_bytes_burst": 10**15,
@@ -60,25 +70,27 @@ class Service:
     """``python -m aggregator`` with a data folder of its own.
 
     Args:
-        folder: An existing folder for its settings, its data and what it writes to its standard output and error.
-        name: Of these; ``data`` is the folder of its data where it is an aggregator.
-        settings: Beside where it listens, and its data.
+        folder: An existing folder for its settings, its data and its output.
+        name: Of these; ``aggregator`` has its data in ``data``.
+        settings: All but the addresses that it listens on, and its data folder.
 
     Attributes:
-        data: The folder of its data.
-        output: What it writes to its standard output and error.
+        data: Its data folder.
+        output: Its standard output and error.
         starts: How often it was started.
+        address: ``host:port`` of the running process; another after each start.
+        metrics: ``host:port`` of its metrics page; another after each start.
     """
 
     def __init__(self, folder: Path, name: str, settings: Mapping[str, str | float]) -> None:
         self.data = folder / ("data" if name == _AGGREGATOR else name)
         self.output = folder / f"{name}.log"
         self.starts = 0
-        self._name = name
+        self.name = name
         self._settings = folder / f"{name}.toml"
         self._process: asyncio.subprocess.Process | None = None
-        self._address: str | None = None
-        self._metrics: str | None = None
+        self.address = ""
+        self.metrics = ""
         every = {"data": str(self.data), "listen": "127.0.0.1:0", "metrics_listen": "127.0.0.1:0", **settings}
         lines = [f"{key} = {json.dumps(value)}" for key, value in every.items()]
         self._settings.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -92,23 +104,14 @@ class Service:
     ) -> None:
         await self.stop()
 
-    @property
-    def address(self) -> str:
-        """``host:port`` of the running process; another after each start."""
-        assert self._address is not None, "started first"
-        return self._address
-
-    @property
-    def metrics(self) -> str:
-        """Where its page of metrics answers, ``host:port``; another after each start."""
-        assert self._metrics is not None, "started first"
-        return self._metrics
+    async def metrics_page(self) -> bytes:
+        return await asyncio.to_thread(self._metrics_page)
 
     async def start(self) -> None:
         """Starts the process and waits until it listens.
 
         Raises:
-            ServerError: It ends instead, or does not listen in a minute.
+            ServerError: It ended, or does not listen within a minute.
         """
         with self.output.open("ab") as output:
             self._process = await asyncio.create_subprocess_exec(
@@ -120,32 +123,32 @@ class Service:
             )
         self.starts += 1
         deadline = time.monotonic() + _START_S
-        while (said := self._listening()) is None:
+        while (listening := self._listening()) is None:
             self.check_running()
             if time.monotonic() > deadline:
-                raise ServerError(f"the {self._name} does not listen after {_START_S:.0f} s: {self._last_line()}")
+                raise ServerError(f"the {self.name} does not listen after {_START_S:.0f} s: {self._last_line()}")
             await asyncio.sleep(_LOOK_S)
-        self._address, self._metrics = str(said["grpc"]), str(said["metrics"])
+        self.address, self.metrics = str(listening["grpc"]), str(listening["metrics"])
 
     def check_running(self) -> None:
-        """Makes sure that the process has not ended by itself.
+        """Raises if the process has ended by itself.
 
         Raises:
-            ServerError: It has; the error holds the last line that it wrote.
+            ServerError: It has; the text holds the last line of its output.
         """
         assert self._process is not None, "started first"
         if self._process.returncode is not None:
-            raise ServerError(f"the {self._name} ended with status {self._process.returncode}: {self._last_line()}")
+            raise ServerError(f"the {self.name} ended with status {self._process.returncode}: {self._last_line()}")
 
     async def kill(self) -> None:
-        """SIGKILL: the process has no say in it."""
+        """Sends SIGKILL."""
         assert self._process is not None, "started first"
         self.check_running()
         self._process.kill()
         await self._process.wait()
 
     async def stop(self) -> None:
-        """SIGTERM, and SIGKILL where that does not end it in time."""
+        """Sends SIGTERM, and SIGKILL if that does not end the process in time."""
         process = self._process
         if process is None or process.returncode is not None:
             return
@@ -156,14 +159,19 @@ class Service:
             process.kill()
             await process.wait()
 
+    def _metrics_page(self) -> bytes:
+        with urllib.request.urlopen(f"http://{self.metrics}/metrics", timeout=_ASK_S) as page:
+            content: bytes = page.read()
+        return content
+
     def _listening(self) -> dict[str, object] | None:
         """Where this very process listens, once it does: a killed one leaves its file behind."""
         assert self._process is not None, "started first"
         try:
-            said: dict[str, object] = json.loads((self.data / "listening.json").read_text(encoding="utf-8"))
+            listening: dict[str, object] = json.loads((self.data / "listening.json").read_text(encoding="utf-8"))
         except (FileNotFoundError, json.JSONDecodeError):
             return None
-        return said if said.get("pid") == self._process.pid else None
+        return listening if listening.get("pid") == self._process.pid else None
 
     def _last_line(self) -> str:
         lines = self.output.read_text(encoding="utf-8", errors="replace").split("\n")
@@ -171,12 +179,12 @@ class Service:
 
 
 class Server(Service):
-    """An aggregator; nothing is sealed or released but by an operator.
+    """An aggregator that seals and releases only when its operator asks.
 
     Args:
         folder: An existing folder.
-        plan: A made plan.
-        partitions: P of its log.
+        plan: File of a made plan.
+        partitions: Of its log.
         settings: Further ones.
     """
 
@@ -187,7 +195,66 @@ class Server(Service):
         own = {"plan": str(plan), "partitions": partitions, **audited, **_UNLIMITED, **(settings or {})}
         super().__init__(folder, _AGGREGATOR, own)
 
+    def durable(self) -> int:
+        """Entries in its log, copies too."""
+        return offline.log_size(self.data / "log.db")
 
+    async def verdicts(self, plan: Plan) -> list[Verdict]:
+        """One for each entry that it has folded."""
+        return [verdict for _, verdict in await asyncio.to_thread(offline.read_verdicts, self.data / "store.db", plan)]
+
+
+class Shuffler(Service):
+    """A shuffler with a key made for the run.
+
+    Args:
+        folder: An existing folder.
+        directory: See :func:`make_shuffler_key`.
+        upstream: ``host:port`` that its batches go to.
+    """
+
+    def __init__(self, folder: Path, directory: Path, upstream: str) -> None:
+        key = str(folder / "shuffler.pem")
+        settings = {"role": "shuffler", "upstream": upstream, "shufflers": str(directory), "shuffler_key": key}
+        super().__init__(folder, "shuffler", settings)
+
+    def durable(self) -> int:
+        """Batches of devices that it has taken, each id once."""
+        return self._count("ids")
+
+    def waiting(self) -> int:
+        """Batches that it forwards, and that have no answer yet."""
+        return self._count("outgoing")
+
+    def pooled(self) -> int:
+        """Windows that are not cut yet."""
+        return self._count("pools")
+
+    def _count(self, table: str) -> int:
+        try:
+            connection = KIND.open_reading(self.data / "shuffler.db")
+        except AggregatorError:
+            return 0  # the file is not complete yet
+        try:
+            return int(connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0])  # noqa: S608  the name of a table of ours
+        except sqlite3.Error as error:
+            raise JourneyError(f"the shuffler's file cannot be read: {error}") from error
+        finally:
+            connection.close()
+
+
+def make_shuffler_key(folder: Path) -> Path:
+    """Writes a new key to the folder; returns the directory file that lists it."""
+    key = SigningKey.generate(OsEntropy())
+    key.save(folder / "shuffler.pem")
+    directory = folder / "shufflers.toml"
+    directory.write_text(toml_of(DirectoryKey("shuffler-1", Role.SHUFFLER, key.verify_key)), encoding="utf-8")
+    return directory
+
+
+T = TypeVar("T")
+RequestT = TypeVar("RequestT")
+ReplyT = TypeVar("ReplyT")
 _NAME: Final = ((CLIENT_ID, "console"),)
 _QUICK_S: Final = 15.0
 _LONG_S: Final = 300.0  # a seal waits for every fold, a release draws its noise
@@ -196,12 +263,12 @@ _OPTIONS: Final = (("grpc.max_receive_message_length", _PLAN_BYTES_MAX),)
 
 
 class Console:
-    """A connection to one service.
+    """An operator's or an analyst's connection to one service.
 
     Args:
         target: ``host:port``.
-        credentials: What is shown, and who is believed; where nothing proves a name, this one is declared: ``console``.
-            None: TLS to another machine, and nothing is shown.
+        credentials: Own credentials and trusted CAs; if they name nobody, the name ``console`` is declared. None: no
+            own credentials, and TLS to another machine.
         insecure: Speak plaintext to another machine, too.
 
     Raises:
@@ -231,111 +298,81 @@ class Console:
         await self._open.close(None)
 
     async def welcome(self) -> Welcome:
-        """The windows that are open, by the service's clock."""
-        with self._asking():
-            request = convert.hello_to_wire(Hello(PROTOCOL_VERSIONS))
-            reply = await stubs.CollectionStub(self._open).Hello(request, metadata=self._metadata, timeout=_QUICK_S)
-            return convert.welcome_from_wire(reply)
+        collection, hello = stubs.CollectionStub(self._open), convert.hello_to_wire(Hello(PROTOCOL_VERSIONS))
+        return await self._call(collection.Hello, hello, convert.welcome_from_wire)
 
     async def plan(self) -> Plan:
-        """The plan that is collected here."""
-        with self._asking():
-            stub = stubs.CatalogueStub(self._open)
-            reply = await stub.GetPlan(pb.GetPlanRequest(), metadata=self._metadata, timeout=_QUICK_S)
-            return Plan.from_bytes(reply.plan)
+        return await self._call(self._catalogue.GetPlan, pb.GetPlanRequest(), lambda reply: Plan.from_bytes(reply.plan))
 
     async def status(self) -> ServiceStatus:
-        """Windows, partitions and budget; for its operator."""
-        with self._asking():
-            stub = stubs.AdministrationStub(self._open)
-            reply = await stub.GetStatus(pb.StatusRequest(), metadata=self._metadata, timeout=_QUICK_S)
-            return convert_admin.status_from_wire(reply)
+        return await self._call(self._admin.GetStatus, pb.StatusRequest(), convert_admin.status_from_wire)
 
     async def plans(self) -> list[PlanInfo]:
-        """Every plan of the service's store, in the order in which they were registered; for its operator."""
-        with self._asking():
-            stub = stubs.AdministrationStub(self._open)
-            reply = await stub.ListPlans(pb.ListPlansRequest(), metadata=self._metadata, timeout=_QUICK_S)
-            return convert_admin.plans_from_wire(reply)
+        """Every plan of the store, in the order of their registration."""
+        return await self._call(self._admin.ListPlans, pb.ListPlansRequest(), convert_admin.plans_from_wire)
 
     async def windows(
         self, limit: int = PAGE, *, before: int | None = None, states: Collection[str] = ()
     ) -> WindowsPage:
-        """The newest windows, of these states where some are named; for its operator.
-
-        Args:
-            limit: The most.
-            before: Only windows before this one.
-            states: As :class:`hushsum_proto.messages.WindowsPage` names them.
-        """
+        """The newest windows before ``before``, at most ``limit``; only of these states if there are any."""
         found: list[tuple[int, str]] = []
         while True:
-            # One more than is wanted tells whether there are more of these states.
+            # One more than the limit shows whether there are more.
             size = PAGE_MAX if states else min(limit + 1 - len(found), PAGE_MAX)
-            with self._asking():
-                stub = stubs.AdministrationStub(self._open)
-                request = convert_admin.windows_request_to_wire(before, size)
-                reply = await stub.ListWindows(request, metadata=self._metadata, timeout=_QUICK_S)
-                page = convert_admin.windows_from_wire(reply)
+            request = convert_admin.windows_request_to_wire(before, size)
+            page = await self._call(self._admin.ListWindows, request, convert_admin.windows_from_wire)
             found += [(window, state) for window, state in page.windows if not states or state in states]
             if len(found) > limit or not page.more or not page.windows:
                 return WindowsPage(tuple(found[:limit]), more=len(found) > limit)
             before = page.windows[-1][0]
 
     async def ledger(self, limit: int = PAGE) -> LedgerPage:
-        """The ledger of the plan's population, with the newest spends; for its operator."""
+        """The ledger of the plan's population, with its newest spends."""
         first = page = await self._ledger(0, limit)
         spends, known = [*first.spends], first.spends_total
         while page.spends and len(spends) < min(limit, first.spends_total):
             page = await self._ledger(len(spends) + known - first.spends_total, limit - len(spends))
-            # What was spent since the last page has moved the older ones on: those that were shown come first again.
+            # Spends since the last page have moved the older ones on: the page begins with some that are known.
             spends += page.spends[max(0, page.spends_total - known) :]
             known = page.spends_total
         return replace(first, spends=tuple(spends))
 
     async def seal(self, window: int | None = None) -> int:
-        """Closes a window, the oldest open one where none is named, and returns once every fold has passed its seal."""
-        with self._asking():
-            stub = stubs.AdministrationStub(self._open)
-            request = pb.SealWindowRequest(window=window or 0, oldest=window is None)
-            return (await stub.SealWindow(request, metadata=self._metadata, timeout=_LONG_S)).window
+        """Seals a window, by default the oldest open one, and returns once every fold has passed its seal."""
+        request = pb.SealWindowRequest(window=window or 0, oldest=window is None)
+        return await self._call(self._admin.SealWindow, request, lambda reply: reply.window, timeout_s=_LONG_S)
 
     async def release(self, window: int | None = None) -> Released:
-        """Draws the outcome of a sealed window, the oldest without one where none is named."""
-        with self._asking():
-            stub = stubs.AdministrationStub(self._open)
-            request = pb.ReleaseWindowRequest(window=window or 0, oldest=window is None)
-            reply = await stub.ReleaseWindow(request, metadata=self._metadata, timeout=_LONG_S)
-            return convert_admin.released_from_wire(reply)
+        """Draws the outcome of a sealed window, by default of the oldest without one."""
+        request = pb.ReleaseWindowRequest(window=window or 0, oldest=window is None)
+        released = convert_admin.released_from_wire
+        return await self._call(self._admin.ReleaseWindow, request, released, timeout_s=_LONG_S)
 
     async def seal_through(self, window: int) -> None:
-        """Closes every open window up to this one: one that ended since the service began is open too, and empty."""
+        """Seals every open window up to this one: a window that ended since the service started is open and empty."""
         while await self.seal() < window:
             pass
 
     async def release_through(self, window: int) -> Released:
-        """Draws the outcomes of all sealed windows up to this one, in order; gives the last."""
+        """Draws the outcomes of all sealed windows up to this one, in order; returns the last."""
         released = await self.release()
         while released.release.window < window:
             released = await self.release()
         return released
 
     async def releases(self) -> list[ReleaseInfo]:
-        """Every published outcome, released or withheld, in the order of their windows."""
-        with self._asking():
-            stub = stubs.CatalogueStub(self._open)
-            reply = await stub.ListReleases(pb.ListReleasesRequest(), metadata=self._metadata, timeout=_QUICK_S)
-            return [convert_outcomes.release_info_from_wire(info) for info in reply.releases]
+        """Every published outcome, released or withheld, by window."""
+        return await self._call(
+            self._catalogue.ListReleases,
+            pb.ListReleasesRequest(),
+            lambda reply: [convert_outcomes.release_info_from_wire(info) for info in reply.releases],
+        )
 
     async def fetch_window(self, window: int, *, withheld: str) -> Release:
-        """The release of a window, found among all as an analyst finds it.
-
-        Args:
-            window: Which; it has its outcome.
-            withheld: What is said where there is no release, because the window was withheld.
+        """The release of a window, found in the catalogue as an analyst finds it.
 
         Raises:
-            JourneyError: It is not listed, or was withheld.
+            JourneyError: It is not listed, or was withheld; the text then holds ``withheld``.
         """
         listed = [info for info in await self.releases() if info.window == window]
         if not listed:
@@ -345,11 +382,11 @@ class Console:
         return await self.fetch(listed[0])
 
     async def fetch(self, info: ReleaseInfo) -> Release:
-        """A published release, checked against its sum.
+        """Downloads a published release, and checks its SHA-256.
 
         Raises:
-            ServiceError: It cannot be had, or its window is withheld.
-            ReleaseError: Its bytes are not what they should be.
+            ServiceError: It cannot be downloaded, or its window is withheld.
+            ReleaseError: Its bytes are no valid release.
         """
         if info.withheld:
             raise ServiceError(
@@ -358,8 +395,7 @@ class Console:
         data = bytearray()
         with self._asking():
             request = pb.GetReleaseRequest(plan_id=info.plan_id, kind=info.kind, window=info.window)
-            stub = stubs.CatalogueStub(self._open)
-            async for chunk in stub.GetRelease(request, metadata=self._metadata, timeout=_LONG_S):
+            async for chunk in self._catalogue.GetRelease(request, metadata=self._metadata, timeout=_LONG_S):
                 if chunk.offset != len(data) or len(data) + len(chunk.data) > info.size_bytes:
                     raise ServiceError(f"release of window {info.window}: a chunk that does not follow")
                 data += chunk.data
@@ -368,11 +404,27 @@ class Console:
         return Release.from_bytes(bytes(data))
 
     async def _ledger(self, skip: int, limit: int) -> LedgerPage:
+        request = pb.GetLedgerRequest(skip=skip, limit=min(limit, PAGE_MAX))
+        return await self._call(self._admin.GetLedger, request, convert_admin.ledger_from_wire)
+
+    async def _call(
+        self,
+        method: "grpc.aio.UnaryUnaryMultiCallable[RequestT, ReplyT]",
+        request: RequestT,
+        read: Callable[[ReplyT], T],
+        *,
+        timeout_s: float = _QUICK_S,
+    ) -> T:
         with self._asking():
-            stub = stubs.AdministrationStub(self._open)
-            request = pb.GetLedgerRequest(skip=skip, limit=min(limit, PAGE_MAX))
-            reply = await stub.GetLedger(request, metadata=self._metadata, timeout=_QUICK_S)
-            return convert_admin.ledger_from_wire(reply)
+            return read(await method(request, metadata=self._metadata, timeout=timeout_s))
+
+    @property
+    def _admin(self) -> stubs.AdministrationStub:
+        return stubs.AdministrationStub(self._open)
+
+    @property
+    def _catalogue(self) -> stubs.CatalogueStub:
+        return stubs.CatalogueStub(self._open)
 
     @property
     def _open(self) -> grpc.aio.Channel:
@@ -381,7 +433,7 @@ class Console:
 
     @contextmanager
     def _asking(self) -> Iterator[None]:
-        """Turns what gRPC raises into one line in the service's own words."""
+        """Translates gRPC errors to one line with the service's own text."""
         try:
             yield
         except grpc.aio.AioRpcError as error:
@@ -395,14 +447,27 @@ class Console:
             raise ServiceError(f"{self._target}: an answer that this version cannot read: {error}") from error
 
 
-async def close_window(window: int, address: str, progress: Progress, *, withheld: str) -> tuple[Released, Release]:
-    """Seals and releases a window, and fetches its release as an analyst does.
+async def open_window(address: str) -> int:
+    """The window that is open by the service's clock."""
+    async with Console(address) as console:
+        return (await console.welcome()).window
+
+
+async def seal_window(window: int, address: str, progress: Progress) -> None:
+    """Seals a window as its operator does, and returns once every fold has passed the seal."""
+    bar = progress.bar("fold: waiting for the seal", None)
+    async with Console(address) as operator:
+        await operator.seal_through(window)
+    bar(1)
+
+
+async def release_window(window: int, address: str, progress: Progress, *, withheld: str) -> tuple[Released, Release]:
+    """Releases a sealed window as its operator does, and downloads the release as an analyst does.
 
     Raises:
         JourneyError: As :meth:`Console.fetch_window`.
     """
     async with Console(address) as operator:
-        await operator.seal_through(window)
         released = await operator.release_through(window)
         progress.step(f"sealed and released window {window}: ε = {released.epsilon_spent} is spent")
     async with Console(address) as analyst:

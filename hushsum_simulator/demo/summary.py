@@ -1,73 +1,75 @@
-"""What a run came to in each mode, and the promises that it may have broken.
-
-These are the numbers of its table and of ``summary.json``.
-"""
+"""The numbers of a run, the promises that it may have broken, and its table."""
 
 import dataclasses
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
 from typing import Final
 
-from hushsum_simulator.demo.evaluation import LIMIT
+from hushsum.privacy.numerals import numeral
+from hushsum_simulator.demo.evaluation import LIMIT, Residual
+
+_TEN_PERCENT: Final = 0.1
+NOISE_ALONE: Final = (
+    "Nothing was lost, nothing was counted twice, and what the release has beside the exact sum is the plan's noise."
+)
+Row = tuple[str, str, str]  # name, value, remark
+Check = tuple[bool, str]  # whether a promise was kept, and what is said where it was not
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Summary:
-    """The numbers of one run.
+    """The numbers of one run in central mode, and those of other modes that are common to all.
+
+    They are the keys of ``summary.json``. A delta is a batch of reports or a noised sum in local mode.
 
     Attributes:
         records: Usable records that the clients contributed.
-        records_dropped: Records that were left out on the device, each alone, for a NaN or an infinity.
+        records_dropped: Records that were left out on the device for a NaN or an infinity.
         deltas_sent: Different deltas that were sent.
         deltas_resent: Further sends of those.
         duplicates_dropped: Entries of the log that the fold dropped because their id had been counted.
         deltas_counted: Ids that were counted.
         deltas_lost: Ids that were sent and not counted.
-        deltas_double_counted: Ids that were counted more than once, or that nobody had sent.
+        deltas_double_counted: Ids that were counted more than once, or never sent.
         counters_equal: Whether every folded counter equals that of a sketch built in bulk from the same records; None
-            in secure and local mode, where noise is in every counter before anybody else sees it.
+            in secure and local mode, where noise is in every counter before it leaves the clients.
         bytes_per_record: Packed bytes that the clients sent, resends too, a record; in secure mode, protocol bytes.
         restarts: How often the server was killed and started again.
-        seconds: Of the whole run.
+        seconds: Duration of the whole run.
         mean_relative_error: Mean of |f̂ − f|/f over the queries with f above the floor; None where there is none.
         expected_relative_error: What it should be, over the same queries; None where one row alone does not show it.
         epsilon_spent: By the population's ledger, after the release.
-        epsilon_left: The same.
-        clients: That contributed.
-        queries: Above the floor, which the errors are means of.
-        queries_held_out: All of them.
+        queries: Number of queries above the floor, which the errors are means of.
         error_floor: The least kernel sum of a query that counts, in records.
         mean_kernel_sum: Mean exact kernel sum over those queries, in records; 0 where there is none.
         noise_std_error: The part of an answer's standard error that is noise, in records.
-        epsilon: Of the plan.
-        delta: Of the plan.
-        unit: Of the plan: what the promise protects.
+        unit: Of the plan: ``record`` or ``client``.
         records_per_client: The plan's contribution bound; None for unit ``record``.
-        unacknowledged_at_kill: Deltas that were durable, and that nobody had been told of, when the server was killed.
-        seed: Of the run's choices.
-        plan_id: In hexadecimal.
+        unacknowledged_at_kill: Deltas that were durable and not acknowledged when the server was killed.
         mode: ``central``, ``secure`` or ``local``; what follows is 0 but in secure mode.
-        clients_dropped: That vanished, and never came back.
-        cohorts: Whose sums are in the release.
+        clients_dropped: Clients that vanished, and never came back.
+        cohorts: Number of cohorts with a sum in the release.
         rounds_aborted: Rounds that ended without a sum, whether or not they cost anybody anything.
         submissions_spent: Clients that have spent their window: their masked vector was sent.
-        upload_bytes_per_client: Protocol bytes of a client, its messages and its masked vector, without what the
-            connection adds: mean over those that are counted.
+        upload_bytes_per_client: Mean protocol bytes of the clients that are counted: their messages and masked vector,
+            without what the connection adds.
     """
 
     records: int
     records_dropped: int
-    deltas_sent: int
-    deltas_resent: int
-    duplicates_dropped: int
-    deltas_counted: int
-    deltas_lost: int
-    deltas_double_counted: int
-    counters_equal: bool | None
+    deltas_sent: int = 0
+    deltas_resent: int = 0
+    duplicates_dropped: int = 0
+    deltas_counted: int = 0
+    deltas_lost: int = 0
+    deltas_double_counted: int = 0
+    counters_equal: bool | None = None
     bytes_per_record: float
-    restarts: int
-    seconds: float
+    restarts: int = 0
+    seconds: float = 0.0
     mean_relative_error: float | None
     expected_relative_error: float | None
     epsilon_spent: float
@@ -82,7 +84,7 @@ class Summary:
     delta: float
     unit: str
     records_per_client: int | None
-    unacknowledged_at_kill: int
+    unacknowledged_at_kill: int = 0
     seed: int
     plan_id: str
     mode: str = "central"
@@ -92,9 +94,22 @@ class Summary:
     submissions_spent: int = 0
     upload_bytes_per_client: float = 0.0
 
+    @property
+    def title(self) -> str:
+        """Of its table."""
+        return "One record's whole journey"
+
+    @property
+    def all_well(self) -> str:
+        """The line below a table without violations."""
+        return "Nothing was lost, nothing was counted twice, and every counter is equal."
+
     def violations(self) -> list[str]:
         """One sentence for each promise that this run broke, or did not put to the test; empty when all held."""
-        checks = (
+        return [sentence for kept, sentence in self.checks() if not kept]
+
+    def checks(self) -> Iterable[Check]:
+        return (
             (self.deltas_lost == 0, f"{self.deltas_lost} deltas were lost: sent, and not counted"),
             (self.deltas_double_counted == 0, f"{self.deltas_double_counted} deltas were counted twice, or never sent"),
             (bool(self.counters_equal), "the folded counters differ from those of the same records in bulk"),
@@ -102,228 +117,124 @@ class Summary:
             (self.deltas_resent > 0, "no delta was sent again: the kill put nothing to the test"),
             (self.duplicates_dropped > 0, "no duplicate came: the kill put nothing to the test"),
         )
-        return [sentence for holds, sentence in checks if not holds]
+
+    def rows(self) -> Iterable[Row]:
+        """The table of the run."""
+        equal = "yes" if self.counters_equal else "NO"
+        killed = f"SIGKILL with {self.unacknowledged_at_kill} deltas nobody was told of"
+        return [
+            ("records", f"{self.records:,}", self.dropped),
+            ("deltas sent", f"{self.deltas_sent:,}", f"by {self.clients:,} clients"),
+            ("  sent again", f"{self.deltas_resent:,}", "after the kill, for want of an answer"),
+            ("  duplicates dropped", f"{self.duplicates_dropped:,}", "copies of what was durable before the kill"),
+            ("  counted", f"{self.deltas_counted:,}", "by id"),
+            ("  lost", f"{self.deltas_lost:,}", ""),
+            ("  double counted", f"{self.deltas_double_counted:,}", ""),
+            ("counters equal", equal, "all of them, to a sketch of the same records in bulk"),
+            ("bytes per record", f"{self.bytes_per_record:,.0f}", "packed, resends too"),
+            ("restarts", f"{self.restarts}", killed),
+            ("seconds", f"{self.seconds:.1f}", ""),
+            *self.answer_rows(),
+            *self.price_rows(),
+            *self.ledger_rows(),
+        ]
+
+    @property
+    def dropped(self) -> str:
+        return f"{self.records_dropped:,} dropped for a missing value" if self.records_dropped else ""
+
+    def answer_rows(self) -> list[Row]:
+        floor = f"{self.error_floor:,.0f}" if self.error_floor >= 10 else f"{self.error_floor:.2g}"
+        queries = f"of {self.queries:,} held-out queries with f above {floor}, a thousandth of the records"
+        expected = percent(self.expected_relative_error), "of the hash and the noise together"
+        if self.expected_relative_error is None and self.mean_relative_error is not None:
+            expected = "unknown", "one row alone does not show how far it is off"
+        promise = f"ε = {self.epsilon:g}" + (f", δ = {upper_numeral(self.delta)}" if self.delta else "")
+        return [
+            ("mean relative error", percent(self.mean_relative_error), queries),
+            ("expected error", *expected),
+            ("noise of an answer", f"± {self.noise_std_error:,.1f}", f"records, from {promise} alone"),
+        ]
+
+    def ledger_rows(self) -> list[Row]:
+        return [
+            ("ε spent", f"{self.epsilon_spent:g}", f"per {self.unit} and window"),
+            ("ε left", f"{self.epsilon_left:g}", "of the population's ledger"),
+        ]
+
+    def price_rows(self) -> list[Row]:
+        """The price of unit ``client``: the noise grows with M, and each client still brings M records at most."""
+        bound = self.records_per_client
+        if bound is None or not self.mean_kernel_sum:
+            return []
+        noise = self.noise_std_error / self.mean_kernel_sum
+        needed = self.clients * noise / _TEN_PERCENT
+        digits = 10 ** max(0, len(f"{needed:.0f}") - 2)
+        rounded = -(-needed // digits) * digits
+        remark = "the noise of unit record, for at most so many records of each client"
+        return [
+            ("price of unit client", f"× {bound}", remark),
+            ("  noise/mean answer", f"{100 * noise:,.0f} %", f"10 % needs about {rounded:,.0f} clients like these"),
+        ]
 
     def to_json(self) -> str:
         """One JSON object with a key for each number."""
         return json.dumps(dataclasses.asdict(self), indent=2, allow_nan=False) + "\n"
 
 
-@dataclass(frozen=True)
-class SecureSummary(Summary):
-    """The numbers of one run in secure mode, after those of every run.
+def print_summary(summary: Summary, out: Path) -> None:
+    """Prints a run's table on standard output, and the folder of its files."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
 
-    Attributes:
-        dropout_rate: That was asked for.
-        cohort_size: N.
-        clients_unspent: That vanished before their vector, or found no cohort: nothing of theirs was sent.
-        submissions_counted: Vectors in the sum, as the service has told their clients.
-        submissions_lost: Spent, and in no sum: told likewise.
-        submissions_asked: Of both, clients that had vanished untold: they came back, and asked afterwards, when all
-            rounds were over and before the window was sealed.
-        submissions_released: Vectors in the sum, by the release.
-        stayed_uncounted: Clients that never vanished, and whose records are in no sum.
-        noise_variance_ratio: Variance of what is left of the release without the exact sum, over what the plan and the
-            number of submissions say.
-        noise_variance_z: How far that is from 1, in standard errors; as the next two.
-        noise_mean_z: How far the mean of what is left is from 0.
-        client_z: The largest part of one client's vector that is left.
-        vector_bytes: Of one packed vector, as the plan has it.
-        rounds_seconds: From the first client that entered to the last that was told.
-        central_relative_error: The same records, released by one trusted server at the same ε and δ.
-        central_noise_std_error: The part of its answers' standard error that is noise, in records.
-    """
-
-    dropout_rate: float = 0.0
-    cohort_size: int = 0
-    clients_unspent: int = 0
-    submissions_counted: int = 0
-    submissions_lost: int = 0
-    submissions_asked: int = 0
-    submissions_released: int = 0
-    stayed_uncounted: int = 0
-    noise_variance_ratio: float = 1.0
-    noise_variance_z: float = 0.0
-    noise_mean_z: float = 0.0
-    client_z: float = 0.0
-    vector_bytes: int = 0
-    rounds_seconds: float = 0.0
-    central_relative_error: float | None = None
-    central_noise_std_error: float = 0.0
-
-    @property
-    def error_ratio(self) -> float | None:
-        """The mean error over that of central mode; None where there is none."""
-        if self.mean_relative_error is None or not self.central_relative_error:
-            return None
-        return self.mean_relative_error / self.central_relative_error
-
-    def violations(self) -> list[str]:
-        """One sentence for each promise that this run broke, or did not put to the test; empty when all held."""
-        counted, lost, spent = self.submissions_counted, self.submissions_lost, self.submissions_spent
-        of_all = f"of {self.clients} clients {spent} have spent their window and {self.clients_unspent} have not"
-        beyond = f"more than {LIMIT:g} standard errors"
-        checks = (
-            (
-                counted == self.submissions_released,
-                f"the release has {self.submissions_released} submissions, and the clients know of {counted}",
-            ),
-            (counted + lost == spent, f"{spent} submissions are spent, but {counted} are counted and {lost} lost"),
-            (spent + self.clients_unspent == self.clients, f"{of_all}: these do not add up"),
-            (self.stayed_uncounted == 0, f"{self.stayed_uncounted} clients that never vanished are in no sum"),
-            (
-                abs(self.noise_variance_z) <= LIMIT,
-                f"the noise's variance is {self.noise_variance_ratio:.4f} of what it should be, {beyond} from it",
-            ),
-            (abs(self.noise_mean_z) <= LIMIT, f"the noise's mean is {beyond} from 0"),
-            (
-                abs(self.client_z) <= LIMIT,
-                f"a client's vector was lost, counted twice or changed: {beyond} of it are left beside the noise",
-            ),
-            (
-                self.clients_dropped > 0 or self.dropout_rate == 0,
-                "no client vanished: nothing was put to the test",
-            ),
-        )
-        return [sentence for holds, sentence in checks if not holds]
+    table = Table(box=box.ROUNDED, show_header=False, title=summary.title, title_style="bold")
+    table.add_column(style="cyan", no_wrap=True)
+    table.add_column(justify="right")
+    table.add_column(overflow="fold")
+    for name, value, remark in summary.rows():
+        table.add_row(name, value, remark)
+    console = Console(highlight=False)
+    console.print(table)
+    if not summary.violations():
+        console.print(f"[green]{summary.all_well}[/green]")
+    console.print(f"density.png, release.hush, plan.json and summary.json are in {out}", markup=False)
 
 
-_ROUNDING: Final = 1e-5  # both are told in six digits
-_ERROR_MAX: Final = 6.0  # times what was expected: errors at queries near each other go together
+def percent(share: float | None) -> str:
+    """Text of a share; None is "none"."""
+    return "none" if share is None else f"{100 * share:.2f} %"
 
 
-@dataclass(frozen=True)
-class LocalSummary(Summary):
-    """The numbers of one run in local mode, after those of every run, whose deltas are batches or submissions.
+def upper_numeral(delta: float) -> str:
+    """A short decimal that is no less."""
+    return numeral(Fraction(str(delta)), up=True)
 
-    Attributes:
-        form: ``report`` or ``silo``.
-        randomiser: Of reports; empty for ``silo``.
-        sketch: What the plan's counters are, for people.
-        shuffle_min: The plan's; 0: no shuffler.
-        shuffler_restarts: How often it was killed and started again.
-        shuffled_batches: That left it.
-        amplified_epsilon: Of the release; None where nothing is proven, and without a shuffler.
-        amplified_delta: At which.
-        reports_sent: That devices made, of unusable records too.
-        reports_acknowledged: Of those, the ones that devices know to be durable.
-        reports_counted: The release's own exact number.
-        report_bytes: Of one report.
-        report_bytes_max: What one may have: ⌈log2(R·K)/8⌉ + 1.
-        submissions_acknowledged: Noised sums that silos know to be durable.
-        submissions_released: In the sum, by the release.
-        submission_bytes: Of one noised sum, packed.
-        noise_variance_ratio: Of a silo's release without the exact sum: its variance over what it should be.
-        noise_variance_z: How far that is from 1, in standard errors; as the next two.
-        noise_mean_z: How far the mean of what is left is from 0.
-        client_z: The largest part of one client's exact counters that is left.
-        names_found: Clients whose name stands in a file, the output or the metrics of a service.
-        bytes_searched: That were looked through for them.
-        names_control: Whether what is surely there was found by the same search.
-        account_spent: The most ε that a device's own account says is spent.
-        account_left: The least that one has left.
-        central_relative_error: The same records, released by one trusted server at the same ε.
-        central_sketch: What its counters are.
-    """
 
-    form: str = "report"
-    randomiser: str = ""
-    sketch: str = ""
-    shuffle_min: int = 0
-    shuffler_restarts: int = 0
-    shuffled_batches: int = 0
-    amplified_epsilon: float | None = None
-    amplified_delta: float = 0.0
-    reports_sent: int = 0
-    reports_acknowledged: int = 0
-    reports_counted: int = 0
-    report_bytes: int = 0
-    report_bytes_max: int = 0
-    submissions_acknowledged: int = 0
-    submissions_released: int = 0
-    submission_bytes: int = 0
-    noise_variance_ratio: float = 1.0
-    noise_variance_z: float = 0.0
-    noise_mean_z: float = 0.0
-    client_z: float = 0.0
-    names_found: int = 0
-    bytes_searched: int = 0
-    names_control: bool = False
-    account_spent: float = 0.0
-    account_left: float = 0.0
-    central_relative_error: float | None = None
-    central_sketch: str = ""
+def error_ratio(summary: Summary, central_relative_error: float | None) -> float | None:
+    """The mean error over that of central mode; None where there is none."""
+    if summary.mean_relative_error is None or not central_relative_error:
+        return None
+    return summary.mean_relative_error / central_relative_error
 
-    @property
-    def reports_lost(self) -> int:
-        """Acknowledged, and not in the release."""
-        return max(0, self.reports_acknowledged - self.reports_counted)
 
-    @property
-    def reports_doubled(self) -> int:
-        """In the release, and never acknowledged: counted twice, or of nobody."""
-        return max(0, self.reports_counted - self.reports_acknowledged)
+def residual_checks(residual: Residual, vector: str) -> list[Check]:
+    """A release less the exact sum is noise alone; ``vector`` is what a client has submitted."""
+    beyond = f"more than {LIMIT:g} standard errors"
+    variance = f"the noise's variance is {residual.variance_ratio:.4f} of what it should be, {beyond} from it"
+    changed = f"a client's {vector} was lost, counted twice or changed: {beyond} of it are left beside the noise"
+    return [
+        (abs(residual.variance_z) <= LIMIT, variance),
+        (abs(residual.mean_z) <= LIMIT, f"the noise's mean is {beyond} from 0"),
+        (abs(residual.client_z) <= LIMIT, changed),
+    ]
 
-    @property
-    def error_ratio(self) -> float | None:
-        """The mean error over that of central mode; None where there is none."""
-        if self.mean_relative_error is None or not self.central_relative_error:
-            return None
-        return self.mean_relative_error / self.central_relative_error
 
-    def violations(self) -> list[str]:
-        """One sentence for each promise that this run broke, or did not put to the test; empty when all held."""
-        of_form = self._of_reports() if self.form == "report" else self._of_silos()
-        return [sentence for holds, sentence in (*of_form, *self._of_all()) if not holds]
-
-    def _of_all(self) -> Iterator[tuple[bool, str]]:
-        what, expected = self._what, self.expected_relative_error
-        yield self.deltas_lost == 0, f"{self.deltas_lost} {what} were lost: sent, and not counted"
-        yield self.deltas_double_counted == 0, f"{self.deltas_double_counted} {what} were counted twice"
-        yield self.restarts > 0, "the server was never killed: nothing was put to the test"
-        yield self.deltas_resent > 0, f"of the {what} none was sent again: the kill put nothing to the test"
-        yield self.duplicates_dropped > 0, "no duplicate came to the server: the kill put nothing to the test"
-        yield (
-            abs(self.account_spent - self.epsilon_spent) <= _ROUNDING * self.epsilon,
-            f"the ledger says that ε = {self.epsilon_spent:g} is spent, a device's own account {self.account_spent:g}",
-        )
-        yield self.epsilon_spent <= self.epsilon, f"more than ε = {self.epsilon:g} is spent"
-        yield self.epsilon_spent > 0, "nothing was spent by the population's ledger"
-        if self.mean_relative_error is not None and expected is not None:
-            yield (
-                self.mean_relative_error <= _ERROR_MAX * expected,
-                f"answers err by {self.mean_relative_error:.3g}, and say themselves that it is {expected:.3g}",
-            )
-
-    def _of_reports(self) -> Iterator[tuple[bool, str]]:
-        sent, known, counted = self.reports_sent, self.reports_acknowledged, self.reports_counted
-        yield known == sent, f"of {sent:,} reports {known:,} were acknowledged"
-        yield counted >= known, f"{self.reports_lost:,} reports were lost: acknowledged, and not in the release"
-        yield counted <= known, f"{self.reports_doubled:,} reports were counted twice, or are of nobody"
-        yield (
-            self.report_bytes <= self.report_bytes_max,
-            f"a report has {self.report_bytes} bytes, and may have {self.report_bytes_max}",
-        )
-        yield self.names_found == 0, f"{self.names_found} clients' names stand in what the service keeps or tells"
-        yield self.names_control, "the search for names missed what is surely there: it looked at nothing"
-        if self.shuffle_min:
-            yield self.shuffler_restarts > 0, "the shuffler was never killed: nothing was put to the test"
-            yield self.shuffled_batches > 0, "no batch left the shuffler"
-
-    def _of_silos(self) -> Iterator[tuple[bool, str]]:
-        known, released, beyond = self.submissions_acknowledged, self.submissions_released, f"more than {LIMIT:g}"
-        yield known == self.clients, f"{self.clients} clients submit, and {known} know that theirs is counted"
-        yield released == known, f"the release has {released} submissions, and the clients know of {known}"
-        yield (
-            abs(self.noise_variance_z) <= LIMIT,
-            f"the noise's variance is {self.noise_variance_ratio:.4f} of what it should be, {beyond} std errors off",
-        )
-        yield abs(self.noise_mean_z) <= LIMIT, f"the noise's mean is {beyond} std errors from 0"
-        yield (
-            abs(self.client_z) <= LIMIT,
-            f"a client's sum was lost, counted twice or changed: {beyond} std errors of it are left beside the noise",
-        )
-
-    @property
-    def _what(self) -> str:
-        return "batches" if self.form == "report" else "submissions"
+def residual_rows(residual: Residual, noise: str, vectors: str) -> list[Row]:
+    """The rows of :func:`residual_checks`; ``noise`` and ``vectors`` name what they are about."""
+    return [
+        ("release − exact sum", percent(residual.variance_ratio), f"of the variance that {noise} should have"),
+        ("  in std errors", f"{abs(residual.variance_z):.1f}", "from 100 %; above 6 something is wrong"),
+        ("  its mean", f"{abs(residual.mean_z):.1f}", "standard errors from 0"),
+        ("  of one client", f"{abs(residual.client_z):.1f}", f"the most left of any of {vectors}, likewise"),
+    ]

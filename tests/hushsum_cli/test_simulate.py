@@ -43,7 +43,7 @@ def test_what_cannot_be_simulated_is_told_before_anything_starts(
     hushsum: Hushsum, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: Plan
 ) -> None:
     started: list[object] = []
-    monkeypatch.setattr("hushsum_simulator.demo.runner.travel", lambda *_, **__: started.append(None))
+    monkeypatch.setattr("hushsum_simulator.demo.runner._run", started.append)
     (tmp_path / "plan.json").write_bytes(plan.bundle)
     (tmp_path / "data.csv").write_text("no records\n")
     data = ("--data", str(tmp_path / "data.csv"), "--out", str(tmp_path / "out"))

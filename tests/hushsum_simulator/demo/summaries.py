@@ -7,7 +7,8 @@ import dataclasses
 from typing import Any
 
 from hushsum_simulator import Summary
-from hushsum_simulator.demo.summary import LocalSummary, SecureSummary
+from hushsum_simulator.demo.local_summary import LocalSummary
+from hushsum_simulator.demo.secure_summary import SecureSummary
 
 GOOD = Summary(
     records=271_280,

@@ -38,13 +38,13 @@ async def test_a_fleet_knows_every_delta_that_counts(tmp_path: Path) -> None:
     service.clock_ms = lambda: NOW
     await service.start()
     fleet = Fleet(plan, shares(), target=service.target, folder=tmp_path, time_ms=NOW)
-    fleet._runtime.close()
-    fleet._runtime = StoppedClock()
+    fleet._devices.close()
+    fleet._devices.runtime = StoppedClock()
     fleet.open_gate()
     await fleet.run()
     await service.stop()
     assert fleet.sent == {SentDelta(client_id, id) for client_id, id in service.fold.bytes_of}
     assert len(fleet.sent) == 3
     assert fleet.at_gate
-    assert fleet.totals.deltas == fleet.totals.acknowledged == 3
+    assert fleet.totals.spooled == fleet.totals.acknowledged == 3
     assert sum(Delta.unpack(data, plan).records for data in service.fold.bytes_of.values()) == 15

@@ -18,8 +18,8 @@ from hushsum.entropy import OsEntropy
 from hushsum.local import silo
 from hushsum.releases import of_silos
 from hushsum_simulator.data import ClientRecords
-from hushsum_simulator.demo.evaluation import in_bulk
-from hushsum_simulator.demo.local import residual_of, search
+from hushsum_simulator.demo.evaluation import in_bulk, residual_of
+from hushsum_simulator.demo.local import search
 from hushsum_simulator.scenario import Material
 from tests.hushsum.local_plans import silo_plan
 
@@ -49,14 +49,15 @@ def released(of: Material, times: Mapping[str, int]) -> Release:
 def test_of_all_submissions_nothing_is_left_but_noise(rng: np.random.Generator) -> None:
     """Eight normal quantities within six standard errors: a false alarm in 6·10⁷ runs."""
     of = material(rng)
-    assert residual_of(of, released(of, Counter(share.client_id for share in of.shares))).is_noise
+    clients = Counter(share.client_id for share in of.shares)
+    assert residual_of(of, released(of, clients), of.shares).is_noise
 
 
 @pytest.mark.parametrize(("times", "sign"), ((0, -1), (2, 1)), ids=("dropped", "doubled"))
 def test_a_submission_that_is_not_there_once_is_left_whole(rng: np.random.Generator, times: int, sign: int) -> None:
     of = material(rng)
     numbers = {share.client_id: 1 for share in of.shares} | {"c3": times}
-    residual = residual_of(of, released(of, numbers))
+    residual = residual_of(of, released(of, numbers), of.shares)
     assert not residual.is_noise
     assert sign * residual.client_z > 30
 
@@ -81,7 +82,7 @@ def test_a_name_in_a_file_in_a_folder_and_on_a_page_is_found(tmp_path: Path) -> 
     (tmp_path / "deep" / "er" / "journal").write_text("... peer=client-01 ...")
     assert search([tmp_path], NAMES, b"...").names == {"client-01"}
     assert search([tmp_path / "deep" / "er" / "journal"], NAMES, b"...").names == {"client-01"}
-    assert search([], NAMES, b"...", beside=b'sent{by="client-02"}').names == {"client-02"}
+    assert search([], NAMES, b"...", page=b'sent{by="client-02"}').names == {"client-02"}
 
 
 def test_a_search_that_missed_what_is_surely_there_says_so(tmp_path: Path) -> None:

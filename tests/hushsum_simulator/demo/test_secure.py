@@ -7,7 +7,8 @@ from collections import Counter
 
 import pytest
 
-from hushsum_simulator.demo.secure import require_one_window, victims
+from hushsum_simulator.demo.cohort_fleet import draw_dropouts
+from hushsum_simulator.demo.mode import require_one_window
 from hushsum_simulator.errors import JourneyError
 from hushsum_simulator.progress import Stage
 from tests.plans import small_plan
@@ -32,14 +33,14 @@ CLIENTS = [f"client-{number}" for number in range(200)]
 
 
 def test_the_rate_says_how_many_vanish_half_of_them_before_their_vector() -> None:
-    chosen = victims(CLIENTS, 0.1, seed=3)
+    chosen = draw_dropouts(CLIENTS, 0.1, seed=3)
     spent = Counter(stage >= Stage.UPLOAD for stage in chosen.values())
     assert (len(chosen), spent[True], spent[False]) == (20, 10, 10)
     assert chosen.keys() <= set(CLIENTS)
     assert not {Stage.ADDING, Stage.DONE, Stage.DROPPED} & set(chosen.values())
-    assert victims(CLIENTS, 0.0, seed=3) == {}
+    assert draw_dropouts(CLIENTS, 0.0, seed=3) == {}
 
 
 def test_the_seed_decides_who_it_is() -> None:
-    assert victims(CLIENTS, 0.1, seed=3) == victims(CLIENTS, 0.1, seed=3)
-    assert victims(CLIENTS, 0.1, seed=3) != victims(CLIENTS, 0.1, seed=4)
+    assert draw_dropouts(CLIENTS, 0.1, seed=3) == draw_dropouts(CLIENTS, 0.1, seed=3)
+    assert draw_dropouts(CLIENTS, 0.1, seed=3) != draw_dropouts(CLIENTS, 0.1, seed=4)
