@@ -1,4 +1,4 @@
-"""A fleet of clients over real data: the demo and its fault injector. Nothing here is part of the service."""
+"""A fleet of clients over real data: demo, audits and fault injection. Nothing here is part of the service."""
 
 from hushsum_simulator.demo.runner import simulate
 from hushsum_simulator.demo.summary import Summary

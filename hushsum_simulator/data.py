@@ -1,8 +1,7 @@
-"""Records of a run, who holds which of them, and their exact kernel sums.
+"""The records of a run, their distribution over clients, and their exact kernel sums.
 
 The records are the pixels of a photograph that scikit-learn ships, or the user's own file. They are cut in their own
-order into uneven parts, so that clients differ as devices do. The exact sums are what releases are compared with: the
-one thing that needs the records themselves.
+order into uneven parts, so that clients differ as devices do. Releases are compared with the exact sums.
 """
 
 import itertools
@@ -30,10 +29,10 @@ class Records:
     """Rows of numbers with the names of their columns.
 
     Attributes:
-        values: (n, d) float64; a missing value is NaN, whose record a client drops.
+        values: (n, d) float64; a missing value is NaN, and a client drops its record.
         names: d names of columns.
-        source: What they were read from, for people.
-        labels: n of them, None for a missing one; or None where no column of labels was named.
+        source: Of the records, for people.
+        labels: n of them, None for a missing one; or None without a column of labels.
     """
 
     values: Floats
@@ -51,15 +50,15 @@ def photograph() -> Records:
 
 
 def load(path: Path, columns: Sequence[str] = (), label_column: str | None = None) -> Records:
-    """The rows of a ``.parquet``, ``.csv`` or ``.npy`` file.
+    """Reads the rows of a ``.parquet``, ``.csv`` or ``.npy`` file.
 
     Args:
-        path: The file. A CSV may have a line of names first; an array of one axis is one column.
-        columns: Names of the columns to take, in this order; all others than the labels where none are named.
-        label_column: Name of the column of labels: strings, or integers, which become their decimal text.
+        path: A CSV may start with a line of names; an array of one axis is one column.
+        columns: Names of the columns to take, in this order; by default all but the labels.
+        label_column: Its labels are strings, or integers, which become their decimal text.
 
     Raises:
-        RecordsError: The file cannot be read, or a column of it holds no numbers, or no labels.
+        RecordsError: The file cannot be read, or a column holds no numbers, or no labels.
     """
     readers = {".parquet": _parquet, ".csv": _csv, ".npy": _npy}
     reader = readers.get(path.suffix.lower())
@@ -76,12 +75,12 @@ def load(path: Path, columns: Sequence[str] = (), label_column: str | None = Non
 
 
 def hold_out(records: Records, queries_max: int, seed: int) -> tuple[Records, Floats]:
-    """Takes some records out, to be queries; the rest keeps its order.
+    """Takes out some records, chosen uniformly, as queries; the rest keeps its order.
 
     Args:
-        records: All.
-        queries_max: How many to take, at most a tenth of the records; those with a NaN or an infinity stay.
-        seed: Of the choice, which is uniform.
+        records: Those with a NaN or an infinity are not taken.
+        queries_max: At most a tenth of the records is taken.
+        seed: Of the choice.
 
     Returns:
         The rest with their labels, and the queries (m, d), at least one.
@@ -144,18 +143,14 @@ def _csv(path: Path, columns: tuple[str, ...], label_column: str | None) -> _Con
     return _content(path, table, columns, label_column)
 
 
-def _content(path: Path, table: Any, wanted: tuple[str, ...], label_column: str | None) -> _Content:
-    if label_column is None:
-        return (*_columns(path, table, wanted), None)
-    labels = _labels(path, table, label_column)
-    return (
-        *_columns(path, table, wanted or tuple(name for name in table.column_names if name != label_column)),
-        labels,
-    )
+def _content(path: Path, table: Any, columns: tuple[str, ...], label_column: str | None) -> _Content:
+    """Columns of an Arrow table, a library without types."""
+    labels = None if label_column is None else _labels(path, table, label_column)
+    names = columns or tuple(name for name in table.column_names if name != label_column)
+    return _values(path, table, names), names, labels
 
 
 def _labels(path: Path, table: Any, name: str) -> tuple[str | None, ...]:
-    """A column's strings, or its integers as decimal text."""
     import pyarrow as pa
 
     if name not in table.column_names:
@@ -169,17 +164,14 @@ def _labels(path: Path, table: Any, name: str) -> tuple[str | None, ...]:
     return tuple(column.cast(pa.string()).to_pylist())
 
 
-def _columns(path: Path, table: Any, wanted: tuple[str, ...]) -> tuple[Floats, tuple[str, ...]]:
-    """The numbers of a table of Arrow, which ships no types."""
+def _values(path: Path, table: Any, names: tuple[str, ...]) -> Floats:
     import pyarrow as pa
 
-    names = tuple(table.column_names)
-    missing = [name for name in wanted if name not in names]
+    missing = [name for name in names if name not in table.column_names]
     if missing:
-        raise RecordsError(f"{path}: no column {missing[0]!r}; it has {', '.join(names)}")
-    chosen = wanted or names
-    values = np.empty((table.num_rows, len(chosen)))
-    for place, name in enumerate(chosen):
+        raise RecordsError(f"{path}: no column {missing[0]!r}; it has {', '.join(table.column_names)}")
+    values = np.empty((table.num_rows, len(names)))
+    for place, name in enumerate(names):
         column = table[name]
         kind = column.type
         if pa.types.is_boolean(kind):
@@ -189,7 +181,7 @@ def _columns(path: Path, table: Any, wanted: tuple[str, ...]) -> tuple[Floats, t
                 f"{path}: column {name!r} holds {kind}, expected numbers; name the columns to take with --columns"
             )
         values[:, place] = column.cast(pa.float64(), safe=False).to_numpy()
-    return values, chosen
+    return values
 
 
 def _all_numbers(path: Path) -> bool:
@@ -219,8 +211,8 @@ class ClientRecords:
 
     Attributes:
         client_id: Its name.
-        batches: What it adds, one delta each: each (k, d).
-        labels: Of each batch: k of them; None where records have none.
+        batches: Arrays (k, d) that it adds one after the other; in central mode each becomes a delta.
+        labels: k of each batch; None where records have none.
     """
 
     client_id: str
@@ -229,11 +221,10 @@ class ClientRecords:
 
     @property
     def records(self) -> int:
-        """How many records the client holds."""
         return sum(map(len, self.batches))
 
     def parts(self, places: Sequence[int]) -> "ClientRecords":
-        """The same with these batches alone."""
+        """The same client with these batches only."""
         labels = None if self.labels is None else tuple(self.labels[place] for place in places)
         return ClientRecords(self.client_id, tuple(self.batches[place] for place in places), labels)
 
@@ -250,11 +241,11 @@ def deal(
     """Cuts the records into consecutive parts of uneven size, and each part into batches.
 
     Args:
-        values: (n, d); a client's records stand beside each other, as one photographer's pixels do.
-        clients: How many parts; no more than there are records.
+        values: (n, d); a client's records are neighbours, as one photographer's pixels are.
+        clients: Number of parts, at most one a record.
         deltas: At least so many batches in all, or one a record where there are fewer.
-        seed: Of which client gets a large part.
-        records_per_client: At most so many of each client are dealt out, the first of its part; None for all.
+        seed: Decides which client gets a large part.
+        records_per_client: Only so many of each part are dealt out, its first; None for all.
         labels: n of them, dealt out with their records.
 
     Returns:
@@ -286,12 +277,7 @@ _PARTS: Final = 50
 
 
 class ExactSums:
-    """Σ_x k(x, q) over all records, for any queries.
-
-    Args:
-        plan: Whose kernel it is, and whose bounds records are clipped to, as its sketches do.
-        values: (n, d) records; those with NaN or infinity are left out.
-    """
+    """Σ_x k(x, q) over all records (n, d) without a NaN or an infinity, clipped to the plan's bounds as in sketches."""
 
     def __init__(self, plan: Plan, values: Floats) -> None:
         self._plan = plan
@@ -301,7 +287,7 @@ class ExactSums:
         self._table = _table(plan, self._points)
 
     def affordable(self, queries: int) -> int:
-        """How many of so many queries can be compared within seconds: all, but for large files of real numbers."""
+        """How many of so many queries take only seconds: all, except for large files of real numbers."""
         if self._table is not None:
             return queries
         return min(queries, max(1, _PAIRS_MAX // max(1, len(self._points))))
@@ -324,7 +310,7 @@ class ExactSums:
         return kernels.weighted_kernel_sums(kernel, self._points, self._weights, queries, block_pairs=_BLOCK_PAIRS)
 
     def _by_table(self, queries: Floats) -> Floats:
-        assert self._table is not None, "looked at before"
+        assert self._table is not None, "checked before"
         # ‖p − q‖² = (−2p, ‖p‖², 1)·(q, 1, ‖q‖²): one product of matrices. float32 holds every integer below 2^24
         # exactly, and so all that comes up in it.
         points, asked = self._points.astype(np.float32), queries.astype(np.float32)
@@ -347,13 +333,13 @@ def clip(plan: Plan, points: Floats) -> Floats:
 
 
 def _table(plan: Plan, points: Floats) -> Floats | None:
-    """The kernel at every squared distance that integers can have; None where coordinates are no small integers.
+    """The kernel at every squared distance of integer points; None where coordinates are no small integers.
 
-    Of pixels, every squared distance is an integer below 200,000: the kernel is evaluated once for each instead of once
+    Every squared distance of pixels is an integer below 200,000: the kernel is evaluated once for each instead of once
     for each of hundreds of millions of pairs, with the same result.
     """
     fields = plan.family.to_fields()
-    if fields.get("kernel") != "euclidean" or "transforms" in fields:  # else a distance does not decide
+    if fields.get("kernel") != "euclidean" or "transforms" in fields:  # else the kernel is no function of the distance
         return None
     if np.any(points != np.rint(points)) or not len(points):
         return None

@@ -2,12 +2,12 @@
 
 HushsumError
 └── SimulatorError
-    ├── RecordsError         a file of records that cannot be used: what came, what was expected
-    ├── ServerError          the aggregator's process did not start, or ended by itself
-    ├── ServiceError         a service did not do what an operator or an analyst asked
-    ├── JourneyError         a step of the run that did not come to its end
-    ├── SettingsConflictError  what was asked of a run does not go together
-    └── VariableError        a variable of the environment: what came, what was expected
+    ├── RecordsError           a file of records cannot be used
+    ├── ServerError            the aggregator's process did not start, or ended by itself
+    ├── ServiceError           a service cannot be reached, or refused a request
+    ├── JourneyError           a step of the run failed or timed out
+    ├── SettingsConflictError  options of a run that exclude each other
+    └── VariableError          an environment variable has an invalid value
 """
 
 from hushsum.errors import HushsumError
@@ -22,29 +22,23 @@ class RecordsError(SimulatorError):
 
 
 class ServerError(SimulatorError):
-    """The aggregator's process did not start, or ended by itself; the text holds the last line that it wrote."""
+    """The aggregator's process did not start, or ended by itself; the text holds the last line of its output."""
 
 
 class ServiceError(SimulatorError):
-    """A service cannot be reached, or refused what was asked; the text holds its own words."""
+    """A service cannot be reached, or refused a request; the text holds its own message."""
 
 
 class JourneyError(SimulatorError):
-    """A step of the run did not come to its end in its time."""
+    """A step of the run failed or timed out."""
 
 
 class SettingsConflictError(SimulatorError):
-    """What was asked of a run does not go together."""
+    """Options of a run exclude each other."""
 
 
 class VariableError(SimulatorError):
-    """A variable of the environment does not say what it may.
-
-    Args:
-        name: Of the variable.
-        came: What it says.
-        expected: What it may say.
-    """
+    """An environment variable has an invalid value."""
 
     def __init__(self, name: str, came: str, expected: str) -> None:
         super().__init__(f"{name}: got {came!r:.100}, expected {expected}")

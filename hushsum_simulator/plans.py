@@ -1,8 +1,4 @@
-"""The plan of a run in each mode: the user's, or one that fits the records.
-
-A run in local mode that was given no plan gets its ``[privacy]``, the size of its sketch and its windows here; a run in
-secure mode cohorts that its clients fit into.
-"""
+"""The plan of a run in each mode: the user's, or one that fits the records and the number of clients."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -25,7 +21,7 @@ from hushsum_simulator.data import Floats, Records
 from hushsum_simulator.errors import RecordsError, SettingsConflictError
 
 # R = 1000 rows of W = 1024 buckets are the published settings (RACE, section 6), and 8 MB of counters. The error of an
-# answer is then the hash's alone at any useful ε: noise adds √(2R)/ε = 45 records to kernel sums of thousands. R is a
+# answer is then that of the hash at any useful ε: noise adds √(2R)/ε = 45 records to kernel sums of thousands. R is a
 # multiple of the 8 sets that rows of Sobol points come in by default.
 _SOBOL_DIM: Final = 20  # up to which Sobol rows were seen to err less than independent ones
 Tables = Mapping[str, Mapping[str, object]]
@@ -36,8 +32,8 @@ CENTRAL_SIZES: Final[Mapping[str, object]] = {"rows": 1000, "buckets": 1024}
 # them all: a tenth of the counters, so that two cohorts of a hundred clients are done within a minute on two cores.
 # With δ > 0 the noise of an answer is the same for any R, and so rows are kept at the cost of buckets.
 _SECURE_SIZES: Final[Mapping[str, object]] = {"rows": 800, "buckets": 128}
-# Clients take part in every window that is open, and the hour that has just ended still is: a run is about one window.
-_SECURE_WINDOW: Final = {"length": "30d"}
+# Clients and silos take part in every open window, and the hour that has just ended is open: a run is about one window.
+_LONG_WINDOW: Final = {"length": "30d"}
 # Bandwidth 5 of a cube of 255: RACE's for skin colours in RGB. For other records the same share of the box's diagonal.
 _COLOUR_BANDWIDTH: Final = 5
 _DIAGONALS: Final = 441.673 / _COLOUR_BANDWIDTH
@@ -50,7 +46,7 @@ _TOTAL: Final = 10  # the population's limit, in releases of this ε that add up
 
 
 def load(path: Path, parameters: Iterable[npt.ArrayLike] = ()) -> Plan:
-    """A made ``plan.json``, or a ``plan.toml`` that is made now, with the arrays that it names by their digests.
+    """Reads a made ``plan.json``, or makes the plan of a ``plan.toml``, with the arrays that it names by their digests.
 
     Raises:
         PlanError: It is not a plan.
@@ -66,7 +62,7 @@ def load(path: Path, parameters: Iterable[npt.ArrayLike] = ()) -> Plan:
 
 
 def refuse_incomparable(plan: Plan) -> None:
-    """Refuses a plan whose release a run cannot compare with the truth, which is a density of vectors.
+    """Refuses a plan whose releases are no densities of vectors, which is all that a run can compare with the truth.
 
     Raises:
         PlanError: It collects sets, or is of the paired family.
@@ -85,20 +81,14 @@ def of_photograph(privacy: Mapping[str, object], seed: int, tables: Tables = NO_
     Args:
         privacy: ``[privacy]``.
         seed: Of the hash.
-        tables: Keys of ``[sketch]`` and ``[window]`` instead of those that a run takes.
+        tables: Keys of ``[sketch]`` and ``[window]`` that replace the defaults of a run.
     """
     record = {"lower": [0, 0, 0], "upper": [255, 255, 255], "names": ["red", "green", "blue"]}
     return _plan("pixel-colours", record, _COLOUR_BANDWIDTH, privacy, seed, tables)
 
 
 def of_file(records: Records, privacy: Mapping[str, object], seed: int, tables: Tables = NO_TABLES) -> Plan:
-    """A plan whose bounds are the file's own extremes: good enough to try things out, and not private.
-
-    Args:
-        records: The file's.
-        privacy: ``[privacy]``.
-        seed: Of the hash.
-        tables: As of :func:`of_photograph`.
+    """A plan whose bounds are the file's own extremes: not private, and only for trying out; see :func:`of_photograph`.
 
     Raises:
         RecordsError: No usable record.
@@ -128,14 +118,14 @@ def privacy_table(
 def secure_table(
     epsilon: Fraction, unit: str, records_per_client: int | None, *, delta: Fraction, cohort: Cohort
 ) -> dict[str, object]:
-    """The same of a run in secure mode. The population's δ also pays for a protocol that may fail."""
+    """The same in secure mode. The population's δ also pays for failures of the protocol."""
     table = privacy_table(epsilon, unit, records_per_client, delta=delta)
     secure = {key: value for key, value in cohort.to_fields().items() if key not in ("suite", "adversary", "directory")}
     return {**table, "mode": SECURE, "total_delta": max(_DELTA_KEPT * delta, _LEAST_DELTA), "secure": secure}
 
 
 def central_twin(plan: Plan) -> Plan:
-    """The plan of the same sketch, ε and δ in central mode, where one server adds up and draws the noise."""
+    """The plan of the same sketch, ε and δ in central mode, where one server sums up and draws the noise."""
     return plan.replace_privacy(mode=None, secure=None, total_delta=max(plan.privacy.delta, plan.privacy.total_delta))
 
 
@@ -154,9 +144,9 @@ def _plan(
     kernel = {"bandwidth": bandwidth, "draws": "sobol" if len(lower) <= _SOBOL_DIM else "independent"}
     sketch: dict[str, object] = {"family": "hashed", "kernel": "euclidean", **kernel, **CENTRAL_SIZES}
     if mode == SECURE:
-        sketch, window = {**sketch, **_SECURE_SIZES}, _SECURE_WINDOW
+        sketch, window = {**sketch, **_SECURE_SIZES}, _LONG_WINDOW
     elif mode == LOCAL:
-        sketch, window = local_sketch_keys(privacy, kernel), local_window_keys(privacy)
+        sketch, window = _local_tables(privacy, kernel)
     record = {"kind": "vector", "dim": len(lower), **record}
     sketch, window = {**sketch, "seed": seed, **tables.get("sketch", {})}, {**window, **tables.get("window", {})}
     return Plan(name=name, record=record, sketch=sketch, privacy=privacy, window=window)
@@ -173,34 +163,32 @@ def _extremes(values: Floats) -> tuple[Floats, Floats]:
     return lower, upper
 
 
-# Each report names one row: more rows cost no noise and take off what the hash errs by. At 4,000 rows as wide as ε = 4
-# wants them, what is left of that is below what the randomiser adds, and a report is 3 bytes.
+# Each report names one row: more rows add no noise and reduce the error of the hash. At 4,000 rows as wide as ε = 4
+# advises, that error is below the randomiser's, and a report has 3 bytes.
 _K_RR_ROWS: Final = 4000
 # A projective response wants wide rows whatever ε is; its points are more than its buckets, and each has a counter.
 _PROJECTIVE: Final = {"rows": 1000, "buckets": 256}
 _PAIRS: Final = 2000
 # Every silo noises, packs and sends every counter. With δ > 0 the noise of an answer is the same for any R.
 _SILO: Final = {"rows": 800, "buckets": 128}
-_LOCAL_DELTA: Final = Fraction(1, 10**6)  # of a silo's Gaussian noise, and of what is said of shuffled reports
-#: ε of a run that is asked for none: a report bears all noise by itself.
+_LOCAL_DELTA: Final = Fraction(1, 10**6)  # of a silo's Gaussian noise, and of the guarantee of shuffled reports
+#: The default ε of a run: a report bears all noise by itself.
 LOCAL_EPSILON: Final = {REPORT: Fraction(4), SILO: Fraction(1)}
-# A silo submits in every window that is open, and the hour that has just ended still is: a run is about one window.
-_SILO_WINDOW: Final = {"length": "30d"}
-# A shuffler forwards after a window's end: short ones, so that a run need not wait for long.
+# A shuffler forwards after a window's end: short windows make a short run.
 _SHUFFLED_WINDOW: Final = {"length": "10s", "lateness": "8s"}
 
 
 def local_privacy_keys(
     *, form: str, randomiser: str | None, delta: Fraction | None, shuffled: bool, reports: int
 ) -> dict[str, object]:
-    """What ``[privacy]`` of such a plan has beside ε, the unit and the population's limit.
+    """Keys of ``[privacy]`` of a plan of mode local, without ε, the unit and the population's limit.
 
     Args:
         form: ``report`` or ``silo``.
         randomiser: Of reports; None is ``k-rr``.
-        delta: None: none with reports, 10⁻⁶ of a silo or of shuffled reports.
+        delta: None: 10⁻⁶ with silos and a shuffler, else 0.
         shuffled: Whether a shuffler stands before the server.
-        reports: How many there will be; a shuffled batch has at least half as many.
+        reports: Their number; a shuffled batch has at least half as many.
     """
     if form == SILO:
         delta = _LOCAL_DELTA if delta is None else delta
@@ -212,45 +200,29 @@ def local_privacy_keys(
         local["shuffle_min"] = max(1, min(reports // 2, SHUFFLE_MAX))
         keys["delta"] = delta or _LOCAL_DELTA
     elif delta:
-        keys["delta"] = delta  # the plan's own words say what is wrong with it
+        keys["delta"] = delta  # the plan refuses it and says why
     return keys
 
 
-def local_sketch_keys(privacy: Mapping[str, object], kernel: Mapping[str, object]) -> dict[str, object]:
-    """``[sketch]`` without its seed, of a size that goes with ``[privacy]``.
-
-    Args:
-        privacy: Of mode ``local``.
-        kernel: ``bandwidth`` and ``draws`` as in other modes.
-    """
+def _local_tables(
+    privacy: Mapping[str, object], kernel: Mapping[str, object]
+) -> tuple[dict[str, object], Mapping[str, object]]:
+    """``[sketch]`` without its seed, and ``[window]``, of sizes that suit ``[privacy]``."""
     local = privacy["local"]
     assert isinstance(local, dict), "of a run's own plan"
-    hashed = {"family": "hashed", "kernel": "euclidean", **kernel}
+    sketch: dict[str, object] = {"family": "hashed", "kernel": "euclidean", **kernel}
     if local["form"] == SILO:
-        return {**hashed, **_SILO}
+        return {**sketch, **_SILO}, _LONG_WINDOW
+    window = _SHUFFLED_WINDOW if local.get("shuffle_min") else {}
     if local["randomiser"] == PROJECTIVE:
-        return {**hashed, **_PROJECTIVE}
+        return {**sketch, **_PROJECTIVE}, window
     if local["randomiser"] == ONE_BIT:
-        return {"family": "fourier", "kernel": "gaussian", **kernel, "rows": _PAIRS}
-    return {**hashed, "rows": _K_RR_ROWS, "buckets": _advised_width(privacy)}
-
-
-def local_window_keys(privacy: Mapping[str, object]) -> Mapping[str, object]:
-    """``[window]`` of such a plan."""
-    local = privacy["local"]
-    assert isinstance(local, dict), "of a run's own plan"
-    if local["form"] == SILO:
-        return _SILO_WINDOW
-    return _SHUFFLED_WINDOW if local.get("shuffle_min") else {}
+        return {**sketch, "family": "fourier", "kernel": "gaussian", "rows": _PAIRS}, window
+    return {**sketch, "rows": _K_RR_ROWS, "buckets": _advised_width(privacy)}, window
 
 
 def central_twin_of_local(plan: Plan, sizes: Mapping[str, object]) -> Plan:
-    """The plan of the same records, kernel, ε and δ in central mode, where one server adds up and draws the noise.
-
-    Args:
-        plan: Of mode ``local``.
-        sizes: Keys of ``[sketch]`` that central mode would take otherwise.
-    """
+    """The plan of the same records, kernel, ε and δ in central mode, with these keys of ``[sketch]`` changed."""
     fields = plan.to_fields()
     del fields["format"]
     window = {key: value for key, value in plan.window.to_fields().items() if key not in ("min_reports", "min_clients")}
@@ -264,26 +236,21 @@ def central_twin_of_local(plan: Plan, sizes: Mapping[str, object]) -> Plan:
 def _advised_width(privacy: Mapping[str, object]) -> int:
     """W of k-rr for which a record adds the least variance."""
     epsilon, m = privacy["epsilon"], privacy.get("records_per_client", 1)
-    assert isinstance(epsilon, Fraction), "as the run was told"
-    assert isinstance(m, int), "as well"
+    assert isinstance(epsilon, Fraction), "of a run's own plan"
+    assert isinstance(m, int), "likewise"
     return best_width(Fraction(math.exp(min(float(epsilon) / m, 20.0))))
 
 
 _USUAL: Final = 100  # the plan's own default
 _DROPOUT_MIN: Final = Fraction(1, 10)
 _DROPOUT_MAX: Final = Fraction(1, 2)
-# Whoever vanishes while it waits is missing in the last cohort, which then starts after this wait. Long enough for a
-# whole fleet to come: a cohort that starts early leaves too few for the last.
+# A client that vanishes while it waits is missing in the last cohort, which then starts after this wait. The wait is
+# long enough for a whole fleet to connect: a cohort that starts early leaves too few for the last.
 _WAIT_MS: Final = 8000
 
 
 def fit(clients: int, *, size: int | None, dropout_rate: float) -> Cohort:
-    """Cohorts of about a hundred, or of the size that was asked for, that can lose those that are to vanish.
-
-    Args:
-        clients: That take part.
-        size: N; None chooses.
-        dropout_rate: The share of the clients that will vanish.
+    """Cohorts of about a hundred clients, or of ``size``, that can lose the share of the clients that will vanish.
 
     Raises:
         SettingsConflictError: Clients would be left over, or no round of this size can lose as many as are to vanish.
@@ -322,16 +289,10 @@ def require_room(cohort: Cohort, clients: int, dropout_rate: float) -> None:
 
 
 def tolerated(cohort: int, cohorts: int, clients: int, vanishing: int) -> int:
-    """How many members a round must be able to lose, so that a run comes to its end but once in a million.
+    """How many of its N members a round must be able to lose, so that only one run in a million fails.
 
-    Cohorts are formed as clients arrive, so one cohort may get more than its part of those that vanish: their number in
-    it is hypergeometric. The last cohort is also short of what fills no cohort.
-
-    Args:
-        cohort: N.
-        cohorts: How many there are.
-        clients: Of them all.
-        vanishing: Of these.
+    Cohorts are formed as clients arrive, so one cohort may get more than its part of the vanishing clients: their
+    number in it is hypergeometric. The last cohort also misses the clients that there are too few of.
     """
     from scipy.stats import hypergeom
 
@@ -347,10 +308,10 @@ def _too_many(size: int, clients: int, dropout_rate: float, lost: int, why: str)
 
 
 def _losses(size: int, clients: int, dropout_rate: float) -> int:
-    """How many members a cohort can miss but once in a million runs, those that vanish and those that never were.
+    """How many members a cohort can miss in all but one of a million runs: vanished ones, and unfilled places.
 
     Raises:
-        SettingsConflictError: Clients would be left over that fill no cohort.
+        SettingsConflictError: The last clients would fill no cohort.
     """
     cohorts = -(-clients // size)
     if 2 * (missing := cohorts * size - clients) >= size:

@@ -1,6 +1,6 @@
-"""How a run shows that it moves on: bars on a terminal; elsewhere nothing, or plain lines.
+"""Progress of a run: bars on a terminal; elsewhere nothing, or plain lines.
 
-In secure mode a board shows how many clients of each cohort are in which step.
+In secure mode a board shows how many clients of each cohort are at which step.
 """
 
 import enum
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 
 class Stage(enum.IntEnum):
-    """Where a client stands, in the order of a round."""
+    """A client's step, in the order of a round."""
 
     ADDING = 0  # its records are not all in its spool yet
     WAITING = 1  # for a cohort
-    KEYS = 2  # advertised; the roster is not there yet
-    GRAPH = 3  # opened its contribution; the others have not all
+    KEYS = 2  # sent its keys, and waits for the roster
+    GRAPH = 3  # opened its contribution to the graph, and waits for the others
     SHARES = 4  # sent the shares of its secrets
-    UPLOAD = 5  # its window is spent; the masked vector is on its way
+    UPLOAD = 5  # its window is spent; it sends the masked vector
     CONSENT = 6  # signed the set of survivors
-    REVEAL = 7  # sent what unmasks the sum
-    DONE = 8  # was told what became of it, or that it cannot take part
+    REVEAL = 7  # sent the shares that unmask the sum
+    DONE = 8  # knows the result, or that it cannot take part
     DROPPED = 9  # vanished
 
 
@@ -52,19 +52,14 @@ _COLOURS: Final = {
 
 @dataclass(frozen=True)
 class ProgressRow:
-    """One cohort, or those that are in none.
-
-    Attributes:
-        name: For people.
-        clients: How many are in each stage.
-    """
+    """One cohort, or the clients in no cohort: its name, and how many clients are in each stage."""
 
     name: str
     clients: Counter[Stage]
 
     @property
     def settled(self) -> bool:
-        """Whether nobody in it will move again."""
+        """Whether no client of it will move again."""
         return self.clients.total() == self.clients[Stage.DONE] + self.clients[Stage.DROPPED]
 
     def __str__(self) -> str:
@@ -72,7 +67,7 @@ class ProgressRow:
 
 
 def table(rows: Sequence[ProgressRow], *, width: int) -> "Table":
-    """The rows with their bars, and what the colours are, on a terminal of so many cells."""
+    """The rows with their bars, and a legend of the colours, for a terminal of ``width`` cells."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -92,7 +87,7 @@ def table(rows: Sequence[ProgressRow], *, width: int) -> "Table":
 
 
 def _bar(row: ProgressRow, cells: int) -> "Text":
-    """Cells in proportion, the furthest stage first; those that vanished at the end."""
+    """Cells in proportion, the last stage first, and dropped clients at the end."""
     from rich.text import Text
 
     total, bar, before, drawn = row.clients.total(), Text(), 0, 0
@@ -105,26 +100,21 @@ def _bar(row: ProgressRow, cells: int) -> "Text":
     return bar
 
 
-#: Tells a bar how much is done.
+#: Takes how much is done.
 Bar = Callable[[int], None]
-#: Tells a board where everybody is.
 Board = Callable[[Sequence[ProgressRow]], None]
 _LINES_S: Final = 3.0
 
 
 class Progress(Protocol):
-    """What a run tells of itself."""
+    """Shows the steps of a run."""
 
-    def step(self, text: str) -> None:
-        """Something that has happened, in one line."""
-        ...
+    def step(self, text: str) -> None: ...
 
-    def warn(self, text: str) -> None:
-        """Something that must not be overlooked."""
-        ...
+    def warn(self, text: str) -> None: ...
 
     def bar(self, what: str, total: int | None) -> Bar:
-        """A new bar; without a total it only shows that something goes on until it is told that 1 is done."""
+        """A new bar; without a total it shows activity until 1 is done."""
         ...
 
     def board(self) -> Board:
@@ -133,21 +123,17 @@ class Progress(Protocol):
 
 
 class Quiet:
-    """Shows warnings alone."""
+    """Shows warnings alone, on standard error."""
 
-    def step(self, text: str) -> None:
-        """Nothing."""
+    def step(self, text: str) -> None: ...
 
     def warn(self, text: str) -> None:
-        """A line on standard error."""
         sys.stderr.write(f"hushsum: {text}\n")
 
     def bar(self, what: str, total: int | None) -> Bar:  # noqa: ARG002  the protocol names them
-        """A bar that nobody sees."""
         return lambda _: None
 
     def board(self) -> Board:
-        """A board that nobody sees."""
         return lambda _: None
 
 
@@ -155,7 +141,6 @@ class Lines(Quiet):
     """Plain lines on standard error: every step, and the board as it changes, but not more often than can be read."""
 
     def step(self, text: str) -> None:
-        """A line."""
         sys.stderr.write(f"  {text}\n")
 
     def board(self) -> Board:
@@ -178,7 +163,7 @@ class Lines(Quiet):
 
 
 class Bars:
-    """Bars and steps on the terminal that standard error is."""
+    """Steps, warnings, bars and board on standard error, a terminal."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -205,15 +190,12 @@ class Bars:
         self._live.stop()
 
     def step(self, text: str) -> None:
-        """A line above the bars."""
         self._live.console.print(f"  {text}", highlight=False)
 
     def warn(self, text: str) -> None:
-        """A coloured line above the bars."""
         self._live.console.print(f"[yellow]  {text}[/yellow]", highlight=False)
 
     def bar(self, what: str, total: int | None) -> Bar:
-        """A bar below the others."""
         task = self._progress.add_task(what, total=total)
 
         def at(done: int) -> None:
@@ -222,8 +204,6 @@ class Bars:
         return at
 
     def board(self) -> Board:
-        """The table below the bars."""
-
         def show(rows: Sequence[ProgressRow]) -> None:
             self._rows = tuple(rows)
 

@@ -1,4 +1,4 @@
-"""What a run begins with: its settings, and the records, plan, queries and shares that follow from them."""
+"""The input of a run: its settings, and the records, plan, queries and shares that follow from them."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,25 +26,25 @@ _BATCHES: Final = 4  # of a client in secure mode, on average
 
 @dataclass(frozen=True)
 class RunSettings:
-    """What a run is asked to do.
+    """The options of ``hushsum simulate``.
 
     Attributes:
-        data: The user's records; None for the photograph's.
-        columns: Of the user's records; all where none are named.
-        label_column: Of the user's records: their labels, for a plan with classes.
-        plan: A plan file; None makes one that fits the records.
-        clients: How many the records are spread over.
+        data: File of the user's records; None for the photograph's.
+        columns: Of the user's records, by default all.
+        label_column: Of the user's records, for a plan with classes.
+        plan: A plan file; None makes a plan that fits the records.
+        clients: Number of clients that the records are dealt out to.
         deltas: At least so many deltas, or one a record where there are fewer.
         queries: At most so many records are held out as queries.
-        epsilon: None takes the plan's, or 1; of reports 4.
-        delta: None takes the plan's, or 0; in secure mode 10⁻⁶, as of a silo, and of shuffled reports.
+        epsilon: None takes the plan's, or 1; with reports 4.
+        delta: None takes the plan's, or 0; in secure mode, with silos and with a shuffler 10⁻⁶.
         unit: ``record`` or ``client``; None takes the plan's, or ``record``.
-        records_per_client: Unit ``client`` alone.
-        partitions: P of the server's log.
-        seed: Of what is held out, of who holds how much, and of the hash where the plan is made here.
-        out: The folder that results are written to.
-        mode: ``central``; or ``secure``: clients draw the noise, and the server sees nothing but a cohort's sum; or
-            ``local``: they randomise what leaves them.
+        records_per_client: For unit ``client`` only.
+        partitions: Of the server's log.
+        seed: Of the held-out records, the size of each client's share, and the hash of a plan that is made here.
+        out: The folder of the results.
+        mode: ``central``; or ``secure``: clients draw the noise, and the server sees only sums of cohorts; or
+            ``local``: clients randomise their data.
         dropout_rate: Secure mode: the share of the clients that vanish.
         cohort: Secure mode: N; None takes the plan's, or chooses.
         form: Local mode: ``report`` or ``silo``.
@@ -76,11 +76,11 @@ class RunSettings:
 
 @dataclass(frozen=True, eq=False)
 class Material:
-    """Everything that is known before the run.
+    """The data of a run.
 
     Attributes:
         plan: Of the collection.
-        shares: Who has which records.
+        shares: The records of each client.
         counted: (n, d): the records of all shares, in one array.
         queries: (m, d): the records that were held out.
         labels: n of them, of ``counted``; None without classes.
@@ -94,29 +94,29 @@ class Material:
 
     @property
     def labelled(self) -> Floats:
-        """Those of ``counted`` that a client does not drop for their labels."""
+        """The records of ``counted`` whose labels are classes of the plan: a client drops the others."""
         return self.counted[self.plan.collection.class_indices(self.labels, len(self.counted)) >= 0]
 
     def only(self, clients: Collection[str]) -> "Material":
-        """The same with the shares of these clients alone."""
+        """The same with the shares of these clients only."""
         return self.parts(
             {share.client_id: range(len(share.batches)) for share in self.shares if share.client_id in clients}
         )
 
     def parts(self, batches: Mapping[str, Sequence[int]]) -> "Material":
-        """The same with these batches alone, by client, each named by its place in the client's share."""
+        """The same with these batches only: places in a client's share, by client id."""
         shares = [share.parts(batches[share.client_id]) for share in self.shares if share.client_id in batches]
         counted = np.concatenate([batch for share in shares for batch in share.batches] or [self.counted[:0]])
         return replace(self, shares=shares, counted=counted, labels=None if self.labels is None else _labels(shares))
 
 
 def gather(settings: RunSettings, progress: Progress) -> Material:
-    """Records, plan, queries and shares.
+    """Reads or makes records, plan, queries and shares.
 
     Raises:
         RecordsError: The records cannot be used, or do not fit the plan.
         PlanError: The plan cannot be used.
-        SettingsConflictError: What was asked for does not go together.
+        SettingsConflictError: Options exclude each other.
     """
     declared = _declared(settings)
     source = photograph() if settings.data is None else load(settings.data, settings.columns, settings.label_column)
@@ -143,10 +143,10 @@ def _dealt(settings: RunSettings, plan: Plan, source: Records) -> list[ClientRec
     if plan.privacy.mode == SECURE:
         if len(source.values) < settings.clients:
             raise RecordsError(f"{source.source}: {len(source.values)} records for {settings.clients} clients")
-        deltas = _BATCHES * settings.clients  # they never leave their clients: these only add them in some parts
+        deltas = _BATCHES * settings.clients  # they never leave their clients
         bound = bound or RECORDS_MAX
     if plan.privacy.is_silo:
-        deltas = _BATCHES * settings.clients  # nor do these
+        deltas = _BATCHES * settings.clients  # likewise
     return deal(
         source.values,
         clients=settings.clients,
@@ -162,7 +162,7 @@ def _labels(shares: list[ClientRecords]) -> tuple[str | None, ...]:
 
 
 def _declared(settings: RunSettings) -> Plan | None:
-    """The user's plan, before anything else is looked at."""
+    """The user's plan, which is checked before the records are read."""
     if settings.plan is None:
         return None
     plan = plans.load(settings.plan)
@@ -183,7 +183,7 @@ def _declared(settings: RunSettings) -> Plan | None:
 
 
 def _fitting(settings: RunSettings, source: Records, progress: Progress) -> Plan:
-    """A plan that fits the records."""
+    """A new plan that fits the records."""
     unit = settings.unit or ("record" if settings.records_per_client is None else "client")
     epsilon, bound = settings.epsilon or Fraction(1), settings.records_per_client
     if settings.mode == LOCAL:
@@ -201,7 +201,6 @@ def _fitting(settings: RunSettings, source: Records, progress: Progress) -> Plan
 
 
 def _local_privacy(settings: RunSettings, source: Records, unit: str) -> dict[str, object]:
-    """``[privacy]`` of a run's own plan of mode local."""
     left, bound = len(source.values) - settings.queries, settings.records_per_client
     table = plans.privacy_table(settings.epsilon or plans.LOCAL_EPSILON[settings.form], unit, bound)
     keys = plans.local_privacy_keys(
