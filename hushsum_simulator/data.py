@@ -185,7 +185,7 @@ def _values(path: Path, table: Any, names: tuple[str, ...]) -> Floats:
 
 
 def _all_numbers(path: Path) -> bool:
-    """Whether the first line of a CSV holds numbers alone, and so no names."""
+    """Whether the first line of a CSV holds only numbers, and so no names."""
     try:
         with path.open(encoding="utf-8-sig") as lines:
             cells = next(lines, "").strip().split(",")

@@ -28,10 +28,10 @@ Tables = Mapping[str, Mapping[str, object]]
 NO_TABLES: Final[Tables] = {}
 #: Of a run's own plan in central mode.
 CENTRAL_SIZES: Final[Mapping[str, object]] = {"rows": 1000, "buckets": 1024}
-# In secure mode every client draws noise for every counter, masks all of them with each of its neighbours, and sends
-# them all: a tenth of the counters, so that two cohorts of a hundred clients are done within a minute on two cores.
-# With δ > 0 the noise of an answer is the same for any R, and so rows are kept at the cost of buckets.
-_SECURE_SIZES: Final[Mapping[str, object]] = {"rows": 800, "buckets": 128}
+# A silo draws noise for every counter, and sends them all; in secure mode a client also masks all of them with each of
+# its neighbours: a tenth of the counters, so that two cohorts of a hundred clients take a minute on two cores. With
+# δ > 0 the noise of an answer is the same for any R, and so rows are kept at the cost of buckets.
+_NOISED_SIZES: Final[Mapping[str, object]] = {"rows": 800, "buckets": 128}
 # Clients and silos take part in every open window, and the hour that has just ended is open: a run is about one window.
 _LONG_WINDOW: Final = {"length": "30d"}
 # Bandwidth 5 of a cube of 255: RACE's for skin colours in RGB. For other records the same share of the box's diagonal.
@@ -39,8 +39,8 @@ _COLOUR_BANDWIDTH: Final = 5
 _DIAGONALS: Final = 441.673 / _COLOUR_BANDWIDTH
 _PURE: Final = Fraction(0)
 _LEAST_DELTA: Final = Fraction(1, 10**9)  # pure ε in secure mode: above what the protocol itself may fail by
-# The population's δ: where failures of the protocol are charged beside zCDP, an eighth of it is kept for them, and zCDP
-# is converted at the rest, which is to be no less than the plan's own δ.
+# The population's δ: where failures of the protocol are charged next to zCDP, an eighth of it is kept for them, and
+# zCDP is converted at the rest, which is to be no less than the plan's own δ.
 _DELTA_KEPT: Final = Fraction(6, 5)
 _TOTAL: Final = 10  # the population's limit, in releases of this ε that add up
 
@@ -144,7 +144,7 @@ def _plan(
     kernel = {"bandwidth": bandwidth, "draws": "sobol" if len(lower) <= _SOBOL_DIM else "independent"}
     sketch: dict[str, object] = {"family": "hashed", "kernel": "euclidean", **kernel, **CENTRAL_SIZES}
     if mode == SECURE:
-        sketch, window = {**sketch, **_SECURE_SIZES}, _LONG_WINDOW
+        sketch, window = {**sketch, **_NOISED_SIZES}, _LONG_WINDOW
     elif mode == LOCAL:
         sketch, window = _local_tables(privacy, kernel)
     record = {"kind": "vector", "dim": len(lower), **record}
@@ -169,8 +169,6 @@ _K_RR_ROWS: Final = 4000
 # A projective response wants wide rows whatever ε is; its points are more than its buckets, and each has a counter.
 _PROJECTIVE: Final = {"rows": 1000, "buckets": 256}
 _PAIRS: Final = 2000
-# Every silo noises, packs and sends every counter. With δ > 0 the noise of an answer is the same for any R.
-_SILO: Final = {"rows": 800, "buckets": 128}
 _LOCAL_DELTA: Final = Fraction(1, 10**6)  # of a silo's Gaussian noise, and of the guarantee of shuffled reports
 #: The default ε of a run: a report bears all noise by itself.
 LOCAL_EPSILON: Final = {REPORT: Fraction(4), SILO: Fraction(1)}
@@ -212,7 +210,7 @@ def _local_tables(
     assert isinstance(local, dict), "of a run's own plan"
     sketch: dict[str, object] = {"family": "hashed", "kernel": "euclidean", **kernel}
     if local["form"] == SILO:
-        return {**sketch, **_SILO}, _LONG_WINDOW
+        return {**sketch, **_NOISED_SIZES}, _LONG_WINDOW
     window = _SHUFFLED_WINDOW if local.get("shuffle_min") else {}
     if local["randomiser"] == PROJECTIVE:
         return {**sketch, **_PROJECTIVE}, window

@@ -74,7 +74,7 @@ def table(rows: Sequence[ProgressRow], *, width: int) -> "Table":
 
     shown = [at for at in Stage if at is not Stage.ADDING or any(row.clients[at] for row in rows)]
     cells = min(width - _BESIDE, _BAR_MAX)
-    bars = cells >= _BAR_MIN  # else the numbers alone
+    bars = cells >= _BAR_MIN  # else only the numbers
     board = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     board.add_column("", no_wrap=True)
     if bars:
@@ -123,7 +123,7 @@ class Progress(Protocol):
 
 
 class Quiet:
-    """Shows warnings alone, on standard error."""
+    """Shows only warnings, on standard error."""
 
     def step(self, text: str) -> None: ...
 

@@ -1,1 +1,1 @@
-"""The demo of `hushsum simulate`: a fleet of clients over real data, a kill, and a release beside the truth."""
+"""The demo of `hushsum simulate`: a fleet of clients over real data, a kill, and a release compared with the truth."""

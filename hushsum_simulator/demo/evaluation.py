@@ -128,7 +128,7 @@ def draw(settings: RunSettings, release: Release, truth: ExactSums, progress: Pr
 
 Counters = npt.NDArray[np.int64]
 
-#: A standard normal quantity exceeds this once in 500 million tries.
+#: A standard normal quantity exceeds this once in 500 million tries: less than once in a million runs of 400 clients.
 LIMIT: Final = 6.0
 
 
@@ -137,21 +137,16 @@ class Residual:
     """The released counters less the exact sum, in standard errors: each is standard normal where only noise is left.
 
     Attributes:
-        variance_ratio: Empirical variance over expected variance.
-        variance_z: Distance of that from 1.
-        mean_z: Distance of the mean from 0.
+        noise_variance_ratio: Empirical variance over expected variance.
+        noise_variance_z: Distance of that from 1.
+        noise_mean_z: Distance of the mean from 0.
         client_z: The largest projection on one client's vector, over all clients.
     """
 
-    variance_ratio: float = 1.0
-    variance_z: float = 0.0
-    mean_z: float = 0.0
+    noise_variance_ratio: float = 1.0
+    noise_variance_z: float = 0.0
+    noise_mean_z: float = 0.0
     client_z: float = 0.0
-
-    @property
-    def is_noise(self) -> bool:
-        """Whether all is within :data:`LIMIT`; noise alone is in all but one of a million runs of 400 clients."""
-        return max(abs(self.variance_z), abs(self.mean_z), abs(self.client_z)) <= LIMIT
 
 
 def residual_of(material: Material, release: Release, inside: Collection[ClientRecords]) -> Residual:
@@ -182,9 +177,9 @@ def examine(left: Counters, vectors: Sequence[Callable[[], Counters]], variance:
     ratio = float(np.mean(values**2)) / variance
     parts = [_projection(values, make()) / std for make in vectors]
     return Residual(
-        variance_ratio=ratio,
-        variance_z=(ratio - 1) / math.sqrt((2 + excess) / size),
-        mean_z=float(values.mean()) / (std / math.sqrt(size)),
+        noise_variance_ratio=ratio,
+        noise_variance_z=(ratio - 1) / math.sqrt((2 + excess) / size),
+        noise_mean_z=float(values.mean()) / (std / math.sqrt(size)),
         client_z=max(parts, key=abs, default=0.0),
     )
 

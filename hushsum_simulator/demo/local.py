@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -140,10 +140,7 @@ class Local(Mode):
             "report_bytes_max": 0 if reports is None else reports.bytes_max,
             "submissions_released": release.submissions or 0,
             "submission_bytes": 0 if reports else plan.words.bytes,
-            "noise_variance_ratio": residual.variance_ratio,
-            "noise_variance_z": residual.variance_z,
-            "noise_mean_z": residual.mean_z,
-            "client_z": residual.client_z,
+            **asdict(residual),
             "central_relative_error": measure(hs.release(twin), twin, queries, exact).mean_relative,
             "central_sketch": _shape(twin.plan),
         }

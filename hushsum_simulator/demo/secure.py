@@ -5,6 +5,7 @@ import math
 import re
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -92,10 +93,7 @@ class Secure(Mode):
             "cohorts": release.cohorts or 0,
             "cohort_size": 0 if plan.privacy.cohort is None else plan.privacy.cohort.size,
             "submissions_released": release.submissions or 0,
-            "noise_variance_ratio": residual.variance_ratio,
-            "noise_variance_z": residual.variance_z,
-            "noise_mean_z": residual.mean_z,
-            "client_z": residual.client_z,
+            **asdict(residual),
             "vector_bytes": plan.words.bytes,
             "central_relative_error": measure(hs.release(twin), twin, queries, exact).mean_relative,
             "central_noise_std_error": query.noise_std_error(twin.plan),

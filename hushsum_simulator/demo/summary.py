@@ -221,11 +221,11 @@ def error_ratio(summary: Summary, central_relative_error: float | None) -> float
 def residual_checks(residual: Residual, vector: str) -> list[Check]:
     """A release less the exact sum is noise alone; ``vector`` is what a client has submitted."""
     beyond = f"more than {LIMIT:g} standard errors"
-    variance = f"the noise's variance is {residual.variance_ratio:.4f} of what it should be, {beyond} from it"
+    variance = f"the noise's variance is {residual.noise_variance_ratio:.4f} of what it should be, {beyond} from it"
     changed = f"a client's {vector} was lost, counted twice or changed: {beyond} of it are left beside the noise"
     return [
-        (abs(residual.variance_z) <= LIMIT, variance),
-        (abs(residual.mean_z) <= LIMIT, f"the noise's mean is {beyond} from 0"),
+        (abs(residual.noise_variance_z) <= LIMIT, variance),
+        (abs(residual.noise_mean_z) <= LIMIT, f"the noise's mean is {beyond} from 0"),
         (abs(residual.client_z) <= LIMIT, changed),
     ]
 
@@ -233,8 +233,8 @@ def residual_checks(residual: Residual, vector: str) -> list[Check]:
 def residual_rows(residual: Residual, noise: str, vectors: str) -> list[Row]:
     """The rows of :func:`residual_checks`; ``noise`` and ``vectors`` name what they are about."""
     return [
-        ("release − exact sum", percent(residual.variance_ratio), f"of the variance that {noise} should have"),
-        ("  in std errors", f"{abs(residual.variance_z):.1f}", "from 100 %; above 6 something is wrong"),
-        ("  its mean", f"{abs(residual.mean_z):.1f}", "standard errors from 0"),
+        ("release − exact sum", percent(residual.noise_variance_ratio), f"of the variance that {noise} should have"),
+        ("  in std errors", f"{abs(residual.noise_variance_z):.1f}", "from 100 %; above 6 something is wrong"),
+        ("  its mean", f"{abs(residual.noise_mean_z):.1f}", "standard errors from 0"),
         ("  of one client", f"{abs(residual.client_z):.1f}", f"the most left of any of {vectors}, likewise"),
     ]

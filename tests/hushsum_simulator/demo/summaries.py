@@ -1,14 +1,13 @@
-"""A summary of a run in which all went well, to be doctored.
-
-Summaries of runs in local mode in which all went well, to be doctored.
-"""
+"""Summaries of runs in which all went well, to be doctored."""
 
 import dataclasses
 from typing import Any
 
 from hushsum_simulator import Summary
+from hushsum_simulator.demo.evaluation import Residual
 from hushsum_simulator.demo.local_summary import LocalSummary
 from hushsum_simulator.demo.secure_summary import SecureSummary
+from hushsum_simulator.demo.summary import residual_checks
 
 GOOD = Summary(
     records=271_280,
@@ -147,3 +146,8 @@ GOOD_SILOS = LocalSummary(
 def doctored_local(good: LocalSummary, **changes: Any) -> LocalSummary:
     """The good run with some numbers changed."""
     return dataclasses.replace(good, **changes)
+
+
+def is_noise(residual: Residual) -> bool:
+    """Whether no check of a run finds more than noise in it."""
+    return all(kept for kept, _ in residual_checks(residual, "vector"))
