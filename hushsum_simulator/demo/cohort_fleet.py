@@ -90,16 +90,7 @@ class CohortClient:
 
 
 class CohortFleet:
-    """Clients that take part in one window.
-
-    Args:
-        plan: Of mode ``secure``.
-        shares: The records of each client.
-        dropouts: See :func:`draw_dropouts`.
-        target: ``host:port`` of the server.
-        folder: For the spools.
-        time_ms: The event time of every record.
-    """
+    """Clients that take part in one window; some of them drop out, see :func:`draw_dropouts`."""
 
     def __init__(
         self,

@@ -38,13 +38,7 @@ def policy_of(plan: Plan) -> Policy:
 
 
 class Devices:
-    """Makes the clients of a fleet: one thread pool for all, a spool for each.
-
-    Args:
-        plan: Every client's policy allows its ε and δ, and no more.
-        folder: For the spools.
-        time_ms: The event time of every record.
-    """
+    """Makes the clients of a fleet: one thread pool for all, a spool for each, and ``time_ms`` for every record."""
 
     def __init__(self, plan: Plan, *, folder: Path, time_ms: int) -> None:
         self._policy = policy_of(plan)
@@ -103,13 +97,6 @@ class Fleet:
     """Clients that contribute their shares to one window; at most 200 are online at a time.
 
     They add the first half of all batches, and the second half once the gate is open.
-
-    Args:
-        plan: Of mode ``central`` or ``local``.
-        shares: The records of each client.
-        target: ``host:port`` that they connect to.
-        folder: For their spools.
-        time_ms: The event time of every record.
 
     Attributes:
         messages: What the clients send, for people.
@@ -242,11 +229,7 @@ _UNACKNOWLEDGED_SHARE: Final = 0.01
 class Delivery:
     """Runs a fleet, and kills the service that it sends to while messages are durable and not acknowledged.
 
-    Args:
-        fleet: It connects to the proxy.
-        service: Its messages go there; running.
-        proxy: Between the two; aimed at the service.
-        progress: Shows it.
+    The fleet connects to the proxy, which is aimed at the service.
     """
 
     def __init__(self, fleet: Fleet, service: Server | Shuffler, proxy: TcpProxy, progress: Progress) -> None:

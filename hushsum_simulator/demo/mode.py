@@ -45,12 +45,10 @@ class Outcome:
 
 
 class Mode(ABC):
-    """One run in one trust mode.
+    """One run in one trust mode: the mode of the plan of ``material``.
 
-    Args:
-        settings: The user's options.
-        material: Its plan is of this mode.
-        progress: Shows the run.
+    Attributes:
+        summary: The class of its summary.
     """
 
     summary: ClassVar[type[Summary]]

@@ -179,14 +179,7 @@ class Service:
 
 
 class Server(Service):
-    """An aggregator that seals and releases only when its operator asks.
-
-    Args:
-        folder: An existing folder.
-        plan: File of a made plan.
-        partitions: Of its log.
-        settings: Further ones.
-    """
+    """An aggregator of a made plan's file that seals and releases only when its operator asks."""
 
     def __init__(
         self, folder: Path, plan: Path, partitions: int, settings: Mapping[str, str | float] | None = None
@@ -205,13 +198,7 @@ class Server(Service):
 
 
 class Shuffler(Service):
-    """A shuffler with a key made for the run.
-
-    Args:
-        folder: An existing folder.
-        directory: See :func:`make_shuffler_key`.
-        upstream: ``host:port`` that its batches go to.
-    """
+    """A shuffler that forwards to ``upstream``, with the key of :func:`make_shuffler_key` in the same folder."""
 
     def __init__(self, folder: Path, directory: Path, upstream: str) -> None:
         key = str(folder / "shuffler.pem")
